@@ -1,0 +1,34 @@
+/* Files: read-only mappings, whole-file reads, atomic writes, path helpers.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_BASE_FILE_H
+#define MN_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+
+/* A whole regular file mapped read-only. */
+typedef struct file_map {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t n;            /* bytes */
+} file_map;
+
+/* MN_E_NOT_FOUND when there is no such file, MN_E_IO otherwise; the message names the path. */
+mn_status file_map_open(file_map *out, const char *path);
+void file_map_close(file_map *map); /* accepts a zeroed map */
+
+/* Reads a whole file (or stdin for "-") into *out; refuses more than `limit` bytes (MN_E_IO). */
+mn_status file_read(bytes *out, const char *path, size_t limit);
+
+/* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a part. */
+mn_status file_write_atomic(const char *path, const void *data, size_t n);
+
+bool file_exists(const char *path);      /* a regular file or a link to one */
+bool file_is_directory(const char *path);
+
+/* "folder/name" into *out (cleared first). */
+mn_status path_join(bytes *out, const char *folder, const char *name);
+
+#endif

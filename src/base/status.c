@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 1024 };
+
+static _Thread_local char message[MESSAGE_BYTES];
+
+/* Cuts an unfinished UTF-8 sequence off the end of a message that filled the buffer. */
+static void trim_utf8(char *text) {
+    size_t n = strlen(text);
+    if (n + 1 < MESSAGE_BYTES) return;
+    while (n > 0 && ((unsigned char)text[n - 1] & 0xC0) == 0x80) n--;
+    if (n > 0 && (unsigned char)text[n - 1] >= 0xC0) n--;
+    text[n] = 0;
+}
+
+mn_status status_fail(mn_status code, const char *format, ...) {
+    char line[MESSAGE_BYTES]; /* the arguments may point into the old message */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    trim_utf8(line);
+    memcpy(message, line, sizeof message);
+    return code;
+}
+
+mn_status status_context(mn_status code, const char *format, ...) {
+    if (code == MN_OK) return code;
+    char line[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (n < 0) return code;
+    size_t used = strlen(line);
+    snprintf(line + used, sizeof line - used, ": %s", message);
+    trim_utf8(line);
+    memcpy(message, line, sizeof message);
+    return code;
+}
+
+const char *mn_last_error(void) { return message; }
+
+const char *mn_status_text(mn_status code) {
+    switch (code) {
+#define MN_STATUS_CASE(name, value, text)                                                                    \
+    case MN_##name: return text;
+        MN_STATUS_LIST(MN_STATUS_CASE)
+#undef MN_STATUS_CASE
+    }
+    return "unknown status";
+}

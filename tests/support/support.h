@@ -1,0 +1,54 @@
+/* What every test program starts from: cmocka with its includes, where the data lies, counted skips.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_SUPPORT_H
+#define TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+
+/* Fails the test with the library's message unless the call returned MN_OK. */
+#define assert_ok(call)                                                                                      \
+    do {                                                                                                     \
+        mn_status assert_ok_status_ = (call);                                                                \
+        if (assert_ok_status_ != MN_OK) fail_msg("%s: %s", #call, mn_last_error());                          \
+    } while (0)
+
+/* Fails unless the call returned `code`, with the message holding `part` (NULL: any). */
+#define assert_fails(code, part, call)                                                                       \
+    do {                                                                                                     \
+        mn_status assert_fails_status_ = (call);                                                             \
+        if (assert_fails_status_ != (code)) {                                                                \
+            fail_msg("%s: status %d, expected %d: %s", #call, assert_fails_status_, (code), mn_last_error()); \
+        }                                                                                                    \
+        const char *assert_fails_part_ = (part);                                                             \
+        if (assert_fails_part_ && !strstr(mn_last_error(), assert_fails_part_)) {                            \
+            fail_msg("%s: the message '%s' lacks '%s'", #call, mn_last_error(), assert_fails_part_);         \
+        }                                                                                                    \
+    } while (0)
+
+/* "tests/data/<name>" as an absolute path; valid until the fourth call after it. */
+const char *data_path(const char *name);
+
+/* A path inside the material that is not part of the project ($MNEME_SHARED, else ../shared beside the source), or NULL
+ * when it is not there: then the test calls skip(), which cmocka counts. */
+const char *shared_path(const char *name);
+
+/* A small deterministic generator for test inputs. */
+uint64_t test_random(uint64_t *state);
+double test_uniform(uint64_t *state, double lo, double hi);
+
+/* Parses a JSON file of the test data, failing the test when that is impossible. */
+json_doc *open_json(const char *path);
+
+#endif

@@ -1,0 +1,122 @@
+/* The JSON reader against JSONTestSuite (when it is at hand) and cases of its own.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/support.h"
+
+#include <dirent.h>
+#include <math.h>
+
+static mn_status parse(const char *text, json_mode mode, json_doc **doc) {
+    return json_parse(doc, text, strlen(text), mode, "text");
+}
+
+static void values_round_trip(void **state) {
+    (void)state;
+    const char *text = "{\"a\":[1,-2,3.5,true,false,null,\"x\\n\\u00e9\\ud83d\\ude00\"],\"b\":9007199254740993,\"c\":{}}";
+    json_doc *doc = NULL;
+    assert_ok(parse(text, JSON_STRICT, &doc));
+    const json *root = json_root(doc);
+    assert_int_equal(json_get(root, "b")->integer, 9007199254740993);
+    assert_string_equal(json_get(root, "a")->items[6].string, "x\n\xC3\xA9\xF0\x9F\x98\x80");
+    bytes out = {0};
+    json_put(&out, root);
+    assert_string_equal(bytes_text(&out), "{\"a\":[1,-2,3.5,true,false,null,\"x\\n\xC3\xA9\xF0\x9F\x98\x80\"],\"b\":9007199254740993,\"c\":{}}");
+    bytes_clear(&out);
+    json_close(&doc);
+}
+
+static void modes_differ_where_they_should(void **state) {
+    (void)state;
+    json_doc *doc = NULL;
+    assert_fails(MN_E_FORMAT, "'a' appears twice", parse("{\"a\":1,\"a\":2}", JSON_STRICT, &doc));
+    assert_null(doc);
+    assert_ok(parse("{\"a\":1,\"a\":2}", JSON_PYTHON, &doc));
+    assert_int_equal(json_get(json_root(doc), "a")->integer, 2);
+    json_close(&doc);
+    assert_fails(MN_E_FORMAT, "surrogate", parse("\"\\ud800\"", JSON_STRICT, &doc));
+    assert_ok(parse("\"\\ud800\"", JSON_PYTHON, &doc));
+    assert_string_equal(json_root(doc)->string, "\xEF\xBF\xBD");
+    json_close(&doc);
+    assert_fails(MN_E_FORMAT, "bad value", parse("[NaN]", JSON_STRICT, &doc));
+    assert_ok(parse("[NaN,-Infinity,1000000000000000019884624838656]", JSON_PYTHON, &doc));
+    assert_true(isnan(json_root(doc)->items[0].real));
+    assert_true(isinf(json_root(doc)->items[1].real));
+    assert_true(json_root(doc)->items[2].real == 1e30 || json_root(doc)->items[2].real == 1000000000000000019884624838656.0);
+    json_close(&doc);
+}
+
+static void getters_name_value_and_range(void **state) {
+    (void)state;
+    json_doc *doc = NULL;
+    assert_ok(parse("{\"n\":0,\"t\":true,\"s\":\"x\",\"f\":4.0}", JSON_PYTHON, &doc));
+    const json *root = json_root(doc);
+    int64_t n = 7;
+    assert_ok(json_int("c", root, "absent", 1, 9, &n));
+    assert_int_equal(n, 7);
+    assert_ok(json_int("c", root, "f", 1, 9, &n));
+    assert_int_equal(n, 4);
+    assert_fails(MN_E_FORMAT, "c: n is 0, allowed: a whole number from 1 to 9", json_int("c", root, "n", 1, 9, &n));
+    bool flag = false;
+    assert_fails(MN_E_FORMAT, "s is \"x\"", json_bool("c", root, "s", &flag));
+    assert_fails(MN_E_FORMAT, "'q' is missing", json_require("c", root, "q"));
+    json_close(&doc);
+}
+
+static void depth_is_limited(void **state) {
+    (void)state;
+    char text[100001];
+    memset(text, '[', 100000);
+    text[100000] = 0;
+    json_doc *doc = NULL;
+    assert_fails(MN_E_FORMAT, "256 levels", parse(text, JSON_PYTHON, &doc));
+}
+
+static void conformance_suite(void **state) {
+    (void)state;
+    const char *folder = shared_path("data/json-testsuite/test_parsing");
+    if (!folder) skip();
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    int n = 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char kind = entry->d_name[0];
+        if (entry->d_name[1] != '_') continue;
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        json_doc *doc = NULL;
+        mn_status status = json_open(&doc, path, JSON_STRICT, 1 << 20);
+        json_close(&doc);
+        bool duplicates = strstr(entry->d_name, "duplicated_key") != NULL; /* legal JSON that the strict mode refuses */
+        if (kind == 'y' && !duplicates && status != MN_OK) fail_msg("%s: %s", entry->d_name, mn_last_error());
+        if ((kind == 'n' || duplicates) && status == MN_OK) fail_msg("%s was accepted", entry->d_name);
+        n++;
+    }
+    closedir(dir);
+    assert_true(n > 300);
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    const char *text = "{\"a\":[1,2,{\"b\":\"c\"}],\"d\":\"eeee\"}";
+    int64_t live = mem_count().live;
+    int64_t k = 1;
+    for (;; k++) {
+        json_doc *doc = NULL;
+        mem_fail_after(k);
+        mn_status status = parse(text, JSON_STRICT, &doc);
+        mem_fail_after(0);
+        json_close(&doc);
+        assert_int_equal(mem_count().live, live);
+        if (status == MN_OK) break;
+        assert_int_equal(status, MN_E_NOMEM);
+    }
+    assert_true(k > 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_round_trip),        cmocka_unit_test(modes_differ_where_they_should),
+        cmocka_unit_test(getters_name_value_and_range), cmocka_unit_test(depth_is_limited),
+        cmocka_unit_test(conformance_suite),        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
