@@ -10,7 +10,7 @@ typedef enum norm_kind {
     NORM_FORM, /* a Unicode normalisation form */
     NORM_LOWERCASE,
     NORM_STRIP,         /* white space at the ends */
-    NORM_STRIP_ACCENTS, /* nonspacing marks */
+    NORM_STRIP_ACCENTS, /* all marks */
     NORM_PREPEND,       /* `content` in front of a text that is not empty */
     NORM_REPLACE,       /* every match of `pattern`, or of the literal `from`, by `content` */
 } norm_kind;

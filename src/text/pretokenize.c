@@ -276,7 +276,8 @@ static mn_status run_metaspace(const run *r, size_t i, const char *text, size_t 
     buffer->n = 0;
     bool starts_marked = text[0] == ' ' || (n >= step->n_mark && memcmp(text, step->mark, step->n_mark) == 0);
     bool wanted = step->prefix == PREFIX_ALWAYS || (step->prefix == PREFIX_FIRST && at_start);
-    if (wanted && !starts_marked) bytes_append(buffer, step->mark, step->n_mark);
+    wanted = (wanted && !starts_marked) || (step->prefix == PREFIX_FORCED && at_start);
+    if (wanted) bytes_append(buffer, step->mark, step->n_mark);
     for (size_t at = 0; at < n;) {
         const char *space = memchr(text + at, ' ', n - at);
         size_t end = space ? (size_t)(space - text) : n;

@@ -45,7 +45,12 @@ typedef enum pre_kind {
                     */
 } pre_kind;
 
-typedef enum pre_prefix { PREFIX_NEVER, PREFIX_FIRST, PREFIX_ALWAYS } pre_prefix;
+typedef enum pre_prefix {
+    PREFIX_NEVER,
+    PREFIX_FIRST,  /* at the start of the input, unless a mark or space is there */
+    PREFIX_ALWAYS, /* on every piece, unless a mark or space is there */
+    PREFIX_FORCED, /* at the start of the input, whatever it begins with */
+} pre_prefix;
 
 typedef struct pre_step {
     pre_kind kind;

@@ -126,12 +126,12 @@ mn_status id_row_put(id_row *row, int32_t id, const char *what) {
 
 mn_status tokenizer_put_marks(tokenizer *t, bool prefix, bool first_only, const char *what) {
     pre_step step = {.kind = PRE_METASPACE, .mark = MARK, .n_mark = 3};
-    if (prefix && !first_only) { /* unconditional, unlike the step's own prefix */
+    if (prefix && !first_only) {
         norm_step prepend = {.kind = NORM_PREPEND};
         bytes_append_text(&prepend.content, MARK);
         MN_TRY(normalizer_add(&t->normalizer, &prepend, what));
     }
-    step.prefix = prefix && first_only ? PREFIX_FIRST : PREFIX_NEVER;
+    step.prefix = prefix && first_only ? PREFIX_FORCED : PREFIX_NEVER;
     MN_TRY(pretokenizer_add(&t->pre, &step, what));
     dec_stage replace = {.kind = DEC_REPLACE}, raw = {.kind = DEC_BYTES},
               strip = {.kind = DEC_STRIP, .start = 1};

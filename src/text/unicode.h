@@ -13,7 +13,7 @@ enum {
     UNICODE_NUMBER = 2, /* \p{N} */
     UNICODE_SPACE = 4,  /* \s: the White_Space property */
     UNICODE_WORD = 8,   /* \w: letters, marks, decimal and letter numbers, connectors, joiners */
-    UNICODE_MARK = 16,  /* \p{Mn}, dropped when accents are stripped */
+    UNICODE_MARK = 16,  /* \p{M} */
     UNICODE_PAGES = 0x1100,
 };
 
