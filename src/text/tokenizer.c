@@ -150,10 +150,11 @@ mn_status tokenizer_put_byte_level(tokenizer *t, bool plain_added, const char *w
     return detokenizer_add(&t->decoder, &stage, what);
 }
 
-/* No merge makes a token in which a mark follows anything but a mark: then words never join across such a
- * place. */
+/* No merge makes a token in which a mark follows anything but a mark, and no character is dropped: then
+ * nothing joins across a place where a mark follows another character. */
 static bool may_cut_at_marks(const tokenizer *t) {
-    if (t->byte_level || model_find(t, MARK, 3) == VOCAB_NONE || t->whole_words) return false;
+    if (t->byte_level || t->whole_words || t->unknown == VOCAB_NONE || model_find(t, MARK, 3) == VOCAB_NONE)
+        return false;
     for (size_t i = 0; i < t->merges.n_slots; i++) {
         if (t->merges.slots[i].left == UINT32_MAX) continue;
         const vocab_piece *piece = &t->pieces.pieces[t->merges.slots[i].id];
