@@ -76,9 +76,9 @@ static const struct {
     rope_type rope;
 } read_cases[] = {
     {"llama", MODEL_LLAMA, 3, 1, 32, false, false, false, true, false, 0, 0, ROPE_DEFAULT},
-    {"llama-rope-linear", MODEL_LLAMA, 3, 1, 32, false, false, false, true, false, 0, 0, ROPE_LINEAR},
-    {"llama-rope-llama3", MODEL_LLAMA, 3, 1, 32, false, false, false, true, false, 0, 0, ROPE_LLAMA3},
-    {"llama-rope-yarn", MODEL_LLAMA, 3, 1, 32, false, false, false, true, false, 0, 0, ROPE_YARN},
+    {"llama-rope-linear", MODEL_LLAMA, 3, 1, 32, false, false, false, false, false, 0, 0, ROPE_LINEAR},
+    {"llama-rope-llama3", MODEL_LLAMA, 3, 1, 32, false, false, false, false, false, 0, 0, ROPE_LLAMA3},
+    {"llama-rope-yarn", MODEL_LLAMA, 3, 1, 32, false, false, false, false, false, 0, 0, ROPE_YARN},
     {"llama-untied-bias", MODEL_LLAMA, 4, 2, 16, true, true, true, false, false, 0, 0, ROPE_DEFAULT},
     {"mistral-full", MODEL_MISTRAL, 3, 1, 32, false, false, false, false, false, 0, 0, ROPE_DEFAULT},
     {"mistral-window", MODEL_MISTRAL, 4, 2, 16, false, false, false, false, false, 8, 3, ROPE_DEFAULT},
@@ -280,7 +280,7 @@ static const struct {
     const char *part; /* of the message */
 } refused[] = {
     {"gemma2", "", MN_E_UNSUPPORTED,
-     "config.json: model_type is \"gemma2\", the nearest known ones: qwen2, "},
+     "config.json: model_type is \"gemma2\", the nearest known ones: llama, qwen2, mistral"},
     {"mixtral", "", MN_E_UNSUPPORTED, "the nearest known ones: mistral"},
     {"llama\\u0000x", "", MN_E_UNSUPPORTED, "model_type is \"llama?x\""},
     {"llama", ",\"hidden_size\":null", MN_E_FORMAT, "'hidden_size' is missing"},
