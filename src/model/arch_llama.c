@@ -15,7 +15,7 @@
 
 #include "model/rope.h"
 
-static attend_shape shape_of(const model_config *config, const layer_weights *layer) {
+static attend_shape shape_of(const model_config *config, const packed_layer *layer) {
     return (attend_shape){
         .n_heads = (int)config->num_attention_heads,
         .n_kv_heads = (int)config->num_key_value_heads,
@@ -29,7 +29,7 @@ static attend_shape shape_of(const model_config *config, const layer_weights *la
     };
 }
 
-mn_status llama_prepare(mn_model *model, const forward_row *rows, int n_rows) {
+mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows) {
     workspace *ws = &model->workspace;
     attend_shape shape = shape_of(&model->config, &model->weights.layers[0]);
     int64_t half = model->config.rotary_dim / 2, at = 0;
@@ -52,7 +52,7 @@ mn_status llama_prepare(mn_model *model, const forward_row *rows, int n_rows) {
     return attend_space_reserve(&ws->space, &shape, ws->attend, n_rows);
 }
 
-static void embed(const mn_model *model, const forward_row *rows, int n_rows) {
+static void embed(const model_core *model, const forward_row *rows, int n_rows) {
     size_t hidden = (size_t)model->config.hidden_size;
     const tensor *table = model->weights.embedding;
     size_t row_bytes = table->bytes / (size_t)table->shape[0];
@@ -68,11 +68,11 @@ static void embed(const mn_model *model, const forward_row *rows, int n_rows) {
     }
 }
 
-static void attention(mn_model *model, int i_layer, int m, int n_rows) {
+static void attention(model_core *model, int i_layer, int m, int n_rows) {
     const model_config *config = &model->config;
     workspace *ws = &model->workspace;
     compute *c = &model->compute;
-    layer_weights *layer = &model->weights.layers[i_layer];
+    packed_layer *layer = &model->weights.layers[i_layer];
     attend_shape shape = shape_of(config, layer);
     ptrdiff_t q_width = config->num_attention_heads * config->head_dim, kv_width = config->num_key_value_heads * config->head_dim;
 
@@ -93,11 +93,11 @@ static void attention(mn_model *model, int i_layer, int m, int n_rows) {
     compute_linear(c, &ws->rows, &o, 1);
 }
 
-static void mlp(mn_model *model, int i_layer, int m) {
+static void mlp(model_core *model, int i_layer, int m) {
     const model_config *config = &model->config;
     workspace *ws = &model->workspace;
     compute *c = &model->compute;
-    layer_weights *layer = &model->weights.layers[i_layer];
+    packed_layer *layer = &model->weights.layers[i_layer];
     form_set forms = form_of(&layer->gate) | form_of(&layer->up);
     compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->post_norm, (float)config->rms_norm_eps, ws->normed,
                  forms);
@@ -108,7 +108,7 @@ static void mlp(mn_model *model, int i_layer, int m) {
 }
 
 /* The logits that the rows want, a few tokens at a time when all are wanted. */
-static void logits(mn_model *model, const forward_row *rows, int n_rows) {
+static void logits(model_core *model, const forward_row *rows, int n_rows) {
     workspace *ws = &model->workspace;
     const weight *head = &model->weights.head;
     size_t hidden = (size_t)model->config.hidden_size;
@@ -137,7 +137,7 @@ static void logits(mn_model *model, const forward_row *rows, int n_rows) {
     }
 }
 
-void llama_forward(mn_model *model, const forward_row *rows, int n_rows) {
+void llama_forward(model_core *model, const forward_row *rows, int n_rows) {
     int m = 0;
     for (int i = 0; i < n_rows; i++) m += rows[i].n;
     embed(model, rows, n_rows);

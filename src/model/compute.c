@@ -88,10 +88,7 @@ typedef struct linear_plan {
     int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
 } linear_plan;
 
-/* Output i of a weight in the rows of the file. */
-static int source_row(const void *user, int output) {
-    return weight_source_row(user, output);
-}
+int weight_row_of(const void *user, int output) { return (int)weight_source_row(user, output); }
 
 /* Runs the kernel of the weight's form over some panels and rows. */
 static void run_kernel(const linear_plan *plan, const weight *w, linear_job *job, char *scratch) {
@@ -113,7 +110,7 @@ static void run_kernel(const linear_plan *plan, const weight *w, linear_job *job
         char *first = scratch + pack_scratch_bytes(&w->layout);
         const char *origin = first - (size_t)panel * w->layout.panel_bytes;
         weight_pack((char *)(uintptr_t)origin, &w->layout, w->source.tensor->type, w->source.tensor->data,
-                    weight_source_row_bytes(&w->source), source_row, &w->source, panel, panel + 1, scratch);
+                    weight_row_bytes(&w->source), weight_row_of, &w->source, panel, panel + 1, scratch);
         job->weights = origin;
         job->panel_begin = panel;
         job->panel_end = panel + 1;
