@@ -17,12 +17,12 @@ typedef struct gen_row {
     tokenizer_stream *stream; /* NULL without a tokenizer */
     bytes piece;              /* scratch: what the last token decoded to */
     stop_text text;
-    int32_t *ids;             /* [max_new] */
+    int32_t *ids; /* [max_new] */
     size_t n_ids, max_new;
     mn_logprob *logprobs;
     float *scores, *raw;
     size_t prompt_tokens, cached_tokens;
-    const char *finish;       /* NULL: goes on */
+    const char *finish; /* NULL: goes on */
 } gen_row;
 
 typedef struct gen_result {
@@ -68,18 +68,21 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
     if (config->max_length >= 0) wanted = config->max_length - prompt;
     if (config->max_new_tokens >= 0) wanted = config->max_new_tokens;
     if (config->max_new_tokens < 0 && config->max_length >= 0 && wanted <= 0) {
-        MN_FAIL(MN_E_ARG, "max_length is %lld but the prompt has %lld tokens already", (long long)config->max_length, (long long)prompt);
+        MN_FAIL(MN_E_ARG, "max_length is %lld but the prompt has %lld tokens already",
+                (long long)config->max_length, (long long)prompt);
     }
     if (kv->limit) {
         int64_t most = kv->limit - prompt + 1;
         if (most < 1 || (wanted > most && kv->reserve)) {
-            MN_FAIL(MN_E_FULL, "max_cache_len is %lld: too small for a prompt of %lld tokens and %lld new ones", (long long)kv->limit,
-                    (long long)prompt, (long long)(wanted > 0 ? wanted : 1));
+            MN_FAIL(MN_E_FULL,
+                    "max_cache_len is %lld: too small for a prompt of %lld tokens and %lld new ones",
+                    (long long)kv->limit, (long long)prompt, (long long)(wanted > 0 ? wanted : 1));
         }
         if (wanted < 0 || wanted > most) wanted = most;
     } else {
         if (prompt > context) {
-            MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context %lld", (long long)prompt, (long long)context);
+            MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context %lld", (long long)prompt,
+                    (long long)context);
         }
         int64_t most = context - prompt + 1;
         if (wanted < 0 || wanted > most) wanted = most;
@@ -90,7 +93,8 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
 
 /* ---- rows ---- */
 
-static mn_status open_row(gen_row *row, const gen_run *run, const int32_t *prompt, size_t n_prompt, uint64_t seed) {
+static mn_status open_row(gen_row *row, const gen_run *run, const int32_t *prompt, size_t n_prompt,
+                          uint64_t seed) {
     const mn_model *model = row->session->owner;
     size_t vocab = (size_t)model->core->config.vocab_size;
     if (n_prompt == 0) MN_FAIL(MN_E_ARG, "the prompt is empty");
@@ -102,7 +106,8 @@ static mn_status open_row(gen_row *row, const gen_run *run, const int32_t *promp
     MN_TRY(plan_length(row, n_prompt));
     row->prompt_tokens = n_prompt;
     row->text.stops = &row->config->stop_strings;
-    if (row->text.stops->n && !model->text) MN_FAIL(MN_E_ARG, "stop_strings need a tokenizer, and this checkpoint has none");
+    if (row->text.stops->n && !model->text)
+        MN_FAIL(MN_E_ARG, "stop_strings need a tokenizer, and this checkpoint has none");
     MN_TRY(logits_open(&row->logits, row->config, vocab, seed, prompt, n_prompt));
     if (model->text) MN_TRY(tokenizer_stream_open(&row->stream, model->text, TOKENIZER_SKIP_SPECIAL));
     int top = run->options->top_logprobs;
@@ -130,7 +135,8 @@ static void close_row(gen_row *row) {
 /* Shows what may be shown now. */
 static void show(gen_run *run, gen_row *row, int32_t id, size_t until) {
     if (!run->options->on_token) return;
-    mn_token_event event = {.row = (int)(row - run->result->rows), .id = id, .text = "", .n_text = until - row->text.shown};
+    mn_token_event event = {
+        .row = (int)(row - run->result->rows), .id = id, .text = "", .n_text = until - row->text.shown};
     if (event.n_text) event.text = row->text.text.data + row->text.shown;
     row->text.shown = until;
     if (!run->options->on_token(run->options->user, &event)) run->cancelled = true;
@@ -141,7 +147,8 @@ static mn_status add_text(gen_run *run, gen_row *row, int32_t id) {
     size_t until = 0;
     if (row->stream) {
         row->piece.n = 0;
-        MN_TRY(id >= 0 ? tokenizer_stream_push(row->stream, id, &row->piece) : tokenizer_stream_finish(row->stream, &row->piece));
+        MN_TRY(id >= 0 ? tokenizer_stream_push(row->stream, id, &row->piece)
+                       : tokenizer_stream_finish(row->stream, &row->piece));
         until = stop_text_push(&row->text, row->piece.data, row->piece.n);
         MN_TRY(bytes_status(&row->text.text));
         /* At the end nothing can complete a stop string any more. */
@@ -184,7 +191,8 @@ static mn_status choose_token(gen_run *run, gen_row *row) {
     if (ends) row->finish = "eos";
     MN_TRY(add_text(run, row, id));
     if (!row->finish && row->n_ids == row->max_new) row->finish = "length";
-    if (!row->finish && row->config->max_time > 0 && now_ms() - run->started > row->config->max_time * 1e3) row->finish = "time";
+    if (!row->finish && row->config->max_time > 0 && now_ms() - run->started > row->config->max_time * 1e3)
+        row->finish = "time";
     return row->finish ? add_text(run, row, -1) : MN_OK;
 }
 
@@ -246,10 +254,17 @@ static void publish(gen_result *result) {
         sum->bytes += before.bytes;
         sum->peak_bytes += before.peak_bytes;
         result->sequences[i] = (mn_sequence){
-            .row = (int)i, .ids = row->ids, .n_ids = row->n_ids,
-            .text = row->stream ? bytes_text(&row->text.text) : NULL, .n_text = row->text.text.n,
-            .finish_reason = row->finish, .logprobs = row->logprobs, .scores = row->scores, .logits = row->raw,
-            .prompt_tokens = row->prompt_tokens, .cached_tokens = row->cached_tokens,
+            .row = (int)i,
+            .ids = row->ids,
+            .n_ids = row->n_ids,
+            .text = row->stream ? bytes_text(&row->text.text) : NULL,
+            .n_text = row->text.text.n,
+            .finish_reason = row->finish,
+            .logprobs = row->logprobs,
+            .scores = row->scores,
+            .logits = row->raw,
+            .prompt_tokens = row->prompt_tokens,
+            .cached_tokens = row->cached_tokens,
         };
     }
     result->public.sequences = result->sequences;
@@ -274,7 +289,8 @@ static mn_status run_rows(gen_run *run, const mn_batch_row *inputs) {
     }
     run->started = now_ms();
     mn_status status = MN_OK;
-    for (size_t i = 0; status == MN_OK && i < result->n_rows; i++) status = prefill(run, &result->rows[i], inputs[i].prompt);
+    for (size_t i = 0; status == MN_OK && i < result->n_rows; i++)
+        status = prefill(run, &result->rows[i], inputs[i].prompt);
     double prompt_done = now_ms();
     result->public.prompt_ms = prompt_done - run->started;
     if (status == MN_OK) status = decode(run);
@@ -314,8 +330,9 @@ static mn_status generate(gen_result *result, const mn_batch_row *inputs, const 
     return status;
 }
 
-mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt, const mn_generation_config *config,
-                      const mn_generate_options *options, mn_generation **generation) {
+mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt,
+                      const mn_generation_config *config, const mn_generate_options *options,
+                      mn_generation **generation) {
     *generation = NULL;
     gen_result *result = NULL;
     mn_status status = open_result(&result, 1);
@@ -332,9 +349,9 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     return status;
 }
 
-mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
-                            const mn_generation_config *config, const mn_generate_options *options,
-                            mn_generation **generation) {
+mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows,
+                            size_t n_rows, const mn_generation_config *config,
+                            const mn_generate_options *options, mn_generation **generation) {
     *generation = NULL;
     if (n_rows == 0 || n_rows > 65536) MN_FAIL(MN_E_ARG, "a batch of %zu rows, allowed: 1 to 65536", n_rows);
     gen_result *result = NULL;

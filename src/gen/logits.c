@@ -7,8 +7,8 @@
 
 #include "base/num.h"
 
-mn_status logits_open(logits_row *row, const mn_generation_config *config, size_t vocab, uint64_t seed, const int32_t *prompt,
-                      size_t n_prompt) {
+mn_status logits_open(logits_row *row, const mn_generation_config *config, size_t vocab, uint64_t seed,
+                      const int32_t *prompt, size_t n_prompt) {
     *row = (logits_row){.config = config, .vocab = vocab, .seed = seed, .n_prompt = n_prompt};
     size_t k = config->top_k > 0 && (size_t)config->top_k < vocab ? (size_t)config->top_k : 0;
     row->scores = mem_alloc(vocab, sizeof *row->scores);
@@ -20,7 +20,8 @@ mn_status logits_open(logits_row *row, const mn_generation_config *config, size_
         logits_close(row);
         return MN_E_NOMEM;
     }
-    for (size_t i = 0; row->seen && i < n_prompt; i++) row->seen[prompt[i] / 8] |= (uint8_t)(1u << prompt[i] % 8);
+    for (size_t i = 0; row->seen && i < n_prompt; i++)
+        row->seen[prompt[i] / 8] |= (uint8_t)(1u << prompt[i] % 8);
     return MN_OK;
 }
 
@@ -111,7 +112,8 @@ static double sum_exp(const logits_row *row, size_t n, double most) {
     return sum;
 }
 
-/* From the least probable up, tokens go while their probabilities add up to at most 1 - p; the best one stays. */
+/* From the least probable up, tokens go while their probabilities add up to at most 1 - p; the best one
+ * stays. */
 static void keep_top_p(logits_row *row, double p) {
     size_t n = list_kept(row);
     qsort_r(row->order, n, sizeof *row->order, by_score, row->scores);
@@ -136,7 +138,9 @@ void logits_process(logits_row *row, const float *logits) {
     const mn_generation_config *config = row->config;
     memcpy(row->scores, logits, row->vocab * sizeof *logits);
     if (row->seen) penalize_repetition(row);
-    if ((int64_t)(row->n_prompt + row->n_new) < config->min_length || (int64_t)row->n_new < config->min_new_tokens) forbid_end(row);
+    if ((int64_t)(row->n_prompt + row->n_new) < config->min_length ||
+        (int64_t)row->n_new < config->min_new_tokens)
+        forbid_end(row);
     if (!config->do_sample) return;
     if (config->temperature != 1) {
         float temperature = (float)config->temperature;
@@ -159,7 +163,8 @@ int32_t logits_choose(logits_row *row) {
     if (!row->config->do_sample) return best_token(row);
     size_t n = list_kept(row);
     if (n == 0) return best_token(row);
-    double most = largest_score(row, n), left = sum_exp(row, n, most) * random_uniform(row->seed, 0, row->n_new);
+    double most = largest_score(row, n),
+           left = sum_exp(row, n, most) * random_uniform(row->seed, 0, row->n_new);
     for (size_t i = 0; i < n; i++) {
         left -= exp((double)row->scores[row->order[i]] - most);
         if (left < 0) return (int32_t)row->order[i];

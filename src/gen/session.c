@@ -26,7 +26,8 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
     mn_cache_options standard = mn_cache_options_default();
     if (!options) options = &standard;
     if (options->prefill_chunk < 0 || options->prefill_chunk > MAX_CHUNK) {
-        MN_FAIL(MN_E_ARG, "prefill_chunk is %d, allowed: 1 to %d, or 0 for %d", options->prefill_chunk, MAX_CHUNK, DEFAULT_CHUNK);
+        MN_FAIL(MN_E_ARG, "prefill_chunk is %d, allowed: 1 to %d, or 0 for %d", options->prefill_chunk,
+                MAX_CHUNK, DEFAULT_CHUNK);
     }
     mn_session *s = mem_alloc(1, sizeof *s);
     if (!s) return MN_E_NOMEM;
@@ -60,28 +61,30 @@ static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
     if (n == 0) MN_FAIL(MN_E_ARG, "no token was given, at least one is needed");
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= s->model->config.vocab_size) {
-            MN_FAIL(MN_E_ARG, "token %zu is %d, allowed: 0 to %lld", i, ids[i], (long long)s->model->config.vocab_size - 1);
+            MN_FAIL(MN_E_ARG, "token %zu is %d, allowed: 0 to %lld", i, ids[i],
+                    (long long)s->model->config.vocab_size - 1);
         }
     }
     return MN_OK;
 }
 
-/* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those rotated by angles of
- * another length. */
+/* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those
+ * rotated by angles of another length. */
 static void drop_unusable(mn_session *s, int64_t total) {
     int64_t regime = rope_regime(&s->model->config, total);
     if (!s->plan.strategy->keeps || regime != s->regime) kv_truncate(s->cache, 0);
     s->regime = regime;
 }
 
-/* End of the chunk that begins at `position`: chunks end at multiples of the chunk size, so a prompt is cut at page edges
- * wherever it begins. */
+/* End of the chunk that begins at `position`: chunks end at multiples of the chunk size, so a prompt is cut
+ * at page edges wherever it begins. */
 static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
     int64_t next = (position / s->prefill_chunk + 1) * s->prefill_chunk;
     return next < end ? next : end;
 }
 
-/* Computes ids [cached, n_ids). Logits of the last go to s->logits, or those of all tokens from `all_from` on to `all`. */
+/* Computes ids [cached, n_ids). Logits of the last go to s->logits, or those of all tokens from `all_from` on
+ * to `all`. */
 static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
     int64_t total = (int64_t)s->n_ids, start = kv_length(s->cache);
     size_t vocab = (size_t)s->model->config.vocab_size;
@@ -90,7 +93,8 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
         int64_t position = kv_length(s->cache), end = chunk_end(s, position, total);
         /* Old tokens that are computed again want no logits of their own. */
         if (all && position < (int64_t)all_from && end > (int64_t)all_from) end = (int64_t)all_from;
-        forward_row row = {.cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = total};
+        forward_row row = {
+            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = total};
         if (all && position >= (int64_t)all_from) {
             row.want = WANT_ALL;
             row.logits = all + (size_t)(position - (int64_t)all_from) * vocab;
@@ -110,7 +114,8 @@ mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *al
     size_t before = s->n_ids;
     int64_t limit = s->plan.options.limit;
     if (limit && (int64_t)(before + n) > limit) {
-        MN_FAIL(MN_E_FULL, "the cache holds %zu tokens of at most %lld: no room for %zu more", before, (long long)limit, n);
+        MN_FAIL(MN_E_FULL, "the cache holds %zu tokens of at most %lld: no room for %zu more", before,
+                (long long)limit, n);
     }
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, before + n, sizeof *s->ids));
     memcpy(s->ids + before, ids, n * sizeof *ids);
@@ -157,8 +162,12 @@ static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int
         int count = n - begin < MOST ? n - begin : MOST;
         for (int i = 0; i < count; i++) {
             mn_session *s = sessions[begin + i];
-            rows[i] = (forward_row){.cache = s->cache, .ids = &ids[begin + i], .n = 1, .total_length = (int64_t)s->n_ids + 1,
-                                    .want = WANT_LAST, .logits = s->logits};
+            rows[i] = (forward_row){.cache = s->cache,
+                                    .ids = &ids[begin + i],
+                                    .n = 1,
+                                    .total_length = (int64_t)s->n_ids + 1,
+                                    .want = WANT_LAST,
+                                    .logits = s->logits};
         }
         MN_TRY(model_forward(sessions[0]->model, rows, count));
         for (int i = 0; i < count; i++) {
@@ -185,14 +194,21 @@ mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessi
     return step_group(sessions, ids, n_together);
 }
 
-const float *mn_session_logits(const mn_session *s) { return s->has_logits ? s->logits : NULL; }
-int64_t mn_session_length(const mn_session *s) { return (int64_t)s->n_ids; }
-const int32_t *mn_session_ids(const mn_session *s) { return s->ids; }
+const float *mn_session_logits(const mn_session *s) {
+    return s->has_logits ? s->logits : NULL;
+}
+int64_t mn_session_length(const mn_session *s) {
+    return (int64_t)s->n_ids;
+}
+const int32_t *mn_session_ids(const mn_session *s) {
+    return s->ids;
+}
 
 mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
     int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? length + n_keep : n_keep;
     if (keep < 0 || keep > length) {
-        MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep, (long long)length);
+        MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep,
+                (long long)length);
     }
     if (keep < length) s->has_logits = false;
     s->n_ids = (size_t)keep;
@@ -239,7 +255,8 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
         .max_cache_len = s->plan.options.limit,
         .num_layers = kv_entries(s->cache),
     };
-    for (int i = 0; i < full.num_layers; i++) full.bytes_per_token += kv_token_bytes(kv_entry_spec(s->cache, i), 1);
+    for (int i = 0; i < full.num_layers; i++)
+        full.bytes_per_token += kv_token_bytes(kv_entry_spec(s->cache, i), 1);
     if (info->size < sizeof info->size || info->size > sizeof full) {
         MN_FAIL(MN_E_ARG, "mn_cache_info.size is %zu, allowed: up to %zu", info->size, sizeof full);
     }
@@ -260,4 +277,6 @@ mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) 
     return MN_OK;
 }
 
-void mn_session_cancel(mn_session *session) { atomic_store(&session->cancelled, true); }
+void mn_session_cancel(mn_session *session) {
+    atomic_store(&session->cancelled, true);
+}

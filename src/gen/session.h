@@ -1,9 +1,8 @@
 /* One timeline of tokens: its ids, its cache, the logits behind its last token.
  *
- * The ids are the truth; the cache holds keys and values of some prefix of them and is brought up to date by the next step.
- * That is what makes a cache-less session, a rollback, a change of rotary angles and a failed step the same thing: the
- * cache is shorter than the ids for a while.
- * SPDX-License-Identifier: Apache-2.0 */
+ * The ids are the truth; the cache holds keys and values of some prefix of them and is brought up to date by
+ * the next step. That is what makes a cache-less session, a rollback, a change of rotary angles and a failed
+ * step the same thing: the cache is shorter than the ids for a while. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_GEN_SESSION_H
 #define MN_GEN_SESSION_H
 
@@ -26,10 +25,10 @@ struct mn_session {
     model_core *model;
     kv_plan plan;
     kv_cache *cache;
-    int64_t regime;      /* rotary angles that the cached keys were made with */
-    int32_t *ids;        /* [n_ids] */
+    int64_t regime; /* rotary angles that the cached keys were made with */
+    int32_t *ids;   /* [n_ids] */
     size_t n_ids, ids_capacity;
-    float *logits;       /* [vocab_size] */
+    float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
     atomic_bool cancelled;
@@ -37,8 +36,8 @@ struct mn_session {
     void *prefill_user;
 };
 
-/* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays are used as
- * scratch. On failure some sessions may hold their token and others not. */
+/* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays
+ * are used as scratch. On failure some sessions may hold their token and others not. */
 mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessions);
 
 #endif

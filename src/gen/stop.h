@@ -7,13 +7,13 @@
 
 typedef struct stop_text {
     const text_list *stops;
-    bytes text;     /* everything decoded so far, cut before a stop string that was found */
-    size_t shown;   /* bytes of it that were released */
+    bytes text;   /* everything decoded so far, cut before a stop string that was found */
+    size_t shown; /* bytes of it that were released */
     bool stopped;
 } stop_text;
 
-/* Takes new text into account. What may be shown now is text.data[shown .. result - 1]; the caller sets `shown` to the
- * result. What could still become a stop string is held back. */
+/* Takes new text into account. What may be shown now is text.data[shown .. result - 1]; the caller sets
+ * `shown` to the result. What could still become a stop string is held back. */
 size_t stop_text_push(stop_text *s, const char *text, size_t n);
 
 #endif

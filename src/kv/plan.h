@@ -7,8 +7,8 @@
 
 typedef struct kv_strategy {
     const char *name;
-    bool keeps;      /* false: the cache is emptied before every step */
-    bool reserves;   /* all of max_cache_len is allocated at once and is the limit */
+    bool keeps;    /* false: the cache is emptied before every step */
+    bool reserves; /* all of max_cache_len is allocated at once and is the limit */
     const char *help;
 } kv_strategy;
 
@@ -21,7 +21,8 @@ typedef struct kv_plan {
     kv_options options;
 } kv_plan;
 
-/* implementation and dtype as in mn_cache_options; automatic: what "auto" stands for. MN_E_ARG names what is allowed. */
+/* implementation and dtype as in mn_cache_options; automatic: what "auto" stands for. MN_E_ARG names what is
+ * allowed. */
 mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec automatic);
 
 #endif

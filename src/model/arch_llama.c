@@ -1,6 +1,7 @@
 /* The Llama family: Llama 1 to 3, TinyLlama, SmolLM2, Mistral, Qwen2, Qwen3, Phi-3.
  *
- * One pass over a batch, top to bottom; sizes and switches come from the configuration, biases from the weights.
+ * One pass over a batch, top to bottom; sizes and switches come from the configuration, biases from the
+ * weights.
  *
  *   x = embedding(ids)
  *   for each layer:  x += o(attend(rope(q), rope(k), v))       q, k, v of norm(x)
@@ -37,7 +38,8 @@ mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows) 
         double factor;
         int64_t position = kv_length(rows[i].cache);
         rope_frequencies(&model->config, rows[i].total_length, ws->frequencies, &factor);
-        rope_table(ws->frequencies, half, factor, position, rows[i].n, ws->cos + at * half, ws->sin + at * half);
+        rope_table(ws->frequencies, half, factor, position, rows[i].n, ws->cos + at * half,
+                   ws->sin + at * half);
         ws->attend[i] = (attend_rows){
             .cache = rows[i].cache,
             .n = rows[i].n,
@@ -74,10 +76,12 @@ static void attention(model_core *model, int i_layer, int m, int n_rows) {
     compute *c = &model->compute;
     packed_layer *layer = &model->weights.layers[i_layer];
     attend_shape shape = shape_of(config, layer);
-    ptrdiff_t q_width = config->num_attention_heads * config->head_dim, kv_width = config->num_key_value_heads * config->head_dim;
+    ptrdiff_t q_width = config->num_attention_heads * config->head_dim,
+              kv_width = config->num_key_value_heads * config->head_dim;
 
     form_set forms = form_of(&layer->q) | form_of(&layer->k) | form_of(&layer->v);
-    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->input_norm, shape.norm_eps, ws->normed, forms);
+    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->input_norm, shape.norm_eps,
+                 ws->normed, forms);
     linear_part qkv[] = {
         {.w = &layer->q, .y = ws->qkv, .stride = shape.stride},
         {.w = &layer->k, .y = ws->qkv + q_width, .stride = shape.stride},
@@ -99,10 +103,11 @@ static void mlp(model_core *model, int i_layer, int m) {
     compute *c = &model->compute;
     packed_layer *layer = &model->weights.layers[i_layer];
     form_set forms = form_of(&layer->gate) | form_of(&layer->up);
-    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->post_norm, (float)config->rms_norm_eps, ws->normed,
-                 forms);
+    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->post_norm,
+                 (float)config->rms_norm_eps, ws->normed, forms);
     compute_gated(c, &ws->rows, &layer->gate, &layer->up, config->hidden_act != ACTIVATION_SILU, ws->inner);
-    compute_rows(c, &ws->rows, ws->inner, m, (int)config->intermediate_size, NULL, 0, NULL, form_of(&layer->down));
+    compute_rows(c, &ws->rows, ws->inner, m, (int)config->intermediate_size, NULL, 0, NULL,
+                 form_of(&layer->down));
     linear_part down = {.w = &layer->down, .y = ws->x, .stride = config->hidden_size, .add = true};
     compute_linear(c, &ws->rows, &down, 1);
 }
@@ -121,17 +126,19 @@ static void logits(model_core *model, const forward_row *rows, int n_rows) {
     }
     float eps = (float)model->config.rms_norm_eps;
     if (n > 0) {
-        compute_rows(&model->compute, &ws->rows, ws->last, n, (int)hidden, model->weights.final_norm, eps, ws->last, form_of(head));
+        compute_rows(&model->compute, &ws->rows, ws->last, n, (int)hidden, model->weights.final_norm, eps,
+                     ws->last, form_of(head));
         linear_part part = {.w = head, .y = ws->logits, .stride = vocab};
         compute_linear(&model->compute, &ws->rows, &part, 1);
     }
     x = ws->x;
     n = 0;
     for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
-        if (rows[i].want == WANT_LAST) memcpy(rows[i].logits, ws->logits + n++ * vocab, (size_t)vocab * sizeof *x);
+        if (rows[i].want == WANT_LAST)
+            memcpy(rows[i].logits, ws->logits + n++ * vocab, (size_t)vocab * sizeof *x);
         if (rows[i].want != WANT_ALL) continue;
-        compute_rows(&model->compute, &ws->rows, x, rows[i].n, (int)hidden, model->weights.final_norm, eps, ws->normed,
-                     form_of(head));
+        compute_rows(&model->compute, &ws->rows, x, rows[i].n, (int)hidden, model->weights.final_norm, eps,
+                     ws->normed, form_of(head));
         linear_part part = {.w = head, .y = rows[i].logits, .stride = vocab};
         compute_linear(&model->compute, &ws->rows, &part, 1);
     }

@@ -34,7 +34,8 @@ size_t memory_available(void) {
         if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = (size_t)kib * 1024;
     }
     if (f) fclose(f);
-    size_t limit = read_limit("/sys/fs/cgroup/memory.max"), used = read_limit("/sys/fs/cgroup/memory.current");
+    size_t limit = read_limit("/sys/fs/cgroup/memory.max"),
+           used = read_limit("/sys/fs/cgroup/memory.current");
     if (limit != SIZE_MAX && used != SIZE_MAX) {
         size_t left = limit > used ? limit - used : 0;
         if (left < available) available = left;
@@ -44,13 +45,15 @@ size_t memory_available(void) {
 
 static mn_status check_need(const model_core *model, size_t need) {
     if (need <= model->available_bytes) return MN_OK;
-    MN_FAIL(MN_E_NOMEM, "'%s' needs %zu MiB for prepared weights and buffers, %zu MiB are available", model->what,
-            (need >> 20) + 1, model->available_bytes >> 20);
+    MN_FAIL(MN_E_NOMEM, "'%s' needs %zu MiB for prepared weights and buffers, %zu MiB are available",
+            model->what, (need >> 20) + 1, model->available_bytes >> 20);
 }
 
 /* ---- opening ---- */
 
-const tensor_set *model_tensors(const model_core *model) { return model->file ? gguf_tensors(model->file) : model->tensors; }
+const tensor_set *model_tensors(const model_core *model) {
+    return model->file ? gguf_tensors(model->file) : model->tensors;
+}
 
 static mn_status open_folder(model_core *model, const char *path) {
     bytes name = {0};
@@ -68,9 +71,12 @@ static mn_status open_embedded(model_core *model) {
     const embedded_file *config = embedded_find("config.json"), *weights = embedded_find("model.safetensors");
     if (!config || !weights) MN_FAIL(MN_E_NOT_FOUND, "this build has no embedded model");
     json_doc *doc = NULL;
-    mn_status status = json_parse(&doc, (const char *)config->data, config->n, JSON_PYTHON, "embedded config.json");
+    mn_status status =
+        json_parse(&doc, (const char *)config->data, config->n, JSON_PYTHON, "embedded config.json");
     if (status == MN_OK) status = config_from_json(&model->config, json_root(doc), "embedded config.json");
-    if (status == MN_OK) status = safetensors_open_memory(&model->tensors, weights->data, weights->n, "embedded model.safetensors");
+    if (status == MN_OK)
+        status =
+            safetensors_open_memory(&model->tensors, weights->data, weights->n, "embedded model.safetensors");
     json_close(&doc);
     return status;
 }
@@ -84,7 +90,8 @@ static mn_status open_files(model_core *model, const char *path) {
     if (strcmp(path, "embedded") == 0) return open_embedded(model);
     if (file_is_directory(path)) return open_folder(model, path);
     if (!is_gguf_path(path) && file_exists(path)) {
-        MN_FAIL(MN_E_FORMAT, "'%s' is no model: a folder with config.json or a .gguf file was expected", path);
+        MN_FAIL(MN_E_FORMAT, "'%s' is no model: a folder with config.json or a .gguf file was expected",
+                path);
     }
     MN_TRY(gguf_open(&model->file, path));
     return config_from_gguf(&model->config, model->file);
@@ -95,12 +102,15 @@ typedef struct compute_choice {
     weight_form form;
 } compute_choice;
 
-static const compute_choice compute_choices[] = {{"f32", WEIGHT_F32}, {"bf16", WEIGHT_BF16}, {"int8", WEIGHT_INT}};
+static const compute_choice compute_choices[] = {
+    {"f32", WEIGHT_F32}, {"bf16", WEIGHT_BF16}, {"int8", WEIGHT_INT}};
 
-static mn_status choose_compute(model_core *model, const char *name, const model_weights *bound, bool *is_auto) {
+static mn_status choose_compute(model_core *model, const char *name, const model_weights *bound,
+                                bool *is_auto) {
     *is_auto = !name || strcmp(name, "auto") == 0;
     size_t n = sizeof compute_choices / sizeof compute_choices[0];
-    weight_form form = *is_auto ? weight_form_for(bound->layers[0][WEIGHT_Q].tensor->type, WEIGHT_F32, true) : WEIGHT_F32;
+    weight_form form =
+        *is_auto ? weight_form_for(bound->layers[0][WEIGHT_Q].tensor->type, WEIGHT_F32, true) : WEIGHT_F32;
     for (size_t i = 0; i < n; i++) {
         bool chosen = *is_auto ? compute_choices[i].form == form : strcmp(name, compute_choices[i].name) == 0;
         if (!chosen) continue;
@@ -111,11 +121,14 @@ static mn_status choose_compute(model_core *model, const char *name, const model
     MN_FAIL(MN_E_ARG, "compute_type is '%s', allowed: auto, f32, bf16, int8", name);
 }
 
-static size_t largest(size_t a, size_t b) { return a > b ? a : b; }
+static size_t largest(size_t a, size_t b) {
+    return a > b ? a : b;
+}
 
 static size_t scratch_need(const model_core *model, bool lazy) {
     const model_config *c = &model->config;
-    size_t max_k = largest((size_t)c->hidden_size, largest((size_t)c->intermediate_size, (size_t)(c->num_attention_heads * c->head_dim)));
+    size_t max_k = largest((size_t)c->hidden_size, largest((size_t)c->intermediate_size,
+                                                           (size_t)(c->num_attention_heads * c->head_dim)));
     int group = (int)(c->num_attention_heads / c->num_key_value_heads), dim = (int)c->head_dim;
     return compute_scratch_bytes((int)max_k, lazy, group, dim, dim, PAGE_TOKENS);
 }
@@ -139,7 +152,8 @@ static mn_status open_scratch(compute *c, size_t n) {
     return MN_OK;
 }
 
-/* Float32 copies of weights that are stored in fewer bits are kept when they fit easily, else made anew for each use. */
+/* Float32 copies of weights that are stored in fewer bits are kept when they fit easily, else made anew for
+ * each use. */
 static bool must_be_lazy(const model_core *model) {
     return model->form == WEIGHT_F32 && model->weights.packed_bytes > model->available_bytes / 2;
 }
@@ -172,7 +186,8 @@ mn_status model_open(model_core **out, const char *path, const mn_model_options 
     if (!model) return MN_E_NOMEM;
     pthread_mutex_init(&model->lock, NULL);
     model->available_bytes = memory_available();
-    if (options->memory_limit && options->memory_limit < model->available_bytes) model->available_bytes = options->memory_limit;
+    if (options->memory_limit && options->memory_limit < model->available_bytes)
+        model->available_bytes = options->memory_limit;
     model->what = mem_copy_text(path, strlen(path));
     mn_status status = model->what ? open_compute(&model->compute, options) : MN_E_NOMEM;
     if (status == MN_OK) status = open_files(model, path);
@@ -186,7 +201,8 @@ mn_status model_open(model_core **out, const char *path, const mn_model_options 
 }
 
 static void workspace_clear(workspace *ws) {
-    float *buffers[] = {ws->x, ws->normed, ws->qkv, ws->attended, ws->inner, ws->cos, ws->sin, ws->last, ws->logits, ws->rows.scale};
+    float *buffers[] = {ws->x,   ws->normed, ws->qkv,  ws->attended, ws->inner,
+                        ws->cos, ws->sin,    ws->last, ws->logits,   ws->rows.scale};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) mem_free(buffers[i]);
     mem_free(ws->rows.rounded);
     mem_free(ws->rows.codes);
@@ -230,7 +246,8 @@ static mn_status grow_tokens(model_core *model, int m) {
     workspace *ws = &model->workspace;
     const model_config *c = &model->config;
     if (m <= ws->m) return MN_OK;
-    size_t n = (size_t)m, hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim);
+    size_t n = (size_t)m, hidden = (size_t)c->hidden_size,
+           heads = (size_t)(c->num_attention_heads * c->head_dim);
     size_t kv = (size_t)(c->num_key_value_heads * c->head_dim), inner = (size_t)c->intermediate_size;
     size_t widest = largest(hidden, largest(heads, inner)), half = (size_t)c->rotary_dim / 2;
     ws->m = 0; /* until all have grown */
@@ -238,11 +255,16 @@ static mn_status grow_tokens(model_core *model, int m) {
         void *slot;
         size_t width, size;
     } buffers[] = {
-        {&ws->x, hidden, sizeof(float)},           {&ws->normed, hidden, sizeof(float)},
-        {&ws->qkv, heads + 2 * kv, sizeof(float)}, {&ws->attended, heads, sizeof(float)},
-        {&ws->inner, inner, sizeof(float)},        {&ws->cos, half, sizeof(float)},
-        {&ws->sin, half, sizeof(float)},           {&ws->rows.rounded, widest + 1, sizeof(bf16)},
-        {&ws->rows.codes, widest, 1},              {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
+        {&ws->x, hidden, sizeof(float)},
+        {&ws->normed, hidden, sizeof(float)},
+        {&ws->qkv, heads + 2 * kv, sizeof(float)},
+        {&ws->attended, heads, sizeof(float)},
+        {&ws->inner, inner, sizeof(float)},
+        {&ws->cos, half, sizeof(float)},
+        {&ws->sin, half, sizeof(float)},
+        {&ws->rows.rounded, widest + 1, sizeof(bf16)},
+        {&ws->rows.codes, widest, 1},
+        {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
         {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},
     };
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {

@@ -46,7 +46,8 @@ typedef struct planner {
 static mn_status plan_weight(planner *p, weight *w, const weight_source *source, const weight_source *bias) {
     const tensor *t = source->tensor;
     w->source = *source;
-    weight_layout_make(&w->layout, weight_form_for(t->type, p->wanted, p->is_auto), t->type, (int)source->n_rows, (int)t->shape[1]);
+    weight_layout_make(&w->layout, weight_form_for(t->type, p->wanted, p->is_auto), t->type,
+                       (int)source->n_rows, (int)t->shape[1]);
     p->weights->packed_bytes += weight_layout_bytes(&w->layout);
     return bias ? copy_vector(&w->bias, bias) : MN_OK;
 }
@@ -56,9 +57,10 @@ static mn_status plan_layer(planner *p, packed_layer *layer, const weight_source
         weight *w;
         weight_role role, bias;
     } matrices[] = {
-        {&layer->q, WEIGHT_Q, WEIGHT_Q_BIAS},          {&layer->k, WEIGHT_K, WEIGHT_K_BIAS}, {&layer->v, WEIGHT_V, WEIGHT_V_BIAS},
-        {&layer->o, WEIGHT_O, WEIGHT_O_BIAS},          {&layer->gate, WEIGHT_GATE, WEIGHT_GATE_BIAS},
-        {&layer->up, WEIGHT_UP, WEIGHT_UP_BIAS},       {&layer->down, WEIGHT_DOWN, WEIGHT_DOWN_BIAS},
+        {&layer->q, WEIGHT_Q, WEIGHT_Q_BIAS},          {&layer->k, WEIGHT_K, WEIGHT_K_BIAS},
+        {&layer->v, WEIGHT_V, WEIGHT_V_BIAS},          {&layer->o, WEIGHT_O, WEIGHT_O_BIAS},
+        {&layer->gate, WEIGHT_GATE, WEIGHT_GATE_BIAS}, {&layer->up, WEIGHT_UP, WEIGHT_UP_BIAS},
+        {&layer->down, WEIGHT_DOWN, WEIGHT_DOWN_BIAS},
     };
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
         MN_TRY(plan_weight(p, matrices[i].w, &from[matrices[i].role], &from[matrices[i].bias]));
@@ -160,7 +162,8 @@ mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) 
         status = make_scratch(job.scratch, n_threads, job.weights, n);
         if (status == MN_OK) status = place_panels(weights, job.weights, n);
         for (int i = 0; i < n; i++) {
-            job.first_task[i + 1] = job.first_task[i] + (int)ceil_div(job.weights[i]->layout.n_panels, PACK_PANELS);
+            job.first_task[i + 1] =
+                job.first_task[i] + (int)ceil_div(job.weights[i]->layout.n_panels, PACK_PANELS);
         }
         if (status == MN_OK) thread_run(model->compute.pool, job.first_task[n], pack_task, &job);
     }
@@ -174,8 +177,8 @@ mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) 
 void weights_clear(packed_weights *weights, int64_t n_layers) {
     for (int64_t i = 0; weights->layers && i < n_layers; i++) {
         packed_layer *l = &weights->layers[i];
-        float *vectors[] = {l->input_norm, l->post_norm, l->q_norm, l->k_norm, l->q.bias, l->k.bias, l->v.bias,
-                            l->o.bias, l->gate.bias, l->up.bias, l->down.bias};
+        float *vectors[] = {l->input_norm, l->post_norm, l->q_norm,    l->k_norm,  l->q.bias,   l->k.bias,
+                            l->v.bias,     l->o.bias,    l->gate.bias, l->up.bias, l->down.bias};
         for (size_t j = 0; j < sizeof vectors / sizeof vectors[0]; j++) mem_free(vectors[j]);
     }
     mem_free(weights->layers);
