@@ -1,4 +1,15 @@
 /* Mneme: text generation with every KV-cache strategy.
+ *
+ * Reading order: status, model, text, cache and session, generation. A program needs little of it: open a model, open a
+ * session, call mn_generate (examples/generate.c); or drive the cache by hand with mn_session_step (examples/own_loop.c).
+ *
+ * Rules that hold everywhere. Handles are opaque; mn_x_open gives one, mn_x_close(&handle) takes it back, accepts NULL and
+ * sets the pointer to NULL. Options structs begin with their own size and come from a mn_x_default function. Pointers passed
+ * in are borrowed for the call; what a function hands out says who owns it. Text is UTF-8 with an explicit length. Functions
+ * return MN_OK or a negative status and leave outputs untouched (handles: NULL) on failure, with one sentence in
+ * mn_last_error(). Nothing prints, exits or keeps global state. A model may be used by several threads at once, each with
+ * sessions of its own; computations of one model take turns on its thread pool.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_H
 #define MNEME_H
@@ -43,6 +54,260 @@ MN_API const char *mn_last_error(void);
 
 /* A fixed text for a code; never NULL. */
 MN_API const char *mn_status_text(mn_status status);
+
+/* "0.1.0" */
+MN_API const char *mn_version(void);
+
+/* Frees text and arrays that functions of this header hand out as owned by the caller; accepts NULL. */
+MN_API void mn_free(void *block);
+
+/* ---- model --------------------------------------------------------------------------------------------------------- */
+
+typedef struct mn_model mn_model;
+
+typedef struct mn_model_options {
+    size_t size;              /* sizeof(mn_model_options) */
+    const char *compute_type; /* what activations are multiplied in: "auto", "f32" (the reference), "bf16", "int8" */
+    const char *cpu;          /* "auto", or a level: "scalar", "avx2", "avx512", "avx512_dot", "neon" */
+    int threads;              /* computing threads, the caller included; 0: the cores this process may use */
+    uint64_t memory_limit;    /* bytes for weights and caches together; 0: what the machine has */
+    /* Called from the opening thread while weights are prepared; NULL: never. */
+    void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
+    void *progress_user;
+} mn_model_options;
+
+MN_API mn_model_options mn_model_options_default(void);
+
+/* Where a name leads: a path to a Hugging Face folder or a .gguf file, "org/name[@revision]" in the local Hugging Face
+ * cache, a file in the models folder ($MNEME_MODELS, else $XDG_DATA_HOME/mneme/models), "embedded", or NULL: the model
+ * installed last, else the embedded one. Never downloads. *path is owned by the caller ("embedded" for the embedded model).
+ * MN_E_NOT_FOUND lists every place that was looked at. */
+MN_API mn_status mn_model_find(char **path, const char *name);
+
+/* Opens a path given by mn_model_find. Weights are mapped, then packed for this CPU. The need is computed and compared with
+ * the memory limit before anything large is allocated: MN_E_NOMEM. Damaged files: MN_E_FORMAT; an architecture that is not
+ * known: MN_E_UNSUPPORTED. options: NULL for the defaults. */
+MN_API mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options);
+MN_API void mn_model_close(mn_model **model); /* after its sessions */
+
+typedef struct mn_model_info {
+    size_t size;                    /* sizeof(mn_model_info), set by the caller */
+    const char *architecture;       /* model_type: "llama"; owned by the model, as all texts here */
+    const char *compute_type;       /* what "auto" became */
+    const char *cpu;                /* level of the kernels in use */
+    int32_t vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
+    int64_t max_position_embeddings;
+    uint64_t parameters;            /* numbers in all tensors */
+    uint64_t file_bytes;            /* mapped */
+    uint64_t packed_bytes;          /* prepared copies of weights */
+    uint64_t available_bytes;       /* memory limit, or what the machine had free at opening */
+    int threads;
+    bool has_tokenizer, has_chat_template;
+} mn_model_info;
+
+MN_API mn_status mn_model_get_info(const mn_model *model, mn_model_info *info);
+
+/* Everything `mneme inspect` shows, as one JSON object: every size, tensor types and bytes, memory, cache bytes per token of
+ * each strategy. context: tokens to plan for, 0 for the model's own. *text is owned by the caller. */
+MN_API mn_status mn_model_describe(const mn_model *model, int64_t context, char **text);
+
+/* ---- text ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct mn_tokenizer mn_tokenizer;
+
+/* Opens the tokenizer of a checkpoint; only its tokenizer files are read. */
+MN_API mn_status mn_tokenizer_open(mn_tokenizer **tokenizer, const char *path);
+MN_API void mn_tokenizer_close(mn_tokenizer **tokenizer);
+
+/* The model's own, or NULL; owned by the model. */
+MN_API const mn_tokenizer *mn_model_tokenizer(const mn_model *model);
+
+enum {
+    MN_ADD_SPECIAL = 1,  /* add what the tokenizer's post-processor adds (bos, ...) */
+    MN_NO_PARSE = 2,     /* special tokens spelled in the text are ordinary text */
+    MN_SKIP_SPECIAL = 4, /* mn_detokenize: leave special tokens out */
+};
+
+/* n_text bytes of UTF-8 to ids; *ids (owned by the caller) and *n_ids. MN_E_ARG names the place of invalid UTF-8. */
+MN_API mn_status mn_tokenize(const mn_tokenizer *tokenizer, const char *text, size_t n_text, int flags, int32_t **ids,
+                             size_t *n_ids);
+
+/* *text (owned by the caller, zero-terminated) and its length without the zero; n_text may be NULL. */
+MN_API mn_status mn_detokenize(const mn_tokenizer *tokenizer, const int32_t *ids, size_t n_ids, int flags, char **text,
+                               size_t *n_text);
+
+/* The token as the vocabulary spells it; NULL when out of range. Owned by the tokenizer. */
+MN_API const char *mn_token_piece(const mn_tokenizer *tokenizer, int32_t id);
+MN_API int32_t mn_vocab_size(const mn_tokenizer *tokenizer);
+
+/* Renders messages, JSON text [{"role": "user", "content": "..."}, ...], through the chat template. *text is owned by the
+ * caller. MN_E_UNSUPPORTED when there is no template; MN_E_ARG with the template's own words when it refuses. */
+MN_API mn_status mn_chat_render(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
+                                bool add_generation_prompt, char **text, size_t *n_text);
+MN_API bool mn_has_chat_template(const mn_tokenizer *tokenizer);
+
+/* ---- cache and session --------------------------------------------------------------------------------------------- */
+
+typedef struct mn_cache_options {
+    size_t size;                /* sizeof(mn_cache_options) */
+    const char *implementation; /* "dynamic" grows; "static" allocates max_cache_len once; "none" recomputes every step */
+    const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values */
+    int64_t max_cache_len;      /* static: tokens held, allocated at once; dynamic: refused beyond (0: no limit) */
+    int page_tokens;            /* tokens in a page, even; 0: 128 */
+    int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
+} mn_cache_options;
+
+MN_API mn_cache_options mn_cache_options_default(void);
+
+/* One timeline of tokens with its cache and the logits behind its last token. Used by one thread at a time. */
+typedef struct mn_session mn_session;
+
+/* MN_E_ARG for options that contradict; MN_E_NOMEM when a static cache does not fit. options: NULL for the defaults. */
+MN_API mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *options);
+MN_API void mn_session_close(mn_session **session);
+
+/* Appends n >= 1 tokens. all_logits: NULL, or f32 [n][vocab_size] to be filled with the logits behind each of them. On
+ * failure the session is as before: MN_E_ARG for an id out of range, MN_E_FULL when the cache has no room, MN_E_NOMEM,
+ * MN_E_CANCELLED. */
+MN_API mn_status mn_session_step(mn_session *session, const int32_t *ids, size_t n, float *all_logits);
+
+/* Makes the session hold exactly these tokens: keeps the longest common prefix with what it holds, drops the rest, computes
+ * what is new (at least the last token, so that its logits are there). *n_reused: tokens not recomputed; may be NULL. */
+MN_API mn_status mn_session_sync(mn_session *session, const int32_t *ids, size_t n, size_t *n_reused);
+
+/* Logits behind the last token, f32 [vocab_size]; NULL when the session is empty or was truncated. Owned by the session,
+ * valid until its next call. */
+MN_API const float *mn_session_logits(const mn_session *session);
+
+MN_API int64_t mn_session_length(const mn_session *session);
+/* The tokens held, int32 [length]; owned by the session, valid until its next call. */
+MN_API const int32_t *mn_session_ids(const mn_session *session);
+
+/* Keeps the first n_keep tokens (negative: drops the last -n_keep). MN_E_ARG when there are not that many. */
+MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
+
+/* A second timeline with the same past; pages are shared until one of the two writes. */
+MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
+
+typedef struct mn_cache_info {
+    size_t size;                /* sizeof(mn_cache_info), set by the caller */
+    const char *implementation; /* as in mn_cache_options */
+    const char *dtype;          /* "f32" or "bf16" */
+    int64_t tokens;             /* held */
+    int64_t next_position;      /* position of the next token */
+    uint64_t bytes, peak_bytes; /* of all pages this session refers to */
+    uint64_t bytes_per_token;
+    int64_t max_cache_len;      /* 0: no limit */
+    int32_t num_layers;
+} mn_cache_info;
+
+MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
+
+/* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]. */
+MN_API mn_status mn_session_kv_shape(const mn_session *session, int layer, int64_t shape[4]);
+
+/* Asks a running step or generation of this session, from any thread or a signal handler, to end with MN_E_CANCELLED. */
+MN_API void mn_session_cancel(mn_session *session);
+
+/* ---- generation ---------------------------------------------------------------------------------------------------- */
+
+typedef struct mn_generation_config mn_generation_config;
+
+/* Transformers' GenerationConfig. A new one holds the model's generation_config.json (model NULL: the defaults). */
+MN_API mn_status mn_generation_config_open(mn_generation_config **config, const mn_model *model);
+MN_API void mn_generation_config_close(mn_generation_config **config);
+
+/* Sets one field by Transformers' name; value is JSON text ("0.7", "true", "[1,2]", "\"text\""). MN_E_ARG names the field,
+ * the value and what is allowed; an unknown name gets the nearest one. */
+MN_API mn_status mn_generation_config_set(mn_generation_config *config, const char *name, const char *value);
+
+/* Sets every known field of a JSON object in the format of generation_config.json. */
+MN_API mn_status mn_generation_config_load(mn_generation_config *config, const char *text, size_t n_text);
+
+/* The fields, for help texts and tools; ends with name NULL. */
+typedef struct mn_generation_field {
+    const char *name;      /* "max_new_tokens" */
+    const char *alias;     /* short flag name of llama.cpp's users, "n-predict"; or NULL */
+    const char *kind;      /* "integer", "number", "boolean", "integers", "strings" */
+    const char *allowed;   /* "1 to 1000000" */
+    const char *standard;  /* default, as text */
+    const char *help;      /* one line */
+} mn_generation_field;
+
+MN_API const mn_generation_field *mn_generation_fields(void);
+/* The value as JSON text (owned by the caller), NULL for an unknown name. */
+MN_API char *mn_generation_config_get(const mn_generation_config *config, const char *name);
+
+typedef struct mn_token_event {
+    int row;           /* of the batch */
+    int32_t id;        /* -1 when only held-back text is released at the end */
+    const char *text;  /* new text: whole UTF-8 sequences, never part of a stop string; may be empty */
+    size_t n_text;
+} mn_token_event;
+
+/* Return false to cancel. */
+typedef bool (*mn_token_callback)(void *user, const mn_token_event *event);
+
+typedef struct mn_logprob {
+    int32_t id;
+    float logprob; /* natural */
+} mn_logprob;
+
+typedef struct mn_sequence {
+    int row;                    /* input row */
+    const int32_t *ids;         /* new tokens, the end token included when one ended it */
+    size_t n_ids;
+    const char *text;           /* NULL without a tokenizer */
+    size_t n_text;
+    const char *finish_reason;  /* "eos", "length", "stop_string", "time", "cancelled" */
+    const mn_logprob *logprobs; /* [n_ids][1 + top_logprobs]: the chosen one, then the best; NULL unless asked for */
+    const float *scores;        /* [n_ids][vocab_size] processed scores; NULL unless asked for */
+    const float *logits;        /* [n_ids][vocab_size] raw logits; NULL unless asked for */
+    size_t prompt_tokens, cached_tokens;
+} mn_sequence;
+
+typedef struct mn_generation {
+    size_t n_sequences;
+    const mn_sequence *sequences; /* in the order of the input rows */
+    uint64_t seed;                /* the one used */
+    double prompt_ms, predicted_ms;
+    mn_cache_info cache;          /* sums over the rows */
+} mn_generation;
+
+typedef struct mn_generate_options {
+    size_t size;                /* sizeof(mn_generate_options) */
+    int top_logprobs;           /* -1: none; K: the chosen token's and the K best */
+    bool keep_scores, keep_logits;
+    mn_token_callback on_token; /* NULL: none */
+    void *user;
+    /* While the prompt is computed: tokens done and in all; NULL: never. */
+    void (*on_prefill)(void *user, size_t done, size_t total);
+} mn_generate_options;
+
+MN_API mn_generate_options mn_generate_options_default(void);
+
+/* Continues `session`: synchronises it to the prompt, then generates. The session afterwards holds the prompt and the new
+ * tokens but the last (which was never fed). A cancelled run is MN_OK with finish_reason "cancelled" and what there was. */
+MN_API mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt, const mn_generation_config *config,
+                             const mn_generate_options *options, mn_generation **generation);
+
+typedef struct mn_batch_row {
+    const int32_t *prompt;
+    size_t n_prompt;
+    const mn_generation_config *config; /* NULL: the one for all rows */
+} mn_batch_row;
+
+/* Rows of different length generated together, each exactly as it would be alone. */
+MN_API mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
+                                   const mn_generation_config *config, const mn_generate_options *options,
+                                   mn_generation **generation);
+MN_API void mn_generation_close(mn_generation **generation);
+
+/* ---- machine ------------------------------------------------------------------------------------------------------- */
+
+/* CPU level, kernels and which level serves each, cores, memory: one JSON object owned by the caller. cpu: as in
+ * mn_model_options. */
+MN_API mn_status mn_machine_describe(const char *cpu, char **text);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+static const char *const names[N_CPU_LEVELS] = {"scalar", "avx2", "avx512", "avx512_dot", "neon"};
+
+const char *cpu_level_name(cpu_level level) { return names[level]; }
+
+/* The compiler's run-time check looks at the registers that the operating system saves as well as at CPUID. */
+int cpu_has(cpu_level level) {
+    switch (level) {
+    case CPU_SCALAR: return 1;
+#if defined(__x86_64__)
+    case CPU_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    case CPU_AVX512:
+        return cpu_has(CPU_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    case CPU_AVX512_DOT:
+        return cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+    case CPU_NEON: return 1;
+#endif
+    default: return 0;
+    }
+}
+
+cpu_level cpu_best(void) {
+    cpu_level best = CPU_SCALAR;
+    for (int level = 0; level < N_CPU_LEVELS; level++) {
+        if (cpu_has((cpu_level)level)) best = (cpu_level)level;
+    }
+    return best;
+}
+
+mn_status cpu_level_parse(cpu_level *out, const char *name) {
+    *out = cpu_best();
+    if (!name || strcmp(name, "auto") == 0) return MN_OK;
+    bytes allowed = {0};
+    mn_status status = MN_E_ARG;
+    for (int level = 0; level < N_CPU_LEVELS; level++) {
+        if (!cpu_has((cpu_level)level)) continue;
+        bytes_printf(&allowed, ", %s", names[level]);
+        if (strcmp(name, names[level]) == 0) {
+            *out = (cpu_level)level;
+            status = MN_OK;
+        }
+    }
+    if (status != MN_OK) {
+        status = status_fail(MN_E_ARG, "CPU level is '%s', allowed on this machine: auto%s", name, bytes_text(&allowed));
+    }
+    bytes_clear(&allowed);
+    return status;
+}

@@ -1,0 +1,77 @@
+/* Matrix products y = x W^T over packed weights.
+ *
+ * Weights are packed once, in panels of 16 outputs, so that a panel is read front to back and the lanes of a vector are
+ * outputs: no horizontal sums, and the same code serves one row (decoding) and many (prefill). Three forms:
+ *
+ *   WEIGHT_F32   panel [k][16] float32
+ *   WEIGHT_BF16  panel [k/2][16][2] bf16 (k rounded up to even, the pad is zero); activations are rounded to bf16
+ *   WEIGHT_INT   codes of 4 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 8 bits with
+ *                one scale for each run of 32 inputs. All quantised file types become this:  w = d * (code - zero)  or
+ *                w = d * code + min.
+ *
+ * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int: the exact integer dot
+ * of a group, converted and scaled, one fma per group. So its bits do not depend on how many rows or panels a call does.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_KERNELS_LINEAR_H
+#define MN_KERNELS_LINEAR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/num.h"
+#include "tensor/dtype.h"
+
+enum { PANEL = 16, ACT_GROUP = 32, ACT_SUM_GROUP = 16 };
+
+typedef enum weight_form { WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT } weight_form;
+
+/* What a packed matrix looks like; the bytes lie elsewhere. */
+typedef struct weight_layout {
+    weight_form form;
+    int n, k;           /* outputs, inputs */
+    int n_panels;       /* ceil(n / 16); outputs beyond n are zero */
+    size_t panel_bytes; /* from one panel to the next, a multiple of 64 */
+    /* WEIGHT_INT only */
+    int bits;           /* 4 or 8: width of a stored code */
+    int group;          /* 16 or 32 inputs share a scale */
+    int zero;           /* subtracted from every code; 0 when has_min */
+    bool has_min;       /* w = d * code + min instead */
+} weight_layout;
+
+/* Activations in the form that a weight form wants; rows one after the other. */
+typedef struct activations {
+    weight_form form;
+    int m, k;             /* rows, inputs */
+    const void *x;        /* f32 [m][k]; bf16 [m][k rounded up to even]; int8 [m][k] (k a multiple of 32) */
+    const float *scale;   /* WEIGHT_INT: [m][k / 32] */
+    const int32_t *sum;   /* WEIGHT_INT: [m][k / 16] sums of the codes of each run of 16 */
+} activations;
+
+typedef struct linear_job {
+    const weight_layout *layout;
+    const void *weights;       /* packed panels, 64-byte aligned */
+    const activations *x;
+    int row_begin, row_end;    /* rows of x to do */
+    int panel_begin, panel_end;
+    float *y;                  /* f32, row r at y + r * y_stride; outputs of the panels, at most n */
+    ptrdiff_t y_stride;        /* floats */
+    const float *bias;         /* [n] or NULL: added to the finished chain */
+    bool add;                  /* y += result (after the bias) instead of y = result */
+} linear_job;
+
+/* ---- packing (pack.c) ---- */
+
+/* The form that serves a stored type under a compute form: WEIGHT_INT for block types, and for plain ones by rounding them
+ * to Q8_0; k must be a multiple of 32 for WEIGHT_INT, else the layout falls back to WEIGHT_BF16. */
+void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int n, int k);
+size_t weight_layout_bytes(const weight_layout *layout); /* n_panels * panel_bytes */
+
+/* Packs panels [panel_begin, panel_end) of a matrix with rows of `type`, `row_bytes` apart. row_of (NULL: identity) says
+ * which stored row is output i. scratch: pack_scratch_bytes(layout). Threads may pack different panels at once. */
+void weight_pack(void *packed, const weight_layout *layout, dtype type, const void *rows, size_t row_bytes,
+                 int (*row_of)(const void *user, int output), const void *user, int panel_begin, int panel_end,
+                 void *scratch);
+size_t pack_scratch_bytes(const weight_layout *layout);
+
+#endif
