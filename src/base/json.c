@@ -9,9 +9,16 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/sort.h"
 #include "base/utf8.h"
 
-enum { MAX_DEPTH = 256, BLOCK_BYTES = 1 << 16 };
+enum {
+    MAX_DEPTH = 256,
+    MAX_VALUES = 1 << 23, /* bounds what a hostile text of two bytes a value can make of itself */
+    BLOCK_BYTES = 1 << 16,
+    FEW_MEMBERS = 16, /* so many keys are compared pair by pair */
+    WORD = 8          /* strings are scanned in words of eight bytes; the text is followed by as many zeros */
+};
 
 typedef struct block {
     struct block *next;
@@ -19,26 +26,30 @@ typedef struct block {
 } block;
 
 struct json_doc {
-    block *blocks; /* every value and string of the document */
     json root;
     char *what;
+    char *text;    /* the document's own copy; strings are decoded and zero-terminated where they stand */
+    block *blocks; /* items and members */
 };
 
 typedef struct parser {
     json_doc *doc;
-    const char *text, *at, *end;
+    char *at;
+    const char *end;  /* a zero byte, which ends every scan */
+    const char *line; /* start of the current line */
+    size_t line_number, n_values;
     json_mode mode;
     int depth;
     /* Children of the open containers; copied into the document when a container closes. */
-    json_member *stack;
-    size_t n_stack, stack_capacity;
+    json *items;
+    json_member *members;
+    size_t n_items, items_capacity, n_members, members_capacity;
     locale_t c_locale;
 } parser;
 
 /* ---- storage ---- */
 
 static void *take(json_doc *doc, size_t n) {
-    n = (n + 7) & ~(size_t)7;
     block *b = doc->blocks;
     if (!b || b->size - b->used < n) {
         size_t size = n > BLOCK_BYTES / 4 ? n : BLOCK_BYTES;
@@ -65,6 +76,7 @@ void json_close(json_doc **doc) {
         next = b->next;
         mem_free(b);
     }
+    mem_free((*doc)->text);
     mem_free((*doc)->what);
     mem_free(*doc);
     *doc = NULL;
@@ -73,16 +85,20 @@ void json_close(json_doc **doc) {
 /* ---- parsing ---- */
 
 static mn_status fail_at(const parser *p, const char *place, const char *problem) {
-    size_t line = 1, column = 1;
-    for (const char *c = p->text; c < place; c++) {
-        column++;
-        if (*c == '\n') line++, column = 1;
-    }
-    MN_FAIL(MN_E_FORMAT, "%s: %s at line %zu, column %zu", p->doc->what, problem, line, column);
+    MN_FAIL(MN_E_FORMAT, "%s: %s at line %zu, column %zu", p->doc->what, problem, p->line_number,
+            (size_t)(place - p->line) + 1);
 }
 
 static void skip_space(parser *p) {
-    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r')) p->at++;
+    for (;; p->at++) {
+        if ((unsigned char)*p->at > ' ') return;
+        if (*p->at == '\n') {
+            p->line_number++;
+            p->line = p->at + 1;
+        } else if (*p->at != ' ' && *p->at != '\t' && *p->at != '\r') {
+            return;
+        }
+    }
 }
 
 static int hex_digit(char c) {
@@ -92,9 +108,8 @@ static int hex_digit(char c) {
     return -1;
 }
 
-/* Four hexadecimal digits at `at`, or -1. */
-static int32_t read_hex4(const char *at, const char *end) {
-    if (end - at < 4) return -1;
+/* Four hexadecimal digits, or -1. */
+static int32_t read_hex4(const char *at) {
     int32_t value = 0;
     for (int i = 0; i < 4; i++) {
         int digit = hex_digit(at[i]);
@@ -106,11 +121,11 @@ static int32_t read_hex4(const char *at, const char *end) {
 
 /* One \u escape (with its second half if it is a pair) at p->at, just behind "\u". */
 static mn_status parse_unicode_escape(parser *p, char **out) {
-    int32_t code = read_hex4(p->at, p->end);
+    int32_t code = read_hex4(p->at);
     if (code < 0) return fail_at(p, p->at, "bad \\u escape");
     p->at += 4;
-    if (code >= 0xD800 && code <= 0xDBFF && p->end - p->at >= 6 && p->at[0] == '\\' && p->at[1] == 'u') {
-        int32_t low = read_hex4(p->at + 2, p->end);
+    if (code >= 0xD800 && code <= 0xDBFF && p->at[0] == '\\' && p->at[1] == 'u') {
+        int32_t low = read_hex4(p->at + 2);
         if (low >= 0xDC00 && low <= 0xDFFF) {
             code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
             p->at += 6;
@@ -124,81 +139,102 @@ static mn_status parse_unicode_escape(parser *p, char **out) {
     return MN_OK;
 }
 
+/* At the backslash. The decoded bytes are never more than those of the escape. */
 static mn_status parse_escape(parser *p, char **out) {
-    char c = p->at < p->end ? *p->at++ : 0;
-    switch (c) {
-    case '"': case '\\': case '/': *(*out)++ = c; return MN_OK;
-    case 'b': *(*out)++ = '\b'; return MN_OK;
-    case 'f': *(*out)++ = '\f'; return MN_OK;
-    case 'n': *(*out)++ = '\n'; return MN_OK;
-    case 'r': *(*out)++ = '\r'; return MN_OK;
-    case 't': *(*out)++ = '\t'; return MN_OK;
-    case 'u': return parse_unicode_escape(p, out);
-    default: return fail_at(p, p->at - 1, "unknown escape in a string");
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    char c = p->at[1];
+    const char *letter = c ? strchr(letters, c) : NULL;
+    if (!letter && c != 'u') return fail_at(p, p->at, "unknown escape in a string");
+    p->at += 2;
+    if (!letter) return parse_unicode_escape(p, out);
+    *(*out)++ = meanings[letter - letters];
+    return MN_OK;
+}
+
+/* Distance to the first byte that is not plain ASCII inside a string: a quote, a backslash, a control
+ * character or a byte from 0x80 on. In a word, subtracting from each byte sets the top bit where it borrows;
+ * a borrow can only disturb bytes above the first hit. */
+static size_t plain_run(const char *at) {
+    const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
+    for (size_t n = 0;; n += WORD) {
+        uint64_t x;
+        memcpy(&x, at + n, sizeof x);
+        uint64_t hits =
+            (((x ^ ones * '"') - ones) | ((x ^ ones * '\\') - ones) | (x - ones * ' ') | x) & tops;
+        if (hits) return n + (size_t)__builtin_ctzll(hits) / 8;
     }
 }
 
-/* A string at the opening quote. An escape is never shorter than the UTF-8 it stands for, so the distance to the closing
- * quote bounds the result. */
+/* A string at the opening quote, decoded in place. */
 static mn_status parse_string(parser *p, const char **out, size_t *n) {
-    const char *start = ++p->at, *close = start;
-    while (close < p->end && *close != '"') close += *close == '\\' && close + 1 < p->end ? 2 : 1;
-    if (close >= p->end) return fail_at(p, start - 1, "unterminated string");
-    char *text = take(p->doc, (size_t)(close - start) + 1), *to = text;
-    if (!text) return MN_E_NOMEM;
-    while (p->at < close) {
-        const char *run = p->at;
-        while (p->at < close && *p->at != '\\') {
-            if ((unsigned char)*p->at < 0x20) return fail_at(p, p->at, "control character in a string");
-            p->at++;
-        }
-        memcpy(to, run, (size_t)(p->at - run));
-        to += p->at - run;
-        if (p->at < close) {
-            p->at++;
+    const char *opening = p->at++;
+    char *text = p->at, *to = text;
+    for (;;) {
+        size_t run = plain_run(p->at);
+        if (to != p->at) memmove(to, p->at, run);
+        to += run;
+        p->at += run;
+        unsigned char c = (unsigned char)*p->at;
+        if (c == '"') break;
+        if (p->at >= p->end) return fail_at(p, opening, "unterminated string");
+        if (c == '\\') {
             MN_TRY(parse_escape(p, &to));
+        } else if (c < 0x20) {
+            return fail_at(p, p->at, "control character in a string");
+        } else {
+            size_t length = utf8_sequence(p->at, (size_t)(p->end - p->at));
+            if (length == 0) return fail_at(p, p->at, "invalid UTF-8");
+            for (size_t i = 0; i < length; i++) *to++ = *p->at++;
         }
     }
-    p->at = close + 1;
-    *to = 0;
+    p->at++;
+    *to = 0; /* the closing quote's place or one before it */
     *out = text;
     *n = (size_t)(to - text);
     return MN_OK;
 }
 
+static bool accept_byte(parser *p, char c) {
+    if (*p->at != c) return false;
+    p->at++;
+    return true;
+}
+
 static bool accept_word(parser *p, const char *word) {
     size_t n = strlen(word);
-    if ((size_t)(p->end - p->at) < n || memcmp(p->at, word, n) != 0) return false;
+    if (strncmp(p->at, word, n) != 0) return false;
     p->at += n;
     return true;
 }
 
-static size_t count_digits(const parser *p, const char *at) {
-    const char *c = at;
-    while (c < p->end && *c >= '0' && *c <= '9') c++;
-    return (size_t)(c - at);
+static size_t count_digits(const char *at) {
+    size_t n = 0;
+    while (at[n] >= '0' && at[n] <= '9') n++;
+    return n;
 }
 
 static mn_status parse_number(parser *p, json *out) {
     const char *start = p->at;
-    bool negative = accept_word(p, "-"), is_integer = true;
+    bool negative = accept_byte(p, '-'), is_integer = true;
     if (p->mode == JSON_PYTHON && accept_word(p, "Infinity")) {
         *out = (json){.kind = JSON_REAL, .real = negative ? -HUGE_VAL : HUGE_VAL};
         return MN_OK;
     }
-    size_t digits = count_digits(p, p->at);
-    if (digits == 0 || (digits > 1 && *p->at == '0')) return fail_at(p, start, "bad value");
+    size_t digits = count_digits(p->at);
+    if (digits == 0 || (digits > 1 && *p->at == '0')) {
+        bool foreign = (unsigned char)*p->at >= 0x80 && utf8_sequence(p->at, (size_t)(p->end - p->at)) == 0;
+        return fail_at(p, start, foreign ? "invalid UTF-8" : "bad value");
+    }
     p->at += digits;
-    if (p->at < p->end && *p->at == '.') {
-        size_t fraction = count_digits(p, p->at + 1);
+    if (accept_byte(p, '.')) {
+        size_t fraction = count_digits(p->at);
         if (fraction == 0) return fail_at(p, start, "bad number");
-        p->at += 1 + fraction;
+        p->at += fraction;
         is_integer = false;
     }
-    if (p->at < p->end && (*p->at == 'e' || *p->at == 'E')) {
-        p->at++;
-        if (p->at < p->end && (*p->at == '+' || *p->at == '-')) p->at++;
-        size_t exponent = count_digits(p, p->at);
+    if (accept_byte(p, 'e') || accept_byte(p, 'E')) {
+        if (!accept_byte(p, '+')) accept_byte(p, '-');
+        size_t exponent = count_digits(p->at);
         if (exponent == 0) return fail_at(p, start, "bad number");
         p->at += exponent;
         is_integer = false;
@@ -209,108 +245,110 @@ static mn_status parse_number(parser *p, json *out) {
         *out = (json){.kind = JSON_INT, .integer = negative ? -value : value};
         return MN_OK;
     }
-    size_t n = (size_t)(p->at - start);
-    char small[64], *copy = n < sizeof small ? small : mem_alloc_raw(n + 1, 1);
-    if (!copy) return MN_E_NOMEM;
-    memcpy(copy, start, n);
-    copy[n] = 0;
-    *out = (json){.kind = JSON_REAL, .real = strtod_l(copy, NULL, p->c_locale)};
-    if (is_integer && fabs(out->real) < 0x1p63) *out = (json){.kind = JSON_INT, .integer = strtoll(copy, NULL, 10)};
-    if (copy != small) mem_free(copy);
+    *out = (json){.kind = JSON_REAL, .real = strtod_l(start, NULL, p->c_locale)};
+    if (is_integer && fabs(out->real) < 0x1p63)
+        *out = (json){.kind = JSON_INT, .integer = strtoll(start, NULL, 10)};
     return MN_OK;
+}
+
+static int order_of_keys(const void *a, const void *b) {
+    const json_member *x = a, *y = b;
+    int order = memcmp(x->key, y->key, x->key_n < y->key_n ? x->key_n : y->key_n);
+    return order ? order : (x->key_n > y->key_n) - (x->key_n < y->key_n);
+}
+
+static mn_status twice(const parser *p, const json_member *m) {
+    MN_FAIL(MN_E_FORMAT, "%s: the key '%.100s' appears twice", p->doc->what, m->key);
+}
+
+static mn_status refuse_duplicates(const parser *p, const json_member *members, size_t n) {
+    if (n <= FEW_MEMBERS) {
+        for (size_t i = 1; i < n; i++) {
+            for (size_t k = 0; k < i; k++) {
+                if (order_of_keys(&members[k], &members[i]) == 0) return twice(p, &members[i]);
+            }
+        }
+        return MN_OK;
+    }
+    const void **sorted = mem_alloc_raw(n, sizeof *sorted);
+    if (!sorted) return MN_E_NOMEM;
+    for (size_t i = 0; i < n; i++) sorted[i] = &members[i];
+    mn_status status = sort_pointers(sorted, n, order_of_keys);
+    for (size_t i = 1; i < n && status == MN_OK; i++) {
+        if (order_of_keys(sorted[i - 1], sorted[i]) == 0) status = twice(p, sorted[i]);
+    }
+    mem_free(sorted);
+    return status;
 }
 
 static mn_status parse_value(parser *p, json *out);
 
-static mn_status push_child(parser *p, const json_member *child) {
-    MN_TRY(mem_grow(&p->stack, &p->stack_capacity, p->n_stack + 1, sizeof *p->stack));
-    p->stack[p->n_stack++] = *child;
-    return MN_OK;
-}
-
-/* FNV-1a over a key. */
-static uint64_t hash_key(const char *key, size_t n) {
-    uint64_t h = 0xCBF29CE484222325u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)key[i]) * 0x100000001B3u;
-    return h;
-}
-
-static mn_status refuse_duplicates(const parser *p, const json_member *members, size_t n) {
-    size_t size = 16;
-    while (size < n * 2) size *= 2;
-    size_t *slots = mem_alloc(size, sizeof *slots); /* index + 1 */
-    if (!slots) return MN_E_NOMEM;
-    mn_status status = MN_OK;
-    for (size_t i = 0; i < n && status == MN_OK; i++) {
-        size_t slot = (size_t)hash_key(members[i].key, members[i].key_n) & (size - 1);
-        for (; slots[slot]; slot = (slot + 1) & (size - 1)) {
-            const json_member *other = &members[slots[slot] - 1];
-            if (other->key_n == members[i].key_n && memcmp(other->key, members[i].key, other->key_n) == 0) {
-                status = status_fail(MN_E_FORMAT, "%s: the key '%.100s' appears twice", p->doc->what, members[i].key);
-                break;
-            }
-        }
-        slots[slot] = i + 1;
-    }
-    mem_free(slots);
-    return status;
-}
-
-/* Moves the children above `base` into the document. */
-static mn_status close_container(parser *p, size_t base, json *out) {
-    size_t n = p->n_stack - base;
-    out->n = n;
-    if (out->kind == JSON_OBJECT) {
-        json_member *members = take(p->doc, n * sizeof *members);
-        if (!members) return MN_E_NOMEM;
-        if (n) memcpy(members, p->stack + base, n * sizeof *members);
-        if (p->mode == JSON_STRICT && n > 1) MN_TRY(refuse_duplicates(p, members, n));
-        out->members = members;
-    } else {
-        json *items = take(p->doc, n * sizeof *items);
-        if (!items) return MN_E_NOMEM;
-        for (size_t i = 0; i < n; i++) items[i] = p->stack[base + i].value;
-        out->items = items;
-    }
-    p->n_stack = base;
-    return MN_OK;
-}
-
-static mn_status parse_container(parser *p, json *out) {
-    bool is_object = *p->at == '{';
-    char closing = is_object ? '}' : ']';
-    size_t base = p->n_stack;
-    *out = (json){.kind = is_object ? JSON_OBJECT : JSON_ARRAY};
+static mn_status enter(parser *p) {
     if (++p->depth > MAX_DEPTH) return fail_at(p, p->at, "nesting deeper than 256 levels");
     p->at++;
     skip_space(p);
-    bool more = p->at >= p->end || *p->at != closing;
+    return MN_OK;
+}
+
+static mn_status parse_array(parser *p, json *out) {
+    size_t base = p->n_items;
+    MN_TRY(enter(p));
+    bool more = *p->at != ']';
     while (more) {
-        json_member child = {0};
+        json item;
+        MN_TRY(parse_value(p, &item));
+        MN_TRY(mem_grow(&p->items, &p->items_capacity, p->n_items + 1, sizeof *p->items));
+        p->items[p->n_items++] = item;
         skip_space(p);
-        if (is_object) {
-            if (p->at >= p->end || *p->at != '"') return fail_at(p, p->at, "a key in double quotes was expected");
-            MN_TRY(parse_string(p, &child.key, &child.key_n));
-            skip_space(p);
-            if (!accept_word(p, ":")) return fail_at(p, p->at, "':' was expected");
-        }
-        MN_TRY(parse_value(p, &child.value));
-        MN_TRY(push_child(p, &child));
-        skip_space(p);
-        more = accept_word(p, ",");
+        more = accept_byte(p, ',');
     }
-    if (p->at >= p->end || *p->at != closing) return fail_at(p, p->at, is_object ? "'}' was expected" : "']' was expected");
-    p->at++;
+    if (!accept_byte(p, ']')) return fail_at(p, p->at, "']' was expected");
     p->depth--;
-    return close_container(p, base, out);
+    size_t n = p->n_items - base;
+    json *items = take(p->doc, n * sizeof *items);
+    if (!items) return MN_E_NOMEM;
+    if (n) memcpy(items, p->items + base, n * sizeof *items);
+    p->n_items = base;
+    *out = (json){.kind = JSON_ARRAY, .n = n, .items = items};
+    return MN_OK;
+}
+
+static mn_status parse_object(parser *p, json *out) {
+    size_t base = p->n_members;
+    MN_TRY(enter(p));
+    bool more = *p->at != '}';
+    while (more) {
+        json_member member;
+        skip_space(p);
+        if (*p->at != '"') return fail_at(p, p->at, "a key in double quotes was expected");
+        MN_TRY(parse_string(p, &member.key, &member.key_n));
+        skip_space(p);
+        if (!accept_byte(p, ':')) return fail_at(p, p->at, "':' was expected");
+        MN_TRY(parse_value(p, &member.value));
+        MN_TRY(mem_grow(&p->members, &p->members_capacity, p->n_members + 1, sizeof *p->members));
+        p->members[p->n_members++] = member;
+        skip_space(p);
+        more = accept_byte(p, ',');
+    }
+    if (!accept_byte(p, '}')) return fail_at(p, p->at, "'}' was expected");
+    p->depth--;
+    size_t n = p->n_members - base;
+    json_member *members = take(p->doc, n * sizeof *members);
+    if (!members) return MN_E_NOMEM;
+    if (n) memcpy(members, p->members + base, n * sizeof *members);
+    p->n_members = base;
+    *out = (json){.kind = JSON_OBJECT, .n = n, .members = members};
+    return p->mode == JSON_STRICT ? refuse_duplicates(p, members, n) : MN_OK;
 }
 
 static mn_status parse_value(parser *p, json *out) {
     skip_space(p);
     if (p->at >= p->end) return fail_at(p, p->at, "the text ends where a value was expected");
+    if (++p->n_values > MAX_VALUES) return fail_at(p, p->at, "more than 8388608 values");
     *out = (json){.kind = JSON_NULL};
     switch (*p->at) {
-    case '{': case '[': return parse_container(p, out);
+    case '{': return parse_object(p, out);
+    case '[': return parse_array(p, out);
     case '"': out->kind = JSON_STRING; return parse_string(p, &out->string, &out->n);
     case 't':
         if (!accept_word(p, "true")) break;
@@ -336,23 +374,28 @@ static mn_status parse_value(parser *p, json *out) {
     return fail_at(p, p->at, "bad value");
 }
 
-mn_status json_parse(json_doc **out, const char *text, size_t n, json_mode mode, const char *what) {
-    *out = NULL;
+/* Takes over `text` (n bytes and WORD zeros). */
+static mn_status parse_owned(json_doc **out, char *text, size_t n, json_mode mode, const char *what) {
     json_doc *doc = mem_alloc(1, sizeof *doc);
-    if (!doc) return MN_E_NOMEM;
-    parser p = {.doc = doc, .text = text, .at = text, .end = text + n, .mode = mode};
-    mn_status status = MN_OK;
+    if (!doc) {
+        mem_free(text);
+        return MN_E_NOMEM;
+    }
+    doc->text = text;
     doc->what = mem_copy_text(what, strlen(what));
+    parser p = {.doc = doc, .at = text, .end = text + n, .line = text, .line_number = 1, .mode = mode};
     p.c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!doc->what || !p.c_locale) MN_GOTO(done, status, mem_no_memory());
-    if (mode == JSON_PYTHON && n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) p.at += 3;
-    size_t valid = utf8_valid_prefix(text, n);
-    if (valid < n) MN_GOTO(done, status, fail_at(&p, text + valid, "invalid UTF-8"));
-    MN_GOTO(done, status, parse_value(&p, &doc->root));
-    skip_space(&p);
-    if (p.at < p.end) status = fail_at(&p, p.at, "text after the end of the document");
-done:
-    mem_free(p.stack);
+    mn_status status = doc->what && p.c_locale ? MN_OK : mem_no_memory();
+    if (status == MN_OK) {
+        if (mode == JSON_PYTHON && strncmp(text, "\xEF\xBB\xBF", 3) == 0) p.at += 3;
+        status = parse_value(&p, &doc->root);
+    }
+    if (status == MN_OK) {
+        skip_space(&p);
+        if (p.at < p.end) status = fail_at(&p, p.at, "text after the end of the document");
+    }
+    mem_free(p.items);
+    mem_free(p.members);
     if (p.c_locale) freelocale(p.c_locale);
     if (status != MN_OK) {
         json_close(&doc);
@@ -362,17 +405,35 @@ done:
     return status;
 }
 
+mn_status json_parse(json_doc **out, const char *text, size_t n, json_mode mode, const char *what) {
+    *out = NULL;
+    size_t size;
+    char *copy = size_add(n, WORD, &size) ? mem_alloc_raw(size, 1) : NULL;
+    if (!copy) return mem_no_memory();
+    if (n) memcpy(copy, text, n);
+    memset(copy + n, 0, WORD);
+    return parse_owned(out, copy, n, mode, what);
+}
+
 mn_status json_open(json_doc **out, const char *path, json_mode mode, size_t limit) {
+    static const char zeros[WORD];
     bytes text = {0};
     *out = NULL;
     mn_status status = file_read(&text, path, limit);
-    if (status == MN_OK) status = json_parse(out, text.data ? text.data : "", text.n, mode, path);
+    size_t n = text.n;
+    bytes_append(&text, zeros, sizeof zeros);
+    if (status == MN_OK) status = bytes_status(&text);
+    if (status == MN_OK) return parse_owned(out, text.data, n, mode, path);
     bytes_clear(&text);
     return status;
 }
 
-const json *json_root(const json_doc *doc) { return &doc->root; }
-const char *json_what(const json_doc *doc) { return doc->what; }
+const json *json_root(const json_doc *doc) {
+    return &doc->root;
+}
+const char *json_what(const json_doc *doc) {
+    return doc->what;
+}
 
 /* ---- reading ---- */
 
@@ -387,7 +448,8 @@ const json *json_get(const json *object, const char *key) {
 }
 
 bool json_is_string(const json *value, const char *text) {
-    return value && value->kind == JSON_STRING && value->n == strlen(text) && memcmp(value->string, text, value->n) == 0;
+    return value && value->kind == JSON_STRING && value->n == strlen(text) &&
+           memcmp(value->string, text, value->n) == 0;
 }
 
 /* Present and not null. */
@@ -396,15 +458,19 @@ static const json *get_set(const json *object, const char *key) {
     return value && value->kind != JSON_NULL ? value : NULL;
 }
 
-static mn_status wrong_value(const char *what, const char *key, const json *value, const char *allowed) {
+mn_status json_wrong_value(const char *what, const char *key, const json *value, const char *allowed) {
+    enum { SHOWN = 60 };
     bytes seen = {0};
     json_put(&seen, value);
-    status_fail(MN_E_FORMAT, "%s: %s is %.60s, allowed: %s", what, key, bytes_text(&seen), allowed);
+    const char *text = bytes_text(&seen);
+    size_t n = utf8_valid_prefix(text, strlen(text) < SHOWN ? strlen(text) : SHOWN);
+    status_fail(MN_E_FORMAT, "%s: %s is %.*s, allowed: %s", what, key, (int)n, text, allowed);
     bytes_clear(&seen);
     return MN_E_FORMAT;
 }
 
-mn_status json_int(const char *what, const json *object, const char *key, int64_t lo, int64_t hi, int64_t *out) {
+mn_status json_int(const char *what, const json *object, const char *key, int64_t lo, int64_t hi,
+                   int64_t *out) {
     const json *value = get_set(object, key);
     if (!value) return MN_OK;
     int64_t number = 0;
@@ -421,26 +487,29 @@ mn_status json_int(const char *what, const json *object, const char *key, int64_
     }
     char allowed[96];
     snprintf(allowed, sizeof allowed, "a whole number from %" PRId64 " to %" PRId64, lo, hi);
-    return wrong_value(what, key, value, allowed);
+    return json_wrong_value(what, key, value, allowed);
 }
 
-mn_status json_real(const char *what, const json *object, const char *key, double lo, double hi, double *out) {
+mn_status json_real(const char *what, const json *object, const char *key, double lo, double hi,
+                    double *out) {
     const json *value = get_set(object, key);
     if (!value) return MN_OK;
-    double number = value->kind == JSON_INT ? (double)value->integer : value->kind == JSON_REAL ? value->real : (double)NAN;
+    double number = value->kind == JSON_INT    ? (double)value->integer
+                    : value->kind == JSON_REAL ? value->real
+                                               : (double)NAN;
     if (number >= lo && number <= hi) {
         *out = number;
         return MN_OK;
     }
     char allowed[96];
     snprintf(allowed, sizeof allowed, "a number from %g to %g", lo, hi);
-    return wrong_value(what, key, value, allowed);
+    return json_wrong_value(what, key, value, allowed);
 }
 
 mn_status json_bool(const char *what, const json *object, const char *key, bool *out) {
     const json *value = get_set(object, key);
     if (!value) return MN_OK;
-    if (value->kind != JSON_BOOL) return wrong_value(what, key, value, "true or false");
+    if (value->kind != JSON_BOOL) return json_wrong_value(what, key, value, "true or false");
     *out = value->boolean;
     return MN_OK;
 }
@@ -448,7 +517,7 @@ mn_status json_bool(const char *what, const json *object, const char *key, bool 
 mn_status json_string(const char *what, const json *object, const char *key, const char **out) {
     const json *value = get_set(object, key);
     if (!value) return MN_OK;
-    if (value->kind != JSON_STRING) return wrong_value(what, key, value, "a string");
+    if (value->kind != JSON_STRING) return json_wrong_value(what, key, value, "a string");
     *out = value->string;
     return MN_OK;
 }

@@ -44,8 +44,8 @@ typedef enum json_mode {
                     becomes U+FFFD: configurations and tokenizers */
 } json_mode;
 
-/* Parses `n` bytes. `what` (copied) names the text in every later message, e.g. "config.json". Depth is limited to 256.
- * MN_E_FORMAT with line and column, MN_E_NOMEM. */
+/* Parses `n` bytes. `what` (copied) names the text in every later message, e.g. "config.json". Depth is limited to 256,
+ * values to 8388608. MN_E_FORMAT with line and column (in bytes), MN_E_NOMEM. */
 mn_status json_parse(json_doc **out, const char *text, size_t n, json_mode mode, const char *what);
 
 /* Reads and parses a file of at most `limit` bytes; the message names the path. */
@@ -64,6 +64,8 @@ mn_status json_int(const char *what, const json *object, const char *key, int64_
 mn_status json_real(const char *what, const json *object, const char *key, double lo, double hi, double *out);
 mn_status json_bool(const char *what, const json *object, const char *key, bool *out);
 mn_status json_string(const char *what, const json *object, const char *key, const char **out);
+/* "what: key is <value>, allowed: ...", the sentence of the getters, for checks of the caller's own; MN_E_FORMAT. */
+mn_status json_wrong_value(const char *what, const char *key, const json *value, const char *allowed);
 /* Present and not null, else MN_E_FORMAT "what: 'key' is missing". */
 mn_status json_require(const char *what, const json *object, const char *key);
 
