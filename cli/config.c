@@ -28,23 +28,12 @@ static mn_status set_value(mn_generation_config *config, const char *name, const
     return status;
 }
 
-/* Members of the file that say something about the run as a whole or that are only notes of other programs.
- */
-static bool is_note(const char *key) {
-    static const char *const notes[] = {"transformers_version", "cache_implementation", "cache_config",
-                                        "use_cache"};
-    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
-        if (strcmp(notes[i], key) == 0) return true;
-    }
-    return key[0] == '_';
-}
-
 static mn_status apply_file(mn_generation_config *config, const json_doc *file) {
     const json *root = json_root(file);
     bytes text = {0};
     bytes_append_text(&text, "{");
     for (size_t i = 0; i < root->n; i++) {
-        if (is_note(root->members[i].key)) continue;
+        if (strcmp(root->members[i].key, "use_cache") == 0) continue; /* chooses the cache */
         if (text.n > 1) bytes_append_text(&text, ",");
         json_put_string(&text, root->members[i].key, root->members[i].key_n);
         bytes_append_text(&text, ":");
@@ -78,7 +67,6 @@ static mn_status apply_options(mn_generation_config *config, const options *o) {
     }
     MN_TRY(apply_temp(config, o));
     if (option_on(o, OPT_GREEDY)) MN_TRY(mn_generation_config_set(config, "do_sample", "false"));
-    if (option_on(o, OPT_IGNORE_EOS)) MN_TRY(mn_generation_config_set(config, "eos_token_id", "[]"));
     return MN_OK;
 }
 
@@ -144,8 +132,6 @@ static option_origin origin_of_field(const options *o, const mn_generation_confi
                                      const json_doc *file, const char *name) {
     int field = generation_field(name);
     if (strcmp(name, "do_sample") == 0 && option_on(o, OPT_GREEDY)) return o->set[OPT_GREEDY].origin;
-    if (strcmp(name, "eos_token_id") == 0 && option_on(o, OPT_IGNORE_EOS))
-        return o->set[OPT_IGNORE_EOS].origin;
     if (field >= 0 && o->generation[field].text) return o->generation[field].origin;
     bool by_temp = strcmp(name, "do_sample") == 0 || strcmp(name, "temperature") == 0;
     if (by_temp && option_is_set(o, OPT_TEMP)) return o->set[OPT_TEMP].origin;

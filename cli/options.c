@@ -29,7 +29,6 @@ const option option_table[N_OPTIONS] = {
     [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_RUN, 0, 0, 0},
-    [OPT_IGNORE_EOS] = {"ignore_eos", NULL, OPTION_SWITCH, NULL, NULL, "the end token may be chosen and does not stop", VERB_RUN, 0, 0, 0},
     [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_RUN, 0, 0, 1000},
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
@@ -38,7 +37,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "max_cache_len, page_tokens, prefill_chunk", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED, CACHED, 0, 0},
     [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
-    [OPT_NO_CACHE] = {"no_cache", NULL, OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_RUN | VERB_SCORE, 0, 0, 0},
+    [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_RUN | VERB_SCORE, 0, 0, 0},
     [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
     [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
     [OPT_ON_OOM] = {"on_oom", NULL, OPTION_TEXT, "offload|quantize|evict|fail", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
@@ -363,33 +362,85 @@ static mn_status set_field(options *o, int id, const char *text, option_origin o
 /* ---- the three sources
  * ------------------------------------------------------------------------------------------------ */
 
+/* What a flag means: a row, a generation field, or a field of Transformers that has one value here
+ * (num_beams). */
+typedef struct flag_target {
+    int row, field; /* -1: no */
+    bool is_fixed, is_switch, negated;
+    char fixed_name[64];
+} flag_target;
+
+/* Whether the library knows a field that is in no list of mn_generation_fields, because it cannot be changed
+ * yet; asked by setting it to its neutral value and to nonsense. */
+static bool find_fixed(flag_target *target, const char *flag, size_t n) {
+    mn_generation_config *scratch = NULL;
+    if (n <= 2 || n - 2 >= sizeof target->fixed_name || mn_generation_config_open(&scratch, NULL) != MN_OK)
+        return false;
+    char *name = target->fixed_name;
+    for (size_t i = 2; i < n; i++) name[i - 2] = flag[i] == '-' ? '_' : flag[i];
+    name[n - 2] = 0;
+    target->is_fixed = mn_generation_config_set(scratch, name, "null") == MN_OK &&
+                       mn_generation_config_set(scratch, name, "\"nonsense\"") != MN_OK;
+    target->is_switch = target->is_fixed && (mn_generation_config_set(scratch, name, "false") == MN_OK ||
+                                             mn_generation_config_set(scratch, name, "true") == MN_OK);
+    mn_generation_config_close(&scratch);
+    return target->is_fixed;
+}
+
+static bool find_target(flag_target *target, const verb *v, const char *flag, size_t n) {
+    *target = (flag_target){.row = find_row(v->bit, flag, n), .field = -1};
+    if (target->row >= 0) {
+        target->is_switch = option_table[target->row].kind == OPTION_SWITCH;
+        return true;
+    }
+    target->field = find_field(v->bit, flag, n);
+    if (target->field >= 0) {
+        target->is_switch = strcmp(mn_generation_fields()[target->field].kind, "boolean") == 0;
+        return true;
+    }
+    return v->bit & VERB_RUN && strncmp(flag, "--", 2) == 0 && find_fixed(target, flag, n);
+}
+
+/* Also --no-NAME for a switch. */
+static bool find_flag(flag_target *target, const verb *v, const char *flag, size_t n) {
+    char positive[64];
+    if (find_target(target, v, flag, n)) return true;
+    if (strncmp(flag, "--no-", 5) != 0 || n - 3 >= sizeof positive) return false;
+    snprintf(positive, sizeof positive, "--%.*s", (int)(n - 5), flag + 5);
+    bool found = find_target(target, v, positive, strlen(positive)) && target->is_switch;
+    target->negated = true;
+    return found;
+}
+
+/* A field that has one value here: that value is accepted, so that nothing need be kept. */
+static mn_status check_fixed(const char *name, const char *value) {
+    const mn_generation_field field = {.name = name, .kind = "any"};
+    mn_generation_config *scratch = NULL;
+    char *text = generation_value(&field, value);
+    if (!text) return mem_no_memory();
+    mn_status status = mn_generation_config_open(&scratch, NULL);
+    if (status == MN_OK) status = mn_generation_config_set(scratch, name, text);
+    mn_generation_config_close(&scratch);
+    mem_free(text);
+    return status;
+}
+
 /* One flag at argv[*i]; moves *i over its value. */
 static mn_status read_flag(options *o, int argc, char **argv, int *i) {
     const char *flag = argv[*i], *equals = strncmp(flag, "--", 2) == 0 ? strchr(flag, '=') : NULL;
     size_t n = equals ? (size_t)(equals - flag) : strlen(flag);
-    const char *value = equals ? equals + 1 : NULL, *implied = "true";
-    const mn_generation_field *fields = mn_generation_fields();
-    int row = find_row(o->verb->bit, flag, n), field = row < 0 ? find_field(o->verb->bit, flag, n) : -1;
-    bool negated = false;
-    if (row < 0 && field < 0 && strncmp(flag, "--no-", 5) == 0 && n > 5) {
-        char positive[64];
-        snprintf(positive, sizeof positive, "--%.*s", (int)(n - 5 < 60 ? n - 5 : 60), flag + 5);
-        row = find_row(o->verb->bit, positive, strlen(positive));
-        field = row < 0 ? find_field(o->verb->bit, positive, strlen(positive)) : -1;
-        negated = true;
-        implied = "false";
-    }
-    bool is_switch = row >= 0     ? option_table[row].kind == OPTION_SWITCH
-                     : field >= 0 ? strcmp(fields[field].kind, "boolean") == 0
-                                  : false;
-    if ((row < 0 && field < 0) || (negated && (!is_switch || value))) return unknown_flag(o->verb, flag);
-    if (!value && is_switch) value = implied;
+    const char *value = equals ? equals + 1 : NULL;
+    flag_target target;
+    if (!find_flag(&target, o->verb, flag, n)) return unknown_flag(o->verb, flag);
+    if (target.negated && value) MN_FAIL(MN_E_ARG, "%.*s takes no value", (int)n, flag);
+    if (!value && target.is_switch) value = target.negated ? "false" : "true";
     if (!value) {
         if (*i + 1 >= argc) MN_FAIL(MN_E_ARG, "%.*s needs a value", (int)n, flag);
         value = argv[++*i];
     }
-    mn_status status =
-        row >= 0 ? set_row(o, row, value, ORIGIN_FLAG) : set_field(o, field, value, ORIGIN_FLAG);
+    mn_status status = target.is_fixed   ? check_fixed(target.fixed_name, value)
+                       : target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG)
+                                         : set_field(o, target.field, value, ORIGIN_FLAG);
     return status_context(status, "%.*s", (int)n, flag);
 }
 

@@ -22,7 +22,7 @@ typedef enum option_id {
     OPT_GENERATION_CONFIG,
     OPT_GREEDY,
     OPT_TEMP,
-    OPT_IGNORE_EOS,
+
     OPT_LOGPROBS,
     OPT_SCORES_OUT,
     OPT_LOGITS_OUT,

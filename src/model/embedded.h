@@ -1,0 +1,18 @@
+/* The model that is linked into the program: the files of one Hugging Face folder, as the build was told
+ * (MNEME_EMBEDDED_MODEL).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_MODEL_EMBEDDED_H
+#define MN_MODEL_EMBEDDED_H
+
+#include <stddef.h>
+
+typedef struct embedded_file {
+    const char *name;          /* "config.json" */
+    const unsigned char *data; /* 64-byte aligned */
+    size_t n;                  /* bytes */
+} embedded_file;
+
+extern const embedded_file embedded_files[];
+extern const size_t n_embedded_files; /* 0: the program carries no model */
+
+#endif
