@@ -363,8 +363,8 @@ static mn_status read_file(reader *r) {
     return place_tensors(r);
 }
 
-/* Opens one file: the n bytes at `data`, or what lies at `path` when data is NULL. */
-static mn_status open_one(gguf **out, const char *path, const void *data, size_t n) {
+/* Opens one file: the bytes of `memory`, or what lies at `path` when that is NULL. */
+static mn_status open_one(gguf **out, const char *path, const file_map *memory) {
     mn_status status;
     gguf *g = mem_alloc(1, sizeof *g);
     reader r = {.file = g, .what = path};
@@ -373,7 +373,7 @@ static mn_status open_one(gguf **out, const char *path, const void *data, size_t
     g->path = mem_copy_text(path, strlen(path));
     if (!g->path) MN_GOTO(done, status, MN_E_NOMEM);
     MN_GOTO(done, status, tensor_set_new(&g->set));
-    MN_GOTO(done, status, data ? tensor_set_borrow(g->set, data, n) : tensor_set_map(g->set, path));
+    MN_GOTO(done, status, memory ? tensor_set_borrow(g->set, memory->data, memory->n) : tensor_set_map(g->set, path));
     file_map map = g->set->files[0].map;
     r.start = r.at = map.data;
     r.end = map.data + map.n;
@@ -420,7 +420,7 @@ static mn_status part_of(const gguf *g, int64_t *part, int64_t *count) {
 static mn_status read_part(gguf *g, const char *path, int64_t part, int64_t count) {
     gguf *sibling = NULL;
     int64_t part_seen, count_seen;
-    mn_status status = open_one(&sibling, path, NULL, 0);
+    mn_status status = open_one(&sibling, path, NULL);
     if (status == MN_OK) status = part_of(sibling, &part_seen, &count_seen);
     if (status == MN_OK && (part_seen != part || count_seen != count)) {
         status = status_fail(MN_E_FORMAT,
@@ -486,11 +486,11 @@ static mn_status finish(gguf **out, mn_status status, bool in_memory) {
 }
 
 mn_status gguf_open(gguf **out, const char *path) {
-    return finish(out, open_one(out, path, NULL, 0), false);
+    return finish(out, open_one(out, path, NULL), false);
 }
 
 mn_status gguf_open_memory(gguf **out, const void *data, size_t n, const char *what) {
-    return finish(out, open_one(out, what, data, n), true);
+    return finish(out, open_one(out, what, &(file_map){data, n}), true);
 }
 
 /* ---- reading metadata ---- */
