@@ -44,7 +44,7 @@ INLINE __m512i broadcast4(const int8_t *x) {
 }
 
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels,
-                     const int bits) {
+                     const int bits, const int group) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes;
@@ -53,7 +53,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const int8_t *x = (const int8_t *)job->x->x + (size_t)row * k;
     const float *scale = job->x->scale + (size_t)row * n_scales;
     const int32_t *sum = job->x->sum + (size_t)row * n_sums;
-    const int group = layout->group, quads = group / 4, zero = layout->zero;
+    const int quads = group / 4, zero = layout->zero;
     const __m512i low = _mm512_set1_epi8(15);
 
 #define DECLARE(r)                                                                                           \
@@ -67,12 +67,6 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         const char *span = first + INT_FACTOR_BYTES + begin / INT_SPAN * shape.span;
         const char *w =
             span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
-        if (n_rows == 1) {
-            for (size_t line = 0; line < (size_t)group * PANEL * (size_t)bits / 8 + 32; line += 64) {
-                __builtin_prefetch(w + PREFETCH + line);
-            }
-        }
-
         /* The sums start from -zero * (sum of activations). */
         const int32_t *group_sum = sum + begin / ACT_SUM_GROUP;
 #define START(r)                                                                                             \
@@ -93,7 +87,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                               \
     }
         const int8_t *at = x + begin;
-        for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
+        UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
             __m512i packed_a = _mm512_loadu_si512(w), packed_b = packed_a;
             if (n_panels == 2) packed_b = _mm512_loadu_si512(w + next_panel);
             __m512i wa = packed_a, wb = packed_b;
@@ -137,47 +131,49 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         }
     }
 
-    const vf factor_a = v_load(first), factor_b = n_panels == 2 ? v_load(first + next_panel) : factor_a;
+    float chains[6 * 2 * PANEL];
 #define STORE(r)                                                                                             \
     if (n_rows > r) {                                                                                        \
-        f##r##a = v_mul(f##r##a, factor_a);                                                                  \
-        store_panel(job, row + r, panel, &f##r##a);                                                          \
-        if (n_panels == 2) {                                                                                 \
-            f##r##b = v_mul(f##r##b, factor_b);                                                              \
-            store_panel(job, row + r, panel + 1, &f##r##b);                                                  \
-        }                                                                                                    \
+        v_store(chains + r * n_panels * PANEL, f##r##a);                                                     \
+        if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                   \
     }
     EACH_ROW(STORE)
 #undef STORE
+    store_tile(job, row, panel, n_rows, n_panels, chains);
 }
 
-#define INT_TILE(rows, panels, bits)                                                                         \
-    static void int##bits##_##rows##_##panels(const linear_job *job, int row, int panel) {                   \
-        int_tile(job, row, panel, rows, panels, bits);                                                       \
+/* Tiles of codes of some bits and groups: int<bits>g<group>_R_P, and the arrays int<bits>g<group>_P. */
+#define INT_TILE(bits, group, rows, panels)                                                                  \
+    static void int##bits##g##group##_##rows##_##panels(const linear_job *job, int row, int panel) {         \
+        int_tile(job, row, panel, rows, panels, bits, group);                                                \
     }
-#define INT_TILES(panels, bits)                                                                              \
-    INT_TILE(1, panels, bits)                                                                                \
-    INT_TILE(2, panels, bits)                                                                                \
-    INT_TILE(3, panels, bits)                                                                                \
-    INT_TILE(4, panels, bits)                                                                                \
-    INT_TILE(5, panels, bits)                                                                                \
-    INT_TILE(6, panels, bits)                                                                                \
-    static const tile int##bits##_##panels[] = {NULL,                                                        \
-                                                int##bits##_1_##panels,                                      \
-                                                int##bits##_2_##panels,                                      \
-                                                int##bits##_3_##panels,                                      \
-                                                int##bits##_4_##panels,                                      \
-                                                int##bits##_5_##panels,                                      \
-                                                int##bits##_6_##panels};
+#define INT_TILES_OF(bits, group, panels)                                                                    \
+    INT_TILE(bits, group, 1, panels)                                                                         \
+    INT_TILE(bits, group, 2, panels)                                                                         \
+    INT_TILE(bits, group, 3, panels)                                                                         \
+    INT_TILE(bits, group, 4, panels)                                                                         \
+    INT_TILE(bits, group, 5, panels)                                                                         \
+    INT_TILE(bits, group, 6, panels)                                                                         \
+    static const tile int##bits##g##group##_##panels[] = {NULL,                                              \
+                                                          int##bits##g##group##_1_##panels,                  \
+                                                          int##bits##g##group##_2_##panels,                  \
+                                                          int##bits##g##group##_3_##panels,                  \
+                                                          int##bits##g##group##_4_##panels,                  \
+                                                          int##bits##g##group##_5_##panels,                  \
+                                                          int##bits##g##group##_6_##panels};
+#define INT_TILES(bits, group)                                                                               \
+    INT_TILES_OF(bits, group, 1)                                                                             \
+    INT_TILES_OF(bits, group, 2)                                                                             \
+    static const tile_set int##bits##g##group = {6, 2, int##bits##g##group##_1, int##bits##g##group##_2, 2};
 
-INT_TILES(1, 4)
-INT_TILES(2, 4)
-INT_TILES(1, 8)
-INT_TILES(2, 8)
+INT_TILES(4, 16)
+INT_TILES(4, 32)
+INT_TILES(8, 16)
+INT_TILES(8, 32)
 
 static void linear_int(const linear_job *job) {
-    static const tile_set set4 = {6, 2, int4_1, int4_2, 2}, set8 = {6, 2, int8_1, int8_2, 2};
-    drive(job, job->layout->bits == 4 ? &set4 : &set8);
+    static const tile_set *const sets[2][2] = {{&int4g16, &int4g32}, {&int8g16, &int8g32}};
+    drive(job, sets[job->layout->bits == 8][job->layout->group == 32]);
 }
 
 void linear_avx512_dot_fill(kernel_table *table) {
