@@ -44,7 +44,9 @@ mn_status status_context(mn_status code, const char *format, ...) {
     return code;
 }
 
-const char *mn_last_error(void) { return message; }
+const char *mn_last_error(void) {
+    return message;
+}
 
 const char *mn_status_text(mn_status code) {
     switch (code) {

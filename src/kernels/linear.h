@@ -9,8 +9,18 @@
  *                one scale for each run of 32 inputs. All quantised file types become this:  w = d * (code - zero)  or
  *                w = d * code + min.
  *
- * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int: the exact integer dot
- * of a group, converted and scaled, one fma per group. So its bits do not depend on how many rows or panels a call does.
+ * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int, for each group:
+ * acc += (d * dot) * d_a, where dot is the exact integer sum of (code - zero) * activation, then, with mins,
+ * acc += min * (d_a * sum of activations). So its bits do not depend on how many rows or panels a call does.
+ *
+ * Bytes of a WEIGHT_INT panel: 16 float32 factors (powers of two, one an output), then for each 64 inputs (the last 32 may
+ * be padding) the scales f16 [64 / group][16], with has_min the mins likewise, and the codes:
+ *   8 bits  [16 quads of inputs][16 outputs][4 inputs] bytes
+ *   4 bits  [8 pairs of quads][16 outputs][4 inputs] bytes: the first quad of a pair in the low nibbles, the second in the
+ *           high ones
+ * The finished chain is multiplied by the factor. It moves the largest scale of an output to the upper end of f16, so that
+ * f16 scales of a file are kept exactly, and the products of the K formats to 2^-11 of themselves or, if that is more,
+ * 2^-39 of the output's largest scale.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_LINEAR_H
 #define MN_KERNELS_LINEAR_H
@@ -36,14 +46,15 @@ typedef struct weight_layout {
     int bits;           /* 4 or 8: width of a stored code */
     int group;          /* 16 or 32 inputs share a scale */
     int zero;           /* subtracted from every code; 0 when has_min */
+    int max_code;       /* no code is larger */
     bool has_min;       /* w = d * code + min instead */
 } weight_layout;
 
-/* Activations in the form that a weight form wants; rows one after the other. */
+/* Activations in the form that a weight form wants; rows one after the other. x needs the alignment of its elements only. */
 typedef struct activations {
     weight_form form;
     int m, k;             /* rows, inputs */
-    const void *x;        /* f32 [m][k]; bf16 [m][k rounded up to even]; int8 [m][k] (k a multiple of 32) */
+    const void *x;        /* f32 [m][k]; bf16 [m][k rounded up to even, the pad zero]; int8 [m][k] (k a multiple of 32) */
     const float *scale;   /* WEIGHT_INT: [m][k / 32] */
     const int32_t *sum;   /* WEIGHT_INT: [m][k / 16] sums of the codes of each run of 16 */
 } activations;
@@ -60,15 +71,25 @@ typedef struct linear_job {
     bool add;                  /* y += result (after the bias) instead of y = result */
 } linear_job;
 
+/* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; the form of the layout and of the activations is
+ * the kernel's. y and bias need the alignment of floats only.
+ *
+ * quantize_row(q, scale, sum, x, k): k a multiple of 32. For each 32 inputs scale = max |x| / 127 and q = x / scale rounded
+ * to nearest, ties to even; below max |x| = 2^-119 both are 0. sum [k / 16] of q. A NaN or infinity makes q 0 and scale
+ * NaN or infinite, so that it reaches every output.
+ * bf16_row(y, x, n): bf16_from_f32 of n values. */
+
 /* ---- packing (pack.c) ---- */
 
-/* The form that serves a stored type under a compute form: WEIGHT_INT for block types, and for plain ones by rounding them
- * to Q8_0; k must be a multiple of 32 for WEIGHT_INT, else the layout falls back to WEIGHT_BF16. */
+/* The form that serves a stored type (one with dtype_info.to_f32) under a compute form: WEIGHT_INT for block types, and for
+ * plain ones by rounding them to 8 bits with a scale for each 32 inputs; k must be a multiple of 32 for WEIGHT_INT, else
+ * the layout falls back to WEIGHT_BF16. n and k are positive. */
 void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int n, int k);
 size_t weight_layout_bytes(const weight_layout *layout); /* n_panels * panel_bytes */
 
-/* Packs panels [panel_begin, panel_end) of a matrix with rows of `type`, `row_bytes` apart. row_of (NULL: identity) says
- * which stored row is output i. scratch: pack_scratch_bytes(layout). Threads may pack different panels at once. */
+/* Packs panels [panel_begin, panel_end) of a matrix with rows of `type`, `row_bytes` apart, to their places in `packed`.
+ * row_of (NULL: identity) says which stored row is output i. scratch: pack_scratch_bytes(layout), aligned to 64 bytes, of
+ * any content. Threads may pack different panels at once. */
 void weight_pack(void *packed, const weight_layout *layout, dtype type, const void *rows, size_t row_bytes,
                  int (*row_of)(const void *user, int output), const void *user, int panel_begin, int panel_end,
                  void *scratch);

@@ -1,4 +1,45 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products with AVX-512 F, BW, DQ and VL.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/kernels.h"
+#include "kernels/linear_rows.h"
+#include "kernels/linear_simd512.h"
 
-void linear_avx512_fill(kernel_table *table) { (void)table; }
+static inline vf v_low(vf pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+static inline vf v_high(vf pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(-65536)));
+}
+
+#include "kernels/linear_drive.inc"
+#include "kernels/linear_dense.inc"
+
+DENSE_TILES(f32_tile, 1, false)
+DENSE_TILES(f32_tile, 4, false)
+DENSE_TILES(bf16_tile, 1, true)
+DENSE_TILES(bf16_tile, 4, true)
+
+static void linear_f32(const linear_job *job) {
+    static const tile_set set = {MOST_ROWS, 4, f32_tile_1, f32_tile_4, 2};
+    drive(job, &set);
+}
+
+static void linear_bf16(const linear_job *job) {
+    static const tile_set set = {MOST_ROWS, 4, bf16_tile_1, bf16_tile_4, 2};
+    drive(job, &set);
+}
+
+static void quantize_row(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
+    rows_quantize(q, scale, sum, x, k);
+}
+
+static void bf16_row(bf16 *y, const float *x, size_t n) {
+    rows_bf16(y, x, n);
+}
+
+void linear_avx512_fill(kernel_table *table) {
+    table->linear_f32 = linear_f32;
+    table->linear_bf16 = linear_bf16;
+    table->quantize_row = quantize_row;
+    table->bf16_row = bf16_row;
+}

@@ -6,8 +6,8 @@
 #include "model/model.h"
 
 /* Everything of a pass that can fail, after the caches have reserved and the workspace has room: angles, attention space. */
-mn_status llama_prepare(mn_model *model, const forward_row *rows, int n_rows);
+mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows);
 /* The pass itself; cannot fail. */
-void llama_forward(mn_model *model, const forward_row *rows, int n_rows);
+void llama_forward(model_core *model, const forward_row *rows, int n_rows);
 
 #endif

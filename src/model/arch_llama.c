@@ -1,6 +1,7 @@
 /* The Llama family: Llama 1 to 3, TinyLlama, SmolLM2, Mistral, Qwen2, Qwen3, Phi-3.
  *
- * One pass over a batch, top to bottom; sizes and switches come from the configuration, biases from the weights.
+ * One pass over a batch, top to bottom; sizes and switches come from the configuration, biases from the
+ * weights.
  *
  *   x = embedding(ids)
  *   for each layer:  x += o(attend(rope(q), rope(k), v))       q, k, v of norm(x)
@@ -15,7 +16,7 @@
 
 #include "model/rope.h"
 
-static attend_shape shape_of(const model_config *config, const layer_weights *layer) {
+static attend_shape shape_of(const model_config *config, const packed_layer *layer) {
     return (attend_shape){
         .n_heads = (int)config->num_attention_heads,
         .n_kv_heads = (int)config->num_key_value_heads,
@@ -29,7 +30,7 @@ static attend_shape shape_of(const model_config *config, const layer_weights *la
     };
 }
 
-mn_status llama_prepare(mn_model *model, const forward_row *rows, int n_rows) {
+mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows) {
     workspace *ws = &model->workspace;
     attend_shape shape = shape_of(&model->config, &model->weights.layers[0]);
     int64_t half = model->config.rotary_dim / 2, at = 0;
@@ -37,7 +38,8 @@ mn_status llama_prepare(mn_model *model, const forward_row *rows, int n_rows) {
         double factor;
         int64_t position = kv_length(rows[i].cache);
         rope_frequencies(&model->config, rows[i].total_length, ws->frequencies, &factor);
-        rope_table(ws->frequencies, half, factor, position, rows[i].n, ws->cos + at * half, ws->sin + at * half);
+        rope_table(ws->frequencies, half, factor, position, rows[i].n, ws->cos + at * half,
+                   ws->sin + at * half);
         ws->attend[i] = (attend_rows){
             .cache = rows[i].cache,
             .n = rows[i].n,
@@ -52,7 +54,7 @@ mn_status llama_prepare(mn_model *model, const forward_row *rows, int n_rows) {
     return attend_space_reserve(&ws->space, &shape, ws->attend, n_rows);
 }
 
-static void embed(const mn_model *model, const forward_row *rows, int n_rows) {
+static void embed(const model_core *model, const forward_row *rows, int n_rows) {
     size_t hidden = (size_t)model->config.hidden_size;
     const tensor *table = model->weights.embedding;
     size_t row_bytes = table->bytes / (size_t)table->shape[0];
@@ -68,16 +70,18 @@ static void embed(const mn_model *model, const forward_row *rows, int n_rows) {
     }
 }
 
-static void attention(mn_model *model, int i_layer, int m, int n_rows) {
+static void attention(model_core *model, int i_layer, int m, int n_rows) {
     const model_config *config = &model->config;
     workspace *ws = &model->workspace;
     compute *c = &model->compute;
-    layer_weights *layer = &model->weights.layers[i_layer];
+    packed_layer *layer = &model->weights.layers[i_layer];
     attend_shape shape = shape_of(config, layer);
-    ptrdiff_t q_width = config->num_attention_heads * config->head_dim, kv_width = config->num_key_value_heads * config->head_dim;
+    ptrdiff_t q_width = config->num_attention_heads * config->head_dim,
+              kv_width = config->num_key_value_heads * config->head_dim;
 
     form_set forms = form_of(&layer->q) | form_of(&layer->k) | form_of(&layer->v);
-    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->input_norm, shape.norm_eps, ws->normed, forms);
+    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->input_norm, shape.norm_eps,
+                 ws->normed, forms);
     linear_part qkv[] = {
         {.w = &layer->q, .y = ws->qkv, .stride = shape.stride},
         {.w = &layer->k, .y = ws->qkv + q_width, .stride = shape.stride},
@@ -93,22 +97,23 @@ static void attention(mn_model *model, int i_layer, int m, int n_rows) {
     compute_linear(c, &ws->rows, &o, 1);
 }
 
-static void mlp(mn_model *model, int i_layer, int m) {
+static void mlp(model_core *model, int i_layer, int m) {
     const model_config *config = &model->config;
     workspace *ws = &model->workspace;
     compute *c = &model->compute;
-    layer_weights *layer = &model->weights.layers[i_layer];
+    packed_layer *layer = &model->weights.layers[i_layer];
     form_set forms = form_of(&layer->gate) | form_of(&layer->up);
-    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->post_norm, (float)config->rms_norm_eps, ws->normed,
-                 forms);
+    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->post_norm,
+                 (float)config->rms_norm_eps, ws->normed, forms);
     compute_gated(c, &ws->rows, &layer->gate, &layer->up, config->hidden_act != ACTIVATION_SILU, ws->inner);
-    compute_rows(c, &ws->rows, ws->inner, m, (int)config->intermediate_size, NULL, 0, NULL, form_of(&layer->down));
+    compute_rows(c, &ws->rows, ws->inner, m, (int)config->intermediate_size, NULL, 0, NULL,
+                 form_of(&layer->down));
     linear_part down = {.w = &layer->down, .y = ws->x, .stride = config->hidden_size, .add = true};
     compute_linear(c, &ws->rows, &down, 1);
 }
 
 /* The logits that the rows want, a few tokens at a time when all are wanted. */
-static void logits(mn_model *model, const forward_row *rows, int n_rows) {
+static void logits(model_core *model, const forward_row *rows, int n_rows) {
     workspace *ws = &model->workspace;
     const weight *head = &model->weights.head;
     size_t hidden = (size_t)model->config.hidden_size;
@@ -121,23 +126,25 @@ static void logits(mn_model *model, const forward_row *rows, int n_rows) {
     }
     float eps = (float)model->config.rms_norm_eps;
     if (n > 0) {
-        compute_rows(&model->compute, &ws->rows, ws->last, n, (int)hidden, model->weights.final_norm, eps, ws->last, form_of(head));
+        compute_rows(&model->compute, &ws->rows, ws->last, n, (int)hidden, model->weights.final_norm, eps,
+                     ws->last, form_of(head));
         linear_part part = {.w = head, .y = ws->logits, .stride = vocab};
         compute_linear(&model->compute, &ws->rows, &part, 1);
     }
     x = ws->x;
     n = 0;
     for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
-        if (rows[i].want == WANT_LAST) memcpy(rows[i].logits, ws->logits + n++ * vocab, (size_t)vocab * sizeof *x);
+        if (rows[i].want == WANT_LAST)
+            memcpy(rows[i].logits, ws->logits + n++ * vocab, (size_t)vocab * sizeof *x);
         if (rows[i].want != WANT_ALL) continue;
-        compute_rows(&model->compute, &ws->rows, x, rows[i].n, (int)hidden, model->weights.final_norm, eps, ws->normed,
-                     form_of(head));
+        compute_rows(&model->compute, &ws->rows, x, rows[i].n, (int)hidden, model->weights.final_norm, eps,
+                     ws->normed, form_of(head));
         linear_part part = {.w = head, .y = rows[i].logits, .stride = vocab};
         compute_linear(&model->compute, &ws->rows, &part, 1);
     }
 }
 
-void llama_forward(mn_model *model, const forward_row *rows, int n_rows) {
+void llama_forward(model_core *model, const forward_row *rows, int n_rows) {
     int m = 0;
     for (int i = 0; i < n_rows; i++) m += rows[i].n;
     embed(model, rows, n_rows);

@@ -88,36 +88,38 @@ typedef struct linear_plan {
     int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
 } linear_plan;
 
-/* Output i of a weight in the rows of the file. */
-static int source_row(const void *user, int output) {
-    return weight_source_row(user, output);
+int weight_row_of(const void *user, int output) {
+    return (int)weight_source_row(user, output);
 }
 
-/* Runs the kernel of the weight's form over some panels and rows. */
-static void run_kernel(const linear_plan *plan, const weight *w, linear_job *job, char *scratch) {
-    const kernel_table *kernels = &plan->c->kernels;
+static void run_form(const kernel_table *kernels, const linear_job *job) {
+    if (job->layout->form == WEIGHT_F32) kernels->linear_f32(job);
+    if (job->layout->form == WEIGHT_BF16) kernels->linear_bf16(job);
+    if (job->layout->form == WEIGHT_INT) kernels->linear_int(job);
+}
+
+/* Runs the kernel of the weight's form over the rows and panels of `where`. */
+static void run_kernel(const linear_plan *plan, const weight *w, const linear_job *where, char *scratch) {
     activations x = act_view(plan->rows, w->layout.form);
-    job->layout = &w->layout;
-    job->weights = w->packed;
-    job->bias = w->bias;
-    job->x = &x;
+    linear_job job = *where;
+    job.layout = &w->layout;
+    job.weights = w->packed;
+    job.bias = w->bias;
+    job.x = &x;
     if (w->packed) {
-        if (w->layout.form == WEIGHT_F32) kernels->linear_f32(job);
-        if (w->layout.form == WEIGHT_BF16) kernels->linear_bf16(job);
-        if (w->layout.form == WEIGHT_INT) kernels->linear_int(job);
+        run_form(&plan->c->kernels, &job);
         return;
     }
-    int end = job->panel_end;
-    for (int panel = job->panel_begin; panel < end; panel++) {
+    for (int panel = where->panel_begin; panel < where->panel_end; panel++) {
         /* The kernel addresses panels from the matrix's first; only the one being used is there. */
-        char *first = scratch + pack_scratch_bytes(&w->layout);
-        const char *origin = first - (size_t)panel * w->layout.panel_bytes;
-        weight_pack((char *)(uintptr_t)origin, &w->layout, w->source.tensor->type, w->source.tensor->data,
-                    weight_source_row_bytes(&w->source), source_row, &w->source, panel, panel + 1, scratch);
-        job->weights = origin;
-        job->panel_begin = panel;
-        job->panel_end = panel + 1;
-        kernels->linear_f32(job);
+        char *place = scratch + pack_scratch_bytes(&w->layout);
+        uintptr_t origin = (uintptr_t)place - (uintptr_t)panel * w->layout.panel_bytes;
+        weight_pack((void *)origin, &w->layout, w->source.tensor->type, w->source.tensor->data,
+                    weight_row_bytes(&w->source), weight_row_of, &w->source, panel, panel + 1, scratch);
+        job.weights = (const void *)origin;
+        job.panel_begin = panel;
+        job.panel_end = panel + 1;
+        run_form(&plan->c->kernels, &job);
     }
 }
 

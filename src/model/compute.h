@@ -21,6 +21,13 @@ typedef struct weight {
     float *bias;          /* [n] or NULL; owned */
 } weight;
 
+/* Bytes between stored rows of a weight. */
+static inline size_t weight_row_bytes(const weight_source *source) {
+    return source->tensor->bytes / (size_t)source->tensor->shape[0];
+}
+/* The stored row of an output, as weight_pack asks for it; user: a weight_source. */
+int weight_row_of(const void *user, int output);
+
 typedef struct compute {
     kernel_table kernels;
     thread_pool *pool;

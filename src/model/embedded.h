@@ -1,5 +1,4 @@
-/* The model that is linked into the program: the files of one Hugging Face folder, as the build was told
- * (MNEME_EMBEDDED_MODEL).
+/* Files of the model that is linked into the program (CMake: MNEME_EMBEDDED_MODEL).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_EMBEDDED_H
 #define MN_MODEL_EMBEDDED_H
@@ -7,12 +6,15 @@
 #include <stddef.h>
 
 typedef struct embedded_file {
-    const char *name;          /* "config.json" */
-    const unsigned char *data; /* 64-byte aligned */
-    size_t n;                  /* bytes */
+    const char *name; /* "config.json" */
+    const unsigned char *data;
+    size_t n;
 } embedded_file;
 
 extern const embedded_file embedded_files[];
-extern const size_t n_embedded_files; /* 0: the program carries no model */
+extern const size_t n_embedded_files;
+
+/* NULL when there is no such file. */
+const embedded_file *embedded_find(const char *name);
 
 #endif

@@ -11,21 +11,21 @@
 #include "model/compute.h"
 #include "model/config.h"
 
-typedef struct layer_weights {
+typedef struct packed_layer {
     float *input_norm, *post_norm; /* [hidden_size], owned */
     float *q_norm, *k_norm;        /* [head_dim] or NULL, owned */
     weight q, k, v, o;
     weight gate, up, down;
-} layer_weights;
+} packed_layer;
 
-typedef struct model_weights {
+typedef struct packed_weights {
     const tensor *embedding; /* [vocab_size][hidden_size], read row by row from the file */
-    layer_weights *layers;   /* [num_hidden_layers] */
+    packed_layer *layers;   /* [num_hidden_layers] */
     float *final_norm;       /* [hidden_size] */
     weight head;             /* [vocab_size] outputs */
     char *arena;             /* all packed panels */
     size_t packed_bytes;
-} model_weights;
+} packed_weights;
 
 /* Buffers of a pass over m tokens; grown between passes, never inside. */
 typedef struct workspace {
@@ -46,7 +46,7 @@ typedef struct workspace {
     attend_space space;
 } workspace;
 
-struct mn_model {
+typedef struct model_core {
     model_config config;
     char *what;                /* path, for messages */
     tensor_set *tensors;       /* of a folder or the embedded model; NULL for GGUF */
@@ -54,16 +54,23 @@ struct mn_model {
     weight_form form;          /* what "auto" or the option became; plain and block types may still differ by tensor */
     bool reference;            /* float32 computation: keys and values default to float32 as well */
     compute compute;
-    model_weights weights;
+    packed_weights weights;
     workspace workspace;
     pthread_mutex_t lock;      /* of workspace and thread pool */
     kv_pool *pool;
     size_t available_bytes;    /* memory limit, or what was free at opening */
     const char *compute_name;  /* "f32", "bf16", "int8" */
-};
+} model_core;
+
+/* path: a Hugging Face folder, a .gguf file, or "embedded"; as mn_model_open. */
+mn_status model_open(model_core **out, const char *path, const mn_model_options *options);
+void model_close(model_core **model);
+
+/* Bytes this process may still take, by the system and its control group. */
+size_t memory_available(void);
 
 /* The set of the checkpoint's tensors, whatever its container. */
-const tensor_set *model_tensors(const mn_model *model);
+const tensor_set *model_tensors(const model_core *model);
 
 typedef enum forward_want { WANT_NOTHING, WANT_LAST, WANT_ALL } forward_want;
 
@@ -79,9 +86,9 @@ typedef struct forward_row {
 } forward_row;
 
 /* Computes a batch: reserves, runs every layer, commits. On failure every cache is as before: MN_E_FULL, MN_E_NOMEM. */
-mn_status model_forward(mn_model *model, const forward_row *rows, int n_rows);
+mn_status model_forward(model_core *model, const forward_row *rows, int n_rows);
 
 /* The cache entries of this model in a stored form. *out is owned by the caller, n = num_hidden_layers. */
-mn_status model_cache_specs(kv_spec **out, int *n, const mn_model *model, kv_codec codec);
+mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_codec codec);
 
 #endif

@@ -1,0 +1,37 @@
+/* Vector operations of the 512-bit levels for linear_drive.inc and linear_dense.inc.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_KERNELS_LINEAR_SIMD512_H
+#define MN_KERNELS_LINEAR_SIMD512_H
+
+#include <immintrin.h>
+#include <string.h>
+
+typedef __m512 vf;
+enum { LANES = 16 };
+
+static inline vf v_zero(void) {
+    return _mm512_setzero_ps();
+}
+static inline vf v_load(const void *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline void v_store(float *p, vf x) {
+    _mm512_storeu_ps(p, x);
+}
+static inline vf v_add(vf a, vf b) {
+    return _mm512_add_ps(a, b);
+}
+static inline vf v_mul(vf a, vf b) {
+    return _mm512_mul_ps(a, b);
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vf v_broadcast(const void *unit) {
+    int32_t bits;
+    memcpy(&bits, unit, sizeof bits);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
+}
+
+#endif

@@ -1,0 +1,488 @@
+/* Matrix products: the reference against products in double, every level against the reference, and the
+ * promise that an output's bits do not depend on how the work is cut. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "support/blocks.h"
+#include "support/kernel_check.h"
+#include "tensor/codes.h"
+
+enum { SHIFT = 4 }; /* bytes by which float and code arrays are moved off alignment */
+
+/* A random matrix, m random rows in its form, and for each output the exact product of the two and the sum of
+ * its absolute terms. */
+typedef struct problem {
+    weight_layout layout;
+    dtype type;
+    int m;
+    activations acts;
+    guarded weights, x, scale, sum; /* x: in the matrix's form */
+    double *exact, *terms;          /* [m][n] */
+} problem;
+
+/* What row r, input j means after rounding. */
+static double act_at(const problem *p, int r, int j) {
+    int k = p->layout.k;
+    switch (p->layout.form) {
+    case WEIGHT_F32: return ((const float *)p->x.data)[r * k + j];
+    case WEIGHT_BF16: return f32_from_bf16(((const bf16 *)p->x.data)[r * (k + k % 2) + j]);
+    default:
+        return (double)((const int8_t *)p->x.data)[r * k + j] *
+               ((const float *)p->scale.data)[r * k / 32 + j / 32];
+    }
+}
+
+static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref) {
+    size_t m = (size_t)p->m, k = (size_t)p->layout.k, even = k + k % 2;
+    float *x = mem_alloc(m * k + 1, sizeof *x);
+    assert_non_null(x);
+    random_floats(seed, x, m * k);
+    static const size_t unit[] = {sizeof(float), sizeof(bf16), 1};
+    p->x = guarded_make(m * even * unit[p->layout.form], SHIFT);
+    p->scale = guarded_make(m * k / ACT_GROUP * sizeof(float), SHIFT);
+    p->sum = guarded_make(m * k / ACT_SUM_GROUP * sizeof(int32_t), SHIFT);
+    for (size_t r = 0; r < m; r++) {
+        const float *row = x + r * k;
+        if (p->layout.form == WEIGHT_F32) memcpy((float *)p->x.data + r * k, row, k * sizeof *row);
+        if (p->layout.form == WEIGHT_BF16) {
+            ref->bf16_row((bf16 *)p->x.data + r * even, row, k);
+            if (k % 2) ((bf16 *)p->x.data)[r * even + k] = 0;
+        }
+        if (p->layout.form == WEIGHT_INT) {
+            ref->quantize_row((int8_t *)p->x.data + r * k, (float *)p->scale.data + r * k / ACT_GROUP,
+                              (int32_t *)p->sum.data + r * k / ACT_SUM_GROUP, row, (int)k);
+        }
+    }
+    mem_free(x);
+    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->scale.data, p->sum.data};
+}
+
+/* Magnitudes of scale * code and min that a stored weight is made of: what rounding errors are in proportion
+ * to. */
+static double weight_magnitude(const problem *p, const dtype_codes *codes, float value, float min) {
+    (void)p;
+    return codes && codes->has_min ? fabs((double)value - min) + fabs(min) : fabs(value);
+}
+
+static void make_exact(problem *p, const uint8_t *stored, size_t row_bytes) {
+    const dtype_info *info = &dtype_table[p->type];
+    const dtype_codes *codes = dtype_codes_table[p->type].decode ? &dtype_codes_table[p->type] : NULL;
+    int n = p->layout.n, k = p->layout.k;
+    float *w = mem_alloc((size_t)k, sizeof *w), *mins = mem_alloc((size_t)k, sizeof *mins);
+    float scales[CODE_BLOCK_MAX];
+    uint8_t unused[CODE_BLOCK_MAX];
+    p->exact = mem_alloc((size_t)(p->m * n) + 1, sizeof(double));
+    p->terms = mem_alloc((size_t)(p->m * n) + 1, sizeof(double));
+    assert_true(w && mins && p->exact && p->terms);
+    for (int i = 0; i < n; i++) {
+        const uint8_t *row = stored + (size_t)i * row_bytes;
+        info->to_f32(w, row, (size_t)k);
+        if (codes && codes->has_min) {
+            for (int b = 0; b < k / info->block; b++) {
+                codes->decode(row + b * info->bytes, unused, scales, mins + b * info->block / codes->group);
+            }
+        }
+        for (int j = 0; j < k && p->layout.form == WEIGHT_BF16; j++)
+            w[j] = f32_from_bf16(bf16_from_f32(w[j]));
+        for (int r = 0; r < p->m; r++) {
+            for (int j = 0; j < k; j++) {
+                double x = act_at(p, r, j);
+                float min = codes && codes->has_min ? mins[j / codes->group] : 0;
+                p->exact[r * n + i] += w[j] * x;
+                p->terms[r * n + i] += weight_magnitude(p, codes, w[j], min) * fabs(x);
+            }
+        }
+    }
+    mem_free(w);
+    mem_free(mins);
+}
+
+static problem problem_make(uint64_t *seed, dtype type, weight_form form, int m, int n, int k) {
+    kernel_table ref;
+    kernel_table_fill(&ref, CPU_SCALAR);
+    problem p = {.type = type, .m = m};
+    size_t row_bytes;
+    assert_ok(dtype_bytes(type, k, &row_bytes));
+    uint8_t *stored = mem_alloc((size_t)n, row_bytes);
+    assert_non_null(stored);
+    random_blocks(seed, type, stored, (size_t)n * (size_t)k, 1.0);
+    weight_layout_make(&p.layout, form, type, n, k);
+    assert_int_equal(p.layout.form, form);
+    p.weights = guarded_make(weight_layout_bytes(&p.layout), 0);
+    guarded scratch = guarded_make(pack_scratch_bytes(&p.layout), 0);
+    weight_pack(p.weights.data, &p.layout, type, stored, row_bytes, NULL, NULL, 0, p.layout.n_panels,
+                scratch.data);
+    guarded_free(&scratch);
+    make_activations(&p, seed, &ref);
+    make_exact(&p, stored, row_bytes);
+    mem_free(stored);
+    return p;
+}
+
+static void problem_free(problem *p) {
+    guarded_free(&p->weights);
+    guarded_free(&p->x);
+    guarded_free(&p->scale);
+    guarded_free(&p->sum);
+    mem_free(p->exact);
+    mem_free(p->terms);
+}
+
+/* Roundings of one chain, in units of 2^-24 of the sum of absolute terms: one or two for each input (or pair,
+ * or group) and those of the weights themselves: products of scales are packed to 2^-11, plain rows to half a
+ * code of 127. */
+static double chain_error(const problem *p) {
+    int k = p->layout.k;
+    if (p->layout.form != WEIGHT_INT) return k + 2;
+    bool product = (p->type >= DTYPE_Q2_K && p->type <= DTYPE_Q6_K) || p->type == DTYPE_IQ4_XS;
+    return 4.0 * k / p->layout.group + 4 + (product ? 0x1.02p13 : 0);
+}
+
+typedef void (*linear_kernel)(const linear_job *job);
+
+static linear_kernel kernel_of(const kernel_table *table, weight_form form) {
+    const linear_kernel kernels[] = {table->linear_f32, table->linear_bf16, table->linear_int};
+    return kernels[form];
+}
+
+typedef struct extras {
+    const float *bias;
+    bool add;
+} extras;
+
+static linear_job job_of(const problem *p, float *y, ptrdiff_t stride, extras extra) {
+    return (linear_job){.layout = &p->layout,
+                        .weights = p->weights.data,
+                        .x = &p->acts,
+                        .row_end = p->m,
+                        .panel_end = p->layout.n_panels,
+                        .y = y,
+                        .y_stride = stride,
+                        .bias = extra.bias,
+                        .add = extra.add};
+}
+
+/* The whole product of a level into rows that are 3 floats longer than n; those must stay. */
+static guarded run(const problem *p, cpu_level level, extras extra) {
+    kernel_table table;
+    kernel_table_fill(&table, level);
+    int n = p->layout.n, stride = n + 3;
+    guarded y = guarded_make((size_t)(p->m * stride) * sizeof(float), SHIFT);
+    float *values = y.data;
+    for (int i = 0; i < p->m * stride; i++) values[i] = (float)(i % 7);
+    linear_job job = job_of(p, values, stride, extra);
+    kernel_of(&table, p->layout.form)(&job);
+    guarded_check(&y, "y");
+    for (int i = 0; i < p->m * stride; i++) {
+        if (i % stride >= n && values[i] != (float)(i % 7)) fail_msg("y was written between rows, at %d", i);
+    }
+    return y;
+}
+
+static void check_levels(const problem *p, extras extra) {
+    int n = p->layout.n, stride = n + 3;
+    FOR_LEVELS(level, CPU_SCALAR) {
+        guarded y = run(p, level, extra);
+        for (int i = 0; i < p->m * n; i++) {
+            int at = i / n * stride + i % n;
+            double before = extra.add ? at % 7 : 0, bias = extra.bias ? (double)extra.bias[i % n] : 0;
+            check_close(((float *)y.data)[at], p->exact[i] + bias + before, p->terms[i] + fabs(bias) + before,
+                        chain_error(p), "%s, %s, form %d, m %d n %d k %d, row %d output %d",
+                        cpu_level_name(level), dtype_table[p->type].name, p->layout.form, p->m, n,
+                        p->layout.k, i / n, i % n);
+        }
+        guarded_free(&y);
+    }
+}
+
+/* Any cut into rows and panels gives the bits of the whole and writes nothing else. */
+static void check_cuts(const problem *p, uint64_t *seed) {
+    int n = p->layout.n, stride = n + 3;
+    FOR_LEVELS(level, CPU_SCALAR) {
+        kernel_table table;
+        kernel_table_fill(&table, level);
+        guarded whole = run(p, level, (extras){0});
+        guarded y = guarded_make(whole.bytes, SHIFT);
+        for (int round = 0; round < 12; round++) {
+            linear_job job = job_of(p, y.data, stride, (extras){0});
+            job.row_begin = (int)(test_random(seed) % (uint64_t)p->m);
+            job.row_end = round < 4 ? job.row_begin + 1
+                                    : p->m - (int)(test_random(seed) % (uint64_t)(p->m - job.row_begin));
+            job.panel_begin = (int)(test_random(seed) % (uint64_t)p->layout.n_panels);
+            job.panel_end = p->layout.n_panels -
+                            (int)(test_random(seed) % (uint64_t)(p->layout.n_panels - job.panel_begin));
+            memset(y.data, 0xA5, y.bytes);
+            kernel_of(&table, p->layout.form)(&job);
+            for (int i = 0; i < p->m * stride; i++) {
+                int row = i / stride, column = i % stride;
+                bool inside = row >= job.row_begin && row < job.row_end &&
+                              column >= job.panel_begin * PANEL && column < job.panel_end * PANEL &&
+                              column < n;
+                uint32_t got = ((uint32_t *)y.data)[i],
+                         expected = inside ? ((uint32_t *)whole.data)[i] : 0xA5A5A5A5u;
+                if (got != expected) {
+                    fail_msg("%s form %d rows %d..%d panels %d..%d: [%d][%d] is %08x, expected %08x",
+                             cpu_level_name(level), p->layout.form, job.row_begin, job.row_end,
+                             job.panel_begin, job.panel_end, row, column, got, expected);
+                }
+            }
+        }
+        guarded_free(&whole);
+        guarded_free(&y);
+    }
+}
+
+static void every_type_and_level(void **state) {
+    (void)state;
+    uint64_t seed = 11;
+    FOR_COMPUTED_TYPES(type) {
+        int block = dtype_table[type].block;
+        for (int form = WEIGHT_F32; form <= WEIGHT_INT; form++) {
+            if (form == WEIGHT_INT && block == 1) continue; /* in rounded_plain_weights */
+            problem p = problem_make(&seed, type, (weight_form)form, 7, 85,
+                                     block == 1    ? 77
+                                     : block == 32 ? 160
+                                                   : 512);
+            check_levels(&p, (extras){0});
+            problem_free(&p);
+        }
+    }
+}
+
+static void odd_sizes(void **state) {
+    (void)state;
+    static const int rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 33}, outputs[] = {1, 15, 16, 17, 64, 131},
+                     inputs[] = {1, 2, 3, 64, 97};
+    static const struct {
+        weight_form form;
+        dtype type;
+    } kinds[] = {{WEIGHT_F32, DTYPE_F32},  {WEIGHT_BF16, DTYPE_BF16}, {WEIGHT_INT, DTYPE_Q8_0},
+                 {WEIGHT_INT, DTYPE_Q4_0}, {WEIGHT_INT, DTYPE_Q5_1},  {WEIGHT_INT, DTYPE_Q2_K},
+                 {WEIGHT_INT, DTYPE_Q6_K}};
+    uint64_t seed = 12;
+    for (int kind = 0; kind < 7; kind++) {
+        for (int i = 0; i < 11; i++) {
+            int block = dtype_table[kinds[kind].type].block, k = block == 1    ? inputs[i % 5]
+                                                                 : block == 32 ? 32 + i % 3 * 32
+                                                                               : 256;
+            problem p = problem_make(&seed, kinds[kind].type, kinds[kind].form, rows[i], outputs[i % 6], k);
+            check_levels(&p, (extras){0});
+            problem_free(&p);
+        }
+    }
+}
+
+static void bias_and_add(void **state) {
+    (void)state;
+    float bias[50];
+    uint64_t seed = 13;
+    random_floats(&seed, bias, 50);
+    for (int form = WEIGHT_F32; form <= WEIGHT_INT; form++) {
+        problem p = problem_make(&seed, DTYPE_Q4_1, (weight_form)form, 5, 50, 96);
+        check_levels(&p, (extras){.bias = bias});
+        check_levels(&p, (extras){.add = true});
+        check_levels(&p, (extras){.bias = bias, .add = true});
+        problem_free(&p);
+    }
+}
+
+static void bits_do_not_depend_on_the_cut(void **state) {
+    (void)state;
+    static const struct {
+        weight_form form;
+        dtype type;
+        int k;
+    } kinds[] = {
+        {WEIGHT_F32, DTYPE_F32, 301},  {WEIGHT_BF16, DTYPE_BF16, 301}, {WEIGHT_INT, DTYPE_Q8_0, 288},
+        {WEIGHT_INT, DTYPE_Q4_0, 288}, {WEIGHT_INT, DTYPE_Q4_1, 288},  {WEIGHT_INT, DTYPE_Q5_1, 288},
+        {WEIGHT_INT, DTYPE_Q6_K, 512}, {WEIGHT_INT, DTYPE_Q2_K, 512},  {WEIGHT_INT, DTYPE_Q3_K, 512}};
+    static const int rows[] = {1, 7, 13, 64};
+    uint64_t seed = 14;
+    for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
+        for (int i = 0; i < 4; i++) {
+            problem p = problem_make(&seed, kinds[kind].type, kinds[kind].form, rows[i], 171, kinds[kind].k);
+            check_cuts(&p, &seed);
+            problem_free(&p);
+        }
+    }
+}
+
+/* float16, bfloat16 and float32 rows as 8-bit codes: each weight is off by at most half a code, and the scale
+ * by 2^-11. */
+static void rounded_plain_weights(void **state) {
+    (void)state;
+    uint64_t seed = 15;
+    problem p = problem_make(&seed, DTYPE_F32, WEIGHT_INT, 3, 40, 192);
+    guarded reference = run(&p, CPU_SCALAR, (extras){0});
+    for (int i = 0; i < 3 * 40; i++) {
+        double inputs = 0;
+        for (int j = 0; j < 192; j++) inputs += fabs(act_at(&p, i / 40, j));
+        double got = ((float *)reference.data)[i / 40 * 43 + i % 40];
+        assert_true(fabs(got - p.exact[i]) <= inputs * (0.52 / 127)); /* random_blocks: values up to 1 */
+    }
+    FOR_LEVELS(level, CPU_AVX2) {
+        guarded y = run(&p, level, (extras){0});
+        for (int i = 0; i < 3 * 43; i++) {
+            if (i % 43 >= 40) continue;
+            int at = i / 43 * 40 + i % 43;
+            check_close(((float *)y.data)[i], ((float *)reference.data)[i], p.terms[at], 2 * chain_error(&p),
+                        "%s at %d", cpu_level_name(level), i);
+        }
+        guarded_free(&y);
+    }
+    guarded_free(&reference);
+    problem_free(&p);
+}
+
+/* Every code at its limit, in both signs: no level may lose bits of a sum of products. */
+static void extreme_codes_do_not_saturate(void **state) {
+    (void)state;
+    static const dtype types[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q6_K, DTYPE_Q3_K};
+    enum { N = 16, K = 256 };
+    for (int i = 0; i < 5; i++) {
+        for (int fill = 0; fill < 4; fill++) {
+            const dtype_info *info = &dtype_table[types[i]];
+            size_t row_bytes = (size_t)(K / info->block * info->bytes);
+            uint8_t *stored = mem_alloc(N, row_bytes);
+            int8_t x[K];
+            float scale[K / 32], y[N], w[K];
+            int32_t sum[K / 16];
+            assert_non_null(stored);
+            /* All bytes alike: the scales too are then some finite number, 0xFFFF excepted. */
+            uint64_t seed = 1;
+            random_blocks(&seed, types[i], stored, N * K, 1.0);
+            for (int b = 0; b < N * K / info->block; b++) {
+                uint8_t *block = stored + b * info->bytes;
+                f16 d;
+                size_t at = types[i] == DTYPE_Q6_K ? 208 : types[i] == DTYPE_Q3_K ? 108 : 0;
+                memcpy(&d, block + at, sizeof d);
+                memset(block, fill % 2 ? 0xFF : types[i] == DTYPE_Q8_0 ? 0x80 : 0x00, (size_t)info->bytes);
+                if (types[i] == DTYPE_Q8_0 && fill % 2) memset(block, 0x7F, (size_t)info->bytes);
+                memcpy(block + at, &d, sizeof d);
+            }
+            memset(x, fill / 2 ? 127 : -127, sizeof x);
+            for (int g = 0; g < K / 32; g++) scale[g] = 1;
+            for (int g = 0; g < K / 16; g++) sum[g] = 16 * x[0];
+            weight_layout layout;
+            weight_layout_make(&layout, WEIGHT_INT, types[i], N, K);
+            guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
+                    scratch = guarded_make(pack_scratch_bytes(&layout), 0);
+            weight_pack(packed.data, &layout, types[i], stored, row_bytes, NULL, NULL, 0, 1, scratch.data);
+            activations acts = {WEIGHT_INT, 1, K, x, scale, sum};
+            linear_job job = {.layout = &layout,
+                              .weights = packed.data,
+                              .x = &acts,
+                              .row_end = 1,
+                              .panel_end = 1,
+                              .y = y,
+                              .y_stride = N};
+            FOR_LEVELS(level, CPU_SCALAR) {
+                kernel_table table;
+                kernel_table_fill(&table, level);
+                table.linear_int(&job);
+                for (int output = 0; output < N; output++) {
+                    double exact = 0, terms = 0;
+                    info->to_f32(w, stored + (size_t)output * row_bytes, K);
+                    for (int j = 0; j < K; j++) {
+                        exact += (double)w[j] * x[j];
+                        terms += fabs((double)w[j] * x[j]);
+                    }
+                    check_close(y[output], exact, terms, info->block == 256 ? 0x1.02p13 + 64 : 64,
+                                "%s %s fill %d", info->name, cpu_level_name(level), fill);
+                }
+            }
+            guarded_free(&packed);
+            guarded_free(&scratch);
+            mem_free(stored);
+        }
+    }
+}
+
+static void check_quantized(const float *x, const int8_t *q, const float *scale, const int32_t *sum, int k) {
+    for (int g = 0; g < k / 32; g++) {
+        float largest = 0;
+        for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[g * 32 + i]));
+        assert_true(scale[g] == (largest < 0x1p-119f ? 0 : largest / 127));
+        for (int i = g * 32; i < g * 32 + 32; i++) {
+            int expected = scale[g] > 0 ? (int)rintf(x[i] / scale[g]) : 0;
+            if (q[i] != expected) fail_msg("q[%d] of %g: %d, expected %d", i, x[i], q[i], expected);
+        }
+        for (int half = 0; half < 2; half++) {
+            int total = 0;
+            for (int i = 0; i < 16; i++) total += q[g * 32 + half * 16 + i];
+            assert_int_equal(sum[2 * g + half], total);
+        }
+    }
+}
+
+static void rows_are_quantized(void **state) {
+    (void)state;
+    enum { K = 320 };
+    uint64_t seed = 16;
+    guarded x = guarded_make(K * sizeof(float), SHIFT), q = guarded_make(K, 1),
+            scale = guarded_make(K / 8, SHIFT), sum = guarded_make(K / 4, SHIFT);
+    float *values = x.data;
+    FOR_LEVELS(level, CPU_SCALAR) {
+        kernel_table table;
+        kernel_table_fill(&table, level);
+        for (int round = 0; round < 50; round++) {
+            random_floats(&seed, values, K);
+            for (int i = 0; i < 32; i++) {
+                values[32 + i] = 0;                           /* an empty group */
+                values[64 + i] *= 0x1p-140f;                  /* denormal */
+                values[96 + i] *= 0x1p120f;                   /* large */
+                values[128 + i] = (float)(i * 4 - 63) * 0.5f; /* ties */
+            }
+            values[128] = -127;
+            values[160] = -11.0f; /* a negative extreme */
+            table.quantize_row(q.data, scale.data, sum.data, values, K);
+            check_quantized(values, q.data, scale.data, sum.data, K);
+        }
+        guarded_check(&q, "q");
+        guarded_check(&scale, "scale");
+        guarded_check(&sum, "sum");
+        values[5] = NAN;
+        values[40] = -INFINITY;
+        table.quantize_row(q.data, scale.data, sum.data, values, 64);
+        assert_true(isnan(((float *)scale.data)[0]) && isinf(((float *)scale.data)[1]));
+        for (int i = 0; i < 64; i++) assert_int_equal(((int8_t *)q.data)[i], 0);
+        for (int i = 0; i < 4; i++) assert_int_equal(((int32_t *)sum.data)[i], 0);
+    }
+    guarded_free(&x);
+    guarded_free(&q);
+    guarded_free(&scale);
+    guarded_free(&sum);
+}
+
+static void rows_become_bf16(void **state) {
+    (void)state;
+    enum { N = 1003 };
+    uint64_t seed = 17;
+    guarded x = guarded_make(N * sizeof(float), SHIFT), y = guarded_make(N * sizeof(bf16), 2);
+    uint32_t *words = x.data;
+    FOR_LEVELS(level, CPU_SCALAR) {
+        kernel_table table;
+        kernel_table_fill(&table, level);
+        for (int i = 0; i < N; i++)
+            words[i] = (uint32_t)test_random(&seed); /* infinities, NaN and denormals among them */
+        words[0] = 0x7F800000u, words[1] = 0x7F800001u, words[2] = 0x3F808000u, words[3] = 0x3F818000u,
+        words[4] = 0x7F7FFFFFu, words[5] = 1;
+        table.bf16_row(y.data, x.data, N);
+        guarded_check(&y, "y");
+        for (int i = 0; i < N; i++)
+            assert_int_equal(((bf16 *)y.data)[i], bf16_from_f32(f32_from_bits(words[i])));
+        assert_int_equal(((bf16 *)y.data)[2], 0x3F80);
+        assert_int_equal(((bf16 *)y.data)[3], 0x3F82);
+    }
+    guarded_free(&x);
+    guarded_free(&y);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_type_and_level),  cmocka_unit_test(odd_sizes),
+        cmocka_unit_test(bias_and_add),          cmocka_unit_test(bits_do_not_depend_on_the_cut),
+        cmocka_unit_test(rounded_plain_weights), cmocka_unit_test(extreme_codes_do_not_saturate),
+        cmocka_unit_test(rows_are_quantized),    cmocka_unit_test(rows_become_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

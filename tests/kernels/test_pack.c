@@ -1,0 +1,257 @@
+/* Packing: every stored type into every form, read back by the layout that linear.h describes and compared
+ * with the dequantised rows. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "support/blocks.h"
+#include "support/kernel_check.h"
+
+/* A stored matrix, packed; values[n][k] is what the rows mean, in the order of outputs. */
+typedef struct packed {
+    weight_layout layout;
+    guarded weights;
+    float *values;
+} packed;
+
+static int reversed(const void *user, int output) {
+    return *(const int *)user - 1 - output;
+}
+
+static packed pack_stored(dtype type, weight_form form, int n, int k, const void *stored, size_t row_bytes,
+                          bool permute) {
+    packed m;
+    weight_layout_make(&m.layout, form, type, n, k);
+    m.weights = guarded_make(weight_layout_bytes(&m.layout), 0);
+    m.values = mem_alloc((size_t)n * (size_t)k, sizeof(float));
+    guarded scratch = guarded_make(pack_scratch_bytes(&m.layout), 0);
+    assert_non_null(m.values);
+    for (int i = 0; i < n; i++) {
+        int row = permute ? n - 1 - i : i;
+        dtype_table[type].to_f32(m.values + (size_t)i * (size_t)k,
+                                 (const char *)stored + (size_t)row * row_bytes, (size_t)k);
+    }
+    /* In two calls, the second part first. */
+    int middle = m.layout.n_panels / 2;
+    weight_pack(m.weights.data, &m.layout, type, stored, row_bytes, permute ? reversed : NULL, &n, middle,
+                m.layout.n_panels, scratch.data);
+    weight_pack(m.weights.data, &m.layout, type, stored, row_bytes, permute ? reversed : NULL, &n, 0, middle,
+                scratch.data);
+    guarded_free(&scratch);
+    guarded_check(&m.weights, "packed weights");
+    return m;
+}
+
+static packed pack_random(uint64_t *seed, dtype type, weight_form form, int n, int k, double largest,
+                          bool permute) {
+    size_t row_bytes;
+    assert_ok(dtype_bytes(type, k, &row_bytes));
+    size_t stride = row_bytes + 3; /* rows need not touch or be aligned */
+    uint8_t *stored = mem_alloc((size_t)n, stride);
+    assert_non_null(stored);
+    for (int i = 0; i < n; i++) random_blocks(seed, type, stored + (size_t)i * stride, (size_t)k, largest);
+    packed m = pack_stored(type, form, n, k, stored, stride, permute);
+    mem_free(stored);
+    return m;
+}
+
+static void packed_free(packed *m) {
+    guarded_free(&m->weights);
+    mem_free(m->values);
+}
+
+/* ---- reading panels back, written from the description in linear.h ---- */
+
+static const char *panel_of(const packed *m, int output) {
+    return (const char *)m->weights.data + (size_t)(output / PANEL) * m->layout.panel_bytes;
+}
+
+static float dense_at(const packed *m, int output, int input) {
+    const char *panel = panel_of(m, output);
+    if (m->layout.form == WEIGHT_F32) return ((const float *)panel)[input * PANEL + output % PANEL];
+    return f32_from_bf16(((const bf16 *)panel)[input / 2 * 2 * PANEL + output % PANEL * 2 + input % 2]);
+}
+
+typedef struct int_weight {
+    float scale, min; /* times the factor */
+    int code;         /* as stored */
+} int_weight;
+
+static int_weight int_at(const packed *m, int output, int input) {
+    const weight_layout *l = &m->layout;
+    const char *panel = panel_of(m, output);
+    int lane = output % PANEL, in_span = input % 64, groups = 64 / l->group;
+    size_t scale_bytes = (size_t)groups * PANEL * 2, head = scale_bytes * (l->has_min ? 2 : 1);
+    const char *span = panel + 64 + (size_t)(input / 64) * (head + (size_t)(64 * PANEL * l->bits / 8));
+    size_t index = (size_t)(in_span / l->group * PANEL + lane);
+    float factor = ((const float *)panel)[lane];
+    int_weight w = {.scale = f32_from_f16(((const f16 *)span)[index]) * factor};
+    if (l->has_min) w.min = f32_from_f16(((const f16 *)(span + scale_bytes))[index]) * factor;
+    const uint8_t *codes = (const uint8_t *)span + head;
+    int quad = in_span / 4;
+    if (l->bits == 8) {
+        w.code = codes[(quad * PANEL + lane) * 4 + in_span % 4];
+    } else {
+        w.code = codes[(quad / 2 * PANEL + lane) * 4 + in_span % 4] >> (quad % 2 ? 4 : 0) & 15;
+    }
+    return w;
+}
+
+/* ---- tests ---- */
+
+static void dense_forms_hold_the_rows(void **state) {
+    (void)state;
+    uint64_t seed = 1;
+    FOR_COMPUTED_TYPES(type) {
+        int block = dtype_table[type].block;
+        for (int form = WEIGHT_F32; form <= WEIGHT_BF16; form++) {
+            int n = 21, k = block == 1 ? 261 : 2 * block;
+            packed m = pack_random(&seed, type, (weight_form)form, n, k, 1.0, type % 2);
+            assert_int_equal(m.layout.form, form);
+            assert_int_equal(m.layout.n_panels, 2);
+            for (int i = 0; i < 32; i++) {
+                for (int j = 0; j < k + (form == WEIGHT_BF16 ? k % 2 : 0); j++) {
+                    float stored = i < n && j < k ? m.values[i * k + j] : 0;
+                    float expected = form == WEIGHT_F32 ? stored : f32_from_bf16(bf16_from_f32(stored));
+                    if (dense_at(&m, i, j) != expected) {
+                        fail_msg("%s form %d [%d][%d]: %g, expected %g", dtype_table[type].name, form, i, j,
+                                 dense_at(&m, i, j), expected);
+                    }
+                }
+            }
+            packed_free(&m);
+        }
+    }
+}
+
+/* The difference allowed between a packed and a stored scale of the K formats and of IQ4_XS, whose scales are
+ * products. */
+static bool has_product_scales(dtype type) {
+    return (type >= DTYPE_Q2_K && type <= DTYPE_Q6_K) || type == DTYPE_IQ4_XS;
+}
+
+static void check_int(const packed *m, dtype type) {
+    const weight_layout *l = &m->layout;
+    for (int i = 0; i < l->n_panels * PANEL; i++) {
+        for (int j = 0; j < l->k; j++) {
+            int_weight w = int_at(m, i, j);
+            float stored = i < l->n ? m->values[i * l->k + j] : 0;
+            assert_in_range(w.code, 0, l->max_code);
+            float product = w.scale * (float)(w.code - l->zero), value = product + w.min;
+            /* Two roundings of 2^-11; the products of the formats are rounded to float32 as well. */
+            double allowed = has_product_scales(type) ? (fabs(product) + fabs(w.min)) * 0x1.01p-11 : 0;
+            if (!(fabs((double)value - stored) <= allowed)) {
+                fail_msg("%s [%d][%d]: %.9g, expected %.9g", dtype_table[type].name, i, j, value, stored);
+            }
+        }
+    }
+}
+
+static void block_types_become_codes(void **state) {
+    (void)state;
+    uint64_t seed = 2;
+    FOR_COMPUTED_TYPES(type) {
+        int block = dtype_table[type].block;
+        if (block == 1) continue;
+        /* 96 inputs end in half a span. Scales from the smallest to the largest that float16 has. */
+        static const double largest[] = {1.0, 65000.0, 0x1p-13, 0x1p-22};
+        for (int i = 0; i < 4; i++) {
+            packed m =
+                pack_random(&seed, type, WEIGHT_INT, 16 + 5 * i, block == 32 ? 96 : 512, largest[i], i % 2);
+            assert_int_equal(m.layout.form, WEIGHT_INT);
+            check_int(&m, type);
+            packed_free(&m);
+        }
+    }
+}
+
+static void layouts_are_compact(void **state) {
+    (void)state;
+    weight_layout l;
+    weight_layout_make(&l, WEIGHT_INT, DTYPE_Q4_0, 64, 2048);
+    assert_int_equal(l.bits, 4);
+    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 / 2 + 2048 / 32 * 2));
+    weight_layout_make(&l, WEIGHT_INT, DTYPE_Q6_K, 64, 2048);
+    assert_int_equal(l.bits, 8);
+    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 + 2048 / 16 * 2));
+    weight_layout_make(&l, WEIGHT_INT, DTYPE_F32, 64, 2050);
+    assert_int_equal(l.form, WEIGHT_BF16);
+    weight_layout_make(&l, WEIGHT_BF16, DTYPE_F32, 1, 3);
+    assert_int_equal(weight_layout_bytes(&l), 4 * 16 * 2);
+}
+
+static void plain_types_round_to_eight_bits(void **state) {
+    (void)state;
+    uint64_t seed = 3;
+    for (dtype type = DTYPE_F32; type <= DTYPE_BF16; type = (dtype)(type + 1)) {
+        packed m = pack_random(&seed, type, WEIGHT_INT, 19, 160, 3.0, false);
+        for (int i = 0; i < 19; i++) {
+            for (int j = 0; j < 160; j++) {
+                float largest = 0;
+                for (int g = j / 32 * 32; g < j / 32 * 32 + 32; g++)
+                    largest = fmaxf(largest, fabsf(m.values[i * 160 + g]));
+                int_weight w = int_at(&m, i, j);
+                double error = fabs((double)w.scale * (w.code - 128) - m.values[i * 160 + j]);
+                if (error > largest / 127 * (0.5 + 0x1p-4))
+                    fail_msg("[%d][%d]: error %g of %g", i, j, error, largest);
+                assert_true(fabs(w.scale - largest / 127) <= largest / 127 * 0x1p-10);
+            }
+        }
+        packed_free(&m);
+    }
+}
+
+/* Rows whose scales lie far apart or outside float16's range keep their precision. */
+static void wide_ranges_survive(void **state) {
+    (void)state;
+    enum { K = 64 };
+    static const float sizes[][2] = {
+        {1e30f, 1e25f}, {1e-30f, 1e-34f}, {65504.0f * 127, 1.0f}, {1.0f, 1e-7f}, {0, 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        float row[K];
+        for (int j = 0; j < K; j++) row[j] = sizes[i][j / 32] * (float)(j % 32 - 16) / 16;
+        packed m = pack_stored(DTYPE_F32, WEIGHT_INT, 1, K, row, sizeof row, false);
+        for (int j = 0; j < K; j++) {
+            int_weight w = int_at(&m, 0, j);
+            float value = w.scale * (float)(w.code - 128);
+            double allowed = sizes[i][j / 32] / 127 * 0.55 + sizes[i][0] * 0x1p-32;
+            if (!(fabs((double)value - row[j]) <= allowed))
+                fail_msg("case %zu [%d]: %g, expected %g", i, j, value, row[j]);
+        }
+        packed_free(&m);
+    }
+}
+
+/* The products of scales in a K block reach past float16 on both sides. */
+static void large_products_do_not_overflow(void **state) {
+    (void)state;
+    uint8_t block[210];
+    memset(block, 0x5A, sizeof block);
+    for (int i = 0; i < 16; i++) block[192 + i] = (uint8_t)(i % 2 ? 127 : 1);
+    f16 d = f16_from_f32(60000);
+    memcpy(block + 208, &d, sizeof d);
+    packed m = pack_stored(DTYPE_Q6_K, WEIGHT_INT, 1, 256, block, sizeof block, false);
+    check_int(&m, DTYPE_Q6_K);
+    assert_true(fabsf(int_at(&m, 0, 16).scale) > 65504);
+    packed_free(&m);
+}
+
+static void infinite_weights_show(void **state) {
+    (void)state;
+    float row[64];
+    for (int j = 0; j < 64; j++) row[j] = 1;
+    row[3] = INFINITY;
+    row[40] = NAN;
+    packed m = pack_stored(DTYPE_F32, WEIGHT_INT, 1, 64, row, sizeof row, false);
+    assert_true(!isfinite(int_at(&m, 0, 0).scale));
+    assert_true(!isfinite(int_at(&m, 0, 32).scale));
+    packed_free(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dense_forms_hold_the_rows), cmocka_unit_test(block_types_become_codes),
+        cmocka_unit_test(layouts_are_compact),       cmocka_unit_test(plain_types_round_to_eight_bits),
+        cmocka_unit_test(wide_ranges_survive),       cmocka_unit_test(large_products_do_not_overflow),
+        cmocka_unit_test(infinite_weights_show),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
