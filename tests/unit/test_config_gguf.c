@@ -257,6 +257,17 @@ static void rotation_is_read(void **state) {
     assert_true(fabs(factor - (0.1 * log(4) + 1)) < 1e-15);
     model_config_clear(&c);
 
+    /* Here a factor of its own multiplies that of the rule. */
+    f = (file_parts){0};
+    add_basics(&f, "qwen2", "");
+    add_text(&f, "qwen2.rope.scaling.type", "yarn");
+    add_f32(&f, "qwen2.rope.scaling.factor", 4);
+    add_f32(&f, "qwen2.rope.scaling.attn_factor", 1.5f);
+    assert_ok(load(&f, &c));
+    rope_frequencies(&c, 1, frequencies, &factor);
+    assert_true(fabs(factor - 1.5 * (0.1 * log(4) + 1)) < 1e-15);
+    model_config_clear(&c);
+
     f = (file_parts){0};
     add_basics(&f, "llama", "");
     add_text(&f, "llama.rope.scaling.type", "linear");
@@ -302,8 +313,9 @@ static void bad_metadata_is_named(void **state) {
         &f, MN_E_UNSUPPORTED,
         "m.gguf: general.architecture is \"qwen2moe\", the nearest known ones: qwen2, qwen3, llama");
     add_basics(&f, "mistral", ""); /* these files say llama */
-    assert_refused(&f, MN_E_UNSUPPORTED,
-                   "m.gguf: general.architecture is \"mistral\", the nearest known ones: llama, qwen2, qwen3");
+    assert_refused(
+        &f, MN_E_UNSUPPORTED,
+        "m.gguf: general.architecture is \"mistral\", the nearest known ones: llama, qwen2, qwen3");
     add_basics(&f, "llama", "attention.head_count_kv");
     add_u32_list(&f, "llama.attention.head_count_kv", mixed, 2);
     assert_refused(
