@@ -89,11 +89,20 @@ static mn_status write_all(int fd, const char *path, const char *data, size_t n)
         data += done;
         n -= (size_t)done;
     }
+    return MN_OK;
+}
+
+static mn_status write_parts(int fd, const char *path, const file_part *parts, size_t n_parts) {
+    for (size_t i = 0; i < n_parts; i++) MN_TRY(write_all(fd, path, parts[i].data, parts[i].n));
     if (fsync(fd) != 0) MN_FAIL(MN_E_IO, "cannot sync '%s': %s", path, strerror(errno));
     return MN_OK;
 }
 
 mn_status file_write_atomic(const char *path, const void *data, size_t n) {
+    return file_write_parts(path, &(file_part){data, n}, 1);
+}
+
+mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts) {
     bytes name = {0};
     bytes_printf(&name, "%s.tmp.%ld", path, (long)getpid());
     const char *temporary = bytes_text(&name);
@@ -104,7 +113,7 @@ mn_status file_write_atomic(const char *path, const void *data, size_t n) {
         status = status_fail(MN_E_IO, "cannot create '%s': %s", temporary, strerror(errno));
         goto done;
     }
-    status = write_all(fd, path, data, n);
+    status = write_parts(fd, path, parts, n_parts);
     if (close(fd) != 0 && status == MN_OK) status = status_fail(MN_E_IO, "cannot write '%s': %s", path, strerror(errno));
     if (status == MN_OK && rename(temporary, path) != 0) {
         status = status_fail(MN_E_IO, "cannot rename '%s' to '%s': %s", temporary, path, strerror(errno));

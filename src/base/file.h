@@ -25,6 +25,13 @@ mn_status file_read(bytes *out, const char *path, size_t limit);
 /* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a part. */
 mn_status file_write_atomic(const char *path, const void *data, size_t n);
 
+/* The same from several parts, written one after the other. */
+typedef struct file_part {
+    const void *data;
+    size_t n;
+} file_part;
+mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts);
+
 bool file_exists(const char *path);      /* a regular file or a link to one */
 bool file_is_directory(const char *path);
 

@@ -568,6 +568,10 @@ void json_put_real(bytes *out, double value) {
         bytes_append_text(out, "null");
         return;
     }
+    if (value == 0 && signbit(value)) {
+        bytes_append_text(out, "-0.0"); /* "-0" would be read as an integer */
+        return;
+    }
     char text[40];
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);

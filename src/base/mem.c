@@ -14,14 +14,18 @@ mem_counters mem_count(void) {
                           atomic_load_explicit(&n_live, memory_order_relaxed)};
 }
 
-void mem_fail_after(int64_t k) { atomic_store(&n_until_failure, k); }
+void mem_fail_after(int64_t k) {
+    atomic_store(&n_until_failure, k);
+}
 
 static bool injected_failure(void) {
     if (atomic_load_explicit(&n_until_failure, memory_order_relaxed) == 0) return false;
     return atomic_fetch_sub(&n_until_failure, 1) == 1;
 }
 
-mn_status mem_no_memory(void) { return status_fail(MN_E_NOMEM, "out of memory"); }
+mn_status mem_no_memory(void) {
+    return status_fail(MN_E_NOMEM, "out of memory");
+}
 
 void *mem_alloc_raw(size_t count, size_t size) {
     size_t n;
@@ -85,7 +89,9 @@ void bytes_append(bytes *b, const void *data, size_t n) {
     b->n = need;
 }
 
-void bytes_append_text(bytes *b, const char *text) { bytes_append(b, text, strlen(text)); }
+void bytes_append_text(bytes *b, const char *text) {
+    bytes_append(b, text, strlen(text));
+}
 
 void bytes_printf(bytes *b, const char *format, ...) {
     char line[512];
@@ -107,7 +113,9 @@ void bytes_printf(bytes *b, const char *format, ...) {
     va_end(again);
 }
 
-mn_status bytes_status(const bytes *b) { return b->failed ? mem_no_memory() : MN_OK; }
+mn_status bytes_status(const bytes *b) {
+    return b->failed ? mem_no_memory() : MN_OK;
+}
 
 const char *bytes_text(bytes *b) {
     if (b->failed || mem_grow(&b->data, &b->capacity, b->n + 1, 1) != MN_OK) {

@@ -31,20 +31,20 @@ mn_status status_fail(mn_status code, const char *format, ...) {
 
 mn_status status_context(mn_status code, const char *format, ...) {
     if (code == MN_OK) return code;
-    char line[MESSAGE_BYTES];
+    char line[MESSAGE_BYTES], context[MESSAGE_BYTES / 4];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(line, sizeof line, format, args);
+    vsnprintf(context, sizeof context, format, args);
     va_end(args);
-    if (n < 0) return code;
-    size_t used = strlen(line);
-    snprintf(line + used, sizeof line - used, ": %s", message);
+    snprintf(line, sizeof line, "%s: %.*s", context, (int)(sizeof line - sizeof context - 3), message);
     trim_utf8(line);
     memcpy(message, line, sizeof message);
     return code;
 }
 
-const char *mn_last_error(void) { return message; }
+const char *mn_last_error(void) {
+    return message;
+}
 
 const char *mn_status_text(mn_status code) {
     switch (code) {

@@ -18,8 +18,8 @@
 enum { MAX_THREADS = 256, SPIN_ROUNDS = 4000, TASK_BITS = 20 };
 
 /* The ticket holds everything a thread needs to claim a task with one atomic addition:
- * generation (24 bits) | number of tasks (20 bits) | next task (20 bits). A claim below the number of tasks keeps the job
- * alive until it is counted in `done`, so run and arg can be read after it without a race. */
+ * generation (24 bits) | number of tasks (20 bits) | next task (20 bits). A claim below the number of tasks
+ * keeps the job alive until it is counted in `done`, so run and arg can be read after it without a race. */
 struct thread_pool {
     _Alignas(64) _Atomic uint64_t ticket;
     _Alignas(64) _Atomic uint32_t done;  /* finished tasks of this job; also a futex for the caller */
@@ -43,7 +43,9 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 
-static void futex_wake(_Atomic uint32_t *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
+static void futex_wake(_Atomic uint32_t *word, int n) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
 
 static inline void pause_briefly(void) {
 #if defined(__x86_64__)
@@ -53,8 +55,12 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-static uint32_t ticket_tasks(uint64_t ticket) { return (uint32_t)(ticket >> TASK_BITS) & ((1u << TASK_BITS) - 1); }
-static uint32_t ticket_next(uint64_t ticket) { return (uint32_t)ticket & ((1u << TASK_BITS) - 1); }
+static uint32_t ticket_tasks(uint64_t ticket) {
+    return (uint32_t)(ticket >> TASK_BITS) & ((1u << TASK_BITS) - 1);
+}
+static uint32_t ticket_next(uint64_t ticket) {
+    return (uint32_t)ticket & ((1u << TASK_BITS) - 1);
+}
 
 /* Claims and runs tasks until none is left. */
 static void work(thread_pool *pool, int thread) {
@@ -106,7 +112,8 @@ void thread_run(thread_pool *pool, int n_tasks, thread_task run, void *arg) {
     pool->run = run;
     pool->arg = arg;
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->ticket, generation << 2 * TASK_BITS | (uint64_t)n_tasks << TASK_BITS, memory_order_release);
+    atomic_store_explicit(&pool->ticket, generation << 2 * TASK_BITS | (uint64_t)n_tasks << TASK_BITS,
+                          memory_order_release);
     atomic_fetch_add(&pool->alarm, 1);
     if (atomic_load(&pool->n_sleeping)) futex_wake(&pool->alarm, MAX_THREADS);
     work(pool, 0);
@@ -143,7 +150,8 @@ int thread_cores(void) {
 mn_status thread_pool_open(thread_pool **out, int n_threads) {
     *out = NULL;
     if (n_threads < 0 || n_threads > MAX_THREADS) {
-        MN_FAIL(MN_E_ARG, "threads is %d, allowed: 0 (as many as there are cores) to %d", n_threads, (int)MAX_THREADS);
+        MN_FAIL(MN_E_ARG, "threads is %d, allowed: 0 (as many as there are cores) to %d", n_threads,
+                (int)MAX_THREADS);
     }
     thread_pool *pool = mem_alloc(1, sizeof *pool);
     if (!pool) return MN_E_NOMEM;
@@ -174,4 +182,6 @@ void thread_pool_close(thread_pool **pool) {
     *pool = NULL;
 }
 
-int thread_pool_threads(const thread_pool *pool) { return pool->n_threads; }
+int thread_pool_threads(const thread_pool *pool) {
+    return pool->n_threads;
+}

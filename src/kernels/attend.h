@@ -1,37 +1,44 @@
 /* Attention over stored forms: kernels that read pages of keys and values as they lie in the cache.
  *
- * A page holds P consecutive tokens of one entry (one attention sub-layer), keys and values of all KV heads. Inside a head
- * the order is what the arithmetic wants, so that the lanes of a vector are tokens for the scores and value dimensions for
- * the output, and nothing is transposed when it is read:
+ * A page holds P consecutive tokens of one entry (one attention sub-layer), keys and values of all KV heads.
+ * Inside a head the order is what the arithmetic wants, so that the lanes of a vector are tokens for the
+ * scores and value dimensions for the output, and nothing is transposed when it is read:
  *
  *   f32   keys [k_dim][P]        values [P][v_dim]
- *   bf16  keys [k_dim/2][P][2]   values [P/2][v_dim][2]      (pairs of dimensions, pairs of tokens: the dot products of
- *                                                              two bf16 at a time)
+ *   bf16  keys [k_dim/2][P][2]   values [P/2][v_dim][2]      (pairs of dimensions, pairs of tokens: the dot
+ * products of two bf16 at a time)
  *
- * k_dim and v_dim are even, P is even. All query heads that share a KV head, of as many tokens as one likes, are done
- * together. Softmax is exact and online: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"; partial
- * results merge exactly.
+ * k_dim and v_dim are even, P is even. All query heads that share a KV head, of as many tokens as one likes,
+ * are done together. Softmax is exact and online: Milakov & Gimelshein 2018, "Online normalizer calculation
+ * for softmax"; partial results merge exactly.
  *
- * Order of the arithmetic (what makes bits independent of chunking, of other rows and of threads). Pages are taken in
- * order; for each page and query row with a visible token:
- *   s_t = sum over dimensions (or pairs), one chain in order; optionally s = cap * tanh(s / cap)
- *   m' = max(m, max s); c = exp(m - m'); p_t = exp(s_t - m'); l = l * c + sum p_t (a fixed order of lanes)
- *   acc = acc * c, then one chain over the page's tokens (or pairs) in order
- * Invisible tokens count as p = 0; a page without visible tokens leaves the row untouched. Bytes of a page that hold no
- * token yet are finite (pages are zeroed when taken).
- * SPDX-License-Identifier: Apache-2.0 */
+ * Order of the arithmetic (what makes bits independent of chunking, of other rows and of threads). Pages are
+ * taken in order; for each page and query row with a visible token: s_t = sum over dimensions (or pairs), one
+ * chain in order; optionally s = cap * tanh(s / cap) m' = max(m, ATTEND_LOWEST, max s); c = exp(m - m'); p_t
+ * = exp(s_t - m'), in attend_bf16 rounded to bf16 l = l * c + sum p_t (a fixed order of lanes), of the
+ * rounded p_t, so that the weights of the values sum to 1 acc = acc * c, then one chain over the page's
+ * tokens (or pairs) in order, and a zero result is +0 Invisible tokens count as p = 0; a page without visible
+ * tokens leaves the row untouched. Bytes of a page that hold no token yet are finite (pages are zeroed when
+ * taken); beyond that they do not matter, not even to the last bit. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_ATTEND_H
 #define MN_KERNELS_ATTEND_H
 
+#include <float.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/num.h"
 
 enum {
-    PAGE_TOKENS = 128,        /* default page size */
-    ATTEND_SEGMENT_PAGES = 2, /* partial results are merged at these borders, in order, whoever computed them */
+    PAGE_TOKENS = 128, /* default page size */
+    ATTEND_SEGMENT_PAGES =
+        2,                  /* partial results are merged at these borders, in order, whoever computed them */
+    ATTEND_BLOCK_ROWS = 24, /* query rows whose scores of one page are in scratch at a time */
 };
+
+/* A row that saw a token has at least this m, so that scores of minus infinity give weights of 0 and not NaN.
+ */
+#define ATTEND_LOWEST (-FLT_MAX)
 
 /* Running result of a number of query rows. An untouched row has m = -infinity, l = 0, acc = 0. */
 typedef struct attend_state {
@@ -44,17 +51,18 @@ typedef struct attend_job {
     const char *const *pages; /* first byte of each page, in order of positions */
     int n_pages;
     size_t k_offset, v_offset; /* from a page's first byte to this head's keys and values */
-    int page_tokens;          /* P */
-    int64_t position;         /* of the first token of pages[0] */
+    int page_tokens;           /* P */
+    int64_t position;          /* of the first token of pages[0], not negative */
     int k_dim, v_dim;
-    int n_rows;               /* query heads of this KV head times query tokens, token-major */
-    const float *q;           /* [n_rows][k_dim], rotated, softmax scale multiplied in; attend_bf16 rounds it to bf16 */
+    int n_rows;     /* query heads of this KV head times query tokens, token-major */
+    const float *q; /* [n_rows][k_dim], rotated, softmax scale multiplied in; attend_bf16 rounds it to bf16 */
     const int64_t *first, *last; /* [n_rows] visible positions, both included; first > last: none */
-    float softcap;            /* 0: none */
-    attend_state state;       /* read and written */
-    void *scratch;            /* attend_scratch_bytes, 64-byte aligned */
+    float softcap;               /* 0: none */
+    attend_state state;          /* read and written */
+    void *scratch;               /* attend_scratch_bytes, 64-byte aligned */
 } attend_job;
 
+/* Enough for every level and both forms; grows with n_rows, k_dim and page_tokens. */
 size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens);
 
 /* attend_merge(total, part): total becomes the result over both token sets; empty parts change nothing.
@@ -63,10 +71,10 @@ size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens);
 
 /* Stores tokens of one KV head into one page. */
 typedef struct store_job {
-    char *keys, *values;       /* this head's areas of the page */
-    int page_tokens, slot, n;  /* tokens go to slots slot..slot+n-1 */
+    char *keys, *values;      /* this head's areas of the page */
+    int page_tokens, slot, n; /* tokens go to slots slot..slot+n-1 */
     int k_dim, v_dim;
-    const float *k, *v;        /* token t: k + t * k_stride, v + t * v_stride */
+    const float *k, *v;           /* token t: k + t * k_stride, v + t * v_stride */
     ptrdiff_t k_stride, v_stride; /* floats */
 } store_job;
 

@@ -1,4 +1,156 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention in plain C: what the vector kernels are tested against.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/attend_tile.h"
 #include "kernels/kernels.h"
 
-void attend_ref_fill(kernel_table *table) { (void)table; }
+size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens) {
+    (void)v_dim;
+    size_t queries = (size_t)n_rows * scratch_stride(k_dim);
+    return (queries + ATTEND_BLOCK_ROWS * scratch_stride(page_tokens)) * sizeof(float);
+}
+
+/* What differs between the stored forms: reading key dimension d and value dimension d of the token in a
+ * slot, and the precision of what they are multiplied with. */
+typedef struct page_form {
+    float (*key)(const char *keys, int page_tokens, int slot, int d);
+    float (*value)(const char *values, int v_dim, int slot, int d);
+    float (*rounded)(float x);
+} page_form;
+
+static float f32_key(const char *keys, int page_tokens, int slot, int d) {
+    return ((const float *)(const void *)keys)[(size_t)d * (size_t)page_tokens + (size_t)slot];
+}
+
+static float f32_value(const char *values, int v_dim, int slot, int d) {
+    return ((const float *)(const void *)values)[(size_t)slot * (size_t)v_dim + (size_t)d];
+}
+
+static float f32_rounded(float x) {
+    return x;
+}
+
+static float bf16_key(const char *keys, int page_tokens, int slot, int d) {
+    size_t pair = (size_t)(d / 2) * (size_t)page_tokens + (size_t)slot;
+    return f32_from_bf16(((const bf16 *)(const void *)keys)[2 * pair + (size_t)(d % 2)]);
+}
+
+static float bf16_value(const char *values, int v_dim, int slot, int d) {
+    size_t pair = (size_t)(slot / 2) * (size_t)v_dim + (size_t)d;
+    return f32_from_bf16(((const bf16 *)(const void *)values)[2 * pair + (size_t)(slot % 2)]);
+}
+
+static float bf16_rounded(float x) {
+    return f32_from_bf16(bf16_from_f32(x));
+}
+
+static void attend_row_page(const attend_job *job, const page_form *form, int row, const char *page,
+                            slot_range seen) {
+    const float *q = job->q + (size_t)row * (size_t)job->k_dim;
+    float *p = job->scratch, *acc = job->state.acc + (size_t)row * (size_t)job->v_dim;
+    float largest = fmaxf(job->state.m[row], ATTEND_LOWEST);
+    for (int t = seen.lo; t < seen.hi; t++) {
+        float s = 0;
+        for (int d = 0; d < job->k_dim; d++) {
+            s += form->rounded(q[d]) * form->key(page + job->k_offset, job->page_tokens, t, d);
+        }
+        if (job->softcap != 0) s = job->softcap * tanhf(s / job->softcap);
+        p[t] = s;
+        largest = fmaxf(largest, s);
+    }
+    float carry = expf(job->state.m[row] - largest), sum = 0;
+    for (int t = seen.lo; t < seen.hi; t++) {
+        p[t] = form->rounded(expf(p[t] - largest));
+        sum += p[t];
+    }
+    for (int d = 0; d < job->v_dim; d++) {
+        float y = acc[d] * carry;
+        for (int t = seen.lo; t < seen.hi; t++)
+            y += p[t] * form->value(page + job->v_offset, job->v_dim, t, d);
+        acc[d] = y + 0.0f;
+    }
+    job->state.m[row] = largest;
+    job->state.l[row] = job->state.l[row] * carry + sum;
+}
+
+static void attend(const attend_job *job, const page_form *form) {
+    for (int page = 0; page < job->n_pages; page++) {
+        int64_t base = job->position + (int64_t)page * job->page_tokens;
+        for (int row = 0; row < job->n_rows; row++) {
+            slot_range seen = visible_slots(job, row, base);
+            if (seen.lo < seen.hi) attend_row_page(job, form, row, job->pages[page], seen);
+        }
+    }
+}
+
+static void attend_f32_ref(const attend_job *job) {
+    static const page_form form = {f32_key, f32_value, f32_rounded};
+    attend(job, &form);
+}
+
+static void attend_bf16_ref(const attend_job *job) {
+    static const page_form form = {bf16_key, bf16_value, bf16_rounded};
+    attend(job, &form);
+}
+
+static void attend_merge_ref(attend_state *total, const attend_state *part, int n_rows, int v_dim) {
+    for (int row = 0; row < n_rows; row++) {
+        if (part->m[row] == -INFINITY) continue;
+        float m = fmaxf(total->m[row], part->m[row]);
+        float a = expf(total->m[row] - m), b = expf(part->m[row] - m);
+        total->m[row] = m;
+        total->l[row] = total->l[row] * a + part->l[row] * b;
+        float *sum = total->acc + (size_t)row * (size_t)v_dim;
+        const float *added = part->acc + (size_t)row * (size_t)v_dim;
+        for (int d = 0; d < v_dim; d++) sum[d] = sum[d] * a + added[d] * b;
+    }
+}
+
+static void attend_finish_ref(float *out, const attend_state *total, int n_rows, int v_dim) {
+    for (int row = 0; row < n_rows; row++) {
+        float inverse = total->l[row] > 0 ? 1.0f / total->l[row] : 0.0f;
+        for (int d = 0; d < v_dim; d++) {
+            size_t i = (size_t)row * (size_t)v_dim + (size_t)d;
+            out[i] = total->acc[i] * inverse;
+        }
+    }
+}
+
+/* Tokens are innermost, so that keys are written to adjacent slots. */
+static void store_f32_ref(const store_job *job) {
+    float *keys = (float *)(void *)job->keys, *values = (float *)(void *)job->values;
+    for (int d = 0; d < job->k_dim; d++) {
+        float *row = keys + (size_t)d * (size_t)job->page_tokens + job->slot;
+        for (int t = 0; t < job->n; t++) row[t] = job->k[t * job->k_stride + d];
+    }
+    for (int t = 0; t < job->n; t++) {
+        float *row = values + (size_t)(job->slot + t) * (size_t)job->v_dim;
+        for (int d = 0; d < job->v_dim; d++) row[d] = job->v[t * job->v_stride + d];
+    }
+}
+
+static void store_bf16_ref(const store_job *job) {
+    bf16 *keys = (bf16 *)(void *)job->keys, *values = (bf16 *)(void *)job->values;
+    for (int d = 0; d < job->k_dim; d += 2) {
+        bf16 *row = keys + 2 * ((size_t)(d / 2) * (size_t)job->page_tokens + (size_t)job->slot);
+        for (int t = 0; t < job->n; t++) {
+            row[2 * t] = bf16_from_f32(job->k[t * job->k_stride + d]);
+            row[2 * t + 1] = bf16_from_f32(job->k[t * job->k_stride + d + 1]);
+        }
+    }
+    for (int t = 0; t < job->n; t++) {
+        int slot = job->slot + t;
+        bf16 *row = values + 2 * (size_t)(slot / 2) * (size_t)job->v_dim + slot % 2;
+        for (int d = 0; d < job->v_dim; d++) row[2 * d] = bf16_from_f32(job->v[t * job->v_stride + d]);
+    }
+}
+
+void attend_ref_fill(kernel_table *table) {
+    table->attend_f32 = attend_f32_ref;
+    table->attend_bf16 = attend_bf16_ref;
+    table->attend_merge = attend_merge_ref;
+    table->attend_finish = attend_finish_ref;
+    table->store_f32 = store_f32_ref;
+    table->store_bf16 = store_bf16_ref;
+}

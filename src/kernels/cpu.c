@@ -7,19 +7,25 @@
 
 static const char *const names[N_CPU_LEVELS] = {"scalar", "avx2", "avx512", "avx512_dot", "neon"};
 
-const char *cpu_level_name(cpu_level level) { return names[level]; }
+const char *cpu_level_name(cpu_level level) {
+    return names[level];
+}
 
-/* The compiler's run-time check looks at the registers that the operating system saves as well as at CPUID. */
+/* The compiler's run-time check looks at the registers that the operating system saves as well as at CPUID.
+ */
 int cpu_has(cpu_level level) {
     switch (level) {
     case CPU_SCALAR: return 1;
 #if defined(__x86_64__)
-    case CPU_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    case CPU_AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
     case CPU_AVX512:
         return cpu_has(CPU_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     case CPU_AVX512_DOT:
-        return cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+        return cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni") &&
+               __builtin_cpu_supports("avx512bf16");
 #elif defined(__aarch64__)
     case CPU_NEON: return 1;
 #endif
@@ -49,7 +55,8 @@ mn_status cpu_level_parse(cpu_level *out, const char *name) {
         }
     }
     if (status != MN_OK) {
-        status = status_fail(MN_E_ARG, "CPU level is '%s', allowed on this machine: auto%s", name, bytes_text(&allowed));
+        status = status_fail(MN_E_ARG, "CPU level is '%s', allowed on this machine: auto%s", name,
+                             bytes_text(&allowed));
     }
     bytes_clear(&allowed);
     return status;

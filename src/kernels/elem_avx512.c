@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/kernels.h"
 
-void elem_avx512_fill(kernel_table *table) { (void)table; }
+void elem_avx512_fill(kernel_table *table) {
+    (void)table;
+}

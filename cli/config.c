@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine.h"
+#include "output.h"
+
+enum { CHAT_LIMIT = 256 }; /* new tokens of an answer when nobody says how many */
+
+mn_status generation_file_read(json_doc **doc, const options *o) {
+    const char *path = option_text(o, OPT_GENERATION_CONFIG, NULL);
+    if (!path) return MN_OK;
+    MN_TRY(json_open(doc, path, JSON_PYTHON, 1 << 24));
+    if (json_root(*doc)->kind == JSON_OBJECT) return MN_OK;
+    json_close(doc);
+    MN_FAIL(MN_E_ARG, "%s is no JSON object of generation fields", path);
+}
+
+static mn_status set_value(mn_generation_config *config, const char *name, const json *value) {
+    bytes text = {0};
+    json_put(&text, value);
+    mn_status status = bytes_status(&text);
+    if (status == MN_OK) status = mn_generation_config_set(config, name, bytes_text(&text));
+    bytes_clear(&text);
+    return status;
+}
+
+static mn_status apply_file(mn_generation_config *config, const json_doc *file) {
+    const json *root = json_root(file);
+    bytes text = {0};
+    bytes_append_text(&text, "{");
+    for (size_t i = 0; i < root->n; i++) {
+        if (strcmp(root->members[i].key, "use_cache") == 0) continue; /* chooses the cache */
+        if (text.n > 1) bytes_append_text(&text, ",");
+        json_put_string(&text, root->members[i].key, root->members[i].key_n);
+        bytes_append_text(&text, ":");
+        json_put(&text, &root->members[i].value);
+    }
+    bytes_append_text(&text, "}");
+    mn_status status = bytes_status(&text);
+    if (status == MN_OK) status = mn_generation_config_load(config, text.data, text.n);
+    bytes_clear(&text);
+    return status_context(status, "%s", json_what(file));
+}
+
+/* --temp T: llama.cpp's one switch for greedy and sampling. */
+static mn_status apply_temp(mn_generation_config *config, const options *o) {
+    const char *text = option_text(o, OPT_TEMP, NULL);
+    if (!text) return MN_OK;
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= 0))
+        MN_FAIL(MN_E_ARG, "--temp: '%s' is no temperature; allowed: 0 (greedy) or above", text);
+    if (!generation_text(o, "do_sample"))
+        MN_TRY(mn_generation_config_set(config, "do_sample", value > 0 ? "true" : "false"));
+    return value > 0 ? mn_generation_config_set(config, "temperature", text) : MN_OK;
+}
+
+static mn_status apply_options(mn_generation_config *config, const options *o) {
+    const mn_generation_field *fields = mn_generation_fields();
+    for (size_t i = 0; i < o->n_generation; i++) {
+        const char *value = o->generation[i].text;
+        if (value) MN_TRY(mn_generation_config_set(config, fields[i].name, value));
+    }
+    MN_TRY(apply_temp(config, o));
+    if (option_on(o, OPT_GREEDY)) MN_TRY(mn_generation_config_set(config, "do_sample", "false"));
+    return MN_OK;
+}
+
+mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model,
+                           const json_doc *file, const json *row) {
+    MN_TRY(mn_generation_config_open(config, model));
+    mn_status status = file ? apply_file(*config, file) : MN_OK;
+    if (status == MN_OK) status = apply_options(*config, o);
+    for (size_t i = 0; row && status == MN_OK && i < row->n; i++) {
+        const char *key = row->members[i].key;
+        if (strcmp(key, "ids") == 0 || strcmp(key, "prompt") == 0 || strcmp(key, "messages") == 0) continue;
+        status = set_value(*config, key, &row->members[i].value);
+    }
+    if (status != MN_OK) mn_generation_config_close(config);
+    return status;
+}
+
+int64_t generation_integer(const mn_generation_config *config, const char *name, int64_t absent) {
+    char *text = mn_generation_config_get(config, name), *end = NULL;
+    int64_t value = absent;
+    if (text) {
+        long long number = strtoll(text, &end, 10);
+        if (end != text && *end == 0) value = number;
+    }
+    mn_free(text);
+    return value;
+}
+
+mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file) {
+    if (!file) return MN_OK;
+    const json *root = json_root(file), *name = json_get(root, "cache_implementation");
+    const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
+    bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE);
+    if (name && name->kind == JSON_STRING && !said) {
+        MN_TRY(status_context(cache_name_apply(cache, name->string), "%s", json_what(file)));
+    }
+    if (use && use->kind == JSON_BOOL && !use->boolean && !said) cache->implementation = "none";
+    if (details && details->kind == JSON_OBJECT && !option_is_set(o, OPT_CACHE_CONFIG)) {
+        bytes text = {0};
+        json_put(&text, details);
+        mn_status status = bytes_status(&text);
+        if (status == MN_OK)
+            status = status_context(cache_config_apply(cache, bytes_text(&text)), "%s", json_what(file));
+        bytes_clear(&text);
+        return status;
+    }
+    return MN_OK;
+}
+
+/* Whether a value differs from what a configuration without a model holds. */
+static bool is_models_own(const mn_generation_config *config, const char *name) {
+    mn_generation_config *plain = NULL;
+    if (mn_generation_config_open(&plain, NULL) != MN_OK) return false;
+    char *a = mn_generation_config_get(config, name), *b = mn_generation_config_get(plain, name);
+    bool differs = a && b && strcmp(a, b) != 0;
+    mn_free(a);
+    mn_free(b);
+    mn_generation_config_close(&plain);
+    return differs;
+}
+
+static option_origin origin_of_field(const options *o, const mn_generation_config *config,
+                                     const json_doc *file, const char *name) {
+    int field = generation_field(name);
+    if (strcmp(name, "do_sample") == 0 && option_on(o, OPT_GREEDY)) return o->set[OPT_GREEDY].origin;
+    if (field >= 0 && o->generation[field].text) return o->generation[field].origin;
+    bool by_temp = strcmp(name, "do_sample") == 0 || strcmp(name, "temperature") == 0;
+    if (by_temp && option_is_set(o, OPT_TEMP)) return o->set[OPT_TEMP].origin;
+    if (file && json_get(json_root(file), name)) return ORIGIN_GENERATION_FILE;
+    return is_models_own(config, name) ? ORIGIN_MODEL : ORIGIN_DEFAULT;
+}
+
+mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file,
+                           const json *row, bool is_chat, int64_t room) {
+    if (generation_integer(config, "max_new_tokens", -1) >= 0) return MN_OK;
+    bool length_is_said =
+        generation_integer(config, "max_length", -1) >= 0 &&
+        (json_get(row, "max_length") || origin_of_field(o, config, file, "max_length") != ORIGIN_DEFAULT);
+    if (length_is_said) return MN_OK;
+    int64_t limit = is_chat && CHAT_LIMIT < room ? CHAT_LIMIT : room;
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)(limit > 1 ? limit : 1));
+    return mn_generation_config_set(config, "max_new_tokens", text);
+}
+
+/* ---- --print-config
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* value: JSON text. */
+static void print_value(bytes *b, bool as_json, const char *name, const char *value, option_origin origin,
+                        const char *place) {
+    if (as_json) {
+        bytes_append_text(b, b->n > 1 ? "," : "");
+        json_put_string(b, name, strlen(name));
+        bytes_printf(b, ":{\"value\":%s,\"origin\":\"%s\"}", value, option_origin_names[origin]);
+    } else {
+        bytes_printf(b, "%-24s %-28s %s%s%s\n", name, value, option_origin_names[origin], *place ? " " : "",
+                     place);
+    }
+}
+
+static void print_row(bytes *b, const options *o, const option *row, const setting *s, bool as_json) {
+    bytes value = {0};
+    char place[96] = "";
+    if (!s->text) {
+        bytes_append_text(&value, row->kind == OPTION_SWITCH ? "false" : "null");
+    } else if (row->kind == OPTION_SWITCH) {
+        bytes_append_text(&value, s->number ? "true" : "false");
+    } else if (row->kind == OPTION_INTEGER || row->kind == OPTION_SIZE) {
+        bytes_printf(&value, "%lld", (long long)s->number);
+    } else {
+        json_put_string(&value, s->text, strlen(s->text));
+    }
+    if (!s->text && row->standard && !as_json) snprintf(place, sizeof place, "[%s]", row->standard);
+    print_value(b, as_json, row->name, bytes_text(&value), s->text ? s->origin : ORIGIN_DEFAULT, place);
+    bytes_clear(&value);
+    (void)o;
+}
+
+void config_print(const options *o, const mn_generation_config *config, const json_doc *file) {
+    bool as_json = option_on(o, OPT_JSON);
+    bytes b = {0};
+    if (as_json) bytes_append_text(&b, "{");
+    for (int i = 0; i < N_OPTIONS; i++) {
+        bool about_printing = i == OPT_HELP || i == OPT_HELP_ALL || i == OPT_PRINT_CONFIG;
+        if (!(option_table[i].verbs & o->verb->bit) || !option_table[i].help || about_printing) continue;
+        print_row(&b, o, &option_table[i], &o->set[i], as_json);
+    }
+    const mn_generation_field *fields = mn_generation_fields();
+    for (int i = 0; config && fields[i].name; i++) {
+        bool has_row = false;
+        for (int k = 0; k < N_OPTIONS; k++)
+            has_row = has_row || strcmp(option_table[k].name, fields[i].name) == 0;
+        char *value = has_row ? NULL : mn_generation_config_get(config, fields[i].name);
+        if (value)
+            print_value(&b, as_json, fields[i].name, value, origin_of_field(o, config, file, fields[i].name),
+                        "");
+        mn_free(value);
+    }
+    if (as_json) bytes_append_text(&b, "}\n");
+    put_bytes(&b);
+}

@@ -1,0 +1,32 @@
+/* The generation configuration of a run: the model's, the file of --generation-config, the options, a batch
+ * row's own fields; and the listing of --print-config. SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_CLI_CONFIG_H
+#define MNEME_CLI_CONFIG_H
+
+#include "options.h"
+
+/* Reads the file of --generation-config; *doc stays NULL without one. MN_E_ARG for one that is no JSON
+ * object. */
+mn_status generation_file_read(json_doc **doc, const options *o);
+
+/* A configuration with everything applied, the strongest last: the model's own, `file` (may be NULL), the
+ * options, the members of `row` (a batch line, may be NULL) that are generation fields. */
+mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model,
+                           const json_doc *file, const json *row);
+
+/* A field as a number; `absent` when it is null or unknown. */
+int64_t generation_integer(const mn_generation_config *config, const char *name, int64_t absent);
+
+/* What --generation-config says about the cache, where the options say nothing. Texts point into `file`. */
+mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file);
+
+/* Sets max_new_tokens where neither it nor max_length is said: `chat_limit` for an answer, else up to `room`.
+ */
+mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file,
+                           const json *row, bool is_chat, int64_t room);
+
+/* Prints every option of the verb (and generation fields, when there is a configuration) with its value and
+ * origin. */
+void config_print(const options *o, const mn_generation_config *config, const json_doc *file);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "input.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/utf8.h"
+
+enum { INPUT_LIMIT = 1 << 30 };
+
+static const struct {
+    option_id id;
+    input_kind kind;
+    bool is_file;
+} sources[] = {
+    {OPT_PROMPT, INPUT_TEXT, false}, {OPT_FILE, INPUT_TEXT, true},         {OPT_IDS, INPUT_IDS, false},
+    {OPT_IDS_FILE, INPUT_IDS, true}, {OPT_MESSAGES, INPUT_MESSAGES, true}, {OPT_BATCH, INPUT_BATCH, true},
+};
+
+enum { N_SOURCES = sizeof sources / sizeof *sources };
+
+bool input_is_said(const options *o) {
+    for (int i = 0; i < N_SOURCES; i++) {
+        if (option_is_set(o, sources[i].id)) return true;
+    }
+    return false;
+}
+
+static mn_status two_sources(const char *a, const char *b) {
+    MN_FAIL(MN_E_ARG, "%s and %s both say what the text is; give one of them", a, b);
+}
+
+/* The strongest source said; two flags contradict, a flag beats the environment. */
+static mn_status choose(const options *o, const char *text, int *chosen) {
+    char a[64], b[64];
+    option_origin best = text ? ORIGIN_FLAG : ORIGIN_DEFAULT;
+    *chosen = -1;
+    for (int i = 0; i < N_SOURCES; i++) {
+        const setting *s = &o->set[sources[i].id];
+        if (!s->text || s->origin < best) continue;
+        snprintf(a, sizeof a, "--%s", option_table[sources[i].id].name);
+        if (s->origin == best && s->origin == ORIGIN_FLAG) {
+            snprintf(b, sizeof b, "%s%s", *chosen < 0 ? "the TEXT argument" : "--",
+                     *chosen < 0 ? "" : option_table[sources[*chosen].id].name);
+            return two_sources(flag_spelling(b, sizeof b, b), flag_spelling(a, sizeof a, a));
+        }
+        best = s->origin;
+        *chosen = i;
+    }
+    return MN_OK;
+}
+
+static mn_status refuse_empty(const input *in) {
+    if (in->data.n > 0) return MN_OK;
+    MN_FAIL(MN_E_ARG, "%s is empty; give a text, or token ids with --ids", in->what);
+}
+
+mn_status input_read(input *in, const options *o, const char *text) {
+    int chosen = -1;
+    MN_TRY(choose(o, text, &chosen));
+    if (chosen < 0 && !text) {
+        if (isatty(STDIN_FILENO))
+            MN_FAIL(MN_E_ARG, "there is no text; give one, or -p TEXT, -f FILE, --ids 1,2,3, or a pipe");
+        in->what = "the standard input";
+        MN_TRY(file_read(&in->data, "-", INPUT_LIMIT));
+        return refuse_empty(in);
+    }
+    in->kind = chosen >= 0 ? sources[chosen].kind : INPUT_TEXT;
+    if (chosen >= 0) text = option_text(o, sources[chosen].id, "");
+    if (chosen >= 0 && sources[chosen].is_file) {
+        in->what = text;
+        MN_TRY(file_read(&in->data, text, INPUT_LIMIT));
+    } else {
+        in->what = in->kind == INPUT_IDS ? "--ids" : "the text";
+        bytes_append_text(&in->data, text);
+    }
+    MN_TRY(bytes_status(&in->data));
+    return refuse_empty(in);
+}
+
+void input_clear(input *in) {
+    bytes_clear(&in->data);
+    *in = (input){0};
+}
+
+/* ---- prompts
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+void prompt_clear(prompt *p) {
+    mem_free(p->ids);
+    *p = (prompt){0};
+}
+
+mn_status prompt_from_ids(prompt *p, const char *text, size_t n, const char *what) {
+    static const char between[] = ", \t\r\n";
+    size_t capacity = 0;
+    for (size_t i = 0; i < n;) {
+        if (text[i] && strchr(between, text[i])) {
+            i++;
+            continue;
+        }
+        size_t start = i;
+        int64_t value = 0;
+        for (; i < n && text[i] >= '0' && text[i] <= '9' && value <= INT32_MAX; i++)
+            value = value * 10 + (text[i] - '0');
+        bool ends = i == n || (text[i] && strchr(between, text[i]));
+        if (i == start || !ends || value > INT32_MAX) {
+            MN_FAIL(
+                MN_E_ARG,
+                "%s: token id number %zu begins '%.*s'; allowed: whole numbers from 0, commas or spaces between",
+                what, p->n + 1, (int)(n - start < 12 ? n - start : 12), text + start);
+        }
+        MN_TRY(mem_grow(&p->ids, &capacity, p->n + 1, sizeof *p->ids));
+        p->ids[p->n++] = (int32_t)value;
+    }
+    if (p->n == 0) MN_FAIL(MN_E_ARG, "%s holds no token ids", what);
+    return MN_OK;
+}
+
+static mn_status tokenize(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, int flags) {
+    int32_t *ids = NULL;
+    if (!tokenizer) MN_FAIL(MN_E_UNSUPPORTED, "this model has no tokenizer; give token ids with --ids");
+    MN_TRY(mn_tokenize(tokenizer, text, n, flags, &ids, &p->n));
+    p->ids = mem_alloc(p->n + 1, sizeof *p->ids);
+    if (p->ids && p->n) memcpy(p->ids, ids, p->n * sizeof *ids);
+    mn_free(ids);
+    if (!p->ids) return mem_no_memory();
+    if (p->n == 0) MN_FAIL(MN_E_ARG, "the text gives no tokens; give another, or token ids with --ids");
+    return MN_OK;
+}
+
+mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n,
+                           bool no_special) {
+    return tokenize(p, tokenizer, text, n, no_special ? 0 : MN_ADD_SPECIAL);
+}
+
+mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const char *messages, size_t n) {
+    char *text = NULL;
+    size_t n_text = 0;
+    if (!tokenizer) MN_FAIL(MN_E_UNSUPPORTED, "this model has no tokenizer; give token ids with --ids");
+    MN_TRY(mn_chat_render(tokenizer, messages, n, true, &text, &n_text));
+    mn_status status = tokenize(p, tokenizer, text, n_text, 0);
+    p->is_chat = true;
+    mn_free(text);
+    return status;
+}
+
+mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n) {
+    size_t valid = utf8_valid_prefix(text, n); /* the JSON below would replace what is not */
+    if (valid < n)
+        MN_FAIL(MN_E_ARG, "the text is not UTF-8 at byte %zu (0x%02X)", valid,
+                (unsigned)(unsigned char)text[valid]);
+    bytes messages = {0};
+    bytes_append_text(&messages, "[{\"role\":\"user\",\"content\":");
+    json_put_string(&messages, text, n);
+    bytes_append_text(&messages, "}]");
+    mn_status status = bytes_status(&messages);
+    if (status == MN_OK) status = prompt_from_messages(p, tokenizer, messages.data, messages.n);
+    bytes_clear(&messages);
+    return status;
+}
+
+mn_status prompt_from_input(prompt *p, const options *o, const input *in, const mn_tokenizer *tokenizer,
+                            bool use_template) {
+    const char *data = in->data.data;
+    switch (in->kind) {
+    case INPUT_IDS: return prompt_from_ids(p, data, in->data.n, in->what);
+    case INPUT_MESSAGES: return prompt_from_messages(p, tokenizer, data, in->data.n);
+    case INPUT_TEXT:
+    case INPUT_BATCH: break;
+    }
+    if (use_template && tokenizer && mn_has_chat_template(tokenizer))
+        return prompt_from_chat(p, tokenizer, data, in->data.n);
+    return prompt_from_text(p, tokenizer, data, in->data.n, option_on(o, OPT_NO_SPECIAL_TOKENS));
+}

@@ -1,0 +1,49 @@
+/* Where the text comes from: an argument, a flag, a file, stdin; as text, as messages or as token ids.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_CLI_INPUT_H
+#define MNEME_CLI_INPUT_H
+
+#include "options.h"
+
+typedef enum input_kind { INPUT_TEXT, INPUT_IDS, INPUT_MESSAGES, INPUT_BATCH } input_kind;
+
+typedef struct input {
+    input_kind kind;
+    bytes data;       /* the text, the ids as text, the messages or the lines, byte for byte */
+    const char *what; /* names the source in messages: "--ids", a file's name */
+} input;
+
+/* Finds the one source that is said (`text`: a positional argument or NULL) and reads it; without any, stdin
+ * unless that is a terminal. MN_E_ARG for two sources, none, or an empty one; MN_E_IO, MN_E_NOT_FOUND for
+ * files. */
+mn_status input_read(input *in, const options *o, const char *text);
+void input_clear(input *in);
+
+/* Whether a source of text is said other than a positional argument or stdin. */
+bool input_is_said(const options *o);
+
+typedef struct prompt {
+    int32_t *ids; /* owned */
+    size_t n;
+    bool is_chat; /* went through a chat template */
+} prompt;
+
+void prompt_clear(prompt *p);
+
+/* "1,2 3" to ids; `what` names the source. */
+mn_status prompt_from_ids(prompt *p, const char *text, size_t n, const char *what);
+
+/* Text to ids with the special tokens that the tokenizer adds, unless no_special. */
+mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n,
+                           bool no_special);
+
+/* Text as a user's message, or a JSON array of messages, through the chat template. */
+mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n);
+mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const char *messages, size_t n);
+
+/* An input that is no batch, as the options say. use_template: text goes through the chat template when there
+ * is one. */
+mn_status prompt_from_input(prompt *p, const options *o, const input *in, const mn_tokenizer *tokenizer,
+                            bool use_template);
+
+#endif

@@ -1,0 +1,128 @@
+/* The command: which verb, which options.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "interrupt.h"
+#include "output.h"
+#include "verbs.h"
+
+static const verb verbs[] = {
+    {"run", VERB_RUN, 2, "answer a question, continue a text, run a batch", "run [MODEL] [TEXT]",
+     "  mneme run \"What is the capital of France?\"\n"
+     "  mneme run embedded \"Once upon a time\" --max-new-tokens 60\n"
+     "  mneme run ./SmolLM2 --raw -p \"The sea\" --do-sample --temperature 0.8 --seed 7\n"
+     "  mneme run --batch prompts.jsonl --greedy > answers.jsonl\n",
+     run_verb},
+    {"score", VERB_SCORE, 1, "how likely a model finds a text",
+     "score [MODEL] (-p TEXT | -f FILE | --ids 1,2,3)",
+     "  mneme score -f book.txt --json\n"
+     "  mneme score ./model --ids 1,403,407 --compute-type f32 --out logits.safetensors\n",
+     score_verb},
+    {"tokenize", VERB_TOKENIZE, 1, "text to token ids and back",
+     "tokenize [MODEL] (-p TEXT | -f FILE | --ids 1,2,3 --decode)",
+     "  mneme tokenize -p \"Hello there\" --json\n"
+     "  mneme tokenize --decode --ids 1,403,407\n"
+     "  mneme tokenize --messages talk.json --add-generation-prompt --render\n",
+     tokenize_verb},
+    {"inspect", VERB_INSPECT, 1, "what a model is and how much memory it needs", "inspect [MODEL]",
+     "  mneme inspect\n"
+     "  mneme inspect ./model.gguf --context 8192 --json\n"
+     "  mneme inspect --kernels\n",
+     inspect_verb},
+    {"bench", VERB_BENCH, 1, "measure prefill and decoding", "bench [MODEL]",
+     "  mneme bench -p 512 -n 128\n"
+     "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n",
+     bench_verb},
+    {"doctor", VERB_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",
+     "  mneme doctor\n"
+     "  mneme doctor ./model --json\n",
+     doctor_verb},
+};
+
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
+
+static void print_help(void) {
+    puts("Examples:\n"
+         "  mneme run \"What is the capital of France?\"\n"
+         "  mneme run embedded \"Once upon a time\"\n"
+         "  mneme inspect\n\n"
+         "Usage: mneme VERB [MODEL] [options]");
+    for (int i = 0; i < N_VERBS; i++) printf("  %-10s %s\n", verbs[i].name, verbs[i].summary);
+    puts(
+        "  --version  version and compiler\n"
+        "`mneme VERB --help` explains a verb. MODEL is a Hugging Face folder, a .gguf file, org/name in the local Hugging Face\n"
+        "cache, or 'embedded'; without one, the model that scripts/get-model installed last, else the embedded one.");
+}
+
+static void print_version(void) {
+    printf("mneme %s (%s %s)\n", mn_version(),
+#if defined(__clang__)
+           "clang", __clang_version__
+#else
+           "gcc", __VERSION__
+#endif
+    );
+}
+
+/* --json anywhere, also on a command line that cannot be read to its end. */
+static bool wants_json(int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--json") == 0) return true;
+    }
+    return false;
+}
+
+static int unknown_verb(const char *name, bool as_json) {
+    const char *names[N_VERBS + 1];
+    for (int i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
+    names[N_VERBS] = NULL;
+    const char *near = nearest_name(name, names);
+    if (near) {
+        status_fail(MN_E_ARG, "unknown verb '%.60s'; did you mean %s?", name, near);
+    } else {
+        status_fail(MN_E_ARG, "unknown verb '%.60s'; `mneme --help` lists those there are", name);
+    }
+    return report_json(as_json, EXIT_USAGE, NULL);
+}
+
+static int run_named(const verb *v, int argc, char **argv, bool as_json) {
+    options o = {.verb = v};
+    const char *param = NULL;
+    mn_status status = options_read(&o, argc - 2, argv + 2, &param);
+    int code = EXIT_DONE;
+    if (status != MN_OK) {
+        code = report_json(as_json, exit_of(status), param);
+    } else if (option_on(&o, OPT_HELP) || option_on(&o, OPT_HELP_ALL)) {
+        help_print(v, option_on(&o, OPT_HELP_ALL));
+    } else {
+        code = v->run(&o);
+    }
+    options_clear(&o);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    interrupt_install();
+    bool as_json = wants_json(argc, argv);
+    const char *name = argc > 1 ? argv[1] : NULL;
+    if (!name) {
+        status_fail(
+            MN_E_ARG,
+            "say what to do: run, score, tokenize, inspect, bench or doctor; `mneme --help` explains");
+        return finish(report_json(as_json, EXIT_USAGE, NULL));
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help();
+        return finish(EXIT_DONE);
+    }
+    if (strcmp(name, "--version") == 0) {
+        print_version();
+        return finish(EXIT_DONE);
+    }
+    for (int i = 0; i < N_VERBS; i++) {
+        if (strcmp(name, verbs[i].name) == 0) return finish(run_named(&verbs[i], argc, argv, as_json));
+    }
+    return finish(unknown_verb(name, as_json));
+}

@@ -1,0 +1,615 @@
+/* The table of options, and reading it from flags, environment and configuration file.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+#define CACHED  (VERB_RUN | VERB_SCORE | VERB_BENCH)
+#define TEXTUAL (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
+
+/* clang-format off */
+const option option_table[N_OPTIONS] = {
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL, 0, 0},
+
+    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL, TEXTUAL, 0, 0},
+    [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL, TEXTUAL, 0, 0},
+    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids as they are", TEXTUAL, TEXTUAL, 0, 0},
+    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL, TEXTUAL, 0, 0},
+    [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
+    [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
+    [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_RUN, VERB_RUN, 0, 0},
+    [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},
+
+    [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_RUN, VERB_RUN, 0, 0},
+    [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_RUN, VERB_RUN, 0, 0},
+    [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_RUN, 0, 0, 0},
+    [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_RUN, 0, 0, 1000},
+    [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
+    [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
+
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "none, dynamic or static", CACHED, CACHED, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "max_cache_len, page_tokens, prefill_chunk", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED, CACHED, 0, 0},
+    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
+    [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_RUN | VERB_SCORE, 0, 0, 0},
+    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
+    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
+    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_TEXT, "offload|quantize|evict|fail", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
+
+    [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "feed the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
+    [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE, VERB_SCORE, 0, 0},
+
+    [OPT_DECODE] = {"decode", NULL, OPTION_SWITCH, NULL, NULL, "ids to text", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
+    [OPT_RENDER] = {"render", NULL, OPTION_SWITCH, NULL, NULL, "print the rendered messages, not their ids", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
+    [OPT_ADD_GENERATION_PROMPT] = {"add_generation_prompt", NULL, OPTION_SWITCH, NULL, NULL, "end the rendered messages with the answer's head", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
+    [OPT_SKIP_SPECIAL_TOKENS] = {"skip_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "with --decode: leave special tokens out", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
+
+    [OPT_KERNELS] = {"kernels", NULL, OPTION_SWITCH, NULL, NULL, "which kernel serves what on this CPU", VERB_INSPECT, VERB_INSPECT, 0, 0},
+    [OPT_CONTEXT] = {"context", "-c --ctx-size", OPTION_INTEGER, "N", "the model's", "tokens to plan memory for", VERB_INSPECT, VERB_INSPECT, 1, INT64_C(1) << 40},
+
+    [OPT_N_PROMPT] = {"n_prompt", "-p", OPTION_TEXT, "N,...", "512", "prompt sizes", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_N_GEN] = {"n_gen", "-n", OPTION_TEXT, "N,...", "128", "tokens generated", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_N_DEPTH] = {"n_depth", "-d", OPTION_TEXT, "N,...", "0", "tokens in the cache before", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_PG] = {"pg", "-pg", OPTION_TEXT, "P,N", NULL, "a prompt of P and then N tokens, timed together", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_REPETITIONS] = {"repetitions", "-r", OPTION_INTEGER, "N", "5", "measurements of each test", VERB_BENCH, VERB_BENCH, 1, 10000},
+    [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
+
+    [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
+    [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", VERB_COMPUTES & ~(unsigned)VERB_BENCH, VERB_RUN | VERB_SCORE, 1, 1024},
+    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "the machine's", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_RUN | VERB_INSPECT, 1, 0},
+    [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
+    [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},
+    [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, VERB_RUN, 0, 0},
+    [OPT_HELP] = {"help", "-h", OPTION_SWITCH, NULL, NULL, "this page", VERB_ALL, 0, 0, 0},
+    [OPT_HELP_ALL] = {"help_all", NULL, OPTION_SWITCH, NULL, NULL, "every option", VERB_ALL, VERB_ALL, 0, 0},
+};
+
+/* Spellings of generation fields besides their own and the alias that the library gives. */
+static const struct { const char *flag, *field; } generation_aliases[] = {
+    {"-n", "max_new_tokens"}, {"--predict", "max_new_tokens"}, {"--n-predict", "max_new_tokens"},
+    {"-s", "seed"}, {"--stop", "stop_strings"}, {"--repeat-penalty", "repetition_penalty"},
+};
+/* clang-format on */
+
+const char *const option_origin_names[] = {
+    [ORIGIN_DEFAULT] = "default",
+    [ORIGIN_MODEL] = "model",
+    [ORIGIN_GENERATION_FILE] = "generation-config file",
+    [ORIGIN_CONFIG_FILE] = "config file",
+    [ORIGIN_ENVIRONMENT] = "environment",
+    [ORIGIN_FLAG] = "flag",
+};
+
+/* ---- small readers
+ * -------------------------------------------------------------------------------------------------- */
+
+mn_status size_parse(const char *text, int64_t *out) {
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {
+        {"", 1},         {"b", 1},       {"k", 1024},     {"kb", 1024},    {"kib", 1024},
+        {"m", 0x1p20},   {"mb", 0x1p20}, {"mib", 0x1p20}, {"g", 0x1p30},   {"gb", 0x1p30},
+        {"gib", 0x1p30}, {"t", 0x1p40},  {"tb", 0x1p40},  {"tib", 0x1p40},
+    };
+    char *end = NULL;
+    double value = strtod(text, &end);
+    bool number = end != text && (isdigit((unsigned char)*text) || *text == '.') && isfinite(value);
+    for (size_t i = 0; number && i < sizeof units / sizeof *units; i++) {
+        if (strcasecmp(end, units[i].unit) != 0) continue;
+        double total = value * units[i].factor;
+        if (total < 1 || total > 0x1p62) break;
+        *out = (int64_t)total;
+        return MN_OK;
+    }
+    MN_FAIL(MN_E_ARG,
+            "'%s' is no size; allowed: a number of bytes above 0, or with a unit as in 512M or 1.5GiB", text);
+}
+
+static mn_status integer_parse(const char *text, int64_t *out) {
+    char *end = NULL;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || isspace((unsigned char)*text))
+        MN_FAIL(MN_E_ARG, "'%s' is no whole number", text);
+    *out = value; /* out of range saturates, and every range here is narrower */
+    return MN_OK;
+}
+
+static bool switch_parse(const char *text, int64_t *out) {
+    static const char *const words[2][4] = {{"0", "false", "no", "off"}, {"1", "true", "yes", "on"}};
+    for (int value = 0; value < 2; value++) {
+        for (int i = 0; i < 4; i++) {
+            if (strcasecmp(text, words[value][i]) == 0) {
+                *out = value;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool choice_allows(const char *choices, const char *text) {
+    size_t n = strlen(text);
+    for (const char *at = choices; n && at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        if (strncmp(at, text, n) == 0 && (at[n] == 0 || at[n] == '|')) return true;
+    }
+    return false;
+}
+
+const char *flag_spelling(char *out, size_t n, const char *name) {
+    size_t i = 0;
+    for (; name[i] && i + 1 < n; i++) out[i] = name[i] == '_' ? '-' : name[i];
+    out[i] = 0;
+    return out;
+}
+
+/* Equal but for '-' and '_'; the first n bytes of `text` count. */
+static bool same_spelling(const char *name, const char *text, size_t n) {
+    if (strlen(name) != n) return false;
+    for (size_t i = 0; i < n; i++) {
+        char a = name[i] == '_' ? '-' : name[i], b = text[i] == '_' ? '-' : text[i];
+        if (a != b) return false;
+    }
+    return true;
+}
+
+static size_t edit_distance(const char *a, const char *b) {
+    enum { LIMIT = 64 };
+    size_t row[LIMIT + 1], n = strlen(a), m = strlen(b);
+    if (n > LIMIT || m > LIMIT) return LIMIT;
+    for (size_t j = 0; j <= m; j++) row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = corner + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            corner = row[j];
+            row[j] = best;
+        }
+    }
+    return row[m];
+}
+
+const char *nearest_name(const char *text, const char *const *names) {
+    const char *nearest = NULL;
+    size_t best = strlen(text) / 2 + 1;
+    for (; *names; names++) {
+        size_t distance = edit_distance(text, *names);
+        if (strlen(text) >= 3 && strncmp(text, *names, strlen(text)) == 0 && distance > 1)
+            distance = 1; /* a cut name */
+        if (distance < best) {
+            best = distance;
+            nearest = *names;
+        }
+    }
+    return nearest;
+}
+
+/* ---- which row a flag means
+ * ----------------------------------------------------------------------------------------- */
+
+int generation_field(const char *name) {
+    const mn_generation_field *fields = mn_generation_fields();
+    for (int i = 0; fields[i].name; i++) {
+        if (same_spelling(fields[i].name, name, strlen(name))) return i;
+    }
+    return -1;
+}
+
+/* Fields that rows of the table above speak for. */
+static bool field_has_row(const char *name) {
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (strcmp(option_table[i].name, name) == 0) return true;
+    }
+    return false;
+}
+
+static bool alias_matches(const char *aliases, const char *flag, size_t n) {
+    for (const char *at = aliases; at && *at;) {
+        size_t length = strcspn(at, " ");
+        if (length == n && strncmp(at, flag, n) == 0) return true;
+        at += length + (at[length] == ' ');
+    }
+    return false;
+}
+
+static int find_row(unsigned taker, const char *flag, size_t n) {
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const option *row = &option_table[i];
+        if (!(row->verbs & taker)) continue;
+        if (n > 2 && strncmp(flag, "--", 2) == 0 && same_spelling(row->name, flag + 2, n - 2)) return i;
+        if (alias_matches(row->aliases, flag, n)) return i;
+    }
+    return -1;
+}
+
+static int find_field(unsigned taker, const char *flag, size_t n) {
+    const mn_generation_field *fields = mn_generation_fields();
+    if (!(taker & VERB_RUN)) return -1;
+    for (size_t i = 0; i < sizeof generation_aliases / sizeof *generation_aliases; i++) {
+        if (strlen(generation_aliases[i].flag) == n && strncmp(generation_aliases[i].flag, flag, n) == 0) {
+            return generation_field(generation_aliases[i].field);
+        }
+    }
+    if (n <= 2 || strncmp(flag, "--", 2) != 0) return -1;
+    for (int i = 0; fields[i].name; i++) {
+        if (same_spelling(fields[i].name, flag + 2, n - 2)) return i;
+        if (fields[i].alias && same_spelling(fields[i].alias, flag + 2, n - 2)) return i;
+    }
+    return -1;
+}
+
+static mn_status unknown_flag(const verb *v, const char *flag) {
+    enum { MOST = 256 };
+    char spelled[MOST][64];
+    const char *names[MOST + 1];
+    size_t n = 0;
+    const mn_generation_field *fields = mn_generation_fields();
+    for (int i = 0; i < N_OPTIONS && n < MOST; i++) {
+        if (option_table[i].verbs & v->bit && option_table[i].help)
+            flag_spelling(spelled[n++], 64, option_table[i].name);
+    }
+    for (int i = 0; v->bit & VERB_RUN && fields[i].name && n < MOST; i++)
+        flag_spelling(spelled[n++], 64, fields[i].name);
+    for (size_t i = 0; i < n; i++) names[i] = spelled[i];
+    names[n] = NULL;
+    char bare[64] = "";
+    size_t dashes = strspn(flag, "-"), length = strcspn(flag + dashes, "=");
+    if (length < sizeof bare) memcpy(bare, flag + dashes, length);
+    flag_spelling(bare, sizeof bare, bare);
+    const char *near = nearest_name(bare, names);
+    int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
+    if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
+    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag,
+            v->name);
+}
+
+/* ---- setting values
+ * --------------------------------------------------------------------------------------------------- */
+
+static mn_status store(setting *s, const char *text, int64_t number, option_origin origin) {
+    char *copy = mem_copy_text(text, strlen(text));
+    if (!copy) return mem_no_memory();
+    mem_free(s->text);
+    *s = (setting){copy, number, origin};
+    return MN_OK;
+}
+
+static mn_status set_row(options *o, int id, const char *text, option_origin origin) {
+    const option *row = &option_table[id];
+    int64_t number = 0;
+    switch (row->kind) {
+    case OPTION_SWITCH:
+        if (!switch_parse(text, &number)) MN_FAIL(MN_E_ARG, "'%s' is neither true nor false", text);
+        break;
+    case OPTION_INTEGER:
+        MN_TRY(integer_parse(text, &number));
+        if (number < row->lo || number > row->hi) {
+            MN_FAIL(MN_E_ARG, "%s is out of range; allowed: %lld to %lld", text, (long long)row->lo,
+                    (long long)row->hi);
+        }
+        break;
+    case OPTION_SIZE: MN_TRY(size_parse(text, &number)); break;
+    case OPTION_CHOICE:
+        if (!choice_allows(row->argument, text))
+            MN_FAIL(MN_E_ARG, "'%s' is not one of %s", text, row->argument);
+        break;
+    case OPTION_TEXT: break;
+    }
+    return store(&o->set[id], text, number, origin);
+}
+
+char *generation_value(const mn_generation_field *field, const char *text) {
+    bytes json_text = {0};
+    bool is_list = text[0] == '[' || text[0] == '{';
+    if (is_list || strcmp(field->kind, "integer") == 0 || strcmp(field->kind, "number") == 0 ||
+        strcmp(field->kind, "boolean") == 0 || strcmp(text, "null") == 0) {
+        bytes_append_text(&json_text, text);
+    } else if (strcmp(field->kind, "integers") == 0) {
+        bytes_printf(&json_text, "[%s]", text);
+    } else if (strcmp(field->kind, "strings") == 0) {
+        bytes_append_text(&json_text, "[");
+        json_put_string(&json_text, text, strlen(text));
+        bytes_append_text(&json_text, "]");
+    } else {
+        json_doc *doc = NULL; /* a kind with words and numbers: what reads as JSON is JSON */
+        if (json_parse(&doc, text, strlen(text), JSON_PYTHON, field->name) == MN_OK) {
+            bytes_append_text(&json_text, text);
+        } else {
+            json_put_string(&json_text, text, strlen(text));
+        }
+        json_close(&doc);
+    }
+    char *copy = json_text.failed ? NULL : mem_copy_text(json_text.data, json_text.n);
+    bytes_clear(&json_text);
+    return copy;
+}
+
+static mn_status set_field(options *o, int id, const char *text, option_origin origin) {
+    const mn_generation_field *field = &mn_generation_fields()[id];
+    setting *s = &o->generation[id];
+    char *value = generation_value(field, text);
+    if (!value) return mem_no_memory();
+    size_t n = strlen(value);
+    bool repeats =
+        s->text && s->origin == origin && origin == ORIGIN_FLAG && strcmp(field->kind, "strings") == 0;
+    if (repeats && n > 2 && value[0] == '[' && strlen(s->text) > 2) { /* --stop A --stop B: one list */
+        bytes both = {0};
+        bytes_append(&both, s->text, strlen(s->text) - 1);
+        bytes_append_text(&both, ",");
+        bytes_append(&both, value + 1, n - 1);
+        mem_free(value);
+        value = both.failed ? NULL : mem_copy_text(both.data, both.n);
+        bytes_clear(&both);
+        if (!value) return mem_no_memory();
+    }
+    mem_free(s->text);
+    *s = (setting){value, 0, origin};
+    return MN_OK;
+}
+
+/* ---- the three sources
+ * ------------------------------------------------------------------------------------------------ */
+
+/* What a flag means: a row, a generation field, or a field of Transformers that has one value here
+ * (num_beams). */
+typedef struct flag_target {
+    int row, field; /* -1: no */
+    bool is_fixed, is_switch, negated;
+    char fixed_name[64];
+} flag_target;
+
+/* Whether the library knows a field that is in no list of mn_generation_fields, because it cannot be changed
+ * yet; asked by setting it to its neutral value and to nonsense. */
+static bool find_fixed(flag_target *target, const char *flag, size_t n) {
+    mn_generation_config *scratch = NULL;
+    if (n <= 2 || n - 2 >= sizeof target->fixed_name || mn_generation_config_open(&scratch, NULL) != MN_OK)
+        return false;
+    char *name = target->fixed_name;
+    for (size_t i = 2; i < n; i++) name[i - 2] = flag[i] == '-' ? '_' : flag[i];
+    name[n - 2] = 0;
+    target->is_fixed = mn_generation_config_set(scratch, name, "null") == MN_OK &&
+                       mn_generation_config_set(scratch, name, "\"nonsense\"") != MN_OK;
+    target->is_switch = target->is_fixed && (mn_generation_config_set(scratch, name, "false") == MN_OK ||
+                                             mn_generation_config_set(scratch, name, "true") == MN_OK);
+    mn_generation_config_close(&scratch);
+    return target->is_fixed;
+}
+
+static bool find_target(flag_target *target, const verb *v, const char *flag, size_t n) {
+    *target = (flag_target){.row = find_row(v->bit, flag, n), .field = -1};
+    if (target->row >= 0) {
+        target->is_switch = option_table[target->row].kind == OPTION_SWITCH;
+        return true;
+    }
+    target->field = find_field(v->bit, flag, n);
+    if (target->field >= 0) {
+        target->is_switch = strcmp(mn_generation_fields()[target->field].kind, "boolean") == 0;
+        return true;
+    }
+    return v->bit & VERB_RUN && strncmp(flag, "--", 2) == 0 && find_fixed(target, flag, n);
+}
+
+/* Also --no-NAME for a switch. */
+static bool find_flag(flag_target *target, const verb *v, const char *flag, size_t n) {
+    char positive[64];
+    if (find_target(target, v, flag, n)) return true;
+    if (strncmp(flag, "--no-", 5) != 0 || n - 3 >= sizeof positive) return false;
+    snprintf(positive, sizeof positive, "--%.*s", (int)(n - 5), flag + 5);
+    bool found = find_target(target, v, positive, strlen(positive)) && target->is_switch;
+    target->negated = true;
+    return found;
+}
+
+/* A field that has one value here: that value is accepted, so that nothing need be kept. */
+static mn_status check_fixed(const char *name, const char *value) {
+    const mn_generation_field field = {.name = name, .kind = "any"};
+    mn_generation_config *scratch = NULL;
+    char *text = generation_value(&field, value);
+    if (!text) return mem_no_memory();
+    mn_status status = mn_generation_config_open(&scratch, NULL);
+    if (status == MN_OK) status = mn_generation_config_set(scratch, name, text);
+    mn_generation_config_close(&scratch);
+    mem_free(text);
+    return status;
+}
+
+/* One flag at argv[*i]; moves *i over its value. */
+static mn_status read_flag(options *o, int argc, char **argv, int *i) {
+    const char *flag = argv[*i], *equals = strncmp(flag, "--", 2) == 0 ? strchr(flag, '=') : NULL;
+    size_t n = equals ? (size_t)(equals - flag) : strlen(flag);
+    const char *value = equals ? equals + 1 : NULL;
+    flag_target target;
+    if (!find_flag(&target, o->verb, flag, n)) return unknown_flag(o->verb, flag);
+    if (target.negated && value) MN_FAIL(MN_E_ARG, "%.*s takes no value", (int)n, flag);
+    if (!value && target.is_switch) value = target.negated ? "false" : "true";
+    if (!value) {
+        if (*i + 1 >= argc) MN_FAIL(MN_E_ARG, "%.*s needs a value", (int)n, flag);
+        value = argv[++*i];
+    }
+    mn_status status = target.is_fixed   ? check_fixed(target.fixed_name, value)
+                       : target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG)
+                                         : set_field(o, target.field, value, ORIGIN_FLAG);
+    return status_context(status, "%.*s", (int)n, flag);
+}
+
+static mn_status read_flags(options *o, int argc, char **argv, const char **param) {
+    bool only_positional = false;
+    for (int i = 0; i < argc; i++) {
+        const char *arg = argv[i];
+        if (!only_positional && strcmp(arg, "--") == 0) {
+            only_positional = true;
+        } else if (only_positional || arg[0] != '-' || arg[1] == 0) {
+            if (o->n_positional == o->verb->max_positional) {
+                MN_FAIL(MN_E_ARG,
+                        "unexpected argument '%s'; usage: mneme %s (put a text of several words in quotes)",
+                        arg, o->verb->usage);
+            }
+            o->positional[o->n_positional++] = arg;
+        } else {
+            *param = arg;
+            MN_TRY(read_flag(o, argc, argv, &i));
+            *param = NULL;
+            if (option_on(o, OPT_HELP) || option_on(o, OPT_HELP_ALL)) return MN_OK;
+        }
+    }
+    return MN_OK;
+}
+
+static const char *variable_of(char *out, size_t n, const char *name) {
+    snprintf(out, n, "MNEME_");
+    size_t i = strlen(out);
+    for (const char *c = name; *c && i + 1 < n; c++) out[i++] = (char)toupper((unsigned char)*c);
+    out[i] = 0;
+    return out;
+}
+
+static mn_status read_environment(options *o, const char **param) {
+    static char variable[80]; /* named in an error after this returns */
+    const mn_generation_field *fields = mn_generation_fields();
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (!(option_table[i].verbs & o->verb->bit) || o->set[i].text || i == OPT_HELP || i == OPT_HELP_ALL)
+            continue;
+        const char *value = getenv(variable_of(variable, sizeof variable, option_table[i].name));
+        if (!value) continue;
+        *param = variable;
+        MN_TRY(status_context(set_row(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
+    }
+    for (int i = 0; o->verb->bit & VERB_RUN && fields[i].name; i++) {
+        const char *value = getenv(variable_of(variable, sizeof variable, fields[i].name));
+        if (!value || o->generation[i].text || field_has_row(fields[i].name)) continue;
+        *param = variable;
+        MN_TRY(status_context(set_field(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
+    }
+    *param = NULL;
+    return MN_OK;
+}
+
+static mn_status config_path(bytes *path) {
+    const char *named = getenv("MNEME_CONFIG"), *folder = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (named && *named) {
+        bytes_append_text(path, named);
+    } else if (folder && *folder) {
+        bytes_printf(path, "%s/mneme/config.json", folder);
+    } else if (home && *home) {
+        bytes_printf(path, "%s/.config/mneme/config.json", home);
+    }
+    bytes_text(path);
+    return bytes_status(path);
+}
+
+static mn_status read_config_member(options *o, const char *what, const json_member *member) {
+    if (strcmp(member->key, "aliases") == 0) return MN_OK;
+    bytes text = {0};
+    if (member->value.kind == JSON_STRING) {
+        bytes_append(&text, member->value.string, member->value.n);
+    } else {
+        json_put(&text, &member->value);
+    }
+    mn_status status = bytes_status(&text);
+    int field = generation_field(member->key);
+    bool known = field >= 0;
+    for (int i = 0; status == MN_OK && i < N_OPTIONS; i++) {
+        if (strcmp(option_table[i].name, member->key) != 0) continue;
+        known = true;
+        field = -1;
+        if (option_table[i].verbs & o->verb->bit && !o->set[i].text) {
+            status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE);
+        }
+    }
+    if (status == MN_OK && field >= 0 && o->verb->bit & VERB_RUN && !o->generation[field].text) {
+        status = set_field(o, field, bytes_text(&text), ORIGIN_CONFIG_FILE);
+    }
+    if (status == MN_OK && !known) {
+        status = status_fail(MN_E_ARG, "no such option; `mneme run --help-all` lists those there are");
+    }
+    bytes_clear(&text);
+    return status_context(status, "%s: '%s'", what, member->key);
+}
+
+static mn_status read_config(options *o, const char **param) {
+    bytes path = {0};
+    mn_status status = config_path(&path);
+    if (status == MN_OK && path.n && (file_exists(bytes_text(&path)) || getenv("MNEME_CONFIG"))) {
+        *param = "config";
+        status = json_open(&o->config, bytes_text(&path), JSON_PYTHON, 1 << 20);
+        const json *root = status == MN_OK ? json_root(o->config) : NULL;
+        if (root && root->kind != JSON_OBJECT) {
+            status =
+                status_fail(MN_E_ARG, "%s: is no JSON object of option names and values", bytes_text(&path));
+        }
+        for (size_t i = 0; status == MN_OK && i < root->n; i++) {
+            status = read_config_member(o, bytes_text(&path), &root->members[i]);
+        }
+        if (status == MN_OK) *param = NULL;
+    }
+    bytes_clear(&path);
+    return status == MN_E_FORMAT ? MN_E_ARG : status;
+}
+
+mn_status options_read(options *o, int argc, char **argv, const char **param) {
+    const mn_generation_field *fields = mn_generation_fields();
+    while (fields[o->n_generation].name) o->n_generation++;
+    o->generation = mem_alloc(o->n_generation + 1, sizeof *o->generation);
+    if (!o->generation) return mem_no_memory();
+    MN_TRY(read_flags(o, argc, argv, param));
+    if (option_on(o, OPT_HELP) || option_on(o, OPT_HELP_ALL)) return MN_OK;
+    MN_TRY(read_environment(o, param));
+    MN_TRY(read_config(o, param));
+    for (int i = OPT_SAVE_CACHE; i <= OPT_ON_OOM; i++) {
+        char flag[64];
+        if (!o->set[i].text) continue;
+        *param = option_table[i].name;
+        MN_FAIL(MN_E_ARG, "--%s is not there yet; caches live as long as the command",
+                flag_spelling(flag, sizeof flag, *param));
+    }
+    return MN_OK;
+}
+
+void options_clear(options *o) {
+    for (int i = 0; i < N_OPTIONS; i++) mem_free(o->set[i].text);
+    for (size_t i = 0; o->generation && i < o->n_generation; i++) mem_free(o->generation[i].text);
+    mem_free(o->generation);
+    json_close(&o->config);
+    *o = (options){0};
+}
+
+/* ---- asking
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+bool option_is_set(const options *o, option_id id) {
+    return o->set[id].text != NULL;
+}
+bool option_on(const options *o, option_id id) {
+    return o->set[id].number != 0;
+}
+
+const char *option_text(const options *o, option_id id, const char *standard) {
+    return o->set[id].text ? o->set[id].text : standard;
+}
+
+int64_t option_number(const options *o, option_id id, int64_t standard) {
+    return o->set[id].text ? o->set[id].number : standard;
+}
+
+const char *generation_text(const options *o, const char *name) {
+    int field = generation_field(name);
+    return field >= 0 ? o->generation[field].text : NULL;
+}
+
+const char *options_alias(const options *o, const char *name) {
+    const json *target = json_get(json_get(o->config ? json_root(o->config) : NULL, "aliases"), name);
+    return target && target->kind == JSON_STRING ? target->string : NULL;
+}

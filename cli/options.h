@@ -1,0 +1,173 @@
+/* Options: one table of everything that can be said to the command. A row is flag (--max-cache-len),
+ * environment variable (MNEME_MAX_CACHE_LEN) and field of the configuration file ("max_cache_len") at once,
+ * and prints its own help. The fields of GenerationConfig come from the library and follow the same rule.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_CLI_OPTIONS_H
+#define MNEME_CLI_OPTIONS_H
+
+#include "base/json.h"
+#include "mneme.h"
+
+/* The rows of the table in options.c. */
+typedef enum option_id {
+    OPT_MODEL,
+    OPT_PROMPT,
+    OPT_FILE,
+    OPT_IDS,
+    OPT_IDS_FILE,
+    OPT_MESSAGES,
+    OPT_BATCH,
+    OPT_RAW,
+    OPT_NO_SPECIAL_TOKENS,
+    OPT_GENERATION_CONFIG,
+    OPT_GREEDY,
+    OPT_TEMP,
+
+    OPT_LOGPROBS,
+    OPT_SCORES_OUT,
+    OPT_LOGITS_OUT,
+    OPT_CACHE,
+    OPT_CACHE_CONFIG,
+    OPT_CACHE_DTYPE,
+    OPT_MAX_CACHE_LEN,
+    OPT_NO_CACHE,
+    OPT_SAVE_CACHE,
+    OPT_LOAD_CACHE,
+    OPT_ON_OOM,
+    OPT_CHUNK,
+    OPT_OUT,
+    OPT_DECODE,
+    OPT_RENDER,
+    OPT_ADD_GENERATION_PROMPT,
+    OPT_SKIP_SPECIAL_TOKENS,
+    OPT_KERNELS,
+    OPT_CONTEXT,
+    OPT_N_PROMPT,
+    OPT_N_GEN,
+    OPT_N_DEPTH,
+    OPT_PG,
+    OPT_REPETITIONS,
+    OPT_BENCH_THREADS,
+    OPT_OUTPUT,
+    OPT_NO_WARMUP,
+    OPT_COMPUTE_TYPE,
+    OPT_CPU,
+    OPT_THREADS,
+    OPT_MEMORY_LIMIT,
+    OPT_JSON,
+    OPT_VERBOSE,
+    OPT_PRINT_CONFIG,
+    OPT_HELP,
+    OPT_HELP_ALL,
+    N_OPTIONS
+} option_id;
+
+/* Who takes a row. */
+enum {
+    VERB_RUN = 1,
+    VERB_SCORE = 2,
+    VERB_TOKENIZE = 4,
+    VERB_INSPECT = 8,
+    VERB_DOCTOR = 16,
+    VERB_BENCH = 32,
+    VERB_ALL = 63,
+    VERB_COMPUTES = VERB_RUN | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR,
+};
+
+/* Where a value came from, the weakest first. */
+typedef enum option_origin {
+    ORIGIN_DEFAULT,
+    ORIGIN_MODEL,
+    ORIGIN_GENERATION_FILE,
+    ORIGIN_CONFIG_FILE,
+    ORIGIN_ENVIRONMENT,
+    ORIGIN_FLAG
+} option_origin;
+
+extern const char *const option_origin_names[];
+
+typedef enum option_kind {
+    OPTION_SWITCH,  /* no value; --no-NAME takes it back */
+    OPTION_INTEGER, /* lo..hi */
+    OPTION_SIZE,    /* bytes with an optional unit: 512M, 1.5GiB */
+    OPTION_CHOICE,  /* one of `argument`, "a|b|c" */
+    OPTION_TEXT
+} option_kind;
+
+typedef struct option {
+    const char *name;    /* "max_cache_len" */
+    const char *aliases; /* further spellings, space between: "-c --ctx-size"; NULL: none */
+    option_kind kind;
+    const char *argument; /* in the help: "N"; of a choice: its values */
+    const char *standard; /* default in the help; NULL: none worth a word */
+    const char *help;
+    unsigned verbs;
+    unsigned brief; /* verbs whose one-screen help shows it */
+    int64_t lo, hi; /* OPTION_INTEGER */
+} option;
+
+extern const option option_table[N_OPTIONS];
+
+typedef struct setting {
+    char *text;     /* owned; NULL: not said. Of a generation field: JSON text */
+    int64_t number; /* value of a switch (0, 1), an integer or a size */
+    option_origin origin;
+} setting;
+
+typedef struct verb verb;
+
+typedef struct options {
+    const verb *verb;
+    setting set[N_OPTIONS];
+    setting *generation; /* one for each of mn_generation_fields(); owned */
+    size_t n_generation;
+    const char *positional[2];
+    int n_positional;
+    json_doc *config; /* the configuration file, or NULL */
+} options;
+
+struct verb {
+    const char *name;
+    unsigned bit;
+    int max_positional;
+    const char *summary;  /* one line for `mneme --help` */
+    const char *usage;    /* "run [MODEL] [TEXT]" */
+    const char *examples; /* lines, the head of --help */
+    int (*run)(options *o);
+};
+
+/* Reads argv after the verb, then the environment and the configuration file ($MNEME_CONFIG, else
+ * $XDG_CONFIG_HOME/mneme/config.json). MN_E_ARG with one sentence; *param (owned by nobody, NULL or a flag's
+ * name) says which flag it is about. --help and --help-all stop the reading. */
+mn_status options_read(options *o, int argc, char **argv, const char **param);
+void options_clear(options *o);
+
+bool option_is_set(const options *o, option_id id);
+bool option_on(const options *o, option_id id); /* a switch */
+const char *option_text(const options *o, option_id id, const char *standard);
+int64_t option_number(const options *o, option_id id, int64_t standard);
+
+/* The index of a generation field, -1 when there is none of that name. */
+int generation_field(const char *name);
+/* JSON text of what was said about a field, or NULL. */
+const char *generation_text(const options *o, const char *name);
+/* What a command line says about a generation field as JSON text, owned by the caller: "1,2" of an integer
+ * list becomes [1,2], a bare word of a string list ["word"]. NULL: no memory. */
+char *generation_value(const mn_generation_field *field, const char *text);
+
+/* "512M", "1.5GiB", "1000" in bytes. */
+mn_status size_parse(const char *text, int64_t *out);
+
+/* The name among `names` (ends with NULL) nearest to `text`, NULL when none is near. */
+const char *nearest_name(const char *text, const char *const *names);
+
+/* max_cache_len -> max-cache-len in `out` (at most n bytes); returns out. */
+const char *flag_spelling(char *out, size_t n, const char *name);
+
+/* What an alias of the configuration file stands for, or NULL. */
+const char *options_alias(const options *o, const char *name);
+
+/* Help of one verb: one screen, or everything. */
+void help_print(const verb *v, bool all);
+
+#endif

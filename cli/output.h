@@ -1,0 +1,39 @@
+/* What leaves the command: the answer on stdout, sentences on stderr, exit codes, JSON.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_CLI_OUTPUT_H
+#define MNEME_CLI_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "options.h"
+
+enum { EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_MODEL, EXIT_MEMORY, EXIT_CANCELLED, EXIT_CACHE };
+
+/* The exit code of a failed call. */
+int exit_of(mn_status status);
+/* The same while a model is opened: a damaged, unreadable or unknown one is EXIT_MODEL. */
+int exit_of_model(mn_status status);
+
+/* Prints mn_last_error() as `mneme: ...` on stderr and, with --json, as an error object on stdout; returns
+ * `code`. `param`: the flag, variable or field it is about, or NULL. */
+int report(const options *o, int code, const char *param);
+int report_json(bool json_wanted, int code, const char *param);
+
+/* A sentence on stderr; a warning, or what -v asks for. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Writes to stdout at once; false when that failed (once is enough: later calls do nothing). */
+bool put(const char *text, size_t n);
+bool put_bytes(bytes *b); /* and clears b; a b that ran out of memory counts as failed */
+
+/* Flushes stdout. Returns `code`, or EXIT_FAILED when the output did not all leave: with a sentence, but for
+ * a closed pipe. */
+int finish(int code);
+
+/* Tells whether a file could be created at `path` before anything is computed: MN_E_IO. */
+mn_status output_check(const char *path);
+
+bool stdout_is_terminal(void);
+
+#endif

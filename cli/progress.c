@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "progress.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+    bool asked, able, coloured, visible;
+    double last;
+} line;
+
+double clock_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+bool progress_shown(void) {
+    if (!line.asked) {
+        const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+        line.asked = true;
+        line.able = isatty(STDERR_FILENO) && term && *term && strcmp(term, "dumb") != 0;
+        line.coloured = !(no_color && *no_color);
+        line.last = -1e9;
+    }
+    return line.able;
+}
+
+static int terminal_width(void) {
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+    return 80;
+}
+
+void progress_line(const char *format, ...) {
+    if (!progress_shown() || clock_ms() - line.last < 100) return;
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    int width = terminal_width() - 1;
+    if (n > (int)sizeof text - 1) n = (int)sizeof text - 1;
+    if (n > width) n = width;
+    fprintf(stderr, "\r%s%.*s%s\x1b[K", line.coloured ? "\x1b[2m" : "", n, text,
+            line.coloured ? "\x1b[0m" : "");
+    fflush(stderr);
+    line.visible = true;
+    line.last = clock_ms();
+}
+
+void progress_clear(void) {
+    if (!line.visible) return;
+    fputs("\r\x1b[K", stderr);
+    fflush(stderr);
+    line.visible = false;
+    line.last = -1e9;
+}
+
+void progress_loading(void *user, uint64_t done, uint64_t total) {
+    (void)user;
+    double mib = 1.0 / (1 << 20);
+    progress_line("loading %.0f of %.0f MiB", (double)done * mib, (double)total * mib);
+}
+
+void progress_prefill(void *user, size_t done, size_t total) {
+    (void)user;
+    progress_line("prompt %zu of %zu tokens", done, total);
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "result.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/safetensors.h"
+
+static void put_ids(bytes *b, const int32_t *ids, size_t n) {
+    bytes_append_text(b, "[");
+    for (size_t i = 0; i < n; i++) bytes_printf(b, i ? ",%d" : "%d", (int)ids[i]);
+    bytes_append_text(b, "]");
+}
+
+static void put_named_real(bytes *b, const char *name, double value) {
+    bytes_printf(b, "\"%s\":", name);
+    json_put_real(b, value);
+}
+
+void result_put_cache(bytes *b, const mn_cache_info *cache) {
+    bytes_printf(
+        b,
+        "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
+        cache->implementation, cache->dtype, (long long)cache->tokens, (unsigned long long)cache->bytes,
+        (unsigned long long)cache->peak_bytes, (unsigned long long)cache->bytes_per_token);
+    if (cache->max_cache_len) bytes_printf(b, ",\"max_cache_len\":%lld", (long long)cache->max_cache_len);
+    bytes_append_text(b, "}");
+}
+
+static void put_logprobs(bytes *b, const mn_sequence *sequence, int top) {
+    bytes_append_text(b, ",\"logprobs\":[");
+    for (size_t i = 0; i < sequence->n_ids; i++) {
+        const mn_logprob *all = sequence->logprobs + i * (size_t)(1 + top);
+        bytes_printf(b, "%s{\"id\":%d,", i ? "," : "", (int)all[0].id);
+        put_named_real(b, "logprob", (double)all[0].logprob);
+        bytes_append_text(b, ",\"top\":[");
+        for (int k = 1; k <= top; k++) {
+            bytes_printf(b, "%s{\"id\":%d,", k > 1 ? "," : "", (int)all[k].id);
+            put_named_real(b, "logprob", (double)all[k].logprob);
+            bytes_append_text(b, "}");
+        }
+        bytes_append_text(b, "]}");
+    }
+    bytes_append_text(b, "]");
+}
+
+static void put_sequence(bytes *b, const mn_sequence *sequence, int top_logprobs) {
+    bytes_printf(b, "{\"row\":%d,\"ids\":", sequence->row);
+    put_ids(b, sequence->ids, sequence->n_ids);
+    bytes_append_text(b, ",\"text\":");
+    if (sequence->text) {
+        json_put_string(b, sequence->text, sequence->n_text);
+    } else {
+        bytes_append_text(b, "null");
+    }
+    bytes_printf(b, ",\"finish_reason\":\"%s\"", sequence->finish_reason);
+    if (sequence->logprobs && top_logprobs >= 0) put_logprobs(b, sequence, top_logprobs);
+    bytes_append_text(b, "}");
+}
+
+void result_put(bytes *b, const engine *e, const mn_generation *generation, const prompt *prompts,
+                size_t n_prompts, int only_row, int top_logprobs) {
+    size_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, n = 0;
+    bytes_append_text(b, "{\"model\":");
+    json_put_string(b, e->path, strlen(e->path));
+    bytes_append_text(b, ",\"prompt_ids\":[");
+    for (size_t i = 0; i < n_prompts; i++) {
+        if (only_row >= 0 && i != (size_t)only_row) continue;
+        bytes_append_text(b, n++ ? "," : "");
+        put_ids(b, prompts[i].ids, prompts[i].n);
+        prompt_tokens += prompts[i].n;
+    }
+    bytes_printf(b, "],\"seed\":%llu,\"sequences\":[", (unsigned long long)generation->seed);
+    n = 0;
+    for (size_t i = 0; i < generation->n_sequences; i++) {
+        const mn_sequence *sequence = &generation->sequences[i];
+        if (only_row >= 0 && sequence->row != only_row) continue;
+        bytes_append_text(b, n++ ? "," : "");
+        put_sequence(b, sequence, top_logprobs);
+        cached_tokens += sequence->cached_tokens;
+        completion_tokens += sequence->n_ids;
+    }
+    bytes_printf(
+        b, "],\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%zu},\"cache\":",
+        prompt_tokens, completion_tokens, cached_tokens);
+    result_put_cache(b, &generation->cache);
+    double rates[2] = {(double)(prompt_tokens - cached_tokens) / generation->prompt_ms * 1e3,
+                       (double)completion_tokens / generation->predicted_ms * 1e3};
+    bytes_append_text(b, ",\"timings\":{");
+    put_named_real(b, "load_ms", e->load_ms);
+    bytes_append_text(b, ",");
+    put_named_real(b, "prompt_ms", generation->prompt_ms);
+    bytes_append_text(b, ",");
+    put_named_real(b, "predicted_ms", generation->predicted_ms);
+    bytes_append_text(b, ",");
+    put_named_real(b, "prompt_per_second", isfinite(rates[0]) ? rates[0] : 0);
+    bytes_append_text(b, ",");
+    put_named_real(b, "predicted_per_second", isfinite(rates[1]) ? rates[1] : 0);
+    bytes_append_text(b, "}}");
+}
+
+mn_status result_write_scores(const char *path, const mn_generation *generation, int32_t vocab_size,
+                              bool raw) {
+    size_t steps = 0, rows = generation->n_sequences, vocab = (size_t)vocab_size, total = 0;
+    for (size_t i = 0; i < rows; i++) {
+        if (generation->sequences[i].n_ids > steps) steps = generation->sequences[i].n_ids;
+    }
+    if (!size_mul(steps, rows, &total) || !size_mul(total, vocab, &total)) return mem_no_memory();
+    float *all = mem_alloc_raw(total, sizeof *all);
+    if (!all) return mem_no_memory();
+    for (size_t step = 0; step < steps; step++) {
+        for (size_t row = 0; row < rows; row++) {
+            const mn_sequence *sequence = &generation->sequences[row];
+            const float *from = raw ? sequence->logits : sequence->scores;
+            float *to = all + (step * rows + row) * vocab;
+            if (from && step < sequence->n_ids) {
+                memcpy(to, from + step * vocab, vocab * sizeof *to);
+            } else {
+                for (size_t i = 0; i < vocab; i++) to[i] = NAN;
+            }
+        }
+    }
+    tensor file = {.name = raw ? "logits" : "scores",
+                   .type = DTYPE_F32,
+                   .n_dims = 3,
+                   .data = (const uint8_t *)all,
+                   .bytes = total * sizeof *all};
+    file.shape[0] = (int64_t)steps;
+    file.shape[1] = (int64_t)rows;
+    file.shape[2] = vocab_size;
+    mn_status status = safetensors_write(path, &file, 1, NULL);
+    mem_free(all);
+    return status;
+}

@@ -1,0 +1,384 @@
+/* `mneme run`: one prompt streamed, or a batch; text, ids or messages in, text or JSON out.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "config.h"
+#include "engine.h"
+#include "input.h"
+#include "interrupt.h"
+#include "output.h"
+#include "progress.h"
+#include "result.h"
+#include "verbs.h"
+
+typedef struct batch_line {
+    json_doc *doc; /* the object, of a batch */
+    prompt prompt;
+    mn_generation_config *config;
+} batch_line;
+
+typedef struct run {
+    const options *o;
+    const char *model_name; /* positional MODEL, or NULL */
+    input in;
+    json_doc *file; /* --generation-config, or NULL */
+    mn_cache_options cache;
+    engine e;
+    batch_line *lines;
+    prompt *prompts; /* views of the lines' prompts, for the result */
+    size_t n_lines, capacity;
+    mn_session *session;
+    mn_generation *generation;
+    bool streamed; /* some text has been printed */
+    char last;     /* its last byte */
+    size_t n_new;  /* tokens seen by the callback */
+    double first_ms;
+} run;
+
+static bool is_batch(const run *r) {
+    return r->in.kind == INPUT_BATCH;
+}
+
+/* ---- what is asked for
+ * --------------------------------------------------------------------------------------------- */
+
+static bool looks_like_path(const char *text) {
+    size_t n = strlen(text);
+    if (strpbrk(text, " \t\r\n")) return false;
+    return text[0] == '/' || strncmp(text, "./", 2) == 0 || strncmp(text, "../", 3) == 0 ||
+           (n > 5 && strcmp(text + n - 5, ".gguf") == 0);
+}
+
+/* Two positional arguments are MODEL TEXT. A lone one is the TEXT when a model is said otherwise, the MODEL
+ * when a text is said otherwise or when it leads to one, else the TEXT. */
+static mn_status read_positional(run *r, const char **text) {
+    const options *o = r->o;
+    *text = NULL;
+    if (o->n_positional == 2) {
+        if (option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG) {
+            MN_FAIL(MN_E_ARG,
+                    "two arguments besides --model; usage: mneme %s (put a text of several words in quotes)",
+                    o->verb->usage);
+        }
+        r->model_name = o->positional[0];
+        *text = o->positional[1];
+    } else if (o->n_positional == 1) {
+        const char *lone = o->positional[0];
+        bool model_said = option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG;
+        char *path = NULL;
+        bool is_model = !model_said && *lone &&
+                        (input_is_said(o) || looks_like_path(lone) || model_path(&path, o, lone) == MN_OK);
+        mn_free(path);
+        *(is_model ? &r->model_name : text) = lone;
+    }
+    return MN_OK;
+}
+
+static mn_status check_outputs(const options *o) {
+    for (option_id id = OPT_SCORES_OUT; id <= OPT_LOGITS_OUT; id++) {
+        if (option_is_set(o, id)) MN_TRY(output_check(option_text(o, id, NULL)));
+    }
+    if (option_is_set(o, OPT_LOGPROBS) && !option_on(o, OPT_JSON) && !option_is_set(o, OPT_BATCH)) {
+        MN_FAIL(MN_E_ARG, "--logprobs shows in JSON only; add --json");
+    }
+    return MN_OK;
+}
+
+/* Everything that can be refused before a model is opened. */
+static int prepare(run *r) {
+    const char *text = NULL;
+    mn_status status = read_positional(r, &text);
+    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
+    r->cache = mn_cache_options_default();
+    status = cache_options_read(r->o, &r->cache);
+    if (status != MN_OK) return report(r->o, exit_of(status), "cache");
+    status = generation_file_read(&r->file, r->o);
+    if (status == MN_OK) status = generation_file_cache(&r->cache, r->o, r->file);
+    if (status != MN_OK) return report(r->o, exit_of(status), "generation_config");
+    status = check_outputs(r->o);
+    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
+    if (option_on(r->o, OPT_PRINT_CONFIG)) return EXIT_DONE;
+    status = input_read(&r->in, r->o, text);
+    return status == MN_OK ? EXIT_DONE : report(r->o, exit_of(status), "prompt");
+}
+
+/* ---- rows
+ * -------------------------------------------------------------------------------------------------------------
+ */
+
+static mn_status line_prompt(run *r, batch_line *line, const char *what) {
+    const json *root = json_root(line->doc), *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
+    const json *messages = json_get(root, "messages");
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(r->e.model);
+    if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1) {
+        MN_FAIL(MN_E_ARG, "%s: give one of \"ids\", \"prompt\" and \"messages\"", what);
+    }
+    mn_status status = MN_OK;
+    bytes b = {0};
+    if (text && text->kind == JSON_STRING && text->n) {
+        bool chat = !option_on(r->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
+        status = chat ? prompt_from_chat(&line->prompt, tokenizer, text->string, text->n)
+                      : prompt_from_text(&line->prompt, tokenizer, text->string, text->n,
+                                         option_on(r->o, OPT_NO_SPECIAL_TOKENS));
+    } else if (ids && ids->kind == JSON_ARRAY && ids->n) {
+        for (size_t i = 0; i < ids->n; i++) {
+            bytes_append_text(&b, i ? "," : "");
+            json_put(&b, &ids->items[i]);
+        }
+        status = bytes_status(&b);
+        if (status == MN_OK) status = prompt_from_ids(&line->prompt, b.data, b.n, "ids");
+    } else if (messages && messages->kind == JSON_ARRAY) {
+        json_put(&b, messages);
+        status = bytes_status(&b);
+        if (status == MN_OK) status = prompt_from_messages(&line->prompt, tokenizer, b.data, b.n);
+    } else {
+        status = status_fail(MN_E_ARG, "ids and messages are lists, a prompt is a text, and none is empty");
+    }
+    bytes_clear(&b);
+    return status_context(status, "%s", what);
+}
+
+static mn_status add_line(run *r, batch_line **line) {
+    MN_TRY(mem_grow(&r->lines, &r->capacity, r->n_lines + 1, sizeof *r->lines));
+    *line = &r->lines[r->n_lines++];
+    **line = (batch_line){0};
+    return MN_OK;
+}
+
+static mn_status read_lines(run *r) {
+    const char *at = r->in.data.data, *end = at + r->in.data.n;
+    for (int number = 1; at < end; number++) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t n = newline ? (size_t)(newline - at) : (size_t)(end - at);
+        bool blank = true;
+        for (size_t i = 0; i < n; i++) blank = blank && strchr(" \t\r", at[i]) && at[i];
+        if (!blank) {
+            char what[128];
+            batch_line *line = NULL;
+            snprintf(what, sizeof what, "%.90s line %d", r->in.what, number);
+            MN_TRY(add_line(r, &line));
+            MN_TRY(json_parse(&line->doc, at, n, JSON_PYTHON, what));
+            if (json_root(line->doc)->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "%s: is no JSON object", what);
+            MN_TRY(line_prompt(r, line, what));
+            const json *row = json_root(line->doc);
+            MN_TRY(
+                status_context(generation_build(&line->config, r->o, r->e.model, r->file, row), "%s", what));
+        }
+        at += n + (newline != NULL);
+    }
+    if (r->n_lines == 0) MN_FAIL(MN_E_ARG, "%s holds no lines", r->in.what);
+    return MN_OK;
+}
+
+static mn_status read_one(run *r) {
+    batch_line *line = NULL;
+    MN_TRY(add_line(r, &line));
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(r->e.model);
+    MN_TRY(prompt_from_input(&line->prompt, r->o, &r->in, tokenizer, !option_on(r->o, OPT_RAW)));
+    return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
+}
+
+/* Limits of one row: how much is generated, and whether it fits. *need: tokens that the cache will hold. */
+static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
+    int64_t n = (int64_t)line->prompt.n, own = r->e.info.max_position_embeddings,
+            chosen = r->cache.max_cache_len;
+    int64_t context = chosen > 0 ? chosen : own;
+    if (chosen <= 0 && own > 0 && n > own) {
+        MN_FAIL(
+            MN_E_ARG,
+            "the prompt has %lld tokens, the model's context holds %lld; shorten it, or go beyond with --max-cache-len",
+            (long long)n, (long long)own);
+    }
+    const json *row = line->doc ? json_root(line->doc) : NULL;
+    int64_t room = context > 0 ? context - n : INT64_C(1) << 20;
+    MN_TRY(generation_limit(line->config, r->o, r->file, row, line->prompt.is_chat, room));
+    int64_t new_tokens = generation_integer(line->config, "max_new_tokens", -1);
+    int64_t length = generation_integer(line->config, "max_length", n + 1);
+    if (new_tokens < 0) new_tokens = length > n ? length - n : 1;
+    *need = n + new_tokens;
+    if (chosen > 0 && *need - 1 > chosen) {
+        MN_FAIL(
+            MN_E_FULL,
+            "%lld prompt tokens and %lld new ones do not fit into max_cache_len %lld; raise it or lower max_new_tokens",
+            (long long)n, (long long)new_tokens, (long long)chosen);
+    }
+    if (own > 0 && chosen <= 0 && *need > own) {
+        say("warning: the text may grow to %lld tokens, beyond the model's context of %lld", (long long)*need,
+            (long long)own);
+    }
+    return MN_OK;
+}
+
+static mn_status settle_all(run *r) {
+    int64_t longest = 0;
+    r->prompts = mem_alloc(r->n_lines, sizeof *r->prompts);
+    if (!r->prompts) return mem_no_memory();
+    for (size_t i = 0; i < r->n_lines; i++) {
+        int64_t need = 0;
+        MN_TRY(settle_limits(r, &r->lines[i], &need));
+        if (need > longest) longest = need;
+        r->prompts[i] = r->lines[i].prompt;
+    }
+    bool is_static = strcmp(r->cache.implementation, "static") == 0;
+    if (is_static && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
+    return MN_OK;
+}
+
+/* ---- generation
+ * -------------------------------------------------------------------------------------------------------- */
+
+static bool on_token(void *user, const mn_token_event *event) {
+    run *r = user;
+    if (event->id >= 0) {
+        if (r->n_new++ == 0) r->first_ms = clock_ms();
+    }
+    if (interrupt_seen()) return false;
+    bool quiet = option_on(r->o, OPT_JSON) || is_batch(r);
+    if (!quiet && event->n_text) {
+        progress_clear();
+        r->streamed = true;
+        r->last = event->text[event->n_text - 1];
+        if (!put(event->text, event->n_text)) return false;
+    }
+    if ((quiet || !stdout_is_terminal()) && r->n_new > 1) {
+        progress_line("%zu new tokens, %.1f tok/s", r->n_new,
+                      (double)(r->n_new - 1) / (clock_ms() - r->first_ms) * 1e3);
+    }
+    return true;
+}
+
+static mn_status generate(run *r) {
+    mn_generate_options how = mn_generate_options_default();
+    how.top_logprobs = (int)option_number(r->o, OPT_LOGPROBS, -1);
+    how.keep_scores = option_is_set(r->o, OPT_SCORES_OUT);
+    how.keep_logits = option_is_set(r->o, OPT_LOGITS_OUT);
+    how.on_token = on_token;
+    how.on_prefill = progress_shown() ? progress_prefill : NULL;
+    how.user = r;
+    if (!is_batch(r)) {
+        const batch_line *line = &r->lines[0];
+        MN_TRY(mn_session_open(&r->session, r->e.model, &r->cache));
+        interrupt_watch(r->session);
+        return mn_generate(r->session, line->prompt.ids, line->prompt.n, line->config, &how, &r->generation);
+    }
+    mn_batch_row *rows = mem_alloc(r->n_lines, sizeof *rows);
+    if (!rows) return mem_no_memory();
+    for (size_t i = 0; i < r->n_lines; i++) {
+        rows[i] = (mn_batch_row){r->lines[i].prompt.ids, r->lines[i].prompt.n, r->lines[i].config};
+    }
+    interrupt_watch(NULL);
+    mn_status status = mn_generate_batch(r->e.model, &r->cache, rows, r->n_lines, NULL, &how, &r->generation);
+    mem_free(rows);
+    return status;
+}
+
+/* ---- what comes out
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void print_plain(run *r, bool cancelled) {
+    if (!r->streamed) {
+        bytes b = {0};
+        for (size_t i = 0; i < r->generation->n_sequences; i++) {
+            const mn_sequence *sequence = &r->generation->sequences[i];
+            if (i) bytes_append_text(&b, "\n");
+            if (sequence->text) bytes_append(&b, sequence->text, sequence->n_text);
+            for (size_t k = 0; !sequence->text && k < sequence->n_ids; k++)
+                bytes_printf(&b, k ? ",%d" : "%d", (int)sequence->ids[k]);
+        }
+        if (b.n) r->last = b.data[b.n - 1];
+        put_bytes(&b);
+    }
+    if ((stdout_is_terminal() || cancelled) && r->last != '\n') put("\n", 1);
+}
+
+static void print_summary(const run *r) {
+    const mn_generation *g = r->generation;
+    size_t prompt_tokens = 0, new_tokens = 0;
+    for (size_t i = 0; i < r->n_lines; i++) prompt_tokens += r->lines[i].prompt.n;
+    for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i].n_ids;
+    char *sample = mn_generation_config_get(r->lines[0].config, "do_sample");
+    bool sampled = sample && strcmp(sample, "true") == 0;
+    mn_free(sample);
+    if (progress_shown() || option_on(r->o, OPT_VERBOSE)) {
+        char seed[40] = "";
+        if (sampled) snprintf(seed, sizeof seed, ", seed %llu", (unsigned long long)g->seed);
+        say("%zu prompt tokens at %.0f tok/s, %zu new at %.1f tok/s, %s cache of %.1f MiB%s", prompt_tokens,
+            (double)prompt_tokens / (g->prompt_ms > 0 ? g->prompt_ms : 1) * 1e3, new_tokens,
+            (double)new_tokens / (g->predicted_ms > 0 ? g->predicted_ms : 1) * 1e3, g->cache.implementation,
+            (double)g->cache.bytes / (1 << 20), seed);
+    } else if (sampled && !generation_text(r->o, "seed") && !option_on(r->o, OPT_JSON) && !is_batch(r)) {
+        say("seed %llu", (unsigned long long)g->seed);
+    }
+}
+
+static mn_status write_files(const run *r) {
+    for (int raw = 0; raw < 2; raw++) {
+        const char *path = option_text(r->o, raw ? OPT_LOGITS_OUT : OPT_SCORES_OUT, NULL);
+        if (path) MN_TRY(result_write_scores(path, r->generation, r->e.info.vocab_size, raw));
+    }
+    return MN_OK;
+}
+
+static int print_results(run *r) {
+    bool cancelled = false, lines = is_batch(r);
+    int top = (int)option_number(r->o, OPT_LOGPROBS, -1);
+    for (size_t i = 0; i < r->generation->n_sequences; i++) {
+        cancelled = cancelled || strcmp(r->generation->sequences[i].finish_reason, "cancelled") == 0;
+    }
+    progress_clear();
+    if (lines || option_on(r->o, OPT_JSON)) {
+        for (size_t i = 0; i < (lines ? r->n_lines : 1); i++) {
+            bytes b = {0};
+            result_put(&b, &r->e, r->generation, r->prompts, r->n_lines, lines ? (int)i : -1, top);
+            bytes_append_text(&b, "\n");
+            put_bytes(&b);
+        }
+    } else {
+        print_plain(r, cancelled && interrupt_seen());
+    }
+    int code = finish(cancelled ? EXIT_CANCELLED : EXIT_DONE);
+    if (code == EXIT_FAILED) return code;
+    mn_status status = write_files(r);
+    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
+    print_summary(r);
+    return code;
+}
+
+static int run_all(run *r) {
+    int code = prepare(r);
+    if (code == EXIT_DONE) code = engine_open(&r->e, r->o, r->model_name, 0);
+    if (code != EXIT_DONE) return code;
+    if (option_on(r->o, OPT_PRINT_CONFIG)) {
+        mn_generation_config *config = NULL;
+        mn_status status = generation_build(&config, r->o, r->e.model, r->file, NULL);
+        if (status != MN_OK) return report(r->o, exit_of(status), NULL);
+        config_print(r->o, config, r->file);
+        mn_generation_config_close(&config);
+        return EXIT_DONE;
+    }
+    mn_status status = is_batch(r) ? read_lines(r) : read_one(r);
+    if (status == MN_OK) status = settle_all(r);
+    if (status == MN_OK) status = generate(r);
+    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
+    return print_results(r);
+}
+
+int run_verb(options *o) {
+    run r = {.o = o};
+    int code = run_all(&r);
+    interrupt_unwatch();
+    mn_generation_close(&r.generation);
+    mn_session_close(&r.session);
+    for (size_t i = 0; i < r.n_lines; i++) {
+        prompt_clear(&r.lines[i].prompt);
+        mn_generation_config_close(&r.lines[i].config);
+        json_close(&r.lines[i].doc);
+    }
+    mem_free(r.lines);
+    mem_free(r.prompts);
+    json_close(&r.file);
+    input_clear(&r.in);
+    engine_close(&r.e);
+    return code;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gen/session.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/rope.h"
+
+enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
+
+mn_cache_options mn_cache_options_default(void) {
+    return (mn_cache_options){.size = sizeof(mn_cache_options), .implementation = "dynamic", .dtype = "auto"};
+}
+
+static mn_status open_cache(mn_session *s) {
+    kv_spec *specs = NULL;
+    int n = 0;
+    mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.codec);
+    if (status == MN_OK) status = kv_open(&s->cache, s->model->pool, specs, n, &s->plan.options);
+    mem_free(specs);
+    return status;
+}
+
+mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *options) {
+    *session = NULL;
+    mn_cache_options standard = mn_cache_options_default();
+    if (!options) options = &standard;
+    if (options->prefill_chunk < 0 || options->prefill_chunk > MAX_CHUNK) {
+        MN_FAIL(MN_E_ARG, "prefill_chunk is %d, allowed: 1 to %d, or 0 for %d", options->prefill_chunk,
+                MAX_CHUNK, DEFAULT_CHUNK);
+    }
+    mn_session *s = mem_alloc(1, sizeof *s);
+    if (!s) return MN_E_NOMEM;
+    s->owner = model;
+    s->model = model->core;
+    s->prefill_chunk = options->prefill_chunk ? options->prefill_chunk : DEFAULT_CHUNK;
+    mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
+    if (status == MN_OK) status = open_cache(s);
+    if (status == MN_OK) {
+        s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
+        if (!s->logits) status = MN_E_NOMEM;
+    }
+    if (status != MN_OK) {
+        mn_session_close(&s);
+        return status;
+    }
+    *session = s;
+    return MN_OK;
+}
+
+void mn_session_close(mn_session **session) {
+    if (!*session) return;
+    kv_close(&(*session)->cache);
+    mem_free((*session)->ids);
+    mem_free((*session)->logits);
+    mem_free(*session);
+    *session = NULL;
+}
+
+static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
+    if (n == 0) MN_FAIL(MN_E_ARG, "no token was given, at least one is needed");
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= s->model->config.vocab_size) {
+            MN_FAIL(MN_E_ARG, "token %zu is %d, allowed: 0 to %lld", i, ids[i],
+                    (long long)s->model->config.vocab_size - 1);
+        }
+    }
+    return MN_OK;
+}
+
+/* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those
+ * rotated by angles of another length. */
+static void drop_unusable(mn_session *s, int64_t total) {
+    int64_t regime = rope_regime(&s->model->config, total);
+    if (!s->plan.strategy->keeps || regime != s->regime) kv_truncate(s->cache, 0);
+    s->regime = regime;
+}
+
+/* End of the chunk that begins at `position`: chunks end at multiples of the chunk size, so a prompt is cut
+ * at page edges wherever it begins. */
+static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
+    int64_t next = (position / s->prefill_chunk + 1) * s->prefill_chunk;
+    return next < end ? next : end;
+}
+
+/* Computes ids [cached, n_ids). Logits of the last go to s->logits, or those of all tokens from `all_from` on
+ * to `all`. */
+static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
+    int64_t total = (int64_t)s->n_ids, start = kv_length(s->cache);
+    size_t vocab = (size_t)s->model->config.vocab_size;
+    while (kv_length(s->cache) < total) {
+        if (atomic_exchange(&s->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+        int64_t position = kv_length(s->cache), end = chunk_end(s, position, total);
+        /* Old tokens that are computed again want no logits of their own. */
+        if (all && position < (int64_t)all_from && end > (int64_t)all_from) end = (int64_t)all_from;
+        forward_row row = {
+            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = total};
+        if (all && position >= (int64_t)all_from) {
+            row.want = WANT_ALL;
+            row.logits = all + (size_t)(position - (int64_t)all_from) * vocab;
+        } else if (!all && end == total) {
+            row.want = WANT_LAST;
+            row.logits = s->logits;
+        }
+        MN_TRY(model_forward(s->model, &row, 1));
+        if (s->on_prefill) s->on_prefill(s->prefill_user, (size_t)(end - start), (size_t)(total - start));
+    }
+    if (all) memcpy(s->logits, all + (s->n_ids - 1 - all_from) * vocab, vocab * sizeof *all);
+    return MN_OK;
+}
+
+mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *all_logits) {
+    MN_TRY(check_ids(s, ids, n));
+    size_t before = s->n_ids;
+    int64_t limit = s->plan.options.limit;
+    if (limit && (int64_t)(before + n) > limit) {
+        MN_FAIL(MN_E_FULL, "the cache holds %zu tokens of at most %lld: no room for %zu more", before,
+                (long long)limit, n);
+    }
+    MN_TRY(mem_grow(&s->ids, &s->ids_capacity, before + n, sizeof *s->ids));
+    memcpy(s->ids + before, ids, n * sizeof *ids);
+    s->n_ids += n;
+    drop_unusable(s, (int64_t)s->n_ids);
+    mn_status status = catch_up(s, before, all_logits);
+    if (status != MN_OK) {
+        s->n_ids = before;
+        if (kv_length(s->cache) > (int64_t)before) kv_truncate(s->cache, (int64_t)before);
+        return status;
+    }
+    s->has_logits = true;
+    return MN_OK;
+}
+
+mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n_reused) {
+    MN_TRY(check_ids(s, ids, n));
+    size_t common = 0;
+    while (common < n && common < s->n_ids && s->ids[common] == ids[common]) common++;
+    if (common == n && s->n_ids == n && s->has_logits) {
+        if (n_reused) *n_reused = n;
+        return MN_OK;
+    }
+    if (common == n) common = n - 1; /* the last token's logits are wanted */
+    MN_TRY(mn_session_truncate(s, (int64_t)common));
+    drop_unusable(s, (int64_t)n);
+    size_t cached = (size_t)kv_length(s->cache);
+    MN_TRY(mn_session_step(s, ids + common, n - common, NULL));
+    if (n_reused) *n_reused = cached;
+    return MN_OK;
+}
+
+static bool steps_alone(const mn_session *s) {
+    int64_t total = (int64_t)s->n_ids + 1;
+    return !s->plan.strategy->keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
+           rope_regime(&s->model->config, total) != s->regime;
+}
+
+/* A pass for the sessions that need one token more, in groups that fit on the stack. */
+static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int n) {
+    enum { MOST = 64 };
+    for (int begin = 0; begin < n; begin += MOST) {
+        forward_row rows[MOST];
+        int count = n - begin < MOST ? n - begin : MOST;
+        for (int i = 0; i < count; i++) {
+            mn_session *s = sessions[begin + i];
+            rows[i] = (forward_row){.cache = s->cache,
+                                    .ids = &ids[begin + i],
+                                    .n = 1,
+                                    .total_length = (int64_t)s->n_ids + 1,
+                                    .want = WANT_LAST,
+                                    .logits = s->logits};
+        }
+        MN_TRY(model_forward(sessions[0]->model, rows, count));
+        for (int i = 0; i < count; i++) {
+            mn_session *s = sessions[begin + i];
+            s->ids[s->n_ids++] = ids[begin + i];
+            s->has_logits = true;
+        }
+    }
+    return MN_OK;
+}
+
+mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessions) {
+    int n_together = 0;
+    for (int i = 0; i < n_sessions; i++) {
+        mn_session *s = sessions[i];
+        MN_TRY(mem_grow(&s->ids, &s->ids_capacity, s->n_ids + 1, sizeof *s->ids));
+        if (steps_alone(s)) {
+            MN_TRY(mn_session_step(s, &ids[i], 1, NULL));
+            continue;
+        }
+        sessions[n_together] = s;
+        ids[n_together++] = ids[i];
+    }
+    return step_group(sessions, ids, n_together);
+}
+
+const float *mn_session_logits(const mn_session *s) {
+    return s->has_logits ? s->logits : NULL;
+}
+int64_t mn_session_length(const mn_session *s) {
+    return (int64_t)s->n_ids;
+}
+const int32_t *mn_session_ids(const mn_session *s) {
+    return s->ids;
+}
+
+mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
+    int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? length + n_keep : n_keep;
+    if (keep < 0 || keep > length) {
+        MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep,
+                (long long)length);
+    }
+    if (keep < length) s->has_logits = false;
+    s->n_ids = (size_t)keep;
+    if (kv_length(s->cache) > keep) kv_truncate(s->cache, keep);
+    return MN_OK;
+}
+
+mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
+    *fork = NULL;
+    mn_session *f = mem_alloc(1, sizeof *f);
+    if (!f) return MN_E_NOMEM;
+    size_t vocab = (size_t)s->model->config.vocab_size;
+    f->owner = s->owner;
+    f->model = s->model;
+    f->plan = s->plan;
+    f->regime = s->regime;
+    f->prefill_chunk = s->prefill_chunk;
+    f->has_logits = s->has_logits;
+    f->n_ids = s->n_ids;
+    mn_status status = mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids);
+    f->logits = mem_alloc_raw(vocab, sizeof *f->logits);
+    if (status == MN_OK && !f->logits) status = MN_E_NOMEM;
+    if (status == MN_OK) status = kv_fork(&f->cache, s->cache);
+    if (status != MN_OK) {
+        mn_session_close(&f);
+        return status;
+    }
+    if (s->n_ids) memcpy(f->ids, s->ids, s->n_ids * sizeof *f->ids);
+    memcpy(f->logits, s->logits, vocab * sizeof *f->logits);
+    *fork = f;
+    return MN_OK;
+}
+
+mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
+    bool keeps = s->plan.strategy->keeps;
+    mn_cache_info full = {
+        .size = sizeof full,
+        .implementation = s->plan.strategy->name,
+        .dtype = kv_codec_name(s->plan.codec),
+        .tokens = keeps ? kv_length(s->cache) : 0,
+        .next_position = (int64_t)s->n_ids,
+        .bytes = keeps ? kv_bytes(s->cache) : 0,
+        .peak_bytes = kv_peak_bytes(s->cache),
+        .max_cache_len = s->plan.options.limit,
+        .num_layers = kv_entries(s->cache),
+    };
+    for (int i = 0; i < full.num_layers; i++)
+        full.bytes_per_token += kv_token_bytes(kv_entry_spec(s->cache, i), 1);
+    if (info->size < sizeof info->size || info->size > sizeof full) {
+        MN_FAIL(MN_E_ARG, "mn_cache_info.size is %zu, allowed: up to %zu", info->size, sizeof full);
+    }
+    full.size = info->size;
+    memcpy(info, &full, info->size);
+    return MN_OK;
+}
+
+mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
+    if (layer < 0 || layer >= kv_entries(s->cache)) {
+        MN_FAIL(MN_E_ARG, "layer is %d, allowed: 0 to %d", layer, kv_entries(s->cache) - 1);
+    }
+    const kv_spec *spec = kv_entry_spec(s->cache, layer);
+    shape[0] = 1;
+    shape[1] = spec->n_heads;
+    shape[2] = s->plan.strategy->keeps ? kv_length(s->cache) : 0;
+    shape[3] = spec->k_dim;
+    return MN_OK;
+}
+
+void mn_session_cancel(mn_session *session) {
+    atomic_store(&session->cancelled, true);
+}

@@ -1,0 +1,43 @@
+/* One timeline of tokens: its ids, its cache, the logits behind its last token.
+ *
+ * The ids are the truth; the cache holds keys and values of some prefix of them and is brought up to date by
+ * the next step. That is what makes a cache-less session, a rollback, a change of rotary angles and a failed
+ * step the same thing: the cache is shorter than the ids for a while. SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_GEN_SESSION_H
+#define MN_GEN_SESSION_H
+
+#include <stdatomic.h>
+
+#include "gen/generation_config.h"
+#include "kv/plan.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+/* What the public handle of a model holds. */
+struct mn_model {
+    model_core *core;
+    tokenizer *text;                  /* NULL: the checkpoint has none */
+    mn_generation_config *generation; /* of the checkpoint */
+};
+
+struct mn_session {
+    const mn_model *owner;
+    model_core *model;
+    kv_plan plan;
+    kv_cache *cache;
+    int64_t regime; /* rotary angles that the cached keys were made with */
+    int32_t *ids;   /* [n_ids] */
+    size_t n_ids, ids_capacity;
+    float *logits; /* [vocab_size] */
+    bool has_logits;
+    int prefill_chunk;
+    atomic_bool cancelled;
+    void (*on_prefill)(void *user, size_t done, size_t total); /* NULL: none */
+    void *prefill_user;
+};
+
+/* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays
+ * are used as scratch. On failure some sessions may hold their token and others not. */
+mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessions);
+
+#endif

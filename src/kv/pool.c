@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kv/pool.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+struct kv_pool {
+    pthread_mutex_t lock; /* of everything below */
+    kv_page *free_pages;  /* kept for reuse; few sizes, so a list is enough */
+    size_t used, budget;
+};
+
+mn_status kv_pool_open(kv_pool **out, size_t budget) {
+    kv_pool *pool = mem_alloc(1, sizeof *pool);
+    *out = NULL;
+    if (!pool) return MN_E_NOMEM;
+    pthread_mutex_init(&pool->lock, NULL);
+    pool->budget = budget;
+    *out = pool;
+    return MN_OK;
+}
+
+static void free_page(kv_page *page) {
+    mem_free(page->data);
+    mem_free(page);
+}
+
+void kv_pool_close(kv_pool **pool) {
+    if (!*pool) return;
+    for (kv_page *page = (*pool)->free_pages, *next; page; page = next) {
+        next = page->next;
+        free_page(page);
+    }
+    pthread_mutex_destroy(&(*pool)->lock);
+    mem_free(*pool);
+    *pool = NULL;
+}
+
+/* A kept page of that size, or NULL. */
+static kv_page *take_kept(kv_pool *pool, size_t n_bytes) {
+    for (kv_page **link = &pool->free_pages; *link; link = &(*link)->next) {
+        kv_page *page = *link;
+        if (page->bytes != n_bytes) continue;
+        *link = page->next;
+        return page;
+    }
+    return NULL;
+}
+
+static kv_page *make_page(size_t n_bytes) {
+    kv_page *page = mem_alloc(1, sizeof *page);
+    char *data = page ? mem_alloc(n_bytes, 1) : NULL;
+    if (!data) {
+        mem_free(page);
+        return NULL;
+    }
+    *page = (kv_page){.home = KV_HOME_MEMORY, .bytes = n_bytes, .data = data};
+    return page;
+}
+
+mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
+    *out = NULL;
+    pthread_mutex_lock(&pool->lock);
+    bool fits = !pool->budget || (n_bytes <= pool->budget && pool->used <= pool->budget - n_bytes);
+    size_t used = pool->used;
+    kv_page *page = fits ? take_kept(pool, n_bytes) : NULL;
+    if (fits) pool->used += n_bytes;
+    pthread_mutex_unlock(&pool->lock);
+    if (!fits) {
+        MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes,
+                used, pool->budget);
+    }
+    if (!page) page = make_page(n_bytes);
+    if (!page) {
+        pthread_mutex_lock(&pool->lock);
+        pool->used -= n_bytes;
+        pthread_mutex_unlock(&pool->lock);
+        return MN_E_NOMEM;
+    }
+    atomic_store_explicit(&page->references, 1, memory_order_relaxed);
+    *out = page;
+    return MN_OK;
+}
+
+void kv_page_share(kv_page *page) {
+    atomic_fetch_add_explicit(&page->references, 1, memory_order_relaxed);
+}
+
+void kv_pool_return(kv_pool *pool, kv_page *page) {
+    if (atomic_fetch_sub_explicit(&page->references, 1, memory_order_acq_rel) != 1) return;
+    pthread_mutex_lock(&pool->lock);
+    pool->used -= page->bytes;
+    page->next = pool->free_pages;
+    pool->free_pages = page;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+size_t kv_pool_used(kv_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    size_t used = pool->used;
+    pthread_mutex_unlock(&pool->lock);
+    return used;
+}

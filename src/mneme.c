@@ -1,0 +1,273 @@
+/* The public functions that are not a module's own: arguments checked, modules called.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "mneme.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "gen/session.h"
+#include "model/embedded.h"
+#include "model/locate.h"
+
+#ifndef MNEME_VERSION
+#define MNEME_VERSION "0.1.0"
+#endif
+
+const char *mn_version(void) {
+    return MNEME_VERSION;
+}
+void mn_free(void *block) {
+    mem_free(block);
+}
+
+/* Hands the bytes out as text owned by the caller. */
+static mn_status give_text(bytes *from, char **text, size_t *n_text) {
+    mn_status status = bytes_status(from);
+    if (status == MN_OK) {
+        bytes_text(from);
+        status = bytes_status(from);
+    }
+    if (status == MN_OK) {
+        *text = from->data;
+        if (n_text) *n_text = from->n;
+    } else {
+        bytes_clear(from);
+    }
+    return status;
+}
+
+/* ---- model ---- */
+
+mn_model_options mn_model_options_default(void) {
+    return (mn_model_options){.size = sizeof(mn_model_options), .compute_type = "auto", .cpu = "auto"};
+}
+
+mn_status mn_model_find(char **path, const char *name) {
+    bytes found = {0};
+    *path = NULL;
+    mn_status status = model_locate(&found, name);
+    if (status == MN_OK) return give_text(&found, path, NULL);
+    bytes_clear(&found);
+    return status;
+}
+
+/* The tokenizer of a checkpoint; none is no failure. */
+static mn_status open_text(tokenizer **out, const model_core *core, const char *path) {
+    *out = NULL;
+    if (core->file) {
+        gguf_text kind = {0};
+        MN_TRY(gguf_string(core->file, "tokenizer.ggml.model", &kind));
+        return kind.n == 0 ? MN_OK : tokenizer_from_gguf(out, core->file);
+    }
+    if (strcmp(path, "embedded") == 0) {
+        const embedded_file *json_file = embedded_find("tokenizer.json"),
+                            *config = embedded_find("tokenizer_config.json");
+        if (!json_file) return MN_OK;
+        return tokenizer_from_memory(out, (const char *)json_file->data, json_file->n,
+                                     config ? (const char *)config->data : NULL, config ? config->n : 0);
+    }
+    mn_status status = tokenizer_open(out, path);
+    return status == MN_E_NOT_FOUND ? MN_OK : status;
+}
+
+static mn_status set_ids(mn_generation_config *config, const char *name, const int64_t *ids, size_t n) {
+    bytes text = {0};
+    for (size_t i = 0; i < n; i++) bytes_printf(&text, "%s%lld", i ? "," : "[", (long long)ids[i]);
+    bytes_append_text(&text, n ? "]" : "null");
+    mn_status status = bytes_status(&text);
+    if (status == MN_OK) status = mn_generation_config_set(config, name, bytes_text(&text));
+    bytes_clear(&text);
+    return status;
+}
+
+/* generation_config.json over what config.json and the tokenizer say of the end of a text. */
+static mn_status open_generation(mn_model *model, const char *path) {
+    const model_config *config = &model->core->config;
+    MN_TRY(generation_config_copy(&model->generation, NULL));
+    MN_TRY(set_ids(model->generation, "eos_token_id", config->eos_token_id, config->n_eos_token_id));
+    if (model->core->file && model->text) {
+        size_t n;
+        const int32_t *ends = tokenizer_end_ids(model->text, &n);
+        int64_t ids[64];
+        if (n > 64) n = 64;
+        for (size_t i = 0; i < n; i++) ids[i] = ends[i];
+        if (n) MN_TRY(set_ids(model->generation, "eos_token_id", ids, n));
+    }
+    json_doc *doc = NULL;
+    bytes name = {0};
+    mn_status status = MN_OK;
+    if (strcmp(path, "embedded") == 0) {
+        const embedded_file *file = embedded_find("generation_config.json");
+        if (file)
+            status = json_parse(&doc, (const char *)file->data, file->n, JSON_PYTHON,
+                                "embedded generation_config.json");
+    } else if (!model->core->file) {
+        status = path_join(&name, path, "generation_config.json");
+        if (status == MN_OK) status = json_open(&doc, name.data, JSON_PYTHON, 1 << 24);
+        if (status == MN_E_NOT_FOUND) status = MN_OK;
+    }
+    if (status == MN_OK && doc) {
+        status = generation_config_load(model->generation, json_root(doc), json_what(doc));
+        if (status == MN_E_ARG) status = MN_E_FORMAT;
+    }
+    json_close(&doc);
+    bytes_clear(&name);
+    return status;
+}
+
+mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options) {
+    *model = NULL;
+    mn_model_options full = mn_model_options_default();
+    if (options) {
+        if (options->size < sizeof options->size || options->size > sizeof full) {
+            MN_FAIL(MN_E_ARG, "mn_model_options.size is %zu, allowed: up to %zu", options->size, sizeof full);
+        }
+        memcpy(&full, options, options->size);
+    }
+    mn_model *m = mem_alloc(1, sizeof *m);
+    if (!m) return MN_E_NOMEM;
+    mn_status status = model_open(&m->core, path, &full);
+    if (status == MN_OK) status = open_text(&m->text, m->core, path);
+    if (status == MN_OK) status = open_generation(m, path);
+    if (status != MN_OK) {
+        mn_model_close(&m);
+        return status;
+    }
+    *model = m;
+    return MN_OK;
+}
+
+void mn_model_close(mn_model **model) {
+    if (!*model) return;
+    mn_generation_config_close(&(*model)->generation);
+    tokenizer_close(&(*model)->text);
+    model_close(&(*model)->core);
+    mem_free(*model);
+    *model = NULL;
+}
+
+static uint64_t count_parameters(const model_core *core) {
+    const tensor_set *set = model_tensors(core);
+    uint64_t n = 0;
+    for (size_t i = 0; i < tensor_set_count(set); i++) {
+        const tensor *t = tensor_set_at(set, i);
+        uint64_t values = 1;
+        for (int d = 0; d < t->n_dims; d++) values *= (uint64_t)t->shape[d];
+        n += values;
+    }
+    return n;
+}
+
+mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
+    const model_core *core = model->core;
+    const model_config *c = &core->config;
+    mn_model_info full = {
+        .size = sizeof full,
+        .architecture = model_type_name(c->model_type),
+        .compute_type = core->compute_name,
+        .cpu = cpu_level_name(core->compute.kernels.level),
+        .vocab_size = (int32_t)c->vocab_size,
+        .hidden_size = (int32_t)c->hidden_size,
+        .num_hidden_layers = (int32_t)c->num_hidden_layers,
+        .num_attention_heads = (int32_t)c->num_attention_heads,
+        .num_key_value_heads = (int32_t)c->num_key_value_heads,
+        .head_dim = (int32_t)c->head_dim,
+        .max_position_embeddings = c->max_position_embeddings,
+        .parameters = count_parameters(core),
+        .file_bytes = tensor_set_file_bytes(model_tensors(core)),
+        .packed_bytes = core->weights.packed_bytes,
+        .available_bytes = core->available_bytes,
+        .threads = core->compute.n_threads,
+        .has_tokenizer = model->text != NULL,
+        .has_chat_template = model->text && tokenizer_chat_template(model->text, NULL),
+    };
+    if (info->size < sizeof info->size || info->size > sizeof full) {
+        MN_FAIL(MN_E_ARG, "mn_model_info.size is %zu, allowed: up to %zu", info->size, sizeof full);
+    }
+    full.size = info->size;
+    memcpy(info, &full, info->size);
+    return MN_OK;
+}
+
+/* ---- text ---- */
+
+struct mn_tokenizer {
+    char never_defined; /* a tokenizer under its public name */
+};
+
+static const tokenizer *text_of(const mn_tokenizer *t) {
+    return (const tokenizer *)(const void *)t;
+}
+
+mn_status mn_tokenizer_open(mn_tokenizer **out, const char *path) {
+    tokenizer *t = NULL;
+    *out = NULL;
+    if (strcmp(path, "embedded") == 0) {
+        const embedded_file *file = embedded_find("tokenizer.json"),
+                            *config = embedded_find("tokenizer_config.json");
+        if (!file) MN_FAIL(MN_E_NOT_FOUND, "this build has no embedded model");
+        MN_TRY(tokenizer_from_memory(&t, (const char *)file->data, file->n,
+                                     config ? (const char *)config->data : NULL, config ? config->n : 0));
+    } else {
+        MN_TRY(tokenizer_open(&t, path));
+    }
+    *out = (mn_tokenizer *)(void *)t;
+    return MN_OK;
+}
+
+void mn_tokenizer_close(mn_tokenizer **t) {
+    tokenizer *text = (tokenizer *)(void *)*t;
+    tokenizer_close(&text);
+    *t = NULL;
+}
+
+const mn_tokenizer *mn_model_tokenizer(const mn_model *model) {
+    return (const mn_tokenizer *)(const void *)model->text;
+}
+
+mn_status mn_tokenize(const mn_tokenizer *t, const char *text, size_t n_text, int flags, int32_t **ids,
+                      size_t *n_ids) {
+    token_list list = {0};
+    unsigned how = (flags & MN_ADD_SPECIAL ? TOKENIZER_ADD_SPECIAL : 0u) |
+                   (flags & MN_NO_PARSE ? 0u : TOKENIZER_PARSE_SPECIAL);
+    *ids = NULL;
+    *n_ids = 0;
+    mn_status status = tokenizer_encode(text_of(t), text, n_text, how, &list);
+    if (status != MN_OK) {
+        token_list_clear(&list);
+        return status;
+    }
+    *ids = list.ids;
+    *n_ids = list.n;
+    return MN_OK;
+}
+
+mn_status mn_detokenize(const mn_tokenizer *t, const int32_t *ids, size_t n_ids, int flags, char **text,
+                        size_t *n_text) {
+    bytes out = {0};
+    *text = NULL;
+    mn_status status =
+        tokenizer_decode(text_of(t), ids, n_ids, flags & MN_SKIP_SPECIAL ? TOKENIZER_SKIP_SPECIAL : 0u, &out);
+    if (status == MN_OK) return give_text(&out, text, n_text);
+    bytes_clear(&out);
+    return status;
+}
+
+const char *mn_token_piece(const mn_tokenizer *t, int32_t id) {
+    size_t n;
+    return id < 0 || (size_t)id >= tokenizer_size(text_of(t)) ? NULL : tokenizer_piece(text_of(t), id, &n);
+}
+
+int32_t mn_vocab_size(const mn_tokenizer *t) {
+    return (int32_t)tokenizer_size(text_of(t));
+}
+
+bool mn_has_chat_template(const mn_tokenizer *t) {
+    return tokenizer_chat_template(text_of(t), NULL) != NULL;
+}
+
+/* ---- generation ---- */
+
+mn_status mn_generation_config_open(mn_generation_config **config, const mn_model *model) {
+    return generation_config_copy(config, model ? model->generation : NULL);
+}

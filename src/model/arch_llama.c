@@ -1,0 +1,156 @@
+/* The Llama family: Llama 1 to 3, TinyLlama, SmolLM2, Mistral, Qwen2, Qwen3, Phi-3.
+ *
+ * One pass over a batch, top to bottom; sizes and switches come from the configuration, biases from the
+ * weights.
+ *
+ *   x = embedding(ids)
+ *   for each layer:  x += o(attend(rope(q), rope(k), v))       q, k, v of norm(x)
+ *                    x += down(act(gate(h)) * up(h))            h = norm(x)
+ *   logits = head(norm(x))
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "model/arch.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/rope.h"
+
+static attend_shape shape_of(const model_config *config, const packed_layer *layer) {
+    return (attend_shape){
+        .n_heads = (int)config->num_attention_heads,
+        .n_kv_heads = (int)config->num_key_value_heads,
+        .head_dim = (int)config->head_dim,
+        .rotary = (int)config->rotary_dim,
+        .stride = (config->num_attention_heads + 2 * config->num_key_value_heads) * config->head_dim,
+        .scale = (float)config->attention_multiplier,
+        .q_norm = layer->q_norm,
+        .k_norm = layer->k_norm,
+        .norm_eps = (float)config->rms_norm_eps,
+    };
+}
+
+mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows) {
+    workspace *ws = &model->workspace;
+    attend_shape shape = shape_of(&model->config, &model->weights.layers[0]);
+    int64_t half = model->config.rotary_dim / 2, at = 0;
+    for (int i = 0; i < n_rows; i++) {
+        double factor;
+        int64_t position = kv_length(rows[i].cache);
+        rope_frequencies(&model->config, rows[i].total_length, ws->frequencies, &factor);
+        rope_table(ws->frequencies, half, factor, position, rows[i].n, ws->cos + at * half,
+                   ws->sin + at * half);
+        ws->attend[i] = (attend_rows){
+            .cache = rows[i].cache,
+            .n = rows[i].n,
+            .position = position,
+            .qkv = ws->qkv + at * shape.stride,
+            .out = ws->attended + at * shape.n_heads * shape.head_dim,
+            .cos = ws->cos + at * half,
+            .sin = ws->sin + at * half,
+        };
+        at += rows[i].n;
+    }
+    return attend_space_reserve(&ws->space, &shape, ws->attend, n_rows);
+}
+
+static void embed(const model_core *model, const forward_row *rows, int n_rows) {
+    size_t hidden = (size_t)model->config.hidden_size;
+    const tensor *table = model->weights.embedding;
+    size_t row_bytes = table->bytes / (size_t)table->shape[0];
+    float *x = model->workspace.x;
+    for (int i = 0; i < n_rows; i++) {
+        for (int t = 0; t < rows[i].n; t++, x += hidden) {
+            if (rows[i].embeddings) {
+                memcpy(x, rows[i].embeddings + (size_t)t * hidden, hidden * sizeof *x);
+            } else {
+                dtype_table[table->type].to_f32(x, table->data + (size_t)rows[i].ids[t] * row_bytes, hidden);
+            }
+        }
+    }
+}
+
+static void attention(model_core *model, int i_layer, int m, int n_rows) {
+    const model_config *config = &model->config;
+    workspace *ws = &model->workspace;
+    compute *c = &model->compute;
+    packed_layer *layer = &model->weights.layers[i_layer];
+    attend_shape shape = shape_of(config, layer);
+    ptrdiff_t q_width = config->num_attention_heads * config->head_dim,
+              kv_width = config->num_key_value_heads * config->head_dim;
+
+    form_set forms = form_of(&layer->q) | form_of(&layer->k) | form_of(&layer->v);
+    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->input_norm, shape.norm_eps,
+                 ws->normed, forms);
+    linear_part qkv[] = {
+        {.w = &layer->q, .y = ws->qkv, .stride = shape.stride},
+        {.w = &layer->k, .y = ws->qkv + q_width, .stride = shape.stride},
+        {.w = &layer->v, .y = ws->qkv + q_width + kv_width, .stride = shape.stride},
+    };
+    compute_linear(c, &ws->rows, qkv, 3);
+
+    for (int i = 0; i < n_rows; i++) ws->attend[i].entry = i_layer;
+    compute_attention(c, &shape, ws->attend, n_rows, &ws->space);
+
+    compute_rows(c, &ws->rows, ws->attended, m, (int)q_width, NULL, 0, NULL, form_of(&layer->o));
+    linear_part o = {.w = &layer->o, .y = ws->x, .stride = config->hidden_size, .add = true};
+    compute_linear(c, &ws->rows, &o, 1);
+}
+
+static void mlp(model_core *model, int i_layer, int m) {
+    const model_config *config = &model->config;
+    workspace *ws = &model->workspace;
+    compute *c = &model->compute;
+    packed_layer *layer = &model->weights.layers[i_layer];
+    form_set forms = form_of(&layer->gate) | form_of(&layer->up);
+    compute_rows(c, &ws->rows, ws->x, m, (int)config->hidden_size, layer->post_norm,
+                 (float)config->rms_norm_eps, ws->normed, forms);
+    compute_gated(c, &ws->rows, &layer->gate, &layer->up, config->hidden_act != ACTIVATION_SILU, ws->inner);
+    compute_rows(c, &ws->rows, ws->inner, m, (int)config->intermediate_size, NULL, 0, NULL,
+                 form_of(&layer->down));
+    linear_part down = {.w = &layer->down, .y = ws->x, .stride = config->hidden_size, .add = true};
+    compute_linear(c, &ws->rows, &down, 1);
+}
+
+/* The logits that the rows want, a few tokens at a time when all are wanted. */
+static void logits(model_core *model, const forward_row *rows, int n_rows) {
+    workspace *ws = &model->workspace;
+    const weight *head = &model->weights.head;
+    size_t hidden = (size_t)model->config.hidden_size;
+    ptrdiff_t vocab = model->config.vocab_size;
+    int n = 0;
+    const float *x = ws->x;
+    for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
+        if (rows[i].want != WANT_LAST) continue;
+        memcpy(ws->last + (size_t)n++ * hidden, x + (size_t)(rows[i].n - 1) * hidden, hidden * sizeof *x);
+    }
+    float eps = (float)model->config.rms_norm_eps;
+    if (n > 0) {
+        compute_rows(&model->compute, &ws->rows, ws->last, n, (int)hidden, model->weights.final_norm, eps,
+                     ws->last, form_of(head));
+        linear_part part = {.w = head, .y = ws->logits, .stride = vocab};
+        compute_linear(&model->compute, &ws->rows, &part, 1);
+    }
+    x = ws->x;
+    n = 0;
+    for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
+        if (rows[i].want == WANT_LAST)
+            memcpy(rows[i].logits, ws->logits + n++ * vocab, (size_t)vocab * sizeof *x);
+        if (rows[i].want != WANT_ALL) continue;
+        compute_rows(&model->compute, &ws->rows, x, rows[i].n, (int)hidden, model->weights.final_norm, eps,
+                     ws->normed, form_of(head));
+        linear_part part = {.w = head, .y = rows[i].logits, .stride = vocab};
+        compute_linear(&model->compute, &ws->rows, &part, 1);
+    }
+}
+
+void llama_forward(model_core *model, const forward_row *rows, int n_rows) {
+    int m = 0;
+    for (int i = 0; i < n_rows; i++) m += rows[i].n;
+    embed(model, rows, n_rows);
+    for (int i = 0; i < (int)model->config.num_hidden_layers; i++) {
+        attention(model, i, m, n_rows);
+        mlp(model, i, m);
+    }
+    logits(model, rows, n_rows);
+}

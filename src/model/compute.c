@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/compute.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+enum {
+    ROW_BLOCK = 96,       /* rows of a linear task: a multiple of every kernel's tile */
+    TASK_PANELS = 4,      /* panels of a linear task when there are many rows */
+    TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
+    INLINE_VALUES = 8192, /* row work below this is done by the caller: a fork costs more */
+};
+
+/* ---- rows ---- */
+
+typedef struct row_job {
+    compute *c;
+    act_rows *rows;
+    const float *x;
+    const float *norm_weight;
+    float *norm_out;
+    float eps;
+    form_set forms;
+    int block; /* rows of a task */
+} row_job;
+
+static void convert_row(const row_job *job, int r) {
+    const kernel_table *kernels = &job->c->kernels;
+    act_rows *rows = job->rows;
+    int k = rows->k;
+    const float *x = job->x + (size_t)r * (size_t)k;
+    if (job->norm_weight) {
+        float *y = job->norm_out + (size_t)r * (size_t)k;
+        kernels->rms_norm(y, x, job->norm_weight, k, job->eps);
+        x = y;
+    }
+    if (job->forms & 1u << WEIGHT_BF16) {
+        size_t stride = (size_t)(k + k % 2);
+        bf16 *y = rows->rounded + (size_t)r * stride;
+        kernels->bf16_row(y, x, (size_t)k);
+        if (k % 2) y[k] = 0;
+    }
+    if (job->forms & 1u << WEIGHT_INT) {
+        kernels->quantize_row(rows->codes + (size_t)r * (size_t)k,
+                              rows->scale + (size_t)r * (size_t)(k / ACT_GROUP),
+                              rows->sum + (size_t)r * (size_t)(k / ACT_SUM_GROUP), x, k);
+    }
+}
+
+static void row_task(void *arg, int task, int thread) {
+    (void)thread;
+    const row_job *job = arg;
+    int begin = task * job->block, end = begin + job->block;
+    if (end > job->rows->m) end = job->rows->m;
+    for (int r = begin; r < end; r++) convert_row(job, r);
+}
+
+void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const float *norm_weight,
+                  float eps, float *norm_out, form_set forms) {
+    rows->m = m;
+    rows->k = k;
+    rows->f32 = norm_weight ? norm_out : x;
+    row_job job = {c, rows, x, norm_weight, norm_out, eps, forms, 8};
+    if ((int64_t)m * k <= INLINE_VALUES) job.block = m;
+    thread_run(c->pool, (int)ceil_div(m, job.block), row_task, &job);
+}
+
+/* ---- linear layers ---- */
+
+static activations act_view(const act_rows *rows, weight_form form) {
+    activations view = {.form = form, .m = rows->m, .k = rows->k, .scale = rows->scale, .sum = rows->sum};
+    view.x = form == WEIGHT_F32    ? (const void *)rows->f32
+             : form == WEIGHT_BF16 ? (const void *)rows->rounded
+                                   : (const void *)rows->codes;
+    return view;
+}
+
+typedef struct linear_plan {
+    compute *c;
+    const act_rows *rows;
+    const linear_part *parts;
+    int n_parts;
+    const weight *up; /* compute_gated: the second matrix */
+    bool gelu;
+    int n_row_blocks;
+    int task_panels;
+    int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
+} linear_plan;
+
+int weight_row_of(const void *user, int output) {
+    return (int)weight_source_row(user, output);
+}
+
+static void run_form(const kernel_table *kernels, const linear_job *job) {
+    if (job->layout->form == WEIGHT_F32) kernels->linear_f32(job);
+    if (job->layout->form == WEIGHT_BF16) kernels->linear_bf16(job);
+    if (job->layout->form == WEIGHT_INT) kernels->linear_int(job);
+}
+
+/* Runs the kernel of the weight's form over the rows and panels of `where`. */
+static void run_kernel(const linear_plan *plan, const weight *w, const linear_job *where, char *scratch) {
+    activations x = act_view(plan->rows, w->layout.form);
+    linear_job job = *where;
+    job.layout = &w->layout;
+    job.weights = w->packed;
+    job.bias = w->bias;
+    job.x = &x;
+    if (w->packed) {
+        run_form(&plan->c->kernels, &job);
+        return;
+    }
+    for (int panel = where->panel_begin; panel < where->panel_end; panel++) {
+        /* The kernel addresses panels from the matrix's first; only the one being used is there. */
+        char *place = scratch + pack_scratch_bytes(&w->layout);
+        uintptr_t origin = (uintptr_t)place - (uintptr_t)panel * w->layout.panel_bytes;
+        weight_pack((void *)origin, &w->layout, w->source.tensor->type, w->source.tensor->data,
+                    weight_row_bytes(&w->source), weight_row_of, &w->source, panel, panel + 1, scratch);
+        job.weights = (const void *)origin;
+        job.panel_begin = panel;
+        job.panel_end = panel + 1;
+        run_form(&plan->c->kernels, &job);
+    }
+}
+
+static void linear_task(void *arg, int task, int thread) {
+    const linear_plan *plan = arg;
+    int chunk = task / plan->n_row_blocks, block = task % plan->n_row_blocks, part = 0;
+    while (chunk >= plan->first_chunk[part + 1]) part++;
+    const linear_part *p = &plan->parts[part];
+    int begin = (chunk - plan->first_chunk[part]) * plan->task_panels, end = begin + plan->task_panels;
+    if (end > p->w->layout.n_panels) end = p->w->layout.n_panels;
+    linear_job job = {.row_begin = block * ROW_BLOCK,
+                      .row_end = (block + 1) * ROW_BLOCK,
+                      .panel_begin = begin,
+                      .panel_end = end,
+                      .y = p->y,
+                      .y_stride = p->stride,
+                      .add = p->add};
+    if (job.row_end > plan->rows->m) job.row_end = plan->rows->m;
+    char *scratch = plan->c->scratch[thread];
+    if (!plan->up) {
+        run_kernel(plan, p->w, &job, scratch);
+        return;
+    }
+    /* Gate into the output, up into scratch, then the activation while both are in the cache. */
+    int n_rows = job.row_end - job.row_begin, column = begin * PANEL, width = end * PANEL - column;
+    if (column + width > p->w->layout.n) width = p->w->layout.n - column;
+    float *up = (float *)(void *)scratch;
+    char *rest = scratch + (size_t)ROW_BLOCK * TASK_PANELS * PANEL * sizeof *up;
+    linear_job second = job;
+    second.y = up - (ptrdiff_t)job.row_begin * (TASK_PANELS * PANEL) - column;
+    second.y_stride = TASK_PANELS * PANEL;
+    run_kernel(plan, p->w, &job, rest);
+    run_kernel(plan, plan->up, &second, rest);
+    for (int r = 0; r < n_rows; r++) {
+        float *y = p->y + (ptrdiff_t)(job.row_begin + r) * p->stride + column;
+        const float *u = up + (size_t)r * TASK_PANELS * PANEL;
+        if (plan->gelu) {
+            plan->c->kernels.gelu_tanh_mul(y, y, u, (size_t)width);
+        } else {
+            plan->c->kernels.silu_mul(y, y, u, (size_t)width);
+        }
+    }
+}
+
+static void run_linear(linear_plan *plan) {
+    int n_panels = 0, m = plan->rows->m;
+    if (m == 0) return;
+    for (int i = 0; i < plan->n_parts; i++) n_panels += plan->parts[i].w->layout.n_panels;
+    plan->n_row_blocks = (int)ceil_div(m, ROW_BLOCK);
+    int fine = n_panels / (plan->c->n_threads * TASKS_PER_THREAD);
+    plan->task_panels = fine < 1 ? 1 : fine > TASK_PANELS ? TASK_PANELS : fine;
+    if (m > 16) plan->task_panels = TASK_PANELS;
+    for (int i = 0; i < plan->n_parts; i++) {
+        int chunks = (int)ceil_div(plan->parts[i].w->layout.n_panels, plan->task_panels);
+        plan->first_chunk[i + 1] = plan->first_chunk[i] + chunks;
+    }
+    thread_run(plan->c->pool, plan->first_chunk[plan->n_parts] * plan->n_row_blocks, linear_task, plan);
+}
+
+void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts) {
+    linear_plan plan = {.c = c, .rows = rows, .parts = parts, .n_parts = n_parts};
+    run_linear(&plan);
+}
+
+void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, bool gelu,
+                   float *y) {
+    linear_part part = {.w = gate, .y = y, .stride = gate->layout.n};
+    linear_plan plan = {.c = c, .rows = rows, .parts = &part, .n_parts = 1, .up = up, .gelu = gelu};
+    run_linear(&plan);
+}
+
+/* ---- attention ---- */
+
+enum { TILE_ROWS = 96 }; /* query rows of a task */
+
+/* What a task keeps in its thread's scratch. */
+typedef struct attend_buffers {
+    float *q;              /* [rows][k_dim] */
+    int64_t *first, *last; /* [rows] */
+    attend_state total, part;
+    void *kernel;
+} attend_buffers;
+
+static int tile_tokens(int group) {
+    return group >= TILE_ROWS ? 1 : TILE_ROWS / group;
+}
+
+static char *carve(char **at, size_t n) {
+    char *place = *at;
+    *at += (n + 63) / 64 * 64;
+    return place;
+}
+
+static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_dim) {
+    size_t n = (size_t)n_rows, f = sizeof(float);
+    attend_buffers b;
+    b.q = (float *)(void *)carve(&scratch, n * (size_t)k_dim * f);
+    b.first = (int64_t *)(void *)carve(&scratch, n * sizeof *b.first);
+    b.last = (int64_t *)(void *)carve(&scratch, n * sizeof *b.last);
+    attend_state *states[] = {&b.total, &b.part};
+    for (int i = 0; i < 2; i++) {
+        states[i]->m = (float *)(void *)carve(&scratch, n * f);
+        states[i]->l = (float *)(void *)carve(&scratch, n * f);
+        states[i]->acc = (float *)(void *)carve(&scratch, n * (size_t)v_dim * f);
+    }
+    b.kernel = scratch;
+    return b;
+}
+
+size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_dim, int page_tokens) {
+    int n_rows = tile_tokens(group) * group;
+    char *origin = NULL;
+    attend_buffers b = carve_buffers(origin, n_rows, k_dim, v_dim);
+    size_t attention =
+        (size_t)((char *)b.kernel - origin) + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
+    size_t linear = (size_t)ROW_BLOCK * TASK_PANELS * PANEL * sizeof(float);
+    if (lazy) {
+        weight_layout layout;
+        weight_layout_make(&layout, WEIGHT_F32, DTYPE_F32, PANEL, max_k);
+        linear += pack_scratch_bytes(&layout) + layout.panel_bytes;
+    }
+    return (attention > linear ? attention : linear) + 64;
+}
+
+typedef struct attend_plan {
+    compute *c;
+    const attend_shape *shape;
+    const attend_rows *rows;
+    attend_space *space;
+    int n_rows;       /* sequences */
+    int group;        /* query heads of a KV head */
+    bool by_segments; /* every sequence has one tile: cut by segments of the cache instead */
+    int n_tasks;
+} attend_plan;
+
+static int segment_tokens(const kv_view *view) {
+    return ATTEND_SEGMENT_PAGES * view->page_tokens;
+}
+
+/* Segments that queries of [begin, end) (positions) see some token of: *first .. result - 1. */
+static int64_t segment_range(const kv_view *view, int64_t begin, int64_t end, int64_t *first) {
+    *first = visible_first(begin, view->spec->window) / segment_tokens(view);
+    return (end - 1) / segment_tokens(view) + 1;
+}
+
+static int64_t row_segments(const attend_rows *row) {
+    kv_view view = kv_look(row->cache, row->entry);
+    int64_t first, end = segment_range(&view, row->position, row->position + row->n, &first);
+    return end - first;
+}
+
+static void state_reset(const attend_state *state, int n_rows, int v_dim) {
+    for (int r = 0; r < n_rows; r++) state->m[r] = -__builtin_inff();
+    memset(state->l, 0, (size_t)n_rows * sizeof *state->l);
+    memset(state->acc, 0, (size_t)n_rows * (size_t)v_dim * sizeof *state->acc);
+}
+
+/* Rotated queries of a tile, scaled, and what each sees. */
+static int fill_tile(const attend_plan *plan, const attend_rows *row, int head, int t_begin, int t_end,
+                     int window, attend_buffers *b) {
+    const attend_shape *shape = plan->shape;
+    int n = 0, dim = shape->head_dim;
+    for (int t = t_begin; t < t_end; t++) {
+        const float *q = row->qkv + t * shape->stride + (ptrdiff_t)head * plan->group * dim;
+        float *to = b->q + (size_t)n * (size_t)dim;
+        memcpy(to, q, (size_t)plan->group * (size_t)dim * sizeof *q);
+        plan->c->kernels.scale(to, shape->scale, (size_t)plan->group * (size_t)dim);
+        for (int g = 0; g < plan->group; g++, n++) {
+            b->last[n] = row->position + t;
+            b->first[n] = visible_first(b->last[n], window);
+        }
+    }
+    return n;
+}
+
+/* One segment of the cache for the query rows in b, into `state` (which is reset first). */
+static void attend_segment(const attend_plan *plan, const kv_view *view, int head, int64_t segment,
+                           int n_rows, const attend_buffers *b, attend_state state) {
+    int64_t first_page = segment * ATTEND_SEGMENT_PAGES;
+    int n_pages = (int)min_i64(ATTEND_SEGMENT_PAGES, view->n_pages - first_page);
+    attend_job job = {
+        .pages = view->pages + first_page,
+        .n_pages = n_pages,
+        .k_offset = view->k_offset + (size_t)head * view->k_head_bytes,
+        .v_offset = view->v_offset + (size_t)head * view->v_head_bytes,
+        .page_tokens = view->page_tokens,
+        .position = first_page * view->page_tokens,
+        .k_dim = view->spec->k_dim,
+        .v_dim = view->spec->v_dim,
+        .n_rows = n_rows,
+        .q = b->q,
+        .first = b->first,
+        .last = b->last,
+        .softcap = plan->shape->softcap,
+        .state = state,
+        .scratch = b->kernel,
+    };
+    state_reset(&state, n_rows, view->spec->v_dim);
+    if (view->spec->key.codec == KV_F32) {
+        plan->c->kernels.attend_f32(&job);
+    } else {
+        plan->c->kernels.attend_bf16(&job);
+    }
+}
+
+/* Divides and puts the rows of a tile where the output projection reads them. */
+static void finish_tile(const attend_plan *plan, const attend_rows *row, int head, int t_begin, int t_end,
+                        const attend_state *total) {
+    int group = plan->group, dim = plan->shape->head_dim;
+    for (int t = t_begin; t < t_end; t++) {
+        size_t at = (size_t)(t - t_begin) * (size_t)group;
+        attend_state one = {total->m + at, total->l + at, total->acc + at * (size_t)dim};
+        float *out = row->out +
+                     ((size_t)t * (size_t)plan->shape->n_heads + (size_t)head * (size_t)group) * (size_t)dim;
+        plan->c->kernels.attend_finish(out, &one, group, dim);
+    }
+}
+
+/* A tile of query tokens over the whole visible cache. */
+static void attend_tile(const attend_plan *plan, const attend_rows *row, int head, int t_begin, int t_end,
+                        char *scratch) {
+    kv_view view = kv_look(row->cache, row->entry);
+    int dim = plan->shape->head_dim;
+    attend_buffers b = carve_buffers(scratch, (t_end - t_begin) * plan->group, dim, dim);
+    int n_rows = fill_tile(plan, row, head, t_begin, t_end, view.spec->window, &b);
+    int64_t segment, end = segment_range(&view, row->position + t_begin, row->position + t_end, &segment);
+    state_reset(&b.total, n_rows, dim);
+    for (; segment < end; segment++) {
+        attend_segment(plan, &view, head, segment, n_rows, &b, b.part);
+        plan->c->kernels.attend_merge(&b.total, &b.part, n_rows, dim);
+    }
+    finish_tile(plan, row, head, t_begin, t_end, &b.total);
+}
+
+static size_t part_floats(const attend_shape *shape, int n_rows) {
+    return (size_t)n_rows * (size_t)(shape->head_dim + 2);
+}
+
+static attend_state part_state(float *place, int n_rows) {
+    return (attend_state){place, place + n_rows, place + 2 * (ptrdiff_t)n_rows};
+}
+
+/* One segment for all new tokens of a sequence; whoever does the last one merges them in order. */
+static void attend_one_segment(const attend_plan *plan, const attend_rows *row, int head, int64_t i_segment,
+                               float *parts, _Atomic int *pending, char *scratch) {
+    kv_view view = kv_look(row->cache, row->entry);
+    int dim = plan->shape->head_dim, n_rows = row->n * plan->group;
+    size_t part = part_floats(plan->shape, n_rows);
+    attend_buffers b = carve_buffers(scratch, n_rows, dim, dim);
+    fill_tile(plan, row, head, 0, row->n, view.spec->window, &b);
+    int64_t first, end = segment_range(&view, row->position, row->position + row->n, &first);
+    attend_segment(plan, &view, head, first + i_segment, n_rows, &b,
+                   part_state(parts + (size_t)i_segment * part, n_rows));
+    if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) != 1) return;
+    state_reset(&b.total, n_rows, dim);
+    for (int64_t i = 0; i < end - first; i++) {
+        attend_state one = part_state(parts + (size_t)i * part, n_rows);
+        plan->c->kernels.attend_merge(&b.total, &one, n_rows, dim);
+    }
+    finish_tile(plan, row, head, 0, row->n, &b.total);
+}
+
+static void attend_task(void *arg, int task, int thread) {
+    const attend_plan *plan = arg;
+    const attend_shape *shape = plan->shape;
+    char *scratch = plan->c->scratch[thread];
+    float *parts = plan->space->parts;
+    for (int i = 0; i < plan->n_rows; i++) {
+        const attend_rows *row = &plan->rows[i];
+        if (plan->by_segments) {
+            int n_segments = (int)row_segments(row);
+            size_t head_floats = (size_t)n_segments * part_floats(shape, row->n * plan->group);
+            if (task < n_segments * shape->n_kv_heads) {
+                int head = task / n_segments;
+                attend_one_segment(plan, row, head, task % n_segments, parts + (size_t)head * head_floats,
+                                   &plan->space->pending[i * shape->n_kv_heads + head], scratch);
+                return;
+            }
+            task -= n_segments * shape->n_kv_heads;
+            parts += (size_t)shape->n_kv_heads * head_floats;
+        } else {
+            int tile = tile_tokens(plan->group), n_tiles = (int)ceil_div(row->n, tile);
+            if (task < n_tiles * shape->n_kv_heads) {
+                /* The last tiles see most: they go first, so that no thread is left with a long one at the
+                 * end. */
+                int i_tile = n_tiles - 1 - task / shape->n_kv_heads, begin = i_tile * tile;
+                int end = begin + tile < row->n ? begin + tile : row->n;
+                attend_tile(plan, row, task % shape->n_kv_heads, begin, end, scratch);
+                return;
+            }
+            task -= n_tiles * shape->n_kv_heads;
+        }
+    }
+}
+
+static void rotate_head(const attend_plan *plan, float *x, const float *norm, const float *cos,
+                        const float *sin) {
+    const attend_shape *shape = plan->shape;
+    if (norm) plan->c->kernels.rms_norm(x, x, norm, shape->head_dim, shape->norm_eps);
+    plan->c->kernels.rope(x, cos, sin, shape->rotary / 2);
+}
+
+/* Pages of the cache that the new tokens of a sequence fall into. */
+static int pages_touched(const attend_rows *row, int page_tokens) {
+    return (int)((row->position + row->n - 1) / page_tokens - row->position / page_tokens) + 1;
+}
+
+/* Rotates and stores one KV head (and its query heads) for the tokens of one page. */
+static void store_task(void *arg, int task, int thread) {
+    (void)thread;
+    const attend_plan *plan = arg;
+    const attend_shape *shape = plan->shape;
+    const attend_rows *row = plan->rows;
+    int page_tokens = 0;
+    for (;; row++) {
+        page_tokens = kv_look(row->cache, row->entry).page_tokens;
+        int n_tasks = shape->n_kv_heads * pages_touched(row, page_tokens);
+        if (task < n_tasks) break;
+        task -= n_tasks;
+    }
+    int head = task % shape->n_kv_heads, dim = shape->head_dim, half = shape->rotary / 2;
+    int64_t page_begin = (row->position / page_tokens + task / shape->n_kv_heads) * page_tokens;
+    int begin = (int)max_i64(page_begin - row->position, 0);
+    int end = (int)min_i64(page_begin + page_tokens - row->position, row->n);
+    ptrdiff_t key = (ptrdiff_t)(shape->n_heads + head) * dim,
+              value = key + (ptrdiff_t)shape->n_kv_heads * dim;
+    for (int t = begin; t < end; t++) {
+        float *x = row->qkv + t * shape->stride;
+        const float *cos = row->cos + (ptrdiff_t)t * half, *sin = row->sin + (ptrdiff_t)t * half;
+        for (int g = 0; g < plan->group; g++) {
+            rotate_head(plan, x + (ptrdiff_t)(head * plan->group + g) * dim, shape->q_norm, cos, sin);
+        }
+        rotate_head(plan, x + key, shape->k_norm, cos, sin);
+    }
+    kv_append(row->cache, &plan->c->kernels, row->entry, head, begin, end, row->qkv + key, row->qkv + value,
+              shape->stride, shape->stride);
+}
+
+static bool cut_by_segments(const attend_shape *shape, const attend_rows *rows, int n_rows) {
+    int tile = tile_tokens(shape->n_heads / shape->n_kv_heads);
+    for (int i = 0; i < n_rows; i++) {
+        if (rows[i].n > tile) return false;
+    }
+    return true;
+}
+
+mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, const attend_rows *rows,
+                               int n_rows) {
+    size_t floats = 0;
+    if (!cut_by_segments(shape, rows, n_rows)) return MN_OK;
+    for (int i = 0; i < n_rows; i++) {
+        int query_rows = rows[i].n * (shape->n_heads / shape->n_kv_heads);
+        floats += (size_t)row_segments(&rows[i]) * (size_t)shape->n_kv_heads * part_floats(shape, query_rows);
+    }
+    MN_TRY(mem_grow(&space->parts, &space->parts_capacity, floats, sizeof *space->parts));
+    return mem_grow(&space->pending, &space->pending_capacity, (size_t)n_rows * (size_t)shape->n_kv_heads,
+                    sizeof *space->pending);
+}
+
+void attend_space_clear(attend_space *space) {
+    mem_free(space->parts);
+    mem_free(space->pending);
+    *space = (attend_space){0};
+}
+
+void compute_attention(compute *c, const attend_shape *shape, const attend_rows *rows, int n_rows,
+                       attend_space *space) {
+    attend_plan plan = {.c = c, .shape = shape, .rows = rows, .space = space, .n_rows = n_rows};
+    plan.group = shape->n_heads / shape->n_kv_heads;
+    plan.by_segments = cut_by_segments(shape, rows, n_rows);
+    int n_store = 0, n_new = 0, n_attend = 0;
+    for (int i = 0; i < n_rows; i++) {
+        n_store +=
+            shape->n_kv_heads * pages_touched(&rows[i], kv_look(rows[i].cache, rows[i].entry).page_tokens);
+        n_new += rows[i].n;
+        if (plan.by_segments) {
+            int n_segments = (int)row_segments(&rows[i]);
+            for (int h = 0; h < shape->n_kv_heads; h++) {
+                atomic_store_explicit(&space->pending[i * shape->n_kv_heads + h], n_segments,
+                                      memory_order_relaxed);
+            }
+            n_attend += n_segments * shape->n_kv_heads;
+        } else {
+            n_attend += (int)ceil_div(rows[i].n, tile_tokens(plan.group)) * shape->n_kv_heads;
+        }
+    }
+    if ((int64_t)n_new * shape->stride <= INLINE_VALUES) {
+        for (int task = 0; task < n_store; task++) store_task(&plan, task, 0);
+    } else {
+        thread_run(c->pool, n_store, store_task, &plan);
+    }
+    thread_run(c->pool, n_attend, attend_task, &plan);
+}

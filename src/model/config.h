@@ -1,0 +1,100 @@
+/* The configuration of a model: every size and switch its architecture needs, from config.json or from GGUF
+ * metadata.
+ *
+ * Names are those of config.json. A loaded configuration has passed every check, so what builds on it
+ * (rope.h, names.h, the forward pass) does not check again. SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_MODEL_CONFIG_H
+#define MN_MODEL_CONFIG_H
+
+#include "base/json.h"
+#include "tensor/gguf.h"
+
+typedef enum model_type {
+    MODEL_LLAMA,
+    MODEL_MISTRAL,
+    MODEL_QWEN2,
+    MODEL_QWEN3,
+    MODEL_PHI3,
+    N_MODEL_TYPES
+} model_type;
+
+typedef enum activation {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_RELU
+} activation;
+
+typedef enum layer_type { LAYER_FULL_ATTENTION, LAYER_SLIDING_ATTENTION } layer_type;
+
+typedef enum rope_type {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONGROPE,
+    N_ROPE_TYPES
+} rope_type;
+
+typedef struct rope_scaling {
+    rope_type rope_type;
+    double factor; /* of the context; longrope: max_position_embeddings / original_max_position_embeddings
+                      where known */
+    int64_t original_max_position_embeddings; /* llama3, yarn, longrope; at least 2 */
+    double low_freq_factor, high_freq_factor; /* llama3; low < high */
+    double beta_fast, beta_slow;              /* yarn; slow <= fast */
+    double mscale, mscale_all_dim;            /* yarn; 0 = not given */
+    bool truncate;                            /* yarn: round the ends of the ramp to whole dimensions */
+    double attention_factor;            /* yarn, longrope: multiplies cos and sin; 0 = as the rule says */
+    double *short_factor, *long_factor; /* longrope: [rotary_dim / 2], owned */
+    double *divisors; /* [rotary_dim / 2], owned, or NULL: explicit divisors of the frequencies, applied after
+                         the rule */
+} rope_scaling;
+
+typedef struct model_config {
+    model_type model_type;
+    int64_t hidden_size, intermediate_size, num_hidden_layers;
+    int64_t num_attention_heads, num_key_value_heads; /* the first is a multiple of the second */
+    int64_t head_dim;                                 /* even */
+    int64_t vocab_size, max_position_embeddings;
+    double rms_norm_eps; /* from GGUF: the value of a float32 */
+    activation hidden_act;
+    struct {
+        bool q, k, v, o;
+    } attention_bias;
+    bool mlp_bias, tie_word_embeddings, qk_norm;
+
+    int64_t sliding_window;  /* W: a query sees W keys with itself; above 0 exactly when some layer slides */
+    layer_type *layer_types; /* [num_hidden_layers], owned */
+
+    double attention_multiplier; /* of the scores: 1 / sqrt(head_dim) unless the model has its own */
+    double residual_multiplier, embedding_multiplier;
+    double logits_scaling; /* logits are divided by it */
+
+    double rope_theta;
+    int64_t rotary_dim; /* the first rotary_dim values of a head turn; even, 2..head_dim */
+    rope_scaling rope_scaling;
+
+    int64_t bos_token_id, pad_token_id; /* -1 = none; may lie outside the vocabulary */
+    int64_t *eos_token_id;              /* [n_eos_token_id], owned: each ends a text */
+    size_t n_eos_token_id;
+    dtype torch_dtype; /* the float type the weights were saved in; DTYPE_F32 when not said */
+
+    bool permuted_rows; /* rows of q and k are stored for rotation of neighbours (GGUF files of type llama) */
+} model_config;
+
+/* Both fill *out, which need not be initialised; on failure it is empty and one sentence names the file, the
+ * field, its value and what is allowed. MN_E_FORMAT: missing, damaged or contradictory; MN_E_UNSUPPORTED:
+ * well formed, of a kind that is not known here; MN_E_NOMEM. `what` names the JSON text in messages, e.g. its
+ * path. */
+mn_status config_from_json(model_config *out, const json *root, const char *what);
+mn_status config_from_gguf(model_config *out, const gguf *file);
+
+/* Frees what a configuration owns and zeroes it. */
+void model_config_clear(model_config *config);
+
+const char *model_type_name(model_type type); /* as in config.json */
+const char *rope_type_name(rope_type type);
+
+#endif

@@ -1,0 +1,252 @@
+/* A configuration from the metadata of a GGUF file, and from its tensors where those are the only trace:
+ * biases, a head of its own, divisors of the rotation frequencies. SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "model/config_rules.h"
+
+typedef struct source {
+    const gguf *file;
+    const char *what; /* the path */
+    shown_text architecture;
+} source;
+
+typedef struct key_text {
+    char text[160];
+} key_text;
+
+static key_text key_of(const source *from, const char *name) {
+    key_text key;
+    snprintf(key.text, sizeof key.text, "%s.%s", from->architecture.text, name);
+    return key;
+}
+
+static bool has_tensor(const source *from, const char *name) {
+    return tensor_set_find(gguf_tensors(from->file), name) != NULL;
+}
+
+/* A whole number, or a list with one for each layer when they are all the same. */
+static mn_status read_size(const source *from, const char *name, int64_t lo, int64_t hi, int64_t *out) {
+    key_text key = key_of(from, name);
+    const gguf_array *list = gguf_array_find(from->file, key.text);
+    if (!list) return gguf_int(from->file, key.text, lo, hi, out);
+    size_t n = gguf_array_n(list);
+    double first = n && !gguf_array_is_text(list) ? gguf_array_number_at(list, 0) : 0;
+    if (!(first >= (double)lo && first <= (double)hi) || first != floor(first)) {
+        MN_FAIL(MN_E_FORMAT, "%s: %s begins with %g, allowed: a whole number from %" PRId64 " to %" PRId64,
+                from->what, key.text, first, lo, hi);
+    }
+    for (size_t i = 1; i < n; i++) {
+        if (gguf_array_number_at(list, i) != first) {
+            MN_FAIL(MN_E_UNSUPPORTED, "%s: %s differs between layers (%g and %g), allowed: one value for all",
+                    from->what, key.text, first, gguf_array_number_at(list, i));
+        }
+    }
+    *out = (int64_t)first;
+    return MN_OK;
+}
+
+static mn_status read_real(const source *from, const char *name, double lo, double hi, double *out) {
+    return gguf_real(from->file, key_of(from, name).text, lo, hi, out);
+}
+
+static mn_status read_sizes(model_config *config, const source *from) {
+    config->head_dim = 0; /* the format's own default, not the type's */
+    for (size_t i = 0; i < N_CONFIG_SIZES; i++) {
+        const config_size *field = &config_sizes[i];
+        int64_t *place = (int64_t *)((char *)config + field->offset);
+        MN_TRY(read_size(from, field->gguf_key, field->lo, field->hi, place));
+        if (place == &config->vocab_size && *place == 0) {
+            const gguf_array *tokens = gguf_array_find(from->file, "tokenizer.ggml.tokens");
+            size_t n = tokens ? gguf_array_n(tokens) : 0;
+            *place = n <= CONFIG_MAX_VOCAB ? (int64_t)n : 0;
+        }
+        if (field->required && *place == 0) {
+            MN_FAIL(MN_E_FORMAT, "%s: '%s' is missing", from->what, key_of(from, field->gguf_key).text);
+        }
+    }
+    for (size_t i = 0; i < N_CONFIG_REALS; i++) {
+        const config_real *field = &config_reals[i];
+        MN_TRY(read_real(from, field->gguf_key, field->lo, field->hi,
+                         (double *)((char *)config + field->offset)));
+    }
+    MN_TRY(read_size(from, "rope.dimension_count", 2, 1024, &config->rotary_dim));
+    MN_TRY(config_check_sizes(config, from->what, 1));
+    int64_t value_length = config->head_dim;
+    MN_TRY(read_size(from, "attention.value_length", 1, 1024, &value_length));
+    if (value_length != config->head_dim) {
+        MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is %" PRId64 ", allowed: that of the keys, %" PRId64, from->what,
+                key_of(from, "attention.value_length").text, value_length, config->head_dim);
+    }
+    if (config->permuted_rows && config->rotary_dim != config->head_dim) {
+        MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is %" PRId64 ", allowed: the size of a head, %" PRId64, from->what,
+                key_of(from, "rope.dimension_count").text, config->rotary_dim, config->head_dim);
+    }
+    return MN_OK;
+}
+
+static void read_switches(model_config *config, const source *from) {
+    config->attention_bias.q = config->attention_bias.q || has_tensor(from, "blk.0.attn_q.bias");
+    config->attention_bias.k = config->attention_bias.k || has_tensor(from, "blk.0.attn_k.bias");
+    config->attention_bias.v = config->attention_bias.v || has_tensor(from, "blk.0.attn_v.bias");
+    config->attention_bias.o = has_tensor(from, "blk.0.attn_output.bias");
+    config->mlp_bias = has_tensor(from, "blk.0.ffn_down.bias");
+    config->tie_word_embeddings = !has_tensor(from, "output.weight");
+    config->torch_dtype = DTYPE_F32;
+}
+
+/* ---- token ids ---- */
+
+static bool ends_a_text(gguf_text token) {
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>",
+                                       "<|endoftext|>"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        if (token.n == strlen(ends[i]) && memcmp(token.text, ends[i], token.n) == 0) return true;
+    }
+    return false;
+}
+
+static void add_eos(model_config *config, int64_t id) {
+    if (id < 0 || config->n_eos_token_id == CONFIG_MAX_EOS) return;
+    for (size_t i = 0; i < config->n_eos_token_id; i++) {
+        if (config->eos_token_id[i] == id) return;
+    }
+    config->eos_token_id[config->n_eos_token_id++] = id;
+}
+
+/* A file names one end of text, often not the end of a chat turn: the control tokens known as such are added.
+ */
+static mn_status read_tokens(model_config *config, const source *from) {
+    enum { CONTROL = 3 };
+    const int64_t hi = CONFIG_MAX_VOCAB - 1;
+    int64_t eos = -1, eot = -1;
+    MN_TRY(gguf_int(from->file, "tokenizer.ggml.bos_token_id", 0, hi, &config->bos_token_id));
+    MN_TRY(gguf_int(from->file, "tokenizer.ggml.padding_token_id", 0, hi, &config->pad_token_id));
+    MN_TRY(gguf_int(from->file, "tokenizer.ggml.eos_token_id", 0, hi, &eos));
+    MN_TRY(gguf_int(from->file, "tokenizer.ggml.eot_token_id", 0, hi, &eot));
+    config->eos_token_id = mem_alloc(CONFIG_MAX_EOS, sizeof *config->eos_token_id);
+    if (!config->eos_token_id) return mem_no_memory();
+    add_eos(config, eos);
+    add_eos(config, eot);
+    const gguf_array *tokens = gguf_array_find(from->file, "tokenizer.ggml.tokens");
+    const gguf_array *kinds = gguf_array_find(from->file, "tokenizer.ggml.token_type");
+    if (!tokens || !kinds || !gguf_array_is_text(tokens) || gguf_array_is_text(kinds)) return MN_OK;
+    size_t n = gguf_array_n(tokens) < gguf_array_n(kinds) ? gguf_array_n(tokens) : gguf_array_n(kinds);
+    for (size_t i = 0; i < n; i++) {
+        if (gguf_array_number_at(kinds, i) == CONTROL && ends_a_text(gguf_array_text_at(tokens, i)))
+            add_eos(config, (int64_t)i);
+    }
+    return MN_OK;
+}
+
+/* ---- rotation ---- */
+
+/* A tensor of rotary_dim / 2 positive float32 into *out (owned), untouched when there is none. */
+static mn_status read_divisors(const model_config *config, const source *from, const char *name,
+                               double **out) {
+    const tensor *t = tensor_set_find(gguf_tensors(from->file), name);
+    int64_t n = config->rotary_dim / 2;
+    if (!t) return MN_OK;
+    if (t->type != DTYPE_F32 || t->n_dims != 1 || t->shape[0] != n) {
+        MN_FAIL(MN_E_FORMAT,
+                "%s: %s is %s with %" PRId64 " values, allowed: F32 with %" PRId64
+                ", half the rotary dimension",
+                from->what, name, dtype_table[t->type].name, t->n_dims > 0 ? t->shape[0] : 0, n);
+    }
+    *out = mem_alloc((size_t)n, sizeof **out);
+    if (!*out) return mem_no_memory();
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, t->data + (size_t)i * sizeof value, sizeof value);
+        if (!(value >= 1e-6f && value <= 1e9f)) {
+            MN_FAIL(MN_E_FORMAT, "%s: value %" PRId64 " of %s is %g, allowed: a number from 1e-06 to 1e+09",
+                    from->what, i, name, (double)value);
+        }
+        (*out)[i] = (double)value;
+    }
+    return MN_OK;
+}
+
+static mn_status read_rope_type(const source *from, rope_type *out) {
+    static const config_word words[] = {{"none", ROPE_DEFAULT},
+                                        {"linear", ROPE_LINEAR},
+                                        {"yarn", ROPE_YARN},
+                                        {"longrope", ROPE_LONGROPE},
+                                        {NULL, 0}};
+    key_text key = key_of(from, "rope.scaling.type");
+    gguf_text name = {0};
+    MN_TRY(gguf_string(from->file, key.text, &name));
+    int type = ROPE_DEFAULT;
+    if (name.text) MN_TRY(config_pick(from->what, key.text, words, name.text, name.n, &type));
+    *out = (rope_type)type;
+    return MN_OK;
+}
+
+static mn_status read_rotation(model_config *config, const source *from) {
+    rope_scaling *out = &config->rope_scaling;
+    *out = (rope_scaling){.factor = 1,
+                          .beta_fast = 32,
+                          .beta_slow = 1,
+                          .truncate = true,
+                          .original_max_position_embeddings = max_i64(config->max_position_embeddings, 2)};
+    MN_TRY(read_rope_type(from, &out->rope_type));
+    MN_TRY(read_real(from, "rope.scaling.factor", 1e-6, 1e6, &out->factor));
+    MN_TRY(read_real(from, "rope.scaling.attn_factor", 1e-6, 1e6, &out->attention_factor));
+    MN_TRY(read_real(from, "rope.scaling.yarn_beta_fast", 1e-6, 1e9, &out->beta_fast));
+    MN_TRY(read_real(from, "rope.scaling.yarn_beta_slow", 1e-6, 1e9, &out->beta_slow));
+    MN_TRY(read_size(from, "rope.scaling.original_context_length", 2, CONFIG_MAX_POSITIONS,
+                     &out->original_max_position_embeddings));
+    /* Here the factor of yarn comes on top of the rule's own. */
+    if (out->rope_type == ROPE_YARN && out->attention_factor > 0) {
+        out->attention_factor *= out->factor > 1 ? 0.1 * log(out->factor) + 1 : 1;
+    }
+    MN_TRY(read_divisors(config, from, "rope_freqs.weight", &out->divisors));
+    MN_TRY(read_divisors(config, from, "rope_factors_short.weight", &out->short_factor));
+    MN_TRY(read_divisors(config, from, "rope_factors_long.weight", &out->long_factor));
+    if (out->short_factor || out->long_factor) out->rope_type = ROPE_LONGROPE;
+    if (out->rope_type == ROPE_LONGROPE) {
+        if (!out->short_factor || !out->long_factor) {
+            MN_FAIL(MN_E_FORMAT, "%s: rope_factors_%s.weight is missing: expected [%" PRId64 "]", from->what,
+                    out->short_factor ? "long" : "short", config->rotary_dim / 2);
+        }
+        out->factor = (double)config->max_position_embeddings / (double)out->original_max_position_embeddings;
+    }
+    return config_check_rope(config, from->what);
+}
+
+static mn_status read_layers(model_config *config, const source *from) {
+    MN_TRY(read_size(from, "attention.sliding_window", 0, CONFIG_MAX_POSITIONS, &config->sliding_window));
+    size_t n = (size_t)config->num_hidden_layers;
+    layer_type *types = mem_alloc(n, sizeof *types);
+    if (!types) return mem_no_memory();
+    for (size_t i = 0; i < n; i++) types[i] = LAYER_SLIDING_ATTENTION;
+    config_set_layers(config, types);
+    return MN_OK;
+}
+
+static mn_status read_all(model_config *config, const source *from) {
+    MN_TRY(read_sizes(config, from));
+    read_switches(config, from);
+    MN_TRY(read_tokens(config, from));
+    MN_TRY(read_rotation(config, from));
+    return read_layers(config, from);
+}
+
+mn_status config_from_gguf(model_config *out, const gguf *file) {
+    memset(out, 0, sizeof *out);
+    source from = {.file = file, .what = gguf_path(file)};
+    gguf_text name = {0};
+    model_type type = N_MODEL_TYPES;
+    MN_TRY(gguf_string(file, "general.architecture", &name));
+    if (!name.text) MN_FAIL(MN_E_FORMAT, "%s: 'general.architecture' is missing", from.what);
+    MN_TRY(config_find_type(from.what, "general.architecture", name.text, name.n, true, &type));
+    from.architecture = config_show(name.text, name.n);
+    config_start(out, type);
+    out->permuted_rows = model_types[type].gguf_permuted;
+    mn_status status = read_all(out, &from);
+    if (status != MN_OK) model_config_clear(out);
+    return status;
+}

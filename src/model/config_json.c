@@ -1,0 +1,305 @@
+/* A configuration from config.json.
+ *
+ * Transformers 5 keeps everything about rotation in rope_parameters; before, it was rope_theta, rope_scaling
+ * and partial_rotary_factor. Both forms are read. SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "model/config_rules.h"
+
+static const config_word activation_words[] = {
+    {"silu", ACTIVATION_SILU},          {"swish", ACTIVATION_SILU},
+    {"gelu", ACTIVATION_GELU},          {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
+    {"gelu_new", ACTIVATION_GELU_TANH}, {"gelu_fast", ACTIVATION_GELU_TANH},
+    {"relu", ACTIVATION_RELU},          {NULL, 0},
+};
+
+static const config_word layer_type_words[] = {
+    {"full_attention", LAYER_FULL_ATTENTION},
+    {"sliding_attention", LAYER_SLIDING_ATTENTION},
+    {NULL, 0},
+};
+
+static const config_word dtype_words[] = {
+    {"float32", DTYPE_F32},
+    {"float16", DTYPE_F16},
+    {"bfloat16", DTYPE_BF16},
+    {"float64", DTYPE_F64},
+    {NULL, 0},
+};
+
+/* The member unless it is absent or null. */
+static const json *member(const json *object, const char *key) {
+    const json *value = json_get(object, key);
+    return value && value->kind != JSON_NULL ? value : NULL;
+}
+
+/* A word of a table; absent leaves *out. */
+static mn_status read_word(const char *what, const json *object, const char *key, const config_word *words,
+                           int *out) {
+    const char *text = NULL;
+    MN_TRY(json_string(what, object, key, &text));
+    return text ? config_pick(what, key, words, text, member(object, key)->n, out) : MN_OK;
+}
+
+static mn_status require_real(const char *what, const json *object, const char *key, double lo, double hi,
+                              double *out) {
+    MN_TRY(json_require(what, object, key));
+    return json_real(what, object, key, lo, hi, out);
+}
+
+static mn_status read_basics(model_config *config, const json *root, const char *what) {
+    const model_type_info *info = &model_types[config->model_type];
+    for (size_t i = 0; i < N_CONFIG_SIZES; i++) {
+        const config_size *field = &config_sizes[i];
+        int64_t *place = (int64_t *)((char *)config + field->offset);
+        const json *value = json_get(root, field->json_key);
+        if (field->required) MN_TRY(json_require(what, root, field->json_key));
+        if (value && value->kind == JSON_NULL && place == &config->head_dim)
+            *place = 0; /* not the type's default */
+        MN_TRY(json_int(what, root, field->json_key, field->lo, field->hi, place));
+    }
+    for (size_t i = 0; i < N_CONFIG_REALS; i++) {
+        const config_real *field = &config_reals[i];
+        MN_TRY(json_real(what, root, field->json_key, field->lo, field->hi,
+                         (double *)((char *)config + field->offset)));
+    }
+    int act = ACTIVATION_SILU, type = DTYPE_F32;
+    MN_TRY(read_word(what, root, "hidden_act", activation_words, &act));
+    config->hidden_act = (activation)act;
+    MN_TRY(read_word(what, root, member(root, "dtype") ? "dtype" : "torch_dtype", dtype_words, &type));
+    config->torch_dtype = (dtype)type;
+    MN_TRY(json_bool(what, root, "tie_word_embeddings", &config->tie_word_embeddings));
+    if (info->reads_mlp_bias) MN_TRY(json_bool(what, root, "mlp_bias", &config->mlp_bias));
+    if (info->reads_attention_bias) {
+        bool bias = false;
+        MN_TRY(json_bool(what, root, "attention_bias", &bias));
+        config->attention_bias.q = config->attention_bias.k = config->attention_bias.v =
+            config->attention_bias.o = bias;
+    }
+    return MN_OK;
+}
+
+static mn_status read_tokens(model_config *config, const json *root, const char *what) {
+    MN_TRY(json_int(what, root, "bos_token_id", -1, CONFIG_MAX_VOCAB - 1, &config->bos_token_id));
+    MN_TRY(json_int(what, root, "pad_token_id", -1, CONFIG_MAX_VOCAB - 1, &config->pad_token_id));
+    const json *eos = member(root, "eos_token_id");
+    if (!eos) return MN_OK;
+    bool list = eos->kind == JSON_ARRAY;
+    size_t n = list ? eos->n : 1;
+    if (n > CONFIG_MAX_EOS)
+        MN_FAIL(MN_E_FORMAT, "%s: eos_token_id has %zu items, allowed: up to %d", what, n, CONFIG_MAX_EOS);
+    config->eos_token_id = mem_alloc(n, sizeof *config->eos_token_id);
+    if (!config->eos_token_id) return mem_no_memory();
+    if (!list) {
+        int64_t id = -1;
+        MN_TRY(json_int(what, root, "eos_token_id", -1, CONFIG_MAX_VOCAB - 1, &id));
+        if (id >= 0) config->eos_token_id[config->n_eos_token_id++] = id;
+        return MN_OK;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json *item = &eos->items[i];
+        if (item->kind != JSON_INT || item->integer < 0 || item->integer >= CONFIG_MAX_VOCAB) {
+            MN_FAIL(MN_E_FORMAT, "%s: eos_token_id[%zu] is no whole number from 0 to %d", what, i,
+                    CONFIG_MAX_VOCAB - 1);
+        }
+        config->eos_token_id[config->n_eos_token_id++] = item->integer;
+    }
+    return MN_OK;
+}
+
+/* ---- rotation ---- */
+
+/* A list of rotary_dim / 2 positive numbers into *out (owned). */
+static mn_status read_factors(const char *what, const json *scaling, const char *key, int64_t n,
+                              double **out) {
+    const double lo = 1e-6, hi = 1e9;
+    MN_TRY(json_require(what, scaling, key));
+    const json *list = json_get(scaling, key);
+    if (list->kind != JSON_ARRAY)
+        MN_FAIL(MN_E_FORMAT, "%s: %s is no list, allowed: a list of %" PRId64 " numbers", what, key, n);
+    if (list->n != (size_t)n) {
+        MN_FAIL(MN_E_FORMAT, "%s: %s has %zu numbers, allowed: %" PRId64 ", half the rotary dimension", what,
+                key, list->n, n);
+    }
+    *out = mem_alloc(list->n, sizeof **out);
+    if (!*out) return mem_no_memory();
+    for (size_t i = 0; i < list->n; i++) {
+        const json *item = &list->items[i];
+        double value = item->kind == JSON_INT    ? (double)item->integer
+                       : item->kind == JSON_REAL ? item->real
+                                                 : 0;
+        if (!(value >= lo && value <= hi))
+            MN_FAIL(MN_E_FORMAT, "%s: %s[%zu] is no number from %g to %g", what, key, i, lo, hi);
+        (*out)[i] = value;
+    }
+    return MN_OK;
+}
+
+static mn_status read_factor(rope_scaling *out, const json *scaling, const char *what) {
+    return require_real(what, scaling, "factor", 1e-6, 1e6, &out->factor);
+}
+
+static mn_status read_llama3(rope_scaling *out, const json *scaling, const char *what) {
+    MN_TRY(read_factor(out, scaling, what));
+    MN_TRY(require_real(what, scaling, "low_freq_factor", 1e-6, 1e6, &out->low_freq_factor));
+    MN_TRY(require_real(what, scaling, "high_freq_factor", 1e-6, 1e6, &out->high_freq_factor));
+    return json_require(what, scaling, "original_max_position_embeddings");
+}
+
+static mn_status read_yarn(rope_scaling *out, const json *scaling, const char *what) {
+    MN_TRY(read_factor(out, scaling, what));
+    MN_TRY(json_real(what, scaling, "attention_factor", 1e-6, 1e6, &out->attention_factor));
+    MN_TRY(json_real(what, scaling, "mscale", 0, 1e6, &out->mscale));
+    MN_TRY(json_real(what, scaling, "mscale_all_dim", 0, 1e6, &out->mscale_all_dim));
+    MN_TRY(json_bool(what, scaling, "truncate", &out->truncate));
+    MN_TRY(json_real(what, scaling, "beta_fast", 1e-6, 1e9, &out->beta_fast));
+    return json_real(what, scaling, "beta_slow", 1e-6, 1e9, &out->beta_slow);
+}
+
+static mn_status read_rope_type(model_config *config, const json *scaling, const char *what) {
+    const char *key = member(scaling, "rope_type") ? "rope_type" : "type";
+    int type = ROPE_DEFAULT;
+    if (!member(scaling, key)) return json_require(what, scaling, "rope_type");
+    MN_TRY(read_word(what, scaling, key, rope_type_words, &type));
+    /* Early Phi-3 files call their rule "yarn"; Transformers reads it as longrope. */
+    if (config->model_type == MODEL_PHI3 && type == ROPE_YARN) type = ROPE_LONGROPE;
+    config->rope_scaling.rope_type = (rope_type)type;
+    return MN_OK;
+}
+
+static mn_status read_rope_scaling(model_config *config, const json *root, const json *scaling,
+                                   const char *what) {
+    rope_scaling *out = &config->rope_scaling;
+    out->beta_fast = 32;
+    out->beta_slow = 1;
+    out->truncate = true;
+    if (scaling->kind != JSON_OBJECT)
+        MN_FAIL(MN_E_FORMAT, "%s is no object, allowed: null or an object", what);
+    MN_TRY(read_rope_type(config, scaling, what));
+    int64_t original = 0;
+    MN_TRY(json_int(what, scaling, "original_max_position_embeddings", 2, CONFIG_MAX_POSITIONS, &original));
+    switch (out->rope_type) {
+    case ROPE_LINEAR:
+    case ROPE_DYNAMIC: MN_TRY(read_factor(out, scaling, what)); break;
+    case ROPE_LLAMA3: MN_TRY(read_llama3(out, scaling, what)); break;
+    case ROPE_YARN: MN_TRY(read_yarn(out, scaling, what)); break;
+    case ROPE_LONGROPE:
+        if (original == 0) original = model_types[config->model_type].original_max_position_embeddings;
+        MN_TRY(json_int(what, root, "original_max_position_embeddings", 2, CONFIG_MAX_POSITIONS, &original));
+        MN_TRY(json_real(what, scaling, "attention_factor", 1e-6, 1e6, &out->attention_factor));
+        MN_TRY(read_factors(what, scaling, "short_factor", config->rotary_dim / 2, &out->short_factor));
+        MN_TRY(read_factors(what, scaling, "long_factor", config->rotary_dim / 2, &out->long_factor));
+        /* The lengths decide where both are known; `factor` only stands in for a missing original length. */
+        if (original == 0) MN_TRY(read_factor(out, scaling, what));
+        if (original != 0) out->factor = (double)config->max_position_embeddings / (double)original;
+        break;
+    case ROPE_DEFAULT:
+    case N_ROPE_TYPES: break;
+    }
+    out->original_max_position_embeddings = original ? original : max_i64(config->max_position_embeddings, 2);
+    return MN_OK;
+}
+
+static mn_status read_rotation(model_config *config, const json *root, const char *what) {
+    const json *scaling = member(root, "rope_scaling"), *parameters = member(root, "rope_parameters");
+    const char *key = scaling ? "rope_scaling" : "rope_parameters";
+    double partial = 1;
+    MN_TRY(json_real(what, root, "partial_rotary_factor", 0, 1, &partial));
+    char inner[512];
+    snprintf(inner, sizeof inner, "%.480s: %s", what, key);
+    if (parameters && parameters->kind == JSON_OBJECT) {
+        MN_TRY(json_real(inner, parameters, "rope_theta", config_reals[1].lo, config_reals[1].hi,
+                         &config->rope_theta));
+        MN_TRY(json_real(inner, parameters, "partial_rotary_factor", 0, 1, &partial));
+    }
+    MN_TRY(config_check_sizes(config, what, partial));
+    if (!scaling) scaling = parameters;
+    if (scaling) MN_TRY(read_rope_scaling(config, root, scaling, inner));
+    return config_check_rope(config, what);
+}
+
+/* ---- layers ---- */
+
+static mn_status read_layer_types(layer_type *out, int64_t n, const json *list, const char *what) {
+    if (list->kind != JSON_ARRAY || list->n != (size_t)n) {
+        MN_FAIL(MN_E_FORMAT, "%s: layer_types has %zu items, allowed: %" PRId64 ", one for each layer", what,
+                list->kind == JSON_ARRAY ? list->n : 0, n);
+    }
+    for (size_t i = 0; i < list->n; i++) {
+        const json *item = &list->items[i];
+        if (item->kind != JSON_STRING) MN_FAIL(MN_E_FORMAT, "%s: layer_types[%zu] is no string", what, i);
+        int type = 0;
+        MN_TRY(config_pick(what, "layer_types", layer_type_words, item->string, item->n, &type));
+        out[i] = (layer_type)type;
+    }
+    return MN_OK;
+}
+
+static mn_status read_layers(model_config *config, const json *root, const char *what) {
+    const model_type_info *info = &model_types[config->model_type];
+    int64_t window = 0, first = 28;
+    bool used = info->window == WINDOW_EVERY_LAYER;
+    if (info->window != WINDOW_NEVER) {
+        if (!json_get(root, "sliding_window")) window = info->sliding_window;
+        MN_TRY(json_int(what, root, "sliding_window", 0, CONFIG_MAX_POSITIONS, &window));
+    }
+    if (info->window == WINDOW_UPPER_LAYERS) {
+        MN_TRY(json_bool(what, root, "use_sliding_window", &used));
+        MN_TRY(json_int(what, root, "max_window_layers", 0, CONFIG_MAX_POSITIONS, &first));
+    } else {
+        first = 0;
+    }
+    config->sliding_window = used ? window : 0;
+
+    size_t n = (size_t)config->num_hidden_layers;
+    layer_type *types = mem_alloc(n, sizeof *types);
+    if (!types) return mem_no_memory();
+    const json *list = info->window == WINDOW_NEVER ? NULL : member(root, "layer_types");
+    mn_status status = list ? read_layer_types(types, config->num_hidden_layers, list, what) : MN_OK;
+    for (size_t i = 0; i < n && !list; i++) {
+        types[i] = used && (int64_t)i >= first ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
+    }
+    for (size_t i = 0; i < n && status == MN_OK; i++) {
+        if (types[i] == LAYER_SLIDING_ATTENTION && list && config->sliding_window == 0) {
+            status = status_fail(
+                MN_E_FORMAT,
+                "%s: layer_types[%zu] is \"sliding_attention\", allowed without a sliding_window: "
+                "\"full_attention\"",
+                what, i);
+        }
+    }
+    config_set_layers(config, types);
+    return status;
+}
+
+static mn_status read_all(model_config *config, const json *root, const char *what) {
+    if (member(root, "quantization_config")) {
+        const json *method = member(member(root, "quantization_config"), "quant_method");
+        bool named = method && method->kind == JSON_STRING;
+        MN_FAIL(
+            MN_E_UNSUPPORTED,
+            "%s: quantization_config has quant_method \"%s\", allowed: none (quantised weights come as GGUF)",
+            what, named ? config_show(method->string, method->n).text : "?");
+    }
+    MN_TRY(read_basics(config, root, what));
+    MN_TRY(read_tokens(config, root, what));
+    MN_TRY(read_rotation(config, root, what));
+    return read_layers(config, root, what);
+}
+
+mn_status config_from_json(model_config *out, const json *root, const char *what) {
+    memset(out, 0, sizeof *out);
+    if (!root || root->kind != JSON_OBJECT) MN_FAIL(MN_E_FORMAT, "%s is no JSON object", what);
+    const char *name = NULL;
+    model_type type = N_MODEL_TYPES;
+    MN_TRY(json_require(what, root, "model_type"));
+    MN_TRY(json_string(what, root, "model_type", &name));
+    MN_TRY(config_find_type(what, "model_type", name, json_get(root, "model_type")->n, false, &type));
+    config_start(out, type);
+    mn_status status = read_all(out, root, what);
+    if (status != MN_OK) model_config_clear(out);
+    return status;
+}

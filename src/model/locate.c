@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/locate.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+enum { REF_BYTES = 128 };
+
+static const char *environment(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* "$variable/rest", or "$HOME/fallback/rest"; false when neither is set. */
+static bool folder_from(bytes *out, const char *variable, const char *fallback, const char *rest) {
+    const char *value = environment(variable), *home = environment("HOME");
+    out->n = 0;
+    if (!value && !home) return false;
+    if (value) {
+        bytes_printf(out, "%s%s", value, rest);
+    } else {
+        bytes_printf(out, "%s/%s%s", home, fallback, rest);
+    }
+    bytes_text(out);
+    return !out->failed;
+}
+
+static bool models_folder(bytes *out) {
+    return environment("MNEME_MODELS") ? folder_from(out, "MNEME_MODELS", "", "")
+                                       : folder_from(out, "XDG_DATA_HOME", ".local/share", "/mneme/models");
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* A Hugging Face folder or a .gguf file. */
+static bool is_model(const char *path) {
+    if (file_exists(path)) return ends_with(path, ".gguf");
+    if (!file_is_directory(path)) return false;
+    bytes config = {0};
+    bool is = path_join(&config, path, "config.json") == MN_OK && file_exists(config.data);
+    bytes_clear(&config);
+    return is;
+}
+
+/* Whether a file of the models folder goes by that name: the name itself, without ".gguf", or its beginning
+ * in any case. */
+static bool goes_by(const char *file, const char *name) {
+    return strncasecmp(file, name, strlen(name)) == 0;
+}
+
+/* The newest model of the models folder whose file goes by `name` (NULL: any). */
+static bool find_installed(bytes *path, const char *folder, const char *name) {
+    DIR *dir = opendir(folder);
+    struct timespec newest = {0};
+    bool found = false, exact = false;
+    bytes candidate = {0};
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.' || (name && !goes_by(entry->d_name, name))) continue;
+        struct stat info;
+        if (path_join(&candidate, folder, entry->d_name) != MN_OK || !is_model(candidate.data)) continue;
+        if (stat(candidate.data, &info) != 0) continue;
+        bool is_exact = name && strcmp(entry->d_name, name) == 0;
+        bool is_newer = info.st_mtim.tv_sec > newest.tv_sec ||
+                        (info.st_mtim.tv_sec == newest.tv_sec && info.st_mtim.tv_nsec > newest.tv_nsec);
+        if (exact || (found && !is_newer && !is_exact)) continue;
+        newest = info.st_mtim;
+        found = true;
+        exact = is_exact;
+        path->n = 0;
+        bytes_append(path, candidate.data, candidate.n);
+        bytes_text(path);
+    }
+    if (dir) closedir(dir);
+    bytes_clear(&candidate);
+    return found && !path->failed;
+}
+
+/* The path that an alias of the configuration file stands for. */
+static bool find_alias(bytes *path, const char *config, const char *name) {
+    json_doc *doc = NULL;
+    if (!file_exists(config) || json_open(&doc, config, JSON_STRICT, 1 << 20) != MN_OK) return false;
+    const json *target = json_get(json_get(json_root(doc), "aliases"), name);
+    bool found = target && target->kind == JSON_STRING;
+    if (found) {
+        path->n = 0;
+        bytes_append(path, target->string, target->n);
+        bytes_text(path);
+    }
+    json_close(&doc);
+    return found;
+}
+
+/* The commit that a revision names: itself when it is one, else what refs/<revision> holds. */
+static bool read_revision(char *commit, const char *repository, const char *revision) {
+    size_t n = strlen(revision);
+    bool is_commit = n == 40;
+    for (size_t i = 0; i < n && is_commit; i++) is_commit = isxdigit((unsigned char)revision[i]) != 0;
+    if (is_commit) {
+        memcpy(commit, revision, n + 1);
+        return true;
+    }
+    bytes path = {0}, text = {0};
+    bytes_printf(&path, "%s/refs/%s", repository, revision);
+    bool found = !strstr(revision, "..") && file_read(&text, bytes_text(&path), REF_BYTES - 1) == MN_OK;
+    size_t length = 0;
+    while (found && length < text.n && isxdigit((unsigned char)text.data[length])) length++;
+    if (found) memcpy(commit, text.data, length);
+    commit[length] = 0;
+    bytes_clear(&path);
+    bytes_clear(&text);
+    return length > 0;
+}
+
+/* "org/name[@revision]" in a Hugging Face cache: models--org--name/snapshots/<commit>. */
+static bool find_in_hub(bytes *path, const char *hub, const char *name) {
+    const char *slash = strchr(name, '/'), *at = strchr(name, '@');
+    if (!slash || strchr(slash + 1, '/') || strstr(name, "..")) return false;
+    size_t n_name = at ? (size_t)(at - slash - 1) : strlen(slash + 1);
+    bytes repository = {0};
+    bytes_printf(&repository, "%s/models--%.*s--%.*s", hub, (int)(slash - name), name, (int)n_name,
+                 slash + 1);
+    char commit[REF_BYTES];
+    bool found = read_revision(commit, bytes_text(&repository), at ? at + 1 : "main");
+    if (found) {
+        path->n = 0;
+        bytes_printf(path, "%s/snapshots/%s", repository.data, commit);
+        found = is_model(bytes_text(path));
+    }
+    bytes_clear(&repository);
+    return found;
+}
+
+static bool hub_folder(bytes *out) {
+    if (environment("HF_HUB_CACHE")) return folder_from(out, "HF_HUB_CACHE", "", "");
+    return folder_from(out, "HF_HOME", ".cache/huggingface", "/hub");
+}
+
+static void set_path(bytes *path, const char *text) {
+    path->n = 0;
+    bytes_append_text(path, text);
+    bytes_text(path);
+}
+
+/* A file inside a model's folder stands for the folder. */
+static bool find_path(bytes *path, const char *name) {
+    set_path(path, name);
+    if (is_model(name)) return true;
+    const char *slash = strrchr(name, '/');
+    if (!slash || !file_exists(name)) return false;
+    path->n = (size_t)(slash - name);
+    return path->n > 0 && is_model(bytes_text(path));
+}
+
+mn_status model_locate(bytes *path, const char *name) {
+    bytes folder = {0}, looked = {0};
+    bool found = false;
+    if (name) {
+        found = strcmp(name, "embedded") == 0 || find_path(path, name);
+        if (found && strcmp(name, "embedded") == 0) set_path(path, name);
+        bytes_printf(&looked, "the path '%s'", name);
+        if (!found && folder_from(&folder, "XDG_CONFIG_HOME", ".config", "/mneme/config.json")) {
+            bytes_printf(&looked, ", aliases in %s", folder.data);
+            found = find_alias(path, folder.data, name);
+        }
+        if (!found && strchr(name, '/') && hub_folder(&folder)) {
+            bytes_printf(&looked, ", the Hugging Face cache %s", folder.data);
+            found = find_in_hub(path, folder.data, name);
+        }
+    }
+    if (!found && models_folder(&folder)) {
+        bytes_printf(&looked, ", the models folder %s", folder.data);
+        found = find_installed(path, folder.data, name);
+    }
+    if (!found && !name) {
+        set_path(path, "embedded");
+        found = true;
+    }
+    mn_status status = path->failed ? mem_no_memory() : MN_OK;
+    if (status == MN_OK && !found) {
+        status = status_fail(MN_E_NOT_FOUND, "no model '%s'; looked at: %s", name, bytes_text(&looked));
+    }
+    bytes_clear(&folder);
+    bytes_clear(&looked);
+    return status;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "model/arch.h"
+#include "model/embedded.h"
+#include "model/rope.h"
+#include "model/weights.h"
+#include "tensor/safetensors.h"
+
+enum { CONFIG_LIMIT = 1 << 24 }; /* bytes of a config.json that are read at most */
+
+/* ---- memory ---- */
+
+/* A number from a one-line file of the system, or SIZE_MAX. */
+static size_t read_limit(const char *path) {
+    FILE *f = fopen(path, "re");
+    unsigned long long value = 0;
+    int n = f ? fscanf(f, "%llu", &value) : 0;
+    if (f) fclose(f);
+    return n == 1 ? (size_t)value : SIZE_MAX;
+}
+
+size_t memory_available(void) {
+    size_t available = SIZE_MAX;
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long long kib;
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = (size_t)kib * 1024;
+    }
+    if (f) fclose(f);
+    size_t limit = read_limit("/sys/fs/cgroup/memory.max"),
+           used = read_limit("/sys/fs/cgroup/memory.current");
+    if (limit != SIZE_MAX && used != SIZE_MAX) {
+        size_t left = limit > used ? limit - used : 0;
+        if (left < available) available = left;
+    }
+    return available;
+}
+
+static mn_status check_need(const model_core *model, size_t need) {
+    if (need <= model->available_bytes) return MN_OK;
+    MN_FAIL(MN_E_NOMEM, "'%s' needs %zu MiB for prepared weights and buffers, %zu MiB are available",
+            model->what, (need >> 20) + 1, model->available_bytes >> 20);
+}
+
+/* ---- opening ---- */
+
+const tensor_set *model_tensors(const model_core *model) {
+    return model->file ? gguf_tensors(model->file) : model->tensors;
+}
+
+static mn_status open_folder(model_core *model, const char *path) {
+    bytes name = {0};
+    json_doc *doc = NULL;
+    mn_status status = path_join(&name, path, "config.json");
+    if (status == MN_OK) status = json_open(&doc, name.data, JSON_PYTHON, CONFIG_LIMIT);
+    if (status == MN_OK) status = config_from_json(&model->config, json_root(doc), name.data);
+    if (status == MN_OK) status = safetensors_open_folder(&model->tensors, path);
+    json_close(&doc);
+    bytes_clear(&name);
+    return status;
+}
+
+static mn_status open_embedded(model_core *model) {
+    const embedded_file *config = embedded_find("config.json"), *weights = embedded_find("model.safetensors");
+    if (!config || !weights) MN_FAIL(MN_E_NOT_FOUND, "this build has no embedded model");
+    json_doc *doc = NULL;
+    mn_status status =
+        json_parse(&doc, (const char *)config->data, config->n, JSON_PYTHON, "embedded config.json");
+    if (status == MN_OK) status = config_from_json(&model->config, json_root(doc), "embedded config.json");
+    if (status == MN_OK)
+        status =
+            safetensors_open_memory(&model->tensors, weights->data, weights->n, "embedded model.safetensors");
+    json_close(&doc);
+    return status;
+}
+
+static bool is_gguf_path(const char *path) {
+    size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
+
+static mn_status open_files(model_core *model, const char *path) {
+    if (strcmp(path, "embedded") == 0) return open_embedded(model);
+    if (file_is_directory(path)) return open_folder(model, path);
+    if (!is_gguf_path(path) && file_exists(path)) {
+        MN_FAIL(MN_E_FORMAT, "'%s' is no model: a folder with config.json or a .gguf file was expected",
+                path);
+    }
+    MN_TRY(gguf_open(&model->file, path));
+    return config_from_gguf(&model->config, model->file);
+}
+
+typedef struct compute_choice {
+    const char *name;
+    weight_form form;
+} compute_choice;
+
+static const compute_choice compute_choices[] = {
+    {"f32", WEIGHT_F32}, {"bf16", WEIGHT_BF16}, {"int8", WEIGHT_INT}};
+
+static mn_status choose_compute(model_core *model, const char *name, const model_weights *bound,
+                                bool *is_auto) {
+    *is_auto = !name || strcmp(name, "auto") == 0;
+    size_t n = sizeof compute_choices / sizeof compute_choices[0];
+    weight_form form =
+        *is_auto ? weight_form_for(bound->layers[0][WEIGHT_Q].tensor->type, WEIGHT_F32, true) : WEIGHT_F32;
+    for (size_t i = 0; i < n; i++) {
+        bool chosen = *is_auto ? compute_choices[i].form == form : strcmp(name, compute_choices[i].name) == 0;
+        if (!chosen) continue;
+        model->compute_name = compute_choices[i].name;
+        model->form = compute_choices[i].form;
+        return MN_OK;
+    }
+    MN_FAIL(MN_E_ARG, "compute_type is '%s', allowed: auto, f32, bf16, int8", name);
+}
+
+static size_t largest(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t scratch_need(const model_core *model, bool lazy) {
+    const model_config *c = &model->config;
+    size_t max_k = largest((size_t)c->hidden_size, largest((size_t)c->intermediate_size,
+                                                           (size_t)(c->num_attention_heads * c->head_dim)));
+    int group = (int)(c->num_attention_heads / c->num_key_value_heads), dim = (int)c->head_dim;
+    return compute_scratch_bytes((int)max_k, lazy, group, dim, dim, PAGE_TOKENS);
+}
+
+static mn_status open_compute(compute *c, const mn_model_options *options) {
+    cpu_level level;
+    MN_TRY(cpu_level_parse(&level, options->cpu));
+    kernel_table_fill(&c->kernels, level);
+    MN_TRY(thread_pool_open(&c->pool, options->threads));
+    c->n_threads = thread_pool_threads(c->pool);
+    c->scratch = mem_alloc((size_t)c->n_threads, sizeof *c->scratch);
+    return c->scratch ? MN_OK : MN_E_NOMEM;
+}
+
+static mn_status open_scratch(compute *c, size_t n) {
+    c->scratch_bytes = n;
+    for (int i = 0; i < c->n_threads; i++) {
+        c->scratch[i] = mem_alloc(n, 1);
+        if (!c->scratch[i]) return MN_E_NOMEM;
+    }
+    return MN_OK;
+}
+
+/* Float32 copies of weights that are stored in fewer bits are kept when they fit easily, else made anew for
+ * each use. */
+static bool must_be_lazy(const model_core *model) {
+    return model->form == WEIGHT_F32 && model->weights.packed_bytes > model->available_bytes / 2;
+}
+
+static mn_status prepare(model_core *model, const mn_model_options *options) {
+    model_weights bound = {0};
+    bool is_auto;
+    mn_status status = model_bind(&bound, &model->config, model_tensors(model), model->file != NULL);
+    if (status == MN_OK) status = choose_compute(model, options->compute_type, &bound, &is_auto);
+    if (status == MN_OK) status = weights_plan(model, &bound, model->form, is_auto);
+    model_weights_clear(&bound);
+    MN_TRY(status);
+    bool lazy = must_be_lazy(model);
+    if (lazy) model->weights.packed_bytes = 0;
+    size_t scratch = scratch_need(model, lazy);
+    MN_TRY(check_need(model, model->weights.packed_bytes + scratch * (size_t)model->compute.n_threads));
+    MN_TRY(open_scratch(&model->compute, scratch));
+    MN_TRY(weights_pack(model, lazy, (weights_progress){options->progress, options->progress_user}));
+    if (!lazy) tensor_set_release_pages(model_tensors(model));
+    model->reference = model->form == WEIGHT_F32;
+    model->workspace.frequencies = mem_alloc((size_t)model->config.rotary_dim / 2 + 1, sizeof(double));
+    if (!model->workspace.frequencies) return MN_E_NOMEM;
+    size_t budget = options->memory_limit ? model->available_bytes - model->weights.packed_bytes : 0;
+    return kv_pool_open(&model->pool, budget);
+}
+
+mn_status model_open(model_core **out, const char *path, const mn_model_options *options) {
+    *out = NULL;
+    model_core *model = mem_alloc(1, sizeof *model);
+    if (!model) return MN_E_NOMEM;
+    pthread_mutex_init(&model->lock, NULL);
+    model->available_bytes = memory_available();
+    if (options->memory_limit && options->memory_limit < model->available_bytes)
+        model->available_bytes = options->memory_limit;
+    model->what = mem_copy_text(path, strlen(path));
+    mn_status status = model->what ? open_compute(&model->compute, options) : MN_E_NOMEM;
+    if (status == MN_OK) status = open_files(model, path);
+    if (status == MN_OK) status = prepare(model, options);
+    if (status != MN_OK) {
+        model_close(&model);
+        return status;
+    }
+    *out = model;
+    return MN_OK;
+}
+
+static void workspace_clear(workspace *ws) {
+    float *buffers[] = {ws->x,   ws->normed, ws->qkv,  ws->attended, ws->inner,
+                        ws->cos, ws->sin,    ws->last, ws->logits,   ws->rows.scale};
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) mem_free(buffers[i]);
+    mem_free(ws->rows.rounded);
+    mem_free(ws->rows.codes);
+    mem_free(ws->rows.sum);
+    mem_free(ws->attend);
+    mem_free(ws->frequencies);
+    attend_space_clear(&ws->space);
+    *ws = (workspace){0};
+}
+
+void model_close(model_core **model) {
+    model_core *m = *model;
+    if (!m) return;
+    workspace_clear(&m->workspace);
+    weights_clear(&m->weights, m->config.num_hidden_layers);
+    kv_pool_close(&m->pool);
+    for (int i = 0; m->compute.scratch && i < m->compute.n_threads; i++) mem_free(m->compute.scratch[i]);
+    mem_free(m->compute.scratch);
+    thread_pool_close(&m->compute.pool);
+    model_config_clear(&m->config);
+    gguf_close(&m->file);
+    tensor_set_close(&m->tensors);
+    pthread_mutex_destroy(&m->lock);
+    mem_free(m->what);
+    mem_free(m);
+    *model = NULL;
+}
+
+/* ---- the forward pass ---- */
+
+static mn_status replace_buffer(void *slot, size_t count, size_t size) {
+    void **buffer = slot;
+    void *fresh = mem_alloc_raw(count, size);
+    if (!fresh) return MN_E_NOMEM;
+    mem_free(*buffer);
+    *buffer = fresh;
+    return MN_OK;
+}
+
+static mn_status grow_tokens(model_core *model, int m) {
+    workspace *ws = &model->workspace;
+    const model_config *c = &model->config;
+    if (m <= ws->m) return MN_OK;
+    size_t n = (size_t)m, hidden = (size_t)c->hidden_size,
+           heads = (size_t)(c->num_attention_heads * c->head_dim);
+    size_t kv = (size_t)(c->num_key_value_heads * c->head_dim), inner = (size_t)c->intermediate_size;
+    size_t widest = largest(hidden, largest(heads, inner)), half = (size_t)c->rotary_dim / 2;
+    ws->m = 0; /* until all have grown */
+    const struct {
+        void *slot;
+        size_t width, size;
+    } buffers[] = {
+        {&ws->x, hidden, sizeof(float)},
+        {&ws->normed, hidden, sizeof(float)},
+        {&ws->qkv, heads + 2 * kv, sizeof(float)},
+        {&ws->attended, heads, sizeof(float)},
+        {&ws->inner, inner, sizeof(float)},
+        {&ws->cos, half, sizeof(float)},
+        {&ws->sin, half, sizeof(float)},
+        {&ws->rows.rounded, widest + 1, sizeof(bf16)},
+        {&ws->rows.codes, widest, 1},
+        {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
+        {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},
+    };
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
+        MN_TRY(replace_buffer(buffers[i].slot, n * buffers[i].width, buffers[i].size));
+    }
+    ws->m = m;
+    return MN_OK;
+}
+
+static mn_status grow_rows(model_core *model, int n_rows) {
+    workspace *ws = &model->workspace;
+    if (n_rows <= ws->n_logits) return MN_OK;
+    size_t n = (size_t)n_rows;
+    ws->n_logits = 0;
+    MN_TRY(replace_buffer(&ws->last, n * (size_t)model->config.hidden_size, sizeof(float)));
+    MN_TRY(replace_buffer(&ws->logits, n * (size_t)model->config.vocab_size, sizeof(float)));
+    MN_TRY(replace_buffer(&ws->attend, n, sizeof *ws->attend));
+    ws->n_logits = n_rows;
+    return MN_OK;
+}
+
+static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
+    int64_t m = 0;
+    for (int i = 0; i < n_rows; i++) m += rows[i].n;
+    MN_TRY(grow_tokens(model, (int)m));
+    MN_TRY(grow_rows(model, n_rows));
+    mn_status status = MN_OK;
+    int n_reserved = 0;
+    while (n_reserved < n_rows && status == MN_OK) {
+        status = kv_reserve(rows[n_reserved].cache, rows[n_reserved].n);
+        if (status == MN_OK) n_reserved++;
+    }
+    if (status == MN_OK) status = llama_prepare(model, rows, n_rows);
+    if (status != MN_OK) {
+        for (int i = 0; i < n_reserved; i++) kv_abandon(rows[i].cache);
+        return status;
+    }
+    llama_forward(model, rows, n_rows);
+    for (int i = 0; i < n_rows; i++) kv_commit(rows[i].cache);
+    return MN_OK;
+}
+
+mn_status model_forward(model_core *model, const forward_row *rows, int n_rows) {
+    pthread_mutex_lock(&model->lock);
+    mn_status status = forward_locked(model, rows, n_rows);
+    pthread_mutex_unlock(&model->lock);
+    return status;
+}
+
+mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_codec codec) {
+    const model_config *c = &model->config;
+    kv_spec *specs = mem_alloc((size_t)c->num_hidden_layers, sizeof *specs);
+    *out = NULL;
+    if (!specs) return MN_E_NOMEM;
+    for (int64_t i = 0; i < c->num_hidden_layers; i++) {
+        specs[i] = (kv_spec){
+            .n_heads = (int)c->num_key_value_heads,
+            .k_dim = (int)c->head_dim,
+            .v_dim = (int)c->head_dim,
+            .key = kv_form_exact(codec),
+            .value = kv_form_exact(codec),
+            .window = c->layer_types[i] == LAYER_SLIDING_ATTENTION ? (int)c->sliding_window : 0,
+        };
+    }
+    *out = specs;
+    *n = (int)c->num_hidden_layers;
+    return MN_OK;
+}

@@ -1,0 +1,65 @@
+/* Decoding as a chain of stages that work on a stream: what they give out at once or piece by piece is the
+ * same.
+ *
+ * Stages see whole tokens until one of them joins tokens (byte level, fuse); from there on they see a stream
+ * of text. What leaves the chain is valid UTF-8 in whole sequences, whatever the ids.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_TEXT_DETOKENIZE_H
+#define MN_TEXT_DETOKENIZE_H
+
+#include "text/vocab.h"
+
+typedef enum dec_kind {
+    DEC_BYTE_LEVEL,    /* letters to bytes, token by token; invalid UTF-8 becomes U+FFFD as Python's
+                          errors="replace" */
+    DEC_BYTES,         /* "<0xHH>" tokens to bytes; invalid UTF-8 likewise */
+    DEC_BYTE_FALLBACK, /* the same as tokenizer.json means it: a run of such tokens that is no valid UTF-8 as
+                          a whole becomes one U+FFFD for each byte, so a run is held back until it ends */
+    DEC_REPLACE,       /* `from` by `content`, in each token, or across tokens once they are joined */
+    DEC_STRIP,         /* up to `start` characters `content` at the front and `stop` at the end */
+    DEC_METASPACE,     /* `from` (a mark) to spaces; dropped in the first token if `start` is not 0 */
+    DEC_JOIN,          /* a space between tokens: what no decoder at all means */
+} dec_kind;
+
+typedef struct dec_stage {
+    dec_kind kind;
+    bool joined;         /* works on a stream of text, no longer on tokens */
+    bool plain_added;    /* DEC_BYTE_LEVEL: added tokens are text, not letters */
+    bytes from, content; /* owned */
+    uint32_t start, stop;
+} dec_stage;
+
+enum { DEC_STAGES = 32 };
+
+typedef struct detokenizer {
+    dec_stage stages[DEC_STAGES];
+    size_t n;
+    bool joined; /* the next stage added will work on a stream */
+} detokenizer;
+
+/* Appends a stage and takes over what it owns (on failure too); MN_E_FORMAT when there are too many. */
+mn_status detokenizer_add(detokenizer *list, dec_stage *stage, const char *what);
+/* The ten replacements by which Transformers cleans up spaces before punctuation and English short forms. */
+mn_status detokenizer_add_clean_up(detokenizer *list, const char *what);
+void detokenizer_clear(detokenizer *list);
+
+typedef struct dec_state {
+    bytes held;     /* not given on yet */
+    bytes scratch;  /* the piece being given on */
+    uint32_t count; /* characters stripped; tokens seen */
+} dec_state;
+
+/* One decoding of a sequence of tokens. Zero it (but for the pointers) before the first token. */
+typedef struct dec_run {
+    const detokenizer *list;
+    bytes *out;
+    dec_state states[DEC_STAGES];
+} dec_run;
+
+void dec_run_push(dec_run *run, const char *token, size_t n, bool added);
+void dec_run_finish(dec_run *run); /* gives out what was held back; the run can start anew */
+void dec_run_clear(dec_run *run);
+/* MN_E_NOMEM when any step found no memory. */
+mn_status dec_run_status(const dec_run *run);
+
+#endif

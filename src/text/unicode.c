@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/unicode.h"
+
+#include <string.h>
+
+#include <utf8proc.h>
+
+enum { FIRST_EMPTY_PAGE = 0x400, FIRST_USED_PAGE = 0xE00 }; /* planes 4 to 13 hold no character */
+
+/* Circled and squared letters: alphabetic symbols, hence \w, although their category is So. */
+static bool is_lettered_symbol(uint32_t code) {
+    return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
+           (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
+}
+
+static uint8_t classify(uint32_t code) {
+    unsigned c = 0;
+    switch (utf8proc_category((utf8proc_int32_t)code)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO: c = UNICODE_LETTER | UNICODE_WORD; break;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL: c = UNICODE_NUMBER | UNICODE_WORD; break;
+    case UTF8PROC_CATEGORY_NO: c = UNICODE_NUMBER; break;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME: c = UNICODE_MARK | UNICODE_WORD; break;
+    case UTF8PROC_CATEGORY_PC: c = UNICODE_WORD; break;
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP: c = UNICODE_SPACE; break;
+    default: break;
+    }
+    if ((code >= 9 && code <= 13) || code == 0x85) c |= UNICODE_SPACE;
+    if (code == 0x200C || code == 0x200D || is_lettered_symbol(code)) c |= UNICODE_WORD;
+    return (uint8_t)c;
+}
+
+/* The row equal to `row`, added when there is none. Equal rows mostly follow each other, so the newest are
+ * tried first. */
+static mn_status intern_row(unicode_table *table, const uint8_t row[256], uint16_t *out) {
+    for (size_t i = table->n_rows; i-- > 0;) {
+        if (memcmp(table->rows[i], row, 256) == 0) {
+            *out = (uint16_t)i;
+            return MN_OK;
+        }
+    }
+    MN_TRY(mem_grow(&table->rows, &table->capacity, table->n_rows + 1, sizeof *table->rows));
+    memcpy(table->rows[table->n_rows], row, 256);
+    *out = (uint16_t)table->n_rows++;
+    return MN_OK;
+}
+
+static mn_status fill(unicode_table *table) {
+    uint8_t row[256];
+    for (uint32_t page = 0; page < UNICODE_PAGES; page++) {
+        bool empty = page >= FIRST_EMPTY_PAGE && page < FIRST_USED_PAGE;
+        for (uint32_t i = 0; i < 256; i++) row[i] = empty ? 0 : classify(page << 8 | i);
+        MN_TRY(intern_row(table, row, &table->page[page]));
+    }
+    return MN_OK;
+}
+
+mn_status unicode_table_open(unicode_table **out) {
+    *out = NULL;
+    unicode_table *table = mem_alloc(1, sizeof *table);
+    if (!table) return MN_E_NOMEM;
+    mn_status status = fill(table);
+    if (status != MN_OK) {
+        unicode_table_close(&table);
+    } else {
+        *out = table;
+    }
+    return status;
+}
+
+void unicode_table_close(unicode_table **table) {
+    if (!*table) return;
+    mem_free((*table)->rows);
+    mem_free(*table);
+    *table = NULL;
+}
+
+/* Appends one stretch in the form that the options stand for. */
+static mn_status normalize_stretch(utf8proc_option_t options, const char *text, size_t n, bytes *out) {
+    const utf8proc_uint8_t *source = (const utf8proc_uint8_t *)text;
+    utf8proc_ssize_t count = utf8proc_decompose(source, (utf8proc_ssize_t)n, NULL, 0, options);
+    if (count < 0) return mem_no_memory(); /* valid UTF-8 of this size has no other way to fail */
+    utf8proc_int32_t *codes = mem_alloc_raw((size_t)count + 1, sizeof *codes);
+    if (!codes) return MN_E_NOMEM;
+    count = utf8proc_decompose(source, (utf8proc_ssize_t)n, codes, count, options);
+    if (count > 0) count = utf8proc_normalize_utf32(codes, count, options);
+    for (utf8proc_ssize_t i = 0; i < count; i++) {
+        char sequence[4];
+        bytes_append(out, sequence, utf8_encode(sequence, (uint32_t)codes[i]));
+    }
+    mem_free(codes);
+    return bytes_status(out);
+}
+
+/* Below U+0300 a text is in form C, below U+0080 in every form; and nothing joins an ASCII character with
+ * what stands before it. So only stretches from the character before the first other one to the next ASCII
+ * character need work. */
+mn_status unicode_normalize(unicode_form form, const char *text, size_t n, bytes *out) {
+    static const int options[] = {
+        [UNICODE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+        [UNICODE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+        [UNICODE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+        [UNICODE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
+    };
+    const unsigned char *s = (const unsigned char *)text,
+                        plain = form == UNICODE_NFC ? 0xCC : 0x80; /* CC 80 is U+0300 */
+    size_t copied = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < plain) continue;
+        size_t start = i, end = i;
+        if (start > copied) start--;
+        while (start > copied && (s[start] & 0xC0) == 0x80) start--;
+        while (end < n && s[end] >= 0x80) end++;
+        bytes_append(out, text + copied, start - copied);
+        MN_TRY(normalize_stretch((utf8proc_option_t)options[form], text + start, end - start, out));
+        copied = end;
+        i = end - 1;
+    }
+    bytes_append(out, text + copied, n - copied);
+    return bytes_status(out);
+}
+
+void unicode_lower(const char *text, size_t n, bytes *out) {
+    for (size_t i = 0; i < n;) {
+        size_t length = utf8_length((unsigned char)text[i]);
+        uint32_t code = utf8_decode(text + i, length);
+        char sequence[4];
+        bytes_append(out, sequence,
+                     utf8_encode(sequence, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code)));
+        if (code == 0x130) bytes_append(out, "\xCC\x87", 2); /* the only lower case of two characters */
+        i += length;
+    }
+}
