@@ -33,15 +33,6 @@ static void linear_bf16(const linear_job *job) {
 INLINE __m512i dot4(__m512i acc, __m512i codes, __m512i x) {
     return _mm512_dpbusd_epi32(acc, codes, x);
 }
-INLINE __m512 half_scales(const char *p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
-
-INLINE __m512i broadcast4(const int8_t *x) {
-    int32_t quad;
-    memcpy(&quad, x, sizeof quad);
-    return _mm512_set1_epi32(quad);
-}
 
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels,
                      const int bits, const int group) {
@@ -74,7 +65,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     if (n_rows > r) {                                                                                        \
         sum##r = group_sum[r * n_sums];                                                                      \
         if (group == ACT_GROUP) sum##r += group_sum[r * n_sums + 1];                                         \
-        i##r##a = _mm512_set1_epi32(-zero * sum##r);                                                         \
+        i##r##a = i_value(-zero * sum##r);                                                         \
         if (n_panels == 2) i##r##b = i##r##a;                                                                \
     }
         EACH_ROW(START)
@@ -82,24 +73,24 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 #define DOT(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        __m512i input = broadcast4(at + r * k);                                                              \
+        __m512i input = i_broadcast(at + r * k);                                                              \
         i##r##a = dot4(i##r##a, wa, input);                                                                  \
         if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                               \
     }
         const int8_t *at = x + begin;
         UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
-            __m512i packed_a = _mm512_loadu_si512(w), packed_b = packed_a;
-            if (n_panels == 2) packed_b = _mm512_loadu_si512(w + next_panel);
+            __m512i packed_a = i_load(w), packed_b = packed_a;
+            if (n_panels == 2) packed_b = i_load(w + next_panel);
             __m512i wa = packed_a, wb = packed_b;
             if (bits == 4) {
-                wa = _mm512_and_si512(packed_a, low);
-                wb = _mm512_and_si512(packed_b, low);
+                wa = i_and(packed_a, low);
+                wb = i_and(packed_b, low);
             }
             EACH_ROW(DOT)
             at += 4;
             if (bits == 4) {
-                wa = _mm512_and_si512(_mm512_srli_epi16(packed_a, 4), low);
-                wb = _mm512_and_si512(_mm512_srli_epi16(packed_b, 4), low);
+                wa = i_and(i_shift_right16(packed_a), low);
+                wb = i_and(i_shift_right16(packed_b), low);
                 EACH_ROW(DOT)
                 at += 4;
             }
@@ -107,22 +98,22 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 #undef DOT
 
         const char *d = span + part * PANEL * sizeof(f16);
-        const __m512 da = half_scales(d), db = n_panels == 2 ? half_scales(d + next_panel) : da;
+        const __m512 da = v_half(d), db = n_panels == 2 ? v_half(d + next_panel) : da;
         const float *act_scale = scale + begin / ACT_GROUP;
 #define SCALE(r)                                                                                             \
     if (n_rows > r) {                                                                                        \
         const __m512 input = v_broadcast(act_scale + r * n_scales);                                          \
-        f##r##a = v_fma(v_mul(da, _mm512_cvtepi32_ps(i##r##a)), input, f##r##a);                             \
-        if (n_panels == 2) f##r##b = v_fma(v_mul(db, _mm512_cvtepi32_ps(i##r##b)), input, f##r##b);          \
+        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                             \
+        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);          \
     }
         EACH_ROW(SCALE)
 #undef SCALE
         if (layout->has_min) {
-            const __m512 ma = half_scales(d + shape.mins),
-                         mb = n_panels == 2 ? half_scales(d + shape.mins + next_panel) : ma;
+            const __m512 ma = v_half(d + shape.mins),
+                         mb = n_panels == 2 ? v_half(d + shape.mins + next_panel) : ma;
 #define MIN(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        const __m512 input = _mm512_set1_ps(act_scale[r * n_scales] * (float)sum##r);                        \
+        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                        \
         f##r##a = v_fma(ma, input, f##r##a);                                                                 \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                              \
     }
