@@ -33,18 +33,9 @@ static void linear_bf16(const linear_job *job) {
 INLINE __m512i dot4(__m512i acc, __m512i codes, __m512i x) {
     return _mm512_dpbusd_epi32(acc, codes, x);
 }
-INLINE __m512 half_scales(const char *p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
-
-INLINE __m512i broadcast4(const int8_t *x) {
-    int32_t quad;
-    memcpy(&quad, x, sizeof quad);
-    return _mm512_set1_epi32(quad);
-}
 
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels,
-                     const int bits) {
+                     const int bits, const int group) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes;
@@ -53,7 +44,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const int8_t *x = (const int8_t *)job->x->x + (size_t)row * k;
     const float *scale = job->x->scale + (size_t)row * n_scales;
     const int32_t *sum = job->x->sum + (size_t)row * n_sums;
-    const int group = layout->group, quads = group / 4, zero = layout->zero;
+    const int quads = group / 4, zero = layout->zero;
     const __m512i low = _mm512_set1_epi8(15);
 
 #define DECLARE(r)                                                                                           \
@@ -67,12 +58,6 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         const char *span = first + INT_FACTOR_BYTES + begin / INT_SPAN * shape.span;
         const char *w =
             span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
-        if (n_rows == 1) {
-            for (size_t line = 0; line < (size_t)group * PANEL * (size_t)bits / 8 + 32; line += 64) {
-                __builtin_prefetch(w + PREFETCH + line);
-            }
-        }
-
         /* The sums start from -zero * (sum of activations). */
         const int32_t *group_sum = sum + begin / ACT_SUM_GROUP;
 #define START(r)                                                                                             \
@@ -80,7 +65,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     if (n_rows > r) {                                                                                        \
         sum##r = group_sum[r * n_sums];                                                                      \
         if (group == ACT_GROUP) sum##r += group_sum[r * n_sums + 1];                                         \
-        i##r##a = _mm512_set1_epi32(-zero * sum##r);                                                         \
+        i##r##a = i_value(-zero * sum##r);                                                         \
         if (n_panels == 2) i##r##b = i##r##a;                                                                \
     }
         EACH_ROW(START)
@@ -88,24 +73,24 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 #define DOT(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        __m512i input = broadcast4(at + r * k);                                                              \
+        __m512i input = i_broadcast(at + r * k);                                                              \
         i##r##a = dot4(i##r##a, wa, input);                                                                  \
         if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                               \
     }
         const int8_t *at = x + begin;
-        for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
-            __m512i packed_a = _mm512_loadu_si512(w), packed_b = packed_a;
-            if (n_panels == 2) packed_b = _mm512_loadu_si512(w + next_panel);
+        UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
+            __m512i packed_a = i_load(w), packed_b = packed_a;
+            if (n_panels == 2) packed_b = i_load(w + next_panel);
             __m512i wa = packed_a, wb = packed_b;
             if (bits == 4) {
-                wa = _mm512_and_si512(packed_a, low);
-                wb = _mm512_and_si512(packed_b, low);
+                wa = i_and(packed_a, low);
+                wb = i_and(packed_b, low);
             }
             EACH_ROW(DOT)
             at += 4;
             if (bits == 4) {
-                wa = _mm512_and_si512(_mm512_srli_epi16(packed_a, 4), low);
-                wb = _mm512_and_si512(_mm512_srli_epi16(packed_b, 4), low);
+                wa = i_and(i_shift_right16(packed_a), low);
+                wb = i_and(i_shift_right16(packed_b), low);
                 EACH_ROW(DOT)
                 at += 4;
             }
@@ -113,22 +98,22 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 #undef DOT
 
         const char *d = span + part * PANEL * sizeof(f16);
-        const __m512 da = half_scales(d), db = n_panels == 2 ? half_scales(d + next_panel) : da;
+        const __m512 da = v_half(d), db = n_panels == 2 ? v_half(d + next_panel) : da;
         const float *act_scale = scale + begin / ACT_GROUP;
 #define SCALE(r)                                                                                             \
     if (n_rows > r) {                                                                                        \
         const __m512 input = v_broadcast(act_scale + r * n_scales);                                          \
-        f##r##a = v_fma(v_mul(da, _mm512_cvtepi32_ps(i##r##a)), input, f##r##a);                             \
-        if (n_panels == 2) f##r##b = v_fma(v_mul(db, _mm512_cvtepi32_ps(i##r##b)), input, f##r##b);          \
+        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                             \
+        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);          \
     }
         EACH_ROW(SCALE)
 #undef SCALE
         if (layout->has_min) {
-            const __m512 ma = half_scales(d + shape.mins),
-                         mb = n_panels == 2 ? half_scales(d + shape.mins + next_panel) : ma;
+            const __m512 ma = v_half(d + shape.mins),
+                         mb = n_panels == 2 ? v_half(d + shape.mins + next_panel) : ma;
 #define MIN(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        const __m512 input = _mm512_set1_ps(act_scale[r * n_scales] * (float)sum##r);                        \
+        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                        \
         f##r##a = v_fma(ma, input, f##r##a);                                                                 \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                              \
     }
@@ -137,47 +122,49 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         }
     }
 
-    const vf factor_a = v_load(first), factor_b = n_panels == 2 ? v_load(first + next_panel) : factor_a;
+    float chains[6 * 2 * PANEL];
 #define STORE(r)                                                                                             \
     if (n_rows > r) {                                                                                        \
-        f##r##a = v_mul(f##r##a, factor_a);                                                                  \
-        store_panel(job, row + r, panel, &f##r##a);                                                          \
-        if (n_panels == 2) {                                                                                 \
-            f##r##b = v_mul(f##r##b, factor_b);                                                              \
-            store_panel(job, row + r, panel + 1, &f##r##b);                                                  \
-        }                                                                                                    \
+        v_store(chains + r * n_panels * PANEL, f##r##a);                                                     \
+        if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                   \
     }
     EACH_ROW(STORE)
 #undef STORE
+    store_tile(job, row, panel, n_rows, n_panels, chains);
 }
 
-#define INT_TILE(rows, panels, bits)                                                                         \
-    static void int##bits##_##rows##_##panels(const linear_job *job, int row, int panel) {                   \
-        int_tile(job, row, panel, rows, panels, bits);                                                       \
+/* Tiles of codes of some bits and groups: int<bits>g<group>_R_P, and the arrays int<bits>g<group>_P. */
+#define INT_TILE(bits, group, rows, panels)                                                                  \
+    static void int##bits##g##group##_##rows##_##panels(const linear_job *job, int row, int panel) {         \
+        int_tile(job, row, panel, rows, panels, bits, group);                                                \
     }
-#define INT_TILES(panels, bits)                                                                              \
-    INT_TILE(1, panels, bits)                                                                                \
-    INT_TILE(2, panels, bits)                                                                                \
-    INT_TILE(3, panels, bits)                                                                                \
-    INT_TILE(4, panels, bits)                                                                                \
-    INT_TILE(5, panels, bits)                                                                                \
-    INT_TILE(6, panels, bits)                                                                                \
-    static const tile int##bits##_##panels[] = {NULL,                                                        \
-                                                int##bits##_1_##panels,                                      \
-                                                int##bits##_2_##panels,                                      \
-                                                int##bits##_3_##panels,                                      \
-                                                int##bits##_4_##panels,                                      \
-                                                int##bits##_5_##panels,                                      \
-                                                int##bits##_6_##panels};
+#define INT_TILES_OF(bits, group, panels)                                                                    \
+    INT_TILE(bits, group, 1, panels)                                                                         \
+    INT_TILE(bits, group, 2, panels)                                                                         \
+    INT_TILE(bits, group, 3, panels)                                                                         \
+    INT_TILE(bits, group, 4, panels)                                                                         \
+    INT_TILE(bits, group, 5, panels)                                                                         \
+    INT_TILE(bits, group, 6, panels)                                                                         \
+    static const tile int##bits##g##group##_##panels[] = {NULL,                                              \
+                                                          int##bits##g##group##_1_##panels,                  \
+                                                          int##bits##g##group##_2_##panels,                  \
+                                                          int##bits##g##group##_3_##panels,                  \
+                                                          int##bits##g##group##_4_##panels,                  \
+                                                          int##bits##g##group##_5_##panels,                  \
+                                                          int##bits##g##group##_6_##panels};
+#define INT_TILES(bits, group)                                                                               \
+    INT_TILES_OF(bits, group, 1)                                                                             \
+    INT_TILES_OF(bits, group, 2)                                                                             \
+    static const tile_set int##bits##g##group = {6, 2, int##bits##g##group##_1, int##bits##g##group##_2, 2};
 
-INT_TILES(1, 4)
-INT_TILES(2, 4)
-INT_TILES(1, 8)
-INT_TILES(2, 8)
+INT_TILES(4, 16)
+INT_TILES(4, 32)
+INT_TILES(8, 16)
+INT_TILES(8, 32)
 
 static void linear_int(const linear_job *job) {
-    static const tile_set set4 = {6, 2, int4_1, int4_2, 2}, set8 = {6, 2, int8_1, int8_2, 2};
-    drive(job, job->layout->bits == 4 ? &set4 : &set8);
+    static const tile_set *const sets[2][2] = {{&int4g16, &int4g32}, {&int8g16, &int8g32}};
+    drive(job, sets[job->layout->bits == 8][job->layout->group == 32]);
 }
 
 void linear_avx512_dot_fill(kernel_table *table) {

@@ -352,6 +352,8 @@ static const struct {
      "'long_factor' is missing"},
     {"phi3", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1]}", MN_E_FORMAT,
      "short_factor has 3 numbers, allowed: 4, half the rotary dimension"},
+    {"phi3", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1]}", MN_E_FORMAT,
+     "short_factor has 5 numbers, allowed: 4"},
     {"phi3", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,0,1]}", MN_E_FORMAT,
      "short_factor[2] is no number from"},
     {"phi3", ",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":\"1111\"}", MN_E_FORMAT,

@@ -1,0 +1,174 @@
+/* Speed of the matrix kernels on one thread.
+ *
+ *   bench_kernels [level] [m,m,...] [n k]
+ *
+ * For each kind of weights: the work rate (a product and a sum count as two operations) and the rate at which packed
+ * weights are read; the median and the best of repeated runs. With one row, the weights are made larger than the caches
+ * ("stream") and, a second time, small enough for the second-level cache. A plain read of memory is measured alongside.
+ *
+ * Without CMake: cc -O2 -Isrc -Iinclude bench/kernel_linear.c build/release/libmneme_core.a -lm
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "kernels/kernels.h"
+
+enum { STREAM_BYTES = 192 << 20, MOST_RUNS = 400 };
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct timing {
+    double median, best; /* seconds */
+} timing;
+
+static timing measure(void (*work)(const void *), const void *arguments, double for_seconds) {
+    static double times[MOST_RUNS];
+    int n = 0;
+    double start = seconds();
+    work(arguments);
+    while (n < MOST_RUNS && (n < 5 || seconds() - start < for_seconds)) {
+        double before = seconds();
+        work(arguments);
+        times[n++] = seconds() - before;
+    }
+    qsort(times, (size_t)n, sizeof times[0], compare);
+    return (timing){times[n / 2], times[0]};
+}
+
+/* ---- the machine ---- */
+
+enum { HUGE_PAGE = 2 << 20 };
+
+/* Weights lie in huge pages: with small ones the same reads are slower by a quarter. */
+static char *allocate_weights(size_t n, void **block) {
+    *block = mem_alloc_raw(n + HUGE_PAGE, 1);
+    if (!*block) exit(1);
+    char *data = (char *)(((uintptr_t)*block + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    if (n >= HUGE_PAGE) madvise(data, n, MADV_HUGEPAGE);
+    return data;
+}
+
+typedef struct word_block {
+    const uint64_t *words;
+    size_t n;
+} word_block;
+
+static volatile uint64_t sink;
+
+static void read_block(const void *arguments) {
+    const word_block *b = arguments;
+    uint64_t sums[8] = {0};
+    for (size_t i = 0; i + 8 <= b->n; i += 8) {
+        for (int lane = 0; lane < 8; lane++) sums[lane] ^= b->words[i + (size_t)lane];
+    }
+    sink = sums[0] ^ sums[1] ^ sums[2] ^ sums[3] ^ sums[4] ^ sums[5] ^ sums[6] ^ sums[7];
+}
+
+/* ---- the kernels ---- */
+
+typedef struct kind {
+    const char *name;
+    weight_form form;
+    dtype type;
+} kind;
+
+static const kind kinds[] = {
+    {"f32", WEIGHT_F32, DTYPE_F32},        {"bf16", WEIGHT_BF16, DTYPE_BF16},
+    {"int8 (Q8_0)", WEIGHT_INT, DTYPE_Q8_0}, {"int4 (Q4_0)", WEIGHT_INT, DTYPE_Q4_0},
+    {"int4+min (Q4_K)", WEIGHT_INT, DTYPE_Q4_K}, {"int8/16 (Q6_K)", WEIGHT_INT, DTYPE_Q6_K},
+};
+
+typedef struct task {
+    void (*kernel)(const linear_job *job);
+    linear_job job;
+} task;
+
+static void run_task(const void *arguments) {
+    const task *t = arguments;
+    t->kernel(&t->job);
+}
+
+/* Codes and scales are some valid bytes: the speed does not depend on them as long as no number is denormal. */
+static void fill_weights(char *weights, const weight_layout *layout) {
+    memset(weights, 0x35, weight_layout_bytes(layout));
+}
+
+static void bench(const kernel_table *table, const kind *what, int m, int n, int k, const char *place) {
+    weight_layout layout;
+    weight_layout_make(&layout, what->form, what->type, n, k);
+    size_t size = weight_layout_bytes(&layout), inputs = (size_t)m * (size_t)k;
+    void *block;
+    char *weights = allocate_weights(size, &block);
+    void *x = mem_alloc(inputs, sizeof(float));
+    float *scale = mem_alloc(inputs / ACT_GROUP + 1, sizeof(float)), *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
+    int32_t *sum = mem_alloc(inputs / ACT_SUM_GROUP + 1, sizeof(int32_t));
+    if (!x || !scale || !y || !sum) exit(1);
+    fill_weights(weights, &layout);
+    memset(x, 0x35, inputs * sizeof(float));
+    for (size_t i = 0; i < inputs / ACT_GROUP; i++) scale[i] = 1e-3f;
+    activations acts = {what->form, m, k, x, scale, sum};
+    task t = {.job = {.layout = &layout, .weights = weights, .x = &acts, .row_end = m, .panel_end = layout.n_panels, .y = y, .y_stride = n}};
+    t.kernel = what->form == WEIGHT_F32 ? table->linear_f32 : what->form == WEIGHT_BF16 ? table->linear_bf16 : table->linear_int;
+    timing time = measure(run_task, &t, 0.25);
+    double operations = 2.0 * m * (double)n * k;
+    printf("%-10s %-16s m %4d  %6d x %-5d %-7s %8.1f GFLOP/s (best %7.1f) %7.1f GB/s (best %6.1f)\n", cpu_level_name(table->level),
+           what->name, m, n, k, place, operations / time.median * 1e-9, operations / time.best * 1e-9,
+           (double)size / time.median * 1e-9, (double)size / time.best * 1e-9);
+    mem_free(block);
+    mem_free(x);
+    mem_free(scale);
+    mem_free(y);
+    mem_free(sum);
+}
+
+static void bench_read(void) {
+    word_block b = {.n = STREAM_BYTES / 8};
+    void *memory;
+    uint64_t *words = (uint64_t *)(void *)allocate_weights(STREAM_BYTES, &memory);
+    memset(words, 1, STREAM_BYTES);
+    b.words = words;
+    timing time = measure(read_block, &b, 0.25);
+    printf("plain read of %d MiB: %.1f GB/s (best %.1f)\n", STREAM_BYTES >> 20, STREAM_BYTES / time.median * 1e-9, STREAM_BYTES / time.best * 1e-9);
+    mem_free(memory);
+}
+
+int main(int argc, char **argv) {
+    cpu_level level;
+    if (cpu_level_parse(&level, argc > 1 ? argv[1] : "auto") != MN_OK) {
+        fprintf(stderr, "%s\n", mn_last_error());
+        return 2;
+    }
+    kernel_table table;
+    kernel_table_fill(&table, level);
+    char rows[256];
+    snprintf(rows, sizeof rows, "%s", argc > 2 ? argv[2] : "1,4,32,512");
+    int n = argc > 4 ? atoi(argv[3]) : 2048, k = argc > 4 ? atoi(argv[4]) : 2048;
+    for (char *at = strtok(rows, ","); at; at = strtok(NULL, ",")) {
+        int m = atoi(at);
+        if (m < 8) bench_read();
+        for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+            if (m < 8) {
+                weight_layout one;
+                weight_layout_make(&one, kinds[i].form, kinds[i].type, 16, k);
+                bench(&table, &kinds[i], m, (int)(STREAM_BYTES / one.panel_bytes) * 16, k, "stream");
+                bench(&table, &kinds[i], m, (int)((384u << 10) / one.panel_bytes) * 16, k, "cache");
+            } else {
+                bench(&table, &kinds[i], m, n, k, "");
+            }
+        }
+    }
+    return 0;
+}

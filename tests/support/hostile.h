@@ -1,0 +1,27 @@
+/* Damaged files for the readers: how to damage them, and what must hold for every input, however damaged. The
+ * checks abort the program when they fail, so that the fuzzers of tests/fuzz use the same ones.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_HOSTILE_H
+#define TESTS_HOSTILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Damages the n bytes in place: one to four times a flipped bit, a set byte, a cut, a piece copied elsewhere
+ * or inserted or removed, a number overwritten, a decimal digit changed. Returns the new length, at most
+ * capacity. */
+size_t hostile_mutate(uint8_t *data, size_t n, size_t capacity, uint64_t *seed);
+
+/* Reads the bytes from a block of exactly their size. When they are accepted, walks through everything the
+ * reader hands out: tensors lie inside the file and have the bytes that their shapes ask for, names find
+ * their tensors, getters answer. Nothing may leak. Returns the reader's status: MN_OK or MN_E_FORMAT. */
+mn_status hostile_safetensors(const uint8_t *data, size_t n);
+mn_status hostile_gguf(const uint8_t *data, size_t n);
+
+/* Both modes. What the strict mode accepts the other accepts too, and what is accepted is the same after
+ * writing and reading it again. Returns the strict mode's status. */
+mn_status hostile_json(const uint8_t *data, size_t n);
+
+#endif
