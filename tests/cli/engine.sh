@@ -140,7 +140,10 @@ print_config() {
   json 'j["temperature"] == {"value": 0.7, "origin": "flag"} and j["top_k"] == {"value": 7, "origin": "generation-config file"}'
   json 'j["min_p"] == {"value": 0.1, "origin": "environment"} and j["top_p"]["value"] == 0.9 and j["threads"] == {"value": 1, "origin": "config file"}'
   json 'j["eos_token_id"]["origin"] == "model" and j["repetition_penalty"]["origin"] == "default"'
-  json 'j["cache_implementation"] == {"value": "static", "origin": "flag"}'
+  json 'j["cache_implementation"] == {"value": "static", "origin": "flag"} and j["cache_dtype"] == {"value": "auto", "origin": "default"}'
+  echo '{"cache_implementation": "static"}' >"$work/g.json"
+  expect 0 run embedded --print-config --json --generation-config "$work/g.json"
+  json 'j["cache_implementation"] == {"value": "static", "origin": "generation-config file"}'
   expect 0 run embedded --print-config
   out_has '^max_new_tokens '
 }
