@@ -645,7 +645,7 @@ static mn_status macro_field(jrun *r, const jmacro *macro, const jstring *name, 
         jlist *list;
         MN_TRY(jinja_list_new(r, p->n, &list));
         for (size_t i = 0; i < p->n; i++) MN_TRY(jinja_list_push(r, list, j_string(p->items[i].name, false)));
-        *out = j_list(list);
+        *out = j_tuple(list);
     } else if (jinja_string_is(name, "caller")) {
         *out = j_bool(p->uses_caller);
     } else if (jinja_string_is(name, "catch_kwargs")) {

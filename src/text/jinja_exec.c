@@ -147,6 +147,13 @@ static mn_status check_output(jrun *r) {
     return MN_OK;
 }
 
+/* What a filter or call block gives; unlike {{ }} it takes nothing but text. */
+static mn_status write_text(jrun *r, jvalue v) {
+    if (v.kind != J_STRING) return jinja_fail(r, "a block gave a value of type '%s', a string is wanted", jinja_type(v));
+    bytes_append(r->out, v.string->data, v.string->n);
+    return check_output(r);
+}
+
 /* Runs a body and takes what it wrote as a string instead. */
 static mn_status capture(jrun *r, jscope *scope, const jnodes *body, jflow *flow, jvalue *out) {
     size_t start = r->out->n;
@@ -366,13 +373,9 @@ static mn_status exec_print(jrun *r, jscope *scope, const jnode *node) {
     for (size_t i = 0; i < node->items.n; i++) {
         jvalue v;
         MN_TRY(jinja_eval(r, scope, node->items.items[i], &v));
-        if (v.kind == J_STRING) {
-            bytes_append(r->out, v.string->data, v.string->n);
-            MN_TRY(jinja_spend_bytes(r, v.string->n));
-        } else {
-            MN_TRY(jinja_str(r, v, &v));
-            bytes_append(r->out, v.string->data, v.string->n);
-        }
+        MN_TRY(jinja_str(r, v, &v));
+        MN_TRY(jinja_spend_bytes(r, v.string->n));
+        bytes_append(r->out, v.string->data, v.string->n);
     }
     return check_output(r);
 }
@@ -405,9 +408,7 @@ static mn_status exec_filtered(jrun *r, jscope *scope, const jnode *node, jflow 
     if (*flow != FLOW_ON) return MN_OK;
     MN_TRY(apply_filters(r, inner, is_set ? node->b : node->a, &text));
     if (is_set) return jinja_assign(r, scope, node->a, text);
-    MN_TRY(jinja_str(r, text, &text));
-    bytes_append(r->out, text.string->data, text.string->n);
-    return check_output(r);
+    return write_text(r, text);
 }
 
 static mn_status exec_call_block(jrun *r, jscope *scope, const jnode *node) {
@@ -419,9 +420,7 @@ static mn_status exec_call_block(jrun *r, jscope *scope, const jnode *node) {
         const jargs none = {0};
         MN_TRY(jinja_call(r, caller, &none, &text));
     }
-    MN_TRY(jinja_str(r, text, &text));
-    bytes_append(r->out, text.string->data, text.string->n);
-    return check_output(r);
+    return write_text(r, text);
 }
 
 static mn_status exec_scope(jrun *r, jscope *scope, const jnode *node, jflow *flow) {

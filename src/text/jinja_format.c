@@ -192,7 +192,7 @@ static mn_status percent_convert(jrun *r, const percent_state *p, bytes *out, fo
         if (spec->type == 's') {
             MN_TRY(jinja_str(r, v, &text));
         } else {
-            mn_status status = jinja_put_repr(r, &b, v);
+            mn_status status = spec->type == 'r' ? jinja_put_repr(r, &b, v) : jinja_put_ascii(r, &b, v);
             MN_TRY(jinja_finish(r, status, &b, &text));
         }
         if (p->format.markup) MN_TRY(jinja_escape(r, text, &text));
@@ -473,7 +473,9 @@ static mn_status format_field(jrun *r, format_state *f, const char *data, size_t
         bytes text = {0};
         if (conversion != 's' && conversion != 'r' && conversion != 'a')
             return jinja_fail(r, "Unknown conversion specifier '%c'", conversion);
-        mn_status status = conversion == 's' ? jinja_put_str(r, &text, v) : jinja_put_repr(r, &text, v);
+        mn_status status = conversion == 's'   ? jinja_put_str(r, &text, v)
+ : conversion == 'r' ? jinja_put_repr(r, &text, v)
+ : jinja_put_ascii(r, &text, v);
         MN_TRY(jinja_finish(r, status, &text, &v));
         name += 2;
     }

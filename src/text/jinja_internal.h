@@ -529,6 +529,7 @@ mn_status jinja_sort_key(jrun *r, jvalue item, jvalue attribute, jvalue fallback
 mn_status jinja_str(jrun *r, jvalue v, jvalue *out); /* str(v); a string is returned as it is */
 mn_status jinja_put_str(jrun *r, bytes *out, jvalue v);
 mn_status jinja_put_repr(jrun *r, bytes *out, jvalue v);
+mn_status jinja_put_ascii(jrun *r, bytes *out, jvalue v); /* ascii(v) */
 void jinja_put_float(bytes *out, double x);
 typedef struct jjson_style {
     const char *item_separator, *key_separator;

@@ -312,6 +312,7 @@ static mn_status lex_code(lexer *x, bool block) {
 /* ---- text and delimiters ---- */
 
 static mn_status lex_comment(lexer *x) {
+    if (x->at >= x->n) return MN_OK; /* as Jinja2: an opening delimiter that ends the template */
     for (size_t at = x->at; at < x->n; at++) {
         size_t end = closing(x, at, "#}", true, true);
         if (!end) continue;
@@ -324,6 +325,7 @@ static mn_status lex_comment(lexer *x) {
 }
 
 static mn_status lex_raw(lexer *x) {
+    if (x->at >= x->n) return MN_OK;
     for (size_t at = x->at; at < x->n; at++) {
         char sign;
         size_t end = raw_tag(x, at, "endraw", &sign);

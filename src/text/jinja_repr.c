@@ -90,6 +90,24 @@ static void put_repr_point(bytes *out, uint32_t c, const char *data, size_t n, c
     }
 }
 
+mn_status jinja_put_ascii(jrun *r, bytes *out, jvalue v) {
+    bytes text = {0};
+    uint32_t c;
+    mn_status status = jinja_put_repr(r, &text, v);
+    for (size_t i = 0; i < text.n && status == MN_OK;) {
+        size_t length = jchar_at(text.data, text.n, i, &c);
+        if (c < 0x80) {
+            bytes_append(out, text.data + i, 1);
+        } else {
+            bytes_printf(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+        }
+        i += length;
+    }
+    if (status == MN_OK) status = bytes_status(&text);
+    bytes_clear(&text);
+    return status;
+}
+
 static mn_status put_repr_string(jrun *r, bytes *out, const jstring *s) {
     char quote = memchr(s->data, '\'', s->n) && !memchr(s->data, '"', s->n) ? '"' : '\'';
     uint32_t c;
@@ -212,7 +230,7 @@ static void put_json_ascii(bytes *out, const jstring *s) {
             bytes_printf(out, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10),
                          0xDC00 + ((c - 0x10000) & 0x3FF));
         } else if (c >= 0x7F) {
-            bytes_printf(out, c == 0x7F ? "%c" : "\\u%04x", c);
+            bytes_printf(out, "\\u%04x", c);
         } else {
             bytes one = {0};
             json_put_string(&one, s->data + i, 1);
