@@ -1,8 +1,8 @@
-/* Attention kernels at every level of this machine, on one thread: arithmetic when many rows share a page (prefill), bytes
- * when few do (decode), and decode when the pages stay in the second-level cache. Medians.
+/* Attention kernels at every level of this machine, on one thread: arithmetic when many rows share a page
+ * (prefill), bytes when few do (decode), and decode when the pages stay in the second-level cache. Medians.
  *
- * cc -std=c11 -O2 -D_GNU_SOURCE -Isrc -Iinclude bench/kernel_attend.c build/release/libmneme_core.a -lm -lpthread
- * SPDX-License-Identifier: Apache-2.0 */
+ * cc -std=c11 -O2 -D_GNU_SOURCE -Isrc -Iinclude bench/kernel_attend.c build/release/libmneme_core.a -lm
+ * -lpthread SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +55,9 @@ static uint32_t next_random(uint32_t *state) {
     return *state >> 8;
 }
 
-static float small_random(uint32_t *state) { return (float)next_random(state) * 0x1p-23f - 1; }
+static float small_random(uint32_t *state) {
+    return (float)next_random(state) * 0x1p-23f - 1;
+}
 
 static void run_case(const kernel_table *table, const bench_case *c) {
     enum { P = PAGE_TOKENS };
@@ -65,9 +67,12 @@ static void run_case(const kernel_table *table, const bench_case *c) {
     size_t page_bytes = 2 * area * (size_t)c->n_heads, n_values = page_bytes / unit * (size_t)n_pages;
     char *memory = mem_alloc_raw((size_t)n_pages, page_bytes);
     const char **pages = mem_alloc((size_t)n_pages, sizeof *pages);
-    float *q = mem_alloc((size_t)(n_rows * c->dim), sizeof(float)), *m = mem_alloc((size_t)n_rows, sizeof(float));
-    float *l = mem_alloc((size_t)n_rows, sizeof(float)), *acc = mem_alloc((size_t)(n_rows * c->dim), sizeof(float));
-    int64_t *first = mem_alloc((size_t)n_rows, sizeof *first), *last = mem_alloc((size_t)n_rows, sizeof *last);
+    float *q = mem_alloc((size_t)(n_rows * c->dim), sizeof(float)),
+          *m = mem_alloc((size_t)n_rows, sizeof(float));
+    float *l = mem_alloc((size_t)n_rows, sizeof(float)),
+          *acc = mem_alloc((size_t)(n_rows * c->dim), sizeof(float));
+    int64_t *first = mem_alloc((size_t)n_rows, sizeof *first),
+            *last = mem_alloc((size_t)n_rows, sizeof *last);
     void *scratch = mem_alloc(attend_scratch_bytes(n_rows, c->dim, c->dim, P), 1);
     if (!memory || !pages || !q || !m || !l || !acc || !first || !last || !scratch) exit(1);
     for (size_t i = 0; i < n_values; i++) {
@@ -93,7 +98,8 @@ static void run_case(const kernel_table *table, const bench_case *c) {
         double start = seconds();
         for (int round = 0; round < n_rounds; round++) {
             for (int head = 0; head < c->n_heads; head++) {
-                attend_job job = {.pages = pages, .n_pages = n_pages, .page_tokens = P, .k_dim = c->dim, .v_dim = c->dim};
+                attend_job job = {
+                    .pages = pages, .n_pages = n_pages, .page_tokens = P, .k_dim = c->dim, .v_dim = c->dim};
                 job.k_offset = 2 * area * (size_t)head, job.v_offset = job.k_offset + area;
                 job.n_rows = n_rows, job.q = q, job.first = first, job.last = last, job.scratch = scratch;
                 job.state.m = m, job.state.l = l, job.state.acc = acc;
@@ -106,8 +112,9 @@ static void run_case(const kernel_table *table, const bench_case *c) {
     }
     qsort(times, N_REPEATS, sizeof times[0], compare);
     double median = times[N_REPEATS / 2], flops = 4.0 * c->dim * n_seen * c->n_heads;
-    printf("%-11s %-46s %9.1f us %7.1f GFLOP/s %6.1f GB/s   (best %.1f, %.1f)\n", cpu_level_name(table->level), c->name,
-           median * 1e6, flops / median * 1e-9, (double)page_bytes * n_pages / median * 1e-9, flops / times[0] * 1e-9,
+    printf("%-11s %-46s %9.1f us %7.1f GFLOP/s %6.1f GB/s   (best %.1f, %.1f)\n",
+           cpu_level_name(table->level), c->name, median * 1e6, flops / median * 1e-9,
+           (double)page_bytes * n_pages / median * 1e-9, flops / times[0] * 1e-9,
            (double)page_bytes * n_pages / times[0] * 1e-9);
     fflush(stdout);
     mem_free(memory), mem_free(pages), mem_free(q), mem_free(m), mem_free(l), mem_free(acc);
@@ -131,8 +138,8 @@ static void read_memory(void) {
         times[repeat] = seconds() - start;
     }
     qsort(times, N_REPEATS, sizeof times[0], compare);
-    printf("linear read of %zu MiB: %.1f GB/s (best %.1f, checksum %u)\n", n >> 18, (double)n * 4e-9 / times[N_REPEATS / 2],
-           (double)n * 4e-9 / times[0], sum);
+    printf("linear read of %zu MiB: %.1f GB/s (best %.1f, checksum %u)\n", n >> 18,
+           (double)n * 4e-9 / times[N_REPEATS / 2], (double)n * 4e-9 / times[0], sum);
     mem_free(data);
 }
 

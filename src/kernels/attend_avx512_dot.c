@@ -27,6 +27,7 @@ static inline vf put_bf16(vf sum, float *row, size_t i, vf x) {
 #define FORM_B(word, part)       (word)
 #define FORM_MAC(sum, a, b)      dot_bf16(sum, a, b)
 #define FORM_PUT(sum, row, i, x) put_bf16(sum, row, i, x)
+#define FORM_WIDE_ROWS           3
 #define FORM_CONVERTS_Q          1
 #include "kernels/attend.inc"
 

@@ -1,9 +1,9 @@
-/* What vector kernels share and can be said in the operations of a simd header, which is included first: the last vector
- * of an array, and exponential functions within 4 units in the last place.
+/* What vector kernels share and can be said in the operations of a simd header, which is included first: the
+ * last vector of an array, and exponential functions within 4 units in the last place.
  *
- * The functions all rest on x = n ln 2 + r, |r| <= ln 2 / 2, and on e^r - 1 = r + r^2 Q(r), Q of degree 4 by interpolation
- * at Chebyshev nodes (error 8e-9 of e^r). The remainder is formed with ln 2 in two parts (Cody and Waite).
- * SPDX-License-Identifier: Apache-2.0 */
+ * The functions all rest on x = n ln 2 + r, |r| <= ln 2 / 2, and on e^r - 1 = r + r^2 Q(r), Q of degree 4 by
+ * interpolation at Chebyshev nodes (error 8e-9 of e^r). The remainder is formed with ln 2 in two parts (Cody
+ * and Waite). SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_SIMD_MATH_H
 #define MN_KERNELS_SIMD_MATH_H
 

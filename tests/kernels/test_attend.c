@@ -305,7 +305,8 @@ static void the_softcap_is_accurate(void **state) {
         kernel_table table;
         uint64_t random = 8;
         kernel_table_fill(&table, (cpu_level)level);
-        world_shape shape = {.form = FORM_F32, .k_dim = 2, .v_dim = 2, .page_tokens = 2, .group = 500, .n_queries = 1};
+        world_shape shape = {
+            .form = FORM_F32, .k_dim = 2, .v_dim = 2, .page_tokens = 2, .group = 500, .n_queries = 1};
         shape.n_tokens = 1, shape.softcap = 1;
         world w;
         result r;
@@ -320,7 +321,8 @@ static void the_softcap_is_accurate(void **state) {
         world_run(&w, &table, 0, w.n_rows, 0, 1, &r);
         for (int row = 0; row < w.n_rows; row++) {
             double x = (double)w.q[2 * row], expected = tanh(x), got = (double)r.state.m[row];
-            if (!(fabs(got - expected) <= 4 * ldexp(1, ilogb(expected) - 23))) fail_msg("tanh %.9g is %.9g", x, got);
+            if (!(fabs(got - expected) <= 4 * ldexp(1, ilogb(expected) - 23)))
+                fail_msg("tanh %.9g is %.9g", x, got);
         }
         result_close(&r);
         world_close(&w);

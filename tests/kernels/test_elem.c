@@ -1,5 +1,5 @@
-/* Element-wise and row kernels of every level of this machine against formulas in double. u = 2^-24 is half a unit in the
- * last place of 1: the most that one rounding changes a result, relatively.
+/* Element-wise and row kernels of every level of this machine against formulas in double. u = 2^-24 is half a
+ * unit in the last place of 1: the most that one rounding changes a result, relatively.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
@@ -87,7 +87,8 @@ static void check_rope(const kernel_table *table, int n, uint64_t *state) {
     for (int j = 0; j < n; j++) {
         double a = (double)before.x[j], b = (double)before.x[j + n], cj = (double)c.x[j], sj = (double)s.x[j];
         assert_near("rope", j, (double)x.x[j], a * cj - b * sj, 3 * u * (fabs(a * cj) + fabs(b * sj)));
-        assert_near("rope", j + n, (double)x.x[j + n], b * cj + a * sj, 3 * u * (fabs(b * cj) + fabs(a * sj)));
+        assert_near("rope", j + n, (double)x.x[j + n], b * cj + a * sj,
+                    3 * u * (fabs(b * cj) + fabs(a * sj)));
     }
     array_close(&x), array_close(&before), array_close(&angle), array_close(&c), array_close(&s);
 }
@@ -96,7 +97,8 @@ static void check_rope(const kernel_table *table, int n, uint64_t *state) {
 static void check_silu(const kernel_table *table, int n, uint64_t *state) {
     for (int kind = 0; kind < 4; kind++) {
         double size = kind < 2 ? 6 : 150;
-        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2), before = array_copy(&gate);
+        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
+              before = array_copy(&gate);
         array y = array_open(n, state, 0, 1);
         float *out = kind % 2 ? gate.x : y.x;
         table->silu_mul(out, gate.x, up.x, (size_t)n);
@@ -108,12 +110,13 @@ static void check_silu(const kernel_table *table, int n, uint64_t *state) {
     }
 }
 
-/* Relative to gate * up, since 1 + tanh may cancel: 8 u of tanh, 2 of the sum, 2 of the products, halved; the argument's
- * four roundings, of which at most 0.45 of the result come through. */
+/* Relative to gate * up, since 1 + tanh may cancel: 8 u of tanh, 2 of the sum, 2 of the products, halved; the
+ * argument's four roundings, of which at most 0.45 of the result come through. */
 static void check_gelu(const kernel_table *table, int n, uint64_t *state) {
     for (int kind = 0; kind < 4; kind++) {
         double size = kind < 2 ? 4 : 60;
-        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2), before = array_copy(&gate);
+        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
+              before = array_copy(&gate);
         array y = array_open(n, state, 0, 1);
         float *out = kind % 2 ? gate.x : y.x;
         table->gelu_tanh_mul(out, gate.x, up.x, (size_t)n);
@@ -158,7 +161,8 @@ static void check_max_index(const kernel_table *table, int n, uint64_t *state) {
         array x = array_open(n, state, -1, 1);
         for (int i = 0; i < n && kind > 0; i++) {
             if (kind < 4) x.x[i] = specials[kind - 1]; /* all alike */
-            if (kind >= 4 && test_random(state) % 4 < (uint64_t)kind % 5) x.x[i] = specials[test_random(state) % 6];
+            if (kind >= 4 && test_random(state) % 4 < (uint64_t)kind % 5)
+                x.x[i] = specials[test_random(state) % 6];
             if (kind % 2 && i > n / 3 && kind > 4) x.x[i] = -2;
         }
         int expected = -1;
@@ -174,13 +178,27 @@ static void check_max_index(const kernel_table *table, int n, uint64_t *state) {
     }
 }
 
-static void rms_norm_is_as_defined(void **state) { (void)state, every_level(check_rms_norm); }
-static void rope_turns_pairs(void **state) { (void)state, every_level(check_rope); }
-static void silu_is_as_defined(void **state) { (void)state, every_level(check_silu); }
-static void gelu_is_as_defined(void **state) { (void)state, every_level(check_gelu); }
-static void add_and_scale_round_once(void **state) { (void)state, every_level(check_add_and_scale); }
-static void exp_sum_is_as_defined(void **state) { (void)state, every_level(check_exp_sum); }
-static void max_index_is_the_first_of_the_largest(void **state) { (void)state, every_level(check_max_index); }
+static void rms_norm_is_as_defined(void **state) {
+    (void)state, every_level(check_rms_norm);
+}
+static void rope_turns_pairs(void **state) {
+    (void)state, every_level(check_rope);
+}
+static void silu_is_as_defined(void **state) {
+    (void)state, every_level(check_silu);
+}
+static void gelu_is_as_defined(void **state) {
+    (void)state, every_level(check_gelu);
+}
+static void add_and_scale_round_once(void **state) {
+    (void)state, every_level(check_add_and_scale);
+}
+static void exp_sum_is_as_defined(void **state) {
+    (void)state, every_level(check_exp_sum);
+}
+static void max_index_is_the_first_of_the_largest(void **state) {
+    (void)state, every_level(check_max_index);
+}
 
 /* The exponential by itself, over all it can give: 4 units in the last place, subnormal results included. */
 static void exp_is_accurate(void **state) {
