@@ -1,4 +1,4 @@
-/* Rounding of activation rows, in plain loops that compilers turn into vector code of whatever instruction
+/* Rounding of rows of floats, in plain loops that compilers turn into vector code of whatever instruction
  * set the including file is compiled for. Operations are exact or correctly rounded, so every level gives the
  * same bits. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_LINEAR_ROWS_H
@@ -12,12 +12,12 @@ static inline void rows_bf16(bf16 *y, const float *x, size_t n) {
 
 /* The bits of the largest magnitude; a NaN is larger than infinity. */
 static inline uint32_t rows_largest(const float *x) {
-    uint32_t largest = 0;
+    int32_t largest = 0; /* signed, as the vector comparisons of every level are */
     for (int i = 0; i < ACT_GROUP; i++) {
-        uint32_t magnitude = f32_bits(x[i]) & 0x7FFFFFFFu;
+        int32_t magnitude = (int32_t)(f32_bits(x[i]) & 0x7FFFFFFFu);
         largest = magnitude > largest ? magnitude : largest;
     }
-    return largest;
+    return (uint32_t)largest;
 }
 
 static inline void rows_quantize(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
