@@ -266,11 +266,15 @@ no_tokenizer() {
 
 inspects() {
   expect 0 inspect embedded --json
-  json 'j'
+  json 'j["architecture"] == "llama" and j["parameters"] == 260032 and j["config"]["hidden_size"] == 64'
+  json 'any(c["implementation"] == "dynamic" and c["dtype"] == "f32" and c["bytes_per_token"] == 1280 for c in j["caches"])'
+  json 'sum(t["count"] for t in j["tensors"]) == 47 and j["memory"]["peak_bytes"] > j["memory"]["file_bytes"] == 1044984'
+  expect 0 inspect embedded --context 4096 --json
+  json 'all_of(c["context"] == 4096 for c in j["caches"])'
   expect 0 inspect embedded
   out_has 'hidden_size +64'
-  expect 0 inspect --kernels --json
-  json 'j'
+  expect 0 inspect --kernels --json --cpu scalar
+  json 'len(j["kernels"]) > 5 and all_of(k["level"] == "scalar" for k in j["kernels"])'
   expect 0 inspect --kernels
   expect 2 inspect embedded --kernels --cpu z80
   err_is_sentence
