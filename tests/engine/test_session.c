@@ -41,9 +41,10 @@ static float *run(world *w, int threads, engine_cache cache, int piece) {
 
 static void check(world *w, const float *wanted, int threads, engine_cache cache, int piece) {
     float *got = run(w, threads, cache, piece);
-    engine_same_bits(got, wanted, N_IDS, w->vocab, "%s, %s on %s, %d threads, %s %s, pages of %d, chunk %d, pieces %d",
-                     w->model, w->compute, w->cpu, threads, cache.implementation, cache.dtype,
-                     cache.page_tokens, cache.prefill_chunk, piece);
+    engine_same_bits(got, wanted, N_IDS, w->vocab,
+                     "%s, %s on %s, %d threads, %s %s, pages of %d, chunk %d, pieces %d", w->model,
+                     w->compute, w->cpu, threads, cache.implementation, cache.dtype, cache.page_tokens,
+                     cache.prefill_chunk, piece);
     free(got);
 }
 
@@ -147,10 +148,10 @@ static double mean_square_distance(const float *a, const float *b, size_t n) {
     return sqrt(sum / (double)n);
 }
 
-/* Rounding to bf16 moves a value by 2^-9 of itself on average over its binade (0.16 %), to int8 with a scale for each
- * run of 32 by about three times as much (a step is 1 / 127 of the run's largest, which is near twice the
- * deviation). What these weights make of it is measured by bf16; int8 may then be five times as far. A distance
- * of nothing would mean that the fast form is not used at all. */
+/* Rounding to bf16 moves a value by 2^-9 of itself on average over its binade (0.16 %), to int8 with a scale
+ * for each run of 32 by about three times as much (a step is 1 / 127 of the run's largest, which is near
+ * twice the deviation). What these weights make of it is measured by bf16; int8 may then be five times as
+ * far. A distance of nothing would mean that the fast form is not used at all. */
 static void fast_forms_stay_near_float32(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
@@ -222,8 +223,8 @@ static void batch_rows_are_as_alone(void **state) {
                 const mn_sequence *a = &alone->sequences[0], *b = &together->sequences[r];
                 assert_int_equal(a->n_ids, b->n_ids);
                 assert_memory_equal(a->ids, b->ids, a->n_ids * sizeof *a->ids);
-                engine_same_bits(b->logits, a->logits, a->n_ids, vocab, "%s, %s, row %d of a batch", models[m],
-                                 strategies[s], r);
+                engine_same_bits(b->logits, a->logits, a->n_ids, vocab, "%s, %s, row %d of a batch",
+                                 models[m], strategies[s], r);
                 mn_generation_close(&alone);
                 mn_session_close(&session);
                 mn_generation_config_close(&configs[r]);
@@ -236,7 +237,7 @@ static void batch_rows_are_as_alone(void **state) {
 
 int main(void) {
     struct CMUnitTest tests[N_MODELS + 5] = {
-        cmocka_unit_test(every_level_keeps_its_bits),   cmocka_unit_test(levels_agree_within_rounding),
+        cmocka_unit_test(every_level_keeps_its_bits),       cmocka_unit_test(levels_agree_within_rounding),
         cmocka_unit_test(page_sizes_agree_within_rounding), cmocka_unit_test(fast_forms_stay_near_float32),
         cmocka_unit_test(batch_rows_are_as_alone),
     };

@@ -71,7 +71,8 @@ float *engine_logits(mn_model *model, engine_cache cache, const int32_t *ids, si
     return logits;
 }
 
-void engine_same_bits(const float *got, const float *wanted, size_t n, size_t vocab, const char *format, ...) {
+void engine_same_bits(const float *got, const float *wanted, size_t n, size_t vocab, const char *format,
+                      ...) {
     if (memcmp(got, wanted, n * vocab * sizeof *got) == 0) return;
     char what[256];
     va_list args;
