@@ -278,7 +278,8 @@ static void failed_allocations_change_nothing(void **state) {
             mn_model_close(&w.model);
             assert_int_equal(mem_count().live, live);
         }
-        assert_true(k > 10);
+        /* Without a cache the first tokens' own recomputation has made the workspace large already. */
+        assert_true(k > (s == 2 ? 3 : 10));
     }
 }
 
