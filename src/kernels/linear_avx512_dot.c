@@ -15,13 +15,9 @@ static inline vf v_dot(vf acc, vf w, vf x) {
 
 #include "kernels/linear_dense.inc"
 
-DENSE_TILES(bf16_tile, 1, true)
-DENSE_TILES(bf16_tile, 4, true)
-
-static void linear_bf16(const linear_job *job) {
-    static const tile_set set = {MOST_ROWS, 4, bf16_tile_1, bf16_tile_4, 2};
-    drive(job, &set);
-}
+DENSE_TILES(linear_bf16, 1, true)
+DENSE_TILES(linear_bf16, 4, true)
+DENSE_KERNEL(linear_bf16, 4)
 
 /* ---- integers ---- */
 
@@ -65,7 +61,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     if (n_rows > r) {                                                                                        \
         sum##r = group_sum[r * n_sums];                                                                      \
         if (group == ACT_GROUP) sum##r += group_sum[r * n_sums + 1];                                         \
-        i##r##a = i_value(-zero * sum##r);                                                         \
+        i##r##a = i_value(-zero * sum##r);                                                                   \
         if (n_panels == 2) i##r##b = i##r##a;                                                                \
     }
         EACH_ROW(START)
@@ -73,7 +69,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 #define DOT(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        __m512i input = i_broadcast(at + r * k);                                                              \
+        __m512i input = i_broadcast(at + r * k);                                                             \
         i##r##a = dot4(i##r##a, wa, input);                                                                  \
         if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                               \
     }
@@ -103,8 +99,8 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 #define SCALE(r)                                                                                             \
     if (n_rows > r) {                                                                                        \
         const __m512 input = v_broadcast(act_scale + r * n_scales);                                          \
-        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                             \
-        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);          \
+        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                     \
+        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                  \
     }
         EACH_ROW(SCALE)
 #undef SCALE
@@ -113,7 +109,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                          mb = n_panels == 2 ? v_half(d + shape.mins + next_panel) : ma;
 #define MIN(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                        \
+        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                               \
         f##r##a = v_fma(ma, input, f##r##a);                                                                 \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                              \
     }
@@ -155,7 +151,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 #define INT_TILES(bits, group)                                                                               \
     INT_TILES_OF(bits, group, 1)                                                                             \
     INT_TILES_OF(bits, group, 2)                                                                             \
-    static const tile_set int##bits##g##group = {6, 2, int##bits##g##group##_1, int##bits##g##group##_2, 2};
+    static const tile_set int##bits##g##group = {6, 2, int##bits##g##group##_1, int##bits##g##group##_2, 4};
 
 INT_TILES(4, 16)
 INT_TILES(4, 32)

@@ -96,18 +96,10 @@ static void linear_int(const linear_job *job) {
     each_panel(job, panel_int);
 }
 
-static void quantize_row(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
-    rows_quantize(q, scale, sum, x, k);
-}
-
-static void bf16_row(bf16 *y, const float *x, size_t n) {
-    rows_bf16(y, x, n);
-}
-
 void linear_ref_fill(kernel_table *table) {
     table->linear_f32 = linear_f32;
     table->linear_bf16 = linear_bf16;
     table->linear_int = linear_int;
-    table->quantize_row = quantize_row;
-    table->bf16_row = bf16_row;
+    table->quantize_row = rows_quantize;
+    table->bf16_row = rows_bf16;
 }

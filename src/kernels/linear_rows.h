@@ -1,6 +1,7 @@
 /* Rounding of rows of floats, in plain loops that compilers turn into vector code of whatever instruction
  * set the including file is compiled for. Operations are exact or correctly rounded, so every level gives the
- * same bits. SPDX-License-Identifier: Apache-2.0 */
+ * same bits.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_LINEAR_ROWS_H
 #define MN_KERNELS_LINEAR_ROWS_H
 

@@ -1,5 +1,6 @@
 /* Matrix products: the reference against products in double, every level against the reference, and the
- * promise that an output's bits do not depend on how the work is cut. SPDX-License-Identifier: Apache-2.0 */
+ * promise that an output's bits do not depend on how the work is cut.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "support/blocks.h"
