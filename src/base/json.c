@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
@@ -245,9 +246,12 @@ static mn_status parse_number(parser *p, json *out) {
         *out = (json){.kind = JSON_INT, .integer = negative ? -value : value};
         return MN_OK;
     }
-    *out = (json){.kind = JSON_REAL, .real = strtod_l(start, NULL, p->c_locale)};
-    if (is_integer && fabs(out->real) < 0x1p63)
+    if (is_integer) {
+        errno = 0;
         *out = (json){.kind = JSON_INT, .integer = strtoll(start, NULL, 10)};
+        if (errno == 0) return MN_OK;
+    }
+    *out = (json){.kind = JSON_REAL, .real = strtod_l(start, NULL, p->c_locale)};
     return MN_OK;
 }
 

@@ -3,7 +3,8 @@
  *
  * Su and others 2021 (RoPE); linear interpolation: Chen and others 2023; yarn: Peng and others 2023;
  * longrope: Ding and others 2024; dynamic and llama3 as Transformers defines them. Value j of the first half
- * of the rotated part pairs with value j of the second half. SPDX-License-Identifier: Apache-2.0 */
+ * of the rotated part pairs with value j of the second half.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_ROPE_H
 #define MN_MODEL_ROPE_H
 

@@ -558,3 +558,7 @@ const char *tokenizer_chat_template(const tokenizer *t, const char *name) {
     }
     return NULL;
 }
+
+const char *tokenizer_warning(const tokenizer *t) {
+    return t->warning;
+}

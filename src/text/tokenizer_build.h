@@ -54,6 +54,7 @@ struct tokenizer {
     id_row ends;
     chat_template *templates;
     size_t n_templates, templates_capacity;
+    const char *warning; /* a literal, or NULL */
 };
 
 /* An empty tokenizer with its character classes. */
@@ -90,6 +91,8 @@ mn_status tokenizer_read_sentencepiece(tokenizer *t, const uint8_t *data, size_t
 mn_status tokenizer_read_tiktoken(tokenizer *t, const char *data, size_t n, const char *what);
 mn_status tokenizer_read_vocab_merges(tokenizer *t, const json *vocabulary, const char *merges, size_t n,
                                       const char *what);
+/* Any file format, by what it begins with; a JSON text is a tokenizer.json. */
+mn_status tokenizer_read_bytes(tokenizer *t, const void *data, size_t n, const char *what);
 mn_status tokenizer_read_gguf(tokenizer *t, const gguf *file);
 
 #endif

@@ -28,8 +28,9 @@ if [ "$kind" = shared ]; then
   done_one
 fi
 
-cmake -S "$source/examples" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 &&
-  cmake --build "$work/cmake" >>"$work/log" 2>&1 || { cat "$work/log"; fail "examples through find_package"; }
+{
+  cmake -S "$source/examples" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$work/cmake"
+} >"$work/log" 2>&1 || { cat "$work/log"; fail "examples through find_package"; }
 done_one
 
 mkdir "$work/pc"

@@ -72,9 +72,7 @@ static void every_dimension_and_page_size_matches_the_oracle(void **state) {
     }
 }
 
-/* ---- bits
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- bits ------------------------------------------------------------------------------------ */
 
 static void assert_row_bits(const world *w, const result *a, int row_a, const result *b, int row_b) {
     size_t v_dim = (size_t)w->v_dim;
@@ -187,9 +185,7 @@ static void rows_that_see_nothing_stay_as_they_are(void **state) {
     random_shapes(4000, 60, check_untouched);
 }
 
-/* ---- parts
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 static void check_merge(const kernel_table *table, const world_shape *shape) {
     world w;
@@ -223,8 +219,7 @@ static void segments_merge_to_the_whole(void **state) {
     random_shapes(5000, 60, check_merge);
 }
 
-/* ---- extremes
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- extremes -------------------------------------------------------------------------------- */
 
 /* Scores of one size, or one far above the others. */
 static void check_extreme(const kernel_table *table, const world_shape *shape) {
@@ -302,8 +297,39 @@ static void infinitely_small_scores_weigh_nothing(void **state) {
     }
 }
 
-/* ---- storing
- * -------------------------------------------------------------------------------------------------------- */
+/* With one token and a cap of 1 the largest score is tanh of the score: 4 units in the last place. */
+static void the_softcap_is_accurate(void **state) {
+    (void)state;
+    for (int level = 0; level < N_CPU_LEVELS; level++) {
+        if (!cpu_has((cpu_level)level)) continue;
+        kernel_table table;
+        uint64_t random = 8;
+        kernel_table_fill(&table, (cpu_level)level);
+        world_shape shape = {
+            .form = FORM_F32, .k_dim = 2, .v_dim = 2, .page_tokens = 2, .group = 500, .n_queries = 1};
+        shape.n_tokens = 1, shape.softcap = 1;
+        world w;
+        result r;
+        world_open(&w, &shape);
+        w.k[0] = 1, w.k[1] = 0;
+        world_store_all(&w, &table);
+        for (int row = 0; row < w.n_rows; row++) {
+            double size = exp2(test_uniform(&random, -30, 5));
+            w.q[2 * row] = (float)(row % 2 ? size : -size), w.q[2 * row + 1] = 0;
+        }
+        result_open(&r, w.n_rows, w.v_dim);
+        world_run(&w, &table, 0, w.n_rows, 0, 1, &r);
+        for (int row = 0; row < w.n_rows; row++) {
+            double x = (double)w.q[2 * row], expected = tanh(x), got = (double)r.state.m[row];
+            if (!(fabs(got - expected) <= 4 * ldexp(1, ilogb(expected) - 23)))
+                fail_msg("tanh %.9g is %.9g", x, got);
+        }
+        result_close(&r);
+        world_close(&w);
+    }
+}
+
+/* ---- storing --------------------------------------------------------------------------------- */
 
 /* Every number of the page is where the layout puts it, and nothing else has changed. */
 static void check_store(const kernel_table *table, form f, int P, int k_dim, int v_dim, int slot, int n) {
@@ -394,6 +420,7 @@ int main(void) {
         cmocka_unit_test(segments_merge_to_the_whole),
         cmocka_unit_test(extreme_scores_give_numbers),
         cmocka_unit_test(infinitely_small_scores_weigh_nothing),
+        cmocka_unit_test(the_softcap_is_accurate),
         cmocka_unit_test(stored_tokens_are_where_the_layout_says),
         cmocka_unit_test(what_is_stored_is_attended),
     };

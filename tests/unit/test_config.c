@@ -1,5 +1,6 @@
 /* Configurations from config.json: what is read from the tiny and the real ones, what is refused and how, and
- * thousands of damaged ones. SPDX-License-Identifier: Apache-2.0 */
+ * thousands of damaged ones.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
 #include <math.h>
@@ -352,6 +353,8 @@ static const struct {
      "'long_factor' is missing"},
     {"phi3", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1]}", MN_E_FORMAT,
      "short_factor has 3 numbers, allowed: 4, half the rotary dimension"},
+    {"phi3", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1]}", MN_E_FORMAT,
+     "short_factor has 5 numbers, allowed: 4"},
     {"phi3", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,0,1]}", MN_E_FORMAT,
      "short_factor[2] is no number from"},
     {"phi3", ",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":\"1111\"}", MN_E_FORMAT,

@@ -11,7 +11,8 @@ static mn_status parse(const char *text, json_mode mode, json_doc **doc) {
 
 static void values_round_trip(void **state) {
     (void)state;
-    const char *text = "{\"a\":[1,-2,3.5,true,false,null,\"x\\n\\u00e9\\ud83d\\ude00\"],\"b\":9007199254740993,\"c\":{}}";
+    const char *text =
+        "{\"a\":[1,-2,3.5,true,false,null,\"x\\n\\u00e9\\ud83d\\ude00\"],\"b\":9007199254740993,\"c\":{}}";
     json_doc *doc = NULL;
     assert_ok(parse(text, JSON_STRICT, &doc));
     const json *root = json_root(doc);
@@ -19,7 +20,9 @@ static void values_round_trip(void **state) {
     assert_string_equal(json_get(root, "a")->items[6].string, "x\n\xC3\xA9\xF0\x9F\x98\x80");
     bytes out = {0};
     json_put(&out, root);
-    assert_string_equal(bytes_text(&out), "{\"a\":[1,-2,3.5,true,false,null,\"x\\n\xC3\xA9\xF0\x9F\x98\x80\"],\"b\":9007199254740993,\"c\":{}}");
+    assert_string_equal(
+        bytes_text(&out),
+        "{\"a\":[1,-2,3.5,true,false,null,\"x\\n\xC3\xA9\xF0\x9F\x98\x80\"],\"b\":9007199254740993,\"c\":{}}");
     bytes_clear(&out);
     json_close(&doc);
 }
@@ -40,8 +43,79 @@ static void modes_differ_where_they_should(void **state) {
     assert_ok(parse("[NaN,-Infinity,1000000000000000019884624838656]", JSON_PYTHON, &doc));
     assert_true(isnan(json_root(doc)->items[0].real));
     assert_true(isinf(json_root(doc)->items[1].real));
-    assert_true(json_root(doc)->items[2].real == 1e30 || json_root(doc)->items[2].real == 1000000000000000019884624838656.0);
+    assert_true(json_root(doc)->items[2].real == 1e30 ||
+                json_root(doc)->items[2].real == 1000000000000000019884624838656.0);
     json_close(&doc);
+}
+
+static void integers_are_exact_to_64_bits(void **state) {
+    (void)state;
+    json_doc *doc = NULL;
+    assert_ok(parse("[9223372036854775807,-9223372036854775808,9223372036854775808,-9223372036854775809,-0]",
+                    JSON_STRICT, &doc));
+    const json *items = json_root(doc)->items;
+    assert_true(items[0].kind == JSON_INT && items[0].integer == INT64_MAX);
+    assert_true(items[1].kind == JSON_INT && items[1].integer == INT64_MIN);
+    assert_true(items[2].kind == JSON_REAL && items[2].real == 0x1p63);
+    assert_true(items[3].kind == JSON_REAL && items[3].real == -0x1p63);
+    assert_true(items[4].kind == JSON_INT && items[4].integer == 0);
+    json_close(&doc);
+}
+
+/* Plain runs of every length up to a few words, ended by each kind of byte that needs a closer look, at every
+ * place. */
+static void strings_are_scanned_to_the_byte(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *value; /* NULL: refused */
+    } ends[] = {{"", ""},         {"\\n", "\n"},   {"\\u00e9", "\xC3\xA9"}, {"\xC3\xA9", "\xC3\xA9"},
+                {"\x7F", "\x7F"}, {"\x1F", NULL}, {"\x80", NULL},         {"\xFF", NULL},
+                {"\xC3", NULL},   {"\\x", NULL}};
+    for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
+        for (size_t before = 0; before < 20; before++) {
+            for (size_t after = 0; after < 10; after++) {
+                char text[128], value[128];
+                json_doc *doc = NULL;
+                snprintf(text, sizeof text, "\"%.*s%s%.*s\"", (int)before, "abcdefghijklmnopqrstuvwxyz",
+                         ends[e].text, (int)after, "!#[]~ {}:,;");
+                snprintf(value, sizeof value, "%.*s%s%.*s", (int)before, "abcdefghijklmnopqrstuvwxyz",
+                         ends[e].value ? ends[e].value : "", (int)after, "!#[]~ {}:,;");
+                mn_status status = parse(text, JSON_STRICT, &doc);
+                assert_int_equal(status, ends[e].value ? MN_OK : MN_E_FORMAT);
+                if (doc) assert_string_equal(json_root(doc)->string, value);
+                json_close(&doc);
+            }
+        }
+    }
+}
+
+static void places_are_named(void **state) {
+    (void)state;
+    json_doc *doc = NULL;
+    assert_fails(MN_E_FORMAT, "text: ':' was expected at line 3, column 6",
+                 parse("{\n\"a\\n\\n\":1,\n\"b\"  2}", JSON_STRICT, &doc));
+    assert_fails(MN_E_FORMAT, "text: invalid UTF-8 at line 2, column 4",
+                 parse("[1,\n \"x\xC0\xAF\"]", JSON_STRICT, &doc));
+    assert_fails(MN_E_FORMAT, "text: unterminated string at line 1, column 2",
+                 parse("[\"abc", JSON_STRICT, &doc));
+    assert_fails(MN_E_FORMAT, "the text ends where a value was expected at line 1, column 1",
+                 parse("", JSON_STRICT, &doc));
+}
+
+/* Objects with few keys and with many are checked in different ways. */
+static void duplicate_keys_are_found_everywhere(void **state) {
+    (void)state;
+    for (int n = 2; n < 40; n++) {
+        for (int twin = 1; twin < n; twin++) {
+            bytes text = {0};
+            json_doc *doc = NULL;
+            for (int i = 0; i < n; i++)
+                bytes_printf(&text, "%s\"key %d\":0", i ? "," : "{", i == twin ? twin / 2 : i);
+            bytes_append_text(&text, "}");
+            assert_fails(MN_E_FORMAT, "appears twice", parse(bytes_text(&text), JSON_STRICT, &doc));
+            bytes_clear(&text);
+        }
+    }
 }
 
 static void getters_name_value_and_range(void **state) {
@@ -54,7 +128,8 @@ static void getters_name_value_and_range(void **state) {
     assert_int_equal(n, 7);
     assert_ok(json_int("c", root, "f", 1, 9, &n));
     assert_int_equal(n, 4);
-    assert_fails(MN_E_FORMAT, "c: n is 0, allowed: a whole number from 1 to 9", json_int("c", root, "n", 1, 9, &n));
+    assert_fails(MN_E_FORMAT, "c: n is 0, allowed: a whole number from 1 to 9",
+                 json_int("c", root, "n", 1, 9, &n));
     bool flag = false;
     assert_fails(MN_E_FORMAT, "s is \"x\"", json_bool("c", root, "s", &flag));
     assert_fails(MN_E_FORMAT, "'q' is missing", json_require("c", root, "q"));
@@ -85,7 +160,8 @@ static void conformance_suite(void **state) {
         json_doc *doc = NULL;
         mn_status status = json_open(&doc, path, JSON_STRICT, 1 << 20);
         json_close(&doc);
-        bool duplicates = strstr(entry->d_name, "duplicated_key") != NULL; /* legal JSON that the strict mode refuses */
+        bool duplicates =
+            strstr(entry->d_name, "duplicated_key") != NULL; /* legal JSON that the strict mode refuses */
         if (kind == 'y' && !duplicates && status != MN_OK) fail_msg("%s: %s", entry->d_name, mn_last_error());
         if ((kind == 'n' || duplicates) && status == MN_OK) fail_msg("%s was accepted", entry->d_name);
         n++;
@@ -114,9 +190,16 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_round_trip),        cmocka_unit_test(modes_differ_where_they_should),
-        cmocka_unit_test(getters_name_value_and_range), cmocka_unit_test(depth_is_limited),
-        cmocka_unit_test(conformance_suite),        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(values_round_trip),
+        cmocka_unit_test(modes_differ_where_they_should),
+        cmocka_unit_test(getters_name_value_and_range),
+        cmocka_unit_test(depth_is_limited),
+        cmocka_unit_test(integers_are_exact_to_64_bits),
+        cmocka_unit_test(strings_are_scanned_to_the_byte),
+        cmocka_unit_test(places_are_named),
+        cmocka_unit_test(duplicate_keys_are_found_everywhere),
+        cmocka_unit_test(conformance_suite),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

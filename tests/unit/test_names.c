@@ -1,5 +1,6 @@
 /* Names and shapes against lists of real checkpoints, binding of whole and of damaged ones, stored order of
- * rows. SPDX-License-Identifier: Apache-2.0 */
+ * rows.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
 #include <unistd.h>
@@ -240,6 +241,8 @@ static void gguf_names_and_order_of_rows(void **state) {
     assert_same(&weights.final_norm, set, "output_norm.weight", 0, 32, 0);
     assert_same(&weights.head, set, "output.weight", 0, 64, 0);
     assert_same(&weights.layers[1][WEIGHT_Q], set, "blk.1.attn_q.weight", 0, 32, 8);
+    assert_same(&weights.layers[0][WEIGHT_K], set, "blk.0.attn_k.weight", 0, 16, 8);
+    assert_same(&weights.layers[1][WEIGHT_Q_BIAS], set, "blk.1.attn_q.bias", 0, 32, 8);
     assert_same(&weights.layers[1][WEIGHT_K_BIAS], set, "blk.1.attn_k.bias", 0, 16, 8);
     assert_same(&weights.layers[1][WEIGHT_V], set, "blk.1.attn_v.weight", 0, 16, 0);
     assert_same(&weights.layers[1][WEIGHT_O], set, "blk.1.attn_output.weight", 0, 32, 0);

@@ -36,20 +36,30 @@ static void files_made_elsewhere(void **state) {
         dtype type;
         int n_dims;
         int64_t shape[4];
-    } cases[] = {{"1d-int32", DTYPE_I32, 1, {5}},
-                 {"2d-float64", DTYPE_F64, 2, {3, 2}},
-                 {"3d-float32", DTYPE_F32, 3, {2, 2, 3}},
-                 {"4d-float32", DTYPE_F32, 4, {2, 2, 2, 2}}};
+        float first, last;
+    } cases[] = {{"3d-float32", DTYPE_F32, 3, {2, 2, 3}, 22, 3},
+                 {"4d-float32", DTYPE_F32, 4, {2, 3, 1, 3}, 11, 19},
+                 {"2d-float64", DTYPE_F64, 2, {2, 3}, 0, 0},
+                 {"1d-int32", DTYPE_I32, 1, {3}, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[64];
         tensor_set *set = NULL;
         snprintf(name, sizeof name, "safetensors/tensor-%s.safetensors", cases[i].file);
         assert_ok(safetensors_open(&set, data_path(name)));
         assert_int_equal(tensor_set_count(set), 1);
-        const tensor *t = tensor_set_at(set, 0);
+        const tensor *t = tensor_set_find(set, "embedding");
         assert_int_equal(t->type, cases[i].type);
         assert_int_equal(t->n_dims, cases[i].n_dims);
         assert_memory_equal(t->shape, cases[i].shape, (size_t)t->n_dims * sizeof *t->shape);
+        if (t->type == DTYPE_F32) {
+            float first, last;
+            dtype_table[t->type].to_f32(&first, t->data, 1);
+            dtype_table[t->type].to_f32(&last, t->data + t->bytes - 4, 1);
+            assert_true(first == cases[i].first && last == cases[i].last);
+        } else if (t->type == DTYPE_I32) {
+            const uint8_t expected[] = {1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0};
+            assert_memory_equal(t->data, expected, sizeof expected);
+        }
         tensor_set_close(&set);
     }
 }

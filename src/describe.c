@@ -1,0 +1,195 @@
+/* What a model is and needs, and what this machine offers, as JSON.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "mneme.h"
+
+#include <string.h>
+
+#include "gen/session.h"
+
+static void put_key(bytes *b, const char *key) {
+    if (b->n && b->data[b->n - 1] != '{' && b->data[b->n - 1] != '[') bytes_append_text(b, ",");
+    if (key) bytes_printf(b, "\"%s\":", key);
+}
+
+static void put_text(bytes *b, const char *key, const char *text) {
+    put_key(b, key);
+    json_put_string(b, text, strlen(text));
+}
+
+static void put_int(bytes *b, const char *key, int64_t value) {
+    put_key(b, key);
+    bytes_printf(b, "%lld", (long long)value);
+}
+
+static void put_real(bytes *b, const char *key, double value) {
+    put_key(b, key);
+    json_put_real(b, value);
+}
+
+static void put_bool(bytes *b, const char *key, bool value) {
+    put_key(b, key);
+    bytes_append_text(b, value ? "true" : "false");
+}
+
+static void put_open(bytes *b, const char *key, const char *bracket) {
+    put_key(b, key);
+    bytes_append_text(b, bracket);
+}
+
+static mn_status give(bytes *b, char **text) {
+    bytes_text(b);
+    mn_status status = bytes_status(b);
+    if (status == MN_OK) {
+        *text = b->data;
+    } else {
+        bytes_clear(b);
+    }
+    return status;
+}
+
+/* ---- the model ---- */
+
+static void put_config(bytes *b, const model_config *c) {
+    put_open(b, "config", "{");
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = {
+        {"hidden_size", c->hidden_size},
+        {"intermediate_size", c->intermediate_size},
+        {"num_hidden_layers", c->num_hidden_layers},
+        {"num_attention_heads", c->num_attention_heads},
+        {"num_key_value_heads", c->num_key_value_heads},
+        {"head_dim", c->head_dim},
+        {"vocab_size", c->vocab_size},
+        {"max_position_embeddings", c->max_position_embeddings},
+        {"sliding_window", c->sliding_window},
+        {"rotary_dim", c->rotary_dim},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) put_int(b, sizes[i].key, sizes[i].value);
+    put_real(b, "rms_norm_eps", c->rms_norm_eps);
+    put_real(b, "rope_theta", c->rope_theta);
+    put_text(b, "rope_type", rope_type_name(c->rope_scaling.rope_type));
+    put_bool(b, "tie_word_embeddings", c->tie_word_embeddings);
+    put_int(b, "bos_token_id", c->bos_token_id);
+    put_open(b, "eos_token_id", "[");
+    for (size_t i = 0; i < c->n_eos_token_id; i++) put_int(b, NULL, c->eos_token_id[i]);
+    bytes_append_text(b, "]}");
+}
+
+/* Tensors summed by stored type. */
+static void put_tensors(bytes *b, const tensor_set *set) {
+    int64_t count[N_DTYPES] = {0}, n_bytes[N_DTYPES] = {0};
+    for (size_t i = 0; i < tensor_set_count(set); i++) {
+        const tensor *t = tensor_set_at(set, i);
+        count[t->type]++;
+        n_bytes[t->type] += (int64_t)t->bytes;
+    }
+    put_open(b, "tensors", "[");
+    for (int type = 0; type < N_DTYPES; type++) {
+        if (count[type] == 0) continue;
+        put_open(b, NULL, "{");
+        put_text(b, "type", dtype_table[type].name);
+        put_int(b, "count", count[type]);
+        put_int(b, "bytes", n_bytes[type]);
+        bytes_append_text(b, "}");
+    }
+    bytes_append_text(b, "]");
+}
+
+static size_t buffer_bytes(const model_core *core) { return core->compute.scratch_bytes * (size_t)core->compute.n_threads; }
+
+static void put_memory(bytes *b, const model_core *core) {
+    size_t file = tensor_set_file_bytes(model_tensors(core)), packed = core->weights.packed_bytes, buffers = buffer_bytes(core);
+    put_open(b, "memory", "{");
+    put_int(b, "file_bytes", (int64_t)file);
+    put_int(b, "packed_bytes", (int64_t)packed);
+    put_int(b, "buffer_bytes", (int64_t)buffers);
+    put_int(b, "peak_bytes", (int64_t)(file + packed + buffers));
+    put_int(b, "available_bytes", (int64_t)core->available_bytes);
+    bytes_append_text(b, "}");
+}
+
+/* One row a strategy and stored form: bytes per token, bytes for `context` tokens, the largest context that fits. */
+static mn_status put_caches(bytes *b, const model_core *core, int64_t context) {
+    size_t fixed = core->weights.packed_bytes + buffer_bytes(core);
+    size_t room = core->available_bytes > fixed ? core->available_bytes - fixed : 0;
+    put_open(b, "caches", "[");
+    for (const kv_strategy *strategy = kv_strategies; strategy->name; strategy++) {
+        for (int codec = 0; codec < N_KV_CODECS; codec++) {
+            kv_spec *specs = NULL;
+            int n = 0;
+            MN_TRY(model_cache_specs(&specs, &n, core, (kv_codec)codec));
+            size_t token = kv_token_bytes(specs, n), page = kv_plan_bytes(specs, n, PAGE_TOKENS, PAGE_TOKENS);
+            size_t total = kv_plan_bytes(specs, n, PAGE_TOKENS, context);
+            mem_free(specs);
+            put_open(b, NULL, "{");
+            put_text(b, "implementation", strategy->name);
+            put_text(b, "dtype", kv_codec_name((kv_codec)codec));
+            put_int(b, "bytes_per_token", strategy->keeps ? (int64_t)token : 0);
+            put_int(b, "context", context);
+            put_int(b, "bytes", strategy->keeps ? (int64_t)total : 0);
+            put_int(b, "largest_context", (int64_t)(room / page) * PAGE_TOKENS);
+            bytes_append_text(b, "}");
+        }
+    }
+    bytes_append_text(b, "]");
+    return MN_OK;
+}
+
+mn_status mn_model_describe(const mn_model *model, int64_t context, char **text) {
+    *text = NULL;
+    if (context < 0 || context > (int64_t)1 << 40) {
+        MN_FAIL(MN_E_ARG, "context is %lld, allowed: 1 to 2^40, or 0 for the model's own", (long long)context);
+    }
+    const model_core *core = model->core;
+    mn_model_info info = {.size = sizeof info};
+    MN_TRY(mn_model_get_info(model, &info));
+    bytes b = {0};
+    put_open(&b, NULL, "{");
+    put_text(&b, "model", core->what);
+    put_text(&b, "architecture", info.architecture);
+    put_text(&b, "format", core->file ? "gguf" : "safetensors");
+    put_int(&b, "parameters", (int64_t)info.parameters);
+    put_text(&b, "compute_type", info.compute_type);
+    put_text(&b, "cpu", info.cpu);
+    put_int(&b, "threads", info.threads);
+    put_bool(&b, "has_tokenizer", info.has_tokenizer);
+    put_bool(&b, "has_chat_template", info.has_chat_template);
+    put_config(&b, &core->config);
+    put_tensors(&b, model_tensors(core));
+    put_memory(&b, core);
+    mn_status status = put_caches(&b, core, context ? context : core->config.max_position_embeddings);
+    bytes_append_text(&b, "}");
+    if (status == MN_OK) return give(&b, text);
+    bytes_clear(&b);
+    return status;
+}
+
+/* ---- the machine ---- */
+
+mn_status mn_machine_describe(const char *cpu, char **text) {
+    cpu_level level;
+    *text = NULL;
+    MN_TRY(cpu_level_parse(&level, cpu));
+    bytes b = {0};
+    put_open(&b, NULL, "{");
+    put_text(&b, "version", mn_version());
+    put_text(&b, "cpu", cpu_level_name(level));
+    put_open(&b, "levels", "[");
+    for (int i = 0; i < N_CPU_LEVELS; i++) {
+        if (cpu_has((cpu_level)i)) put_text(&b, NULL, cpu_level_name((cpu_level)i));
+    }
+    bytes_append_text(&b, "]");
+    put_int(&b, "cores", thread_cores());
+    put_int(&b, "available_bytes", (int64_t)memory_available());
+    put_open(&b, "kernels", "[");
+    for (int i = 0; i < N_KERNELS; i++) {
+        put_open(&b, NULL, "{");
+        put_text(&b, "kernel", kernel_name(i));
+        put_text(&b, "level", cpu_level_name(kernel_level(i, level)));
+        bytes_append_text(&b, "}");
+    }
+    bytes_append_text(&b, "]}");
+    return give(&b, text);
+}

@@ -1,0 +1,352 @@
+#!/usr/bin/env bash
+# Generation, scoring, inspection and measuring with the embedded model.
+# shellcheck source-path=SCRIPTDIR disable=SC2317
+source "$(dirname "$0")/lib.sh"
+story="Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+
+tells_a_story() {
+  expect 0 run embedded "Once upon a time" --max-new-tokens 24
+  out_has '^,? there was a little girl named Lily'
+  err_empty
+  expect 0 run embedded "Once upon a time"
+  [ "$(wc -w <"$work/out")" -gt 40 ] || problem "the story is short"
+  err_empty
+}
+
+# $MNEME_MODELS is empty here, so that no name means the embedded model.
+lone_argument_is_the_text() {
+  expect 0 run "Once upon a time" --max-new-tokens 8
+  cp "$work/out" "$work/first"
+  expect 0 run embedded "Once upon a time" --max-new-tokens 8
+  cmp -s "$work/out" "$work/first" || problem "differs"
+  expect 0 run -m embedded "Once upon a time" -n 8
+  cmp -s "$work/out" "$work/first" || problem "differs"
+  printf 'Once upon a time' >"$work/prompt"
+  input=$work/prompt expect 0 run embedded --predict 8
+  cmp -s "$work/out" "$work/first" || problem "differs from stdin"
+  expect 0 run embedded --ids 1,403,407,261,378 --n-predict 8
+  cmp -s "$work/out" "$work/first" || problem "differs with --ids"
+}
+
+json_result() {
+  expect 0 run embedded "Once upon a time" --max-new-tokens 8 --json
+  json 'len(all) == 1 and j["model"] == "embedded" and j["prompt_ids"] == [[1, 403, 407, 261, 378]] and isinstance(j["seed"], int)'
+  json 'len(j["sequences"]) == 1 and len(j["sequences"][0]["ids"]) == 8 and j["sequences"][0]["finish_reason"] == "length"'
+  json 'j["sequences"][0]["row"] == 0 and j["usage"] == {"prompt_tokens": 5, "completion_tokens": 8, "cached_tokens": 0}'
+  json 'j["cache"]["implementation"] == "dynamic" and j["cache"]["tokens"] == 12 and j["cache"]["bytes"] <= j["cache"]["peak_bytes"]'
+  json 'j["cache"]["bytes_per_token"] == 2 * 5 * 4 * 8 * 4 and "score" not in j["sequences"][0]'
+  json 'set(j["timings"]) == {"load_ms", "prompt_ms", "predicted_ms", "prompt_per_second", "predicted_per_second"}'
+  err_empty
+}
+
+every_cache_says_the_same() {
+  local cache
+  expect 0 run embedded "$story" -n 40
+  cp "$work/out" "$work/first"
+  for cache in none dynamic static; do
+    expect 0 run embedded "$story" -n 40 --cache $cache
+    cmp -s "$work/out" "$work/first" || problem "differs"
+  done
+  expect 0 run embedded "$story" -n 40 --no-cache
+  cmp -s "$work/out" "$work/first" || problem "differs"
+  expect 0 run embedded "$story" -n 40 --threads 1 --cache-config prefill_chunk=3
+  cmp -s "$work/out" "$work/first" || problem "differs"
+}
+
+static_limits() {
+  expect 0 run embedded --ids 1,403,407 -n 5 --cache static --json
+  json 'j["cache"]["implementation"] == "static" and j["cache"]["max_cache_len"] == 8'
+  expect 4 run embedded --ids 1,403,407 -n 50 --cache static --cache-config max_cache_len=8
+  err_has "max_cache_len 8"
+  out_empty
+  expect 0 run embedded --ids 1,403,407 --cache static --max-cache-len 8 --json
+  json 'j["usage"]["completion_tokens"] == 5'
+  expect 4 score embedded --ids 1,403,407 --max-cache-len 2
+  err_is_sentence
+}
+
+long_prompts() {
+  expect 2 score embedded --ids "$(printf '5,%.0s' $(seq 513))5"
+  err_has "514 tokens.* 512"
+  expect 2 run embedded --ids "$(printf '5,%.0s' $(seq 513))5"
+  err_has "514 tokens.* 512.*--max-cache-len"
+  expect 0 run embedded --ids "$(printf '5,%.0s' $(seq 513))5" -n 2 --max-cache-len 600
+}
+
+memory_limit() {
+  expect 4 run embedded hello --memory-limit 64K
+  err_is_sentence
+  out_empty
+}
+
+sampling() {
+  expect 0 run embedded "Once upon a time" -n 20 --do-sample --seed 5
+  cp "$work/out" "$work/first"
+  expect 0 run embedded "Once upon a time" -n 20 --do-sample -s 5 --threads 1
+  cmp -s "$work/out" "$work/first" || problem "the same seed gives another text"
+  err_empty
+  expect 0 run embedded "Once upon a time" -n 20 --do-sample --temperature 3 --seed 6
+  ! cmp -s "$work/out" "$work/first" || problem "another seed gives the same text"
+  expect 0 run embedded "Once upon a time" -n 20 --temp 0.9
+  err_has '^mneme: seed [0-9]+$'
+  expect 0 run embedded "Once upon a time" -n 20 --temp 0
+  err_empty
+}
+
+logprobs() {
+  expect 0 run embedded "Once upon a time" -n 4 --json --logprobs 3
+  json 'len(j["sequences"][0]["logprobs"]) == 4 and all_of([len(t["top"]) == 3 and t["id"] == t["top"][0]["id"] and t["logprob"] <= 0 and t["top"][0]["logprob"] >= t["top"][1]["logprob"] for t in j["sequences"][0]["logprobs"]])'
+  expect 2 run embedded hi --logprobs 3
+  err_has "add --json"
+}
+
+stops() {
+  expect 0 run embedded "Once upon a time" -n 60 --stop Lily --json
+  json '"Lily" not in j["sequences"][0]["text"][:-4] and j["sequences"][0]["finish_reason"] == "stop_string"'
+  expect 0 run embedded "Once upon a time" -n 60 --stop zzz --stop " girl" --json
+  json 'j["sequences"][0]["finish_reason"] == "stop_string"'
+  expect 0 run embedded "Once upon a time" -n 400 --json
+  json 'j["sequences"][0]["finish_reason"] in ("eos", "length")'
+  expect 0 run embedded --ids 1 -n 400 --ignore-eos --json
+  json 'j["sequences"][0]["finish_reason"] == "length" and len(j["sequences"][0]["ids"]) == 400'
+}
+
+generation_files() {
+  echo '{"max_new_tokens": 5, "transformers_version": "4.56.2", "do_sample": false, "cache_implementation": "static"}' >"$work/g.json"
+  expect 0 run embedded "Once upon a time" --generation-config "$work/g.json" --json
+  json 'j["usage"]["completion_tokens"] == 5 and j["cache"]["implementation"] == "static"'
+  expect 0 run embedded "Once upon a time" --generation-config "$work/g.json" -n 3 --cache dynamic --json
+  json 'j["usage"]["completion_tokens"] == 3 and j["cache"]["implementation"] == "dynamic"'
+  echo '{"max_new_token": 5}' >"$work/g.json"
+  expect 2 run embedded hi --generation-config "$work/g.json"
+  err_has "max_new_tokens"
+  echo '{"max_new_tokens": 5' >"$work/g.json"
+  expect 2 run embedded hi --generation-config "$work/g.json"
+  err_is_sentence
+  echo '{"use_cache": false, "max_new_tokens": 3}' >"$work/g.json"
+  expect 0 run embedded hi --generation-config "$work/g.json" --json
+  json 'j["cache"]["implementation"] == "none"'
+  expect 0 run embedded hi --num-beams 1 -n 2
+  expect 2 run embedded hi --num-beams 4
+  err_has "num_beams"
+}
+
+print_config() {
+  echo '{"top_k": 7, "temperature": 0.5}' >"$work/g.json"
+  mkdir -p "$work/config/mneme"
+  echo '{"top_p": 0.8, "threads": 1}' >"$work/config/mneme/config.json"
+  MNEME_MIN_P=0.1 MNEME_TOP_P=0.9 expect 0 run embedded --print-config --json --generation-config "$work/g.json" --temperature 0.7 --cache static
+  rm "$work/config/mneme/config.json"
+  json 'j["temperature"] == {"value": 0.7, "origin": "flag"} and j["top_k"] == {"value": 7, "origin": "generation-config file"}'
+  json 'j["min_p"] == {"value": 0.1, "origin": "environment"} and j["top_p"]["value"] == 0.9 and j["threads"] == {"value": 1, "origin": "config file"}'
+  json 'j["eos_token_id"]["origin"] == "model" and j["repetition_penalty"]["origin"] == "default"'
+  json 'j["cache_implementation"] == {"value": "static", "origin": "flag"} and j["cache_dtype"] == {"value": "auto", "origin": "default"}'
+  echo '{"cache_implementation": "static"}' >"$work/g.json"
+  expect 0 run embedded --print-config --json --generation-config "$work/g.json"
+  json 'j["cache_implementation"] == {"value": "static", "origin": "generation-config file"}'
+  expect 0 run embedded --print-config
+  out_has '^max_new_tokens '
+}
+
+# Every value that the listing shows can be said in the environment and is shown again.
+config_round_trip() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  expect 0 run embedded --print-config --json
+  python3 - "$mneme" "$work/out" <<'PYTHON' || problem "an option does not come back from the environment"
+import json, os, subprocess, sys
+shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation"}  # said apart, or a file that is read
+special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_config": "max_cache_len=77",
+           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
+           "eos_token_id": "[2, 3]"}
+ok = True
+for name, entry in json.load(open(sys.argv[2])).items():
+    if name in shapes_output:
+        continue
+    value = special.get(name) or ("true" if isinstance(entry["value"], bool) else "17")
+    env = dict(os.environ, **{"MNEME_" + name.upper(): value})
+    run = subprocess.run([sys.argv[1], "run", "embedded", "--print-config", "--json"], env=env, capture_output=True, text=True)
+    if run.returncode != 0:
+        print(name, run.stderr)
+        ok = False
+        continue
+    got = json.loads(run.stdout)[name]
+    try:
+        wanted = json.loads(value)
+    except ValueError:
+        wanted = value
+    if got["origin"] != "environment" or got["value"] not in (wanted, value):
+        print(name, value, got)
+        ok = False
+sys.exit(0 if ok else 1)
+PYTHON
+}
+
+batches() {
+  printf '%s\n' '{"ids": [1, 403, 407, 261, 378], "max_new_tokens": 6}' '' '{"prompt": "The cat", "max_new_tokens": 9}' \
+    '{"ids": [1, 403], "max_new_tokens": 3}' >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl"
+  json '[x["sequences"][0]["row"] for x in all] == [0, 1, 2] and [len(x["sequences"][0]["ids"]) for x in all] == [6, 9, 3]'
+  json 'all_of(len(x["sequences"]) == 1 and len(x["prompt_ids"]) == 1 for x in all) and all[0]["usage"]["prompt_tokens"] == 5'
+  if [ $have_python = 1 ]; then
+    python3 -c 'import json,sys; print(*json.loads(open(sys.argv[1]).readlines()[0])["sequences"][0]["ids"], sep=",")' "$work/out" >"$work/row"
+    expect 0 run embedded --ids 1,403,407,261,378 -n 6 --json
+    row=$(cat "$work/row") json '",".join(map(str, j["sequences"][0]["ids"])) == __import__("os").environ["row"]'
+  fi
+  printf '%s\n' '{"ids": [1]}' '{"ids": [1], "tempreature": 1}' >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl"
+  err_has "line 2"
+  out_empty
+  printf '%s\n' '{"ids": [1]}' '{"ids": [1]' >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl"
+  err_has "line 2"
+  printf '%s\n' '{"ids": [1], "prompt": "x"}' >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl"
+  printf '%s\n' '{"ids": []}' >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl"
+  : >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl"
+  err_is_sentence
+}
+
+# The header of a safetensors file as JSON in $work/out.
+header() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  python3 -c 'import struct,sys; f=open(sys.argv[1],"rb"); n,=struct.unpack("<Q",f.read(8)); print(f.read(n).decode())' "$1" >"$work/out"
+}
+
+output_files() {
+  expect 0 run embedded --ids 1,403 -n 4 --scores-out "$work/s.safetensors" --logits-out "$work/l.safetensors"
+  header "$work/s.safetensors"
+  json 'j["scores"]["dtype"] == "F32" and j["scores"]["shape"] == [4, 1, 512]'
+  header "$work/l.safetensors"
+  json 'j["logits"]["shape"] == [4, 1, 512]'
+  expect 0 score embedded --ids 1,403,407 --out "$work/x.safetensors"
+  header "$work/x.safetensors"
+  json 'j["logits"]["shape"] == [3, 512] and j["logits"]["data_offsets"] == [0, 3 * 512 * 4]'
+  expect 1 run embedded hi --scores-out "$work/absent/s.safetensors"
+  err_is_sentence
+  out_empty
+  expect 1 score embedded -p hi --out /dev/full
+  err_is_sentence
+  [ -c /dev/full ] || problem "/dev/full is gone"
+  expect 1 score embedded -p hi --out "$work"
+  err_is_sentence
+  [ -z "$(find "$work" -name '*.tmp.*')" ] || problem "a temporary file is left"
+}
+
+scores() {
+  expect 0 score embedded -p "$story" --json
+  json 'j["tokens"] > 20 and abs(j["perplexity"] - math.exp(j["nll"] / (j["tokens"] - 1))) < 1e-9 and 1 < j["perplexity"] < 20'
+  json 'j["cache"]["tokens"] == j["tokens"]'
+  cp "$work/out" "$work/first"
+  for chunk in 1 3 7; do
+    expect 0 score embedded -p "$story" --json --chunk $chunk
+    cmp -s "$work/out" "$work/first" || json "j[\"nll\"] == $(sed -E 's/.*"nll":([^,]*).*/\1/' "$work/first")"
+  done
+  for cache in none static; do
+    expect 0 score embedded -p "$story" --json --cache $cache
+    json "j[\"nll\"] == $(sed -E 's/.*"nll":([^,]*).*/\1/' "$work/first") and j[\"cache\"][\"implementation\"] == \"$cache\""
+  done
+  expect 2 score embedded --ids 1
+  err_has "two or more"
+}
+
+no_tokenizer() {
+  local from
+  from=$here/../../models-embedded/stories260K
+  mkdir -p "$work/bare"
+  cp "$from/config.json" "$from/model.safetensors" "$work/bare"
+  expect 0 run "$work/bare" --ids 1,403,407,261,378 -n 4 --json
+  json 'j["sequences"][0]["text"] is None and len(j["sequences"][0]["ids"]) == 4'
+  expect 0 run "$work/bare" --ids 1,403,407,261,378 -n 4
+  out_has '^[0-9]+(,[0-9]+){3}$'
+  expect 2 run "$work/bare" -p hello
+  err_has "--ids"
+}
+
+inspects() {
+  expect 0 inspect embedded --json
+  json 'j["architecture"] == "llama" and j["parameters"] == 260032 and j["config"]["hidden_size"] == 64'
+  json 'any(c["implementation"] == "dynamic" and c["dtype"] == "f32" and c["bytes_per_token"] == 1280 for c in j["caches"])'
+  json 'sum(t["count"] for t in j["tensors"]) == 47 and j["memory"]["peak_bytes"] > j["memory"]["file_bytes"] == 1044984'
+  expect 0 inspect embedded --context 4096 --json
+  json 'all_of(c["context"] == 4096 for c in j["caches"])'
+  expect 0 inspect embedded
+  out_has 'hidden_size +64'
+  expect 0 inspect --kernels --json --cpu scalar
+  json 'len(j["kernels"]) > 5 and all_of(k["level"] == "scalar" for k in j["kernels"])'
+  expect 0 inspect --kernels
+  expect 2 inspect embedded --kernels --cpu z80
+  err_is_sentence
+}
+
+doctor() {
+  expect 0 doctor
+  [ "$(tail -1 "$work/out")" = ready ] || problem "not ready"
+  expect 0 doctor --json
+  json 'j["ok"] is True and all_of(c["ok"] for c in j["checks"])'
+  expect 1 doctor "$work/absent.gguf"
+  out_has '^FAIL +model'
+}
+
+benches() {
+  expect 0 bench embedded -p 16 -n 8 -d 0,8 -r 2 -o json
+  if [ $have_python = 1 ]; then
+    python3 - "$work/out" <<'PYTHON' || problem "bench JSON"
+import json, sys
+rows = json.load(open(sys.argv[1]))
+assert [(r["n_prompt"], r["n_gen"], r["n_depth"]) for r in rows] == [(16, 0, 0), (0, 8, 0), (16, 0, 8), (0, 8, 8)]
+for r in rows:
+    assert len(r["samples_ns"]) == len(r["samples_ts"]) == 2 and r["avg_ts"] > 0 and r["cache_implementation"] == "dynamic"
+    assert r["cache_bytes"] > 0 and r["peak_rss"] > 1 << 20 and r["n_threads"] >= 1 and r["type_k"] in ("f32", "bf16")
+    assert {"build_commit", "cpu_info", "model_filename", "model_type", "model_size", "model_n_params", "stddev_ns", "test_time"} <= set(r)
+PYTHON
+  fi
+  expect 0 bench embedded -p 8 -n 0 -r 1 -o jsonl --threads 1,2
+  json '[x["n_threads"] for x in all] == [1, 2]'
+  expect 0 bench embedded -p 8 -n 4 -r 1 -o csv --cache static
+  [ "$(wc -l <"$work/out")" = 3 ] || problem "csv has no header and two rows"
+  expect 0 bench embedded -p 8 -n 4 -pg 4,4 -r 1
+  out_has 'pp8 .*'
+  out_has 'pp4\+tg4'
+}
+
+output_that_fails() {
+  local code
+  "$mneme" run embedded "Once upon a time" >/dev/full 2>"$work/err"
+  code=$?
+  last="run >/dev/full"
+  : >"$work/out"
+  [ $code = 1 ] || problem "exit code $code"
+  err_has "No space left"
+  "$mneme" run embedded "Once upon a time" --json >/dev/full 2>"$work/err"
+  code=$?
+  [ $code = 1 ] || problem "exit code $code"
+  { "$mneme" run embedded "Once upon a time" -n 400 --ignore-eos 2>"$work/err"; echo $? >"$work/code"; } | head -c 5 >"$work/out"
+  last="run | head -c 5"
+  [ "$(cat "$work/code")" = 1 ] || problem "exit code $(cat "$work/code")"
+  err_empty
+}
+
+check "the embedded model tells a story" tells_a_story
+check "a lone argument is the text" lone_argument_is_the_text
+check "the result as JSON" json_result
+check "none, dynamic and static say the same" every_cache_says_the_same
+check "static holds what it says" static_limits
+check "prompts longer than the context" long_prompts
+check "the memory limit" memory_limit
+check "sampling and seeds" sampling
+check "log-probabilities" logprobs
+check "stop strings and end tokens" stops
+check "generation files" generation_files
+check "--print-config tells values and origins" print_config
+check "every option comes back from the environment" config_round_trip
+check "batches" batches
+check "output files" output_files
+check "scores" scores
+check "a model without tokenizer" no_tokenizer
+check "inspect" inspects
+check "doctor" doctor
+check "bench" benches
+check "output that fails" output_that_fails
+finish

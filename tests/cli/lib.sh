@@ -1,0 +1,83 @@
+# Helpers of the command's tests: run a case, compare, count. Sourced by the groups beside it.
+# shellcheck shell=bash
+set -uo pipefail
+mneme=$1
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# SmolLM2, when it is on this machine.
+# shellcheck disable=SC2034
+smollm2=${MNEME_TEST_SMOLLM2:-${MNEME_MODELS:-${XDG_DATA_HOME:-${HOME:-/root}/.local/share}/mneme/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
+export XDG_CONFIG_HOME=$work/config MNEME_MODELS=$work/models HF_HUB_CACHE=$work/hub LC_ALL=C.UTF-8
+unset MNEME_MODEL MNEME_CONFIG
+passed=0 failed=0 skipped=0
+
+# expect EXIT ARGUMENTS...: runs the command; its streams are in $work/out and $work/err. stdin is empty unless $input names
+# a file.
+expect() {
+  local wanted=$1 code=0
+  shift
+  last="mneme $*"
+  "$mneme" "$@" <"${input:-/dev/null}" >"$work/out" 2>"$work/err" || code=$?
+  [ $code = "$wanted" ] && return 0
+  problem "exit code $code, expected $wanted"
+}
+
+problem() {
+  echo "FAIL: $last: $*"
+  head -c 600 "$work/out"
+  head -c 600 "$work/err"
+  bad=1
+  return 1
+}
+
+# The streams hold, or are, something.
+out_has() { grep -qE -- "$1" "$work/out" || problem "stdout lacks '$1'"; }
+err_has() { grep -qE -- "$1" "$work/err" || problem "stderr lacks '$1'"; }
+out_is() { [ "$(cat "$work/out")" = "$1" ] || problem "stdout is not '$1'"; }
+out_empty() { [ ! -s "$work/out" ] || problem "stdout is not empty"; }
+err_empty() { [ ! -s "$work/err" ] || problem "stderr is not empty"; }
+# One sentence: a single line that begins as every message does.
+err_is_sentence() {
+  [ "$(wc -l <"$work/err")" = 1 ] || problem "stderr is not one line"
+  err_has '^mneme: .+'
+}
+
+have_python=0
+if command -v python3 >/dev/null; then have_python=1; fi
+
+# json EXPRESSION: stdout is JSON (one value a line) and the Python expression over `j` (the first value) and `all` holds.
+json() {
+  if [ $have_python = 0 ]; then uncounted=1; return 0; fi
+  python3 - "$work/out" "$1" <<'PYTHON' || problem "JSON: not so: $1"
+import json, math, sys
+def refuse(name): raise ValueError(name)
+with open(sys.argv[1], encoding="utf-8") as f:
+    all = [json.loads(line, parse_constant=refuse) for line in f if line.strip()]
+j, all_of = all[0], __builtins__.all
+sys.exit(0 if eval(sys.argv[2]) else 1)
+PYTHON
+}
+
+# check NAME FUNCTION: one case.
+check() {
+  bad=0 uncounted=0 input='' last=''
+  "$2" || true
+  if [ $bad = 1 ]; then
+    echo "[  FAILED  ] $1"
+    failed=$((failed + 1))
+  elif [ $uncounted = 1 ]; then
+    skipped=$((skipped + 1))
+  else
+    passed=$((passed + 1))
+  fi
+}
+
+finish() {
+  echo "[  PASSED  ] $passed test(s)."
+  [ $skipped = 0 ] || echo "[  SKIPPED ] $skipped test(s)."
+  if [ $failed -gt 0 ]; then
+    echo "[  FAILED  ] $failed test(s)."
+    exit 1
+  fi
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Ctrl-C, on a terminal and off one.
+# shellcheck source-path=SCRIPTDIR disable=SC2317
+source "$(dirname "$0")/lib.sh"
+# A text that takes long enough to be interrupted, however fast the machine.
+endless=(run embedded "Once upon a time" --max-cache-len 1000000 --max-new-tokens 900000 --ignore-eos)
+
+interrupt_keeps_the_partial_text() {
+  local code=0 signal
+  for signal in INT TERM; do
+    last="run, SIG$signal"
+    "$mneme" "${endless[@]}" >"$work/out" 2>"$work/err" &
+    for _ in $(seq 100); do
+      [ "$(wc -c <"$work/out")" -gt 20 ] && break
+      sleep 0.1
+    done
+    kill -$signal $!
+    wait $!
+    code=$?
+    [ $code = 5 ] || problem "exit code $code"
+    grep -q "there was" "$work/out" || problem "the partial text is lost"
+    [ "$(tail -c 1 "$work/out" | wc -l)" = 1 ] || problem "no newline at the end"
+  done
+}
+
+interrupt_in_json() {
+  local code=0
+  last="run --json, SIGINT"
+  "$mneme" "${endless[@]}" --json >"$work/out" 2>"$work/err" &
+  sleep 1.5
+  kill -INT $!
+  wait $!
+  code=$?
+  [ $code = 5 ] || problem "exit code $code"
+  json 'j["sequences"][0]["finish_reason"] == "cancelled" and len(j["sequences"][0]["ids"]) > 0'
+}
+
+interrupt_of_score_leaves_nothing() {
+  local code=0
+  last="score --out, SIGINT"
+  printf '5 %.0s' $(seq 60000) >"$work/ids"
+  "$mneme" score embedded --ids-file "$work/ids" --max-cache-len 100000 --chunk 16 --out "$work/x.safetensors" >"$work/out" 2>"$work/err" &
+  sleep 1
+  kill -INT $!
+  wait $!
+  code=$?
+  [ $code = 5 ] || problem "exit code $code"
+  [ -z "$(find "$work" -name 'x.safetensors*')" ] || problem "a file is left"
+  [ ! -s "$work/out" ] || problem "stdout is not empty"
+}
+
+progress_on_a_terminal_only() {
+  if ! command -v script >/dev/null; then uncounted=1; return; fi
+  last="run on a terminal"
+  TERM=xterm script -qec "'$mneme' run embedded 'Once upon a time' -n 30" /dev/null </dev/null >"$work/out" 2>"$work/err" || problem "exit code $?"
+  grep -q "tok/s" "$work/out" || problem "no summary"
+  TERM=dumb script -qec "'$mneme' run embedded 'Once upon a time' -n 30" /dev/null </dev/null >"$work/out" || problem "exit code $?"
+  ! grep -q "$(printf '\033')" "$work/out" || problem "escape sequences on a dumb terminal"
+  expect 0 run embedded "Once upon a time" -n 30
+  err_empty
+}
+
+check "SIGINT and SIGTERM leave the partial text" interrupt_keeps_the_partial_text
+check "SIGINT with --json" interrupt_in_json
+check "SIGINT leaves no half-written file" interrupt_of_score_leaves_nothing
+check "progress shows on a terminal only" progress_on_a_terminal_only
+finish

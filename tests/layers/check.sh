@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Fails when a file includes a folder that its own folder must not know, is too long, or holds a word that is not used here.
+# usage: check.sh SOURCE_FOLDER
+set -euo pipefail
+cd "$1"
+failures=0
+complain() { echo "$*"; failures=$((failures + 1)); }
+
+# What each folder of src may include besides itself.
+declare -A allowed=(
+  [base]=""
+  [text]="base tensor"
+  [tensor]="base"
+  [kernels]="base tensor"
+  [kv]="base tensor kernels"
+  [model]="base tensor kernels kv"
+  [gen]="base text tensor kernels kv model"
+)
+
+includes() { grep -nE '^ *# *include +"' "$1" | sed -E 's/^([0-9]+): *# *include +"([^"]+)".*/\1 \2/' || true; }
+
+while read -r file; do
+  folder=${file#src/}
+  case $folder in
+    */*) folder=${folder%%/*} ;;
+    *) continue ;; # src/mneme.c sees everything
+  esac
+  [ -n "${allowed[$folder]+there}" ] || { complain "$file: the folder '$folder' has no row in tests/layers/check.sh"; continue; }
+  while read -r line header; do
+    [ -n "$line" ] || continue
+    target=${header%%/*}
+    [ "$target" != "$header" ] || continue # mneme.h, or a file of the same folder
+    case " $folder ${allowed[$folder]} " in
+      *" $target "*) ;;
+      *) complain "$file:$line: $folder must not include $header (allowed: $folder ${allowed[$folder]})" ;;
+    esac
+  done < <(includes "$file")
+done < <(find src -name '*.[ch]' | sort)
+
+# The command sees the public header, its own files, base/ and the safetensors writer.
+while read -r file; do
+  while read -r line header; do
+    [ -n "$line" ] || continue
+    case $header in
+      mneme.h | base/* | tensor/safetensors.h) ;;
+      */*) complain "$file:$line: cli must not include $header" ;;
+      *) [ -e "cli/$header" ] || complain "$file:$line: $header is not a file of cli" ;;
+    esac
+  done < <(includes "$file")
+done < <(find cli -name '*.[ch]' | sort)
+
+# Examples are programs of users: the public header alone.
+while read -r file; do
+  if grep -nE '^ *# *include +"' "$file"; then complain "$file: examples include <mneme.h> and the C library only"; fi
+done < <(find examples -name '*.c' | sort)
+
+while read -r count file; do
+  [ "$count" -le 900 ] || complain "$file has $count lines; 900 are allowed, split it by subject"
+done < <(find src cli include examples tests bench -name '*.[ch]' -not -path '*/data/*' -exec wc -l {} + | grep -v ' total$')
+
+ban() { # ban PATTERN WHY FOLDER...
+  local pattern=$1 why=$2 hits
+  shift 2
+  hits=$(grep -srnE --include='*.c' --include='*.h' --include='*.inc' --include='*.S' "$pattern" "$@" || true)
+  [ -z "$hits" ] || complain "$hits"$'\n'"  ($why)"
+}
+ban '\<(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca)\(' "use the bounded form" src cli
+ban '\<(exit|_exit|abort)\(' "the library never ends a program" src
+ban '\<(printf|fprintf|puts|putchar|perror|vfprintf)\(' "the library never prints" src
+ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/gen
+ban '\<(TODO|FIXME|XXX|HACK)\>' "write an issue or do it" src cli include examples tests
+
+if [ $failures -gt 0 ]; then
+  echo "[  FAILED  ] $failures test(s)."
+  exit 1
+fi
+echo "[  PASSED  ] 1 test(s)."
