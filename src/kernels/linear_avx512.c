@@ -13,9 +13,6 @@ static inline vf v_high(vf pairs) {
 static inline vi i_add16(vi a, vi b) {
     return _mm512_add_epi16(a, b);
 }
-static inline vi i_add32(vi a, vi b) {
-    return _mm512_add_epi32(a, b);
-}
 static inline vi i_even(vi a) {
     return _mm512_and_si512(a, _mm512_set1_epi16(255));
 }
