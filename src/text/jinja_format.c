@@ -177,7 +177,7 @@ static mn_status percent_number(jrun *r, percent_state *p, int64_t limit, int64_
         for (*out = 0; p->at < p->s->n && data[p->at] >= '0' && data[p->at] <= '9' && *out <= limit; p->at++)
             *out = *out * 10 + (data[p->at] - '0');
     }
-    if (*out > limit)
+    if (*out > limit || *out < -limit)
         MN_FAIL(MN_E_FULL, "chat template: line %d: a format wider than %lld", r->line, (long long)limit);
     return MN_OK;
 }
@@ -474,8 +474,8 @@ static mn_status format_field(jrun *r, format_state *f, const char *data, size_t
         if (conversion != 's' && conversion != 'r' && conversion != 'a')
             return jinja_fail(r, "Unknown conversion specifier '%c'", conversion);
         mn_status status = conversion == 's'   ? jinja_put_str(r, &text, v)
- : conversion == 'r' ? jinja_put_repr(r, &text, v)
- : jinja_put_ascii(r, &text, v);
+                           : conversion == 'r' ? jinja_put_repr(r, &text, v)
+                                               : jinja_put_ascii(r, &text, v);
         MN_TRY(jinja_finish(r, status, &text, &v));
         name += 2;
     }
