@@ -329,6 +329,10 @@ typedef struct format_state {
 
 static mn_status format_text(jrun *r, format_state *f, const char *data, size_t n, int depth, bytes *out);
 
+static mn_status too_wide(const jrun *r) {
+    MN_FAIL(MN_E_FULL, "chat template: line %d: a format wider than %d", r->line, MAX_WIDTH);
+}
+
 static mn_status read_spec(jrun *r, const char *at, const char *end, format_spec *out) {
     uint32_t code = 0;
     *out = (format_spec){.fill = ' ', .precision = -1};
@@ -350,6 +354,7 @@ static mn_status read_spec(jrun *r, const char *at, const char *end, format_spec
     }
     for (; at < end && *at >= '0' && *at <= '9' && out->width <= MAX_WIDTH; at++)
         out->width = out->width * 10 + (*at - '0');
+    if (out->width > MAX_WIDTH) return too_wide(r);
     if (at < end && (*at == ',' || *at == '_')) out->grouping = *at++;
     if (at < end && *at == '.') {
         at++;
@@ -359,10 +364,9 @@ static mn_status read_spec(jrun *r, const char *at, const char *end, format_spec
             out->precision = out->precision * 10 + (*at - '0');
         }
     }
+    if (out->precision > MAX_PRECISION) return too_wide(r);
     if (at < end) out->type = *at++;
     if (at < end) return jinja_fail(r, "Invalid format specifier");
-    if (out->width > MAX_WIDTH || out->precision > MAX_PRECISION)
-        MN_FAIL(MN_E_FULL, "chat template: line %d: a format that is too wide", r->line);
     return MN_OK;
 }
 
