@@ -107,14 +107,17 @@ static mn_status filter_float(jrun *r, const jcall *c, jvalue *out) {
 }
 
 /* Rounds a whole number to tens, hundreds, ...: half to even. */
-static int64_t round_integer(int64_t x, int64_t digits) {
-    if (digits >= 0) return x;
-    if (digits < -18) return 0;
+static mn_status round_integer(jrun *r, int64_t x, int64_t digits, jvalue *out) {
     int64_t unit = 1;
+    *out = j_int(digits < -18 ? 0 : x);
+    if (digits >= 0 || digits < -18) return MN_OK;
     for (; digits < 0; digits++) unit *= 10;
-    int64_t rest = x % unit, whole = x - rest, twice = rest < 0 ? -rest : rest;
-    bool up = twice > unit - twice || (twice == unit - twice && (whole / unit) % 2 != 0);
-    return up ? whole + (x < 0 ? -unit : unit) : whole;
+    int64_t rest = x % unit, whole = x - rest, size = rest < 0 ? -rest : rest;
+    bool up = size > unit - size || (size == unit - size && (whole / unit) % 2 != 0);
+    if (up && __builtin_add_overflow(whole, x < 0 ? -unit : unit, &whole))
+        return jinja_fail(r, "an integer beyond 64 bits");
+    *out = j_int(whole);
+    return MN_OK;
 }
 
 static mn_status filter_round(jrun *r, const jcall *c, jvalue *out) {
@@ -135,7 +138,7 @@ static mn_status filter_round(jrun *r, const jcall *c, jvalue *out) {
         if (none) return float_to_int(r, jinja_round(v.real, 0), j_none(), out);
         *out = j_float(jinja_round(v.real, digits));
     } else {
-        *out = j_int(round_integer(j_integer(v), digits));
+        return round_integer(r, j_integer(v), digits, out);
     }
     return MN_OK;
 }

@@ -160,7 +160,8 @@ static mn_status eval_slice(jrun *r, jscope *scope, const jnode *node, jvalue *o
         MN_TRY(jinja_take(&r->arena, sizeof *part, &part));
         int64_t step = range.n > 1 ? range.step * v.range->step : v.range->step;
         *part = (jrange){v.range->start + range.start * v.range->step, 0, step, range.n};
-        part->stop = part->start + range.n * step;
+        part->stop =
+            (int64_t)((uint64_t)part->start + (uint64_t)range.n * (uint64_t)step); /* may lie a step beyond */
         *out = (jvalue){.kind = J_RANGE, .range = part};
         return MN_OK;
     }
