@@ -368,6 +368,9 @@ done:
 int64_t kv_length(const kv_cache *cache) {
     return cache->n_tokens;
 }
+int64_t kv_room(const kv_cache *cache) {
+    return (int64_t)cache->n_pages * cache->options.page_tokens;
+}
 int kv_entries(const kv_cache *cache) {
     return cache->n_entries;
 }

@@ -354,6 +354,14 @@ static void attend_tile(const attend_plan *plan, const attend_rows *row, int hea
     finish_tile(plan, row, head, t_begin, t_end, &b.total);
 }
 
+/* Segments that any entry of the cache may need before it takes another page: what a step's space is sized
+ * for, so that it stays while tokens fall into the pages at hand, and holds for entries with and without a
+ * window. */
+static int64_t most_segments(const attend_rows *row) {
+    kv_view view = kv_look(row->cache, row->entry);
+    return ceil_div(kv_room(row->cache), segment_tokens(&view));
+}
+
 static size_t part_floats(const attend_shape *shape, int n_rows) {
     return (size_t)n_rows * (size_t)(shape->head_dim + 2);
 }
@@ -472,7 +480,8 @@ mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, c
     if (!cut_by_segments(shape, rows, n_rows)) return MN_OK;
     for (int i = 0; i < n_rows; i++) {
         int query_rows = rows[i].n * (shape->n_heads / shape->n_kv_heads);
-        floats += (size_t)row_segments(&rows[i]) * (size_t)shape->n_kv_heads * part_floats(shape, query_rows);
+        floats +=
+            (size_t)most_segments(&rows[i]) * (size_t)shape->n_kv_heads * part_floats(shape, query_rows);
     }
     MN_TRY(mem_grow(&space->parts, &space->parts_capacity, floats, sizeof *space->parts));
     return mem_grow(&space->pending, &space->pending_capacity, (size_t)n_rows * (size_t)shape->n_kv_heads,

@@ -245,6 +245,15 @@ static void give(dec_run *run, size_t i, const char *text, size_t n, bool added)
     }
 }
 
+mn_status dec_run_reserve(dec_run *run, size_t n) {
+    for (size_t i = 0; i < run->list->n; i++) {
+        dec_state *state = &run->states[i];
+        MN_TRY(mem_grow(&state->held.data, &state->held.capacity, n, 1));
+        MN_TRY(mem_grow(&state->scratch.data, &state->scratch.capacity, n, 1));
+    }
+    return MN_OK;
+}
+
 void dec_run_push(dec_run *run, const char *token, size_t n, bool added) {
     give(run, 0, token, n, added);
 }

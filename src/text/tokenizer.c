@@ -498,6 +498,10 @@ mn_status tokenizer_stream_open(tokenizer_stream **out, const tokenizer *t, unsi
     return MN_OK;
 }
 
+mn_status tokenizer_stream_reserve(tokenizer_stream *stream, size_t n) {
+    return dec_run_reserve(&stream->run, n);
+}
+
 mn_status tokenizer_stream_push(tokenizer_stream *stream, int32_t id, bytes *out) {
     MN_TRY(check_id(stream->t, id));
     stream->run.out = out;
