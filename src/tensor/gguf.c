@@ -592,6 +592,32 @@ void gguf_put_value(bytes *out, const gguf *file, size_t i) {
     put_pair(out, &file->pairs[i]);
 }
 
+static void put_length(bytes *out, uint64_t n) {
+    bytes_append(out, &n, sizeof n);
+}
+
+void gguf_put_pair(bytes *out, const gguf *file, size_t i) {
+    const pair *p = &file->pairs[i];
+    const uint32_t types[] = {(uint32_t)p->type, (uint32_t)p->item};
+    put_length(out, p->key.n);
+    bytes_append(out, p->key.text, p->key.n);
+    bytes_append(out, &types[0], sizeof types[0]);
+    if (p->type == GGUF_ARRAY) bytes_append(out, &types[1], sizeof types[1]);
+    if (p->type == GGUF_ARRAY || p->type == GGUF_STRING) put_length(out, p->n);
+    if (p->type == GGUF_STRING) {
+        bytes_append(out, p->data, p->n);
+    } else if (p->type != GGUF_ARRAY) {
+        bytes_append(out, p->data, type_table[p->type].bytes);
+    } else if (p->item != GGUF_STRING) {
+        bytes_append(out, p->data, p->n * type_table[p->item].bytes);
+    } else {
+        for (size_t j = 0; j < p->n; j++) {
+            put_length(out, p->texts[j].n);
+            bytes_append(out, p->texts[j].text, p->texts[j].n);
+        }
+    }
+}
+
 static mn_status wrong_value(const gguf *file, const pair *p, const char *key, const char *allowed) {
     bytes seen = {0};
     put_pair(&seen, p);
