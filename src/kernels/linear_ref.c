@@ -54,7 +54,7 @@ static void panel_int(const linear_job *job, int row, int panel) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const char *packed = panel_at(job, panel), *spans = packed + INT_FACTOR_BYTES;
-    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * (size_t)layout->k;
+    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * ACT_PLANES * (size_t)layout->k;
     const float *scale = job->x->scale + (size_t)row * (size_t)(layout->k / ACT_GROUP);
     const int32_t *sums = job->x->sum + (size_t)row * (size_t)(layout->k / ACT_SUM_GROUP);
     float acc[PANEL] = {0};
@@ -70,7 +70,8 @@ static void panel_int(const linear_job *job, int row, int panel) {
         for (int lane = 0; lane < PANEL; lane++) {
             int32_t dot = -layout->zero * sum;
             for (int i = 0; i < layout->group; i++) {
-                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) * x[begin + i];
+                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) *
+                       (256 * x[begin + i] + x[layout->k + begin + i]);
             }
             acc[lane] += f32_from_f16(d[lane]) * (float)dot * d_a;
             if (layout->has_min) acc[lane] += f32_from_f16(min[lane]) * (d_a * (float)sum);

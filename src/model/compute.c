@@ -42,7 +42,7 @@ static void convert_row(const row_job *job, int r) {
         if (k % 2) y[k] = 0;
     }
     if (job->forms & 1u << WEIGHT_INT) {
-        kernels->quantize_row(rows->codes + (size_t)r * (size_t)k,
+        kernels->quantize_row(rows->codes + (size_t)r * ACT_PLANES * (size_t)k,
                               rows->scale + (size_t)r * (size_t)(k / ACT_GROUP),
                               rows->sum + (size_t)r * (size_t)(k / ACT_SUM_GROUP), x, k);
     }
