@@ -83,6 +83,11 @@ static mn_status lay_out_number(jrun *r, bytes *out, const format_spec *spec, bo
     return status;
 }
 
+static void append_text(char *text, size_t capacity, const char *more) {
+    size_t n = strlen(text);
+    snprintf(text + n, capacity - n, "%s", more);
+}
+
 static mn_status put_float_spec(jrun *r, bytes *out, const format_spec *spec, double x) {
     char text[MAX_PRECISION + 340], layout[] = {'%', spec->alternate ? '#' : '.', '.', '*', 'f', 0};
     bool negative = signbit(x) && !isnan(x);
@@ -112,9 +117,9 @@ static mn_status put_float_spec(jrun *r, bytes *out, const format_spec *spec, do
         for (char *c = text; *c; c++) {
             if (*c == ',') *c = '.';
         }
-        if (!type && !strpbrk(text, ".e")) strcat(text, ".0");
+        if (!type && !strpbrk(text, ".e")) append_text(text, sizeof text, ".0");
     }
-    if (type == '%') strcat(text, "%");
+    if (type == '%') append_text(text, sizeof text, "%");
     return lay_out_number(r, out, spec, negative, "", text);
 }
 
