@@ -306,49 +306,6 @@ static mn_status second_else(resolver *v, jnode *node) {
 
 /* The filter of a loop has a scope of its own, so it gets a copy of the target that is bound there
  * (node->items). */
-static mn_status first_filtered(resolver *v,
-                                jnode *node) { /* filter and set blocks: the filters run inside */
-    MN_TRY(visit_all(v, &node->body));
-    return visit(v, node->kind == N_SET_BLOCK ? node->b : node->a);
-}
-
-static mn_status second_filtered(resolver *v, jnode *node) {
-    MN_TRY(bind_all(v, &node->body));
-    return bind(v, node->kind == N_SET_BLOCK ? node->b : node->a);
-}
-
-static const jstring name_loop = {"loop", 4, 4}, name_caller = {"caller", 6, 6},
-                     name_kwargs = {"kwargs", 6, 6}, name_varargs = {"varargs", 7, 7};
-
-static mn_status bind_target(resolver *v, jnode *target) {
-    if (target->kind == N_TUPLE) {
-        for (size_t i = 0; i < target->items.n; i++) MN_TRY(bind_target(v, target->items.items[i]));
-        return MN_OK;
-    }
-    find(v->scope, target->text, &target->hops, &target->slot);
-    return MN_OK;
-}
-
-static mn_status first_for(resolver *v, jnode *node) {
-    MN_TRY(declare_parameter(v, &name_loop, &node->slot));
-    MN_TRY(visit_target(v, node->a, true));
-    return visit_all(v, &node->body);
-}
-
-static mn_status second_for(resolver *v, jnode *node) {
-    MN_TRY(bind_target(v, node->a));
-    return bind_all(v, &node->body);
-}
-
-static mn_status first_else(resolver *v, jnode *node) {
-    return visit_all(v, &node->other);
-}
-static mn_status second_else(resolver *v, jnode *node) {
-    return bind_all(v, &node->other);
-}
-
-/* The slot of the loop's target may differ between its body and its filter, so the filter has a target of its
- * own: c is bound, and the target is stored by name through the parameters below. */
 static mn_status first_filter(resolver *v, jnode *node) {
     MN_TRY(visit_target(v, node->a, true));
     return visit(v, node->c);
