@@ -322,7 +322,7 @@ static mn_status raise_exception(jrun *r, const jcall *c, jvalue *out) {
 }
 
 static mn_status strftime_now(jrun *r, const jcall *c, jvalue *out) {
-    const jstring *layout;
+    const jstring *layout = NULL;
     struct tm local, *now = &local;
     MN_TRY(jinja_arg_text(r, c, 0, &layout));
     if (r->now) {
