@@ -6,8 +6,8 @@
 #include "support/oracle.h"
 #include "support/scratch.h"
 
-static const char *const families[] = {"llama", "llama-untied-bias", "mistral-full", "mistral-window", "qwen2",
-                                       "qwen3"};
+static const char *const families[] = {
+    "llama", "llama-untied-bias", "mistral-full", "mistral-window", "qwen2", "qwen3"};
 static const char *const strategies[] = {"dynamic", "static", "none"};
 enum { N_FAMILIES = 6, N_STRATEGIES = 3, N_IDS = 120 };
 
@@ -91,13 +91,14 @@ static void layers_with_different_windows(void **state) {
     copy_file("golden/qwen2/model.safetensors", "model.safetensors");
     for (int i = 0; i < 3; i++) {
         char config[2048];
-        snprintf(config, sizeof config,
-                 "{\"model_type\": \"qwen2\", \"hidden_size\": 96, \"intermediate_size\": 208, "
-                 "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, "
-                 "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
-                 "\"tie_word_embeddings\": true, \"vocab_size\": 320, \"hidden_act\": \"silu\", "
-                 "\"eos_token_id\": 2, \"use_sliding_window\": true, \"sliding_window\": 9, \"layer_types\": %s}",
-                 types[i]);
+        snprintf(
+            config, sizeof config,
+            "{\"model_type\": \"qwen2\", \"hidden_size\": 96, \"intermediate_size\": 208, "
+            "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, "
+            "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
+            "\"tie_word_embeddings\": true, \"vocab_size\": 320, \"hidden_act\": \"silu\", "
+            "\"eos_token_id\": 2, \"use_sliding_window\": true, \"sliding_window\": 9, \"layer_types\": %s}",
+            types[i]);
         scratch_file("config.json", config, strlen(config));
         char folder[1024];
         snprintf(folder, sizeof folder, "%s", scratch_path(""));

@@ -7,10 +7,13 @@
 #include "tensor/safetensors.h"
 
 int oracle_rows(const oracle *o, oracle_matrix matrix) {
-    const int rows[ORACLE_MATRICES] = {
-        [ORACLE_Q] = o->n_heads * o->head_dim, [ORACLE_K] = o->n_kv_heads * o->head_dim,
-        [ORACLE_V] = o->n_kv_heads * o->head_dim, [ORACLE_O] = o->hidden,
-        [ORACLE_GATE] = o->inner, [ORACLE_UP] = o->inner, [ORACLE_DOWN] = o->hidden};
+    const int rows[ORACLE_MATRICES] = {[ORACLE_Q] = o->n_heads * o->head_dim,
+                                       [ORACLE_K] = o->n_kv_heads * o->head_dim,
+                                       [ORACLE_V] = o->n_kv_heads * o->head_dim,
+                                       [ORACLE_O] = o->hidden,
+                                       [ORACLE_GATE] = o->inner,
+                                       [ORACLE_UP] = o->inner,
+                                       [ORACLE_DOWN] = o->hidden};
     return rows[matrix];
 }
 
@@ -36,7 +39,8 @@ static float *read_floats(const tensor_set *set, const char *name, size_t n) {
     return values;
 }
 
-static float *read_of_layer(const tensor_set *set, int i_layer, const char *name, const char *kind, size_t n) {
+static float *read_of_layer(const tensor_set *set, int i_layer, const char *name, const char *kind,
+                            size_t n) {
     char full[128];
     snprintf(full, sizeof full, "model.layers.%d.%s.%s", i_layer, name, kind);
     return read_floats(set, full, n);
@@ -73,10 +77,12 @@ oracle oracle_open(const char *folder) {
     json_doc *doc = open_json(path);
     const json *root = json_root(doc), *scaling = json_get(root, "rope_scaling");
     assert_true(!scaling || scaling->kind == JSON_NULL);
-    oracle o = {.hidden = (int)number(root, "hidden_size", 0), .inner = (int)number(root, "intermediate_size", 0),
+    oracle o = {.hidden = (int)number(root, "hidden_size", 0),
+                .inner = (int)number(root, "intermediate_size", 0),
                 .n_layers = (int)number(root, "num_hidden_layers", 0),
                 .n_heads = (int)number(root, "num_attention_heads", 0),
-                .vocab = (int)number(root, "vocab_size", 0), .eps = number(root, "rms_norm_eps", 0),
+                .vocab = (int)number(root, "vocab_size", 0),
+                .eps = number(root, "rms_norm_eps", 0),
                 .theta = number(root, "rope_theta", 10000)};
     o.n_kv_heads = (int)number(root, "num_key_value_heads", o.n_heads);
     o.head_dim = (int)number(root, "head_dim", o.hidden / o.n_heads);
@@ -157,7 +163,8 @@ static void attend_one(const oracle *o, const oracle_layer *layer, const double 
                        const double *v, size_t position, double *weights, double *out) {
     int group = o->n_heads / o->n_kv_heads, dim = o->head_dim;
     size_t width = (size_t)(o->n_kv_heads * dim), first = 0;
-    if (layer->window > 0 && position + 1 > (size_t)layer->window) first = position + 1 - (size_t)layer->window;
+    if (layer->window > 0 && position + 1 > (size_t)layer->window)
+        first = position + 1 - (size_t)layer->window;
     for (int head = 0; head < o->n_heads; head++) {
         size_t offset = (size_t)(head / group * dim);
         double largest = -INFINITY, sum = 0;
@@ -170,7 +177,8 @@ static void attend_one(const oracle *o, const oracle_layer *layer, const double 
         for (size_t t = first; t <= position; t++) sum += weights[t] = exp(weights[t] - largest);
         for (int i = 0; i < dim; i++) {
             double value = 0;
-            for (size_t t = first; t <= position; t++) value += weights[t] * v[t * width + offset + (size_t)i];
+            for (size_t t = first; t <= position; t++)
+                value += weights[t] * v[t * width + offset + (size_t)i];
             out[head * dim + i] = value / sum;
         }
     }
@@ -178,8 +186,9 @@ static void attend_one(const oracle *o, const oracle_layer *layer, const double 
 
 static void attention(const oracle *o, const oracle_layer *layer, double *h, size_t n) {
     int q_width = o->n_heads * o->head_dim, kv_width = o->n_kv_heads * o->head_dim;
-    double *x = doubles((size_t)o->hidden, 1), *q = doubles(n, (size_t)q_width), *k = doubles(n, (size_t)kv_width),
-           *v = doubles(n, (size_t)kv_width), *out = doubles((size_t)q_width, 1), *weights = doubles(n, 1);
+    double *x = doubles((size_t)o->hidden, 1), *q = doubles(n, (size_t)q_width),
+           *k = doubles(n, (size_t)kv_width), *v = doubles(n, (size_t)kv_width),
+           *out = doubles((size_t)q_width, 1), *weights = doubles(n, 1);
     for (size_t t = 0; t < n; t++) {
         double *qt = q + t * (size_t)q_width, *kt = k + t * (size_t)kv_width, *vt = v + t * (size_t)kv_width;
         normalize(x, h + t * (size_t)o->hidden, layer->attention_norm, o->hidden, o->eps);

@@ -1,5 +1,5 @@
-/* The Llama family once more, in double precision, from the definition: no cache, no packing, no threads, every
- * token recomputed from the first. Written apart from src/model; only the readers of files are shared.
+/* The Llama family once more, in double precision, from the definition: no cache, no packing, no threads,
+ * every token recomputed from the first. Written apart from src/model; only the readers of files are shared.
  *
  *   h = embed[id]
  *   h += O softmax(rope(Q x) rope(K x)^T / sqrt(d) over the visible positions) V x       x = rms(h)
@@ -13,8 +13,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum oracle_matrix { ORACLE_Q, ORACLE_K, ORACLE_V, ORACLE_O, ORACLE_GATE, ORACLE_UP, ORACLE_DOWN,
-                             ORACLE_MATRICES } oracle_matrix;
+typedef enum oracle_matrix {
+    ORACLE_Q,
+    ORACLE_K,
+    ORACLE_V,
+    ORACLE_O,
+    ORACLE_GATE,
+    ORACLE_UP,
+    ORACLE_DOWN,
+    ORACLE_MATRICES
+} oracle_matrix;
 
 typedef struct oracle_layer {
     float *matrix[ORACLE_MATRICES]; /* [outputs][inputs], owned */

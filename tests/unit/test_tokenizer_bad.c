@@ -136,9 +136,9 @@ static void bombs(void **state) {
 /* ---- random damage ---- */
 
 /* Opens whatever it is; if that works, uses it. Any status will do; what counts is that nothing breaks. */
-static bool try_bytes(const void *data, size_t n) {
+static bool try_bytes(unicode_table *classes, const void *data, size_t n) {
     tokenizer *t = NULL;
-    assert_ok(tokenizer_new(&t));
+    assert_ok(tokenizer_new(&t, classes));
     mn_status status = tokenizer_read_bytes(t, data, n, "damaged");
     if (status == MN_OK) status = tokenizer_seal(t, "damaged");
     if (status == MN_OK) {
@@ -153,6 +153,7 @@ static bool try_bytes(const void *data, size_t n) {
     } else {
         assert_true(strlen(mn_last_error()) > 10);
     }
+    t->classes = NULL; /* the caller's */
     tokenizer_close(&t);
     return status == MN_OK;
 }
@@ -188,14 +189,17 @@ static void mutate(const char *data, size_t n, int rounds) {
     uint64_t seed = n;
     int opened = 0;
     bytes copy = {0};
-    assert_true(try_bytes(data, n));
+    unicode_table *classes;
+    assert_ok(unicode_table_open(&classes));
+    assert_true(try_bytes(classes, data, n));
     for (int i = 0; i < rounds; i++) {
         damage(&copy, data, n, &seed);
-        opened += try_bytes(copy.data, copy.n);
+        opened += try_bytes(classes, copy.data, copy.n);
     }
     assert_true(opened < rounds);
-    for (size_t cut = 0; cut < n; cut += n / 20 + 1) try_bytes(data, cut);
+    for (size_t cut = 0; cut < n; cut += n / 20 + 1) try_bytes(classes, data, cut);
     bytes_clear(&copy);
+    unicode_table_close(&classes);
 }
 
 static void mutated_json(void **state) {
@@ -247,7 +251,7 @@ static void sentencepiece(void **state) {
     bytes model = {0};
     tokenizer *t = NULL;
     put_sentencepiece(&model, true);
-    assert_ok(tokenizer_new(&t));
+    assert_ok(tokenizer_new(&t, NULL));
     assert_ok(tokenizer_read_bytes(t, model.data, model.n, "model"));
     assert_ok(tokenizer_seal(t, "model"));
     static const char text[] = "abab[X]xyx";
@@ -261,11 +265,11 @@ static void sentencepiece(void **state) {
     mutate(model.data, model.n, 100);
     model.n = 0;
     put_sentencepiece(&model, false);
-    assert_ok(tokenizer_new(&t));
+    assert_ok(tokenizer_new(&t, NULL));
     assert_fails(MN_E_UNSUPPORTED, "removes extra spaces: yes",
                  tokenizer_read_bytes(t, model.data, model.n, "model"));
     tokenizer_close(&t);
-    assert_ok(tokenizer_new(&t));
+    assert_ok(tokenizer_new(&t, NULL));
     assert_fails(MN_E_FORMAT, "cut off or damaged", tokenizer_read_bytes(t, model.data, 31, "model"));
     tokenizer_close(&t);
     bytes_clear(&model);
