@@ -364,7 +364,7 @@ static mn_status parse_postfix(jparser *p, jnode *value, jnode **out) {
 static mn_status parse_dotted(jparser *p, const jstring **out) {
     MN_TRY(jparse_expect_name(p, out));
     while (jparse_accept_op(p, '.')) {
-        const jstring *part, *whole = *out;
+        const jstring *part = NULL, *whole = *out;
         char *data;
         MN_TRY(jparse_expect_name(p, &part));
         MN_TRY(jinja_take(p->arena, whole->n + 1 + part->n, &data));
