@@ -519,6 +519,22 @@ static mn_status list_index(jrun *r, const jcall *c, jvalue *out) {
     return jinja_fail(r, "the value is not in the list");
 }
 
+static mn_status range_index(jrun *r, const jcall *c, jvalue *out) {
+    bool found;
+    MN_TRY(jinja_contains(r, c->self, c->arg[0], &found));
+    if (!found) return jinja_fail(r, "the value is not in the range");
+    int64_t value = c->arg[0].kind == J_FLOAT ? (int64_t)c->arg[0].real : j_integer(c->arg[0]);
+    *out = j_int((value - c->self.range->start) / c->self.range->step);
+    return MN_OK;
+}
+
+static mn_status range_count(jrun *r, const jcall *c, jvalue *out) {
+    bool found;
+    MN_TRY(jinja_contains(r, c->self, c->arg[0], &found));
+    *out = j_int(found);
+    return MN_OK;
+}
+
 static mn_status list_copy(jrun *r, const jcall *c, jvalue *out) {
     jlist *list;
     MN_TRY(jinja_collect(r, c->self, &list));
@@ -600,6 +616,8 @@ static const jbuiltin list_methods[] = {
 };
 static const jbuiltin tuple_methods[] = {{"count", "value", 1, P, list_count},
                                          {"index", "value,start,stop", 1, P, list_index}};
+static const jbuiltin range_methods[] = {{"count", "value", 1, P, range_count},
+                                         {"index", "value", 1, P, range_index}};
 static const jbuiltin loop_methods[] = {{"cycle", "", 0, JB_VARIADIC, loop_cycle},
                                         {"changed", "", 0, JB_VARIADIC, loop_changed}};
 static const jbuiltin cycler_methods[] = {{"next", "", 0, 0, cycler_next}, {"reset", "", 0, 0, cycler_reset}};
@@ -723,8 +741,8 @@ const jbuiltin *jinja_find_method(jvalue object, const jstring *name) {
     case J_STRING: return jinja_find(jinja_string_methods, jinja_n_string_methods, name);
     case J_DICT: return FIND(dict_methods, name);
     case J_LIST: return FIND(list_methods, name);
-    case J_TUPLE:
-    case J_RANGE: return object.kind == J_TUPLE ? FIND(tuple_methods, name) : NULL;
+    case J_TUPLE: return FIND(tuple_methods, name);
+    case J_RANGE: return FIND(range_methods, name);
     case J_LOOP: return FIND(loop_methods, name);
     case J_CYCLER: return FIND(cycler_methods, name);
     case J_FLOAT: return FIND(float_methods, name);

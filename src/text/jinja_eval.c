@@ -63,8 +63,8 @@ static mn_status find_item(jrun *r, jvalue object, jvalue index, jvalue *out) {
 }
 
 mn_status jinja_attribute(jrun *r, jvalue object, jvalue name, jvalue *out) {
-    if (object.kind == J_UNDEFINED) return jinja_fail_undefined(r, object);
     MN_TRY(find_attribute(r, object, name, out));
+    if (object.kind == J_UNDEFINED && !j_given(*out)) return jinja_fail_undefined(r, object);
     if (!j_given(*out)) MN_TRY(find_item(r, object, name, out));
     return j_given(*out) ? MN_OK : jinja_undefined(r, NULL, jinja_type_long(object), name, out);
 }

@@ -304,8 +304,8 @@ static mn_status second_else(resolver *v, jnode *node) {
     return bind_all(v, &node->other);
 }
 
-/* The slot of the loop's target may differ between its body and its filter, so the filter has a target of its
- * own: c is bound, and the target is stored by name through the parameters below. */
+/* The filter of a loop has a scope of its own, so it gets a copy of the target that is bound there
+ * (node->items). */
 static mn_status first_filter(resolver *v, jnode *node) {
     MN_TRY(visit_target(v, node->a, true));
     return visit(v, node->c);
