@@ -1,10 +1,12 @@
 /* Speed of the matrix kernels on one thread.
  *
  *   bench_kernels [level] [m,m,...] [n k]
+ *   bench_kernels [level] pack
  *
- * For each kind of weights: the work rate (a product and a sum count as two operations) and the rate at which packed
- * weights are read; the median and the best of repeated runs. With one row, the weights are made larger than the caches
- * ("stream") and, a second time, small enough for the second-level cache. A plain read of memory is measured alongside.
+ * For each kind of weights: the work rate (a product and a sum count as two operations) and the rate at which
+ * packed weights are read; the median and the best of repeated runs. With few rows, the weights are made
+ * larger than the caches ("stream") and, a second time, small enough for the second-level cache. A plain read
+ * of memory is measured alongside.
  *
  * Without CMake: cc -O2 -Isrc -Iinclude bench/kernel_linear.c build/release/libmneme_core.a -lm
  * SPDX-License-Identifier: Apache-2.0 */
@@ -86,9 +88,12 @@ typedef struct kind {
 } kind;
 
 static const kind kinds[] = {
-    {"f32", WEIGHT_F32, DTYPE_F32},        {"bf16", WEIGHT_BF16, DTYPE_BF16},
-    {"int8 (Q8_0)", WEIGHT_INT, DTYPE_Q8_0}, {"int4 (Q4_0)", WEIGHT_INT, DTYPE_Q4_0},
-    {"int4+min (Q4_K)", WEIGHT_INT, DTYPE_Q4_K}, {"int8/16 (Q6_K)", WEIGHT_INT, DTYPE_Q6_K},
+    {"f32", WEIGHT_F32, DTYPE_F32},
+    {"bf16", WEIGHT_BF16, DTYPE_BF16},
+    {"int8 (Q8_0)", WEIGHT_INT, DTYPE_Q8_0},
+    {"int4 (Q4_0)", WEIGHT_INT, DTYPE_Q4_0},
+    {"int4+min (Q4_K)", WEIGHT_INT, DTYPE_Q4_K},
+    {"int8/16 (Q6_K)", WEIGHT_INT, DTYPE_Q6_K},
 };
 
 typedef struct task {
@@ -101,7 +106,8 @@ static void run_task(const void *arguments) {
     t->kernel(&t->job);
 }
 
-/* Codes and scales are some valid bytes: the speed does not depend on them as long as no number is denormal. */
+/* Codes and scales are some valid bytes: the speed does not depend on them as long as no number is denormal.
+ */
 static void fill_weights(char *weights, const weight_layout *layout) {
     memset(weights, 0x35, weight_layout_bytes(layout));
 }
@@ -113,20 +119,29 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
     void *block;
     char *weights = allocate_weights(size, &block);
     void *x = mem_alloc(inputs, sizeof(float));
-    float *scale = mem_alloc(inputs / ACT_GROUP + 1, sizeof(float)), *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
+    float *scale = mem_alloc(inputs / ACT_GROUP + 1, sizeof(float)),
+          *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
     int32_t *sum = mem_alloc(inputs / ACT_SUM_GROUP + 1, sizeof(int32_t));
     if (!x || !scale || !y || !sum) exit(1);
     fill_weights(weights, &layout);
     memset(x, 0x35, inputs * sizeof(float));
     for (size_t i = 0; i < inputs / ACT_GROUP; i++) scale[i] = 1e-3f;
     activations acts = {what->form, m, k, x, scale, sum};
-    task t = {.job = {.layout = &layout, .weights = weights, .x = &acts, .row_end = m, .panel_end = layout.n_panels, .y = y, .y_stride = n}};
-    t.kernel = what->form == WEIGHT_F32 ? table->linear_f32 : what->form == WEIGHT_BF16 ? table->linear_bf16 : table->linear_int;
+    task t = {.job = {.layout = &layout,
+                      .weights = weights,
+                      .x = &acts,
+                      .row_end = m,
+                      .panel_end = layout.n_panels,
+                      .y = y,
+                      .y_stride = n}};
+    t.kernel = what->form == WEIGHT_F32    ? table->linear_f32
+               : what->form == WEIGHT_BF16 ? table->linear_bf16
+                                           : table->linear_int;
     timing time = measure(run_task, &t, 0.25);
     double operations = 2.0 * m * (double)n * k;
-    printf("%-10s %-16s m %4d  %6d x %-5d %-7s %8.1f GFLOP/s (best %7.1f) %7.1f GB/s (best %6.1f)\n", cpu_level_name(table->level),
-           what->name, m, n, k, place, operations / time.median * 1e-9, operations / time.best * 1e-9,
-           (double)size / time.median * 1e-9, (double)size / time.best * 1e-9);
+    printf("%-10s %-16s m %4d  %6d x %-5d %-7s %8.1f GFLOP/s (best %7.1f) %7.1f GB/s (best %6.1f)\n",
+           cpu_level_name(table->level), what->name, m, n, k, place, operations / time.median * 1e-9,
+           operations / time.best * 1e-9, (double)size / time.median * 1e-9, (double)size / time.best * 1e-9);
     mem_free(block);
     mem_free(x);
     mem_free(scale);
@@ -141,8 +156,44 @@ static void bench_read(void) {
     memset(words, 1, STREAM_BYTES);
     b.words = words;
     timing time = measure(read_block, &b, 0.25);
-    printf("plain read of %d MiB: %.1f GB/s (best %.1f)\n", STREAM_BYTES >> 20, STREAM_BYTES / time.median * 1e-9, STREAM_BYTES / time.best * 1e-9);
+    printf("plain read of %d MiB: %.1f GB/s (best %.1f)\n", STREAM_BYTES >> 20,
+           STREAM_BYTES / time.median * 1e-9, STREAM_BYTES / time.best * 1e-9);
     mem_free(memory);
+}
+
+typedef struct pack_task {
+    weight_layout layout;
+    dtype type;
+    const void *rows;
+    size_t row_bytes;
+    void *out, *scratch;
+} pack_task;
+
+static void run_pack(const void *arguments) {
+    const pack_task *t = arguments;
+    weight_pack(t->out, &t->layout, t->type, t->rows, t->row_bytes, NULL, NULL, 0, t->layout.n_panels,
+                t->scratch);
+}
+
+/* Packing of a matrix of 1024 x 2048 in every stored type, rate of weights. */
+static void bench_pack(weight_form form, const char *name) {
+    for (int type = DTYPE_F32; type <= DTYPE_IQ4_XS; type++) {
+        pack_task t = {.type = (dtype)type};
+        weight_layout_make(&t.layout, form, t.type, 1024, 2048);
+        if (dtype_bytes(t.type, 2048, &t.row_bytes) != MN_OK) exit(1);
+        void *rows = mem_alloc(1024, t.row_bytes);
+        t.rows = rows;
+        t.out = mem_alloc(weight_layout_bytes(&t.layout), 1);
+        t.scratch = mem_alloc(pack_scratch_bytes(&t.layout), 1);
+        if (!rows || !t.out || !t.scratch) exit(1);
+        memset(rows, 0x35, 1024 * t.row_bytes);
+        timing time = measure(run_pack, &t, 0.1);
+        printf("pack %-6s to %-4s %8.1f million weights/s\n", dtype_table[type].name, name,
+               1024 * 2048 / time.median * 1e-6);
+        mem_free(rows);
+        mem_free(t.out);
+        mem_free(t.scratch);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -150,6 +201,11 @@ int main(int argc, char **argv) {
     if (cpu_level_parse(&level, argc > 1 ? argv[1] : "auto") != MN_OK) {
         fprintf(stderr, "%s\n", mn_last_error());
         return 2;
+    }
+    if (argc > 2 && strcmp(argv[2], "pack") == 0) {
+        bench_pack(WEIGHT_BF16, "bf16");
+        bench_pack(WEIGHT_INT, "int");
+        return 0;
     }
     kernel_table table;
     kernel_table_fill(&table, level);

@@ -168,22 +168,43 @@ static void print_value(bytes *b, bool as_json, const char *name, const char *va
     }
 }
 
-static void print_row(bytes *b, const options *o, const option *row, const setting *s, bool as_json) {
-    bytes value = {0};
-    char place[96] = "";
-    if (!s->text) {
-        bytes_append_text(&value, row->kind == OPTION_SWITCH ? "false" : "null");
-    } else if (row->kind == OPTION_SWITCH) {
-        bytes_append_text(&value, s->number ? "true" : "false");
-    } else if (row->kind == OPTION_INTEGER || row->kind == OPTION_SIZE) {
-        bytes_printf(&value, "%lld", (long long)s->number);
+/* A row's value as JSON text: what was said, else the file's word on the cache, else a default that is a
+ * value. */
+static option_origin put_row_value(bytes *value, const options *o, int id, const json_doc *file) {
+    const option *row = &option_table[id];
+    const setting *s = &o->set[id];
+    const json *in_file = file && id == OPT_CACHE ? json_get(json_root(file), row->name) : NULL;
+    bool is_number = row->kind == OPTION_INTEGER || row->kind == OPTION_SIZE;
+    if (row->kind == OPTION_SWITCH) {
+        bytes_append_text(value, s->number ? "true" : "false");
+    } else if (s->text && is_number) {
+        bytes_printf(value, "%lld", (long long)s->number);
+    } else if (s->text) {
+        json_put_string(value, s->text, strlen(s->text));
+    } else if (in_file) {
+        json_put(value, in_file);
+        return ORIGIN_GENERATION_FILE;
+    } else if (row->standard && !strchr(row->standard, ' ')) {
+        if (is_number) {
+            bytes_append_text(value, row->standard);
+        } else {
+            json_put_string(value, row->standard, strlen(row->standard));
+        }
     } else {
-        json_put_string(&value, s->text, strlen(s->text));
+        bytes_append_text(value, "null");
     }
-    if (!s->text && row->standard && !as_json) snprintf(place, sizeof place, "[%s]", row->standard);
-    print_value(b, as_json, row->name, bytes_text(&value), s->text ? s->origin : ORIGIN_DEFAULT, place);
+    return s->text ? s->origin : ORIGIN_DEFAULT;
+}
+
+static void print_row(bytes *b, const options *o, int id, const json_doc *file) {
+    const option *row = &option_table[id];
+    char place[96] = "";
+    bytes value = {0};
+    option_origin origin = put_row_value(&value, o, id, file);
+    bool is_described = row->standard && strchr(row->standard, ' ') && origin == ORIGIN_DEFAULT;
+    if (is_described) snprintf(place, sizeof place, "(%s)", row->standard);
+    print_value(b, option_on(o, OPT_JSON), row->name, bytes_text(&value), origin, place);
     bytes_clear(&value);
-    (void)o;
 }
 
 void config_print(const options *o, const mn_generation_config *config, const json_doc *file) {
@@ -193,7 +214,7 @@ void config_print(const options *o, const mn_generation_config *config, const js
     for (int i = 0; i < N_OPTIONS; i++) {
         bool about_printing = i == OPT_HELP || i == OPT_HELP_ALL || i == OPT_PRINT_CONFIG;
         if (!(option_table[i].verbs & o->verb->bit) || !option_table[i].help || about_printing) continue;
-        print_row(&b, o, &option_table[i], &o->set[i], as_json);
+        print_row(&b, o, i, file);
     }
     const mn_generation_field *fields = mn_generation_fields();
     for (int i = 0; config && fields[i].name; i++) {

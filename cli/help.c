@@ -15,7 +15,8 @@ static const char *const brief_fields[] = {"max_new_tokens", "do_sample", "tempe
 static void print_line(const char *left, const char *help, const char *standard) {
     int n = printf("  %s", left);
     printf("%*s%s", n < COLUMN ? COLUMN - n : 2, "", help);
-    printf(standard && *standard ? " [%s]\n" : "\n", standard);
+    bool is_said = standard && *standard && strcmp(standard, "null") != 0;
+    printf(is_said ? " [%s]\n" : "\n", standard);
 }
 
 static void print_row(const option *row) {

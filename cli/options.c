@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/distance.h"
 #include "base/file.h"
 
 #define CACHED  (VERB_RUN | VERB_SCORE | VERB_BENCH)
@@ -15,7 +16,7 @@
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL, 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL, 0, 0},
 
     [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL, TEXTUAL, 0, 0},
     [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL, TEXTUAL, 0, 0},
@@ -33,7 +34,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
 
-    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "none, dynamic or static", CACHED, CACHED, 0, 0},
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "none, dynamic or static; for short --cache", CACHED, CACHED, 0, 0},
     [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "max_cache_len, page_tokens, prefill_chunk", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED, CACHED, 0, 0},
     [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
@@ -51,7 +52,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_SKIP_SPECIAL_TOKENS] = {"skip_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "with --decode: leave special tokens out", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
 
     [OPT_KERNELS] = {"kernels", NULL, OPTION_SWITCH, NULL, NULL, "which kernel serves what on this CPU", VERB_INSPECT, VERB_INSPECT, 0, 0},
-    [OPT_CONTEXT] = {"context", "-c --ctx-size", OPTION_INTEGER, "N", "the model's", "tokens to plan memory for", VERB_INSPECT, VERB_INSPECT, 1, INT64_C(1) << 40},
+    [OPT_CONTEXT] = {"context", "-c --ctx-size", OPTION_INTEGER, "N", "the model's own", "tokens to plan memory for", VERB_INSPECT, VERB_INSPECT, 1, INT64_C(1) << 40},
 
     [OPT_N_PROMPT] = {"n_prompt", "-p", OPTION_TEXT, "N,...", "512", "prompt sizes", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_N_GEN] = {"n_gen", "-n", OPTION_TEXT, "N,...", "128", "tokens generated", VERB_BENCH, VERB_BENCH, 0, 0},
@@ -65,7 +66,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
     [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", VERB_COMPUTES & ~(unsigned)VERB_BENCH, VERB_RUN | VERB_SCORE, 1, 1024},
-    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "the machine's", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_RUN | VERB_INSPECT, 1, 0},
+    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_RUN | VERB_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},
     [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, VERB_RUN, 0, 0},
@@ -162,30 +163,11 @@ static bool same_spelling(const char *name, const char *text, size_t n) {
     return true;
 }
 
-static size_t edit_distance(const char *a, const char *b) {
-    enum { LIMIT = 64 };
-    size_t row[LIMIT + 1], n = strlen(a), m = strlen(b);
-    if (n > LIMIT || m > LIMIT) return LIMIT;
-    for (size_t j = 0; j <= m; j++) row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = corner + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            corner = row[j];
-            row[j] = best;
-        }
-    }
-    return row[m];
-}
-
 const char *nearest_name(const char *text, const char *const *names) {
     const char *nearest = NULL;
     size_t best = strlen(text) / 2 + 1;
     for (; *names; names++) {
-        size_t distance = edit_distance(text, *names);
+        size_t distance = text_distance(text, strlen(text), *names, strlen(*names));
         if (strlen(text) >= 3 && strncmp(text, *names, strlen(text)) == 0 && distance > 1)
             distance = 1; /* a cut name */
         if (distance < best) {

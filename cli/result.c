@@ -86,17 +86,11 @@ void result_put(bytes *b, const engine *e, const mn_generation *generation, cons
     result_put_cache(b, &generation->cache);
     double rates[2] = {(double)(prompt_tokens - cached_tokens) / generation->prompt_ms * 1e3,
                        (double)completion_tokens / generation->predicted_ms * 1e3};
-    bytes_append_text(b, ",\"timings\":{");
-    put_named_real(b, "load_ms", e->load_ms);
-    bytes_append_text(b, ",");
-    put_named_real(b, "prompt_ms", generation->prompt_ms);
-    bytes_append_text(b, ",");
-    put_named_real(b, "predicted_ms", generation->predicted_ms);
-    bytes_append_text(b, ",");
-    put_named_real(b, "prompt_per_second", isfinite(rates[0]) ? rates[0] : 0);
-    bytes_append_text(b, ",");
-    put_named_real(b, "predicted_per_second", isfinite(rates[1]) ? rates[1] : 0);
-    bytes_append_text(b, "}}");
+    bytes_printf(b,
+                 ",\"timings\":{\"load_ms\":%.3f,\"prompt_ms\":%.3f,\"predicted_ms\":%.3f,"
+                 "\"prompt_per_second\":%.3f,\"predicted_per_second\":%.3f}}",
+                 e->load_ms, generation->prompt_ms, generation->predicted_ms,
+                 isfinite(rates[0]) ? rates[0] : 0, isfinite(rates[1]) ? rates[1] : 0);
 }
 
 mn_status result_write_scores(const char *path, const mn_generation *generation, int32_t vocab_size,

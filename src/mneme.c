@@ -8,6 +8,7 @@
 #include "gen/session.h"
 #include "model/embedded.h"
 #include "model/locate.h"
+#include "text/chat.h"
 
 #ifndef MNEME_VERSION
 #define MNEME_VERSION "0.1.0"
@@ -264,6 +265,28 @@ int32_t mn_vocab_size(const mn_tokenizer *t) {
 
 bool mn_has_chat_template(const mn_tokenizer *t) {
     return tokenizer_chat_template(text_of(t), NULL) != NULL;
+}
+
+mn_status mn_chat_render(const mn_tokenizer *t, const char *messages, size_t n_messages, bool add_generation_prompt, char **text,
+                         size_t *n_text) {
+    const tokenizer *from = text_of(t);
+    const char *source = tokenizer_chat_template(from, NULL);
+    *text = NULL;
+    if (!source) MN_FAIL(MN_E_UNSUPPORTED, "this checkpoint has no chat template");
+    json_doc *doc = NULL;
+    if (json_parse(&doc, messages, n_messages, JSON_PYTHON, "messages") != MN_OK) return MN_E_ARG;
+    chat_request request = {
+        .messages = json_root(doc),
+        .tokens = {tokenizer_role_text(from, TOKEN_BOS), tokenizer_role_text(from, TOKEN_EOS),
+                   tokenizer_role_text(from, TOKEN_PAD), tokenizer_role_text(from, TOKEN_UNK)},
+        .add_generation_prompt = add_generation_prompt,
+    };
+    bytes out = {0};
+    mn_status status = chat_render_text(source, strlen(source), &request, &out);
+    json_close(&doc);
+    if (status == MN_OK) return give_text(&out, text, n_text);
+    bytes_clear(&out);
+    return status;
 }
 
 /* ---- generation ---- */

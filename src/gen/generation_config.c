@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/distance.h"
+
 typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_IDS, FIELD_TEXTS } field_kind;
 
 /* One row a field: name, alias, kind, smallest and largest value, standard (JSON text), what is allowed,
@@ -154,31 +156,12 @@ static const field_row *find_row(const char *name) {
     return NULL;
 }
 
-/* Levenshtein distance of two short names, for "did you mean". */
-static int name_distance(const char *a, const char *b) {
-    enum { LONGEST = 48 };
-    int line[LONGEST + 1], n = (int)strlen(b);
-    if (n > LONGEST || strlen(a) > LONGEST) return LONGEST;
-    for (int j = 0; j <= n; j++) line[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = line[0];
-        line[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (line[j] + 1 < best) best = line[j] + 1;
-            if (line[j - 1] + 1 < best) best = line[j - 1] + 1;
-            diagonal = line[j];
-            line[j] = best;
-        }
-    }
-    return line[n];
-}
-
 static mn_status unknown_field(const char *what, const char *name) {
     const char *nearest = rows[0].name;
     for (int i = 0; i < N_ROWS + N_FIXED; i++) {
         const char *candidate = i < N_ROWS ? rows[i].name : fixed[i - N_ROWS].name;
-        if (name_distance(name, candidate) < name_distance(name, nearest)) nearest = candidate;
+        if (text_distance(name, strlen(name), candidate, strlen(candidate)) <
+            text_distance(name, strlen(name), nearest, strlen(nearest))) nearest = candidate;
     }
     MN_FAIL(MN_E_ARG, "%s: '%.60s' is no field of a generation config; the nearest is '%s'", what, name,
             nearest);

@@ -5,21 +5,25 @@
  * scores and value dimensions for the output, and nothing is transposed when it is read:
  *
  *   f32   keys [k_dim][P]        values [P][v_dim]
- *   bf16  keys [k_dim/2][P][2]   values [P/2][v_dim][2]      (pairs of dimensions, pairs of tokens: the dot
- * products of two bf16 at a time)
+ *   bf16  keys [k_dim/2][P][2]   values [P/2][v_dim][2]
  *
+ * (bf16: pairs of dimensions and pairs of tokens, for instructions that multiply and add two at a time.)
  * k_dim and v_dim are even, P is even. All query heads that share a KV head, of as many tokens as one likes,
  * are done together. Softmax is exact and online: Milakov & Gimelshein 2018, "Online normalizer calculation
  * for softmax"; partial results merge exactly.
  *
  * Order of the arithmetic (what makes bits independent of chunking, of other rows and of threads). Pages are
- * taken in order; for each page and query row with a visible token: s_t = sum over dimensions (or pairs), one
- * chain in order; optionally s = cap * tanh(s / cap) m' = max(m, ATTEND_LOWEST, max s); c = exp(m - m'); p_t
- * = exp(s_t - m'), in attend_bf16 rounded to bf16 l = l * c + sum p_t (a fixed order of lanes), of the
- * rounded p_t, so that the weights of the values sum to 1 acc = acc * c, then one chain over the page's
- * tokens (or pairs) in order, and a zero result is +0 Invisible tokens count as p = 0; a page without visible
- * tokens leaves the row untouched. Bytes of a page that hold no token yet are finite (pages are zeroed when
- * taken); beyond that they do not matter, not even to the last bit. SPDX-License-Identifier: Apache-2.0 */
+ * taken in order; for each page and query row with a visible token:
+ *
+ *   s_t = sum over dimensions (or pairs), one chain in order; optionally s = cap * tanh(s / cap)
+ *   m' = max(m, ATTEND_LOWEST, max s); c = exp(m - m')
+ *   p_t = exp(s_t - m'), in attend_bf16 rounded to bf16
+ *   l = l * c + sum p_t (a fixed order of lanes); rounded, so that the weights of the values sum to 1
+ *   acc = acc * c, then one chain over the page's tokens (or pairs) in order; a result of 0 is +0
+ *
+ * Invisible tokens count as p = 0; a page without visible tokens leaves the row untouched. Bytes of a page
+ * that hold no token yet are finite (pages are zeroed when taken); beyond that they leave no trace.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_ATTEND_H
 #define MN_KERNELS_ATTEND_H
 
@@ -30,14 +34,12 @@
 #include "base/num.h"
 
 enum {
-    PAGE_TOKENS = 128, /* default page size */
-    ATTEND_SEGMENT_PAGES =
-        2,                  /* partial results are merged at these borders, in order, whoever computed them */
-    ATTEND_BLOCK_ROWS = 24, /* query rows whose scores of one page are in scratch at a time */
+    PAGE_TOKENS = 128,        /* default page size */
+    ATTEND_SEGMENT_PAGES = 2, /* partial results are merged at these borders, in order, by whoever has them */
+    ATTEND_BLOCK_ROWS = 24,   /* query rows whose scores of one page are in scratch at a time */
 };
 
-/* A row that saw a token has at least this m, so that scores of minus infinity give weights of 0 and not NaN.
- */
+/* A row that saw a token has at least this m, so that scores of minus infinity give weights of 0, not NaN. */
 #define ATTEND_LOWEST (-FLT_MAX)
 
 /* Running result of a number of query rows. An untouched row has m = -infinity, l = 0, acc = 0. */
@@ -50,6 +52,7 @@ typedef struct attend_state {
 typedef struct attend_job {
     const char *const *pages; /* first byte of each page, in order of positions */
     int n_pages;
+    const char *next;          /* page that its caller reads after this job, fetched ahead; NULL: none */
     size_t k_offset, v_offset; /* from a page's first byte to this head's keys and values */
     int page_tokens;           /* P */
     int64_t position;          /* of the first token of pages[0], not negative */

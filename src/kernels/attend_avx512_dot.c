@@ -14,7 +14,7 @@ static inline vf dot_bf16(vf sum, vf a, vf b) {
 
 /* Rounds 16 floats to 8 words of two bf16. The sum of what they became is a dot product with ones, in 8
  * lanes. */
-static inline vf put_bf16(vf sum, float *row, int i, vf x) {
+static inline vf put_bf16(vf sum, float *row, size_t i, vf x) {
     const __m256i ones = _mm256_set1_epi32(0x3F803F80);
     __m256bh words = _mm512_cvtneps_pbh(x);
     _mm256_storeu_si256((__m256i *)(void *)(row + i / 2), (__m256i)words);
@@ -27,6 +27,7 @@ static inline vf put_bf16(vf sum, float *row, int i, vf x) {
 #define FORM_B(word, part)       (word)
 #define FORM_MAC(sum, a, b)      dot_bf16(sum, a, b)
 #define FORM_PUT(sum, row, i, x) put_bf16(sum, row, i, x)
+#define FORM_WIDE_ROWS           3
 #define FORM_CONVERTS_Q          1
 #include "kernels/attend.inc"
 

@@ -1,9 +1,8 @@
 /* Element-wise and row kernels.
  *
- * rms_norm       y = x / sqrt(mean(x^2) + eps) * weight; n values; y may be x. Mean of squares in the
- * kernel's fixed order. rope           rotates one head in place: pairs (x[j], x[j + half]) by the angles
- * whose cosines and sines are given
- *                ([half] each): x' = x cos - y sin, y' = y cos + x sin.
+ * rms_norm       y = x / sqrt(mean(x^2) + eps) * weight; n values; y may be x.
+ * rope           rotates one head in place: pairs (x[j], x[j + half]) by the angles whose cosines and sines
+ *                are given ([half] each): x' = x cos - y sin, y' = y cos + x sin.
  * silu_mul       y = gate * sigmoid(gate) * up; y may be gate.
  * gelu_tanh_mul  y = 0.5 gate (1 + tanh(sqrt(2/pi) (gate + 0.044715 gate^3))) * up.
  * add            y += x.

@@ -5,9 +5,9 @@
 #include <math.h>
 
 #include "kernels/linear_int.h"
+#include "kernels/linear_rows.h"
 #include "tensor/codes.h"
 
-#define ROUND 0x1.8p23f          /* added and subtracted: rounds to nearest, ties to even */
 enum { CHUNK = 256, LINE = 64 }; /* CHUNK: inputs transposed at a time, a multiple of every block length */
 
 static size_t round_up(size_t n, size_t unit) {
@@ -175,24 +175,24 @@ static void read_blocks(int_row *row, const source *from, const weight_layout *l
  * scale. */
 static void plain_scales(int_row *row, int k) {
     for (int g = 0; g < k / ACT_GROUP; g++) {
-        float largest = 0, poison = 0;
-        for (int i = 0; i < ACT_GROUP; i++) {
-            float x = row->x[g * ACT_GROUP + i];
-            largest = fmaxf(largest, fabsf(x));
-            poison += x * 0.0f; /* NaN unless x is finite */
-        }
-        row->scales[g] = largest / 127.0f + poison;
+        row->scales[g] = f32_from_bits(rows_largest(row->x + g * ACT_GROUP)) / 127.0f;
     }
 }
 
 /* Codes of a plain row against the scales as the kernels will see them. */
 static void plain_codes(int_row *row, const weight_layout *layout, float power) {
+    const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
     for (int g = 0; g < layout->k / ACT_GROUP; g++) {
         float scale = f32_from_f16(f16_from_f32(row->scales[g] * power));
-        for (int i = g * ACT_GROUP; i < (g + 1) * ACT_GROUP; i++) {
-            float q = scale > 0 ? row->x[i] * power / scale : 0;
-            q = q > 127 ? 127 : q < -127 ? -127 : q;
-            row->codes[i] = (uint8_t)((int)(q + ROUND - ROUND) + layout->zero);
+        bool ordinary = scale > 0 && isfinite(scale);
+        float divisor = ordinary ? scale : 1, factor = ordinary ? power : 0;
+        const float *x = row->x + g * ACT_GROUP;
+        uint8_t *codes = row->codes + g * ACT_GROUP;
+        for (int i = 0; i < ACT_GROUP; i++) {
+            float q = x[i] * factor / divisor;
+            q = q > 127 ? 127 : q;
+            q = q < -127 ? -127 : q;
+            codes[i] = (uint8_t)(f32_bits(q + round) - f32_bits(round) + (uint32_t)layout->zero);
         }
     }
 }

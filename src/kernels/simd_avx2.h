@@ -17,6 +17,8 @@ enum {
     TILE_VECTORS = 2, /* 6 rows x 2 vectors of sums, their operands, and a broadcast fit the 16 registers */
 };
 
+/* A macro, since GCC drops calls of a function that does nothing but this. */
+#define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 static inline vf v_zero(void) {
     return _mm256_setzero_ps();
 }

@@ -18,6 +18,8 @@ enum {
     TILE_VECTORS = 4, /* 6 rows x 4 vectors of sums, their operands, and a broadcast fit the 32 registers */
 };
 
+/* A macro, since GCC drops calls of a function that does nothing but this. */
+#define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 static inline vf v_zero(void) {
     return _mm512_setzero_ps();
 }

@@ -1,16 +1,38 @@
-/* Exponential functions in vectors, within 4 units in the last place. Include after a simd header.
+/* What vector kernels share and can be said in the operations of a simd header, which is included first: the
+ * last vector of an array, and exponential functions within 4 units in the last place.
  *
- * All rest on x = n ln 2 + r, |r| <= ln 2 / 2, and on e^r - 1 = r + r^2 Q(r), Q of degree 4 by interpolation
- * at Chebyshev nodes (error 8e-9 of e^r). The remainder is formed with ln 2 in two parts (Cody and Waite).
- * SPDX-License-Identifier: Apache-2.0 */
+ * The functions all rest on x = n ln 2 + r, |r| <= ln 2 / 2, and on e^r - 1 = r + r^2 Q(r), Q of degree 4 by
+ * interpolation at Chebyshev nodes (error 8e-9 of e^r). The remainder is formed with ln 2 in two parts (Cody
+ * and Waite). SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_SIMD_MATH_H
 #define MN_KERNELS_SIMD_MATH_H
+
+#include <stddef.h>
 
 #define LOG2_E      0x1.715476p+0f
 #define LN2_HIGH    0x1.62e400p-1f /* few bits: its product with n is exact */
 #define LN2_LOW     0x1.7f7d1cp-20f
 #define EXP_LOWEST  -104.0f /* exp is 0 from here down */
 #define EXP_HIGHEST 89.0f   /* and infinite from here up */
+
+/* Elements i .. i + LANES - 1 of n; those there are not count as `other`, and are not stored. */
+static inline vf v_get_or(const float *x, size_t i, size_t n, float other) {
+    if (n - i >= LANES) return v_load(x + i);
+    vmask part = v_lanes(0, (int)(n - i));
+    return v_select(part, v_load_part(x + i, part), v_set(other));
+}
+
+static inline vf v_get(const float *x, size_t i, size_t n) {
+    return n - i >= LANES ? v_load(x + i) : v_load_part(x + i, v_lanes(0, (int)(n - i)));
+}
+
+static inline void v_put(float *y, size_t i, size_t n, vf value) {
+    if (n - i >= LANES) {
+        v_store(y + i, value);
+    } else {
+        v_store_part(y + i, v_lanes(0, (int)(n - i)), value);
+    }
+}
 
 /* e^r - 1 where x = n ln 2 + r. */
 static inline vf v_exp_parts(vf x, vf *n) {

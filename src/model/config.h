@@ -2,7 +2,8 @@
  * metadata.
  *
  * Names are those of config.json. A loaded configuration has passed every check, so what builds on it
- * (rope.h, names.h, the forward pass) does not check again. SPDX-License-Identifier: Apache-2.0 */
+ * (rope.h, names.h, the forward pass) does not check again.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_CONFIG_H
 #define MN_MODEL_CONFIG_H
 

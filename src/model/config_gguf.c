@@ -1,5 +1,6 @@
 /* A configuration from the metadata of a GGUF file, and from its tensors where those are the only trace:
- * biases, a head of its own, divisors of the rotation frequencies. SPDX-License-Identifier: Apache-2.0 */
+ * biases, a head of its own, divisors of the rotation frequencies.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

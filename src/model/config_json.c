@@ -1,7 +1,8 @@
 /* A configuration from config.json.
  *
  * Transformers 5 keeps everything about rotation in rope_parameters; before, it was rope_theta, rope_scaling
- * and partial_rotary_factor. Both forms are read. SPDX-License-Identifier: Apache-2.0 */
+ * and partial_rotary_factor. Both forms are read.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,8 @@
  *
  * A role is one matrix or vector of the forward pass. Its weight may be some rows of a larger stored tensor
  * (fused projections), and its rows may be stored in another order (GGUF files of type llama): a
- * weight_source says both, and whoever packs the weight undoes them. SPDX-License-Identifier: Apache-2.0 */
+ * weight_source says both, and whoever packs the weight undoes them.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_NAMES_H
 #define MN_MODEL_NAMES_H
 

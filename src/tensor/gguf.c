@@ -543,7 +543,9 @@ static bool load_number(gguf_type type, const uint8_t *at, int64_t *whole, doubl
         float f32;
         double f64;
     } x;
+    *whole = 0;
     memcpy(&x, at, type_table[type].bytes);
+    *whole = 0;
     switch (type) {
     case GGUF_U8: *whole = x.u8; break;
     case GGUF_I8: *whole = x.i8; break;
@@ -590,6 +592,32 @@ static void put_pair(bytes *out, const pair *p) {
 
 void gguf_put_value(bytes *out, const gguf *file, size_t i) {
     put_pair(out, &file->pairs[i]);
+}
+
+static void put_length(bytes *out, uint64_t n) {
+    bytes_append(out, &n, sizeof n);
+}
+
+void gguf_put_pair(bytes *out, const gguf *file, size_t i) {
+    const pair *p = &file->pairs[i];
+    const uint32_t types[] = {(uint32_t)p->type, (uint32_t)p->item};
+    put_length(out, p->key.n);
+    bytes_append(out, p->key.text, p->key.n);
+    bytes_append(out, &types[0], sizeof types[0]);
+    if (p->type == GGUF_ARRAY) bytes_append(out, &types[1], sizeof types[1]);
+    if (p->type == GGUF_ARRAY || p->type == GGUF_STRING) put_length(out, p->n);
+    if (p->type == GGUF_STRING) {
+        bytes_append(out, p->data, p->n);
+    } else if (p->type != GGUF_ARRAY) {
+        bytes_append(out, p->data, type_table[p->type].bytes);
+    } else if (p->item != GGUF_STRING) {
+        bytes_append(out, p->data, p->n * type_table[p->item].bytes);
+    } else {
+        for (size_t j = 0; j < p->n; j++) {
+            put_length(out, p->texts[j].n);
+            bytes_append(out, p->texts[j].text, p->texts[j].n);
+        }
+    }
 }
 
 static mn_status wrong_value(const gguf *file, const pair *p, const char *key, const char *allowed) {

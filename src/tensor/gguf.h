@@ -53,4 +53,7 @@ size_t gguf_key_count(const gguf *file);
 const char *gguf_key(const gguf *file, size_t i);
 void gguf_put_value(bytes *out, const gguf *file, size_t i);
 
+/* Appends the i-th key and its value as they lie in files. */
+void gguf_put_pair(bytes *out, const gguf *file, size_t i);
+
 #endif

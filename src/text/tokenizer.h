@@ -97,4 +97,8 @@ const int32_t *tokenizer_end_ids(const tokenizer *t, size_t *n);
 /* The chat template of that name, or the default one for NULL; NULL when there is none. Borrowed. */
 const char *tokenizer_chat_template(const tokenizer *t, const char *name);
 
+/* One sentence for the user when the file leaves something out, so that ids may differ from those the model
+ * was trained with; NULL when all is well. */
+const char *tokenizer_warning(const tokenizer *t);
+
 #endif

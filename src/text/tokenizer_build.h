@@ -54,10 +54,11 @@ struct tokenizer {
     id_row ends;
     chat_template *templates;
     size_t n_templates, templates_capacity;
+    const char *warning; /* a literal, or NULL */
 };
 
-/* An empty tokenizer with its character classes. */
-mn_status tokenizer_new(tokenizer **out);
+/* An empty tokenizer with its character classes: those given, which it takes over, or fresh ones for NULL. */
+mn_status tokenizer_new(tokenizer **out, unicode_table *classes);
 
 /* Adds a merge by its texts; MN_E_FORMAT names the unknown token. The room must have been reserved. */
 mn_status tokenizer_put_merge(tokenizer *t, const char *left, size_t n_left, const char *right,
@@ -90,6 +91,8 @@ mn_status tokenizer_read_sentencepiece(tokenizer *t, const uint8_t *data, size_t
 mn_status tokenizer_read_tiktoken(tokenizer *t, const char *data, size_t n, const char *what);
 mn_status tokenizer_read_vocab_merges(tokenizer *t, const json *vocabulary, const char *merges, size_t n,
                                       const char *what);
+/* Any file format, by what it begins with; a JSON text is a tokenizer.json. */
+mn_status tokenizer_read_bytes(tokenizer *t, const void *data, size_t n, const char *what);
 mn_status tokenizer_read_gguf(tokenizer *t, const gguf *file);
 
 #endif

@@ -271,29 +271,48 @@ static mn_status read_pair(tokenizer *t, const char *folder, const char *vocabul
     return status;
 }
 
-/* A file by what it begins with. */
+static mn_status read_text(tokenizer *t, const char *text, size_t n, const char *what, json_reader read) {
+    json_doc *doc;
+    MN_TRY(json_parse(&doc, text, n, JSON_PYTHON, what));
+    mn_status status = read(t, json_root(doc), what);
+    json_close(&doc);
+    return status;
+}
+
+static mn_status take_gguf(tokenizer *t, gguf *file) {
+    mn_status status = tokenizer_read_gguf(t, file);
+    gguf_close(&file);
+    return status;
+}
+
+mn_status tokenizer_read_bytes(tokenizer *t, const void *data, size_t n, const char *what) {
+    const char *text = data;
+    if (n == 0) MN_FAIL(MN_E_FORMAT, "'%s' is empty", what);
+    if (n > TOKENIZER_FILE)
+        MN_FAIL(MN_E_FORMAT, "'%s' has %zu bytes, at most %d are read as a tokenizer", what, n,
+                TOKENIZER_FILE);
+    if (n >= 4 && memcmp(data, "GGUF", 4) == 0) {
+        gguf *file;
+        MN_TRY(gguf_open_memory(&file, data, n, what));
+        return take_gguf(t, file);
+    }
+    if (memchr("{ \t\r\xEF", text[0], 5)) return read_text(t, text, n, what, tokenizer_read_json);
+    if (text[0] == '\n')
+        return tokenizer_read_sentencepiece(t, data, n, what); /* the tag of field 1 of a ModelProto */
+    return tokenizer_read_tiktoken(t, text, n, what);
+}
+
 static mn_status read_file(tokenizer *t, const char *path) {
     file_map map;
     MN_TRY(file_map_open(&map, path));
     mn_status status;
-    if (map.n == 0) {
-        status = status_fail(MN_E_FORMAT, "'%s' is empty", path);
-    } else if (map.n > TOKENIZER_FILE && memcmp(map.data, "GGUF", 4) != 0) {
-        status = status_fail(MN_E_FORMAT, "'%s' has %zu bytes, at most %d are read as a tokenizer", path,
-                             map.n, TOKENIZER_FILE);
-    } else if (map.n >= 4 && memcmp(map.data, "GGUF", 4) == 0) {
+    if (map.n >= 4 &&
+        memcmp(map.data, "GGUF", 4) == 0) { /* by its path: it may be the first of several parts */
         gguf *file;
         status = gguf_open(&file, path);
-        if (status == MN_OK) {
-            status = tokenizer_read_gguf(t, file);
-            gguf_close(&file);
-        }
-    } else if (strchr("{ \t\r\n\xEF", map.data[0]) && map.data[0] != '\n') {
-        status = read_json_file(t, path, tokenizer_read_json);
-    } else if (map.data[0] == '\n') { /* field 1 of a ModelProto */
-        status = tokenizer_read_sentencepiece(t, map.data, map.n, path);
+        if (status == MN_OK) status = take_gguf(t, file);
     } else {
-        status = tokenizer_read_tiktoken(t, (const char *)map.data, map.n, path);
+        status = tokenizer_read_bytes(t, map.data, map.n, path);
     }
     file_map_close(&map);
     return status;
@@ -349,30 +368,22 @@ static mn_status finish(tokenizer **out, tokenizer *t, mn_status status, const c
 mn_status tokenizer_open(tokenizer **out, const char *path) {
     tokenizer *t;
     *out = NULL;
-    MN_TRY(tokenizer_new(&t));
+    MN_TRY(tokenizer_new(&t, NULL));
     return finish(out, t, read_path(t, path), path);
 }
 
 mn_status tokenizer_from_gguf(tokenizer **out, const gguf *file) {
     tokenizer *t;
     *out = NULL;
-    MN_TRY(tokenizer_new(&t));
+    MN_TRY(tokenizer_new(&t, NULL));
     return finish(out, t, tokenizer_read_gguf(t, file), gguf_path(file));
-}
-
-static mn_status read_text(tokenizer *t, const char *text, size_t n, const char *what, json_reader read) {
-    json_doc *doc;
-    MN_TRY(json_parse(&doc, text, n, JSON_PYTHON, what));
-    mn_status status = read(t, json_root(doc), what);
-    json_close(&doc);
-    return status;
 }
 
 mn_status tokenizer_from_memory(tokenizer **out, const char *text, size_t n, const char *config,
                                 size_t n_config) {
     tokenizer *t;
     *out = NULL;
-    MN_TRY(tokenizer_new(&t));
+    MN_TRY(tokenizer_new(&t, NULL));
     mn_status status = read_text(t, text, n, "tokenizer.json", tokenizer_read_json);
     if (status == MN_OK && config)
         status = read_text(t, config, n_config, "tokenizer_config.json", tokenizer_read_config);

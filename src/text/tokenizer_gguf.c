@@ -171,6 +171,8 @@ static const pre_name pre_names[] = {
 static mn_status put_default_steps(const source *s) {
     static const char *const patterns[] = {"[\\p{P}\\$\\+<=>\\^~\\|]+", PATTERN_GPT2, "\\p{N}+",
                                            "[0-9][0-9][0-9]"};
+    s->t->warning =
+        "the file does not name its pre-tokenizer: text is split by a default that is probably not the model's";
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         MN_TRY(pretokenizer_add_regex(&s->t->pre, patterns[i], SPLIT_ISOLATED, s->what));
     }

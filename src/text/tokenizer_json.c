@@ -25,14 +25,11 @@ static mn_status read_component(reader *r, const json *node, const component *ta
     if (!node || node->kind == JSON_NULL) return MN_OK;
     const json *type = json_get(node, "type");
     if (!type || type->kind != JSON_STRING) MN_FAIL(MN_E_FORMAT, "%s: a %s without a type", r->what, role);
-    bytes known = {0};
-    for (; table->type; table++) {
-        if (json_is_string(type, table->type)) {
-            bytes_clear(&known);
-            return table->read(r, node);
-        }
-        bytes_printf(&known, "%s%s", known.n ? ", " : "", table->type);
+    for (const component *c = table; c->type; c++) {
+        if (json_is_string(type, c->type)) return c->read(r, node);
     }
+    bytes known = {0};
+    for (const component *c = table; c->type; c++) bytes_printf(&known, "%s%s", known.n ? ", " : "", c->type);
     status_fail(MN_E_UNSUPPORTED, "%s: the %s type '%.80s' is not read here, allowed: %s", r->what, role,
                 type->string, bytes_text(&known));
     bytes_clear(&known);

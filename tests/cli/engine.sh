@@ -140,7 +140,10 @@ print_config() {
   json 'j["temperature"] == {"value": 0.7, "origin": "flag"} and j["top_k"] == {"value": 7, "origin": "generation-config file"}'
   json 'j["min_p"] == {"value": 0.1, "origin": "environment"} and j["top_p"]["value"] == 0.9 and j["threads"] == {"value": 1, "origin": "config file"}'
   json 'j["eos_token_id"]["origin"] == "model" and j["repetition_penalty"]["origin"] == "default"'
-  json 'j["cache_implementation"] == {"value": "static", "origin": "flag"}'
+  json 'j["cache_implementation"] == {"value": "static", "origin": "flag"} and j["cache_dtype"] == {"value": "auto", "origin": "default"}'
+  echo '{"cache_implementation": "static"}' >"$work/g.json"
+  expect 0 run embedded --print-config --json --generation-config "$work/g.json"
+  json 'j["cache_implementation"] == {"value": "static", "origin": "generation-config file"}'
   expect 0 run embedded --print-config
   out_has '^max_new_tokens '
 }
@@ -151,26 +154,29 @@ config_round_trip() {
   expect 0 run embedded --print-config --json
   python3 - "$mneme" "$work/out" <<'PYTHON' || problem "an option does not come back from the environment"
 import json, os, subprocess, sys
-values = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_implementation": "static",
-          "generation_config": None, "cache_config": "max_cache_len=77", "temp": "0.5"}
-texts = {"stop_strings": '["a", "b"]', "eos_token_id": "[2, 3]"}
+shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation"}  # said apart, or a file that is read
+special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_config": "max_cache_len=77",
+           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
+           "eos_token_id": "[2, 3]"}
 ok = True
 for name, entry in json.load(open(sys.argv[2])).items():
-    if name in ("json", "batch", "verbose") or values.get(name, "") is None: continue
-    value = values.get(name) or texts.get(name)
-    if value is None: value = {"temperature": "0.5", "top_p": "0.5", "min_p": "0.5", "repetition_penalty": "1.5", "max_time": "2.5",
-                               "do_sample": "true", "ignore_eos": "true", "raw": "true", "no_special_tokens": "true",
-                               "greedy": "true", "no_cache": None}.get(name, "17")
-    if value is None: continue
+    if name in shapes_output:
+        continue
+    value = special.get(name) or ("true" if isinstance(entry["value"], bool) else "17")
     env = dict(os.environ, **{"MNEME_" + name.upper(): value})
     run = subprocess.run([sys.argv[1], "run", "embedded", "--print-config", "--json"], env=env, capture_output=True, text=True)
     if run.returncode != 0:
-        print(name, run.stderr); ok = False; continue
+        print(name, run.stderr)
+        ok = False
+        continue
     got = json.loads(run.stdout)[name]
-    try: wanted = json.loads(value)
-    except ValueError: wanted = value
+    try:
+        wanted = json.loads(value)
+    except ValueError:
+        wanted = value
     if got["origin"] != "environment" or got["value"] not in (wanted, value):
-        print(name, value, got); ok = False
+        print(name, value, got)
+        ok = False
 sys.exit(0 if ok else 1)
 PYTHON
 }
@@ -260,11 +266,15 @@ no_tokenizer() {
 
 inspects() {
   expect 0 inspect embedded --json
-  json 'j'
+  json 'j["architecture"] == "llama" and j["parameters"] == 260032 and j["config"]["hidden_size"] == 64'
+  json 'any(c["implementation"] == "dynamic" and c["dtype"] == "f32" and c["bytes_per_token"] == 1280 for c in j["caches"])'
+  json 'sum(t["count"] for t in j["tensors"]) == 47 and j["memory"]["peak_bytes"] > j["memory"]["file_bytes"] == 1044984'
+  expect 0 inspect embedded --context 4096 --json
+  json 'all_of(c["context"] == 4096 for c in j["caches"])'
   expect 0 inspect embedded
   out_has 'hidden_size +64'
-  expect 0 inspect --kernels --json
-  json 'j'
+  expect 0 inspect --kernels --json --cpu scalar
+  json 'len(j["kernels"]) > 5 and all_of(k["level"] == "scalar" for k in j["kernels"])'
   expect 0 inspect --kernels
   expect 2 inspect embedded --kernels --cpu z80
   err_is_sentence

@@ -1,5 +1,6 @@
 /* Configurations from config.json: what is read from the tiny and the real ones, what is refused and how, and
- * thousands of damaged ones. SPDX-License-Identifier: Apache-2.0 */
+ * thousands of damaged ones.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* Names and shapes against lists of real checkpoints, binding of whole and of damaged ones, stored order of
- * rows. SPDX-License-Identifier: Apache-2.0 */
+ * rows.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
 #include <unistd.h>

@@ -1,0 +1,235 @@
+/* Element-wise and row kernels of every level of this machine against formulas in double. u = 2^-24 is half a
+ * unit in the last place of 1: the most that one rounding changes a result, relatively.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/kernels.h"
+#include "support/support.h"
+
+enum { N_MAX = 600, GUARD = 16 };
+
+static const double u = 0x1p-24;
+
+/* Sizes around multiples of any vector, and unaligned starts. */
+static const int sizes[] = {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 255, 576};
+enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+
+typedef void (*table_check)(const kernel_table *table, int n, uint64_t *state);
+
+static void every_level(table_check check) {
+    for (int level = 0; level < N_CPU_LEVELS; level++) {
+        if (!cpu_has((cpu_level)level)) continue;
+        kernel_table table;
+        uint64_t state = 11;
+        kernel_table_fill(&table, (cpu_level)level);
+        for (int i = 0; i < N_SIZES; i++) check(&table, sizes[i], &state);
+    }
+}
+
+/* Exactly n floats of the heap, so that a sanitizer sees one too many; with guards for runs without. */
+typedef struct array {
+    float *block, *x;
+    int n;
+} array;
+
+static array array_open(int n, uint64_t *state, double lo, double hi) {
+    array a = {.n = n, .block = mem_alloc((size_t)n + 2 * GUARD + 1, sizeof(float))};
+    a.x = a.block + GUARD + 1; /* not aligned to any vector */
+    for (int i = -GUARD - 1; i < n + GUARD; i++) a.x[i] = 12345.0f;
+    for (int i = 0; i < n; i++) a.x[i] = (float)test_uniform(state, lo, hi);
+    return a;
+}
+
+static array array_copy(const array *from) {
+    array a = {.n = from->n, .block = mem_alloc((size_t)from->n + 2 * GUARD + 1, sizeof(float))};
+    a.x = a.block + GUARD + 1;
+    memcpy(a.block, from->block, ((size_t)from->n + 2 * GUARD + 1) * sizeof(float));
+    return a;
+}
+
+static void array_close(array *a) {
+    for (int i = 0; i < GUARD; i++) assert_true(a->x[-1 - i] == 12345.0f && a->x[a->n + i] == 12345.0f);
+    mem_free(a->block);
+}
+
+static void assert_near(const char *what, int i, double got, double expected, double allowed) {
+    if (!(fabs(got - expected) <= allowed)) {
+        fail_msg("%s: element %d is %.9g, expected %.9g +- %.3g", what, i, got, expected, allowed);
+    }
+}
+
+/* Sum of squares: a chain of at most n / 8 + 4 roundings in any vector, n in plain C is in double. */
+static void check_rms_norm(const kernel_table *table, int n, uint64_t *state) {
+    if (n == 0) return;
+    for (int kind = 0; kind < 4; kind++) {
+        double size = kind == 3 ? 1e-4 : 3;
+        float eps = kind == 2 ? 0.5f : 1e-6f;
+        array x = array_open(n, state, -size, size), weight = array_open(n, state, -2, 2);
+        array y = kind % 2 ? array_copy(&x) : array_open(n, state, 0, 1), original = array_copy(&x);
+        double squares = 0;
+        for (int i = 0; i < n; i++) squares += (double)x.x[i] * (double)x.x[i];
+        double factor = 1 / sqrt(squares / n + (double)eps);
+        table->rms_norm(y.x, kind % 2 ? y.x : x.x, weight.x, n, eps);
+        for (int i = 0; i < n; i++) {
+            double expected = (double)original.x[i] * factor * (double)weight.x[i];
+            assert_near("rms_norm", i, (double)y.x[i], expected, (n / 8 / 2 + 8) * u * fabs(expected));
+        }
+        array_close(&x), array_close(&weight), array_close(&y), array_close(&original);
+    }
+}
+
+/* Two products and a sum: three roundings of at most the sum of magnitudes. */
+static void check_rope(const kernel_table *table, int n, uint64_t *state) {
+    array x = array_open(2 * n, state, -3, 3), before = array_copy(&x);
+    array angle = array_open(n, state, -4, 4), c = array_copy(&angle), s = array_copy(&angle);
+    for (int j = 0; j < n; j++) c.x[j] = cosf(angle.x[j]), s.x[j] = sinf(angle.x[j]);
+    table->rope(x.x, c.x, s.x, n);
+    for (int j = 0; j < n; j++) {
+        double a = (double)before.x[j], b = (double)before.x[j + n], cj = (double)c.x[j], sj = (double)s.x[j];
+        assert_near("rope", j, (double)x.x[j], a * cj - b * sj, 3 * u * (fabs(a * cj) + fabs(b * sj)));
+        assert_near("rope", j + n, (double)x.x[j + n], b * cj + a * sj,
+                    3 * u * (fabs(b * cj) + fabs(a * sj)));
+    }
+    array_close(&x), array_close(&before), array_close(&angle), array_close(&c), array_close(&s);
+}
+
+/* 8 u of the exponential and 4 more roundings; where exp(-gate) overflows the result is below 1e-36. */
+static void check_silu(const kernel_table *table, int n, uint64_t *state) {
+    for (int kind = 0; kind < 4; kind++) {
+        double size = kind < 2 ? 6 : 150;
+        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
+              before = array_copy(&gate);
+        array y = array_open(n, state, 0, 1);
+        float *out = kind % 2 ? gate.x : y.x;
+        table->silu_mul(out, gate.x, up.x, (size_t)n);
+        for (int i = 0; i < n; i++) {
+            double g = (double)before.x[i], expected = g / (1 + exp(-g)) * (double)up.x[i];
+            assert_near("silu_mul", i, (double)out[i], expected, 12 * u * fabs(expected) + 1e-36);
+        }
+        array_close(&gate), array_close(&up), array_close(&before), array_close(&y);
+    }
+}
+
+/* Relative to gate * up, since 1 + tanh may cancel: 8 u of tanh, 2 of the sum, 2 of the products, halved; the
+ * argument's four roundings, of which at most 0.45 of the result come through. */
+static void check_gelu(const kernel_table *table, int n, uint64_t *state) {
+    for (int kind = 0; kind < 4; kind++) {
+        double size = kind < 2 ? 4 : 60;
+        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
+              before = array_copy(&gate);
+        array y = array_open(n, state, 0, 1);
+        float *out = kind % 2 ? gate.x : y.x;
+        table->gelu_tanh_mul(out, gate.x, up.x, (size_t)n);
+        for (int i = 0; i < n; i++) {
+            double g = (double)before.x[i], half = 0.5 * g * (double)up.x[i];
+            double expected = half * (1 + tanh(sqrt(2 / acos(-1)) * (g + 0.044715 * g * g * g)));
+            assert_near("gelu_tanh_mul", i, (double)out[i], expected, 16 * u * fabs(half) + 1e-36);
+        }
+        array_close(&gate), array_close(&up), array_close(&before), array_close(&y);
+    }
+}
+
+/* One rounding: exactly that of C. */
+static void check_add_and_scale(const kernel_table *table, int n, uint64_t *state) {
+    array y = array_open(n, state, -5, 5), x = array_open(n, state, -5, 5), before = array_copy(&y);
+    table->add(y.x, x.x, (size_t)n);
+    for (int i = 0; i < n; i++) assert_true(y.x[i] == before.x[i] + x.x[i]);
+    table->scale(y.x, 0.3f, (size_t)n);
+    for (int i = 0; i < n; i++) assert_true(y.x[i] == (before.x[i] + x.x[i]) * 0.3f);
+    table->add(x.x, x.x, (size_t)n);
+    array_close(&y), array_close(&x), array_close(&before);
+}
+
+/* 4 units of each exponential, and the rounding of x - max, which counts |x - max| times. */
+static void check_exp_sum(const kernel_table *table, int n, uint64_t *state) {
+    array x = array_open(n, state, -30, 10);
+    if (n > 3) x.x[n / 2] = -INFINITY;
+    double expected = 0, allowed = 0, sum = -1;
+    for (int i = 0; i < n; i++) {
+        double distance = (double)x.x[i] - 10, term = exp(distance);
+        expected += term;
+        if (term > 0) allowed += term * (8 + fabs(distance)) * u;
+    }
+    table->exp_sum(&sum, x.x, 10, (size_t)n);
+    assert_near("exp_sum", n, sum, expected, allowed * 1.001 + n * 0x1p-52 * expected);
+    array_close(&x);
+}
+
+static void check_max_index(const kernel_table *table, int n, uint64_t *state) {
+    static const float specials[] = {NAN, -INFINITY, INFINITY, 0.0f, -0.0f, 7.0f};
+    for (int kind = 0; kind < 200; kind++) {
+        array x = array_open(n, state, -1, 1);
+        for (int i = 0; i < n && kind > 0; i++) {
+            if (kind < 4) x.x[i] = specials[kind - 1]; /* all alike */
+            if (kind >= 4 && test_random(state) % 4 < (uint64_t)kind % 5)
+                x.x[i] = specials[test_random(state) % 6];
+            if (kind % 2 && i > n / 3 && kind > 4) x.x[i] = -2;
+        }
+        int expected = -1;
+        for (int i = 0; i < n; i++) {
+            if (isnan(x.x[i])) continue;
+            int beats = expected < 0 || x.x[i] > x.x[expected];
+            expected = beats ? i : expected;
+        }
+        int64_t index = -1;
+        table->max_index(&index, x.x, (size_t)n);
+        assert_int_equal(index, expected < 0 ? 0 : expected);
+        array_close(&x);
+    }
+}
+
+static void rms_norm_is_as_defined(void **state) {
+    (void)state, every_level(check_rms_norm);
+}
+static void rope_turns_pairs(void **state) {
+    (void)state, every_level(check_rope);
+}
+static void silu_is_as_defined(void **state) {
+    (void)state, every_level(check_silu);
+}
+static void gelu_is_as_defined(void **state) {
+    (void)state, every_level(check_gelu);
+}
+static void add_and_scale_round_once(void **state) {
+    (void)state, every_level(check_add_and_scale);
+}
+static void exp_sum_is_as_defined(void **state) {
+    (void)state, every_level(check_exp_sum);
+}
+static void max_index_is_the_first_of_the_largest(void **state) {
+    (void)state, every_level(check_max_index);
+}
+
+/* The exponential by itself, over all it can give: 4 units in the last place, subnormal results included. */
+static void exp_is_accurate(void **state) {
+    (void)state;
+    for (int level = 0; level < N_CPU_LEVELS; level++) {
+        if (!cpu_has((cpu_level)level)) continue;
+        kernel_table table;
+        uint64_t random = 5;
+        kernel_table_fill(&table, (cpu_level)level);
+        for (int i = 0; i < 200000; i++) {
+            float x = (float)test_uniform(&random, -105, 88.7);
+            if (i % 4 == 0) x = (float)test_uniform(&random, -1, 1);
+            double y = exp((double)x), unit = ldexp(1, (int)fmax(floor(log2(y)), -126) - 23), sum = -1;
+            table.exp_sum(&sum, &x, 0, 1);
+            assert_near("exp", i, sum, y, 4 * unit);
+        }
+        float far[] = {-INFINITY, -1e30f, -200, 0, 89, INFINITY};
+        double expected[] = {0, 0, 0, 1, INFINITY, INFINITY}, sum = -1;
+        for (int i = 0; i < 6; i++) {
+            table.exp_sum(&sum, &far[i], 0, 1);
+            assert_true(sum == expected[i]);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rms_norm_is_as_defined),   cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(silu_is_as_defined),       cmocka_unit_test(gelu_is_as_defined),
+        cmocka_unit_test(add_and_scale_round_once), cmocka_unit_test(exp_sum_is_as_defined),
+        cmocka_unit_test(exp_is_accurate),          cmocka_unit_test(max_index_is_the_first_of_the_largest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
