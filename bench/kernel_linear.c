@@ -4,10 +4,9 @@
  *   bench_kernels [level] pack
  *
  * For each kind of weights: the work rate (a product and a sum count as two operations) and the rate at which
- * packed weights are read; the median and the best of repeated runs. With one row, the weights are made
- * larger than the caches
- * ("stream") and, a second time, small enough for the second-level cache. A plain read of memory is measured
- * alongside.
+ * packed weights are read; the median and the best of repeated runs. With few rows, the weights are made
+ * larger than the caches ("stream") and, a second time, small enough for the second-level cache. A plain read
+ * of memory is measured alongside.
  *
  * Without CMake: cc -O2 -Isrc -Iinclude bench/kernel_linear.c build/release/libmneme_core.a -lm
  * SPDX-License-Identifier: Apache-2.0 */

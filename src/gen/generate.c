@@ -93,6 +93,16 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
 
 /* ---- rows ---- */
 
+/* The decoder and its buffers, large enough that ordinary text never grows them. */
+static mn_status open_text(gen_row *row, const tokenizer *text) {
+    enum { PIECE_BYTES = 512, TOKEN_BYTES = 8, MOST_TOKENS = 65536 };
+    size_t n = row->max_new < MOST_TOKENS ? row->max_new : MOST_TOKENS;
+    MN_TRY(tokenizer_stream_open(&row->stream, text, TOKENIZER_SKIP_SPECIAL));
+    MN_TRY(tokenizer_stream_reserve(row->stream, PIECE_BYTES));
+    MN_TRY(mem_grow(&row->piece.data, &row->piece.capacity, PIECE_BYTES, 1));
+    return mem_grow(&row->text.text.data, &row->text.text.capacity, n * TOKEN_BYTES + PIECE_BYTES, 1);
+}
+
 static mn_status open_row(gen_row *row, const gen_run *run, const int32_t *prompt, size_t n_prompt,
                           uint64_t seed) {
     const mn_model *model = row->session->owner;
@@ -109,7 +119,7 @@ static mn_status open_row(gen_row *row, const gen_run *run, const int32_t *promp
     if (row->text.stops->n && !model->text)
         MN_FAIL(MN_E_ARG, "stop_strings need a tokenizer, and this checkpoint has none");
     MN_TRY(logits_open(&row->logits, row->config, vocab, seed, prompt, n_prompt));
-    if (model->text) MN_TRY(tokenizer_stream_open(&row->stream, model->text, TOKENIZER_SKIP_SPECIAL));
+    if (model->text) MN_TRY(open_text(row, model->text));
     int top = run->options->top_logprobs;
     row->ids = mem_alloc_raw(row->max_new, sizeof *row->ids);
     if (top >= 0) row->logprobs = mem_alloc(row->max_new * (size_t)(1 + top), sizeof *row->logprobs);
@@ -134,21 +144,22 @@ static void close_row(gen_row *row) {
 
 /* Shows what may be shown now. */
 static void show(gen_run *run, gen_row *row, int32_t id, size_t until) {
-    if (!run->options->on_token) return;
     mn_token_event event = {
         .row = (int)(row - run->result->rows), .id = id, .text = "", .n_text = until - row->text.shown};
     if (event.n_text) event.text = row->text.text.data + row->text.shown;
     row->text.shown = until;
-    if (!run->options->on_token(run->options->user, &event)) run->cancelled = true;
+    if (run->options->on_token && !run->options->on_token(run->options->user, &event)) run->cancelled = true;
 }
 
 /* Text of a chosen token, or with id -1 what the decoder still holds. */
 static mn_status add_text(gen_run *run, gen_row *row, int32_t id) {
     size_t until = 0;
     if (row->stream) {
+        /* Models may have more rows than the tokenizer has tokens (padded embeddings): those ids say nothing. */
+        bool is_known = id < (int64_t)tokenizer_size(row->session->owner->text);
         row->piece.n = 0;
-        MN_TRY(id >= 0 ? tokenizer_stream_push(row->stream, id, &row->piece)
-                       : tokenizer_stream_finish(row->stream, &row->piece));
+        if (id < 0) MN_TRY(tokenizer_stream_finish(row->stream, &row->piece));
+        if (id >= 0 && is_known) MN_TRY(tokenizer_stream_push(row->stream, id, &row->piece));
         until = stop_text_push(&row->text, row->piece.data, row->piece.n);
         MN_TRY(bytes_status(&row->text.text));
         /* At the end nothing can complete a stop string any more. */

@@ -21,6 +21,13 @@ static mn_status open_cache(mn_session *s) {
     return status;
 }
 
+/* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do
+ * not allocate. */
+static mn_status make_room(mn_session *s, size_t n) {
+    size_t paged = (size_t)kv_room(s->cache);
+    return mem_grow(&s->ids, &s->ids_capacity, n > paged ? n : paged, sizeof *s->ids);
+}
+
 mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *options) {
     *session = NULL;
     mn_cache_options standard = mn_cache_options_default();
@@ -40,6 +47,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
         if (!s->logits) status = MN_E_NOMEM;
     }
+    if (status == MN_OK) status = make_room(s, 0);
     if (status != MN_OK) {
         mn_session_close(&s);
         return status;
@@ -117,7 +125,7 @@ mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *al
         MN_FAIL(MN_E_FULL, "the cache holds %zu tokens of at most %lld: no room for %zu more", before,
                 (long long)limit, n);
     }
-    MN_TRY(mem_grow(&s->ids, &s->ids_capacity, before + n, sizeof *s->ids));
+    MN_TRY(make_room(s, before + n));
     memcpy(s->ids + before, ids, n * sizeof *ids);
     s->n_ids += n;
     drop_unusable(s, (int64_t)s->n_ids);
@@ -183,7 +191,7 @@ mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessi
     int n_together = 0;
     for (int i = 0; i < n_sessions; i++) {
         mn_session *s = sessions[i];
-        MN_TRY(mem_grow(&s->ids, &s->ids_capacity, s->n_ids + 1, sizeof *s->ids));
+        MN_TRY(make_room(s, s->n_ids + 1));
         if (steps_alone(s)) {
             MN_TRY(mn_session_step(s, &ids[i], 1, NULL));
             continue;

@@ -29,9 +29,7 @@ int cpu_has(cpu_level level) {
     switch (level) {
     case CPU_SCALAR: return 1;
 #if defined(__x86_64__)
-    case CPU_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               has_f16c();
+    case CPU_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case CPU_AVX512:
         return cpu_has(CPU_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

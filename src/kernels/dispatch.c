@@ -23,7 +23,9 @@ static const struct {
     {CPU_AVX512_DOT, linear_avx512_dot_fill},
     {CPU_AVX512_DOT, attend_avx512_dot_fill},
 #elif defined(__aarch64__)
-    {CPU_NEON, linear_neon_fill},  {CPU_NEON, attend_neon_fill},
+    {CPU_NEON, linear_neon_fill},
+    {CPU_NEON, attend_neon_fill},
+    {CPU_NEON, elem_neon_fill},
 #endif
 };
 

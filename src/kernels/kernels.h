@@ -50,6 +50,7 @@ void attend_avx512_dot_fill(kernel_table *table);
 #elif defined(__aarch64__)
 void linear_neon_fill(kernel_table *table);
 void attend_neon_fill(kernel_table *table);
+void elem_neon_fill(kernel_table *table);
 #endif
 
 #endif

@@ -5,7 +5,7 @@
  *
  *   WEIGHT_F32   panel [k][16] float32
  *   WEIGHT_BF16  panel [k/2][16][2] bf16 (k rounded up to even, the pad is zero); activations are rounded to bf16
- *   WEIGHT_INT   codes of 4 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 8 bits with
+ *   WEIGHT_INT   codes of 4 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 16 bits with
  *                one scale for each run of 32 inputs. All quantised file types become this:  w = d * (code - zero)  or
  *                w = d * code + min.
  *
@@ -32,7 +32,8 @@
 #include "base/num.h"
 #include "tensor/dtype.h"
 
-enum { PANEL = 16, ACT_GROUP = 32, ACT_SUM_GROUP = 16 };
+enum { PANEL = 16, ACT_GROUP = 32, ACT_SUM_GROUP = 16, ACT_PLANES = 2 };
+#define ACT_LARGEST 32512.0f /* 127 * 256: both bytes of a code are in int8_t */
 
 typedef enum weight_form { WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT } weight_form;
 
@@ -54,7 +55,8 @@ typedef struct weight_layout {
 typedef struct activations {
     weight_form form;
     int m, k;             /* rows, inputs */
-    const void *x;        /* f32 [m][k]; bf16 [m][k rounded up to even, the pad zero]; int8 [m][k] (k a multiple of 32) */
+    const void *x;        /* f32 [m][k]; bf16 [m][k rounded up to even, the pad zero]; int8 [m][2][k], upper bytes, then
+                             lower ones: code = 256 * upper + lower (k a multiple of 32) */
     const float *scale;   /* WEIGHT_INT: [m][k / 32] */
     const int32_t *sum;   /* WEIGHT_INT: [m][k / 16] sums of the codes of each run of 16 */
 } activations;
@@ -74,8 +76,8 @@ typedef struct linear_job {
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; the form of the layout and of the activations is
  * the kernel's. y and bias need the alignment of floats only.
  *
- * quantize_row(q, scale, sum, x, k): k a multiple of 32. For each 32 inputs scale = max |x| / 127 and q = x / scale rounded
- * to nearest, ties to even; below max |x| = 2^-119 both are 0. sum [k / 16] of q. A NaN or infinity makes q 0 and scale
+ * quantize_row(q, scale, sum, x, k): k a multiple of 32. For each 32 inputs scale = max |x| / 32512 and code = x / scale rounded
+ * to nearest, ties to even; below max |x| = 2^-111 both are 0. sum [k / 16] of q. A NaN or infinity makes q 0 and scale
  * NaN or infinite, so that it reaches every output.
  * bf16_row(y, x, n): bf16_from_f32 of n values. */
 

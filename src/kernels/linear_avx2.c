@@ -11,65 +11,98 @@ typedef __m256 vf;
 typedef __m256i vi;
 enum { LANES = 8 };
 
-static inline vf v_zero(void) { return _mm256_setzero_ps(); }
-static inline vf v_load(const void *p) { return _mm256_loadu_ps(p); }
-static inline void v_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
-static inline vf v_value(float x) { return _mm256_set1_ps(x); }
-static inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vf v_half(const char *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static inline vf v_low(vf pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16)); }
+static inline vf v_zero(void) {
+    return _mm256_setzero_ps();
+}
+static inline vf v_load(const void *p) {
+    return _mm256_loadu_ps(p);
+}
+static inline void v_store(float *p, vf x) {
+    _mm256_storeu_ps(p, x);
+}
+static inline vf v_value(float x) {
+    return _mm256_set1_ps(x);
+}
+static inline vf v_mul(vf a, vf b) {
+    return _mm256_mul_ps(a, b);
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf v_half(const char *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vf v_low(vf pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+}
 static inline vf v_high(vf pairs) {
     return _mm256_and_ps(pairs, _mm256_castsi256_ps(_mm256_set1_epi32(-65536)));
 }
 
-static inline vi i_load(const char *p) { return _mm256_loadu_si256((const __m256i *)p); }
-static inline vi i_value(int32_t x) { return _mm256_set1_epi32(x); }
+static inline vi i_load(const char *p) {
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+static inline vi i_value(int32_t x) {
+    return _mm256_set1_epi32(x);
+}
 static inline vi i_broadcast(const void *unit) {
     int32_t bits;
     memcpy(&bits, unit, sizeof bits);
     return _mm256_set1_epi32(bits);
 }
-static inline vf v_broadcast(const void *unit) { return _mm256_castsi256_ps(i_broadcast(unit)); }
-static inline vi i_and(vi a, vi b) { return _mm256_and_si256(a, b); }
-static inline vi i_shift_right16(vi a) { return _mm256_srli_epi16(a, 4); }
-static inline vi i_add16(vi a, vi b) { return _mm256_add_epi16(a, b); }
-static inline vi i_add32(vi a, vi b) { return _mm256_add_epi32(a, b); }
-static inline vi i_even(vi a) { return _mm256_and_si256(a, _mm256_set1_epi16(255)); }
-static inline vi i_odd(vi a) { return _mm256_srli_epi16(a, 8); }
-static inline vi i_even_signed(vi a) { return _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8); }
-static inline vi i_odd_signed(vi a) { return _mm256_srai_epi16(a, 8); }
-static inline vi i_madd8(vi codes, vi x) { return _mm256_maddubs_epi16(codes, x); }
-static inline vi i_madd16(vi a, vi b) { return _mm256_madd_epi16(a, b); }
-static inline vf i_to_float(vi a) { return _mm256_cvtepi32_ps(a); }
+static inline vf v_broadcast(const void *unit) {
+    return _mm256_castsi256_ps(i_broadcast(unit));
+}
+static inline vi i_and(vi a, vi b) {
+    return _mm256_and_si256(a, b);
+}
+static inline vi i_shift_right16(vi a) {
+    return _mm256_srli_epi16(a, 4);
+}
+static inline vi i_add16(vi a, vi b) {
+    return _mm256_add_epi16(a, b);
+}
+static inline vi i_shift_left8(vi a) {
+    return _mm256_slli_epi32(a, 8);
+}
+static inline vi i_add32(vi a, vi b) {
+    return _mm256_add_epi32(a, b);
+}
+static inline vi i_even(vi a) {
+    return _mm256_and_si256(a, _mm256_set1_epi16(255));
+}
+static inline vi i_odd(vi a) {
+    return _mm256_srli_epi16(a, 8);
+}
+static inline vi i_even_signed(vi a) {
+    return _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8);
+}
+static inline vi i_odd_signed(vi a) {
+    return _mm256_srai_epi16(a, 8);
+}
+static inline vi i_madd8(vi codes, vi x) {
+    return _mm256_maddubs_epi16(codes, x);
+}
+static inline vi i_madd16(vi a, vi b) {
+    return _mm256_madd_epi16(a, b);
+}
+static inline vf i_to_float(vi a) {
+    return _mm256_cvtepi32_ps(a);
+}
 
 #include "kernels/linear_drive.inc"
 #include "kernels/linear_dense.inc"
 #include "kernels/linear_madd.inc"
 
-DENSE_TILES(f32_tile, 1, false)
-DENSE_TILES(bf16_tile, 1, true)
-
-static void linear_f32(const linear_job *job) {
-    static const tile_set set = {MOST_ROWS, 1, f32_tile_1, f32_tile_1, 1};
-    drive(job, &set);
-}
-
-static void linear_bf16(const linear_job *job) {
-    static const tile_set set = {MOST_ROWS, 1, bf16_tile_1, bf16_tile_1, 1};
-    drive(job, &set);
-}
-
-static void quantize_row(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
-    rows_quantize(q, scale, sum, x, k);
-}
-
-static void bf16_row(bf16 *y, const float *x, size_t n) { rows_bf16(y, x, n); }
+DENSE_TILES(linear_f32, 1, false)
+DENSE_KERNEL(linear_f32, 1)
+DENSE_TILES(linear_bf16, 1, true)
+DENSE_KERNEL(linear_bf16, 1)
 
 void linear_avx2_fill(kernel_table *table) {
     table->linear_f32 = linear_f32;
     table->linear_bf16 = linear_bf16;
     table->linear_int = linear_int;
-    table->quantize_row = quantize_row;
-    table->bf16_row = bf16_row;
+    table->quantize_row = rows_quantize;
+    table->bf16_row = rows_bf16;
 }

@@ -4,50 +4,49 @@
 #include "kernels/linear_rows.h"
 #include "kernels/linear_simd512.h"
 
-static inline vf v_low(vf pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16)); }
+static inline vf v_low(vf pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
 static inline vf v_high(vf pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(-65536)));
 }
-static inline vi i_add16(vi a, vi b) { return _mm512_add_epi16(a, b); }
-static inline vi i_add32(vi a, vi b) { return _mm512_add_epi32(a, b); }
-static inline vi i_even(vi a) { return _mm512_and_si512(a, _mm512_set1_epi16(255)); }
-static inline vi i_odd(vi a) { return _mm512_srli_epi16(a, 8); }
-static inline vi i_even_signed(vi a) { return _mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8); }
-static inline vi i_odd_signed(vi a) { return _mm512_srai_epi16(a, 8); }
-static inline vi i_madd8(vi codes, vi x) { return _mm512_maddubs_epi16(codes, x); }
-static inline vi i_madd16(vi a, vi b) { return _mm512_madd_epi16(a, b); }
+static inline vi i_add16(vi a, vi b) {
+    return _mm512_add_epi16(a, b);
+}
+static inline vi i_even(vi a) {
+    return _mm512_and_si512(a, _mm512_set1_epi16(255));
+}
+static inline vi i_odd(vi a) {
+    return _mm512_srli_epi16(a, 8);
+}
+static inline vi i_even_signed(vi a) {
+    return _mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8);
+}
+static inline vi i_odd_signed(vi a) {
+    return _mm512_srai_epi16(a, 8);
+}
+static inline vi i_madd8(vi codes, vi x) {
+    return _mm512_maddubs_epi16(codes, x);
+}
+static inline vi i_madd16(vi a, vi b) {
+    return _mm512_madd_epi16(a, b);
+}
 
 #include "kernels/linear_drive.inc"
 #include "kernels/linear_dense.inc"
 #include "kernels/linear_madd.inc"
 
-DENSE_TILES(f32_tile, 1, false)
-DENSE_TILES(f32_tile, 4, false)
-DENSE_TILES(bf16_tile, 1, true)
-DENSE_TILES(bf16_tile, 4, true)
-
-static void linear_f32(const linear_job *job) {
-    static const tile_set set = {MOST_ROWS, 4, f32_tile_1, f32_tile_4, 2};
-    drive(job, &set);
-}
-
-static void linear_bf16(const linear_job *job) {
-    static const tile_set set = {MOST_ROWS, 4, bf16_tile_1, bf16_tile_4, 2};
-    drive(job, &set);
-}
-
-static void quantize_row(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
-    rows_quantize(q, scale, sum, x, k);
-}
-
-static void bf16_row(bf16 *y, const float *x, size_t n) {
-    rows_bf16(y, x, n);
-}
+DENSE_TILES(linear_f32, 1, false)
+DENSE_TILES(linear_f32, 4, false)
+DENSE_KERNEL(linear_f32, 4)
+DENSE_TILES(linear_bf16, 1, true)
+DENSE_TILES(linear_bf16, 4, true)
+DENSE_KERNEL(linear_bf16, 4)
 
 void linear_avx512_fill(kernel_table *table) {
     table->linear_f32 = linear_f32;
     table->linear_bf16 = linear_bf16;
     table->linear_int = linear_int;
-    table->quantize_row = quantize_row;
-    table->bf16_row = bf16_row;
+    table->quantize_row = rows_quantize;
+    table->bf16_row = rows_bf16;
 }

@@ -15,13 +15,9 @@ static inline vf v_dot(vf acc, vf w, vf x) {
 
 #include "kernels/linear_dense.inc"
 
-DENSE_TILES(bf16_tile, 1, true)
-DENSE_TILES(bf16_tile, 4, true)
-
-static void linear_bf16(const linear_job *job) {
-    static const tile_set set = {MOST_ROWS, 4, bf16_tile_1, bf16_tile_4, 2};
-    drive(job, &set);
-}
+DENSE_TILES(linear_bf16, 1, true)
+DENSE_TILES(linear_bf16, 4, true)
+DENSE_KERNEL(linear_bf16, 4)
 
 /* ---- integers ---- */
 
@@ -38,10 +34,10 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                      const int bits, const int group) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
-    const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes;
+    const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, next_row = ACT_PLANES * k;
     const size_t n_scales = k / ACT_GROUP, n_sums = k / ACT_SUM_GROUP;
     const char *first = panel_at(job, panel);
-    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * k;
+    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * next_row;
     const float *scale = job->x->scale + (size_t)row * n_scales;
     const int32_t *sum = job->x->sum + (size_t)row * n_sums;
     const int quads = group / 4, zero = layout->zero;
@@ -56,16 +52,16 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     for (size_t begin = 0; begin < k; begin += (size_t)group) {
         const size_t half = begin / ACT_GROUP % 2, part = begin % INT_SPAN / (size_t)group;
         const char *span = first + INT_FACTOR_BYTES + begin / INT_SPAN * shape.span;
-        const char *w =
+        const char *codes =
             span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
-        /* The sums start from -zero * (sum of activations). */
+        /* The sums of the upper bytes count 256 times; those of the lower ones start from -zero * (sum of activations). */
         const int32_t *group_sum = sum + begin / ACT_SUM_GROUP;
 #define START(r)                                                                                             \
     int32_t sum##r = 0;                                                                                      \
     if (n_rows > r) {                                                                                        \
         sum##r = group_sum[r * n_sums];                                                                      \
         if (group == ACT_GROUP) sum##r += group_sum[r * n_sums + 1];                                         \
-        i##r##a = i_value(-zero * sum##r);                                                         \
+        i##r##a = i_value(0);                                                                                \
         if (n_panels == 2) i##r##b = i##r##a;                                                                \
     }
         EACH_ROW(START)
@@ -73,28 +69,41 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 #define DOT(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        __m512i input = i_broadcast(at + r * k);                                                              \
+        __m512i input = i_broadcast(at + r * next_row);                                                           \
         i##r##a = dot4(i##r##a, wa, input);                                                                  \
         if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                               \
     }
-        const int8_t *at = x + begin;
-        UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
-            __m512i packed_a = i_load(w), packed_b = packed_a;
-            if (n_panels == 2) packed_b = i_load(w + next_panel);
-            __m512i wa = packed_a, wb = packed_b;
-            if (bits == 4) {
-                wa = i_and(packed_a, low);
-                wb = i_and(packed_b, low);
+#define NEXT_PLANE(r)                                                                                        \
+    if (n_rows > r) {                                                                                        \
+        const __m512i start = i_value(-zero * sum##r);                                                       \
+        i##r##a = i_add32(i_shift_left8(i##r##a), start);                                                    \
+        if (n_panels == 2) i##r##b = i_add32(i_shift_left8(i##r##b), start);                                 \
+    }
+        UNROLLED for (int plane = 0; plane < ACT_PLANES; plane++) {
+            const int8_t *at = x + (size_t)plane * k + begin;
+            const char *w = codes;
+            if (plane == 1) {
+                EACH_ROW(NEXT_PLANE)
             }
-            EACH_ROW(DOT)
-            at += 4;
-            if (bits == 4) {
-                wa = i_and(i_shift_right16(packed_a), low);
-                wb = i_and(i_shift_right16(packed_b), low);
+            UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
+                __m512i packed_a = i_load(w), packed_b = packed_a;
+                if (n_panels == 2) packed_b = i_load(w + next_panel);
+                __m512i wa = packed_a, wb = packed_b;
+                if (bits == 4) {
+                    wa = i_and(packed_a, low);
+                    wb = i_and(packed_b, low);
+                }
                 EACH_ROW(DOT)
                 at += 4;
+                if (bits == 4) {
+                    wa = i_and(i_shift_right16(packed_a), low);
+                    wb = i_and(i_shift_right16(packed_b), low);
+                    EACH_ROW(DOT)
+                    at += 4;
+                }
             }
         }
+#undef NEXT_PLANE
 #undef DOT
 
         const char *d = span + part * PANEL * sizeof(f16);
@@ -103,8 +112,8 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 #define SCALE(r)                                                                                             \
     if (n_rows > r) {                                                                                        \
         const __m512 input = v_broadcast(act_scale + r * n_scales);                                          \
-        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                             \
-        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);          \
+        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                     \
+        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                  \
     }
         EACH_ROW(SCALE)
 #undef SCALE
@@ -113,7 +122,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                          mb = n_panels == 2 ? v_half(d + shape.mins + next_panel) : ma;
 #define MIN(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                        \
+        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                               \
         f##r##a = v_fma(ma, input, f##r##a);                                                                 \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                              \
     }
@@ -155,7 +164,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 #define INT_TILES(bits, group)                                                                               \
     INT_TILES_OF(bits, group, 1)                                                                             \
     INT_TILES_OF(bits, group, 2)                                                                             \
-    static const tile_set int##bits##g##group = {6, 2, int##bits##g##group##_1, int##bits##g##group##_2, 2};
+    static const tile_set int##bits##g##group = {6, 2, int##bits##g##group##_1, int##bits##g##group##_2, 4};
 
 INT_TILES(4, 16)
 INT_TILES(4, 32)

@@ -54,7 +54,7 @@ static void panel_int(const linear_job *job, int row, int panel) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const char *packed = panel_at(job, panel), *spans = packed + INT_FACTOR_BYTES;
-    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * (size_t)layout->k;
+    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * ACT_PLANES * (size_t)layout->k;
     const float *scale = job->x->scale + (size_t)row * (size_t)(layout->k / ACT_GROUP);
     const int32_t *sums = job->x->sum + (size_t)row * (size_t)(layout->k / ACT_SUM_GROUP);
     float acc[PANEL] = {0};
@@ -70,7 +70,8 @@ static void panel_int(const linear_job *job, int row, int panel) {
         for (int lane = 0; lane < PANEL; lane++) {
             int32_t dot = -layout->zero * sum;
             for (int i = 0; i < layout->group; i++) {
-                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) * x[begin + i];
+                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) *
+                       (256 * x[begin + i] + x[layout->k + begin + i]);
             }
             acc[lane] += f32_from_f16(d[lane]) * (float)dot * d_a;
             if (layout->has_min) acc[lane] += f32_from_f16(min[lane]) * (d_a * (float)sum);
@@ -96,18 +97,10 @@ static void linear_int(const linear_job *job) {
     each_panel(job, panel_int);
 }
 
-static void quantize_row(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
-    rows_quantize(q, scale, sum, x, k);
-}
-
-static void bf16_row(bf16 *y, const float *x, size_t n) {
-    rows_bf16(y, x, n);
-}
-
 void linear_ref_fill(kernel_table *table) {
     table->linear_f32 = linear_f32;
     table->linear_bf16 = linear_bf16;
     table->linear_int = linear_int;
-    table->quantize_row = quantize_row;
-    table->bf16_row = bf16_row;
+    table->quantize_row = rows_quantize;
+    table->bf16_row = rows_bf16;
 }

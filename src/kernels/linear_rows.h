@@ -1,6 +1,7 @@
 /* Rounding of rows of floats, in plain loops that compilers turn into vector code of whatever instruction
  * set the including file is compiled for. Operations are exact or correctly rounded, so every level gives the
- * same bits. SPDX-License-Identifier: Apache-2.0 */
+ * same bits.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_LINEAR_ROWS_H
 #define MN_KERNELS_LINEAR_ROWS_H
 
@@ -21,23 +22,29 @@ static inline uint32_t rows_largest(const float *x) {
 }
 
 static inline void rows_quantize(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
+    int8_t *lower = q + k;
     const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
-    for (int begin = 0; begin < k; begin += ACT_GROUP, q += ACT_GROUP, scale++, sum += 2, x += ACT_GROUP) {
+    for (int begin = 0; begin < k; begin += ACT_GROUP, scale++, sum += 2, x += ACT_GROUP) {
         float largest = f32_from_bits(rows_largest(x));
-        int ordinary = largest >= 0x1p-119f && largest <= 0x1.fffffep127f;
-        *scale = largest < 0x1p-119f ? 0 : largest / 127.0f;
+        int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
+        *scale = largest < 0x1p-111f ? 0 : largest / ACT_LARGEST;
         float divisor = ordinary ? *scale : 1;
         uint32_t mask = ordinary ? ~0u : 0;
-        int8_t codes[ACT_GROUP];
+        int32_t codes[ACT_GROUP];
+        int8_t upper_half[ACT_GROUP], lower_half[ACT_GROUP];
         for (int i = 0; i < ACT_GROUP; i++) {
-            codes[i] = (int8_t)((f32_bits(x[i] / divisor + round) - f32_bits(round)) & mask);
+            codes[i] = (int32_t)((f32_bits(x[i] / divisor + round) - f32_bits(round)) & mask);
+            int32_t upper = (codes[i] + 128) >> 8;
+            upper_half[i] = (int8_t)upper;
+            lower_half[i] = (int8_t)(codes[i] - upper * 256);
         }
         for (int half = 0; half < 2; half++) {
             int32_t total = 0;
             for (int i = 0; i < ACT_SUM_GROUP; i++) total += codes[half * ACT_SUM_GROUP + i];
             sum[half] = total;
         }
-        memcpy(q, codes, sizeof codes);
+        memcpy(q + begin, upper_half, sizeof upper_half);
+        memcpy(lower + begin, lower_half, sizeof lower_half);
     }
 }
 

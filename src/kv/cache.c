@@ -67,6 +67,7 @@ typedef struct kv_group {
     kv_page **pages;    /* [n_pages], all groups have equally many */
     const char **bases; /* [n_pages] first byte of each, what kernels read */
     size_t page_capacity, base_capacity;
+    size_t n_spares; /* pages taken for copies, while kv_reserve runs */
 } kv_group;
 
 typedef struct kv_entry {
@@ -147,16 +148,52 @@ static mn_status add_page(kv_cache *cache) {
     return MN_OK;
 }
 
-/* Gives the cache its own copy of page i_page of a group, if it is shared. */
-static mn_status make_private(kv_cache *cache, kv_group *group, size_t i_page) {
-    kv_page *shared = group->pages[i_page], *own = NULL;
-    if (atomic_load_explicit(&shared->references, memory_order_acquire) == 1) return MN_OK;
-    MN_TRY(kv_pool_take(&own, cache->pool, group->page_bytes));
-    memcpy(own->data, shared->data, group->page_bytes);
-    kv_pool_return(cache->pool, shared);
-    group->pages[i_page] = own;
-    group->bases[i_page] = own->data;
+static bool is_shared(const kv_page *page) {
+    return atomic_load_explicit(&page->references, memory_order_acquire) > 1;
+}
+
+/* Takes one page for every shared one of [first, end) into the places behind the group's pages; *n_taken
+ * counts them, on failure too. */
+static mn_status take_spares(kv_cache *cache, kv_group *group, size_t first, size_t end, size_t *n_taken) {
+    for (size_t i = first; i < end; i++) {
+        if (!is_shared(group->pages[i])) continue;
+        size_t place = cache->n_pages + *n_taken;
+        MN_TRY(mem_grow(&group->pages, &group->page_capacity, place + 1, sizeof *group->pages));
+        MN_TRY(kv_pool_take(&group->pages[place], cache->pool, group->page_bytes));
+        ++*n_taken;
+    }
     return MN_OK;
+}
+
+/* Puts copies, made in the spare pages, in the place of shared pages. */
+static void replace_shared(kv_cache *cache, kv_group *group, size_t first, size_t end, size_t n_spares) {
+    kv_page **spare = group->pages + cache->n_pages;
+    for (size_t i = first; i < end && n_spares > 0; i++) {
+        kv_page *shared = group->pages[i];
+        if (!is_shared(shared)) continue;
+        kv_page *own = spare[--n_spares];
+        memcpy(own->data, shared->data, group->page_bytes);
+        kv_pool_return(cache->pool, shared);
+        group->pages[i] = own;
+        group->bases[i] = own->data;
+    }
+    while (n_spares > 0) kv_pool_return(cache->pool, spare[--n_spares]); /* no longer shared meanwhile */
+}
+
+/* Gives the cache its own copies of the shared pages among [first, end), or changes nothing. */
+static mn_status make_private(kv_cache *cache, size_t first, size_t end) {
+    mn_status status = MN_OK;
+    int n_groups = 0;
+    for (; status == MN_OK && n_groups < cache->n_groups; n_groups++) {
+        kv_group *group = &cache->groups[n_groups];
+        group->n_spares = 0;
+        status = take_spares(cache, group, first, end, &group->n_spares);
+    }
+    for (int g = 0; g < n_groups; g++) {
+        kv_group *group = &cache->groups[g];
+        replace_shared(cache, group, first, status == MN_OK ? end : first, group->n_spares);
+    }
+    return status;
 }
 
 static mn_status sort_into_groups(kv_cache *cache, const kv_spec *specs) {
@@ -213,13 +250,10 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
                 (long long)cache->n_tokens, (long long)cache->options.limit, (long long)n_new);
     }
     size_t n_before = cache->n_pages;
-    mn_status status = MN_OK;
     size_t first = (size_t)(cache->n_tokens / cache->options.page_tokens), end = pages_for(cache, total);
-    for (size_t i = first; status == MN_OK && i < end && i < n_before; i++) {
-        for (int g = 0; status == MN_OK && g < cache->n_groups; g++)
-            status = make_private(cache, &cache->groups[g], i);
-    }
+    mn_status status = MN_OK;
     while (status == MN_OK && cache->n_pages < end) status = add_page(cache);
+    if (status == MN_OK) status = make_private(cache, first, end < n_before ? end : n_before);
     if (status != MN_OK) {
         drop_pages(cache, n_before);
         return status;
@@ -367,6 +401,9 @@ done:
 
 int64_t kv_length(const kv_cache *cache) {
     return cache->n_tokens;
+}
+int64_t kv_room(const kv_cache *cache) {
+    return (int64_t)cache->n_pages * cache->options.page_tokens;
 }
 int kv_entries(const kv_cache *cache) {
     return cache->n_entries;

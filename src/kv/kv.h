@@ -93,6 +93,7 @@ mn_status kv_truncate(kv_cache *cache, int64_t n_keep);
 mn_status kv_fork(kv_cache **out, const kv_cache *cache);
 
 int64_t kv_length(const kv_cache *cache);
+int64_t kv_room(const kv_cache *cache); /* tokens that fit into the pages at hand, those held included */
 int kv_entries(const kv_cache *cache);
 const kv_spec *kv_entry_spec(const kv_cache *cache, int entry);
 size_t kv_bytes(const kv_cache *cache);      /* of all pages referred to, shared ones counted whole */

@@ -42,7 +42,7 @@ static void convert_row(const row_job *job, int r) {
         if (k % 2) y[k] = 0;
     }
     if (job->forms & 1u << WEIGHT_INT) {
-        kernels->quantize_row(rows->codes + (size_t)r * (size_t)k,
+        kernels->quantize_row(rows->codes + (size_t)r * ACT_PLANES * (size_t)k,
                               rows->scale + (size_t)r * (size_t)(k / ACT_GROUP),
                               rows->sum + (size_t)r * (size_t)(k / ACT_SUM_GROUP), x, k);
     }
@@ -306,6 +306,7 @@ static void attend_segment(const attend_plan *plan, const kv_view *view, int hea
         .k_offset = view->k_offset + (size_t)head * view->k_head_bytes,
         .v_offset = view->v_offset + (size_t)head * view->v_head_bytes,
         .page_tokens = view->page_tokens,
+        .next = first_page + n_pages < view->n_pages ? view->pages[first_page + n_pages] : NULL,
         .position = first_page * view->page_tokens,
         .k_dim = view->spec->k_dim,
         .v_dim = view->spec->v_dim,
@@ -352,6 +353,14 @@ static void attend_tile(const attend_plan *plan, const attend_rows *row, int hea
         plan->c->kernels.attend_merge(&b.total, &b.part, n_rows, dim);
     }
     finish_tile(plan, row, head, t_begin, t_end, &b.total);
+}
+
+/* Segments that any entry of the cache may need before it takes another page: what a step's space is sized
+ * for, so that it stays while tokens fall into the pages at hand, and holds for entries with and without a
+ * window. */
+static int64_t most_segments(const attend_rows *row) {
+    kv_view view = kv_look(row->cache, row->entry);
+    return ceil_div(kv_room(row->cache), segment_tokens(&view));
 }
 
 static size_t part_floats(const attend_shape *shape, int n_rows) {
@@ -472,7 +481,8 @@ mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, c
     if (!cut_by_segments(shape, rows, n_rows)) return MN_OK;
     for (int i = 0; i < n_rows; i++) {
         int query_rows = rows[i].n * (shape->n_heads / shape->n_kv_heads);
-        floats += (size_t)row_segments(&rows[i]) * (size_t)shape->n_kv_heads * part_floats(shape, query_rows);
+        floats +=
+            (size_t)most_segments(&rows[i]) * (size_t)shape->n_kv_heads * part_floats(shape, query_rows);
     }
     MN_TRY(mem_grow(&space->parts, &space->parts_capacity, floats, sizeof *space->parts));
     return mem_grow(&space->pending, &space->pending_capacity, (size_t)n_rows * (size_t)shape->n_kv_heads,

@@ -45,7 +45,7 @@ typedef struct act_rows {
     int m, k;
     const float *f32; /* [m][k] */
     bf16 *rounded;    /* [m][k rounded up to even] */
-    int8_t *codes;    /* [m][k] */
+    int8_t *codes;    /* [m][2][k] */
     float *scale;     /* [m][k / 32] */
     int32_t *sum;     /* [m][k / 16] */
 } act_rows;

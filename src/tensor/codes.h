@@ -3,7 +3,8 @@
  *   value = scale * (code - zero)    or, when has_min,    value = scale * code + min
  *
  * with one scale (and min) for each run of `group` values. In float32 and in this order of operations the
- * values are those of dtype_info.to_f32. SPDX-License-Identifier: Apache-2.0 */
+ * values are those of dtype_info.to_f32.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_TENSOR_CODES_H
 #define MN_TENSOR_CODES_H
 

@@ -543,7 +543,9 @@ static bool load_number(gguf_type type, const uint8_t *at, int64_t *whole, doubl
         float f32;
         double f64;
     } x;
+    *whole = 0;
     memcpy(&x, at, type_table[type].bytes);
+    *whole = 0;
     switch (type) {
     case GGUF_U8: *whole = x.u8; break;
     case GGUF_I8: *whole = x.i8; break;

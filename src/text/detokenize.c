@@ -57,6 +57,7 @@ static void give(dec_run *run, size_t i, const char *text, size_t n, bool added)
 static void give_lossy(dec_run *run, size_t i, const char *data, size_t n, bool finish) {
     dec_state *state = &run->states[i];
     bytes_append(&state->held, data, n);
+    if (state->held.n == 0) return;
     const char *text = state->held.data;
     size_t at = 0, end = state->held.n;
     state->scratch.n = 0;
@@ -151,15 +152,18 @@ static void push_replace(dec_run *run, size_t i, const char *text, size_t n, boo
         text = state->held.data;
         n = state->held.n;
     }
+    if (n == 0) { /* nothing held and nothing new; but an empty token is a token */
+        if (!stage->joined) give(run, i + 1, "", 0, added);
+        return;
+    }
     const char *end = text + n, *found;
     state->scratch.n = 0;
-    while (n && (found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n))) {
+    while ((found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n))) {
         bytes_append(&state->scratch, text, (size_t)(found - text));
         bytes_append(&state->scratch, stage->content.data, stage->content.n);
         text = found + stage->from.n;
     }
-    size_t rest = n ? (size_t)(end - text) : 0,
-           keep = stage->joined && !finish && n ? begun(text, rest, &stage->from) : 0;
+    size_t rest = (size_t)(end - text), keep = stage->joined && !finish ? begun(text, rest, &stage->from) : 0;
     bytes_append(&state->scratch, text, rest - keep);
     if (stage->joined) {
         if (keep) memmove(state->held.data, end - keep, keep);
@@ -198,6 +202,7 @@ static void push_strip(dec_run *run, size_t i, const char *text, size_t n, bool 
         return;
     }
     bytes_append(&state->held, text, n);
+    if (state->held.n == 0) return;
     size_t keep = strip_end(stage, state->held.data, state->held.n);
     state->scratch.n = 0;
     bytes_append(&state->scratch, state->held.data, keep);
@@ -243,6 +248,15 @@ static void give(dec_run *run, size_t i, const char *text, size_t n, bool added)
     case DEC_METASPACE: push_metaspace(run, i, text, n, added); break;
     case DEC_JOIN: push_join(run, i, text, n, added); break;
     }
+}
+
+mn_status dec_run_reserve(dec_run *run, size_t n) {
+    for (size_t i = 0; i < run->list->n; i++) {
+        dec_state *state = &run->states[i];
+        MN_TRY(mem_grow(&state->held.data, &state->held.capacity, n, 1));
+        MN_TRY(mem_grow(&state->scratch.data, &state->scratch.capacity, n, 1));
+    }
+    return MN_OK;
 }
 
 void dec_run_push(dec_run *run, const char *token, size_t n, bool added) {

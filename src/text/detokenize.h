@@ -56,6 +56,7 @@ typedef struct dec_run {
     dec_state states[DEC_STAGES];
 } dec_run;
 
+mn_status dec_run_reserve(dec_run *run, size_t n); /* room for n bytes in every stage */
 void dec_run_push(dec_run *run, const char *token, size_t n, bool added);
 void dec_run_finish(dec_run *run); /* gives out what was held back; the run can start anew */
 void dec_run_clear(dec_run *run);

@@ -107,14 +107,17 @@ static mn_status filter_float(jrun *r, const jcall *c, jvalue *out) {
 }
 
 /* Rounds a whole number to tens, hundreds, ...: half to even. */
-static int64_t round_integer(int64_t x, int64_t digits) {
-    if (digits >= 0) return x;
-    if (digits < -18) return 0;
+static mn_status round_integer(jrun *r, int64_t x, int64_t digits, jvalue *out) {
     int64_t unit = 1;
+    *out = j_int(digits < -18 ? 0 : x);
+    if (digits >= 0 || digits < -18) return MN_OK;
     for (; digits < 0; digits++) unit *= 10;
-    int64_t rest = x % unit, whole = x - rest, twice = rest < 0 ? -rest : rest;
-    bool up = twice > unit - twice || (twice == unit - twice && (whole / unit) % 2 != 0);
-    return up ? whole + (x < 0 ? -unit : unit) : whole;
+    int64_t rest = x % unit, whole = x - rest, size = rest < 0 ? -rest : rest;
+    bool up = size > unit - size || (size == unit - size && (whole / unit) % 2 != 0);
+    if (up && __builtin_add_overflow(whole, x < 0 ? -unit : unit, &whole))
+        return jinja_fail(r, "an integer beyond 64 bits");
+    *out = j_int(whole);
+    return MN_OK;
 }
 
 static mn_status filter_round(jrun *r, const jcall *c, jvalue *out) {
@@ -135,7 +138,7 @@ static mn_status filter_round(jrun *r, const jcall *c, jvalue *out) {
         if (none) return float_to_int(r, jinja_round(v.real, 0), j_none(), out);
         *out = j_float(jinja_round(v.real, digits));
     } else {
-        *out = j_int(round_integer(j_integer(v), digits));
+        return round_integer(r, j_integer(v), digits, out);
     }
     return MN_OK;
 }
@@ -319,7 +322,7 @@ static mn_status raise_exception(jrun *r, const jcall *c, jvalue *out) {
 }
 
 static mn_status strftime_now(jrun *r, const jcall *c, jvalue *out) {
-    const jstring *layout;
+    const jstring *layout = NULL;
     struct tm local, *now = &local;
     MN_TRY(jinja_arg_text(r, c, 0, &layout));
     if (r->now) {
@@ -516,6 +519,22 @@ static mn_status list_index(jrun *r, const jcall *c, jvalue *out) {
     return jinja_fail(r, "the value is not in the list");
 }
 
+static mn_status range_index(jrun *r, const jcall *c, jvalue *out) {
+    bool found;
+    MN_TRY(jinja_contains(r, c->self, c->arg[0], &found));
+    if (!found) return jinja_fail(r, "the value is not in the range");
+    int64_t value = c->arg[0].kind == J_FLOAT ? (int64_t)c->arg[0].real : j_integer(c->arg[0]);
+    *out = j_int((value - c->self.range->start) / c->self.range->step);
+    return MN_OK;
+}
+
+static mn_status range_count(jrun *r, const jcall *c, jvalue *out) {
+    bool found;
+    MN_TRY(jinja_contains(r, c->self, c->arg[0], &found));
+    *out = j_int(found);
+    return MN_OK;
+}
+
 static mn_status list_copy(jrun *r, const jcall *c, jvalue *out) {
     jlist *list;
     MN_TRY(jinja_collect(r, c->self, &list));
@@ -597,6 +616,8 @@ static const jbuiltin list_methods[] = {
 };
 static const jbuiltin tuple_methods[] = {{"count", "value", 1, P, list_count},
                                          {"index", "value,start,stop", 1, P, list_index}};
+static const jbuiltin range_methods[] = {{"count", "value", 1, P, range_count},
+                                         {"index", "value", 1, P, range_index}};
 static const jbuiltin loop_methods[] = {{"cycle", "", 0, JB_VARIADIC, loop_cycle},
                                         {"changed", "", 0, JB_VARIADIC, loop_changed}};
 static const jbuiltin cycler_methods[] = {{"next", "", 0, 0, cycler_next}, {"reset", "", 0, 0, cycler_reset}};
@@ -720,8 +741,8 @@ const jbuiltin *jinja_find_method(jvalue object, const jstring *name) {
     case J_STRING: return jinja_find(jinja_string_methods, jinja_n_string_methods, name);
     case J_DICT: return FIND(dict_methods, name);
     case J_LIST: return FIND(list_methods, name);
-    case J_TUPLE:
-    case J_RANGE: return object.kind == J_TUPLE ? FIND(tuple_methods, name) : NULL;
+    case J_TUPLE: return FIND(tuple_methods, name);
+    case J_RANGE: return FIND(range_methods, name);
     case J_LOOP: return FIND(loop_methods, name);
     case J_CYCLER: return FIND(cycler_methods, name);
     case J_FLOAT: return FIND(float_methods, name);

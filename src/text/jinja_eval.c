@@ -63,8 +63,8 @@ static mn_status find_item(jrun *r, jvalue object, jvalue index, jvalue *out) {
 }
 
 mn_status jinja_attribute(jrun *r, jvalue object, jvalue name, jvalue *out) {
-    if (object.kind == J_UNDEFINED) return jinja_fail_undefined(r, object);
     MN_TRY(find_attribute(r, object, name, out));
+    if (object.kind == J_UNDEFINED && !j_given(*out)) return jinja_fail_undefined(r, object);
     if (!j_given(*out)) MN_TRY(find_item(r, object, name, out));
     return j_given(*out) ? MN_OK : jinja_undefined(r, NULL, jinja_type_long(object), name, out);
 }
@@ -160,7 +160,8 @@ static mn_status eval_slice(jrun *r, jscope *scope, const jnode *node, jvalue *o
         MN_TRY(jinja_take(&r->arena, sizeof *part, &part));
         int64_t step = range.n > 1 ? range.step * v.range->step : v.range->step;
         *part = (jrange){v.range->start + range.start * v.range->step, 0, step, range.n};
-        part->stop = part->start + range.n * step;
+        part->stop =
+            (int64_t)((uint64_t)part->start + (uint64_t)range.n * (uint64_t)step); /* may lie a step beyond */
         *out = (jvalue){.kind = J_RANGE, .range = part};
         return MN_OK;
     }

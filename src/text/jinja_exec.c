@@ -149,7 +149,8 @@ static mn_status check_output(jrun *r) {
 
 /* What a filter or call block gives; unlike {{ }} it takes nothing but text. */
 static mn_status write_text(jrun *r, jvalue v) {
-    if (v.kind != J_STRING) return jinja_fail(r, "a block gave a value of type '%s', a string is wanted", jinja_type(v));
+    if (v.kind != J_STRING)
+        return jinja_fail(r, "a block gave a value of type '%s', a string is wanted", jinja_type(v));
     bytes_append(r->out, v.string->data, v.string->n);
     return check_output(r);
 }
@@ -222,6 +223,7 @@ mn_status jinja_call_macro(jrun *r, const jmacro *macro, const jargs *args, jval
     bool *used;
     jflow flow = FLOW_ON;
     int line = r->line;
+    MN_TRY(jinja_spend(r, args->n + args->n_named));
     MN_TRY(jinja_enter(r));
     MN_TRY(jinja_new_scope(r, macro->closure, macro->node->frame, &scope));
     MN_TRY(jinja_take(&r->arena, args->n_named + 1, &used));
@@ -481,15 +483,15 @@ static mn_status exec_all(jrun *r, jscope *scope, const jnodes *body, jflow *flo
 
 /* ---- entry points ---- */
 
-enum { TEMPLATE_BYTES = 256 << 20 };
+enum { TEMPLATE_BYTES = 1 << 20, TREE_BYTES = 1 << 30 };
 
 mn_status jinja_compile(jinja_template **out, const char *text, size_t n) {
     *out = NULL;
-    if (n > TEMPLATE_BYTES / 64)
-        MN_FAIL(MN_E_FORMAT, "chat template: %zu bytes, allowed: up to %d", n, TEMPLATE_BYTES / 64);
+    if (n > TEMPLATE_BYTES)
+        MN_FAIL(MN_E_FORMAT, "chat template: %zu bytes, allowed: up to %d", n, TEMPLATE_BYTES);
     jinja_template *t = mem_alloc(1, sizeof *t);
     if (!t) return MN_E_NOMEM;
-    t->arena.limit = TEMPLATE_BYTES * 8u;
+    t->arena.limit = TREE_BYTES;
     jtokens tokens = {0};
     mn_status status = jinja_lex(&t->arena, text, n, &tokens);
     if (status == MN_OK) status = jinja_parse(&t->arena, &tokens, &t->body);

@@ -83,6 +83,11 @@ static mn_status lay_out_number(jrun *r, bytes *out, const format_spec *spec, bo
     return status;
 }
 
+static void append_text(char *text, size_t capacity, const char *more) {
+    size_t n = strlen(text);
+    snprintf(text + n, capacity - n, "%s", more);
+}
+
 static mn_status put_float_spec(jrun *r, bytes *out, const format_spec *spec, double x) {
     char text[MAX_PRECISION + 340], layout[] = {'%', spec->alternate ? '#' : '.', '.', '*', 'f', 0};
     bool negative = signbit(x) && !isnan(x);
@@ -112,9 +117,9 @@ static mn_status put_float_spec(jrun *r, bytes *out, const format_spec *spec, do
         for (char *c = text; *c; c++) {
             if (*c == ',') *c = '.';
         }
-        if (!type && !strpbrk(text, ".e")) strcat(text, ".0");
+        if (!type && !strpbrk(text, ".e")) append_text(text, sizeof text, ".0");
     }
-    if (type == '%') strcat(text, "%");
+    if (type == '%') append_text(text, sizeof text, "%");
     return lay_out_number(r, out, spec, negative, "", text);
 }
 
@@ -177,7 +182,7 @@ static mn_status percent_number(jrun *r, percent_state *p, int64_t limit, int64_
         for (*out = 0; p->at < p->s->n && data[p->at] >= '0' && data[p->at] <= '9' && *out <= limit; p->at++)
             *out = *out * 10 + (data[p->at] - '0');
     }
-    if (*out > limit)
+    if (*out > limit || *out < -limit)
         MN_FAIL(MN_E_FULL, "chat template: line %d: a format wider than %lld", r->line, (long long)limit);
     return MN_OK;
 }
@@ -294,7 +299,7 @@ mn_status jinja_percent(jrun *r, jvalue format, jvalue values, jvalue *out) {
     }
     bool left = values.kind == J_TUPLE ? p.used < values.list->n
                                        : p.used == 0 && values.kind != J_DICT && values.kind != J_LIST &&
-                                             values.kind != J_UNDEFINED;
+                                             values.kind != J_RANGE && values.kind != J_UNDEFINED;
     if (status == MN_OK && left)
         status = jinja_fail(r, "not all arguments converted during string formatting");
     MN_TRY(jinja_finish(r, status, &text, out));
@@ -329,6 +334,10 @@ typedef struct format_state {
 
 static mn_status format_text(jrun *r, format_state *f, const char *data, size_t n, int depth, bytes *out);
 
+static mn_status too_wide(const jrun *r) {
+    MN_FAIL(MN_E_FULL, "chat template: line %d: a format wider than %d", r->line, MAX_WIDTH);
+}
+
 static mn_status read_spec(jrun *r, const char *at, const char *end, format_spec *out) {
     uint32_t code = 0;
     *out = (format_spec){.fill = ' ', .precision = -1};
@@ -350,6 +359,7 @@ static mn_status read_spec(jrun *r, const char *at, const char *end, format_spec
     }
     for (; at < end && *at >= '0' && *at <= '9' && out->width <= MAX_WIDTH; at++)
         out->width = out->width * 10 + (*at - '0');
+    if (out->width > MAX_WIDTH) return too_wide(r);
     if (at < end && (*at == ',' || *at == '_')) out->grouping = *at++;
     if (at < end && *at == '.') {
         at++;
@@ -359,10 +369,9 @@ static mn_status read_spec(jrun *r, const char *at, const char *end, format_spec
             out->precision = out->precision * 10 + (*at - '0');
         }
     }
+    if (out->precision > MAX_PRECISION) return too_wide(r);
     if (at < end) out->type = *at++;
     if (at < end) return jinja_fail(r, "Invalid format specifier");
-    if (out->width > MAX_WIDTH || out->precision > MAX_PRECISION)
-        MN_FAIL(MN_E_FULL, "chat template: line %d: a format that is too wide", r->line);
     return MN_OK;
 }
 
@@ -474,8 +483,8 @@ static mn_status format_field(jrun *r, format_state *f, const char *data, size_t
         if (conversion != 's' && conversion != 'r' && conversion != 'a')
             return jinja_fail(r, "Unknown conversion specifier '%c'", conversion);
         mn_status status = conversion == 's'   ? jinja_put_str(r, &text, v)
- : conversion == 'r' ? jinja_put_repr(r, &text, v)
- : jinja_put_ascii(r, &text, v);
+                           : conversion == 'r' ? jinja_put_repr(r, &text, v)
+                                               : jinja_put_ascii(r, &text, v);
         MN_TRY(jinja_finish(r, status, &text, &v));
         name += 2;
     }

@@ -514,10 +514,8 @@ mn_status jinja_range_item(const jrange *range, int64_t index, jvalue *out);
 mn_status jinja_iter(jrun *r, jvalue v, jiter **out); /* fails where Python's iter() does */
 mn_status jinja_iter_new(jrun *r, mn_status (*next)(jrun *, jiter *, jvalue *, bool *), jiter **out);
 mn_status jinja_iter_list(jrun *r, jlist *list, jiter **out);
-static inline mn_status jinja_next(jrun *r, jiter *it, jvalue *item, bool *more) {
-    return it->next(r, it, item, more);
-}
-mn_status jinja_collect(jrun *r, jvalue v, jlist **out); /* list(v): a new list */
+mn_status jinja_next(jrun *r, jiter *it, jvalue *item, bool *more); /* generators over generators nest */
+mn_status jinja_collect(jrun *r, jvalue v, jlist **out);            /* list(v): a new list */
 mn_status jinja_sort(jrun *r, jvalue *items, const jvalue *keys, size_t n,
                      bool reverse); /* stable, by keys */
 /* Key of an item for a filter: its attribute path (J_NONE, J_MISSING: itself), strings lowered when fold is

@@ -10,6 +10,13 @@ mn_status jinja_iter_new(jrun *r, mn_status (*next)(jrun *, jiter *, jvalue *, b
     return MN_OK;
 }
 
+mn_status jinja_next(jrun *r, jiter *it, jvalue *item, bool *more) {
+    MN_TRY(jinja_enter(r));
+    MN_TRY(it->next(r, it, item, more));
+    jinja_leave(r);
+    return MN_OK;
+}
+
 static mn_status next_nothing(jrun *r, jiter *it, jvalue *item, bool *more) {
     (void)it;
     *item = j_none();

@@ -67,7 +67,7 @@ static mn_status strip_sides(jrun *r, const jcall *c, bool left, bool right, jva
     const jstring *s = self_of(c), *set = NULL;
     size_t from, to;
     if (j_given(c->arg[0]) && c->arg[0].kind != J_NONE) MN_TRY(text_of(r, c, 0, &set));
-    MN_TRY(jinja_spend_bytes(r, s->n));
+    MN_TRY(jinja_spend_bytes(r, set && set->n > 64 ? s->n * set->n : s->n));
     jinja_strip(s, set, left, right, &from, &to);
     return jinja_text_part(r, c->self, s->data + from, to - from, out);
 }
@@ -115,6 +115,7 @@ static mn_status search(jrun *r, const jcall *c, bool last, bool must, jvalue *o
     MN_TRY(jinja_arg_text(r, c, 0, &part));
     MN_TRY(bounds(r, c, &from, &to, &possible));
     const char *found = NULL;
+    if (last) MN_TRY(jinja_spend_bytes(r, s->n * part->n));
     if (possible && part->n == 0) found = s->data + (last ? to : from);
     if (possible && part->n)
         found = last ? find_last(s->data + from, to - from, part)
@@ -318,6 +319,7 @@ static mn_status split_at(jrun *r, const jcall *c, bool last, jvalue *out) {
     MN_TRY(jinja_spend_bytes(r, self_of(c)->n));
     MN_TRY(jinja_list_new(r, 0, &list));
     if (mark && mark->n == 0) return jinja_fail(r, "empty separator");
+    if (mark && last) MN_TRY(jinja_spend_bytes(r, self_of(c)->n * mark->n));
     MN_TRY(mark   ? split_text(r, c, mark, limit, last, list)
            : last ? rsplit_space(r, c, limit, list)
                   : split_space(r, c, limit, list));
@@ -363,7 +365,7 @@ static mn_status partition_at(jrun *r, const jcall *c, bool last, jvalue *out) {
     jlist *list;
     MN_TRY(jinja_arg_text(r, c, 0, &mark));
     if (mark->n == 0) return jinja_fail(r, "empty separator");
-    MN_TRY(jinja_spend_bytes(r, s->n));
+    MN_TRY(jinja_spend_bytes(r, last ? s->n * mark->n : s->n));
     const char *found = last ? find_last(s->data, s->n, mark) : memmem(s->data, s->n, mark->data, mark->n);
     size_t at = found ? (size_t)(found - s->data) : last ? 0 : s->n, behind = found ? at + mark->n : at;
     MN_TRY(jinja_list_new(r, 3, &list));
@@ -413,7 +415,7 @@ static mn_status pad_to(jrun *r, const jcall *c, char align, jvalue *out) {
     MN_TRY(jinja_arg_text(r, c, 1, &fill));
     if (!fill) fill = &blank;
     if (fill->points != 1) return jinja_fail(r, "The fill character must be exactly one character long");
-    int64_t missing = width - (int64_t)s->points;
+    int64_t missing = width > 0 ? width - (int64_t)s->points : 0;
     if (missing <= 0) return jinja_text_part(r, c->self, s->data, s->n, out);
     if (missing > r->output_limit)
         MN_FAIL(MN_E_FULL, "chat template: line %d: a text that is too long", r->line);
@@ -443,7 +445,7 @@ static mn_status zfill(jrun *r, const jcall *c, jvalue *out) {
     int64_t width = 0;
     bytes text = {0};
     MN_TRY(jinja_arg_int(r, c, 0, &width));
-    int64_t missing = width - (int64_t)s->points;
+    int64_t missing = width > 0 ? width - (int64_t)s->points : 0;
     if (missing > r->output_limit)
         MN_FAIL(MN_E_FULL, "chat template: line %d: a text that is too long", r->line);
     size_t sign = s->n && (s->data[0] == '-' || s->data[0] == '+');

@@ -4,8 +4,9 @@
 
 #include "text/jinja_internal.h"
 
-/* Nesting of expressions and statements. One level is at most about six C frames. */
-enum { MAX_DEPTH = 200 };
+/* Nesting of brackets, unary operators and statements; one level is about ten C frames. Chains to the left do
+ * not nest here, but make deep trees: jinja_scope limits those. */
+enum { MAX_DEPTH = 300, MAX_KEYWORDS = 256 };
 
 /* ---- what both halves of the parser use ---- */
 
@@ -300,6 +301,8 @@ static mn_status take_keywords(jparser *p, size_t base, jarguments *args) {
     size_t first = base;
     while (first < p->n_stack && p->stack[first]->kind != N_OPERAND) first++;
     args->n_named = p->n_stack - first;
+    if (args->n_named > MAX_KEYWORDS)
+        return jinja_syntax_error(p->at->line, "more than %d keyword arguments", MAX_KEYWORDS);
     MN_TRY(jinja_take(p->arena, args->n_named * sizeof *args->named, &args->named));
     for (size_t i = 0; i < args->n_named; i++) {
         const jnode *keyword = p->stack[first + i];
@@ -361,7 +364,7 @@ static mn_status parse_postfix(jparser *p, jnode *value, jnode **out) {
 static mn_status parse_dotted(jparser *p, const jstring **out) {
     MN_TRY(jparse_expect_name(p, out));
     while (jparse_accept_op(p, '.')) {
-        const jstring *part, *whole = *out;
+        const jstring *part = NULL, *whole = *out;
         char *data;
         MN_TRY(jparse_expect_name(p, &part));
         MN_TRY(jinja_take(p->arena, whole->n + 1 + part->n, &data));
@@ -506,10 +509,8 @@ static mn_status parse_binary(jparser *p, int level, jnode **out) {
         }
         return jparse_pop(p, base, &(*out)->items);
     }
-    int depth = p->depth;
     while (is_binary(p, level)) {
         jnode *node;
-        MN_TRY(jparse_enter(p)); /* a long chain is a deep tree */
         MN_TRY(jparse_node(p, N_BINARY, &node));
         node->op = p->at->op;
         node->a = *out;
@@ -517,7 +518,6 @@ static mn_status parse_binary(jparser *p, int level, jnode **out) {
         MN_TRY(parse_binary(p, level + 1, &node->b));
         *out = node;
     }
-    p->depth = depth;
     return MN_OK;
 }
 
@@ -567,18 +567,15 @@ static mn_status parse_not(jparser *p, jnode **out) {
 
 static mn_status parse_logic(jparser *p, bool is_or, jnode **out) {
     const char *word = is_or ? "or" : "and";
-    int depth = p->depth;
     MN_TRY(is_or ? parse_logic(p, false, out) : parse_not(p, out));
     while (jparse_is_name(p->at, word)) {
         jnode *node;
-        MN_TRY(jparse_enter(p));
         MN_TRY(jparse_node(p, is_or ? N_OR : N_AND, &node));
         node->a = *out;
         p->at++;
         MN_TRY(is_or ? parse_logic(p, false, &node->b) : parse_not(p, &node->b));
         *out = node;
     }
-    p->depth = depth;
     return MN_OK;
 }
 
@@ -588,7 +585,6 @@ mn_status jparse_expression(jparser *p, jnode **out) {
     MN_TRY(parse_logic(p, true, out));
     while (jparse_is_name(p->at, "if")) {
         jnode *node;
-        MN_TRY(jparse_enter(p));
         MN_TRY(jparse_node(p, N_COND, &node));
         node->a = *out;
         p->at++;

@@ -4,6 +4,8 @@
 
 #include "text/jinja_internal.h"
 
+enum { MAX_PARAMETERS = 256 };
+
 static mn_status parse_body(jparser *p, const char *const *ends, jnodes *out);
 
 /* ---- targets of assignments ---- */
@@ -163,6 +165,8 @@ static mn_status parse_signature(jparser *p, jparameters *out) {
                                           other->data);
             }
         }
+        if (p->n_stack - base >= MAX_PARAMETERS)
+            return jinja_syntax_error(p->at->line, "more than %d parameters", MAX_PARAMETERS);
         MN_TRY(jparse_push(p, parameter));
     }
     p->at++;

@@ -13,12 +13,18 @@ typedef struct symbols {
     bool *stored;
     size_t n;
     size_t capacity, stored_capacity;
+    struct resolver *owner;
 } symbols;
+
+/* Bounds for hostile templates: depth of the tree, and slots looked at. */
+enum { MAX_DEPTH = 800, MAX_WORK = 200000000 };
 
 typedef struct resolver {
     jinja_arena *arena;
     symbols *scope;
-    int loops;    /* for loops around: `loop` cannot be assigned there */
+    int loops; /* for loops around: `loop` cannot be assigned there */
+    int depth;
+    int64_t work;
     bool lenient; /* inside if: an unknown filter fails only when it is reached */
 } resolver;
 
@@ -27,6 +33,7 @@ static bool same_name(const jstring *a, const jstring *b) {
 }
 
 static int find_own(const symbols *s, const jstring *name) {
+    s->owner->work += (int64_t)s->n;
     for (size_t i = 0; i < s->n; i++) {
         if (same_name(s->items[i].name, name)) return (int)i;
     }
@@ -115,7 +122,8 @@ static mn_status visit_target(resolver *v, const jnode *target, bool parameter) 
 }
 
 static mn_status copy_symbols(const symbols *from, symbols *to) {
-    *to = (symbols){.parent = from->parent};
+    *to = (symbols){.parent = from->parent, .owner = from->owner};
+    from->owner->work += (int64_t)from->n;
     MN_TRY(mem_grow(&to->items, &to->capacity, from->n, sizeof *to->items));
     MN_TRY(mem_grow(&to->stored, &to->stored_capacity, from->n, sizeof *to->stored));
     for (size_t i = 0; i < from->n; i++) {
@@ -169,8 +177,7 @@ static mn_status visit_if(resolver *v, const jnode *node) {
     return status;
 }
 
-static mn_status visit(resolver *v, const jnode *node) {
-    if (!node) return MN_OK;
+static mn_status visit_node(resolver *v, const jnode *node) {
     switch (node->kind) {
     case N_NAME: return load(v, node->text);
     case N_IF: return visit_if(v, node);
@@ -197,6 +204,21 @@ static mn_status visit(resolver *v, const jnode *node) {
     }
 }
 
+/* One level deeper into the tree, or an error. */
+static mn_status enter(resolver *v, const jnode *node) {
+    if (++v->depth > MAX_DEPTH) return jinja_syntax_error(node->line, "expressions are nested too deeply");
+    if (v->work > MAX_WORK) return jinja_syntax_error(node->line, "too many variables");
+    return MN_OK;
+}
+
+static mn_status visit(resolver *v, const jnode *node) {
+    if (!node) return MN_OK;
+    MN_TRY(enter(v, node));
+    MN_TRY(visit_node(v, node));
+    v->depth--;
+    return MN_OK;
+}
+
 /* ---- second pass: slots for names, frames for scopes ---- */
 
 static mn_status bind(resolver *v, jnode *node);
@@ -216,7 +238,7 @@ static mn_status bind_arguments(resolver *v, const jarguments *args) {
 /* One scope: `first` looks at what belongs to it, `second` binds it. */
 static mn_status with_scope(resolver *v, jnode *node, mn_status (*first)(resolver *, jnode *),
                             mn_status (*second)(resolver *, jnode *), jframe **out) {
-    symbols scope = {.parent = v->scope};
+    symbols scope = {.parent = v->scope, .owner = v};
     bool lenient = v->lenient;
     v->scope = &scope;
     v->lenient = false;
@@ -282,8 +304,8 @@ static mn_status second_else(resolver *v, jnode *node) {
     return bind_all(v, &node->other);
 }
 
-/* The slot of the loop's target may differ between its body and its filter, so the filter has a target of its
- * own: c is bound, and the target is stored by name through the parameters below. */
+/* The filter of a loop has a scope of its own, so it gets a copy of the target that is bound there
+ * (node->items). */
 static mn_status first_filter(resolver *v, jnode *node) {
     MN_TRY(visit_target(v, node->a, true));
     return visit(v, node->c);
@@ -370,8 +392,7 @@ static mn_status bind_lenient(resolver *v, jnode *node) {
     return MN_OK;
 }
 
-static mn_status bind(resolver *v, jnode *node) {
-    if (!node) return MN_OK;
+static mn_status bind_node(resolver *v, jnode *node) {
     switch (node->kind) {
     case N_NAME: find(v->scope, node->text, &node->hops, &node->slot); return MN_OK;
     case N_IF:
@@ -401,6 +422,14 @@ static mn_status bind(resolver *v, jnode *node) {
     MN_TRY(bind(v, node->c));
     MN_TRY(bind_all(v, &node->items));
     return node->arguments ? bind_arguments(v, node->arguments) : MN_OK;
+}
+
+static mn_status bind(resolver *v, jnode *node) {
+    if (!node) return MN_OK;
+    MN_TRY(enter(v, node));
+    MN_TRY(bind_node(v, node));
+    v->depth--;
+    return MN_OK;
 }
 
 mn_status jinja_scope(jinja_template *template) {

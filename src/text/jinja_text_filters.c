@@ -302,8 +302,8 @@ static mn_status filesizeformat(jrun *r, const jcall *c, jvalue *out) {
         return jinja_fail(r, "could not convert to a number");
     }
     if (size == 1) return jinja_text_z(r, "1 Byte", out);
-    unit = base;
     if (size < base) {
+        if (!(size > -0x1p63)) return jinja_fail(r, "cannot convert this float to an integer");
         bytes_printf(&b, "%lld Bytes", (long long)size);
         return jinja_finish(r, MN_OK, &b, out);
     }

@@ -90,6 +90,7 @@ mn_status jinja_text_z(jrun *r, const char *data, jvalue *out) {
 
 mn_status jinja_text_part(jrun *r, jvalue whole, const char *data, size_t n, jvalue *out) {
     jvalue part = {.kind = J_STRING, .markup = whole.markup};
+    MN_TRY(jinja_spend_bytes(r, n));
     MN_TRY(jinja_string_wrap(&r->arena, data, n, &part.string));
     *out = part;
     return MN_OK;
@@ -216,8 +217,8 @@ static mn_status dict_rehash(jrun *r, jdict *dict) {
 mn_status jinja_dict_set(jrun *r, jdict *dict, jvalue key, jvalue value) {
     int64_t at;
     if (!jinja_hashable(key)) return jinja_fail(r, "unhashable type: '%s'", jinja_type(key));
+    MN_TRY(jinja_spend_bytes(r, key.kind == J_STRING ? key.string->n : 0));
     uint64_t hash = hash_key(key);
-    MN_TRY(jinja_spend(r, 1));
     MN_TRY(dict_find(r, dict, key, hash, &at));
     if (at >= 0) {
         dict->items[at].value = value;
@@ -244,6 +245,7 @@ mn_status jinja_dict_set(jrun *r, jdict *dict, jvalue key, jvalue value) {
 mn_status jinja_dict_get(jrun *r, const jdict *dict, jvalue key, jvalue *out) {
     int64_t at;
     *out = (jvalue){.kind = J_MISSING};
+    MN_TRY(jinja_spend_bytes(r, key.kind == J_STRING ? key.string->n : 0));
     MN_TRY(dict_find(r, dict, key, hash_key(key), &at));
     if (at >= 0) *out = dict->items[at].value;
     return MN_OK;
@@ -443,6 +445,8 @@ static mn_status dicts_equal(jrun *r, const jdict *a, const jdict *b, bool *out)
 
 mn_status jinja_equal(jrun *r, jvalue a, jvalue b, bool *out) {
     if (a.kind == J_STRING && b.kind == J_STRING) {
+        bool long_text = r && a.string->n > 256 && a.string->n == b.string->n;
+        if (long_text) MN_TRY(jinja_spend_bytes(r, a.string->n));
         *out = a.string->n == b.string->n && memcmp(a.string->data, b.string->data, a.string->n) == 0;
         return MN_OK;
     }
@@ -493,6 +497,7 @@ mn_status jinja_order(jrun *r, int op, jvalue a, jvalue b, bool *out) {
         }
         order = compare_numbers(a, b);
     } else if (a.kind == J_STRING && b.kind == J_STRING) {
+        MN_TRY(jinja_spend_bytes(r, a.string->n < b.string->n ? a.string->n : b.string->n));
         order = compare_strings(a.string, b.string);
     } else if (a.kind == b.kind && (a.kind == J_LIST || a.kind == J_TUPLE)) {
         return order_lists(r, op, a.list, b.list, out);

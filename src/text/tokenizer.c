@@ -17,13 +17,14 @@ void token_list_clear(token_list *list) {
 /* ---- building
  * ---------------------------------------------------------------------------------------------------- */
 
-mn_status tokenizer_new(tokenizer **out) {
+mn_status tokenizer_new(tokenizer **out, unicode_table *classes) {
     *out = NULL;
     tokenizer *t = mem_alloc(1, sizeof *t);
     if (!t) return MN_E_NOMEM;
     t->unknown = VOCAB_NONE;
     for (int i = 0; i < N_TOKEN_ROLES; i++) t->roles[i] = VOCAB_NONE;
-    mn_status status = unicode_table_open(&t->classes);
+    t->classes = classes;
+    mn_status status = classes ? MN_OK : unicode_table_open(&t->classes);
     if (status != MN_OK) {
         tokenizer_close(&t);
     } else {
@@ -283,6 +284,7 @@ static void put_bytes(symbol_row *row, const char *word, size_t n) {
 }
 
 static mn_status put_ids(token_list *out, const uint32_t *ids, size_t n) {
+    if (n == 0) return MN_OK;
     MN_TRY(mem_grow(&out->ids, &out->capacity, out->n + n, sizeof *out->ids));
     memcpy(out->ids + out->n, ids, n * sizeof *ids);
     out->n += n;
@@ -496,6 +498,10 @@ mn_status tokenizer_stream_open(tokenizer_stream **out, const tokenizer *t, unsi
     (*out)->flags = flags;
     (*out)->run.list = &t->decoder;
     return MN_OK;
+}
+
+mn_status tokenizer_stream_reserve(tokenizer_stream *stream, size_t n) {
+    return dec_run_reserve(&stream->run, n);
 }
 
 mn_status tokenizer_stream_push(tokenizer_stream *stream, int32_t id, bytes *out) {

@@ -58,6 +58,8 @@ mn_status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, uns
 typedef struct tokenizer_stream tokenizer_stream;
 
 mn_status tokenizer_stream_open(tokenizer_stream **out, const tokenizer *t, unsigned flags);
+/* Room for pieces of n bytes: pushing tokens that are not longer allocates nothing. */
+mn_status tokenizer_stream_reserve(tokenizer_stream *stream, size_t n);
 mn_status tokenizer_stream_push(tokenizer_stream *stream, int32_t id, bytes *out);
 mn_status tokenizer_stream_finish(tokenizer_stream *stream, bytes *out); /* ready for the next sequence */
 void tokenizer_stream_close(tokenizer_stream **stream);

@@ -57,8 +57,8 @@ struct tokenizer {
     const char *warning; /* a literal, or NULL */
 };
 
-/* An empty tokenizer with its character classes. */
-mn_status tokenizer_new(tokenizer **out);
+/* An empty tokenizer with its character classes: those given, which it takes over, or fresh ones for NULL. */
+mn_status tokenizer_new(tokenizer **out, unicode_table *classes);
 
 /* Adds a merge by its texts; MN_E_FORMAT names the unknown token. The room must have been reserved. */
 mn_status tokenizer_put_merge(tokenizer *t, const char *left, size_t n_left, const char *right,

@@ -368,14 +368,14 @@ static mn_status finish(tokenizer **out, tokenizer *t, mn_status status, const c
 mn_status tokenizer_open(tokenizer **out, const char *path) {
     tokenizer *t;
     *out = NULL;
-    MN_TRY(tokenizer_new(&t));
+    MN_TRY(tokenizer_new(&t, NULL));
     return finish(out, t, read_path(t, path), path);
 }
 
 mn_status tokenizer_from_gguf(tokenizer **out, const gguf *file) {
     tokenizer *t;
     *out = NULL;
-    MN_TRY(tokenizer_new(&t));
+    MN_TRY(tokenizer_new(&t, NULL));
     return finish(out, t, tokenizer_read_gguf(t, file), gguf_path(file));
 }
 
@@ -383,7 +383,7 @@ mn_status tokenizer_from_memory(tokenizer **out, const char *text, size_t n, con
                                 size_t n_config) {
     tokenizer *t;
     *out = NULL;
-    MN_TRY(tokenizer_new(&t));
+    MN_TRY(tokenizer_new(&t, NULL));
     mn_status status = read_text(t, text, n, "tokenizer.json", tokenizer_read_json);
     if (status == MN_OK && config)
         status = read_text(t, config, n_config, "tokenizer_config.json", tokenizer_read_config);

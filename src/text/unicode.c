@@ -5,7 +5,20 @@
 
 #include <utf8proc.h>
 
-enum { FIRST_EMPTY_PAGE = 0x400, FIRST_USED_PAGE = 0xE00 }; /* planes 4 to 13 hold no character */
+/* Pages of 256 code points that lie inside one block of ideographs, syllables, surrogates or private use, or
+ * in planes without characters: all of a page is of one class, so one look-up does. First and last page of
+ * each range. */
+static const uint16_t uniform_pages[][2] = {{0x34, 0x4C},   {0x4E, 0x9E},   {0xAC, 0xD6},   {0xD8, 0xDF},
+                                            {0xE0, 0xF8},   {0x200, 0x2A5}, {0x2A7, 0x2B6}, {0x2B9, 0x2CD},
+                                            {0x2CF, 0x2EA}, {0x300, 0x312}, {0x314, 0x322}, {0x400, 0xDFF},
+                                            {0xE02, 0x10FF}};
+
+static bool is_uniform(uint32_t page) {
+    for (size_t i = 0; i < sizeof uniform_pages / sizeof *uniform_pages; i++) {
+        if (page >= uniform_pages[i][0] && page <= uniform_pages[i][1]) return true;
+    }
+    return false;
+}
 
 /* Circled and squared letters: alphabetic symbols, hence \w, although their category is So. */
 static bool is_lettered_symbol(uint32_t code) {
@@ -56,8 +69,11 @@ static mn_status intern_row(unicode_table *table, const uint8_t row[256], uint16
 static mn_status fill(unicode_table *table) {
     uint8_t row[256];
     for (uint32_t page = 0; page < UNICODE_PAGES; page++) {
-        bool empty = page >= FIRST_EMPTY_PAGE && page < FIRST_USED_PAGE;
-        for (uint32_t i = 0; i < 256; i++) row[i] = empty ? 0 : classify(page << 8 | i);
+        if (is_uniform(page)) {
+            memset(row, classify(page << 8), sizeof row);
+        } else {
+            for (uint32_t i = 0; i < 256; i++) row[i] = classify(page << 8 | i);
+        }
         MN_TRY(intern_row(table, row, &table->page[page]));
     }
     return MN_OK;

@@ -1,5 +1,6 @@
 /* Matrix products: the reference against products in double, every level against the reference, and the
- * promise that an output's bits do not depend on how the work is cut. SPDX-License-Identifier: Apache-2.0 */
+ * promise that an output's bits do not depend on how the work is cut.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "support/blocks.h"
@@ -25,9 +26,10 @@ static double act_at(const problem *p, int r, int j) {
     switch (p->layout.form) {
     case WEIGHT_F32: return ((const float *)p->x.data)[r * k + j];
     case WEIGHT_BF16: return f32_from_bf16(((const bf16 *)p->x.data)[r * (k + k % 2) + j]);
-    default:
-        return (double)((const int8_t *)p->x.data)[r * k + j] *
-               ((const float *)p->scale.data)[r * k / 32 + j / 32];
+    default: {
+        const int8_t *row = (const int8_t *)p->x.data + r * ACT_PLANES * k;
+        return (double)(256 * row[j] + row[k + j]) * ((const float *)p->scale.data)[r * k / 32 + j / 32];
+    }
     }
 }
 
@@ -36,7 +38,7 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     float *x = mem_alloc(m * k + 1, sizeof *x);
     assert_non_null(x);
     random_floats(seed, x, m * k);
-    static const size_t unit[] = {sizeof(float), sizeof(bf16), 1};
+    static const size_t unit[] = {sizeof(float), sizeof(bf16), ACT_PLANES};
     p->x = guarded_make(m * even * unit[p->layout.form], SHIFT);
     p->scale = guarded_make(m * k / ACT_GROUP * sizeof(float), SHIFT);
     p->sum = guarded_make(m * k / ACT_SUM_GROUP * sizeof(int32_t), SHIFT);
@@ -48,7 +50,7 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
             if (k % 2) ((bf16 *)p->x.data)[r * even + k] = 0;
         }
         if (p->layout.form == WEIGHT_INT) {
-            ref->quantize_row((int8_t *)p->x.data + r * k, (float *)p->scale.data + r * k / ACT_GROUP,
+            ref->quantize_row((int8_t *)p->x.data + r * ACT_PLANES * k, (float *)p->scale.data + r * k / ACT_GROUP,
                               (int32_t *)p->sum.data + r * k / ACT_SUM_GROUP, row, (int)k);
         }
     }
@@ -343,7 +345,7 @@ static void extreme_codes_do_not_saturate(void **state) {
             const dtype_info *info = &dtype_table[types[i]];
             size_t row_bytes = (size_t)(K / info->block * info->bytes);
             uint8_t *stored = mem_alloc(N, row_bytes);
-            int8_t x[K];
+            int8_t x[ACT_PLANES * K];
             float scale[K / 32], y[N], w[K];
             int32_t sum[K / 16];
             assert_non_null(stored);
@@ -359,9 +361,12 @@ static void extreme_codes_do_not_saturate(void **state) {
                 if (types[i] == DTYPE_Q8_0 && fill % 2) memset(block, 0x7F, (size_t)info->bytes);
                 memcpy(block + at, &d, sizeof d);
             }
-            memset(x, fill / 2 ? 127 : -127, sizeof x);
+            /* The largest codes of both signs: 127 * 256 + 127 and -(127 * 256) - 128. */
+            memset(x, fill / 2 ? 127 : -127, K);
+            memset(x + K, fill / 2 ? 127 : -128, K);
+            const int code = 256 * x[0] + x[K];
             for (int g = 0; g < K / 32; g++) scale[g] = 1;
-            for (int g = 0; g < K / 16; g++) sum[g] = 16 * x[0];
+            for (int g = 0; g < K / 16; g++) sum[g] = 16 * code;
             weight_layout layout;
             weight_layout_make(&layout, WEIGHT_INT, types[i], N, K);
             guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
@@ -383,8 +388,8 @@ static void extreme_codes_do_not_saturate(void **state) {
                     double exact = 0, terms = 0;
                     info->to_f32(w, stored + (size_t)output * row_bytes, K);
                     for (int j = 0; j < K; j++) {
-                        exact += (double)w[j] * x[j];
-                        terms += fabs((double)w[j] * x[j]);
+                        exact += (double)w[j] * code;
+                        terms += fabs((double)w[j] * code);
                     }
                     check_close(y[output], exact, terms, info->block == 256 ? 0x1.02p13 + 64 : 64,
                                 "%s %s fill %d", info->name, cpu_level_name(level), fill);
@@ -401,14 +406,15 @@ static void check_quantized(const float *x, const int8_t *q, const float *scale,
     for (int g = 0; g < k / 32; g++) {
         float largest = 0;
         for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[g * 32 + i]));
-        assert_true(scale[g] == (largest < 0x1p-119f ? 0 : largest / 127));
+        assert_true(scale[g] == (largest < 0x1p-111f ? 0 : largest / 32512));
         for (int i = g * 32; i < g * 32 + 32; i++) {
             int expected = scale[g] > 0 ? (int)rintf(x[i] / scale[g]) : 0;
-            if (q[i] != expected) fail_msg("q[%d] of %g: %d, expected %d", i, x[i], q[i], expected);
+            int code = 256 * q[i] + q[k + i];
+            if (code != expected) fail_msg("code %d of %g: %d, expected %d", i, x[i], code, expected);
         }
         for (int half = 0; half < 2; half++) {
             int total = 0;
-            for (int i = 0; i < 16; i++) total += q[g * 32 + half * 16 + i];
+            for (int i = 0; i < 16; i++) total += 256 * q[g * 32 + half * 16 + i] + q[k + g * 32 + half * 16 + i];
             assert_int_equal(sum[2 * g + half], total);
         }
     }
@@ -418,7 +424,7 @@ static void rows_are_quantized(void **state) {
     (void)state;
     enum { K = 320 };
     uint64_t seed = 16;
-    guarded x = guarded_make(K * sizeof(float), SHIFT), q = guarded_make(K, 1),
+    guarded x = guarded_make(K * sizeof(float), SHIFT), q = guarded_make(K * ACT_PLANES, 1),
             scale = guarded_make(K / 8, SHIFT), sum = guarded_make(K / 4, SHIFT);
     float *values = x.data;
     FOR_LEVELS(level, CPU_SCALAR) {
@@ -430,9 +436,9 @@ static void rows_are_quantized(void **state) {
                 values[32 + i] = 0;                           /* an empty group */
                 values[64 + i] *= 0x1p-140f;                  /* denormal */
                 values[96 + i] *= 0x1p120f;                   /* large */
-                values[128 + i] = (float)(i * 4 - 63) * 0.5f; /* ties */
+                values[128 + i] = (float)(i * 1016 - 16255) * 0.5f; /* ties */
             }
-            values[128] = -127;
+            values[128] = -32512;
             values[160] = -11.0f; /* a negative extreme */
             table.quantize_row(q.data, scale.data, sum.data, values, K);
             check_quantized(values, q.data, scale.data, sum.data, K);
@@ -444,7 +450,7 @@ static void rows_are_quantized(void **state) {
         values[40] = -INFINITY;
         table.quantize_row(q.data, scale.data, sum.data, values, 64);
         assert_true(isnan(((float *)scale.data)[0]) && isinf(((float *)scale.data)[1]));
-        for (int i = 0; i < 64; i++) assert_int_equal(((int8_t *)q.data)[i], 0);
+        for (int i = 0; i < 64 * ACT_PLANES; i++) assert_int_equal(((int8_t *)q.data)[i], 0);
         for (int i = 0; i < 4; i++) assert_int_equal(((int32_t *)sum.data)[i], 0);
     }
     guarded_free(&x);

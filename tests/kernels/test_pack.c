@@ -1,5 +1,6 @@
 /* Packing: every stored type into every form, read back by the layout that linear.h describes and compared
- * with the dequantised rows. SPDX-License-Identifier: Apache-2.0 */
+ * with the dequantised rows.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "support/blocks.h"

@@ -1,5 +1,6 @@
 /* What tests of kernels share: outputs between guard bytes, inputs at odd addresses, levels of this machine,
- * tolerances. SPDX-License-Identifier: Apache-2.0 */
+ * tolerances.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_KERNEL_CHECK_H
 #define TESTS_KERNEL_CHECK_H
 

@@ -28,6 +28,23 @@ const char *shared_path(const char *name) {
     return stat(path, &info) == 0 ? path : NULL;
 }
 
+const char *smollm2_path(void) {
+    const char *named = getenv("MNEME_TEST_SMOLLM2"), *models = getenv("MNEME_MODELS");
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    char *path = next_path();
+    struct stat info;
+    if (named) {
+        snprintf(path, PATH_BYTES, "%s", named);
+    } else if (models) {
+        snprintf(path, PATH_BYTES, "%s/SmolLM2-135M-Instruct.Q4_1.gguf", models);
+    } else if (data && *data) {
+        snprintf(path, PATH_BYTES, "%s/mneme/models/SmolLM2-135M-Instruct.Q4_1.gguf", data);
+    } else {
+        snprintf(path, PATH_BYTES, "%s/.local/share/mneme/models/SmolLM2-135M-Instruct.Q4_1.gguf", home ? home : "");
+    }
+    return stat(path, &info) == 0 ? path : NULL;
+}
+
 uint64_t test_random(uint64_t *state) { return random_bits(0x6D6E656D65u, 0, (*state)++); }
 
 double test_uniform(uint64_t *state, double lo, double hi) {

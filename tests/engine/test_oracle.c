@@ -1,0 +1,124 @@
+/* Sessions against the double-precision oracle: every strategy, every level, windows that differ by layer.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/engine.h"
+
+#include "kernels/cpu.h"
+#include "support/oracle.h"
+#include "support/scratch.h"
+
+static const char *const families[] = {
+    "llama", "llama-untied-bias", "mistral-full", "mistral-window", "qwen2", "qwen3"};
+static const char *const strategies[] = {"dynamic", "static", "none"};
+enum { N_FAMILIES = 6, N_STRATEGIES = 3, N_IDS = 120 };
+
+/* What other correct float32 and float64 runs of these checkpoints differ by, with a margin of three. */
+static const double tolerance = 2e-4;
+
+typedef struct world {
+    oracle o;
+    int32_t ids[N_IDS];
+    double *wanted;
+    uint64_t seed;
+} world;
+
+static world open_world(const char *folder) {
+    world w = {.o = oracle_open(folder), .seed = 3};
+    engine_ids(&w.seed, w.ids, N_IDS, w.o.vocab);
+    w.wanted = malloc((size_t)N_IDS * (size_t)w.o.vocab * sizeof *w.wanted);
+    oracle_logits(&w.o, w.ids, N_IDS, w.wanted);
+    return w;
+}
+
+static void close_world(world *w) {
+    free(w->wanted);
+    oracle_close(&w->o);
+}
+
+static void check(world *w, const char *path, const char *cpu, const char *strategy, int piece) {
+    mn_model *model = engine_model(path, "f32", cpu, 2);
+    engine_cache cache = {.implementation = strategy, .page_tokens = 4, .prefill_chunk = 32};
+    float *got = engine_logits(model, cache, w->ids, N_IDS, piece, &w->seed);
+    double distance = oracle_distance(got, w->wanted, (size_t)N_IDS * (size_t)w->o.vocab);
+    if (!(distance > 0 && distance <= tolerance))
+        fail_msg("%s, %s, %s, pieces %d: %g away from the oracle", path, cpu, strategy, piece, distance);
+    free(got);
+    mn_model_close(&model);
+}
+
+static void families_equal_the_oracle(void **state) {
+    (void)state;
+    for (int f = 0; f < N_FAMILIES; f++) {
+        char path[128];
+        snprintf(path, sizeof path, "golden/%s", families[f]);
+        world w = open_world(data_path(path));
+        for (int s = 0; s < N_STRATEGIES; s++) check(&w, path, "auto", strategies[s], s == 2 ? 40 : -1);
+        close_world(&w);
+    }
+}
+
+static void levels_equal_the_oracle(void **state) {
+    (void)state;
+    world w = open_world(data_path("golden/llama-untied-bias"));
+    for (cpu_level level = CPU_SCALAR; level < N_CPU_LEVELS; level = (cpu_level)(level + 1)) {
+        if (cpu_has(level)) check(&w, "golden/llama-untied-bias", cpu_level_name(level), "dynamic", -1);
+    }
+    close_world(&w);
+}
+
+static void embedded_model_equals_the_oracle(void **state) {
+    (void)state;
+    world w = open_world(TESTS_DIR "/../models-embedded/stories260K");
+    check(&w, "embedded", "auto", "dynamic", -1);
+    close_world(&w);
+}
+
+/* Copies a file of the test data into the scratch folder. */
+static void copy_file(const char *from, const char *name) {
+    file_map map;
+    assert_ok(file_map_open(&map, data_path(from)));
+    scratch_file(name, map.data, map.n);
+    file_map_close(&map);
+}
+
+/* Layers with and without a window in one model, the narrow one first and last. */
+static void layers_with_different_windows(void **state) {
+    (void)state;
+    static const char *const types[] = {
+        "[\"sliding_attention\", \"full_attention\", \"sliding_attention\"]",
+        "[\"full_attention\", \"sliding_attention\", \"full_attention\"]",
+        "[\"sliding_attention\", \"full_attention\", \"full_attention\"]",
+    };
+    copy_file("golden/qwen2/model.safetensors", "model.safetensors");
+    for (int i = 0; i < 3; i++) {
+        char config[2048];
+        snprintf(
+            config, sizeof config,
+            "{\"model_type\": \"qwen2\", \"hidden_size\": 96, \"intermediate_size\": 208, "
+            "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, "
+            "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
+            "\"tie_word_embeddings\": true, \"vocab_size\": 320, \"hidden_act\": \"silu\", "
+            "\"eos_token_id\": 2, \"use_sliding_window\": true, \"sliding_window\": 9, \"layer_types\": %s}",
+            types[i]);
+        scratch_file("config.json", config, strlen(config));
+        char folder[1024];
+        snprintf(folder, sizeof folder, "%s", scratch_path(""));
+        folder[strlen(folder) - 1] = 0;
+        world w = open_world(folder);
+        assert_int_equal(w.o.layers[0].window, i == 1 ? 0 : 9);
+        for (int s = 0; s < N_STRATEGIES; s++) {
+            check(&w, folder, "auto", strategies[s], -1);
+            check(&w, folder, "auto", strategies[s], s == 2 ? 0 : 1);
+        }
+        close_world(&w);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_equal_the_oracle),
+        cmocka_unit_test(levels_equal_the_oracle),
+        cmocka_unit_test(embedded_model_equals_the_oracle),
+        cmocka_unit_test(layers_with_different_windows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/engine.h"
+
+#include <math.h>
+
+#include "gen/session.h"
+
+enum { STATIC_LENGTH = 512, MOST_PIECE = 9 };
+
+mn_model *engine_model(const char *path, const char *compute_type, const char *cpu, int threads) {
+    mn_model_options options = mn_model_options_default();
+    options.compute_type = compute_type;
+    options.cpu = cpu;
+    options.threads = threads;
+    mn_model *model = NULL;
+    bool is_data = strncmp(path, "golden/", 7) == 0;
+    assert_ok(mn_model_open(&model, is_data ? data_path(path) : path, &options));
+    return model;
+}
+
+int32_t engine_vocab(const mn_model *model) {
+    mn_model_info info = {.size = sizeof info};
+    assert_ok(mn_model_get_info(model, &info));
+    return info.vocab_size;
+}
+
+mn_cache_options engine_cache_options(engine_cache cache) {
+    mn_cache_options options = mn_cache_options_default();
+    if (cache.implementation) options.implementation = cache.implementation;
+    if (cache.dtype) options.dtype = cache.dtype;
+    options.page_tokens = cache.page_tokens;
+    options.prefill_chunk = cache.prefill_chunk;
+    options.max_cache_len = cache.max_cache_len;
+    if (strcmp(options.implementation, "static") == 0 && !cache.max_cache_len)
+        options.max_cache_len = STATIC_LENGTH;
+    return options;
+}
+
+mn_session *engine_session(mn_model *model, engine_cache cache) {
+    mn_cache_options options = engine_cache_options(cache);
+    mn_session *session = NULL;
+    assert_ok(mn_session_open(&session, model, &options));
+    return session;
+}
+
+void engine_ids(uint64_t *seed, int32_t *ids, size_t n, int32_t vocab) {
+    for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(test_random(seed) % (uint64_t)vocab);
+}
+
+void engine_feed(mn_session *session, const int32_t *ids, size_t n, int piece, uint64_t *seed,
+                 float *logits) {
+    size_t vocab = (size_t)session->model->config.vocab_size;
+    for (size_t at = 0; at < n;) {
+        size_t size = piece > 0 ? (size_t)piece : n;
+        if (piece < 0) size = 1 + (size_t)(test_random(seed) % MOST_PIECE);
+        if (size > n - at) size = n - at;
+        assert_ok(mn_session_step(session, ids + at, size, logits ? logits + at * vocab : NULL));
+        at += size;
+    }
+}
+
+float *engine_logits(mn_model *model, engine_cache cache, const int32_t *ids, size_t n, int piece,
+                     uint64_t *seed) {
+    size_t n_values = n * (size_t)engine_vocab(model);
+    float *logits = malloc(n_values * sizeof *logits);
+    assert_non_null(logits);
+    memset(logits, 0xFF, n_values * sizeof *logits);
+    mn_session *session = engine_session(model, cache);
+    engine_feed(session, ids, n, piece, seed, logits);
+    mn_session_close(&session);
+    return logits;
+}
+
+void engine_same_bits(const float *got, const float *wanted, size_t n, size_t vocab, const char *format,
+                      ...) {
+    if (memcmp(got, wanted, n * vocab * sizeof *got) == 0) return;
+    char what[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    for (size_t i = 0; i < n * vocab; i++) {
+        if (memcmp(&got[i], &wanted[i], sizeof *got) != 0) {
+            fail_msg("%s: logit %zu of token %zu is %.9g, expected the bits of %.9g", what, i % vocab,
+                     i / vocab, (double)got[i], (double)wanted[i]);
+        }
+    }
+}
+
+double engine_distance(const float *a, const float *b, size_t n) {
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        double difference = fabs((double)a[i] - (double)b[i]);
+        if (!(difference <= worst)) worst = isnan(difference) ? INFINITY : difference;
+    }
+    return worst;
+}
+
+void engine_ends_with(const mn_session *session, const float *wanted, const char *what) {
+    const float *got = mn_session_logits(session);
+    if (!got) fail_msg("%s: there are no logits", what);
+    engine_same_bits(got, wanted, 1, (size_t)session->model->config.vocab_size, "%s", what);
+}
