@@ -29,6 +29,7 @@ typedef struct result {
     bench_test test;
     int threads, n;
     uint64_t samples_ns[10000]; /* as many as --repetitions allows */
+    uint64_t cpu_ns;            /* processor time of all threads in all samples */
     double avg_ns, stddev_ns, avg_ts, stddev_ts;
     char time[32];
     mn_cache_info cache;
@@ -130,9 +131,9 @@ static mn_status read_options(bench *b) {
  * ---------------------------------------------------------------------------------------------------------
  */
 
-static uint64_t clock_ns(void) {
+static uint64_t clock_ns(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -153,10 +154,11 @@ static mn_status make_ids(bench *b, const bench_test *test) {
 /* One sample: the session stands at the test's depth before and after. */
 static mn_status sample(bench *b, mn_session *session, const bench_test *test, uint64_t *ns) {
     const int32_t *ids = b->ids + test->depth;
-    uint64_t start = clock_ns();
+    uint64_t start = clock_ns(CLOCK_MONOTONIC), cpu_start = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     if (test->prompt) MN_TRY(mn_session_step(session, ids, (size_t)test->prompt, NULL));
     for (int i = 0; i < test->gen; i++) MN_TRY(mn_session_step(session, ids + test->prompt + i, 1, NULL));
-    *ns = clock_ns() - start;
+    *ns = clock_ns(CLOCK_MONOTONIC) - start;
+    b->result.cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_start;
     b->result.cache.size = sizeof b->result.cache;
     MN_TRY(mn_session_cache(session, &b->result.cache));
     return mn_session_truncate(session, test->depth);
@@ -174,6 +176,7 @@ static mn_status measure(bench *b, const bench_test *test) {
     bench_test warm = {test->prompt, test->gen > 1 ? 1 : test->gen, test->depth};
     uint64_t ns = 0;
     if (status == MN_OK && !option_on(b->o, OPT_NO_WARMUP)) status = sample(b, session, &warm, &ns);
+    b->result.cpu_ns = 0;
     for (int i = 0; status == MN_OK && i < b->repetitions; i++) {
         progress_line("depth %d, prompt %d, new %d: run %d of %d", test->depth, test->prompt, test->gen,
                       i + 1, b->repetitions);
@@ -261,8 +264,9 @@ static void put_members(const bench *b, bytes *out, bool as_json, bool head) {
                                   r->test.gen,
                                   r->test.depth,
                                   (long long)r->cache.bytes,
-                                  r->peak_rss};
-    for (int i = 0; i < 9; i++) snprintf(n[i], sizeof n[i], "%lld", integers[i]);
+                                  r->peak_rss,
+                                  (long long)(r->cpu_ns / (uint64_t)r->n)};
+    for (int i = 0; i < 10; i++) snprintf(n[i], sizeof n[i], "%lld", integers[i]);
     char reals[4][40];
     const double values[] = {r->avg_ns, r->stddev_ns, r->avg_ts, r->stddev_ts};
     for (int i = 0; i < 4; i++) snprintf(reals[i], sizeof reals[i], i < 2 ? "%.0f" : "%.6f", values[i]);
@@ -307,6 +311,7 @@ static void put_members(const bench *b, bytes *out, bool as_json, bool head) {
         {"cache_bytes", n[7], false},
         {"peak_rss", n[8], false},
         {"cpu_level", info->cpu, true},
+        {"avg_cpu_ns", n[9], false},
     };
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         const char *text = head ? members[i].key : members[i].text ? members[i].text : "";

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/distance.h"
 #include "base/file.h"
 
 #define CACHED  (VERB_RUN | VERB_SCORE | VERB_BENCH)
@@ -162,30 +163,11 @@ static bool same_spelling(const char *name, const char *text, size_t n) {
     return true;
 }
 
-static size_t edit_distance(const char *a, const char *b) {
-    enum { LIMIT = 64 };
-    size_t row[LIMIT + 1], n = strlen(a), m = strlen(b);
-    if (n > LIMIT || m > LIMIT) return LIMIT;
-    for (size_t j = 0; j <= m; j++) row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = corner + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            corner = row[j];
-            row[j] = best;
-        }
-    }
-    return row[m];
-}
-
 const char *nearest_name(const char *text, const char *const *names) {
     const char *nearest = NULL;
     size_t best = strlen(text) / 2 + 1;
     for (; *names; names++) {
-        size_t distance = edit_distance(text, *names);
+        size_t distance = text_distance(text, strlen(text), *names, strlen(*names));
         if (strlen(text) >= 3 && strncmp(text, *names, strlen(text)) == 0 && distance > 1)
             distance = 1; /* a cut name */
         if (distance < best) {

@@ -175,6 +175,7 @@ b"
 range(5), range(1, 5), range(0, 10, 3), range(5) | list, range(5, 0, -2) | list, range(3) | length
 range(2, 9, 2).index(4), range(4).count(7), range(4).index(2.0), range(4).count("x"), missing.__class__ is defined, 5.x is defined
 range(4).index(9)
+'' % range(4), 'a' % [1], 'b' % {}
 range(0)| list, range(-3) | list, 3 in range(5), range(5) == range(0, 5)
 range(1, 2, 0)
 range(200000)

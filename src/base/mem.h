@@ -18,7 +18,8 @@ enum { MEM_ALIGN = 64 };
  * overflows. Zero bytes give a valid pointer. */
 void *mem_alloc(size_t count, size_t size);
 
-/* As mem_alloc without clearing: for large buffers that are written before they are read. */
+/* As mem_alloc without clearing: for large buffers that are written before they are read. Blocks of 4 MiB and more are
+ * backed by large pages where the system has them. */
 void *mem_alloc_raw(size_t count, size_t size);
 
 /* Grows *block (which may be NULL) to hold at least `need` elements of `size` bytes, doubling; *capacity counts

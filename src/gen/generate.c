@@ -155,9 +155,11 @@ static void show(gen_run *run, gen_row *row, int32_t id, size_t until) {
 static mn_status add_text(gen_run *run, gen_row *row, int32_t id) {
     size_t until = 0;
     if (row->stream) {
+        /* Models may have more rows than the tokenizer has tokens (padded embeddings): those ids say nothing. */
+        bool is_known = id < (int64_t)tokenizer_size(row->session->owner->text);
         row->piece.n = 0;
-        MN_TRY(id >= 0 ? tokenizer_stream_push(row->stream, id, &row->piece)
-                       : tokenizer_stream_finish(row->stream, &row->piece));
+        if (id < 0) MN_TRY(tokenizer_stream_finish(row->stream, &row->piece));
+        if (id >= 0 && is_known) MN_TRY(tokenizer_stream_push(row->stream, id, &row->piece));
         until = stop_text_push(&row->text, row->piece.data, row->piece.n);
         MN_TRY(bytes_status(&row->text.text));
         /* At the end nothing can complete a stop string any more. */

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/distance.h"
+
 typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_IDS, FIELD_TEXTS } field_kind;
 
 /* One row a field: name, alias, kind, smallest and largest value, standard (JSON text), what is allowed,
@@ -27,7 +29,7 @@ typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_IDS, FIELD_TE
       "drop tokens below this share of the best one's probability", 0)                                       \
     X(repetition_penalty, "repeat-penalty", REAL, 1e-6, 1e6, "1", "a number above 0",                        \
       "weakens tokens that occurred", 1)                                                                     \
-    X(stop_strings, "stop", TEXTS, 1, 64, "null", "1 to 64 texts that are not empty",                        \
+    X(stop_strings, "stop", TEXTS, 1, 64, "null", "1 to 64 texts that are not empty and hold no zero byte",  \
       "stop when one of these appears", 0)                                                                   \
     X(eos_token_id, NULL, IDS, 0, 2147483647, "null", "token ids", "tokens that end the text", 0)            \
     X(ignore_eos, NULL, BOOL, 0, 1, "false", "true or false", "go on past the end token", 0)                 \
@@ -154,31 +156,12 @@ static const field_row *find_row(const char *name) {
     return NULL;
 }
 
-/* Levenshtein distance of two short names, for "did you mean". */
-static int name_distance(const char *a, const char *b) {
-    enum { LONGEST = 48 };
-    int line[LONGEST + 1], n = (int)strlen(b);
-    if (n > LONGEST || strlen(a) > LONGEST) return LONGEST;
-    for (int j = 0; j <= n; j++) line[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = line[0];
-        line[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (line[j] + 1 < best) best = line[j] + 1;
-            if (line[j - 1] + 1 < best) best = line[j - 1] + 1;
-            diagonal = line[j];
-            line[j] = best;
-        }
-    }
-    return line[n];
-}
-
 static mn_status unknown_field(const char *what, const char *name) {
     const char *nearest = rows[0].name;
     for (int i = 0; i < N_ROWS + N_FIXED; i++) {
         const char *candidate = i < N_ROWS ? rows[i].name : fixed[i - N_ROWS].name;
-        if (name_distance(name, candidate) < name_distance(name, nearest)) nearest = candidate;
+        if (text_distance(name, strlen(name), candidate, strlen(candidate)) <
+            text_distance(name, strlen(name), nearest, strlen(nearest))) nearest = candidate;
     }
     MN_FAIL(MN_E_ARG, "%s: '%.60s' is no field of a generation config; the nearest is '%s'", what, name,
             nearest);
@@ -238,7 +221,8 @@ static mn_status set_texts(text_list *list, const field_row *row, const json *va
     size_t n = value->kind == JSON_ARRAY ? value->n : 1;
     if ((double)n > row->hi) return wrong_value(row, value, what);
     for (size_t i = 0; i < n; i++) {
-        if (items[i].kind != JSON_STRING || items[i].n == 0) return wrong_value(row, value, what);
+        bool is_text = items[i].kind == JSON_STRING && items[i].n > 0;
+        if (!is_text || strlen(items[i].string) != items[i].n) return wrong_value(row, value, what);
     }
     text_list made = {mem_alloc(n, sizeof *made.texts), 0};
     if (!made.texts) return MN_E_NOMEM;
@@ -376,18 +360,26 @@ void mn_generation_config_close(mn_generation_config **config) {
 
 mn_status mn_generation_config_set(mn_generation_config *config, const char *name, const char *value) {
     json_doc *doc = NULL;
-    if (json_parse(&doc, value, strlen(value), JSON_STRICT, name) != MN_OK) {
-        MN_FAIL(MN_E_ARG, "%.60s is %.60s, which is not JSON", name, value);
-    }
-    mn_status status = generation_config_set(config, name, json_root(doc), "generation config");
+    mn_status status = json_parse(&doc, value, strlen(value), JSON_STRICT, name);
+    if (status == MN_E_FORMAT) MN_FAIL(MN_E_ARG, "%.60s is %.60s, which is not JSON", name, value);
+    MN_TRY(status);
+    status = generation_config_set(config, name, json_root(doc), "generation config");
     json_close(&doc);
     return status;
 }
 
 mn_status mn_generation_config_load(mn_generation_config *config, const char *text, size_t n_text) {
     json_doc *doc = NULL;
+    mn_generation_config *loaded = NULL;
     MN_TRY(json_parse(&doc, text, n_text, JSON_PYTHON, "generation config"));
-    mn_status status = generation_config_load(config, json_root(doc), "generation config");
+    mn_status status = generation_config_copy(&loaded, config);
+    if (status == MN_OK) status = generation_config_load(loaded, json_root(doc), "generation config");
+    if (status == MN_OK) { /* all of it or nothing */
+        mn_generation_config before = *config;
+        *config = *loaded;
+        *loaded = before;
+    }
+    mn_generation_config_close(&loaded);
     json_close(&doc);
     return status;
 }

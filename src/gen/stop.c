@@ -25,10 +25,12 @@ size_t stop_text_push(stop_text *s, const char *text, size_t n) {
     if (s->stopped) return s->text.n;
     bytes_append(&s->text, text, n);
     /* Nothing before `shown` can begin a stop string: it would have been held back. */
-    size_t first = s->text.n, held = 0;
+    size_t first = s->text.n, first_end = SIZE_MAX, held = 0;
     for (size_t i = 0; i < s->stops->n; i++) {
-        size_t at = find_text(&s->text, s->shown, s->stops->texts[i]);
-        if (at < first) first = at;
+        size_t at = find_text(&s->text, s->shown, s->stops->texts[i]), end = at + strlen(s->stops->texts[i]);
+        if (at == s->text.n || end > first_end || (end == first_end && at > first)) continue;
+        first = at;
+        first_end = end;
     }
     if (first < s->text.n) {
         s->text.n = first;

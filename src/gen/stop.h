@@ -1,5 +1,8 @@
 /* Text as it may be shown: stop strings end it and are never shown, not even in part.
- * SPDX-License-Identifier: Apache-2.0 */
+ *
+ * The text ends at the first stop string that is complete; of several complete at the same byte the longest
+ * counts. So the result does not depend on the pieces in which text arrives. SPDX-License-Identifier:
+ * Apache-2.0 */
 #ifndef MN_GEN_STOP_H
 #define MN_GEN_STOP_H
 

@@ -52,6 +52,7 @@ typedef struct attend_state {
 typedef struct attend_job {
     const char *const *pages; /* first byte of each page, in order of positions */
     int n_pages;
+    const char *next;          /* page that its caller reads after this job, fetched ahead; NULL: none */
     size_t k_offset, v_offset; /* from a page's first byte to this head's keys and values */
     int page_tokens;           /* P */
     int64_t position;          /* of the first token of pages[0], not negative */

@@ -306,6 +306,7 @@ static void attend_segment(const attend_plan *plan, const kv_view *view, int hea
         .k_offset = view->k_offset + (size_t)head * view->k_head_bytes,
         .v_offset = view->v_offset + (size_t)head * view->v_head_bytes,
         .page_tokens = view->page_tokens,
+        .next = first_page + n_pages < view->n_pages ? view->pages[first_page + n_pages] : NULL,
         .position = first_page * view->page_tokens,
         .k_dim = view->spec->k_dim,
         .v_dim = view->spec->v_dim,

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/distance.h"
 #include "base/num.h"
 #include "base/utf8.h"
 #include "model/config_rules.h"
@@ -137,31 +138,12 @@ mn_status config_pick(const char *what, const char *key, const config_word *word
     MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is \"%s\", known: %s", what, key, config_show(text, n).text, known);
 }
 
-/* Levenshtein's distance, of at most 63 bytes each. */
-static int edit_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
-    enum { MOST = 63 };
-    int row[MOST + 1];
-    n_a = n_a < MOST ? n_a : MOST;
-    n_b = n_b < MOST ? n_b : MOST;
-    for (size_t j = 0; j <= n_b; j++) row[j] = (int)j;
-    for (size_t i = 1; i <= n_a; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= n_b; j++) {
-            int replaced = diagonal + (a[i - 1] != b[j - 1]);
-            int moved = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            diagonal = row[j];
-            row[j] = replaced < moved ? replaced : moved;
-        }
-    }
-    return row[n_b];
-}
-
 mn_status config_find_type(const char *what, const char *key, const char *text, size_t n, bool gguf_name,
                            model_type *out) {
     enum { NEAREST = 3 };
     const char *nearest[NEAREST + 1] = {NULL};
-    int distances[NEAREST + 1], n_nearest = 0;
+    size_t distances[NEAREST + 1];
+    int n_nearest = 0;
     for (int type = 0; type < N_MODEL_TYPES; type++) {
         const char *name = gguf_name ? model_types[type].gguf_name : model_types[type].name;
         if (!name) continue;
@@ -169,7 +151,8 @@ mn_status config_find_type(const char *what, const char *key, const char *text, 
             *out = (model_type)type;
             return MN_OK;
         }
-        int distance = edit_distance(name, strlen(name), text, n), at = n_nearest;
+        size_t distance = text_distance(name, strlen(name), text, n);
+        int at = n_nearest;
         for (; at > 0 && distances[at - 1] > distance; at--) {
             distances[at] = distances[at - 1];
             nearest[at] = nearest[at - 1];

@@ -3,7 +3,6 @@
 
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/mem.h"
 
@@ -120,11 +119,10 @@ static void pack_task(void *arg, int task, int thread) {
     if (thread == 0 && job->progress.report) job->progress.report(job->progress.user, done, job->total);
 }
 
-/* Places for all panels, in one block that large pages can back. */
+/* Places for all panels, in one block. */
 static mn_status place_panels(packed_weights *weights, weight **list, int n) {
     weights->arena = mem_alloc_raw(weights->packed_bytes, 1);
     if (!weights->arena) return MN_E_NOMEM;
-    madvise(weights->arena, weights->packed_bytes, MADV_HUGEPAGE);
     char *at = weights->arena;
     for (int i = 0; i < n; i++) {
         list[i]->packed = at;

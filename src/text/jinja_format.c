@@ -299,7 +299,7 @@ mn_status jinja_percent(jrun *r, jvalue format, jvalue values, jvalue *out) {
     }
     bool left = values.kind == J_TUPLE ? p.used < values.list->n
                                        : p.used == 0 && values.kind != J_DICT && values.kind != J_LIST &&
-                                             values.kind != J_UNDEFINED;
+                                             values.kind != J_RANGE && values.kind != J_UNDEFINED;
     if (status == MN_OK && left)
         status = jinja_fail(r, "not all arguments converted during string formatting");
     MN_TRY(jinja_finish(r, status, &text, out));

@@ -24,21 +24,29 @@ static bool piece_is(const vocab *v, uint32_t id, const char *text, size_t n) {
     return v->pieces[id].n == n && memcmp(v->text.data + v->pieces[id].at, text, n) == 0;
 }
 
+/* A slot holds id + 1 and, above it, bits of the hash, so that a look-up in vain seldom touches a text. */
+enum { ID_BITS = 22 };
+
+static inline uint32_t slot_tag(uint64_t hash) {
+    return (uint32_t)(hash >> 40) << ID_BITS;
+}
+
 int32_t vocab_find(const vocab *v, const char *text, size_t n) {
     if (v->n_slots == 0 || n == 0) return VOCAB_NONE;
-    for (size_t slot = hash_text(text, n) & (v->n_slots - 1); v->slots[slot];
-         slot = (slot + 1) & (v->n_slots - 1)) {
-        uint32_t id = v->slots[slot] - 1;
-        if (piece_is(v, id, text, n)) return (int32_t)id;
+    uint64_t hash = hash_text(text, n);
+    for (size_t slot = hash & (v->n_slots - 1); v->slots[slot]; slot = (slot + 1) & (v->n_slots - 1)) {
+        uint32_t id = (v->slots[slot] & ((1u << ID_BITS) - 1)) - 1;
+        if ((v->slots[slot] ^ slot_tag(hash)) >> ID_BITS == 0 && piece_is(v, id, text, n)) return (int32_t)id;
     }
     return VOCAB_NONE;
 }
 
 static void enter(vocab *v, uint32_t id) {
     const vocab_piece *piece = &v->pieces[id];
-    size_t slot = hash_text(v->text.data + piece->at, piece->n) & (v->n_slots - 1);
+    uint64_t hash = hash_text(v->text.data + piece->at, piece->n);
+    size_t slot = hash & (v->n_slots - 1);
     while (v->slots[slot]) slot = (slot + 1) & (v->n_slots - 1);
-    v->slots[slot] = id + 1;
+    v->slots[slot] = (id + 1) | slot_tag(hash);
     v->used++;
 }
 

@@ -27,7 +27,7 @@ typedef struct vocab {
     vocab_piece *pieces; /* by id */
     size_t n, capacity;  /* ids in use: highest + 1 */
     bytes text;          /* all pieces; valid UTF-8, byte-level pieces in their letters */
-    uint32_t *slots;     /* hash of the text -> id + 1 */
+    uint32_t *slots;     /* by hash of the text: id + 1 and a part of the hash; 0: empty */
     size_t n_slots, used;
 } vocab;
 

@@ -346,17 +346,8 @@ static void assert_ids(const tokenizer *t, const char *text, unsigned flags, con
 }
 
 static void put_gpt2(bytes *out, const char *pre, const char *first_merge) {
-    static const char *const tokens[] = {"<|end|>",
-                                         "a",
-                                         "b",
-                                         "ab",
-                                         "1",
-                                         "11",
-                                         "\xC4\xA0",
-                                         "<|im_end|>",
-                                         "  ",
-                                         "\xC4\xA0"
-                                         "a"};
+    static const char *const tokens[] = {"<|end|>", "a",        "b",          "ab", "1",
+                                         "11",      "\xC4\xA0", "<|im_end|>", "  ", "\xC4\xA0\x61"};
     static const uint32_t types[] = {3, 1, 1, 1, 1, 1, 1, 3, 4, 1};
     const char *const merges[] = {first_merge, "1 1"};
     gguf_head(out, 8);
@@ -412,16 +403,8 @@ static void gguf_byte_level(void **state) {
 }
 
 static void put_llama(bytes *out, uint32_t type, bool prefix) {
-    static const char *const tokens[] = {"<unk>",
-                                         "<s>",
-                                         "<0xC3>",
-                                         "<0xA9>",
-                                         "\xE2\x96\x81",
-                                         "a",
-                                         "b",
-                                         "ab",
-                                         "\xE2\x96\x81"
-                                         "a"};
+    static const char *const tokens[] = {"<unk>", "<s>", "<0xC3>", "<0xA9>",          "\xE2\x96\x81",
+                                         "a",     "b",   "ab",     "\xE2\x96\x81\x61"};
     static const float scores[] = {0, 0, 0, 0, -5, -4, -3, -1, -2};
     uint32_t types[] = {2, 3, 6, 6, 1, 1, 1, type, 1};
     gguf_head(out, 6);

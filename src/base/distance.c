@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/distance.h"
+
+size_t text_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
+    size_t row[DISTANCE_LONGEST + 1]; /* of the table of distances between beginnings of a and b */
+    if (n_a > DISTANCE_LONGEST || n_b > DISTANCE_LONGEST) return DISTANCE_LONGEST;
+    for (size_t j = 0; j <= n_b; j++) row[j] = j;
+    for (size_t i = 1; i <= n_a; i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n_b; j++) {
+            size_t best = corner + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            corner = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n_b];
+}

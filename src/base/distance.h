@@ -1,0 +1,13 @@
+/* How far two names are apart, for "did you mean".
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_BASE_DISTANCE_H
+#define MN_BASE_DISTANCE_H
+
+#include <stddef.h>
+
+enum { DISTANCE_LONGEST = 64 };
+
+/* Levenshtein's distance of a[n_a] and b[n_b] in bytes; DISTANCE_LONGEST when one is longer than that. */
+size_t text_distance(const char *a, size_t n_a, const char *b, size_t n_b);
+
+#endif

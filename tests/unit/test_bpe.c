@@ -1,0 +1,114 @@
+/* Merging, short and long, against the rule carried out word for word; merges from scores.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/support.h"
+
+#include "text/bpe.h"
+
+/* The pair of lowest rank, leftmost of equals, joins; until none is left. */
+static size_t merge_by_the_rule(const merge_table *table, uint32_t *symbols, size_t n) {
+    for (;;) {
+        const merge *best = NULL;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < n; i++) {
+            const merge *entry = merge_table_find(table, symbols[i], symbols[i + 1]);
+            if (entry && (!best || entry->rank < best->rank)) best = entry, at = i;
+        }
+        if (!best) return n;
+        symbols[at] = best->id;
+        for (size_t i = at + 1; i + 1 < n; i++) symbols[i] = symbols[i + 1];
+        n--;
+    }
+}
+
+/* Tokens are texts over two letters, made by joining earlier ones; so unions have texts of their own, as in
+ * real files. */
+static void random_table(vocab *v, merge_table *table, uint64_t *seed) {
+    assert_ok(vocab_put(v, 0, "a", 1, 0, "test"));
+    assert_ok(vocab_put(v, 1, "b", 1, 0, "test"));
+    assert_ok(merge_table_reserve(table, 64));
+    for (uint32_t rank = 0; rank < 24; rank++) {
+        int32_t left = (int32_t)(test_random(seed) % v->n), right = (int32_t)(test_random(seed) % v->n);
+        char text[4096];
+        int n = snprintf(text, sizeof text, "%s%s", vocab_text(v, left), vocab_text(v, right));
+        int32_t id = vocab_find(v, text, (size_t)n);
+        if (n >= 64 || merge_table_find(table, (uint32_t)left, (uint32_t)right)) continue;
+        if (id == VOCAB_NONE) {
+            id = (int32_t)v->n;
+            assert_ok(vocab_put(v, id, text, (size_t)n, 0, "test"));
+        }
+        merge_table_put(table, (merge){(uint32_t)left, (uint32_t)right, rank, (uint32_t)id});
+    }
+}
+
+static void words_of_all_lengths(void **state) {
+    (void)state;
+    uint64_t seed = 3;
+    bpe_scratch scratch = {0};
+    for (int round = 0; round < 400; round++) {
+        vocab v = {0};
+        merge_table table = {0};
+        uint32_t expected[300];
+        random_table(&v, &table, &seed);
+        size_t n = round % 2 ? test_random(&seed) % 60 : test_random(&seed) % 300, n_seen = n;
+        uint64_t letters = test_random(&seed) % 8; /* from runs of one letter to a mixture */
+        assert_ok(bpe_scratch_reserve(&scratch, 300));
+        for (size_t i = 0; i < n; i++) scratch.symbols[i] = expected[i] = test_random(&seed) % 8 < letters;
+        size_t n_expected = merge_by_the_rule(&table, expected, n);
+        assert_ok(bpe_merge(&table, &scratch, &n_seen));
+        assert_int_equal(n_seen, n_expected);
+        if (n) assert_memory_equal(scratch.symbols, expected, n_seen * sizeof *expected);
+        merge_table_clear(&table);
+        vocab_clear(&v);
+    }
+    bpe_scratch_clear(&scratch);
+}
+
+static void scores_make_merges(void **state) {
+    (void)state;
+    static const char *const texts[] = {"a", "b", "ab", "ba", "abq", "<x>"};
+    static const float scores[] = {-1, -2, -5, -5, -9, 0};
+    vocab v = {0}, symbols = {0};
+    merge_table table = {0};
+    for (int i = 0; i < 6; i++)
+        assert_ok(vocab_put(&v, i, texts[i], strlen(texts[i]), i == 5 ? PIECE_OUTSIDE : 0, "test"));
+    assert_ok(merge_table_from_scores(&table, &symbols, &v, scores));
+    assert_int_equal(table.used, 3);
+    const merge *ab = merge_table_find(&table, 0, 1), *ba = merge_table_find(&table, 1, 0),
+                *abq = merge_table_find(&table, 2, 6);
+    assert_non_null(ab);
+    assert_non_null(ba);
+    assert_non_null(abq); /* q is no token: a symbol behind the last id */
+    assert_int_equal(ab->rank, ba->rank);
+    assert_true(ab->rank < abq->rank);
+    assert_int_equal(vocab_find(&symbols, "q", 1), 0);
+    merge_table_clear(&table);
+    vocab_clear(&v);
+    vocab_clear(&symbols);
+}
+
+static void letters_of_bytes(void **state) {
+    (void)state;
+    bool seen[512] = {false};
+    for (int i = 0; i < 256; i++) {
+        uint32_t letter = byte_letter((unsigned char)i);
+        assert_true(letter < 512 && !seen[letter]);
+        seen[letter] = true;
+        assert_int_equal(byte_of_letter(letter), i);
+    }
+    assert_int_equal(byte_letter(' '), 0x120);
+    assert_int_equal(byte_letter('\n'), 0x10A);
+    assert_int_equal(byte_letter(0xAD), 0x143);
+    for (uint32_t code = 0; code < 512; code++) assert_int_equal(byte_of_letter(code) >= 0, seen[code]);
+    assert_int_equal(vocab_byte_of("<0xaF>", 6), 0xAF);
+    assert_int_equal(vocab_byte_of("<0xG0>", 6), -1);
+    assert_int_equal(vocab_byte_of("<0x00", 5), -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_of_all_lengths),
+        cmocka_unit_test(scores_make_merges),
+        cmocka_unit_test(letters_of_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
