@@ -32,9 +32,10 @@ mn_status mem_no_memory(void) {
 
 /* Large blocks begin at a large page and ask for such pages: a page fault for every 2 MiB, not for every 4 KiB. */
 static void *take_block(size_t n) {
-    if (n < LARGE_PAGE) return aligned_alloc(MEM_ALIGN, n);
-    void *block = aligned_alloc(LARGE_PAGE, n);
-    if (block) madvise(block, n, MADV_HUGEPAGE);
+    void *block = NULL;
+    bool is_large = n >= LARGE_PAGE;
+    if (posix_memalign(&block, is_large ? LARGE_PAGE : MEM_ALIGN, n) != 0) return NULL;
+    if (is_large) madvise(block, n, MADV_HUGEPAGE);
     return block;
 }
 
