@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/options.h"
 #include "gen/session.h"
 #include "model/embedded.h"
 #include "model/locate.h"
@@ -108,7 +109,7 @@ static mn_status open_generation(mn_model *model, const char *path) {
         if (status == MN_E_NOT_FOUND) status = MN_OK;
     }
     if (status == MN_OK && doc) {
-        status = generation_config_load(model->generation, json_root(doc), json_what(doc));
+        status = generation_config_load(model->generation, json_root(doc), true, json_what(doc));
         if (status == MN_E_ARG) status = MN_E_FORMAT;
     }
     json_close(&doc);
@@ -119,12 +120,7 @@ static mn_status open_generation(mn_model *model, const char *path) {
 mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options) {
     *model = NULL;
     mn_model_options full = mn_model_options_default();
-    if (options) {
-        if (options->size < sizeof options->size || options->size > sizeof full) {
-            MN_FAIL(MN_E_ARG, "mn_model_options.size is %zu, allowed: up to %zu", options->size, sizeof full);
-        }
-        memcpy(&full, options, options->size);
-    }
+    MN_TRY(options_take(&full, sizeof full, options, "mn_model_options"));
     mn_model *m = mem_alloc(1, sizeof *m);
     if (!m) return MN_E_NOMEM;
     mn_status status = model_open(&m->core, path, &full);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/options.h"
 #include "gen/logits.h"
 #include "gen/stop.h"
 
@@ -67,6 +68,10 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
     int64_t prompt = (int64_t)n_prompt, context = context_of(row->session->model), wanted = -1;
     if (config->max_length >= 0) wanted = config->max_length - prompt;
     if (config->max_new_tokens >= 0) wanted = config->max_new_tokens;
+    if (!kv->limit && prompt > context) { /* a limit of one's own may pass the trained context */
+        MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context %lld", (long long)prompt,
+                (long long)context);
+    }
     if (config->max_new_tokens < 0 && config->max_length >= 0 && wanted <= 0) {
         MN_FAIL(MN_E_ARG, "max_length is %lld but the prompt has %lld tokens already",
                 (long long)config->max_length, (long long)prompt);
@@ -80,10 +85,6 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
         }
         if (wanted < 0 || wanted > most) wanted = most;
     } else {
-        if (prompt > context) {
-            MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context %lld", (long long)prompt,
-                    (long long)context);
-        }
         int64_t most = context - prompt + 1;
         if (wanted < 0 || wanted > most) wanted = most;
     }
@@ -155,7 +156,8 @@ static void show(gen_run *run, gen_row *row, int32_t id, size_t until) {
 static mn_status add_text(gen_run *run, gen_row *row, int32_t id) {
     size_t until = 0;
     if (row->stream) {
-        /* Models may have more rows than the tokenizer has tokens (padded embeddings): those ids say nothing. */
+        /* Models may have more rows than the tokenizer has tokens (padded embeddings): those ids say nothing.
+         */
         bool is_known = id < (int64_t)tokenizer_size(row->session->owner->text);
         row->piece.n = 0;
         if (id < 0) MN_TRY(tokenizer_stream_finish(row->stream, &row->piece));
@@ -325,10 +327,14 @@ static mn_status open_result(gen_result **out, size_t n_rows) {
 }
 
 /* Takes the rows' sessions as they are set up in `result`. */
-static mn_status generate(gen_result *result, const mn_batch_row *inputs, const mn_generate_options *options,
+static mn_status generate(gen_result *result, const mn_batch_row *inputs, const mn_generate_options *given,
                           mn_generation **generation) {
-    mn_generate_options standard = mn_generate_options_default();
-    gen_run run = {.options = options ? options : &standard, .result = result};
+    mn_generate_options options = mn_generate_options_default();
+    int32_t vocab = (int32_t)result->rows[0].session->model->config.vocab_size;
+    MN_TRY(options_take(&options, sizeof options, given, "mn_generate_options"));
+    if (options.top_logprobs < -1 || options.top_logprobs > vocab)
+        MN_FAIL(MN_E_ARG, "top_logprobs is %d, allowed: -1 (none) to %d", options.top_logprobs, vocab);
+    gen_run run = {.options = &options, .result = result};
     run.active = mem_alloc(result->n_rows, sizeof *run.active);
     run.next = mem_alloc(result->n_rows, sizeof *run.next);
     mn_status status = run.active && run.next ? run_rows(&run, inputs) : MN_E_NOMEM;

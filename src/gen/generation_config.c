@@ -161,7 +161,8 @@ static mn_status unknown_field(const char *what, const char *name) {
     for (int i = 0; i < N_ROWS + N_FIXED; i++) {
         const char *candidate = i < N_ROWS ? rows[i].name : fixed[i - N_ROWS].name;
         if (text_distance(name, strlen(name), candidate, strlen(candidate)) <
-            text_distance(name, strlen(name), nearest, strlen(nearest))) nearest = candidate;
+            text_distance(name, strlen(name), nearest, strlen(nearest)))
+            nearest = candidate;
     }
     MN_FAIL(MN_E_ARG, "%s: '%.60s' is no field of a generation config; the nearest is '%s'", what, name,
             nearest);
@@ -310,10 +311,20 @@ mn_status generation_config_set(mn_generation_config *config, const char *name, 
     return set_row(config, row, value, what);
 }
 
-mn_status generation_config_load(mn_generation_config *config, const json *object, const char *what) {
+static bool is_known(const char *name) {
+    for (int i = 0; i < N_FIXED; i++) {
+        if (strcmp(fixed[i].name, name) == 0) return true;
+    }
+    return find_row(name) != NULL;
+}
+
+mn_status generation_config_load(mn_generation_config *config, const json *object, bool skip_unknown,
+                                 const char *what) {
     if (object->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "%s: a JSON object was expected", what);
     for (size_t i = 0; i < object->n; i++) {
-        MN_TRY(generation_config_set(config, object->members[i].key, &object->members[i].value, what));
+        const json_member *member = &object->members[i];
+        if (skip_unknown && !is_known(member->key)) continue;
+        MN_TRY(generation_config_set(config, member->key, &member->value, what));
     }
     return MN_OK;
 }
@@ -373,7 +384,7 @@ mn_status mn_generation_config_load(mn_generation_config *config, const char *te
     mn_generation_config *loaded = NULL;
     MN_TRY(json_parse(&doc, text, n_text, JSON_PYTHON, "generation config"));
     mn_status status = generation_config_copy(&loaded, config);
-    if (status == MN_OK) status = generation_config_load(loaded, json_root(doc), "generation config");
+    if (status == MN_OK) status = generation_config_load(loaded, json_root(doc), false, "generation config");
     if (status == MN_OK) { /* all of it or nothing */
         mn_generation_config before = *config;
         *config = *loaded;

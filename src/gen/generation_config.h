@@ -39,7 +39,9 @@ bool id_list_has(const id_list *list, int32_t id);
 /* As the public functions of the same names. */
 mn_status generation_config_set(mn_generation_config *config, const char *name, const json *value,
                                 const char *what);
-mn_status generation_config_load(mn_generation_config *config, const json *object, const char *what);
+/* skip_unknown: names that are no field say nothing (checkpoints carry all kinds), else they are refused. */
+mn_status generation_config_load(mn_generation_config *config, const json *object, bool skip_unknown,
+                                 const char *what);
 mn_status generation_config_copy(mn_generation_config **out, const mn_generation_config *config);
 
 #endif

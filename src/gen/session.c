@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/options.h"
 #include "model/rope.h"
 
 enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
@@ -12,10 +13,21 @@ mn_cache_options mn_cache_options_default(void) {
     return (mn_cache_options){.size = sizeof(mn_cache_options), .implementation = "dynamic", .dtype = "auto"};
 }
 
+/* What is allocated at once is compared with the machine's memory before any of it is touched. */
+static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_specs) {
+    if (!plan->options.reserve) return MN_OK;
+    size_t need = kv_plan_bytes(specs, n_specs, plan->options.page_tokens, plan->options.reserve),
+           available = memory_available();
+    if (need <= available) return MN_OK;
+    MN_FAIL(MN_E_NOMEM, "a static cache of %lld tokens needs %zu MiB, %zu MiB are available",
+            (long long)plan->options.reserve, need >> 20, available >> 20);
+}
+
 static mn_status open_cache(mn_session *s) {
     kv_spec *specs = NULL;
     int n = 0;
     mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.codec);
+    if (status == MN_OK) status = check_reserve(&s->plan, specs, n);
     if (status == MN_OK) status = kv_open(&s->cache, s->model->pool, specs, n, &s->plan.options);
     mem_free(specs);
     return status;
@@ -28,10 +40,10 @@ static mn_status make_room(mn_session *s, size_t n) {
     return mem_grow(&s->ids, &s->ids_capacity, n > paged ? n : paged, sizeof *s->ids);
 }
 
-mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *options) {
+mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *given) {
     *session = NULL;
-    mn_cache_options standard = mn_cache_options_default();
-    if (!options) options = &standard;
+    mn_cache_options full = mn_cache_options_default(), *options = &full;
+    MN_TRY(options_take(&full, sizeof full, given, "mn_cache_options"));
     if (options->prefill_chunk < 0 || options->prefill_chunk > MAX_CHUNK) {
         MN_FAIL(MN_E_ARG, "prefill_chunk is %d, allowed: 1 to %d, or 0 for %d", options->prefill_chunk,
                 MAX_CHUNK, DEFAULT_CHUNK);

@@ -52,9 +52,9 @@ size_t kv_token_bytes(const kv_spec *specs, int n_entries) {
 }
 
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, int page_tokens, int64_t n_tokens) {
-    size_t n_pages = (size_t)ceil_div(n_tokens, page_tokens), page = 0;
+    size_t n_pages = (size_t)ceil_div(n_tokens, page_tokens), page = 0, total;
     for (int i = 0; i < n_entries; i++) page += spec_page_bytes(&specs[i], page_tokens);
-    return n_pages * page;
+    return size_mul(n_pages, page, &total) ? total : SIZE_MAX;
 }
 
 /* ---- the container ---- */
