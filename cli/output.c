@@ -81,7 +81,7 @@ void say(const char *format, ...) {
 }
 
 bool put(const char *text, size_t n) {
-    if (write_error) return false;
+    if (write_error || n == 0) return !write_error;
     errno = 0;
     if (fwrite(text, 1, n, stdout) != n || fflush(stdout) != 0) write_error = errno ? errno : EIO;
     return !write_error;

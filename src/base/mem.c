@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { LARGE_PAGE = 2 << 20, LARGE_BLOCK = 2 * LARGE_PAGE };
+enum { LARGE_PAGE = 2 << 20 };
 
 static _Atomic int64_t n_allocations, n_live, n_until_failure;
 
@@ -32,7 +32,7 @@ mn_status mem_no_memory(void) {
 
 /* Large blocks begin at a large page and ask for such pages: a page fault for every 2 MiB, not for every 4 KiB. */
 static void *take_block(size_t n) {
-    if (n < LARGE_BLOCK) return aligned_alloc(MEM_ALIGN, n);
+    if (n < LARGE_PAGE) return aligned_alloc(MEM_ALIGN, n);
     void *block = aligned_alloc(LARGE_PAGE, n);
     if (block) madvise(block, n, MADV_HUGEPAGE);
     return block;

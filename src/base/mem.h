@@ -18,7 +18,7 @@ enum { MEM_ALIGN = 64 };
  * overflows. Zero bytes give a valid pointer. */
 void *mem_alloc(size_t count, size_t size);
 
-/* As mem_alloc without clearing: for large buffers that are written before they are read. Blocks of 4 MiB and more are
+/* As mem_alloc without clearing: for large buffers that are written before they are read. Blocks of 2 MiB and more are
  * backed by large pages where the system has them. */
 void *mem_alloc_raw(size_t count, size_t size);
 

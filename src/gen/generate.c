@@ -68,7 +68,7 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
     int64_t prompt = (int64_t)n_prompt, context = context_of(row->session->model), wanted = -1;
     if (config->max_length >= 0) wanted = config->max_length - prompt;
     if (config->max_new_tokens >= 0) wanted = config->max_new_tokens;
-    if (prompt > context) {
+    if (!kv->limit && prompt > context) { /* a limit of one's own may pass the trained context */
         MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context %lld", (long long)prompt,
                 (long long)context);
     }

@@ -128,13 +128,13 @@ static void logits(model_core *model, const forward_row *rows, int n_rows) {
     if (n > 0) {
         compute_rows(&model->compute, &ws->rows, ws->last, n, (int)hidden, model->weights.final_norm, eps,
                      ws->last, form_of(head));
-        linear_part part = {.w = head, .y = ws->logits, .stride = vocab};
+        linear_part part = {.w = head, .y = n_rows == 1 ? rows->logits : ws->logits, .stride = vocab};
         compute_linear(&model->compute, &ws->rows, &part, 1);
     }
     x = ws->x;
     n = 0;
     for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
-        if (rows[i].want == WANT_LAST)
+        if (rows[i].want == WANT_LAST && n_rows > 1)
             memcpy(rows[i].logits, ws->logits + n++ * vocab, (size_t)vocab * sizeof *x);
         if (rows[i].want != WANT_ALL) continue;
         compute_rows(&model->compute, &ws->rows, x, rows[i].n, (int)hidden, model->weights.final_norm, eps,

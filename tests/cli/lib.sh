@@ -2,9 +2,11 @@
 # shellcheck shell=bash
 set -uo pipefail
 mneme=$1
+# shellcheck disable=SC2034
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# Not from a subshell that a signal ends before it became the command.
+trap '[ "$BASHPID" != $$ ] || rm -rf "$work"' EXIT
 # SmolLM2, when it is on this machine.
 # shellcheck disable=SC2034
 smollm2=${MNEME_TEST_SMOLLM2:-${MNEME_MODELS:-${XDG_DATA_HOME:-${HOME:-/root}/.local/share}/mneme/models}/SmolLM2-135M-Instruct.Q4_1.gguf}

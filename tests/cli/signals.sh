@@ -5,15 +5,20 @@ source "$(dirname "$0")/lib.sh"
 # A text that takes long enough to be interrupted, however fast the machine.
 endless=(run embedded "Once upon a time" --max-cache-len 1000000 --max-new-tokens 900000 --ignore-eos)
 
+# Waits until a file holds a text, a minute at most.
+wait_for() {
+  for _ in $(seq 600); do
+    if grep -q "$2" "$1"; then return; fi
+    sleep 0.1
+  done
+}
+
 interrupt_keeps_the_partial_text() {
   local code=0 signal
   for signal in INT TERM; do
     last="run, SIG$signal"
     "$mneme" "${endless[@]}" >"$work/out" 2>"$work/err" &
-    for _ in $(seq 100); do
-      [ "$(wc -c <"$work/out")" -gt 20 ] && break
-      sleep 0.1
-    done
+    wait_for "$work/out" "there was"
     kill -$signal $!
     wait $!
     code=$?
@@ -26,8 +31,9 @@ interrupt_keeps_the_partial_text() {
 interrupt_in_json() {
   local code=0
   last="run --json, SIGINT"
-  "$mneme" "${endless[@]}" --json >"$work/out" 2>"$work/err" &
-  sleep 1.5
+  "$mneme" "${endless[@]}" --json -v >"$work/out" 2>"$work/err" &
+  wait_for "$work/err" "loaded in"
+  sleep 1
   kill -INT $!
   wait $!
   code=$?
@@ -39,8 +45,8 @@ interrupt_of_score_leaves_nothing() {
   local code=0
   last="score --out, SIGINT"
   printf '5 %.0s' $(seq 60000) >"$work/ids"
-  "$mneme" score embedded --ids-file "$work/ids" --max-cache-len 100000 --chunk 16 --out "$work/x.safetensors" >"$work/out" 2>"$work/err" &
-  sleep 1
+  "$mneme" score embedded --ids-file "$work/ids" --max-cache-len 100000 --chunk 16 -v --out "$work/x.safetensors" >"$work/out" 2>"$work/err" &
+  wait_for "$work/err" "loaded in"
   kill -INT $!
   wait $!
   code=$?

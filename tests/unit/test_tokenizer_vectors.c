@@ -374,9 +374,9 @@ static void whisper_shared(void **state) {
 
 static void smollm2_gguf(void **state) {
     (void)state;
-    tokenizer *t = smollm2_path() ? open_at(smollm2_path()) : NULL;
-    const char *golden = shared_path("golden/smollm2-135m-instruct-q4_1.json");
-    if (!t || !golden) skip();
+    const char *path = smollm2_path(), *golden = shared_path("golden/smollm2-135m-instruct-q4_1.json");
+    if (!path || !golden) skip();
+    tokenizer *t = open_at(path);
     prompts(t);
     huggingface(t, data_path("tokenizers/vectors/huggingface-smollm2.json"));
     json_doc *doc = open_json(golden);
