@@ -80,6 +80,49 @@ static void copy_file(const char *from, const char *name) {
     file_map_close(&map);
 }
 
+/* config.json of golden/qwen2 with a window; returns the scratch folder. */
+static const char *write_windowed(int window, const char *layer_types) {
+    static char folder[1024];
+    char config[2048];
+    snprintf(
+        config, sizeof config,
+        "{\"model_type\": \"qwen2\", \"hidden_size\": 96, \"intermediate_size\": 208, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, "
+        "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
+        "\"tie_word_embeddings\": true, \"vocab_size\": 320, \"hidden_act\": \"silu\", "
+        "\"eos_token_id\": 2, \"use_sliding_window\": true, \"sliding_window\": %d, \"layer_types\": %s}",
+        window, layer_types);
+    scratch_file("config.json", config, strlen(config));
+    snprintf(folder, sizeof folder, "%s", scratch_path(""));
+    folder[strlen(folder) - 1] = 0;
+    return folder;
+}
+
+/* A window that no text fills is no window, to the last bit; one token less is. */
+static void windows_wider_than_the_text(void **state) {
+    (void)state;
+    copy_file("golden/qwen2/model.safetensors", "model.safetensors");
+    world w = open_world(data_path("golden/qwen2"));
+    engine_cache cache = {.page_tokens = 4};
+    mn_model *full = engine_model("golden/qwen2", "f32", "auto", 2);
+    float *wanted = engine_logits(full, cache, w.ids, N_IDS, 0, NULL);
+    size_t vocab = (size_t)w.o.vocab;
+    for (int window = N_IDS - 1; window <= N_IDS + 1; window++) {
+        const char *types = "[\"sliding_attention\", \"sliding_attention\", \"sliding_attention\"]";
+        mn_model *model = engine_model(write_windowed(window, types), "f32", "auto", 2);
+        float *got = engine_logits(model, cache, w.ids, N_IDS, -1, &w.seed);
+        size_t same = window < N_IDS ? N_IDS - 1 : N_IDS;
+        engine_same_bits(got, wanted, same, vocab, "a window of %d", window);
+        if (window < N_IDS)
+            assert_memory_not_equal(got + same * vocab, wanted + same * vocab, vocab * sizeof *got);
+        free(got);
+        mn_model_close(&model);
+    }
+    free(wanted);
+    mn_model_close(&full);
+    close_world(&w);
+}
+
 /* Layers with and without a window in one model, the narrow one first and last. */
 static void layers_with_different_windows(void **state) {
     (void)state;
@@ -90,19 +133,7 @@ static void layers_with_different_windows(void **state) {
     };
     copy_file("golden/qwen2/model.safetensors", "model.safetensors");
     for (int i = 0; i < 3; i++) {
-        char config[2048];
-        snprintf(
-            config, sizeof config,
-            "{\"model_type\": \"qwen2\", \"hidden_size\": 96, \"intermediate_size\": 208, "
-            "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, "
-            "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
-            "\"tie_word_embeddings\": true, \"vocab_size\": 320, \"hidden_act\": \"silu\", "
-            "\"eos_token_id\": 2, \"use_sliding_window\": true, \"sliding_window\": 9, \"layer_types\": %s}",
-            types[i]);
-        scratch_file("config.json", config, strlen(config));
-        char folder[1024];
-        snprintf(folder, sizeof folder, "%s", scratch_path(""));
-        folder[strlen(folder) - 1] = 0;
+        const char *folder = write_windowed(9, types[i]);
         world w = open_world(folder);
         assert_int_equal(w.o.layers[0].window, i == 1 ? 0 : 9);
         for (int s = 0; s < N_STRATEGIES; s++) {
@@ -115,9 +146,8 @@ static void layers_with_different_windows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_equal_the_oracle),
-        cmocka_unit_test(levels_equal_the_oracle),
-        cmocka_unit_test(embedded_model_equals_the_oracle),
+        cmocka_unit_test(families_equal_the_oracle),        cmocka_unit_test(levels_equal_the_oracle),
+        cmocka_unit_test(embedded_model_equals_the_oracle), cmocka_unit_test(windows_wider_than_the_text),
         cmocka_unit_test(layers_with_different_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

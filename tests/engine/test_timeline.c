@@ -288,6 +288,7 @@ static void failed_allocations_change_nothing(void **state) {
 typedef struct canceller {
     mn_session *session;
     atomic_bool ready;
+    int n;
 } canceller;
 
 static void *cancel_soon(void *arg) {
@@ -347,6 +348,37 @@ static void generations_are_cancelled(void **state) {
         memcpy(ids + 10, generation->sequences[0].ids, 5 * sizeof *ids);
         check_as_fresh(&w, session, ids, (size_t)mn_session_length(session), "a cancelled generation");
         mn_generation_close(&generation);
+        mn_generation_config_close(&config);
+        mn_session_close(&session);
+    }
+}
+
+static bool cancel_after_five(void *user, const mn_token_event *event) {
+    canceller *c = user;
+    (void)event;
+    if (++c->n == 5) mn_session_cancel(c->session);
+    return true;
+}
+
+/* As a signal handler would: the session is asked, the callback goes on. */
+static void generations_are_cancelled_by_their_session(void **state) {
+    (void)state;
+    FOR_WORLDS(w) {
+        mn_session *session = engine_session(w.model, w.cache);
+        mn_generation_config *config = NULL;
+        mn_generation *generation = NULL;
+        assert_ok(mn_generation_config_open(&config, NULL));
+        assert_ok(mn_generation_config_set(config, "max_new_tokens", "50"));
+        canceller c = {.session = session};
+        mn_generate_options options = mn_generate_options_default();
+        options.on_token = cancel_after_five;
+        options.user = &c;
+        assert_ok(mn_generate(session, (int32_t[]){1, 2, 3}, 3, config, &options, &generation));
+        assert_string_equal(generation->sequences[0].finish_reason, "cancelled");
+        assert_int_equal(generation->sequences[0].n_ids, 5);
+        mn_generation_close(&generation);
+        /* The request is used up. */
+        assert_ok(mn_session_step(session, (int32_t[]){4}, 1, NULL));
         mn_generation_config_close(&config);
         mn_session_close(&session);
     }
@@ -506,6 +538,7 @@ int main(void) {
         cmocka_unit_test(failed_allocations_change_nothing),
         cmocka_unit_test(steps_are_cancelled_from_another_thread),
         cmocka_unit_test(generations_are_cancelled),
+        cmocka_unit_test(generations_are_cancelled_by_their_session),
         cmocka_unit_test(sessions_run_in_several_threads),
         cmocka_unit_test(static_steps_do_not_allocate),
         cmocka_unit_test(dynamic_steps_allocate_at_page_edges_only),

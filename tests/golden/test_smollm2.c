@@ -69,6 +69,20 @@ static void score(mn_model *model, mn_session *session, const int32_t *ids, size
     free(logits);
 }
 
+/* The chat template makes the prompt's text of its messages. */
+static void check_rendering(const mn_tokenizer *tokenizer, const json *prompt) {
+    bytes messages = {0};
+    const json *wanted = json_get(prompt, "text");
+    char *text = NULL;
+    size_t n = 0;
+    json_put(&messages, json_get(prompt, "messages"));
+    assert_ok(mn_chat_render(tokenizer, bytes_text(&messages), messages.n, true, &text, &n));
+    assert_int_equal(n, wanted->n);
+    assert_memory_equal(text, wanted->string, n);
+    mn_free(text);
+    bytes_clear(&messages);
+}
+
 static void prompts_have_the_same_ids(void **state) {
     const world *w = *state;
     mn_tokenizer *tokenizer = NULL;
@@ -80,6 +94,7 @@ static void prompts_have_the_same_ids(void **state) {
                    *wanted = json_get(&prompts->items[i], "ids");
         int32_t *ids = NULL, expected[MOST_IDS];
         size_t n = 0;
+        if (json_get(&prompts->items[i], "messages")) check_rendering(tokenizer, &prompts->items[i]);
         assert_ok(mn_tokenize(tokenizer, text->string, text->n, MN_ADD_SPECIAL, &ids, &n));
         assert_int_equal(n, read_ids(wanted, expected));
         assert_memory_equal(ids, expected, n * sizeof *ids);

@@ -294,6 +294,39 @@ static void draws_follow_the_distribution(void **state) {
     mn_generation_config_close(&config);
 }
 
+/* The draws of neighbouring seeds have nothing in common, in step or one step apart. */
+static void seeds_are_independent(void **state) {
+    (void)state;
+    enum { VOCAB = 16, DRAWS = 4000, SEEDS = 3 };
+    settings s = {.do_sample = true, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    mn_generation_config *config = make_config(&s);
+    float logits[VOCAB] = {0};
+    int32_t drawn[SEEDS][DRAWS];
+    for (int i = 0; i < SEEDS; i++) {
+        logits_row row;
+        assert_ok(logits_open(&row, config, VOCAB, (uint64_t)i, (int32_t[]){0}, 1));
+        for (int t = 0; t < DRAWS; t++) {
+            logits_process(&row, logits);
+            drawn[i][t] = logits_choose(&row);
+            logits_accept(&row, drawn[i][t]);
+        }
+        logits_close(&row);
+    }
+    double wanted = (double)(DRAWS - 2) / VOCAB, spread = sqrt(wanted * (1 - 1.0 / VOCAB));
+    for (int i = 0; i < SEEDS; i++) {
+        for (int j = 0; j < SEEDS; j++) {
+            for (int shift = i == j; shift < 3; shift++) {
+                int n_same = 0;
+                for (int t = 0; t + 2 < DRAWS; t++) n_same += drawn[i][t] == drawn[j][t + shift];
+                if (fabs(n_same - wanted) > 5 * spread)
+                    fail_msg("seeds %d and %d, %d steps apart: %d of %d draws are the same", i, j, shift,
+                             n_same, DRAWS);
+            }
+        }
+    }
+    mn_generation_config_close(&config);
+}
+
 /* The whole path on a checkpoint: probabilities of the first and the second new token, and draws of them. */
 static void sampling_equals_transformers(void **state) {
     (void)state;
@@ -416,6 +449,7 @@ int main(void) {
         cmocka_unit_test(processors_follow_their_definitions),
         cmocka_unit_test(processors_equal_transformers),
         cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(seeds_are_independent),
         cmocka_unit_test(sampling_equals_transformers),
         cmocka_unit_test(damaged_logits_give_some_token),
         cmocka_unit_test(ties_go_to_the_lowest_id),
