@@ -51,9 +51,7 @@ typedef struct bench {
     result result;
 } bench;
 
-/* ---- options
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- options ---- */
 
 static mn_status list_add(list *l, long value, const char *text) {
     if (value < 0 || value > MOST_TOKENS)
@@ -127,9 +125,7 @@ static mn_status read_options(bench *b) {
     return cache_options_read(o, &b->cache);
 }
 
-/* ---- measuring
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- measuring ---- */
 
 static uint64_t clock_ns(clockid_t clock) {
     struct timespec now;
@@ -232,9 +228,7 @@ static void read_cpu_name(bench *b) {
     if (file) fclose(file);
 }
 
-/* ---- printing
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- printing ---- */
 
 static void put_member(bytes *b, bool as_json, const char *key, const char *text, bool is_text) {
     if (as_json) {

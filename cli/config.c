@@ -152,8 +152,7 @@ mn_status generation_limit(mn_generation_config *config, const options *o, const
     return mn_generation_config_set(config, "max_new_tokens", text);
 }
 
-/* ---- --print-config
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- --print-config ---- */
 
 /* value: JSON text. */
 static void print_value(bytes *b, bool as_json, const char *name, const char *value, option_origin origin,

@@ -17,9 +17,7 @@ static const char *const later_keys[] = {
     "axis_key", "axis_value", "window_length", "num_sink_tokens", "home",         "path",
     NULL};
 
-/* ---- model
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- model ---- */
 
 mn_status model_path(char **path, const options *o, const char *name) {
     if (!name) name = option_text(o, OPT_MODEL, NULL);
@@ -43,6 +41,7 @@ int engine_open(engine *e, const options *o, const char *name, int threads) {
     e->load_ms = clock_ms() - start;
     progress_clear();
     if (status != MN_OK) return report(o, exit_of_model(status), "model");
+    if (e->info.warning) say("warning: %s", e->info.warning);
     if (option_on(o, OPT_VERBOSE)) {
         say("model %s: %s, %.1f M parameters, %s on %s, %d threads, loaded in %.0f ms", e->path,
             e->info.architecture, (double)e->info.parameters / 1e6, e->info.compute_type, e->info.cpu,
@@ -57,9 +56,7 @@ void engine_close(engine *e) {
     *e = (engine){0};
 }
 
-/* ---- cache
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- cache ---- */
 
 static bool is_listed(const char *const *names, const char *text, size_t n) {
     for (; *names; names++) {

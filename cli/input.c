@@ -86,9 +86,7 @@ void input_clear(input *in) {
     *in = (input){0};
 }
 
-/* ---- prompts
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- prompts ---- */
 
 void prompt_clear(prompt *p) {
     mem_free(p->ids);

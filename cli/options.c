@@ -90,8 +90,7 @@ const char *const option_origin_names[] = {
     [ORIGIN_FLAG] = "flag",
 };
 
-/* ---- small readers
- * -------------------------------------------------------------------------------------------------- */
+/* ---- small readers ---- */
 
 mn_status size_parse(const char *text, int64_t *out) {
     static const struct {
@@ -178,8 +177,7 @@ const char *nearest_name(const char *text, const char *const *names) {
     return nearest;
 }
 
-/* ---- which row a flag means
- * ----------------------------------------------------------------------------------------- */
+/* ---- which row a flag means ---- */
 
 int generation_field(const char *name) {
     const mn_generation_field *fields = mn_generation_fields();
@@ -257,8 +255,7 @@ static mn_status unknown_flag(const verb *v, const char *flag) {
             v->name);
 }
 
-/* ---- setting values
- * --------------------------------------------------------------------------------------------------- */
+/* ---- setting values ---- */
 
 static mn_status store(setting *s, const char *text, int64_t number, option_origin origin) {
     char *copy = mem_copy_text(text, strlen(text));
@@ -341,8 +338,7 @@ static mn_status set_field(options *o, int id, const char *text, option_origin o
     return MN_OK;
 }
 
-/* ---- the three sources
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the three sources ---- */
 
 /* What a flag means: a row, a generation field, or a field of Transformers that has one value here
  * (num_beams). */
@@ -567,9 +563,7 @@ void options_clear(options *o) {
     *o = (options){0};
 }
 
-/* ---- asking
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- asking ---- */
 
 bool option_is_set(const options *o, option_id id) {
     return o->set[id].text != NULL;

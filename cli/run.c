@@ -40,8 +40,7 @@ static bool is_batch(const run *r) {
     return r->in.kind == INPUT_BATCH;
 }
 
-/* ---- what is asked for
- * --------------------------------------------------------------------------------------------- */
+/* ---- what is asked for ---- */
 
 static bool looks_like_path(const char *text) {
     size_t n = strlen(text);
@@ -103,9 +102,7 @@ static int prepare(run *r) {
     return status == MN_OK ? EXIT_DONE : report(r->o, exit_of(status), "prompt");
 }
 
-/* ---- rows
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ---- */
 
 static mn_status line_prompt(run *r, batch_line *line, const char *what) {
     const json *root = json_root(line->doc), *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
@@ -225,8 +222,7 @@ static mn_status settle_all(run *r) {
     return MN_OK;
 }
 
-/* ---- generation
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- generation ---- */
 
 static bool on_token(void *user, const mn_token_event *event) {
     run *r = user;
@@ -273,8 +269,7 @@ static mn_status generate(run *r) {
     return status;
 }
 
-/* ---- what comes out
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- what comes out ---- */
 
 static void print_plain(run *r, bool cancelled) {
     if (!r->streamed) {

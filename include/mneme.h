@@ -103,6 +103,7 @@ typedef struct mn_model_info {
     uint64_t available_bytes;       /* memory limit, or what the machine had free at opening */
     int threads;
     bool has_tokenizer, has_chat_template;
+    const char *warning;            /* one sentence for the user when the files leave something out; or NULL */
 } mn_model_info;
 
 MN_API mn_status mn_model_get_info(const mn_model *model, mn_model_info *info);

@@ -177,6 +177,7 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .threads = core->compute.n_threads,
         .has_tokenizer = model->text != NULL,
         .has_chat_template = model->text && tokenizer_chat_template(model->text, NULL),
+        .warning = model->text ? tokenizer_warning(model->text) : NULL,
     };
     if (info->size < sizeof info->size || info->size > sizeof full) {
         MN_FAIL(MN_E_ARG, "mn_model_info.size is %zu, allowed: up to %zu", info->size, sizeof full);

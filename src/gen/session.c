@@ -10,7 +10,10 @@
 enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
 
 mn_cache_options mn_cache_options_default(void) {
-    return (mn_cache_options){.size = sizeof(mn_cache_options), .implementation = "dynamic", .dtype = "auto"};
+    return (mn_cache_options){.size = sizeof(mn_cache_options),
+                              .implementation = "dynamic",
+                              .dtype = "auto",
+                              .prefill_chunk = DEFAULT_CHUNK};
 }
 
 /* What is allocated at once is compared with the machine's memory before any of it is touched. */

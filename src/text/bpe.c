@@ -12,8 +12,7 @@ enum { SHORT_WORD = 40 }; /* up to here scanning beats the queue */
 #define NO_RANK UINT32_MAX
 #define NO_LINK UINT32_MAX
 
-/* ---- the table
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 static inline size_t slot_of(const merge_table *table, uint32_t left, uint32_t right) {
     uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
@@ -58,8 +57,7 @@ const merge *merge_table_find(const merge_table *table, uint32_t left, uint32_t 
     }
 }
 
-/* ---- merges from ranks
- * ------------------------------------------------------------------------------------------- */
+/* ---- merges from ranks ---- */
 
 /* The symbol of a part of a token, or VOCAB_NONE; one character that is no token gets a virtual id. */
 static mn_status part_symbol(vocab *virtual_symbols, const vocab *v, const char *text, size_t n,
@@ -141,8 +139,7 @@ mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, co
     return status;
 }
 
-/* ---- merging
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- merging ---- */
 
 typedef struct bpe_candidate {
     uint32_t rank, at; /* ordered by these two */

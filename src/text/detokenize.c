@@ -47,8 +47,7 @@ void detokenizer_clear(detokenizer *list) {
     *list = (detokenizer){0};
 }
 
-/* ---- stages
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- stages ---- */
 
 static void give(dec_run *run, size_t i, const char *text, size_t n, bool added);
 

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* ---- scanners
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- scanners ---- */
 
 typedef struct scan {
     const unicode_table *classes;
@@ -133,8 +132,7 @@ size_t pre_scan(pre_scanner scanner, const unicode_table *classes, const char *t
     }
 }
 
-/* ---- the list of steps
- * ------------------------------------------------------------------------------------------- */
+/* ---- the list of steps ---- */
 
 mn_status pretokenizer_add(pretokenizer *p, const pre_step *step, const char *what) {
     if (p->n == PRE_STEPS) {
@@ -167,8 +165,7 @@ void pre_state_clear(pre_state *state) {
     for (size_t i = 0; i < PRE_STEPS; i++) bytes_clear(&state->buffer[i]);
 }
 
-/* ---- running
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- running ---- */
 
 typedef struct run {
     const pretokenizer *p;

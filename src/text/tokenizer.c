@@ -14,8 +14,7 @@ void token_list_clear(token_list *list) {
     *list = (token_list){0};
 }
 
-/* ---- building
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- building ---- */
 
 mn_status tokenizer_new(tokenizer **out, unicode_table *classes) {
     *out = NULL;
@@ -206,8 +205,7 @@ mn_status tokenizer_seal(tokenizer *t, const char *what) {
     return seal_added(t, what);
 }
 
-/* ---- encoding
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- encoding ---- */
 
 enum { CACHE_WORD = 15, CACHE_IDS = 11, CACHE_MIN_TEXT = 1024, CACHE_SLOTS = 1 << 14 };
 
@@ -458,8 +456,7 @@ mn_status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsig
     return status;
 }
 
-/* ---- decoding
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---- */
 
 struct tokenizer_stream {
     const tokenizer *t;
@@ -524,8 +521,7 @@ void tokenizer_stream_close(tokenizer_stream **stream) {
     *stream = NULL;
 }
 
-/* ---- the vocabulary
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the vocabulary ---- */
 
 size_t tokenizer_size(const tokenizer *t) {
     return t->pieces.n;

@@ -7,8 +7,7 @@
 
 #include "base/file.h"
 
-/* ---- tiktoken: lines of "base64 rank"
- * ---------------------------------------------------------------------------- */
+/* ---- tiktoken: lines of "base64 rank" ---- */
 
 static int base64_value(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -146,8 +145,7 @@ mn_status tokenizer_read_tiktoken(tokenizer *t, const char *data, size_t n, cons
     return status == MN_OK ? tokenizer_put_byte_level(t, true, what) : status;
 }
 
-/* ---- vocab.json and merges.txt
- * ----------------------------------------------------------------------------------- */
+/* ---- vocab.json and merges.txt ---- */
 
 static mn_status read_merge_lines(tokenizer *t, const char *merges, size_t n, const char *what) {
     size_t n_lines = 1;
@@ -205,8 +203,7 @@ static mn_status read_added_file(tokenizer *t, const json *root, const char *wha
     return MN_OK;
 }
 
-/* ---- files
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- files ---- */
 
 typedef mn_status (*json_reader)(tokenizer *t, const json *root, const char *what);
 

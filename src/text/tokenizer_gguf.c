@@ -19,8 +19,7 @@ static bool is_text(gguf_text text, const char *expected) {
     return text.n == strlen(expected) && memcmp(text.text, expected, text.n) == 0;
 }
 
-/* ---- tokens
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- tokens ---- */
 
 /* A number array as long as the tokens, or NULL when the key is absent. */
 static mn_status find_numbers(const source *s, const char *key, size_t n, const gguf_array **out) {
@@ -135,8 +134,7 @@ static mn_status read_templates(const source *s) {
     return MN_OK;
 }
 
-/* ---- gpt2
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- gpt2 ---- */
 
 typedef struct pre_name {
     const char *name;
@@ -224,8 +222,7 @@ static mn_status read_gpt2(const source *s) {
     return tokenizer_put_byte_level(s->t, true, s->what);
 }
 
-/* ---- llama
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- llama ---- */
 
 static mn_status read_llama(const source *s) {
     tokenizer *t = s->t;

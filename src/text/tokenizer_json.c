@@ -67,8 +67,7 @@ static mn_status read_pattern(const reader *r, const json *node, const json **te
     MN_FAIL(MN_E_FORMAT, "%s: a pattern must be {\"String\": text} or {\"Regex\": text}", r->what);
 }
 
-/* ---- normalizers
- * ------------------------------------------------------------------------------------------------- */
+/* ---- normalizers ---- */
 
 static mn_status norm_sequence(reader *r, const json *node);
 
@@ -137,8 +136,7 @@ static mn_status norm_sequence(reader *r, const json *node) {
     return read_list(r, node, "normalizers", normalizers, "normalizer");
 }
 
-/* ---- pre-tokenizers
- * ---------------------------------------------------------------------------------------------- */
+/* ---- pre-tokenizers ---- */
 
 static mn_status pre_sequence(reader *r, const json *node);
 
@@ -299,8 +297,7 @@ static mn_status pre_sequence(reader *r, const json *node) {
     return read_list(r, node, "pretokenizers", pretokenizers, "pre-tokenizer");
 }
 
-/* ---- post-processors: what is put around a text
- * ------------------------------------------------------------------ */
+/* ---- post-processors: what is put around a text ---- */
 
 static mn_status post_sequence(reader *r, const json *node);
 
@@ -388,8 +385,7 @@ static mn_status post_sequence(reader *r, const json *node) {
     return read_list(r, node, "processors", postprocessors, "post-processor");
 }
 
-/* ---- decoders
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- decoders ---- */
 
 static mn_status dec_sequence(reader *r, const json *node);
 
@@ -475,8 +471,7 @@ static mn_status dec_sequence(reader *r, const json *node) {
     return read_list(r, node, "decoders", decoders, "decoder");
 }
 
-/* ---- the model
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the model ---- */
 
 static mn_status read_vocabulary(reader *r, const json *vocabulary) {
     if (!vocabulary || vocabulary->kind != JSON_OBJECT)

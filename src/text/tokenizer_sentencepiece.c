@@ -7,8 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- wire format
- * ------------------------------------------------------------------------------------------------- */
+/* ---- wire format ---- */
 
 typedef struct wire {
     const uint8_t *at, *end;
@@ -66,8 +65,7 @@ static mn_status read_field(wire *w, field *out) {
     }
 }
 
-/* ---- messages
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
 
