@@ -24,7 +24,7 @@ static int interleaved(int row, int head_dim) {
     return head * head_dim + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-static bool is_rotated(int matrix) {
+static bool is_rotated(oracle_matrix matrix) {
     return matrix == ORACLE_Q || matrix == ORACLE_K;
 }
 
