@@ -314,6 +314,7 @@ static void attend_segment(const attend_plan *plan, const kv_view *view, int hea
         .q = b->q,
         .first = b->first,
         .last = b->last,
+        .hi = INT64_MAX,
         .softcap = plan->shape->softcap,
         .state = state,
         .scratch = b->kernel,
