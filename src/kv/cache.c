@@ -5,28 +5,6 @@
 
 #include "base/mem.h"
 
-/* ---- stored forms ---- */
-
-static const struct {
-    const char *name;
-    int bits;
-} codecs[N_KV_CODECS] = {[KV_F32] = {"f32", 32}, [KV_BF16] = {"bf16", 16}};
-
-kv_form kv_form_exact(kv_codec codec) {
-    return (kv_form){.codec = codec, .bits = codecs[codec].bits};
-}
-const char *kv_codec_name(kv_codec codec) {
-    return codecs[codec].name;
-}
-
-bool kv_form_equal(kv_form a, kv_form b) {
-    return a.codec == b.codec && a.bits == b.bits && a.group == b.group && a.axis == b.axis;
-}
-
-size_t kv_form_bytes(kv_form form, int dim, int page_tokens) {
-    return (size_t)dim * (size_t)page_tokens * (size_t)form.bits / 8;
-}
-
 static bool spec_equal(const kv_spec *a, const kv_spec *b) {
     return a->n_heads == b->n_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
            kv_form_equal(a->key, b->key) && kv_form_equal(a->value, b->value) && a->sinks == b->sinks &&
@@ -36,8 +14,8 @@ static bool spec_equal(const kv_spec *a, const kv_spec *b) {
 /* Bytes of one entry in one page: the keys of all heads, then the values. A multiple of 64, so that entries
  * and heads of ordinary sizes begin on cache lines. */
 static size_t spec_page_bytes(const kv_spec *spec, int page_tokens) {
-    size_t head = kv_form_bytes(spec->key, spec->k_dim, page_tokens) +
-                  kv_form_bytes(spec->value, spec->v_dim, page_tokens);
+    size_t head = kv_form_bytes(spec->key, true, false, spec->k_dim, page_tokens) +
+                  kv_form_bytes(spec->value, false, false, spec->v_dim, page_tokens);
     return (head * (size_t)spec->n_heads + 63) / 64 * 64;
 }
 
@@ -311,7 +289,7 @@ kv_view kv_look(const kv_cache *cache, int entry) {
     const kv_group *group = &cache->groups[e->group];
     int page_tokens = cache->options.page_tokens;
     int64_t n_tokens = cache->n_tokens + cache->n_step;
-    size_t k_bytes = kv_form_bytes(group->spec.key, group->spec.k_dim, page_tokens);
+    size_t k_bytes = kv_form_bytes(group->spec.key, true, false, group->spec.k_dim, page_tokens);
     return (kv_view){
         .pages = group->bases,
         .n_pages = (int)pages_for(cache, n_tokens),
@@ -319,7 +297,7 @@ kv_view kv_look(const kv_cache *cache, int entry) {
         .k_offset = e->offset,
         .k_head_bytes = k_bytes,
         .v_offset = e->offset + k_bytes * (size_t)group->spec.n_heads,
-        .v_head_bytes = kv_form_bytes(group->spec.value, group->spec.v_dim, page_tokens),
+        .v_head_bytes = kv_form_bytes(group->spec.value, false, false, group->spec.v_dim, page_tokens),
         .page_tokens = page_tokens,
         .spec = &group->spec,
     };

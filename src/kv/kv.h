@@ -15,23 +15,8 @@
 #include <stdbool.h>
 
 #include "kernels/kernels.h"
+#include "kv/form.h"
 #include "kv/pool.h"
-
-typedef enum kv_codec { KV_F32, KV_BF16, N_KV_CODECS } kv_codec;
-
-/* How one stream (keys or values) is stored. */
-typedef struct kv_form {
-    kv_codec codec;
-    int bits;  /* stored bits of one value, side data apart */
-    int group; /* values that share side data; 0: there is none */
-    int axis;  /* along which a group lies: 0 inside a token, 1 across the tokens of a page */
-} kv_form;
-
-kv_form kv_form_exact(kv_codec codec);
-const char *kv_codec_name(kv_codec codec); /* "f32", "bf16" */
-bool kv_form_equal(kv_form a, kv_form b);
-/* Bytes of P tokens of one head with rows of `dim` values. */
-size_t kv_form_bytes(kv_form form, int dim, int page_tokens);
 
 /* Everything about one entry. */
 typedef struct kv_spec {
