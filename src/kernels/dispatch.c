@@ -12,6 +12,7 @@ static const struct {
 } fills[] = {
     {CPU_SCALAR, linear_ref_fill},
     {CPU_SCALAR, attend_ref_fill},
+    {CPU_SCALAR, codes_ref_fill},
     {CPU_SCALAR, elem_ref_fill},
     {CPU_SCALAR, fit_ref_fill},
 #if defined(__x86_64__)

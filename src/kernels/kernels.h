@@ -38,6 +38,7 @@ cpu_level kernel_level(int i_kernel, cpu_level level);
 /* Each source file of kernels has one of these; it overwrites the pointers that the file is better at. */
 void linear_ref_fill(kernel_table *table);
 void attend_ref_fill(kernel_table *table);
+void codes_ref_fill(kernel_table *table);
 void elem_ref_fill(kernel_table *table);
 void fit_ref_fill(kernel_table *table);
 #if defined(__x86_64__)
