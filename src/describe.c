@@ -116,7 +116,7 @@ static mn_status put_caches(bytes *b, const model_core *core, int64_t context) {
     size_t room = core->available_bytes > fixed ? core->available_bytes - fixed : 0;
     put_open(b, "caches", "[");
     for (const kv_strategy *strategy = kv_strategies; strategy->name; strategy++) {
-        for (int codec = 0; codec < N_KV_CODECS; codec++) {
+        for (int codec = 0; codec < KV_MNEME; codec++) {
             kv_spec *specs = NULL;
             int n = 0;
             MN_TRY(model_cache_specs(&specs, &n, core, (kv_codec)codec));

@@ -1,12 +1,12 @@
-/* The calibrated bases of coded keys: per layer and KV head a linear map under which few components carry most of what the
- * queries see, so that bits can be given where they count.
+/* The calibrated bases of coded keys: per layer and KV head a linear map under which few components carry
+ * most of what the queries see, so that bits can be given where they count.
  *
- *   C = covariance of the keys inside their page of 128, averaged over pages (the page of the first token left out)
- *   S = E[q q^T] over the queries of the heads that share the KV head
- *   W = S + 2 (tr S / d) I;   W^1/2 C W^1/2 = U diag(lambda) U^T, lambda falling;   A = U^T W^1/2
+ *   C = covariance of the keys inside their page of 128, averaged over pages (the page of the first token
+ * left out) S = E[q q^T] over the queries of the heads that share the KV head W = S + 2 (tr S / d) I;   W^1/2
+ * C W^1/2 = U diag(lambda) U^T, lambda falling;   A = U^T W^1/2
  *
- * A key k is stored as y = A k; a query q meets it as A^-T q, so that <A^-T q, A k> = <q, k>. Keys and queries are taken after
- * the rotary embedding. SPDX-License-Identifier: Apache-2.0 */
+ * A key k is stored as y = A k; a query q meets it as A^-T q, so that <A^-T q, A k> = <q, k>. Keys and
+ * queries are taken after the rotary embedding. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_BASIS_H
 #define MN_KV_BASIS_H
 
@@ -35,15 +35,17 @@ void kv_basis_set_close(kv_basis_set **set);
 typedef struct kv_calibration kv_calibration;
 mn_status kv_calibration_open(kv_calibration **out, int n_layers, int n_heads, int dim);
 void kv_calibration_close(kv_calibration **calibration);
-/* keys: f32 [n][dim] of consecutive tokens that lie in one page; queries: f32 [n_queries][dim]. Different heads may be fed
- * from different threads at once. */
-void kv_calibration_add_keys(kv_calibration *c, int layer, int head, const float *keys, ptrdiff_t stride, int n);
+/* keys: f32 [n][dim] of consecutive tokens that lie in one page; queries: f32 [n_queries][dim]. Different
+ * heads may be fed from different threads at once. */
+void kv_calibration_add_keys(kv_calibration *c, int layer, int head, const float *keys, ptrdiff_t stride,
+                             int n);
 void kv_calibration_add_queries(kv_calibration *c, int layer, int head, const float *queries, int n_queries);
 mn_status kv_calibration_finish(kv_basis_set **out, const kv_calibration *c);
 
-/* One safetensors file: key, query, lambda as f32 [n_layers][n_heads]..., and `fingerprint` (of the model) in its metadata.
- * Loading verifies sizes, finiteness and the fingerprint: MN_E_REFUSED, MN_E_FORMAT. */
+/* One safetensors file: key, query, lambda as f32 [n_layers][n_heads]..., and `fingerprint` (of the model) in
+ * its metadata. Loading verifies sizes, finiteness and the fingerprint: MN_E_REFUSED, MN_E_FORMAT. */
 mn_status kv_basis_set_save(const kv_basis_set *set, const char *path, const char *fingerprint);
-mn_status kv_basis_set_load(kv_basis_set **out, const char *path, const char *fingerprint, int n_layers, int n_heads, int dim);
+mn_status kv_basis_set_load(kv_basis_set **out, const char *path, const char *fingerprint, int n_layers,
+                            int n_heads, int dim);
 
 #endif

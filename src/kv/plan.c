@@ -36,8 +36,8 @@ mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec a
     if (!plan.strategy) return unknown_strategy(name);
     if (options->dtype && strcmp(options->dtype, "auto") != 0) {
         int codec = 0;
-        while (codec < N_KV_CODECS && strcmp(kv_codec_name((kv_codec)codec), options->dtype) != 0) codec++;
-        if (codec == N_KV_CODECS)
+        while (codec < KV_MNEME && strcmp(kv_codec_name((kv_codec)codec), options->dtype) != 0) codec++;
+        if (codec == KV_MNEME)
             MN_FAIL(MN_E_ARG, "cache dtype is '%.60s', allowed: auto, f32, bf16", options->dtype);
         plan.codec = (kv_codec)codec;
     }
