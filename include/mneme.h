@@ -151,9 +151,11 @@ MN_API bool mn_has_chat_template(const mn_tokenizer *tokenizer);
 
 typedef struct mn_cache_options {
     size_t size;                /* sizeof(mn_cache_options) */
-    const char *implementation; /* "dynamic" grows; "static" allocates max_cache_len once; "none" recomputes every step */
-    const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values */
-    int64_t max_cache_len;      /* static: tokens held, allocated at once; dynamic: refused beyond (0: no limit) */
+    const char *implementation; /* a strategy or several joined by "+": "dynamic", "static", "quantized+sink", ...; the command's
+                                   --cache takes the same text */
+    const char *config;         /* "key=value,..." or a JSON object, as the command's --cache-config; NULL: nothing */
+    const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values that are not coded */
+    int64_t max_cache_len;      /* static: tokens held, allocated at once; others: refused beyond (0: no limit) */
     int page_tokens;            /* tokens in a page, even; 0: 128 */
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
 } mn_cache_options;

@@ -120,8 +120,9 @@ static mn_status put_caches(bytes *b, const model_core *core, int64_t context) {
             kv_spec *specs = NULL;
             int n = 0;
             MN_TRY(model_cache_specs(&specs, &n, core, (kv_codec)codec));
-            size_t token = kv_token_bytes(specs, n), page = kv_plan_bytes(specs, n, PAGE_TOKENS, PAGE_TOKENS);
-            size_t total = kv_plan_bytes(specs, n, PAGE_TOKENS, context);
+            const kv_options options = {.page_tokens = PAGE_TOKENS};
+            size_t token = kv_token_bytes(specs, n), page = kv_plan_bytes(specs, n, &options, PAGE_TOKENS);
+            size_t total = kv_plan_bytes(specs, n, &options, context);
             mem_free(specs);
             put_open(b, NULL, "{");
             put_text(b, "implementation", strategy->name);

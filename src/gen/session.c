@@ -19,7 +19,7 @@ mn_cache_options mn_cache_options_default(void) {
 /* What is allocated at once is compared with the machine's memory before any of it is touched. */
 static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_specs) {
     if (!plan->options.reserve) return MN_OK;
-    size_t need = kv_plan_bytes(specs, n_specs, plan->options.page_tokens, plan->options.reserve),
+    size_t need = kv_plan_bytes(specs, n_specs, &plan->options, plan->options.reserve),
            available = memory_available();
     if (need <= available) return MN_OK;
     MN_FAIL(MN_E_NOMEM, "a static cache of %lld tokens needs %zu MiB, %zu MiB are available",
@@ -29,7 +29,8 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
 static mn_status open_cache(mn_session *s) {
     kv_spec *specs = NULL;
     int n = 0;
-    mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.codec);
+    mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.exact);
+    if (status == MN_OK) status = kv_plan_specs(&s->plan, specs, n, n, NULL);
     if (status == MN_OK) status = check_reserve(&s->plan, specs, n);
     if (status == MN_OK) status = kv_open(&s->cache, s->model->pool, specs, n, &s->plan.options);
     mem_free(specs);
@@ -95,7 +96,7 @@ static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
  * rotated by angles of another length. */
 static void drop_unusable(mn_session *s, int64_t total) {
     int64_t regime = rope_regime(&s->model->config, total);
-    if (!s->plan.strategy->keeps || regime != s->regime) kv_truncate(s->cache, 0);
+    if (!s->plan.self.keeps || regime != s->regime) kv_truncate(s->cache, 0);
     s->regime = regime;
 }
 
@@ -173,7 +174,7 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
 
 static bool steps_alone(const mn_session *s) {
     int64_t total = (int64_t)s->n_ids + 1;
-    return !s->plan.strategy->keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
+    return !s->plan.self.keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
            rope_regime(&s->model->config, total) != s->regime;
 }
 
@@ -266,11 +267,11 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
 }
 
 mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
-    bool keeps = s->plan.strategy->keeps;
+    bool keeps = s->plan.self.keeps;
     mn_cache_info full = {
         .size = sizeof full,
-        .implementation = s->plan.strategy->name,
-        .dtype = kv_codec_name(s->plan.codec),
+        .implementation = s->plan.self.name,
+        .dtype = kv_codec_name(s->plan.exact),
         .tokens = keeps ? kv_length(s->cache) : 0,
         .next_position = (int64_t)s->n_ids,
         .bytes = keeps ? kv_bytes(s->cache) : 0,
@@ -295,7 +296,7 @@ mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) 
     const kv_spec *spec = kv_entry_spec(s->cache, layer);
     shape[0] = 1;
     shape[1] = spec->n_heads;
-    shape[2] = s->plan.strategy->keeps ? kv_length(s->cache) : 0;
+    shape[2] = s->plan.self.keeps ? kv_length(s->cache) : 0;
     shape[3] = spec->k_dim;
     return MN_OK;
 }

@@ -13,21 +13,17 @@ static bool spec_equal(const kv_spec *a, const kv_spec *b) {
            a->residual == b->residual && a->flush == b->flush && a->exact_first == b->exact_first &&
            a->sinks == b->sinks && a->window == b->window && a->slack == b->slack &&
            a->write_once == b->write_once && a->is_far == b->is_far && a->state_bytes == b->state_bytes &&
-           a->checkpoints == b->checkpoints;
+           a->checkpoints == b->checkpoints && (a->bases != NULL) == (b->bases != NULL);
 }
 
 /* Bases and the layouts that follow from them are the entry's own; all else is its group's. */
 static mn_status open_entry(kv_entry *entry, const kv_spec *spec, const kv_options *options) {
     if (spec->kind == KV_STATE || !kv_form_is_coded(spec->key)) return MN_OK;
     size_t n = (size_t)spec->n_heads;
+    entry->bases = spec->bases;
     entry->key_codes = mem_alloc(n, sizeof *entry->key_codes);
     if (!entry->key_codes) return MN_E_NOMEM;
-    if (spec->bases) {
-        entry->bases = mem_alloc(n, sizeof *entry->bases);
-        if (!entry->bases) return MN_E_NOMEM;
-    }
     for (size_t h = 0; h < n; h++) {
-        if (spec->bases) entry->bases[h] = &spec->bases[h];
         kv_form_layout(&entry->key_codes[h], spec->key, true, spec->k_dim, options->page_tokens,
                        spec->bases ? spec->bases[h].lambda : NULL);
     }
@@ -56,7 +52,8 @@ static void note_peak(kv_cache *cache) {
     if (now > cache->peak_bytes) cache->peak_bytes = now;
 }
 
-mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries, const kv_options *options) {
+mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries,
+                  const kv_options *options) {
     *out = NULL;
     if (options->page_tokens < 2 || options->page_tokens % 2) {
         MN_FAIL(MN_E_ARG, "page_tokens is %d, allowed: an even number from 2", options->page_tokens);
@@ -85,10 +82,7 @@ void kv_close(kv_cache **cache) {
     kv_cache *c = *cache;
     if (!c) return;
     for (int g = 0; c->groups && g < c->n_groups; g++) group_close(&c->groups[g], c->pool);
-    for (int i = 0; c->entries && i < c->n_entries; i++) {
-        mem_free(c->entries[i].bases);
-        mem_free(c->entries[i].key_codes);
-    }
+    for (int i = 0; c->entries && i < c->n_entries; i++) { mem_free(c->entries[i].key_codes); }
     mem_free(c->groups);
     mem_free(c->entries);
     mem_free(c->tasks);
@@ -146,7 +140,8 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
     for (; status == MN_OK && n_taken < cache->n_groups; n_taken++) {
         kv_group *group = &cache->groups[n_taken];
         if (!group_steps(group)) continue;
-        status = group_take(group, cache->pool, cache->n_tokens, total, group_seal_target(group, total, cache->call_ends));
+        status = group_take(group, cache->pool, cache->n_tokens, total,
+                            group_seal_target(group, total, cache->call_ends));
     }
     if (status != MN_OK) {
         for (int g = 0; g < n_taken; g++) group_return(&cache->groups[g], cache->pool);
@@ -155,7 +150,8 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
     for (int g = 0; g < cache->n_groups; g++) {
         kv_group *group = &cache->groups[g];
         if (!group_steps(group)) continue;
-        group_apply(group, cache->pool, cache->n_tokens, total, group_seal_target(group, total, cache->call_ends));
+        group_apply(group, cache->pool, cache->n_tokens, total,
+                    group_seal_target(group, total, cache->call_ends));
     }
     cache->n_step = n_new;
     note_peak(cache);
@@ -177,8 +173,8 @@ void kv_abandon(kv_cache *cache) {
     tidy_all(cache);
 }
 
-static void store(const kv_cache *cache, const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head,
-                  page_kind kind, kv_page *page, store_job job) {
+static void store(const kv_cache *cache, const kernel_table *kernels, const kv_group *group,
+                  const kv_entry *entry, int head, page_kind kind, kv_page *page, store_job job) {
     const kv_place *place = &group->place[kind];
     char *base = page->data + (size_t)entry->member * group->entry_bytes[kind];
     (void)cache;
@@ -194,8 +190,8 @@ static void store(const kv_cache *cache, const kernel_table *kernels, const kv_g
     }
 }
 
-void kv_append(kv_cache *cache, const kernel_table *kernels, int i_entry, int head, int token_begin, int token_end,
-               const float *k, const float *v, ptrdiff_t k_stride, ptrdiff_t v_stride) {
+void kv_append(kv_cache *cache, const kernel_table *kernels, int i_entry, int head, int token_begin,
+               int token_end, const float *k, const float *v, ptrdiff_t k_stride, ptrdiff_t v_stride) {
     const kv_entry *entry = &cache->entries[i_entry];
     const kv_group *group = &cache->groups[entry->group];
     int64_t base = group_steps(group) ? cache->n_tokens : 0;
@@ -203,8 +199,12 @@ void kv_append(kv_cache *cache, const kernel_table *kernels, int i_entry, int he
         int64_t position = base + t;
         int slot = (int)(position % group->page_tokens), n = group->page_tokens - slot;
         if (n > token_end - t) n = token_end - t;
-        store_job job = {
-            .slot = slot, .n = n, .k = k + t * k_stride, .v = v + t * v_stride, .k_stride = k_stride, .v_stride = v_stride};
+        store_job job = {.slot = slot,
+                         .n = n,
+                         .k = k + t * k_stride,
+                         .v = v + t * v_stride,
+                         .k_stride = k_stride,
+                         .v_stride = v_stride};
         int64_t place = group_slot(group, position / group->page_tokens);
         store(cache, kernels, group, entry, head, PAGE_EXACT, group->pages[PAGE_EXACT][place], job);
         if (position < group->head_tokens) {
@@ -257,7 +257,8 @@ mn_status kv_fill(kv_cache *cache, int64_t n) {
         kv_group *group = &cache->groups[n_taken];
         if (group_steps(group)) continue;
         if (group->n_filled > 0) {
-            status = status_fail(MN_E_ARG, "cross entries are filled once; they hold %lld tokens", (long long)group->n_filled);
+            status = status_fail(MN_E_ARG, "cross entries are filled once; they hold %lld tokens",
+                                 (long long)group->n_filled);
         } else {
             status = group_take(group, cache->pool, 0, n, group_seal_target(group, n, true));
         }
@@ -300,9 +301,10 @@ mn_status kv_truncate(kv_cache *cache, int64_t n_keep) {
     }
     for (int g = 0; g < cache->n_groups; g++) {
         if (group_reaches(&cache->groups[g], n_keep)) continue;
-        MN_FAIL(MN_E_UNSUPPORTED,
-                "cannot go back to %lld tokens: what they see is gone; the longest that can be kept is %lld tokens",
-                (long long)n_keep, (long long)kv_reachable(cache, n_keep));
+        MN_FAIL(
+            MN_E_UNSUPPORTED,
+            "cannot go back to %lld tokens: what they see is gone; the longest that can be kept is %lld tokens",
+            (long long)n_keep, (long long)kv_reachable(cache, n_keep));
     }
     kv_abandon(cache);
     cache->n_tokens = n_keep;
@@ -337,12 +339,13 @@ mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
         kv_entry *entry = &fork->entries[fork->n_entries++];
         *entry = (kv_entry){.group = cache->entries[i].group, .member = cache->entries[i].member};
         kv_spec spec = cache->groups[entry->group].spec;
-        spec.bases = cache->entries[i].bases ? cache->entries[i].bases[0] : NULL;
+        spec.bases = cache->entries[i].bases;
         status = open_entry(entry, &spec, &cache->options);
     }
     for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
         fork->n_groups++;
-        status = group_fork(&fork->groups[g], &cache->groups[g], cache->pool, cache->n_tokens, &cache->options);
+        status =
+            group_fork(&fork->groups[g], &cache->groups[g], cache->pool, cache->n_tokens, &cache->options);
     }
     if (status != MN_OK) {
         kv_close(&fork);

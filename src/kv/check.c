@@ -4,14 +4,17 @@
 #include "base/num.h"
 #include "kv/group.h"
 
-static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t slot, int64_t n_tokens, int64_t n_total) {
+static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t slot, int64_t n_tokens,
+                            int64_t n_total) {
     int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens;
     int64_t fill = min_i64(group->page_tokens, n_tokens - begin);
     int sealed = group->n_sealed[slot];
     const kv_page *exact = group->pages[PAGE_EXACT][slot], *coded = group->pages[PAGE_CODED][slot];
     bool in_step = n_total > n_tokens;
-    if (sealed < 0 || sealed > max_i64(fill, 0)) MN_FAIL(MN_E_UNSUPPORTED, "more tokens of a page are sealed than it has");
-    if (!exact && sealed < fill) MN_FAIL(MN_E_UNSUPPORTED, "a page has tokens that are neither exact nor sealed");
+    if (sealed < 0 || sealed > max_i64(fill, 0))
+        MN_FAIL(MN_E_UNSUPPORTED, "more tokens of a page are sealed than it has");
+    if (!exact && sealed < fill)
+        MN_FAIL(MN_E_UNSUPPORTED, "a page has tokens that are neither exact nor sealed");
     if (!coded && sealed > 0) MN_FAIL(MN_E_UNSUPPORTED, "a page has sealed tokens but no codes");
     if (!in_step && exact && sealed == fill) MN_FAIL(MN_E_UNSUPPORTED, "an exact page is kept for nothing");
     if (!in_step && coded && sealed == 0) MN_FAIL(MN_E_UNSUPPORTED, "a coded page is kept for nothing");
@@ -32,7 +35,8 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
 }
 
 static mn_status check_states(const kv_group *group, int64_t n_tokens) {
-    if (group->n_states > group->spec.checkpoints + 1) MN_FAIL(MN_E_UNSUPPORTED, "more states than checkpoints");
+    if (group->n_states > group->spec.checkpoints + 1)
+        MN_FAIL(MN_E_UNSUPPORTED, "more states than checkpoints");
     for (int i = 0; i < group->n_states; i++) {
         if (i > 0 && group->states[i].position <= group->states[i - 1].position)
             MN_FAIL(MN_E_UNSUPPORTED, "states are out of order");
@@ -61,7 +65,8 @@ static mn_status check_group(const kv_cache *cache, const kv_group *group) {
         !(group->first_page > 0 && group->spec.window)) {
         MN_FAIL(MN_E_UNSUPPORTED, "a page that no query will see is kept");
     }
-    if (total > 0 && group->head_tokens > 0 && !group->head) MN_FAIL(MN_E_UNSUPPORTED, "the head page is missing");
+    if (total > 0 && group->head_tokens > 0 && !group->head)
+        MN_FAIL(MN_E_UNSUPPORTED, "the head page is missing");
     size_t held[2] = {0, 0};
     for (size_t i = 0; i < group->n_slots; i++) {
         MN_TRY(check_slot(cache, group, i, n, total));
@@ -95,7 +100,8 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
         return (size_t)states * group->page_bytes[PAGE_EXACT];
     }
     size_t reserved[2], n_pages[2] = {0, 0};
-    int64_t page = group->page_tokens, end = ceil_div(n, page), first = needed_first(n, spec->window, spec->slack) / page;
+    int64_t page = group->page_tokens, end = ceil_div(n, page),
+            first = needed_first(n, spec->window, spec->slack) / page;
     int64_t sealed = group_seal_target(group, n, true);
     for (int64_t i = first; i < end; i++) {
         n_pages[PAGE_CODED] += i * page < sealed;
@@ -107,7 +113,8 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
             if (n_pages[kind] < reserved[kind]) n_pages[kind] = reserved[kind];
         }
     }
-    return n_pages[PAGE_EXACT] * group->page_bytes[PAGE_EXACT] + n_pages[PAGE_CODED] * group->page_bytes[PAGE_CODED] +
+    return n_pages[PAGE_EXACT] * group->page_bytes[PAGE_EXACT] +
+           n_pages[PAGE_CODED] * group->page_bytes[PAGE_CODED] +
            (n > 0 && group->head_tokens > 0 ? group->page_bytes[PAGE_HEAD] : 0);
 }
 
@@ -129,12 +136,13 @@ size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *opti
 
 size_t kv_token_bytes(const kv_spec *specs, int n_entries) {
     enum { PAGE = PAGE_TOKENS };
-    size_t bytes = 0;
+    size_t total = 0;
     for (int i = 0; i < n_entries; i++) {
         const kv_spec *s = &specs[i];
         if (s->kind == KV_STATE) continue;
-        size_t head = kv_form_bytes(s->key, true, s->k_dim, PAGE) + kv_form_bytes(s->value, false, s->v_dim, PAGE);
-        bytes += head * (size_t)s->n_heads;
+        size_t head = kv_form_bytes(s->key, true, s->bases != NULL, s->k_dim, PAGE) +
+                      kv_form_bytes(s->value, false, false, s->v_dim, PAGE);
+        total += head * (size_t)s->n_heads;
     }
-    return bytes / PAGE;
+    return total / PAGE;
 }

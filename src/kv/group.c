@@ -12,16 +12,16 @@ static bool is_coded_stream(const kv_spec *spec, bool is_key) {
     return kv_form_is_coded(is_key ? spec->key : spec->value);
 }
 
-/* Lays out one entry in a page of that kind: the keys of all heads, then the values. Entries are multiples of 64 bytes, so
- * that heads of ordinary sizes begin on cache lines. */
+/* Lays out one entry in a page of that kind: the keys of all heads, then the values. Entries are multiples of
+ * 64 bytes, so that heads of ordinary sizes begin on cache lines. */
 static void lay_out(kv_group *group, page_kind kind) {
     const kv_spec *spec = &group->spec;
     kv_form exact = kv_form_exact(spec->exact);
     kv_form key = kind == PAGE_CODED ? spec->key : exact, value = kind == PAGE_CODED ? spec->value : exact;
     int tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
     kv_place *place = &group->place[kind];
-    place->k_head_bytes = kv_form_bytes(key, true, spec->k_dim, tokens);
-    place->v_head_bytes = kv_form_bytes(value, false, spec->v_dim, tokens);
+    place->k_head_bytes = kv_form_bytes(key, true, spec->bases != NULL, spec->k_dim, tokens);
+    place->v_head_bytes = kv_form_bytes(value, false, false, spec->v_dim, tokens);
     size_t keys = (place->k_head_bytes * (size_t)spec->n_heads + 63) / 64 * 64;
     place->v_offset = keys;
     group->entry_bytes[kind] = (keys + place->v_head_bytes * (size_t)spec->n_heads + 63) / 64 * 64;
@@ -150,7 +150,8 @@ typedef struct slot_need {
     bool copy_exact, copy_coded; /* a private copy of a shared one */
 } slot_need;
 
-static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
+static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, int64_t n_total,
+                         int64_t n_sealed) {
     int64_t begin = page * group->page_tokens, slot = group_slot(group, page);
     bool is_new = slot >= (int64_t)group->n_slots;
     kv_page *exact = is_new ? NULL : group->pages[PAGE_EXACT][slot],
@@ -221,7 +222,8 @@ void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_tot
             group->n_slots = slot + 1;
             group->n_sealed[slot] = 0;
         }
-        /* A page that was shared when it was counted may be ours alone by now: then its copy is not needed. */
+        /* A page that was shared when it was counted may be ours alone by now: then its copy is not needed.
+         */
         page_pile *exact = &group->taken[PAGE_EXACT], *coded = &group->taken[PAGE_CODED];
         if (need.exact) set_page(group, PAGE_EXACT, slot, pile_pop(exact));
         if (need.copy_exact) put_copy(group, pool, PAGE_EXACT, slot, pile_pop(exact));
@@ -258,11 +260,13 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
     }
     const kv_spec *spec = &group->spec;
     int64_t end = ceil_div(n_tokens, group->page_tokens);
-    while (group->n_slots > 0 && group->first_page + (int64_t)group->n_slots > end) drop_slot(group, pool, --group->n_slots);
+    while (group->n_slots > 0 && group->first_page + (int64_t)group->n_slots > end)
+        drop_slot(group, pool, --group->n_slots);
     if (group->n_slots == 0) group->first_page = n_tokens == 0 ? 0 : end;
     int64_t needed = needed_first(n_tokens, spec->window, spec->slack) / group->page_tokens;
     size_t n_gone = 0;
-    while (n_gone < group->n_slots && group->first_page + (int64_t)n_gone < needed) drop_slot(group, pool, n_gone++);
+    while (n_gone < group->n_slots && group->first_page + (int64_t)n_gone < needed)
+        drop_slot(group, pool, n_gone++);
     if (n_gone > 0) {
         size_t n = group->n_slots - n_gone;
         for (int kind = 0; kind < 2; kind++) {
@@ -271,7 +275,8 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
         }
         memmove(group->n_sealed, group->n_sealed + n_gone, n * sizeof *group->n_sealed);
         /* Places beyond the table are empty. */
-        for (int kind = 0; kind < 2; kind++) memset(group->pages[kind] + n, 0, n_gone * sizeof *group->pages[kind]);
+        for (int kind = 0; kind < 2; kind++)
+            memset(group->pages[kind] + n, 0, n_gone * sizeof *group->pages[kind]);
         group->n_slots = n;
         group->first_page += (int64_t)n_gone;
     }
@@ -324,7 +329,8 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
 /* ---- forks ---- */
 
 /* A fork's page: shared, unless the cache reserves its pages and this one will still be written. */
-static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool, page_kind kind, size_t slot, bool copies) {
+static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool, page_kind kind, size_t slot,
+                           bool copies) {
     kv_page *page = group->pages[kind][slot];
     if (!page) return MN_OK;
     if (copies) {
@@ -339,7 +345,8 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
     return MN_OK;
 }
 
-mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens, const kv_options *options) {
+mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
+                     const kv_options *options) {
     bool has_reserve = options->reserve > 0;
     *fork = *group;
     for (int kind = 0; kind < 2; kind++) {
@@ -388,6 +395,7 @@ size_t group_bytes(const kv_group *group) {
         return ((size_t)group->n_states + group->taken[PAGE_EXACT].n) * group->page_bytes[PAGE_EXACT];
     }
     size_t n = group->head ? group->page_bytes[PAGE_HEAD] : 0;
-    for (int kind = 0; kind < 2; kind++) n += (group->n_held[kind] + group->reserved[kind].n) * group->page_bytes[kind];
+    for (int kind = 0; kind < 2; kind++)
+        n += (group->n_held[kind] + group->reserved[kind].n) * group->page_bytes[kind];
     return n;
 }

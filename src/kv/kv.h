@@ -1,17 +1,18 @@
 /* The cache of one sequence: pages of keys and values, described by numbers.
  *
  *   entry   the memory of one attention (or recurrent) sub-layer; most models have one per layer
- *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count, copied when written
- *           while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
+ *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count,
+ * copied when written while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
  *   group   entries with equal specs; they share one page table, and a page holds all of them side by side
- *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a while
- *   head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code shall touch
- *   step    reserve, then for each entry append and look, then commit and seal; or abandon
+ *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a
+ * while head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code
+ * shall touch step    reserve, then for each entry append and look, then commit and seal; or abandon
  *
- * Only kv_reserve, kv_open, kv_fork and reading far pages can fail, and when they do nothing has changed. A named strategy is
- * a row of a table in plan.c that fills these specs; there is no type per strategy. What a query may see depends on positions
- * alone (visible.h); in which form it sees a token depends only on the unit of tokens the query lies in (kv_unit), or, with
- * `flush`, on what was one call. SPDX-License-Identifier: Apache-2.0 */
+ * Only kv_reserve, kv_open, kv_fork and reading far pages can fail, and when they do nothing has changed. A
+ * named strategy is a row of a table in plan.c that fills these specs; there is no type per strategy. What a
+ * query may see depends on positions alone (visible.h); in which form it sees a token depends only on the
+ * unit of tokens the query lies in (kv_unit), or, with `flush`, on what was one call.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_KV_H
 #define MN_KV_KV_H
 
@@ -32,16 +33,17 @@ typedef struct kv_spec {
     int k_dim, v_dim;   /* values in a row of a head, even */
     kv_codec exact;     /* KV_F32 or KV_BF16: form of tokens that are not sealed */
     kv_form key, value; /* form of sealed tokens; both kv_form_exact(exact): nothing is ever sealed */
-    int residual;       /* newest tokens that are not sealed, at least; with `flush`: Transformers' residual_length */
-    bool flush;         /* seal at the end of calls, by Transformers' rule, not page by page */
-    int exact_first;    /* first tokens of the sequence that are read exactly, whatever is sealed */
-    int sinks, window;  /* a query at p sees [0, sinks) and (p - window, p]; window 0: everything up to p */
-    int slack;          /* tokens kept beyond the window, so that as many may be taken back */
-    bool write_once;    /* cross attention: filled by kv_fill, not by steps; has a length of its own */
-    bool is_far;        /* full pages rest in the pool's far home */
+    int residual; /* newest tokens that are not sealed, at least; with `flush`: Transformers' residual_length
+                   */
+    bool flush;   /* seal at the end of calls, by Transformers' rule, not page by page */
+    int exact_first;   /* first tokens of the sequence that are read exactly, whatever is sealed */
+    int sinks, window; /* a query at p sees [0, sinks) and (p - window, p]; window 0: everything up to p */
+    int slack;         /* tokens kept beyond the window, so that as many may be taken back */
+    bool write_once;   /* cross attention: filled by kv_fill, not by steps; has a length of its own */
+    bool is_far;       /* full pages rest in the pool's far home */
     const kv_basis *bases; /* [n_heads] of coded keys; NULL: none. Borrowed for the cache's life */
-    size_t state_bytes; /* KV_STATE: of one state */
-    int checkpoints;    /* KV_STATE: states kept of past steps */
+    size_t state_bytes;    /* KV_STATE: of one state */
+    int checkpoints;       /* KV_STATE: states kept of past steps */
 } kv_spec;
 
 typedef struct kv_options {
@@ -52,34 +54,35 @@ typedef struct kv_options {
 
 typedef struct kv_cache kv_cache;
 
-/* An empty cache for one sequence; specs are copied. The pool must outlive it. MN_E_UNSUPPORTED for sizes that a form does not
- * take. */
-mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries, const kv_options *options);
+/* An empty cache for one sequence; specs are copied. The pool must outlive it. MN_E_UNSUPPORTED for sizes
+ * that a form does not take. */
+mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries,
+                  const kv_options *options);
 void kv_close(kv_cache **cache);
 
 /* ---- a step ---- */
 
-/* A call is what one request to compute is to Transformers: the prompt, a token, a chat turn. Steps lie in calls; entries
- * with `flush` seal at the end of a call, the others do not care. */
+/* A call is what one request to compute is to Transformers: the prompt, a token, a chat turn. Steps lie in
+ * calls; entries with `flush` seal at the end of a call, the others do not care. */
 void kv_call_begin(kv_cache *cache);
 void kv_call_end(kv_cache *cache); /* before the reserve of the call's last step */
 
 /* Steps must end where this says, at the latest: the first multiple of the sealing unit beyond `position`. */
 int64_t kv_step_limit(const kv_cache *cache, int64_t position);
 
-/* Room for n_new tokens in every entry: new pages, private copies of shared pages that will be written, pages that sealing
- * will fill. MN_E_FULL, MN_E_NOMEM; then nothing has changed. */
+/* Room for n_new tokens in every entry: new pages, private copies of shared pages that will be written, pages
+ * that sealing will fill. MN_E_FULL, MN_E_NOMEM; then nothing has changed. */
 mn_status kv_reserve(kv_cache *cache, int64_t n_new);
 
 /* Stores tokens [token_begin, token_end) of the step, KV head `head` of an entry. k and v: f32 rows of token
  * 0 of the step; the row of token t lies t * stride floats further. Keys are rotated already. Different
  * heads, and tokens of different pages, may be stored by different threads at once. */
-void kv_append(kv_cache *cache, const kernel_table *kernels, int entry, int head, int token_begin, int token_end,
-               const float *k, const float *v, ptrdiff_t k_stride, ptrdiff_t v_stride);
+void kv_append(kv_cache *cache, const kernel_table *kernels, int entry, int head, int token_begin,
+               int token_end, const float *k, const float *v, ptrdiff_t k_stride, ptrdiff_t v_stride);
 
-/* Counts the step's tokens and decides what is to be sealed; *n_tasks parts of that work, for any thread each, are done by
- * kv_seal with that thread's scratch of kv_seal_scratch bytes; kv_settle ends the step. kv_seal_scratch is known after
- * kv_reserve. */
+/* Counts the step's tokens and decides what is to be sealed; *n_tasks parts of that work, for any thread
+ * each, are done by kv_seal with that thread's scratch of kv_seal_scratch bytes; kv_settle ends the step.
+ * kv_seal_scratch is known after kv_reserve. */
 int kv_commit(kv_cache *cache);
 size_t kv_seal_scratch(const kv_cache *cache);
 void kv_seal(kv_cache *cache, const kernel_table *kernels, int task, void *scratch);
@@ -94,23 +97,24 @@ typedef struct kv_place {
     size_t v_offset, v_head_bytes;
 } kv_place;
 
-/* What attention reads; valid until the next reserve, commit, abandon or truncate. Token t >= n_head of page t / page_tokens:
- * coded when t % page_tokens < n_sealed of that page, else exact. Tokens below n_head: exact, in the head page. */
+/* What attention reads; valid until the next reserve, commit, abandon or truncate. Token t >= n_head of page
+ * t / page_tokens: coded when t % page_tokens < n_sealed of that page, else exact. Tokens below n_head:
+ * exact, in the head page. */
 typedef struct kv_view {
     const kv_spec *spec;
-    int64_t n_tokens;          /* held, the step's included */
+    int64_t n_tokens; /* held, the step's included */
     int page_tokens;
-    int64_t first_page;        /* number of the first page of the table; earlier ones are forgotten */
-    int n_pages;               /* of the table; the last one holds the newest token */
-    const char *const *exact;  /* [n_pages] first bytes; NULL where every token is sealed */
-    const char *const *coded;  /* [n_pages] first bytes; NULL where none is */
-    const int *n_sealed;       /* [n_pages] */
+    int64_t first_page;       /* number of the first page of the table; earlier ones are forgotten */
+    int n_pages;              /* of the table; the last one holds the newest token */
+    const char *const *exact; /* [n_pages] first bytes; NULL where every token is sealed */
+    const char *const *coded; /* [n_pages] first bytes; NULL where none is */
+    const int *n_sealed;      /* [n_pages] */
     kv_place exact_place, coded_place, head_place;
-    const char *head;          /* the head page, n_head tokens */
+    const char *head; /* the head page, n_head tokens */
     int n_head, head_page_tokens;
     const code_layout *key_codes;   /* [n_heads]; NULL: sealed keys are exact */
     const code_layout *value_codes; /* one for all heads; NULL: sealed values are exact */
-    const kv_basis *const *bases;   /* [n_heads] of sealed keys; NULL: none */
+    const kv_basis *bases;          /* [n_heads] of sealed keys; NULL: none */
 } kv_view;
 
 kv_view kv_look(const kv_cache *cache, int entry);
@@ -125,16 +129,18 @@ kv_state kv_states(const kv_cache *cache, int entry);
 
 /* ---- write once ---- */
 
-/* Room for n tokens in every entry with write_once, which must be empty (MN_E_ARG); kv_append then stores tokens 0 .. n - 1 of
- * such an entry, and kv_fill_commit makes them the entry's tokens and returns how much is to be sealed, as kv_commit. */
+/* Room for n tokens in every entry with write_once, which must be empty (MN_E_ARG); kv_append then stores
+ * tokens 0 .. n - 1 of such an entry, and kv_fill_commit makes them the entry's tokens and returns how much
+ * is to be sealed, as kv_commit. */
 mn_status kv_fill(kv_cache *cache, int64_t n);
 int kv_fill_commit(kv_cache *cache);
 int64_t kv_filled(const kv_cache *cache, int entry);
 
 /* ---- between steps ---- */
 
-/* Keeps the first n_keep tokens. What was sealed stays sealed. MN_E_ARG when there are not that many, MN_E_UNSUPPORTED when
- * tokens that the remaining ones see are gone (a window, a state between checkpoints); then nothing has changed. */
+/* Keeps the first n_keep tokens. What was sealed stays sealed. MN_E_ARG when there are not that many,
+ * MN_E_UNSUPPORTED when tokens that the remaining ones see are gone (a window, a state between checkpoints);
+ * then nothing has changed. */
 mn_status kv_truncate(kv_cache *cache, int64_t n_keep);
 
 /* The largest length up to n_keep that kv_truncate can reach; 0 at worst. */
@@ -151,16 +157,18 @@ const kv_spec *kv_entry_spec(const kv_cache *cache, int entry);
 size_t kv_bytes(const kv_cache *cache);      /* of all pages referred to, shared ones counted whole */
 size_t kv_peak_bytes(const kv_cache *cache); /* the largest kv_bytes so far */
 
-/* One stream of an entry as it is stored, decoded to f32 [n_heads][n][dim]: tokens [begin, begin + n), all of them held
- * (MN_E_ARG). */
-mn_status kv_read(const kv_cache *cache, int entry, bool is_key, int64_t begin, int n, float *rows);
+/* One stream of an entry as it is stored, decoded to f32 [n_heads][n][dim]: tokens [begin, begin + n), all of
+ * them held (MN_E_ARG). */
+mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int entry, bool is_key, int64_t begin,
+                  int n, float *rows);
 /* First position that an entry still holds beside its head. */
 int64_t kv_first_held(const kv_cache *cache, int entry);
 
 /* Verifies every invariant; for tests and debug builds. The message says which is broken. */
 mn_status kv_check(const kv_cache *cache);
 
-/* Bytes that specs need for n_tokens given in one call, and per token in the limit; the planner and kv_bytes agree. */
+/* Bytes that specs need for n_tokens given in one call, and per token in the limit; the planner and kv_bytes
+ * agree. */
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens);
 size_t kv_token_bytes(const kv_spec *specs, int n_entries);
 

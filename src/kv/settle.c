@@ -16,8 +16,8 @@ static size_t exact_place(kv_codec exact, bool is_key, int page_tokens, int dim,
     return is_key ? i / 2 * p * 2 + t * 2 + i % 2 : t / 2 * n * 2 + i * 2 + t % 2;
 }
 
-static void exact_get(kv_codec exact, bool is_key, const char *stream, int page_tokens, int dim, int slot, int n,
-                      float *rows) {
+static void exact_get(kv_codec exact, bool is_key, const char *stream, int page_tokens, int dim, int slot,
+                      int n, float *rows) {
     for (int d = 0; d < dim; d++) {
         for (int t = 0; t < n; t++) {
             size_t place = exact_place(exact, is_key, page_tokens, dim, slot + t, d);
@@ -64,22 +64,26 @@ static stream stream_of(const kv_group *group, const kv_entry *entry, bool is_ke
                 .dim = is_key ? spec->k_dim : spec->v_dim};
     for (int kind = 0; kind < N_PAGE_KINDS; kind++) {
         const kv_place *place = &group->place[kind];
-        s.offset[kind] = (size_t)entry->member * group->entry_bytes[kind] + (is_key ? place->k_offset : place->v_offset);
+        s.offset[kind] =
+            (size_t)entry->member * group->entry_bytes[kind] + (is_key ? place->k_offset : place->v_offset);
         s.head_bytes[kind] = is_key ? place->k_head_bytes : place->v_head_bytes;
     }
     return s;
 }
 
-static seal_stream seal_job(const kv_group *group, const kv_entry *entry, bool is_key) {
+static seal_stream seal_job(const kernel_table *kernels, const kv_group *group, const kv_entry *entry,
+                            bool is_key) {
     const kv_spec *spec = &group->spec;
-    return (seal_stream){.form = is_key ? spec->key : spec->value,
+    return (seal_stream){.kernels = kernels,
+                         .form = is_key ? spec->key : spec->value,
                          .is_key = is_key,
                          .dim = is_key ? spec->k_dim : spec->v_dim,
                          .page_tokens = group->page_tokens,
                          .head_end = spec->n_heads,
                          .layouts = is_key ? entry->key_codes : &group->value_codes,
                          .bases = is_key ? entry->bases : NULL,
-                         .head_bytes = is_key ? group->place[PAGE_CODED].k_head_bytes : group->place[PAGE_CODED].v_head_bytes};
+                         .head_bytes = is_key ? group->place[PAGE_CODED].k_head_bytes
+                                              : group->place[PAGE_CODED].v_head_bytes};
 }
 
 static size_t rows_bytes(const kv_spec *spec, bool is_key, int n) {
@@ -97,7 +101,8 @@ static bool seals_together(kv_form form) {
 static bool seals_whole_pages(const kv_spec *spec) {
     const kv_form *forms[] = {&spec->key, &spec->value};
     for (int i = 0; i < 2; i++) {
-        if (forms[i]->codec == KV_MNEME || (kv_form_is_coded(*forms[i]) && forms[i]->axis == CODE_CHANNEL)) return true;
+        if (forms[i]->codec == KV_MNEME || (kv_form_is_coded(*forms[i]) && forms[i]->axis == CODE_CHANNEL))
+            return true;
     }
     return false;
 }
@@ -126,13 +131,15 @@ typedef void (*task_visit)(kv_cache *cache, const seal_task *task);
 static void each_task(kv_cache *cache, bool steps, int64_t n_tokens, task_visit visit) {
     for (int i = 0; i < cache->n_entries; i++) {
         const kv_group *group = &cache->groups[cache->entries[i].group];
-        int64_t target = group_steps(group) == steps ? group_seal_target(group, n_tokens, cache->call_ends) : 0;
+        int64_t target =
+            group_steps(group) == steps ? group_seal_target(group, n_tokens, cache->call_ends) : 0;
         for (int is_key = 0; target > 0 && is_key < 2; is_key++) {
             seal_task whole = {.entry = i, .is_key = is_key, .n = 0};
             for (size_t slot = 0; slot < group->n_slots; slot++) {
                 int first, end;
                 if (!slot_range(group, slot, target, &first, &end)) continue;
-                seal_task task = {.entry = i, .is_key = is_key, .slot = slot, .first = first, .n = end - first};
+                seal_task task = {
+                    .entry = i, .is_key = is_key, .slot = slot, .first = first, .n = end - first};
                 if (!seals_together(is_key ? group->spec.key : group->spec.value)) {
                     visit(cache, &task);
                 } else if (whole.n == 0) {
@@ -154,8 +161,8 @@ static void count_task(kv_cache *cache, const seal_task *task) {
     if (s.is_coded) {
         size_t n_pages = (size_t)ceil_div(task->first + task->n, group->page_tokens);
         need += (n_pages * sizeof(char *) + 63) / 64 * 64;
-        need += seal_scratch_bytes(task->is_key ? spec->key : spec->value, task->is_key, s.dim, group->page_tokens,
-                                   spec->n_heads, task->n);
+        need += seal_scratch_bytes(task->is_key ? spec->key : spec->value, task->is_key, s.dim,
+                                   group->page_tokens, spec->n_heads, task->n);
     }
     if (need > cache->seal_scratch) cache->seal_scratch = need;
     cache->n_tasks++;
@@ -178,7 +185,8 @@ int kv_commit(kv_cache *cache) {
     cache->n_tokens += cache->n_step;
     cache->n_step = 0;
     for (int g = 0; g < cache->n_groups; g++) {
-        if (cache->groups[g].spec.kind == KV_STATE) state_commit(&cache->groups[g], cache->pool, cache->n_tokens);
+        if (cache->groups[g].spec.kind == KV_STATE)
+            state_commit(&cache->groups[g], cache->pool, cache->n_tokens);
     }
     each_task(cache, true, cache->n_tokens, keep_task);
     return (int)cache->n_tasks;
@@ -206,8 +214,9 @@ static void gather_rows(const kv_group *group, const stream *s, const seal_task 
         for (size_t slot = task->slot; done < task->n; slot++) {
             int from = slot == task->slot ? (int)task->first : 0;
             int n = (int)min_i64(group->page_tokens - from, task->n - done);
-            const char *stream = group->bases[PAGE_EXACT][slot] + s->offset[PAGE_EXACT] + (size_t)head * s->head_bytes[PAGE_EXACT];
-            exact_get(group->spec.exact, s->is_key, stream, group->page_tokens, s->dim, from, n,
+            const char *from_page = group->bases[PAGE_EXACT][slot] + s->offset[PAGE_EXACT] +
+                                    (size_t)head * s->head_bytes[PAGE_EXACT];
+            exact_get(group->spec.exact, s->is_key, from_page, group->page_tokens, s->dim, from, n,
                       rows + ((size_t)head * (size_t)task->n + (size_t)done) * (size_t)s->dim);
             done += n;
         }
@@ -215,7 +224,6 @@ static void gather_rows(const kv_group *group, const stream *s, const seal_task 
 }
 
 void kv_seal(kv_cache *cache, const kernel_table *kernels, int i_task, void *scratch) {
-    (void)kernels;
     const seal_task *task = &cache->tasks[i_task];
     const kv_entry *entry = &cache->entries[task->entry];
     const kv_group *group = &cache->groups[entry->group];
@@ -226,17 +234,20 @@ void kv_seal(kv_cache *cache, const kernel_table *kernels, int i_task, void *scr
     if (!s.is_coded) { /* the other stream of a coded page */
         for (int head = 0; head < group->spec.n_heads; head++) {
             exact_put(group->spec.exact, s.is_key,
-                      group->pages[PAGE_CODED][task->slot]->data + s.offset[PAGE_CODED] + (size_t)head * s.head_bytes[PAGE_CODED],
-                      group->page_tokens, s.dim, (int)task->first, task->n, rows + (size_t)head * (size_t)task->n * (size_t)s.dim);
+                      group->pages[PAGE_CODED][task->slot]->data + s.offset[PAGE_CODED] +
+                          (size_t)head * s.head_bytes[PAGE_CODED],
+                      group->page_tokens, s.dim, (int)task->first, task->n,
+                      rows + (size_t)head * (size_t)task->n * (size_t)s.dim);
         }
         return;
     }
     size_t n_pages = (size_t)ceil_div(task->first + task->n, group->page_tokens);
     char **pages = (char **)(void *)rest;
     rest += (n_pages * sizeof *pages + 63) / 64 * 64;
-    for (size_t i = 0; i < n_pages; i++) pages[i] = group->pages[PAGE_CODED][task->slot + i]->data + s.offset[PAGE_CODED];
+    for (size_t i = 0; i < n_pages; i++)
+        pages[i] = group->pages[PAGE_CODED][task->slot + i]->data + s.offset[PAGE_CODED];
     int64_t position = (group->first_page + (int64_t)task->slot) * group->page_tokens + task->first;
-    seal_stream job = seal_job(group, entry, task->is_key);
+    seal_stream job = seal_job(kernels, group, entry, task->is_key);
     job.pages = pages;
     job.first = task->first;
     job.n = task->n;
@@ -268,17 +279,20 @@ void kv_settle(kv_cache *cache) {
 /* ---- reading back ---- */
 
 /* n tokens of one page, of all heads: rows of head h begin at rows + h * head_floats. */
-static mn_status read_page(const kv_group *group, const kv_entry *entry, const stream *s, page_kind kind, size_t slot,
-                           int first, int n, float *rows, size_t head_floats) {
+static mn_status read_page(const kernel_table *kernels, const kv_group *group, const kv_entry *entry,
+                           const stream *s, page_kind kind, size_t slot, int first, int n, float *rows,
+                           size_t head_floats) {
     const char *page = kind == PAGE_HEAD ? group->head->data : group->bases[kind][slot];
-    int heads = group->spec.n_heads, tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
+    int heads = group->spec.n_heads,
+        tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
     if (kind == PAGE_CODED && s->is_coded) {
         size_t rows_size = rows_bytes(&group->spec, s->is_key, n);
-        seal_stream job = seal_job(group, entry, s->is_key);
-        char *memory = mem_alloc_raw(rows_size + seal_scratch_bytes(job.form, s->is_key, s->dim, tokens, heads, n), 1);
+        seal_stream job = seal_job(kernels, group, entry, s->is_key);
+        char *memory =
+            mem_alloc_raw(rows_size + seal_scratch_bytes(job.form, s->is_key, s->dim, tokens, heads, n), 1);
         if (!memory) return MN_E_NOMEM;
-        char *stream = group->pages[PAGE_CODED][slot]->data + s->offset[kind];
-        job.pages = &stream;
+        char *codes = group->pages[PAGE_CODED][slot]->data + s->offset[kind];
+        job.pages = &codes;
         job.first = first;
         job.n = n;
         job.rows = (float *)(void *)memory;
@@ -286,26 +300,28 @@ static mn_status read_page(const kv_group *group, const kv_entry *entry, const s
         seal_read(&job);
         for (int head = 0; head < heads; head++) {
             size_t floats = (size_t)n * (size_t)s->dim;
-            memcpy(rows + (size_t)head * head_floats, job.rows + (size_t)head * floats, floats * sizeof *rows);
+            memcpy(rows + (size_t)head * head_floats, job.rows + (size_t)head * floats,
+                   floats * sizeof *rows);
         }
         mem_free(memory);
         return MN_OK;
     }
     for (int head = 0; head < heads; head++) {
-        exact_get(group->spec.exact, s->is_key, page + s->offset[kind] + (size_t)head * s->head_bytes[kind], tokens, s->dim,
-                  first, n, rows + (size_t)head * head_floats);
+        exact_get(group->spec.exact, s->is_key, page + s->offset[kind] + (size_t)head * s->head_bytes[kind],
+                  tokens, s->dim, first, n, rows + (size_t)head * head_floats);
     }
     return MN_OK;
 }
 
-mn_status kv_read(const kv_cache *cache, int i_entry, bool is_key, int64_t begin, int n, float *rows) {
+mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entry, bool is_key, int64_t begin,
+                  int n, float *rows) {
     const kv_entry *entry = &cache->entries[i_entry];
     const kv_group *group = &cache->groups[entry->group];
     int64_t held = group->spec.write_once ? group->n_filled : cache->n_tokens;
     int64_t first_held = group->first_page * group->page_tokens, end = begin + n;
     if (begin < 0 || n < 0 || end > held || (begin < first_held && end > group->head_tokens && begin < end)) {
-        MN_FAIL(MN_E_ARG, "tokens %lld to %lld of layer %d were asked for, held are %lld to %lld", (long long)begin,
-                (long long)end, i_entry, (long long)first_held, (long long)held);
+        MN_FAIL(MN_E_ARG, "tokens %lld to %lld of layer %d were asked for, held are %lld to %lld",
+                (long long)begin, (long long)end, i_entry, (long long)first_held, (long long)held);
     }
     stream s = stream_of(group, entry, is_key);
     size_t head_floats = (size_t)n * (size_t)s.dim;
@@ -323,7 +339,7 @@ mn_status kv_read(const kv_cache *cache, int i_entry, bool is_key, int64_t begin
             stop = min_i64(stop, page * group->page_tokens + group->n_sealed[slot]);
         }
         float *out = rows + (size_t)(t - begin) * (size_t)s.dim;
-        MN_TRY(read_page(group, entry, &s, kind, slot, first, (int)(stop - t), out, head_floats));
+        MN_TRY(read_page(kernels, group, entry, &s, kind, slot, first, (int)(stop - t), out, head_floats));
         t = stop;
     }
     return MN_OK;

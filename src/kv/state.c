@@ -1,6 +1,6 @@
-/* Recurrent states: what a group is when its entries are not read token by token. A step reads the newest state and writes the
- * next one; commit makes that the newest and keeps the last few as checkpoints, so that steps can be taken back and forks share
- * what does not change. SPDX-License-Identifier: Apache-2.0 */
+/* Recurrent states: what a group is when its entries are not read token by token. A step reads the newest
+ * state and writes the next one; commit makes that the newest and keeps the last few as checkpoints, so that
+ * steps can be taken back and forks share what does not change. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/mem.h"
@@ -13,7 +13,8 @@ static int most_states(const kv_group *group) {
 mn_status state_open(kv_group *group, const kv_spec *spec) {
     *group = (kv_group){.spec = *spec, .page_tokens = 1};
     if (spec->state_bytes == 0 || spec->checkpoints < 0) {
-        MN_FAIL(MN_E_UNSUPPORTED, "a state of %zu bytes with %d checkpoints: neither may be less than one and none",
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "a state of %zu bytes with %d checkpoints: neither may be less than one and none",
                 spec->state_bytes, spec->checkpoints);
     }
     group->entry_bytes[PAGE_EXACT] = (spec->state_bytes + 63) / 64 * 64;
@@ -45,7 +46,8 @@ void state_commit(kv_group *group, kv_pool *pool, int64_t n_tokens) {
 
 void state_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
     group_return(group, pool);
-    while (group->n_states > 0 && group->states[group->n_states - 1].position > n_tokens) drop_newest(group, pool);
+    while (group->n_states > 0 && group->states[group->n_states - 1].position > n_tokens)
+        drop_newest(group, pool);
 }
 
 int64_t state_reachable(const kv_group *group, int64_t n_keep) {

@@ -1,4 +1,5 @@
-/* Which positions a query sees, what may be forgotten, and what is sealed: functions of integers, tested without tensors.
+/* Which positions a query sees, what may be forgotten, and what is sealed: functions of integers, tested
+ * without tensors.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_VISIBLE_H
 #define MN_KV_VISIBLE_H
@@ -22,8 +23,8 @@ static inline int64_t needed_first(int64_t n, int window, int slack) {
     return n > slack ? visible_first(n - slack, window) : 0;
 }
 
-/* The unit of sealing: queries inside one unit see every token in the same form. It divides the page, and the residual where
- * that leaves steps of a sensible length. */
+/* The unit of sealing: queries inside one unit see every token in the same form. It divides the page, and the
+ * residual where that leaves steps of a sensible length. */
 static inline int seal_unit(int residual, int page_tokens) {
     enum { SHORTEST = 32 };
     int unit = page_tokens;
@@ -31,8 +32,8 @@ static inline int seal_unit(int residual, int page_tokens) {
     return unit;
 }
 
-/* Tokens [0, result) are sealed when n tokens are held: whole pages that end at least `residual` tokens before the unit that
- * token n lies in. */
+/* Tokens [0, result) are sealed when n tokens are held: whole pages that end at least `residual` tokens
+ * before the unit that token n lies in. */
 static inline int64_t seal_until(int64_t n, int residual, int page_tokens) {
     int unit = seal_unit(residual, page_tokens);
     int64_t end = n / unit * unit - residual;
