@@ -186,7 +186,9 @@ MN_API int64_t mn_session_length(const mn_session *session);
 /* The tokens held, int32 [length]; owned by the session, valid until its next call. */
 MN_API const int32_t *mn_session_ids(const mn_session *session);
 
-/* Keeps the first n_keep tokens (negative: drops the last -n_keep). MN_E_ARG when there are not that many. */
+/* Keeps the first n_keep tokens (negative: drops the last -n_keep; more than there are: all of them). MN_E_ARG when there are
+ * fewer; MN_E_UNSUPPORTED, with nothing changed, when a window or a state has forgotten what the kept tokens see (mn_session_sync
+ * computes such a past anew). */
 MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 
 /* A second timeline with the same past; pages are shared until one of the two writes. */

@@ -101,10 +101,15 @@ static void drop_unusable(mn_session *s, int64_t total) {
 }
 
 /* End of the chunk that begins at `position`: chunks end at multiples of the chunk size, so a prompt is cut
- * at page edges wherever it begins. */
+ * at page edges wherever it begins, and where tokens are to be sealed before the next one is computed. */
 static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
     int64_t next = (position / s->prefill_chunk + 1) * s->prefill_chunk;
-    return next < end ? next : end;
+    return min_i64(min_i64(next, kv_step_limit(s->cache, position)), end);
+}
+
+/* Takes the cache back to `n` tokens, or further where what they see is gone; the ids bring it up to date again. */
+static void go_back(mn_session *s, int64_t n) {
+    if (kv_length(s->cache) > n) kv_truncate(s->cache, kv_reachable(s->cache, n));
 }
 
 /* Computes ids [cached, n_ids). Logits of the last go to s->logits, or those of all tokens from `all_from` on
@@ -112,6 +117,7 @@ static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
 static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
     int64_t total = (int64_t)s->n_ids, start = kv_length(s->cache);
     size_t vocab = (size_t)s->model->config.vocab_size;
+    kv_call_begin(s->cache);
     while (kv_length(s->cache) < total) {
         if (atomic_exchange(&s->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
         int64_t position = kv_length(s->cache), end = chunk_end(s, position, total);
@@ -126,6 +132,7 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
             row.want = WANT_LAST;
             row.logits = s->logits;
         }
+        if (end == total) kv_call_end(s->cache);
         MN_TRY(model_forward(s->model, &row, 1));
         if (s->on_prefill) s->on_prefill(s->prefill_user, (size_t)(end - start), (size_t)(total - start));
     }
@@ -148,7 +155,7 @@ mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *al
     mn_status status = catch_up(s, before, all_logits);
     if (status != MN_OK) {
         s->n_ids = before;
-        if (kv_length(s->cache) > (int64_t)before) kv_truncate(s->cache, (int64_t)before);
+        go_back(s, (int64_t)before);
         return status;
     }
     s->has_logits = true;
@@ -164,7 +171,9 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
         return MN_OK;
     }
     if (common == n) common = n - 1; /* the last token's logits are wanted */
-    MN_TRY(mn_session_truncate(s, (int64_t)common));
+    if (common < s->n_ids) s->has_logits = false;
+    s->n_ids = common;
+    go_back(s, (int64_t)common);
     drop_unusable(s, (int64_t)n);
     size_t cached = (size_t)kv_length(s->cache);
     MN_TRY(mn_session_step(s, ids + common, n - common, NULL));
@@ -186,6 +195,8 @@ static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int
         int count = n - begin < MOST ? n - begin : MOST;
         for (int i = 0; i < count; i++) {
             mn_session *s = sessions[begin + i];
+            kv_call_begin(s->cache);
+            kv_call_end(s->cache);
             rows[i] = (forward_row){.cache = s->cache,
                                     .ids = &ids[begin + i],
                                     .n = 1,
@@ -229,14 +240,19 @@ const int32_t *mn_session_ids(const mn_session *s) {
 }
 
 mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
-    int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? length + n_keep : n_keep;
-    if (keep < 0 || keep > length) {
+    int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? max_i64(length + n_keep, 0) : n_keep;
+    if (keep > length) {
         MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep,
                 (long long)length);
     }
+    if (keep > 0 && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "cannot truncate to %lld tokens: the cache has forgotten what they see; 0 and synchronising are possible",
+                (long long)keep);
+    }
     if (keep < length) s->has_logits = false;
     s->n_ids = (size_t)keep;
-    if (kv_length(s->cache) > keep) kv_truncate(s->cache, keep);
+    go_back(s, keep);
     return MN_OK;
 }
 
