@@ -134,56 +134,56 @@ static mn_status grow_file(kv_far *far, uint64_t end, uint64_t size) {
 /* ---- regions
  * ----------------------------------------------------------------------------------------------------- */
 
-/* A region from free room; 0 when there is none. */
-static mn_status take_free(int64_t *region, kv_far *far, uint64_t size, size_t asked) {
+/* A region from free room. *region is 0 when there is none: then *missing bytes behind *end would do. Both
+ * are told from the same moment as the refusal, lest a region returned a little later be missed and the
+ * budget seem exceeded. */
+static mn_status take_free(int64_t *region, uint64_t *end, uint64_t *missing, kv_far *far, size_t n_bytes) {
+    uint64_t size = (n_bytes + UNIT - 1) / UNIT * UNIT;
     pthread_mutex_lock(&far->space_lock);
     mn_status status = far_space_reserve(&far->space);
     *region = status == MN_OK ? far_space_take(&far->space, size) : 0;
+    *end = far->space.end;
+    *missing = far_space_missing(&far->space, size);
     if (*region) {
-        far->space.blocks[*region].asked = asked;
-        far->used += asked;
+        far->space.blocks[*region].asked = n_bytes;
+        far->used += n_bytes;
         far->n_regions++;
     }
     pthread_mutex_unlock(&far->space_lock);
     return status;
 }
 
-/* Makes the file long enough for a block of `size` bytes. Under `growth`, so that nobody else moves the end
- * meanwhile. */
-static mn_status grow(kv_far *far, uint64_t size) {
-    pthread_mutex_lock(&far->space_lock);
-    uint64_t end = far->space.end, missing = far_space_missing(&far->space, size);
-    pthread_mutex_unlock(&far->space_lock);
-    if (far->budget && (end > far->budget || missing > far->budget - end)) {
+/* Adds free room at the end. Under `growth`, so that nobody else moves the end meanwhile. */
+static mn_status grow(kv_far *far, uint64_t end, uint64_t size) {
+    if (far->budget && (end > far->budget || size > far->budget - end)) {
         MN_FAIL(MN_E_FULL,
                 "the cache file in '%s' would have to grow from %llu to %llu bytes; %llu are allowed",
-                far->folder, (unsigned long long)end, (unsigned long long)(end + missing),
+                far->folder, (unsigned long long)end, (unsigned long long)(end + size),
                 (unsigned long long)far->budget);
     }
-    MN_TRY(grow_file(far, end, missing));
+    MN_TRY(grow_file(far, end, size));
     pthread_mutex_lock(&far->space_lock);
     mn_status status = far_space_reserve(&far->space);
-    if (status == MN_OK) far_space_grow(&far->space, missing);
+    if (status == MN_OK) far_space_grow(&far->space, size);
     pthread_mutex_unlock(&far->space_lock);
     return status;
 }
 
 mn_status kv_far_take(int64_t *region, kv_far *far, size_t n_bytes) {
+    uint64_t end, missing;
     *region = 0;
     if (n_bytes == 0 || n_bytes > INT64_MAX / 4) {
         MN_FAIL(MN_E_ARG, "a region of %zu bytes was asked for, allowed: 1 to %lld", n_bytes,
                 (long long)(INT64_MAX / 4));
     }
-    uint64_t size = (n_bytes + UNIT - 1) / UNIT * UNIT;
-    MN_TRY(take_free(region, far, size, n_bytes));
+    MN_TRY(take_free(region, &end, &missing, far, n_bytes));
     if (*region) return MN_OK;
     pthread_mutex_lock(&far->growth);
-    /* Again and again, as another thread may take what was free before it is counted, or what has just been
-     * added. */
-    mn_status status = take_free(region, far, size, n_bytes);
+    /* Again and again, as the end may have moved, and as another thread may take what has just been added. */
+    mn_status status = take_free(region, &end, &missing, far, n_bytes);
     while (status == MN_OK && !*region) {
-        status = grow(far, size);
-        if (status == MN_OK) status = take_free(region, far, size, n_bytes);
+        status = grow(far, end, missing);
+        if (status == MN_OK) status = take_free(region, &end, &missing, far, n_bytes);
     }
     pthread_mutex_unlock(&far->growth);
     return status;
