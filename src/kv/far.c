@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,13 +15,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "kv/far_space.h"
 #include "kv/uring.h"
 
-enum { UNIT = 4096, DEPTH = 32, MAX_READ = 1 << 30, ZEROS = 1 << 16 };
+enum { UNIT = 4096, DEPTH = 128, MAX_READ = 1 << 30, ZEROS = 1 << 16 };
 /* Reasons of a failed read besides errno. */
 enum { CUT_SHORT = -1, OUTSIDE = -2 };
 
@@ -388,6 +390,13 @@ static mn_status start_thread(kv_far *far) {
     return MN_OK;
 }
 
+/* Files of tmpfs lie in memory, but the kernel hands every ring read of them to a thread of its own: plain
+ * ones are twice as fast. */
+static bool lies_in_memory(int fd) {
+    struct statfs info;
+    return fstatfs(fd, &info) == 0 && info.f_type == TMPFS_MAGIC;
+}
+
 static const char *default_folder(void) {
     const char *folder = getenv("TMPDIR");
     return folder && folder[0] ? folder : "/var/tmp";
@@ -408,7 +417,9 @@ mn_status kv_far_open(kv_far **out, const kv_far_options *options) {
     pthread_cond_init(&far->served, NULL);
     far->folder = mem_copy_text(folder, strlen(folder));
     mn_status status = far->folder ? open_file(far, options->plain) : MN_E_NOMEM;
-    if (status == MN_OK && !options->plain) atomic_store(&far->has_ring, uring_open(&far->ring, DEPTH));
+    if (status == MN_OK && !options->plain && !lies_in_memory(far->fd)) {
+        atomic_store(&far->has_ring, uring_open(&far->ring, DEPTH));
+    }
     if (status == MN_OK) status = start_thread(far);
     if (status == MN_OK) {
         *out = far;

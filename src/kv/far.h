@@ -3,9 +3,9 @@
  * A region is a range of the file that holds one page. Regions are written whole, read in slices, shared by
  * count and returned; the room of a returned one is used again. Reads are requested ahead and awaited; the
  * thread serves them in order of request, the slices of one request side by side through io_uring where the
- * kernel offers it, else with plain reads. All of it goes through the kernel's page cache. The file has no
- * name once it is open, so a killed process leaves nothing behind. Every function but open and close may be
- * called from any thread. SPDX-License-Identifier: Apache-2.0 */
+ * kernel offers it and the folder is on a disk, else with plain reads. All of it goes through the kernel's
+ * page cache. The file has no name once it is open, so a killed process leaves nothing behind. Every function
+ * but open and close may be called from any thread. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_FAR_H
 #define MN_KV_FAR_H
 
