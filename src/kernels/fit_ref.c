@@ -4,7 +4,7 @@
 #include "kernels/kernels.h"
 
 /* Outermost points of the Lloyd-Max quantizers of a unit normal distribution with 1 to 5 bits (Max 1960). */
-static const float outermost[] = {1, 0.7979f, 1.5104f, 2.1520f, 2.7326f, 3.2606f};
+static const float outermost[] = {1, 0.797885f, 1.510418f, 2.151946f, 2.732590f, 3.260732f};
 
 void fit_grid_make(fit_grid *grid, const int8_t *levels, int bits) {
     const int half = 1 << (bits - 1), whole = bits == 8;
@@ -61,10 +61,10 @@ static void fit_even_row(const fit_job *job, int row) {
         if (x[i] < low) low = x[i];
     }
     if (job->mean) {
-        job->mean[row] = low + (high - low) / 2;
-        job->scale[row] = (high - low) / (2 * job->grid->largest);
+        job->mean[row] = low + (high - low) / 2 + 0.0f; /* no -0, whichever zero was found */
+        job->scale[row] = (high - low) / (2 * job->grid->largest) + 0.0f;
     } else {
-        job->scale[row] = (high > -low ? high : -low) / job->grid->largest;
+        job->scale[row] = (high > -low ? high : -low) / job->grid->largest + 0.0f;
     }
 }
 

@@ -16,7 +16,9 @@ enum {
     HQQ_WORD_CODES = 10, /* codes of 3 bits in a word of 32 */
 };
 
-static const float HQQ_BETA = 10.0f, HQQ_POWER = 0.7f, HQQ_FLAT = 1e-4f, HQQ_STEEPEST = 2e4f;
+#define HQQ_BETA  10.0f
+#define HQQ_POWER 0.7f
+static const float HQQ_FLAT = 1e-4f, HQQ_STEEPEST = 2e4f;
 
 static float round_to(quantizer_dtype dtype, float x) {
     if (dtype == QUANTIZER_F16) return f32_from_f16(f16_from_f32(x));
@@ -136,6 +138,36 @@ static void hqq_start(panel *p, const float *x) {
     }
 }
 
+/* x^(p - 1) of hqq's threshold for x >= 0, within a few 1e-7 of it, in operations that vectors have: the
+ * library's power would take most of the time. 0 gives a large number, as good as infinity here. */
+static inline float threshold_power(float x) {
+    const uint32_t half_root = 0x3F3504F3u; /* sqrt(1/2): x = 2^e m, m from there to sqrt(2) */
+    const int32_t e = (int32_t)(f32_bits(x) - half_root) >> 23;
+    const float m = f32_from_bits(f32_bits(x) - ((uint32_t)e << 23)), s = (m - 1) / (m + 1), s2 = s * s;
+    /* log2 m = 2 / ln 2 (s + s^3 / 3 + s^5 / 5 + ...) */
+    const float log2_m =
+        2.88539008f * s * (1 + s2 * (1 / 3.0f + s2 * (1 / 5.0f + s2 * (1 / 7.0f + s2 / 9.0f))));
+    const float power = (HQQ_POWER - 1) * ((float)e + log2_m), shifter = 0x1.8p23f;
+    const float whole = (power + shifter) - shifter, r = (power - whole) * 0.693147181f;
+    const float root =
+        1 + r * (1 + r * (0.5f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720.0f)))));
+    return root * f32_from_bits((uint32_t)((int32_t)whole + 127) << 23);
+}
+
+/* t: w on entry, the zero that this value asks for on return; size: |error| of its code. Sixteen lanes, for
+ * vectors. */
+static void hqq_lanes(float *restrict t, float *restrict size, const float *restrict scale,
+                      const float *restrict zero, float top) {
+    for (int lane = 0; lane < LANE_GROUPS; lane++) {
+        const float w = t[lane], s = scale[lane], z = zero[lane], code = code_of(w * s + z, top),
+                    e = w - (code - z) / s;
+        const float away = fabsf(e), shrunk = away - 1 / HQQ_BETA * threshold_power(away),
+                    kept = shrunk > 0 ? shrunk : 0;
+        t[lane] = code - (w - (e < 0 ? -kept : kept)) * s;
+        size[lane] = away;
+    }
+}
+
 /* One round: the zeros that a generalised soft threshold of the errors asks for. Adds up |error| of the codes
  * before. */
 static void hqq_round(panel *p, const float *x, double *error) {
@@ -145,13 +177,11 @@ static void hqq_round(panel *p, const float *x, double *error) {
         int n = tile_items(p, i);
         load_tile(t, p, x, i, n);
         for (int j = 0; j < n; j++) {
+            float size[LANE_GROUPS];
+            hqq_lanes(t[j], size, p->scale, p->shift, p->top);
             for (int lane = 0; lane < LANE_GROUPS; lane++) {
-                float w = t[j][lane], s = p->scale[lane], z = p->shift[lane];
-                float code = code_of(w * s + z, p->top), e = w - (code - z) / s, size = fabsf(e);
-                float shrunk = size - 1 / HQQ_BETA * powf(size, HQQ_POWER - 1);
-                shrunk = shrunk > 0 ? copysignf(shrunk, e) : 0;
-                zeros[lane] += (double)(code - (w - shrunk) * s);
-                errors[lane] += (double)size;
+                zeros[lane] += (double)t[j][lane];
+                errors[lane] += (double)size[lane];
             }
         }
     }

@@ -36,7 +36,8 @@ static seal_space divide(void *scratch, const code_layout *layout, kv_form form,
     const bool own = form.codec == KV_MNEME;
     const size_t dim = (size_t)layout->dim, page = dim * (size_t)layout->page_tokens;
     const size_t all = own ? page : (size_t)n_heads * (size_t)n * dim;
-    const size_t page_groups = page / (size_t)layout->group + dim; /* of tokens, or of components */
+    /* Of mneme tokens, with any basis or none, or components. */
+    const size_t page_groups = own ? page / CODE_LANES + dim : page / (size_t)layout->group;
     const size_t groups = own ? page_groups : all / (size_t)layout->group;
     space.turned = take(&space, scratch, own ? page * sizeof(float) : 0);
     space.scale = take(&space, scratch, groups * sizeof(float));
