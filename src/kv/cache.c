@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/num.h"
-#include "kv/group.h"
+#include "kv/stage.h"
 
 /* ---- opening ---- */
 
@@ -69,6 +69,7 @@ mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_ent
     for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
         status = group_reserve_all(&cache->groups[g], pool, &cache->options);
     }
+    if (status == MN_OK) status = stage_open(cache);
     if (status != MN_OK) {
         kv_close(&cache);
         return status;
@@ -81,6 +82,7 @@ mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_ent
 void kv_close(kv_cache **cache) {
     kv_cache *c = *cache;
     if (!c) return;
+    stage_close(c);
     for (int g = 0; c->groups && g < c->n_groups; g++) group_close(&c->groups[g], c->pool);
     for (int i = 0; c->entries && i < c->n_entries; i++) { mem_free(c->entries[i].key_codes); }
     mem_free(c->groups);
@@ -129,12 +131,8 @@ int64_t kv_step_limit(const kv_cache *cache, int64_t position) {
     return limit;
 }
 
-mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
-    int64_t total = cache->n_tokens + n_new;
-    if (cache->options.limit && total > cache->options.limit) {
-        MN_FAIL(MN_E_FULL, "the cache holds %lld tokens of at most %lld: no room for %lld more",
-                (long long)cache->n_tokens, (long long)cache->options.limit, (long long)n_new);
-    }
+/* Takes what the step needs in every group, or nothing. */
+static mn_status take_all(kv_cache *cache, int64_t total) {
     mn_status status = MN_OK;
     int n_taken = 0;
     for (; status == MN_OK && n_taken < cache->n_groups; n_taken++) {
@@ -143,10 +141,31 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
         status = group_take(group, cache->pool, cache->n_tokens, total,
                             group_seal_target(group, total, cache->call_ends));
     }
+    if (status == MN_OK && cache->stage) status = stage_reserve(cache);
     if (status != MN_OK) {
         for (int g = 0; g < n_taken; g++) group_return(&cache->groups[g], cache->pool);
-        return status;
     }
+    return status;
+}
+
+mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
+    int64_t total = cache->n_tokens + n_new;
+    if (cache->options.limit && total > cache->options.limit) {
+        MN_FAIL(MN_E_FULL, "the cache holds %lld tokens of at most %lld: no room for %lld more",
+                (long long)cache->n_tokens, (long long)cache->options.limit, (long long)n_new);
+    }
+    stage_drain(cache);
+    bool sent = false;
+    if (cache->stage && !kv_pool_budget(cache->pool)) MN_TRY(stage_send(cache, false, &sent));
+    mn_status status = take_all(cache, total);
+    /* A budget is kept by sending pages away, one after the other, until the step fits. */
+    while (status == MN_E_NOMEM && cache->stage && kv_pool_budget(cache->pool)) {
+        mn_status sending = stage_send(cache, true, &sent);
+        if (sending != MN_OK) return sending;
+        if (!sent) break;
+        status = take_all(cache, total);
+    }
+    if (status != MN_OK) return status;
     for (int g = 0; g < cache->n_groups; g++) {
         kv_group *group = &cache->groups[g];
         if (!group_steps(group)) continue;
@@ -156,7 +175,11 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
     cache->n_step = n_new;
     note_peak(cache);
     status = settle_reserve(cache, true, total);
-    if (status != MN_OK) kv_abandon(cache);
+    if (status != MN_OK) {
+        kv_abandon(cache);
+    } else {
+        stage_begin(cache);
+    }
     return status;
 }
 
@@ -168,6 +191,8 @@ static void tidy_all(kv_cache *cache) {
 }
 
 void kv_abandon(kv_cache *cache) {
+    stage_drain(cache);
+    cache->fault = MN_OK;
     if (cache->n_step == 0) return;
     cache->n_step = 0;
     tidy_all(cache);
@@ -227,14 +252,16 @@ static kv_place place_of(const kv_group *group, const kv_entry *entry, page_kind
 kv_view kv_look(const kv_cache *cache, int i_entry) {
     const kv_entry *entry = &cache->entries[i_entry];
     const kv_group *group = &cache->groups[entry->group];
+    const char *const *exact = stage_bases(cache, i_entry, PAGE_EXACT),
+                      *const *coded = stage_bases(cache, i_entry, PAGE_CODED);
     return (kv_view){
         .spec = &group->spec,
         .n_tokens = group_steps(group) ? cache->n_tokens + cache->n_step : group->n_filled,
         .page_tokens = group->page_tokens,
         .first_page = group->first_page,
         .n_pages = (int)group->n_slots,
-        .exact = group->bases[PAGE_EXACT],
-        .coded = group->bases[PAGE_CODED],
+        .exact = exact ? exact : (const char *const *)group->bases[PAGE_EXACT],
+        .coded = coded ? coded : (const char *const *)group->bases[PAGE_CODED],
         .n_sealed = group->n_sealed,
         .exact_place = place_of(group, entry, PAGE_EXACT),
         .coded_place = place_of(group, entry, PAGE_CODED),
@@ -329,6 +356,8 @@ mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
     mn_status status = MN_OK;
     *fork = *cache;
     fork->n_step = 0;
+    fork->stage = NULL;
+    fork->fault = MN_OK;
     fork->tasks = NULL;
     fork->n_tasks = fork->task_capacity = 0;
     fork->n_entries = fork->n_groups = 0;
@@ -347,6 +376,7 @@ mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
         status =
             group_fork(&fork->groups[g], &cache->groups[g], cache->pool, cache->n_tokens, &cache->options);
     }
+    if (status == MN_OK) status = stage_open(fork);
     if (status != MN_OK) {
         kv_close(&fork);
         return status;

@@ -20,7 +20,7 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
     if (!in_step && coded && sealed == 0) MN_FAIL(MN_E_UNSUPPORTED, "a coded page is kept for nothing");
     for (int kind = 0; kind < 2; kind++) {
         const kv_page *page = group->pages[kind][slot];
-        if (group->bases[kind][slot] != (page ? page->data : NULL))
+        if (!group->spec.is_far && group->bases[kind][slot] != (page ? page->data : NULL))
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu is not where kernels look", slot);
         if (!page) continue;
         if (atomic_load(&page->references) < 1) MN_FAIL(MN_E_UNSUPPORTED, "page %zu has no reference", slot);

@@ -74,7 +74,7 @@ static kv_page *pile_pop(page_pile *pile) {
 /* Reserved piles were given room for all their pages when they were filled. */
 static void give_back(kv_group *group, kv_pool *pool, page_kind kind, kv_page *page) {
     page_pile *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
-    if (reserved && reserved->n < reserved->capacity && !page_is_shared(page)) {
+    if (reserved && reserved->n < reserved->capacity && !page_is_shared(page) && !page->region) {
         reserved->pages[reserved->n++] = page;
     } else {
         kv_pool_return(pool, page);
@@ -175,6 +175,17 @@ static int64_t step_first_page(const kv_group *group, int64_t n_tokens) {
     return page;
 }
 
+/* A far page that a step may write is wanted near, with the bytes that it has. */
+static mn_status bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
+    kv_page *far = group->pages[kind][slot], *near = NULL;
+    if (!far || !far->region) return MN_OK;
+    MN_TRY(kv_pool_take(&near, pool, group->page_bytes[kind]));
+    mn_status status = kv_pool_copy(pool, far, 0, far->bytes, near->data);
+    kv_pool_return(pool, status == MN_OK ? far : near);
+    if (status == MN_OK) set_page(group, kind, slot, near);
+    return status;
+}
+
 mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
     if (group->spec.kind == KV_STATE) {
         return pile_take(&group->taken[PAGE_EXACT], NULL, pool, group->page_bytes[PAGE_EXACT]);
@@ -182,6 +193,10 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
     int64_t end = ceil_div(n_total, group->page_tokens);
     MN_TRY(grow_table(group, (size_t)group_slot(group, end)));
     for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
+        int64_t slot = group_slot(group, page);
+        for (int kind = 0; kind < 2 && slot < (int64_t)group->n_slots; kind++) {
+            MN_TRY(bring_near(group, pool, (page_kind)kind, (size_t)slot));
+        }
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
         if (need.exact || need.copy_exact) {
             MN_TRY(pile_take(&group->taken[PAGE_EXACT], &group->reserved[PAGE_EXACT], pool,
@@ -336,7 +351,11 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
     if (copies) {
         kv_page *own = NULL;
         MN_TRY(kv_pool_take(&own, pool, group->page_bytes[kind]));
-        memcpy(own->data, page->data, group->page_bytes[kind]);
+        mn_status status = kv_pool_copy(pool, page, 0, page->bytes, own->data);
+        if (status != MN_OK) {
+            kv_pool_return(pool, own);
+            return status;
+        }
         page = own;
     } else {
         kv_page_share(page);

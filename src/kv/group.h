@@ -73,6 +73,9 @@ struct kv_cache {
     int64_t n_step;   /* reserved beyond them; 0 between steps */
     size_t peak_bytes;
     bool call_ends;      /* with the step under way */
+    struct kv_stage_areas *stage; /* of far entries; NULL: there are none */
+    mn_status fault;       /* a far page that could not be read in this step */
+    char fault_text[256];
     seal_task *tasks;    /* [n_tasks], made room for by kv_reserve */
     size_t seal_scratch; /* bytes that the largest of them needs */
     size_t n_tasks, task_capacity;

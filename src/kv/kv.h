@@ -91,6 +91,11 @@ void kv_settle(kv_cache *cache);
 /* Forgets the step: the cache is as before kv_reserve. */
 void kv_abandon(kv_cache *cache);
 
+/* Makes an entry's far pages near, before kv_look in a step; entries in order of use are read ahead. What goes wrong is
+ * remembered: kv_fault, asked before kv_commit, says so, and the step is to be abandoned. */
+void kv_stage(kv_cache *cache, int entry);
+mn_status kv_fault(kv_cache *cache);
+
 /* Where the streams of an entry lie in a page. */
 typedef struct kv_place {
     size_t k_offset, k_head_bytes; /* keys of head h: page + k_offset + h * k_head_bytes */
@@ -155,6 +160,7 @@ int64_t kv_room(const kv_cache *cache); /* tokens that fit into the pages at han
 int kv_entries(const kv_cache *cache);
 const kv_spec *kv_entry_spec(const kv_cache *cache, int entry);
 size_t kv_bytes(const kv_cache *cache);      /* of all pages referred to, shared ones counted whole */
+size_t kv_far_held(const kv_cache *cache);   /* of them, those that rest in the far home */
 size_t kv_peak_bytes(const kv_cache *cache); /* the largest kv_bytes so far */
 
 /* One stream of an entry as it is stored, decoded to f32 [n_heads][n][dim]: tokens [begin, begin + n), all of

@@ -6,6 +6,7 @@
 #include "base/num.h"
 #include "kv/group.h"
 #include "kv/seal.h"
+#include "kv/stage.h"
 
 /* ---- exact rows ---- */
 
@@ -182,6 +183,7 @@ mn_status settle_reserve(kv_cache *cache, bool steps, int64_t n_total) {
 }
 
 int kv_commit(kv_cache *cache) {
+    stage_drain(cache);
     cache->n_tokens += cache->n_step;
     cache->n_step = 0;
     for (int g = 0; g < cache->n_groups; g++) {
@@ -279,38 +281,39 @@ void kv_settle(kv_cache *cache) {
 /* ---- reading back ---- */
 
 /* n tokens of one page, of all heads: rows of head h begin at rows + h * head_floats. */
-static mn_status read_page(const kernel_table *kernels, const kv_group *group, const kv_entry *entry,
-                           const stream *s, page_kind kind, size_t slot, int first, int n, float *rows,
-                           size_t head_floats) {
-    const char *page = kind == PAGE_HEAD ? group->head->data : group->bases[kind][slot];
+static mn_status read_page(const kv_cache *cache, const kernel_table *kernels, const kv_group *group,
+                           const kv_entry *entry, const stream *s, page_kind kind, size_t slot, int first, int n,
+                           float *rows, size_t head_floats) {
+    const kv_page *page = kind == PAGE_HEAD ? group->head : group->pages[kind][slot];
     int heads = group->spec.n_heads,
         tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
-    if (kind == PAGE_CODED && s->is_coded) {
-        size_t rows_size = rows_bytes(&group->spec, s->is_key, n);
-        seal_stream job = seal_job(kernels, group, entry, s->is_key);
-        char *memory =
-            mem_alloc_raw(rows_size + seal_scratch_bytes(job.form, s->is_key, s->dim, tokens, heads, n), 1);
-        if (!memory) return MN_E_NOMEM;
-        char *codes = group->pages[PAGE_CODED][slot]->data + s->offset[kind];
-        job.pages = &codes;
+    bool decodes = kind == PAGE_CODED && s->is_coded;
+    size_t stored = (size_t)heads * s->head_bytes[kind], floats = (size_t)n * (size_t)s->dim;
+    size_t stored_room = (stored + 63) / 64 * 64, rows_size = rows_bytes(&group->spec, s->is_key, n);
+    seal_stream job = seal_job(kernels, group, entry, s->is_key);
+    size_t scratch = decodes ? seal_scratch_bytes(job.form, s->is_key, s->dim, tokens, heads, n) : 0;
+    char *memory = mem_alloc_raw(stored_room + rows_size + scratch, 1);
+    if (!memory) return MN_E_NOMEM;
+    mn_status status = kv_pool_copy(cache->pool, page, s->offset[kind], stored, memory);
+    job.rows = (float *)(void *)(memory + stored_room);
+    if (status == MN_OK && decodes) {
+        job.pages = &memory;
         job.first = first;
         job.n = n;
-        job.rows = (float *)(void *)memory;
-        job.scratch = memory + rows_size;
+        job.scratch = memory + stored_room + rows_size;
         seal_read(&job);
-        for (int head = 0; head < heads; head++) {
-            size_t floats = (size_t)n * (size_t)s->dim;
-            memcpy(rows + (size_t)head * head_floats, job.rows + (size_t)head * floats,
-                   floats * sizeof *rows);
+    }
+    for (int head = 0; status == MN_OK && head < heads; head++) {
+        float *to = rows + (size_t)head * head_floats;
+        if (decodes) {
+            memcpy(to, job.rows + (size_t)head * floats, floats * sizeof *rows);
+        } else {
+            exact_get(group->spec.exact, s->is_key, memory + (size_t)head * s->head_bytes[kind], tokens, s->dim, first,
+                      n, to);
         }
-        mem_free(memory);
-        return MN_OK;
     }
-    for (int head = 0; head < heads; head++) {
-        exact_get(group->spec.exact, s->is_key, page + s->offset[kind] + (size_t)head * s->head_bytes[kind],
-                  tokens, s->dim, first, n, rows + (size_t)head * head_floats);
-    }
-    return MN_OK;
+    mem_free(memory);
+    return status;
 }
 
 mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entry, bool is_key, int64_t begin,
@@ -339,7 +342,7 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entr
             stop = min_i64(stop, page * group->page_tokens + group->n_sealed[slot]);
         }
         float *out = rows + (size_t)(t - begin) * (size_t)s.dim;
-        MN_TRY(read_page(kernels, group, entry, &s, kind, slot, first, (int)(stop - t), out, head_floats));
+        MN_TRY(read_page(cache, kernels, group, entry, &s, kind, slot, first, (int)(stop - t), out, head_floats));
         t = stop;
     }
     return MN_OK;

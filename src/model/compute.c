@@ -647,6 +647,7 @@ void compute_attention(compute *c, const attend_shape *shape, const attend_rows 
     plan.by_segments = cut_by_segments(shape, rows, n_rows);
     int n_store = 0, n_new = 0, n_attend = 0;
     for (int i = 0; i < n_rows; i++) {
+        kv_stage(rows[i].cache, rows[i].entry);
         n_store +=
             shape->n_kv_heads * pages_touched(&rows[i], kv_look(rows[i].cache, rows[i].entry).page_tokens);
         n_new += rows[i].n;

@@ -330,6 +330,11 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
         return status;
     }
     llama_forward(model, rows, n_rows);
+    for (int i = 0; status == MN_OK && i < n_rows; i++) status = kv_fault(rows[i].cache);
+    if (status != MN_OK) {
+        for (int i = 0; i < n_rows; i++) kv_abandon(rows[i].cache);
+        return status;
+    }
     for (int i = 0; i < n_rows; i++) {
         seal_job job = {model, rows[i].cache};
         thread_run(model->compute.pool, kv_commit(rows[i].cache), seal_run, &job);
