@@ -43,8 +43,9 @@ mn_status archive_head_sum(uint64_t *out, const void *head, size_t n) {
 static void put_member(bytes *out, const char *prefix, const char *key, const char *value) {
     bytes text = {0};
     bytes_printf(&text, "%s%s", prefix, key);
+    key = bytes_text(&text); /* "" when there is no memory */
     bytes_append_text(out, out->n ? "," : "{");
-    json_put_string(out, bytes_text(&text), text.n);
+    json_put_string(out, key, strlen(key));
     bytes_append_text(out, ":");
     json_put_string(out, value, strlen(value));
     out->failed |= text.failed;
