@@ -501,11 +501,18 @@ static void bombs_are_refused(void **state) {
     /* A frame that says 2^62 bytes. */
     frame g = {.data = {0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0, 0, 0, 0, 0x40, 1, 0, 0}, .n = 16};
     assert_fails(MN_E_REFUSED, "allowed: 256 times as many", open_frame(&g, "U8 [4611686018427387904]"));
-    /* One that looks back further than a reader should have to keep: noise, so that its ratio is allowed. */
     free(zeros);
-    g = (frame){.data = {0x28, 0xB5, 0x2F, 0xFD, 0x40, 0x88, 0, 0xFF},
-                .n = 60000}; /* window 2^27, 65280 + 256 bytes */
-    assert_fails(MN_E_REFUSED, "does not expand", open_frame(&g, "U8 [65536]"));
+    /* Frames that are good but for the window that they ask a reader to keep (8 MiB, 16 MiB, 2^41): 60000
+     * stored bytes and a run of 131072, more than is expanded at a time. */
+    static const uint8_t exponents[] = {13, 14, 31};
+    for (size_t i = 0; i < sizeof exponents; i++) {
+        g = (frame){.data = {0x28, 0xB5, 0x2F, 0xFD, 0x80, (uint8_t)(exponents[i] << 3), 0x60, 0xEA, 2, 0, 0,
+                             0x53, 7},
+                    .n = 13 + 60000 + 4};
+        memcpy(g.data + 13 + 60000, "\x03\0\x10", 4);
+        if (i == 0) assert_ok(open_frame(&g, "U8 [191072]"));
+        if (i > 0) assert_fails(MN_E_REFUSED, "requires too much memory", open_frame(&g, "U8 [191072]"));
+    }
 }
 
 /* ---- failures ---- */
