@@ -127,8 +127,8 @@ static void fingerprints_see_every_part(void **state) {
                    {N_LARGE - 1, true},
                    {N_LARGE - 4096, true},
                    {N_LARGE - 4097, false},
-                   {(N_LARGE - 4096) / 7, true},
-                   {(N_LARGE - 4096) / 7 - 1, false}};
+                   {(N_LARGE - 4096) / 3, true},
+                   {(N_LARGE - 4096) / 3 - 1, false}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         data[changes[i].at] ^= 1;
         again = take(t, 2);
