@@ -197,7 +197,8 @@ static void killed_saves_leave_the_old_or_the_new(void **state) {
     empty_folder(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/cache", folder);
     assert_ok(save(path, 1));
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n || (n_left == 0 && i < 50 * n);
+         i++) { /* a busy machine may not get to the save in time */
         int status;
         pid_t child = fork();
         assert_true(child >= 0);
@@ -217,7 +218,7 @@ static void killed_saves_leave_the_old_or_the_new(void **state) {
     assert_ok(save(path, 7));
     assert_int_equal(version_of(path), 7);
     assert_int_equal(count_files(folder), 1);
-    print_message("%d of %d kills came in the middle of a save\n", n_left, n);
+    print_message("%d of %d or more kills came in the middle of a save\n", n_left, n);
     assert_true(n_left > 0);
 }
 
