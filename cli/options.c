@@ -16,7 +16,7 @@
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL, 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL & ~(unsigned)VERB_CACHE, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
 
     [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL, TEXTUAL, 0, 0},
     [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL, TEXTUAL, 0, 0},
@@ -62,6 +62,9 @@ const option option_table[N_OPTIONS] = {
     [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
+
+    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress what shrinks by a tenth or more", VERB_CACHE, VERB_CACHE, 0, 0},
+    [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
 
     [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
@@ -540,7 +543,8 @@ mn_status options_read(options *o, int argc, char **argv, const char **param) {
     const mn_generation_field *fields = mn_generation_fields();
     while (fields[o->n_generation].name) o->n_generation++;
     o->generation = mem_alloc(o->n_generation + 1, sizeof *o->generation);
-    if (!o->generation) return mem_no_memory();
+    o->positional = mem_alloc((size_t)argc + 1, sizeof *o->positional);
+    if (!o->generation || !o->positional) return mem_no_memory();
     MN_TRY(read_flags(o, argc, argv, param));
     if (option_on(o, OPT_HELP) || option_on(o, OPT_HELP_ALL)) return MN_OK;
     MN_TRY(read_environment(o, param));
@@ -559,6 +563,7 @@ void options_clear(options *o) {
     for (int i = 0; i < N_OPTIONS; i++) mem_free(o->set[i].text);
     for (size_t i = 0; o->generation && i < o->n_generation; i++) mem_free(o->generation[i].text);
     mem_free(o->generation);
+    mem_free(o->positional);
     json_close(&o->config);
     *o = (options){0};
 }
