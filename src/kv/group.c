@@ -105,7 +105,7 @@ void group_close(kv_group *group, kv_pool *pool) {
 
 /* ---- the table ---- */
 
-static mn_status grow_table(kv_group *group, size_t n) {
+mn_status group_grow(kv_group *group, size_t n) {
     if (n <= group->capacity) return MN_OK;
     size_t capacity = group->capacity ? group->capacity : 8;
     while (capacity < n) capacity *= 2;
@@ -132,7 +132,7 @@ static mn_status grow_table(kv_group *group, size_t n) {
     return MN_OK;
 }
 
-static void set_page(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
+void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
     group->n_held[kind] += (size_t)(page != NULL) - (size_t)(group->pages[kind][slot] != NULL);
     group->pages[kind][slot] = page;
     group->bases[kind][slot] = page ? page->data : NULL;
@@ -182,7 +182,7 @@ static mn_status bring_near(kv_group *group, kv_pool *pool, page_kind kind, size
     MN_TRY(kv_pool_take(&near, pool, group->page_bytes[kind]));
     mn_status status = kv_pool_copy(pool, far, 0, far->bytes, near->data);
     kv_pool_return(pool, status == MN_OK ? far : near);
-    if (status == MN_OK) set_page(group, kind, slot, near);
+    if (status == MN_OK) group_put(group, kind, slot, near);
     return status;
 }
 
@@ -191,7 +191,7 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
         return pile_take(&group->taken[PAGE_EXACT], NULL, pool, group->page_bytes[PAGE_EXACT]);
     }
     int64_t end = ceil_div(n_total, group->page_tokens);
-    MN_TRY(grow_table(group, (size_t)group_slot(group, end)));
+    MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
     for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
         int64_t slot = group_slot(group, page);
         for (int kind = 0; kind < 2 && slot < (int64_t)group->n_slots; kind++) {
@@ -224,7 +224,7 @@ static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot
     kv_page *shared = group->pages[kind][slot];
     memcpy(copy->data, shared->data, group->page_bytes[kind]);
     kv_pool_return(pool, shared);
-    set_page(group, kind, slot, copy);
+    group_put(group, kind, slot, copy);
 }
 
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
@@ -240,9 +240,9 @@ void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_tot
         /* A page that was shared when it was counted may be ours alone by now: then its copy is not needed.
          */
         page_pile *exact = &group->taken[PAGE_EXACT], *coded = &group->taken[PAGE_CODED];
-        if (need.exact) set_page(group, PAGE_EXACT, slot, pile_pop(exact));
+        if (need.exact) group_put(group, PAGE_EXACT, slot, pile_pop(exact));
         if (need.copy_exact) put_copy(group, pool, PAGE_EXACT, slot, pile_pop(exact));
-        if (need.coded) set_page(group, PAGE_CODED, slot, pile_pop(coded));
+        if (need.coded) group_put(group, PAGE_CODED, slot, pile_pop(coded));
         if (need.copy_coded) put_copy(group, pool, PAGE_CODED, slot, pile_pop(coded));
     }
     page_pile *heads = &group->taken[PAGE_HEAD];
@@ -260,7 +260,7 @@ void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_tot
 static void drop_page(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
     if (!group->pages[kind][slot]) return;
     give_back(group, pool, kind, group->pages[kind][slot]);
-    set_page(group, kind, slot, NULL);
+    group_put(group, kind, slot, NULL);
 }
 
 static void drop_slot(kv_group *group, kv_pool *pool, size_t slot) {
@@ -326,7 +326,7 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
     if (!options->reserve || group->spec.kind == KV_STATE) return MN_OK;
     size_t most[2];
     group_most_pages(group, options->reserve, most);
-    MN_TRY(grow_table(group, most[PAGE_EXACT] > most[PAGE_CODED] ? most[PAGE_EXACT] : most[PAGE_CODED]));
+    MN_TRY(group_grow(group, most[PAGE_EXACT] > most[PAGE_CODED] ? most[PAGE_EXACT] : most[PAGE_CODED]));
     for (int kind = 0; kind < 2; kind++) {
         page_pile *pile = &group->reserved[kind];
         if (most[kind] == 0) continue;
@@ -360,7 +360,7 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
     } else {
         kv_page_share(page);
     }
-    set_page(fork, kind, slot, page);
+    group_put(fork, kind, slot, page);
     return MN_OK;
 }
 
@@ -382,7 +382,7 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
     fork->n_states = 0;
     if (group->spec.kind == KV_STATE) return state_fork(fork, group);
     if (group->spec.write_once) n_tokens = group->n_filled;
-    MN_TRY(grow_table(fork, group->n_slots > 0 ? group->n_slots : 1));
+    MN_TRY(group_grow(fork, group->n_slots > 0 ? group->n_slots : 1));
     for (size_t i = 0; i < group->n_slots; i++) {
         fork->n_slots = i + 1;
         fork->n_sealed[i] = group->n_sealed[i];

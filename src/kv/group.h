@@ -116,9 +116,13 @@ static inline bool group_steps(const kv_group *group) {
 static inline int64_t group_slot(const kv_group *group, int64_t page) {
     return page - group->first_page;
 }
+/* Not to be written: others read it, or it is a file's. */
 static inline bool page_is_shared(const kv_page *page) {
-    return atomic_load_explicit(&page->references, memory_order_acquire) > 1;
+    return page->mapping || atomic_load_explicit(&page->references, memory_order_acquire) > 1;
 }
+/* Room for n slots; a page, or none, into a slot. */
+mn_status group_grow(kv_group *group, size_t n_slots);
+void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page);
 
 /* ---- sealing ---- */
 

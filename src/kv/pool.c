@@ -94,14 +94,33 @@ mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
     return MN_OK;
 }
 
+void kv_mapping_drop(kv_mapping *mapping) {
+    if (atomic_fetch_sub_explicit(&mapping->references, 1, memory_order_acq_rel) != 1) return;
+    mapping->close(mapping->owner);
+    mem_free(mapping);
+}
+
+mn_status kv_pool_map(kv_page **out, kv_mapping *mapping, const void *data, size_t n_bytes) {
+    kv_page *page = mem_alloc(1, sizeof *page);
+    *out = page;
+    if (!page) return MN_E_NOMEM;
+    page->bytes = n_bytes;
+    page->data = (char *)(uintptr_t)data;
+    page->mapping = mapping;
+    atomic_fetch_add_explicit(&mapping->references, 1, memory_order_relaxed);
+    atomic_store_explicit(&page->references, 1, memory_order_relaxed);
+    return MN_OK;
+}
+
 void kv_page_share(kv_page *page) {
     atomic_fetch_add_explicit(&page->references, 1, memory_order_relaxed);
 }
 
 void kv_pool_return(kv_pool *pool, kv_page *page) {
     if (atomic_fetch_sub_explicit(&page->references, 1, memory_order_acq_rel) != 1) return;
-    if (page->region) {
-        kv_far_return(pool->far, page->region);
+    if (page->region || page->mapping) {
+        if (page->region) kv_far_return(pool->far, page->region);
+        if (page->mapping) kv_mapping_drop(page->mapping);
         mem_free(page);
         return;
     }
@@ -137,10 +156,15 @@ mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
         kv_far_return(pool->far, region);
         return status;
     }
-    mem_free(page->data);
+    if (page->mapping) {
+        kv_mapping_drop(page->mapping);
+        page->mapping = NULL;
+    } else {
+        mem_free(page->data);
+        kv_pool_discount(pool, page->bytes);
+    }
     page->data = NULL;
     page->region = region;
-    kv_pool_discount(pool, page->bytes);
     return MN_OK;
 }
 

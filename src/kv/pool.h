@@ -10,6 +10,15 @@
 #include "base/status.h"
 #include "kv/far.h"
 
+/* A saved cache that is mapped; closed when its last page is returned. */
+typedef struct kv_mapping {
+    _Atomic int references; /* pages and whoever loads them */
+    void *owner;
+    void (*close)(void *owner);
+} kv_mapping;
+
+void kv_mapping_drop(kv_mapping *mapping);
+
 /* Bytes rest near (data) or far (region), never in both. A page is moved by whoever computes with the model, so nobody reads
  * it meanwhile. */
 typedef struct kv_page {
@@ -17,6 +26,7 @@ typedef struct kv_page {
     size_t bytes;         /* of data */
     char *data;           /* 64-byte aligned; zeroed when first made, finite ever after; NULL: the page is far */
     int64_t region;       /* in the far home; 0: none */
+    kv_mapping *mapping;  /* data lie in it and are not to be written; NULL: data are the page's own */
     struct kv_page *next; /* in the pool's list of free pages */
 } kv_page;
 
@@ -29,6 +39,8 @@ void kv_pool_close(kv_pool **pool); /* every page must have been returned */
 /* A near page with one reference. MN_E_NOMEM over budget (the message gives need and budget) or when the system
  * has none. */
 mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes);
+/* A page over n_bytes of a mapping, which gets one reference more; not counted against the budget. */
+mn_status kv_pool_map(kv_page **out, kv_mapping *mapping, const void *data, size_t n_bytes);
 void kv_page_share(kv_page *page);
 void kv_pool_return(kv_pool *pool, kv_page *page); /* drops one reference */
 
