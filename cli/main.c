@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/distance.h"
 #include "base/status.h"
 #include "interrupt.h"
 #include "output.h"
@@ -86,7 +87,7 @@ static int unknown_verb(const char *name, bool as_json) {
     const char *names[N_VERBS + 1];
     for (int i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
     names[N_VERBS] = NULL;
-    const char *near = nearest_name(name, names);
+    const char *near = text_nearest(name, names);
     if (near) {
         status_fail(MN_E_ARG, "unknown verb '%.60s'; did you mean %s?", name, near);
     } else {

@@ -34,8 +34,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
 
-    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "none, dynamic or static; for short --cache", CACHED, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "max_cache_len, page_tokens, prefill_chunk", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "how the past is kept: names joined by +; --help-all lists them", CACHED, CACHED, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED, CACHED, 0, 0},
     [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
     [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_RUN | VERB_SCORE, 0, 0, 0},
@@ -165,21 +165,6 @@ static bool same_spelling(const char *name, const char *text, size_t n) {
     return true;
 }
 
-const char *nearest_name(const char *text, const char *const *names) {
-    const char *nearest = NULL;
-    size_t best = strlen(text) / 2 + 1;
-    for (; *names; names++) {
-        size_t distance = text_distance(text, strlen(text), *names, strlen(*names));
-        if (strlen(text) >= 3 && strncmp(text, *names, strlen(text)) == 0 && distance > 1)
-            distance = 1; /* a cut name */
-        if (distance < best) {
-            best = distance;
-            nearest = *names;
-        }
-    }
-    return nearest;
-}
-
 /* ---- which row a flag means ---- */
 
 int generation_field(const char *name) {
@@ -251,7 +236,7 @@ static mn_status unknown_flag(const verb *v, const char *flag) {
     size_t dashes = strspn(flag, "-"), length = strcspn(flag + dashes, "=");
     if (length < sizeof bare) memcpy(bare, flag + dashes, length);
     flag_spelling(bare, sizeof bare, bare);
-    const char *near = nearest_name(bare, names);
+    const char *near = text_nearest(bare, names);
     int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
     if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
     MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag,

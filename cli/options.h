@@ -161,9 +161,6 @@ char *generation_value(const mn_generation_field *field, const char *text);
 /* "512M", "1.5GiB", "1000" in bytes. */
 mn_status size_parse(const char *text, int64_t *out);
 
-/* The name among `names` (ends with NULL) nearest to `text`, NULL when none is near. */
-const char *nearest_name(const char *text, const char *const *names);
-
 /* max_cache_len -> max-cache-len in `out` (at most n bytes); returns out. */
 const char *flag_spelling(char *out, size_t n, const char *name);
 

@@ -151,9 +151,10 @@ MN_API bool mn_has_chat_template(const mn_tokenizer *tokenizer);
 
 typedef struct mn_cache_options {
     size_t size;                /* sizeof(mn_cache_options) */
-    const char *implementation; /* a strategy or several joined by "+": "dynamic", "static", "quantized+sink", ...; the command's
-                                   --cache takes the same text */
-    const char *config;         /* "key=value,..." or a JSON object, as the command's --cache-config; NULL: nothing */
+    const char *implementation; /* a strategy or several joined by "+": "dynamic", "static", "quantized+sink", ..., or
+                                   "self=...,cross=..." of an encoder-decoder model; the command's --cache */
+    const char *config;         /* "key=value,..." or a JSON object: Transformers' cache_config, the command's --cache-config;
+                                   NULL: nothing. The numbers below stand above those in it */
     const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values that are not coded */
     int64_t max_cache_len;      /* static: tokens held, allocated at once; others: refused beyond (0: no limit) */
     int page_tokens;            /* tokens in a page, even; 0: 128 */
@@ -161,6 +162,17 @@ typedef struct mn_cache_options {
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
+
+/* What options and their config say together, before there is a model. */
+typedef struct mn_cache_summary {
+    size_t size;           /* sizeof(mn_cache_summary), set by the caller */
+    bool reserves;         /* max_cache_len tokens are allocated at once: a session wants it given */
+    int64_t max_cache_len; /* 0: not given */
+    int page_tokens, prefill_chunk;
+} mn_cache_summary;
+
+/* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
+MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summary *summary);
 
 /* One timeline of tokens with its cache and the logits behind its last token. Used by one thread at a time. */
 typedef struct mn_session mn_session;

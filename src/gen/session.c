@@ -7,13 +7,27 @@
 #include "base/options.h"
 #include "model/rope.h"
 
-enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
+enum { DEFAULT_CHUNK = 512 };
 
 mn_cache_options mn_cache_options_default(void) {
     return (mn_cache_options){.size = sizeof(mn_cache_options),
                               .implementation = "dynamic",
-                              .dtype = "auto",
-                              .prefill_chunk = DEFAULT_CHUNK};
+                              .dtype = "auto"};
+}
+
+mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summary) {
+    mn_cache_options options = mn_cache_options_default();
+    kv_plan plan;
+    MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
+    MN_TRY(kv_plan_make(&plan, &options, KV_BF16));
+    if (!summary) return MN_OK;
+    mn_cache_summary full = {
+        .reserves = plan.self.reserves,
+        .max_cache_len = plan.options.limit,
+        .page_tokens = plan.options.page_tokens,
+        .prefill_chunk = plan.prefill_chunk ? plan.prefill_chunk : DEFAULT_CHUNK,
+    };
+    return options_give(summary, &full, sizeof full, "mn_cache_summary");
 }
 
 /* What is allocated at once is compared with the machine's memory before any of it is touched. */
@@ -48,16 +62,12 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
     *session = NULL;
     mn_cache_options full = mn_cache_options_default(), *options = &full;
     MN_TRY(options_take(&full, sizeof full, given, "mn_cache_options"));
-    if (options->prefill_chunk < 0 || options->prefill_chunk > MAX_CHUNK) {
-        MN_FAIL(MN_E_ARG, "prefill_chunk is %d, allowed: 1 to %d, or 0 for %d", options->prefill_chunk,
-                MAX_CHUNK, DEFAULT_CHUNK);
-    }
     mn_session *s = mem_alloc(1, sizeof *s);
     if (!s) return MN_E_NOMEM;
     s->owner = model;
     s->model = model->core;
-    s->prefill_chunk = options->prefill_chunk ? options->prefill_chunk : DEFAULT_CHUNK;
     mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
+    s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
     if (status == MN_OK) status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
@@ -285,8 +295,7 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
 mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
     bool keeps = s->plan.self.keeps;
     mn_cache_info full = {
-        .size = sizeof full,
-        .implementation = s->plan.self.name,
+        .implementation = s->plan.name,
         .dtype = kv_codec_name(s->plan.exact),
         .tokens = keeps ? kv_length(s->cache) : 0,
         .next_position = (int64_t)s->n_ids,
@@ -297,12 +306,7 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
     };
     for (int i = 0; i < full.num_layers; i++)
         full.bytes_per_token += kv_token_bytes(kv_entry_spec(s->cache, i), 1);
-    if (info->size < sizeof info->size || info->size > sizeof full) {
-        MN_FAIL(MN_E_ARG, "mn_cache_info.size is %zu, allowed: up to %zu", info->size, sizeof full);
-    }
-    full.size = info->size;
-    memcpy(info, &full, info->size);
-    return MN_OK;
+    return options_give(info, &full, sizeof full, "mn_cache_info");
 }
 
 mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {

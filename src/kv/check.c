@@ -103,10 +103,8 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
     int64_t page = group->page_tokens, end = ceil_div(n, page),
             first = needed_first(n, spec->window, spec->slack) / page;
     int64_t sealed = group_seal_target(group, n, true);
-    for (int64_t i = first; i < end; i++) {
-        n_pages[PAGE_CODED] += i * page < sealed;
-        n_pages[PAGE_EXACT] += min_i64(n, (i + 1) * page) > sealed;
-    }
+    n_pages[PAGE_CODED] = (size_t)max_i64(0, ceil_div(sealed, page) - first);
+    n_pages[PAGE_EXACT] = (size_t)(sealed < n ? end - max_i64(first, sealed / page) : 0);
     if (options->reserve) {
         group_most_pages(group, options->reserve, reserved);
         for (int kind = 0; kind < 2; kind++) {
