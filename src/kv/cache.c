@@ -16,18 +16,26 @@ static bool spec_equal(const kv_spec *a, const kv_spec *b) {
            a->checkpoints == b->checkpoints && (a->bases != NULL) == (b->bases != NULL);
 }
 
-/* Bases and the layouts that follow from them are the entry's own; all else is its group's. */
-static mn_status open_entry(kv_entry *entry, const kv_spec *spec, const kv_options *options) {
-    if (spec->kind == KV_STATE || !kv_form_is_coded(spec->key)) return MN_OK;
-    size_t n = (size_t)spec->n_heads;
-    entry->bases = spec->bases;
-    entry->key_codes = mem_alloc(n, sizeof *entry->key_codes);
-    if (!entry->key_codes) return MN_E_NOMEM;
-    for (size_t h = 0; h < n; h++) {
-        kv_form_layout(&entry->key_codes[h], spec->key, true, spec->k_dim, options->page_tokens,
-                       spec->bases ? spec->bases[h].lambda : NULL);
+/* The layouts of a coded stream, one for each head; *out stays NULL for an exact one. */
+static mn_status make_layouts(code_layout **out, const kv_spec *spec, bool is_key,
+                              const kv_options *options) {
+    kv_form form = is_key ? spec->key : spec->value;
+    if (!kv_form_is_coded(form)) return MN_OK;
+    *out = mem_alloc((size_t)spec->n_heads, sizeof **out);
+    if (!*out) return MN_E_NOMEM;
+    for (int h = 0; h < spec->n_heads; h++) {
+        kv_form_layout(*out + h, form, is_key, is_key ? spec->k_dim : spec->v_dim, options->page_tokens,
+                       is_key && spec->bases ? spec->bases[h].lambda : NULL);
     }
     return MN_OK;
+}
+
+/* Bases and the layouts that follow from them are the entry's own; all else is its group's. */
+static mn_status open_entry(kv_entry *entry, const kv_spec *spec, const kv_options *options) {
+    if (spec->kind == KV_STATE) return MN_OK;
+    entry->bases = spec->bases;
+    MN_TRY(make_layouts(&entry->key_codes, spec, true, options));
+    return make_layouts(&entry->value_codes, spec, false, options);
 }
 
 static mn_status sort_into_groups(kv_cache *cache, const kv_spec *specs) {
@@ -84,7 +92,10 @@ void kv_close(kv_cache **cache) {
     if (!c) return;
     stage_close(c);
     for (int g = 0; c->groups && g < c->n_groups; g++) group_close(&c->groups[g], c->pool);
-    for (int i = 0; c->entries && i < c->n_entries; i++) { mem_free(c->entries[i].key_codes); }
+    for (int i = 0; c->entries && i < c->n_entries; i++) {
+        mem_free(c->entries[i].key_codes);
+        mem_free(c->entries[i].value_codes);
+    }
     mem_free(c->groups);
     mem_free(c->entries);
     mem_free(c->tasks);
@@ -252,8 +263,8 @@ static kv_place place_of(const kv_group *group, const kv_entry *entry, page_kind
 kv_view kv_look(const kv_cache *cache, int i_entry) {
     const kv_entry *entry = &cache->entries[i_entry];
     const kv_group *group = &cache->groups[entry->group];
-    const char *const *exact = stage_bases(cache, i_entry, PAGE_EXACT),
-                      *const *coded = stage_bases(cache, i_entry, PAGE_CODED);
+    const char *const *exact = stage_bases(cache, i_entry, PAGE_EXACT), *const *coded = stage_bases(
+                                                                            cache, i_entry, PAGE_CODED);
     return (kv_view){
         .spec = &group->spec,
         .n_tokens = group_steps(group) ? cache->n_tokens + cache->n_step : group->n_filled,
@@ -270,7 +281,7 @@ kv_view kv_look(const kv_cache *cache, int i_entry) {
         .n_head = group->head_tokens,
         .head_page_tokens = group->head_page_tokens,
         .key_codes = entry->key_codes,
-        .value_codes = kv_form_is_coded(group->spec.value) ? &group->value_codes : NULL,
+        .value_codes = entry->value_codes,
         .bases = entry->bases,
     };
 }

@@ -48,9 +48,6 @@ mn_status group_open(kv_group *group, const kv_spec *spec, const kv_options *opt
     lay_out(group, PAGE_EXACT);
     lay_out(group, PAGE_HEAD);
     if (group->is_coded) lay_out(group, PAGE_CODED);
-    if (is_coded_stream(spec, false)) {
-        kv_form_layout(&group->value_codes, spec->value, false, spec->v_dim, options->page_tokens, NULL);
-    }
     return MN_OK;
 }
 

@@ -27,7 +27,6 @@ typedef struct kv_group {
     size_t entry_bytes[N_PAGE_KINDS]; /* of one member in a page */
     size_t page_bytes[N_PAGE_KINDS];  /* of all members */
     kv_place place[N_PAGE_KINDS];     /* inside an entry's bytes */
-    code_layout value_codes;          /* when values are coded */
     /* The table: arrays of n_slots, all of the same capacity. */
     int64_t first_page;
     size_t n_slots, capacity;
@@ -49,8 +48,8 @@ typedef struct kv_group {
 
 typedef struct kv_entry {
     int group, member;
-    const kv_basis *bases;  /* [n_heads] or NULL; borrowed */
-    code_layout *key_codes; /* [n_heads] or NULL */
+    const kv_basis *bases;                /* [n_heads] or NULL; borrowed */
+    code_layout *key_codes, *value_codes; /* [n_heads] or NULL */
 } kv_entry;
 
 /* What kv_commit found to seal: tokens [first, first + n) of a page (or, where a form is made of everything
@@ -72,9 +71,9 @@ struct kv_cache {
     int64_t n_tokens; /* committed */
     int64_t n_step;   /* reserved beyond them; 0 between steps */
     size_t peak_bytes;
-    bool call_ends;      /* with the step under way */
+    bool call_ends;               /* with the step under way */
     struct kv_stage_areas *stage; /* of far entries; NULL: there are none */
-    mn_status fault;       /* a far page that could not be read in this step */
+    mn_status fault;              /* a far page that could not be read in this step */
     char fault_text[256];
     seal_task *tasks;    /* [n_tasks], made room for by kv_reserve */
     size_t seal_scratch; /* bytes that the largest of them needs */

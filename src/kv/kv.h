@@ -118,7 +118,7 @@ typedef struct kv_view {
     const char *head; /* the head page, n_head tokens */
     int n_head, head_page_tokens;
     const code_layout *key_codes;   /* [n_heads]; NULL: sealed keys are exact */
-    const code_layout *value_codes; /* one for all heads; NULL: sealed values are exact */
+    const code_layout *value_codes; /* [n_heads]; NULL: sealed values are exact */
     const kv_basis *bases;          /* [n_heads] of sealed keys; NULL: none */
 } kv_view;
 

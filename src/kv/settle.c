@@ -81,7 +81,7 @@ static seal_stream seal_job(const kernel_table *kernels, const kv_group *group, 
                          .dim = is_key ? spec->k_dim : spec->v_dim,
                          .page_tokens = group->page_tokens,
                          .head_end = spec->n_heads,
-                         .layouts = is_key ? entry->key_codes : &group->value_codes,
+                         .layouts = is_key ? entry->key_codes : entry->value_codes,
                          .bases = is_key ? entry->bases : NULL,
                          .head_bytes = is_key ? group->place[PAGE_CODED].k_head_bytes
                                               : group->place[PAGE_CODED].v_head_bytes};
@@ -282,8 +282,8 @@ void kv_settle(kv_cache *cache) {
 
 /* n tokens of one page, of all heads: rows of head h begin at rows + h * head_floats. */
 static mn_status read_page(const kv_cache *cache, const kernel_table *kernels, const kv_group *group,
-                           const kv_entry *entry, const stream *s, page_kind kind, size_t slot, int first, int n,
-                           float *rows, size_t head_floats) {
+                           const kv_entry *entry, const stream *s, page_kind kind, size_t slot, int first,
+                           int n, float *rows, size_t head_floats) {
     const kv_page *page = kind == PAGE_HEAD ? group->head : group->pages[kind][slot];
     int heads = group->spec.n_heads,
         tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
@@ -308,8 +308,8 @@ static mn_status read_page(const kv_cache *cache, const kernel_table *kernels, c
         if (decodes) {
             memcpy(to, job.rows + (size_t)head * floats, floats * sizeof *rows);
         } else {
-            exact_get(group->spec.exact, s->is_key, memory + (size_t)head * s->head_bytes[kind], tokens, s->dim, first,
-                      n, to);
+            exact_get(group->spec.exact, s->is_key, memory + (size_t)head * s->head_bytes[kind], tokens,
+                      s->dim, first, n, to);
         }
     }
     mem_free(memory);
@@ -342,7 +342,8 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entr
             stop = min_i64(stop, page * group->page_tokens + group->n_sealed[slot]);
         }
         float *out = rows + (size_t)(t - begin) * (size_t)s.dim;
-        MN_TRY(read_page(cache, kernels, group, entry, &s, kind, slot, first, (int)(stop - t), out, head_floats));
+        MN_TRY(read_page(cache, kernels, group, entry, &s, kind, slot, first, (int)(stop - t), out,
+                         head_floats));
         t = stop;
     }
     return MN_OK;

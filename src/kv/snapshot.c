@@ -38,9 +38,15 @@ static void *add_copy(kv_snapshot *s, size_t n_bytes) {
     return copy;
 }
 
-static archive_entry *add_entry(kv_snapshot *s, dtype type, int64_t n, const void *data, size_t n_bytes, bool compress) {
+static archive_entry *add_entry(kv_snapshot *s, dtype type, int64_t n, const void *data, size_t n_bytes,
+                                bool compress) {
     archive_entry *e = &s->entries[s->n];
-    *e = (archive_entry){.name = s->names[s->n], .type = type, .n_dims = 1, .shape = {n}, .data = data, .n_bytes = n_bytes,
+    *e = (archive_entry){.name = s->names[s->n],
+                         .type = type,
+                         .n_dims = 1,
+                         .shape = {n},
+                         .data = data,
+                         .n_bytes = n_bytes,
                          .compress = compress};
     s->n++;
     return e;
@@ -63,7 +69,8 @@ static mn_status add_group(kv_snapshot *s, const kv_cache *cache, int g, bool co
     const kv_group *group = &cache->groups[g];
     if (group->n_slots > 0) {
         snprintf(s->names[s->n], NAME_BYTES, "group.%d.sealed", g);
-        add_entry(s, DTYPE_I32, (int64_t)group->n_slots, group->n_sealed, group->n_slots * sizeof *group->n_sealed, false);
+        add_entry(s, DTYPE_I32, (int64_t)group->n_slots, group->n_sealed,
+                  group->n_slots * sizeof *group->n_sealed, false);
     }
     for (int kind = 0; kind < 2; kind++) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
@@ -148,15 +155,16 @@ typedef struct restore {
     const archive *saved;
 } restore;
 
-/* Verified bytes of an entry that must have this many, in the mapping or in *buffer (owned by the caller when not NULL). */
-static mn_status entry_bytes(const restore *r, const char *name, dtype type, size_t n_bytes, const archive_view **view,
-                             void **buffer, const uint8_t **data) {
+/* Verified bytes of an entry that must have this many, in the mapping or in *buffer (owned by the caller when
+ * not NULL). */
+static mn_status entry_bytes(const restore *r, const char *name, dtype type, size_t n_bytes,
+                             const archive_view **view, void **buffer, const uint8_t **data) {
     *buffer = NULL;
     *view = archive_find(r->saved, name);
     if (!*view) MN_FAIL(MN_E_REFUSED, "the saved cache has no entry '%s'", name);
     if ((*view)->type != type || (*view)->n_bytes != n_bytes) {
-        MN_FAIL(MN_E_REFUSED, "entry '%s' of the saved cache has %zu bytes, this model and strategy want %zu", name,
-                (*view)->n_bytes, n_bytes);
+        MN_FAIL(MN_E_REFUSED, "entry '%s' of the saved cache has %zu bytes, this model and strategy want %zu",
+                name, (*view)->n_bytes, n_bytes);
     }
     if ((*view)->compressed) {
         *buffer = mem_alloc_raw(n_bytes, 1);
@@ -228,7 +236,7 @@ static mn_status load_slots(const restore *r, int g, int64_t n_tokens) {
     for (size_t slot = 0; slot < group->n_slots; slot++) {
         int64_t page = group->first_page + (int64_t)slot, begin = page * group->page_tokens;
         int64_t fill = min_i64(group->page_tokens, n_tokens - begin);
-        const bool wanted[2] = {group->n_sealed[slot] < fill, group->n_sealed[slot] > 0};
+        const bool wanted[2] = {group->n_sealed[slot]<fill, group->n_sealed[slot]> 0};
         for (int kind = 0; kind < 2; kind++) {
             if (!wanted[kind]) continue;
             if (kind == PAGE_CODED && !group->is_coded)
@@ -252,8 +260,8 @@ static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP
     int64_t end = n_tokens < 0 ? -1 : ceil_div(n_tokens, group->page_tokens);
     if (first < 0 || n_slots < 0 || n_tokens > (int64_t)1 << 40 || first > end || n_slots != end - first ||
         (size_t)n_slots > archive_entries(r->saved)) {
-        MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens", (long long)n_slots,
-                (long long)first, (long long)n_tokens);
+        MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens",
+                (long long)n_slots, (long long)first, (long long)n_tokens);
     }
     MN_TRY(group_grow(group, (size_t)n_slots));
     group->first_page = first;
@@ -289,8 +297,8 @@ static void close_archive(void *owner) {
     archive_close(&a);
 }
 
-mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries, const kv_options *options,
-                     archive *saved, int64_t n_tokens) {
+mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries,
+                     const kv_options *options, archive *saved, int64_t n_tokens) {
     *out = NULL;
     kv_mapping *mapping = mem_alloc(1, sizeof *mapping);
     if (!mapping) {

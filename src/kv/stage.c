@@ -1,8 +1,9 @@
 /* Far pages: which are sent away, and how each entry's share of them is near when attention reads it.
  *
- * Full pages that nothing will write any more go to the pool's far home: all of them, or, when near memory has a budget, the
- * oldest ones and only as many as it takes. Before an entry is attended its slices of far pages are read into one of two areas,
- * while the I/O thread fills the other one with those of the next entry. SPDX-License-Identifier: Apache-2.0 */
+ * Full pages that nothing will write any more go to the pool's far home: all of them, or, when near memory
+ * has a budget, the oldest ones and only as many as it takes. Before an entry is attended its slices of far
+ * pages are read into one of two areas, while the I/O thread fills the other one with those of the next
+ * entry. SPDX-License-Identifier: Apache-2.0 */
 #include "kv/stage.h"
 
 #include <stdio.h>
@@ -102,7 +103,8 @@ static size_t far_pages(const kv_group *group, size_t *n_bytes) {
     return n;
 }
 
-static mn_status grow_area(kv_cache *cache, stage_area *area, size_t n_slots, size_t n_slices, size_t n_bytes) {
+static mn_status grow_area(kv_cache *cache, stage_area *area, size_t n_slots, size_t n_slices,
+                           size_t n_bytes) {
     MN_TRY(mem_grow(&area->slices, &area->slice_capacity, n_slices, sizeof *area->slices));
     for (int kind = 0; kind < 2; kind++) {
         MN_TRY(mem_grow(&area->bases[kind], &area->base_capacity[kind], n_slots, sizeof *area->bases[kind]));

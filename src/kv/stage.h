@@ -7,8 +7,8 @@
 
 /* One entry's slices of far pages. */
 typedef struct stage_area {
-    int entry;     /* -1: nothing */
-    bool pending;  /* asked for and not yet waited for */
+    int entry;    /* -1: nothing */
+    bool pending; /* asked for and not yet waited for */
     char *memory;
     size_t capacity; /* bytes, counted against the pool's budget */
     kv_far_slice *slices;

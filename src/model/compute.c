@@ -366,7 +366,7 @@ static void attend_pages(const attend_plan *plan, const kv_view *view, int head,
     }
     if (view->key_codes) job.q = b->coded_q;
     job.key_codes = view->key_codes ? &view->key_codes[head] : NULL;
-    job.value_codes = view->value_codes;
+    job.value_codes = view->value_codes ? &view->value_codes[head] : NULL;
     job.exact_bf16 = spec->exact == KV_BF16;
     /* Rotated values are summed where they are; the transform is its own inverse. */
     bool rotated = kv_form_is_coded(spec->value) && kv_form_rotates(spec->value, false, false);
