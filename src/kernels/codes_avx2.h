@@ -76,8 +76,8 @@ static inline int32_t i_sum(vi x) {
     return _mm_cvtsi128_si32(_mm_add_epi32(y, _mm_shuffle_epi32(y, 1)));
 }
 
-/* A step tile of weights w is two words, of which the first meets part 0 of the levels and the second part 1: here w0 w2 and
- * w1 w3. Stores the words of twice LANES weights, of 16 bits each. */
+/* A step tile of weights w is two words, of which the first meets part 0 of the levels and the second part 1:
+ * here w0 w2 and w1 w3. Stores the words of twice LANES weights, of 16 bits each. */
 static inline void i_put_words(int32_t *words, vi a, vi b) {
     vi pairs = _mm256_packs_epi32(_mm256_shuffle_epi32(a, 0xD8), _mm256_shuffle_epi32(b, 0xD8));
     i_store(words, _mm256_permute4x64_epi64(pairs, 0xD8));

@@ -100,8 +100,9 @@ static inline vi i_total(vsum first, vsum last) {
 enum { CODE_BIAS = 0, CODE_SUMS = 1 };
 
 static inline void i_put_words(int32_t *words, vi a, vi b) {
-    const _MM_PERM_ENUM order = (_MM_PERM_ENUM)0xD8;
-    i_store(words, i_in_order(_mm512_packs_epi32(_mm512_shuffle_epi32(a, order), _mm512_shuffle_epi32(b, order))));
+    vi first = _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0xD8),
+       second = _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0xD8);
+    i_store(words, i_in_order(_mm512_packs_epi32(first, second)));
 }
 static inline vi i_part(vi levels, int part) {
     return _mm512_srai_epi16(part ? levels : _mm512_slli_epi16(levels, 8), 8);
