@@ -69,7 +69,7 @@ typedef struct attend_job {
     void *scratch;               /* attend_scratch_bytes, 64-byte aligned */
 } attend_job;
 
-/* Enough for every level and both forms; grows with n_rows, k_dim and page_tokens. */
+/* Enough for every level, both forms and coded streams of any layout; grows with n_rows, k_dim and page_tokens. */
 size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens);
 
 /* attend_merge(total, part): total becomes the result over both token sets; empty parts change nothing.

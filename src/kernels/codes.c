@@ -191,7 +191,7 @@ static void pack_tile(const code_layout *layout, const tile_place *place, void *
         const plane_part part = part_of(place->k, width);
         uint8_t *block = (uint8_t *)plane + part.offset;
         for (int i = 0; i < CODE_BLOCK; i++) {
-            unsigned new = (tile[i] >> low & part.mask) << part.shift,
+            unsigned new = ((unsigned)tile[i] >> low & part.mask) << part.shift,
                      old = mark[i] & (part.mask << part.shift);
             block[i] = (uint8_t)((block[i] & ~old) | new);
         }
@@ -209,7 +209,7 @@ static void read_tile(const code_layout *layout, const tile_place *place, const 
         const plane_part part = part_of(place->k, width);
         const uint8_t *block = (const uint8_t *)plane + part.offset;
         for (int i = 0; i < CODE_BLOCK; i++) {
-            tile[i] = (uint8_t)(tile[i] | (block[i] >> part.shift & part.mask) << low);
+            tile[i] = (uint8_t)(tile[i] | ((unsigned)block[i] >> part.shift & part.mask) << low);
         }
         low += width;
         plane += code_plane_bytes(code_run_tiles(layout, place->run), width);

@@ -40,12 +40,13 @@ typedef enum code_axis { CODE_TOKEN, CODE_CHANNEL } code_axis;
 
 /* level(code) of b bits:
  *   UNSIGNED  code, b <= 6; code - 128 for b = 8 (the shift of such a group is given for this level)
- *   SIGNED    code - 2^(b-1) + 1/2, doubled: 2 * code - 2^b + 1 for b <= 6; code - 128 for b = 8
+ *   SIGNED    code - 2^(b-1) + 1/2, doubled: 2 * code - 2^b + 1 for b <= 7; code - 128 for b = 8
  *   NORMAL    the points of the Lloyd-Max quantizer of a normal distribution, as int8 (code_levels), b <= 5; SIGNED from 6 on
  * The level of a code of 0 bits is 0. */
 typedef enum code_grid { CODE_UNSIGNED, CODE_SIGNED, CODE_NORMAL } code_grid;
 
-/* How a scale or shift is stored. LOG8: the byte n for 2^((n - 160) / 8), 0 for 0; scales only. */
+/* How a scale or shift is stored. F16: the largest is 65504, not infinity. LOG8: the byte n for 2^((n - 160) / 8), 0 for 0;
+ * scales only. A layout has a scale. */
 typedef enum code_side { CODE_SIDE_NONE, CODE_SIDE_F32, CODE_SIDE_F16, CODE_SIDE_LOG8 } code_side;
 
 typedef struct code_run {
@@ -110,11 +111,17 @@ float code_side_round(code_side side, float x);
 void code_decode(const code_layout *layout, const char *stream, float *x, int slot, int n);
 
 /* Attention over coded pages is attend_codes(const attend_job *): the softmax and the order of pages of attend.h, with
- * key_codes and value_codes of the job saying how each stream is stored (NULL: exactly, in the form `exact_bf16` says). For
- * coded keys the query row is rounded to 16 bits per group of dimensions that share a token's scale (TOKEN), or after the
- * channels' scales are folded in (CHANNEL), once for each page and token group; for coded values the weights p are rounded to
- * 16 bits in the same way, tokens' scales folded in. Everything between is exact in integers. Unlike bf16 pages, p is not
- * rounded to bf16. The level of the reference kernel and of every other agree within that rounding.
+ * key_codes and value_codes of the job saying how each stream is stored. NULL: exactly, and then it is multiplied as by
+ * attend_f32 or attend_bf16 (`exact_bf16`), which for bf16 rounds the query (keys) or p (values). Pages hold multiples of 16
+ * tokens, rows of coded streams multiples of 16 values, at most 512 of each.
+ *
+ * What meets codes is rounded to 16 bits: numbers a that share a factor f = max(m, 2^-100) / 32639, m the largest |a|, become the
+ * nearest whole numbers to a / f, whose products with levels are summed exactly. For keys a is the query, for values p, which
+ * is not rounded otherwise. Where a group's scale belongs to the lane (keys TOKEN, values CHANNEL), a group's steps share
+ * the factor, and scale * f is applied to its sum; queries are rounded once for a job. Where it belongs to the step (keys
+ * CHANNEL, values TOKEN), the scales are folded into a first, and all steps of a page share the factor, for each group of
+ * lanes. Steps of 0 bits and slots that a row does not see count in no m. Means and shifts meet a unrounded. Every
+ * level computes this, in its own order of float operations.
  *
  * hadamard(x, n_rows, dim): each row times the orthonormal Hadamard matrix of the largest power of two that divides dim,
  * block by block. Its own inverse. */

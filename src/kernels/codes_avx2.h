@@ -9,6 +9,7 @@
 #include "kernels/simd_avx2.h"
 
 typedef __m256i vi;
+typedef __m256i vsum; /* 32-bit sums */
 
 enum {
     CODE_BIAS = 0, /* added to levels in scratch, so that they have the sign that products want */
@@ -42,10 +43,14 @@ static inline vi i_add8(vi a, vi b) {
 static inline vi i_add32(vi a, vi b) {
     return _mm256_add_epi32(a, b);
 }
-static inline vi i_right16(vi x, int n) {
+static inline vi i_right16_by(vi x, int n) {
     return _mm256_srl_epi16(x, _mm_cvtsi32_si128(n));
 }
-static inline vi i_left16(vi x, int n) {
+/* Constants, whose type converts to that which each compiler wants. */
+static inline vi i_right16(vi x, const uint8_t n) {
+    return _mm256_srli_epi16(x, n);
+}
+static inline vi i_left16(vi x, const uint8_t n) {
     return _mm256_slli_epi16(x, n);
 }
 /* The lower four bits of each byte of x, which is below 128, pick one of the 16 bytes of a table. */
@@ -72,20 +77,20 @@ static inline int32_t i_sum(vi x) {
 }
 
 /* A step tile of weights w is two words, of which the first meets part 0 of the levels and the second part 1:
- * here w0 w2 and w1 w3. Stores LANES weights as that. */
-static inline void i_put_words(int32_t *words, vi w) {
-    vi order = _mm256_shuffle_epi32(w, 0xD8), halves = _mm256_packs_epi32(order, order);
-    _mm_storeu_si128((__m128i *)(void *)words,
-                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
+ * here w0 w2 and w1 w3. Stores the words of twice LANES weights, of 16 bits each. */
+static inline void i_put_words(int32_t *words, vi a, vi b) {
+    vi pairs = _mm256_packs_epi32(_mm256_shuffle_epi32(a, 0xD8), _mm256_shuffle_epi32(b, 0xD8));
+    i_store(words, _mm256_permute4x64_epi64(pairs, 0xD8));
 }
 static inline vi i_part(vi levels, int part) {
     return _mm256_srai_epi16(part ? levels : _mm256_slli_epi16(levels, 8), 8);
 }
-static inline vi i_dot(vi sum, vi part, vi word) {
+static inline vsum i_dot(vsum sum, vi part, vi word) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(part, word));
 }
-static inline vi i_total(const vi *sums) {
-    return sums[0];
+static inline vi i_total(vsum first, vsum last) {
+    (void)last;
+    return first;
 }
 
 /* LANES stored side values as floats. */

@@ -10,6 +10,8 @@
 #include "kernels/simd_avx512.h"
 
 typedef __m512i vi;
+/* Of the type that GCC's instruction has: else it copies sums between registers and memory. */
+typedef int vsum __attribute__((vector_size(64)));
 
 static inline vi i_load(const void *p) {
     return _mm512_loadu_si512(p);
@@ -38,11 +40,14 @@ static inline vi i_add8(vi a, vi b) {
 static inline vi i_add32(vi a, vi b) {
     return _mm512_add_epi32(a, b);
 }
-static inline vi i_right16(vi x, int n) {
+static inline vi i_right16_by(vi x, int n) {
     return _mm512_srl_epi16(x, _mm_cvtsi32_si128(n));
 }
-static inline vi i_left16(vi x, int n) {
-    return _mm512_sll_epi16(x, _mm_cvtsi32_si128(n));
+static inline vi i_right16(vi x, const uint8_t n) {
+    return _mm512_srli_epi16(x, n);
+}
+static inline vi i_left16(vi x, const uint8_t n) {
+    return _mm512_slli_epi16(x, n);
 }
 static inline vi i_table(const void *bytes) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes));
@@ -63,44 +68,51 @@ static inline int32_t i_sum(vi x) {
     return _mm512_reduce_add_epi32(x);
 }
 
+/* From numbers packed within the four parts of two vectors to the order of their tiles. */
+static inline vi i_in_order(vi packed) {
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed);
+}
+
 #if defined(__AVX512VNNI__)
 
 enum { CODE_BIAS = 128, CODE_SUMS = 2 };
 
 /* w = 256 * upper + lower: the words are four upper bytes and four lower ones, all signed. */
-static inline void i_put_words(int32_t *words, vi w) {
-    __m128i upper = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(w, _mm512_set1_epi32(128)), 8));
-    __m128i lower = _mm512_cvtepi32_epi8(w);
-    _mm_storeu_si128((__m128i *)(void *)words, _mm_unpacklo_epi32(upper, lower));
-    _mm_storeu_si128((__m128i *)(void *)(words + 4), _mm_unpackhi_epi32(upper, lower));
+static inline void i_put_words(int32_t *words, vi a, vi b) {
+    vi both = _mm512_packs_epi32(a, b);
+    vi upper = _mm512_srai_epi16(_mm512_add_epi16(both, _mm512_set1_epi16(128)), 8);
+    vi lower = _mm512_sub_epi16(both, _mm512_slli_epi16(upper, 8));
+    i_store(words, i_in_order(_mm512_shuffle_epi32(_mm512_packs_epi16(upper, lower), (_MM_PERM_ENUM)0xD8)));
 }
 static inline vi i_part(vi levels, int part) {
     (void)part;
     return levels;
 }
-static inline vi i_dot(vi sum, vi part, vi word) {
-    return _mm512_dpbusd_epi32(sum, part, word);
+static inline vsum i_dot(vsum sum, vi part, vi word) {
+    return (vsum)_mm512_dpbusd_epi32((vi)sum, part, word);
 }
-static inline vi i_total(const vi *sums) {
-    return _mm512_add_epi32(_mm512_slli_epi32(sums[0], 8), sums[1]);
+static inline vi i_total(vsum first, vsum last) {
+    return _mm512_add_epi32(_mm512_slli_epi32((vi)first, 8), (vi)last);
 }
 
 #else
 
 enum { CODE_BIAS = 0, CODE_SUMS = 1 };
 
-static inline void i_put_words(int32_t *words, vi w) {
-    __m256i halves = _mm512_cvtepi32_epi16(_mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xD8));
-    _mm256_storeu_si256((__m256i *)(void *)words, halves);
+static inline void i_put_words(int32_t *words, vi a, vi b) {
+    vi first = _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0xD8),
+       second = _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0xD8);
+    i_store(words, i_in_order(_mm512_packs_epi32(first, second)));
 }
 static inline vi i_part(vi levels, int part) {
     return _mm512_srai_epi16(part ? levels : _mm512_slli_epi16(levels, 8), 8);
 }
-static inline vi i_dot(vi sum, vi part, vi word) {
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(part, word));
+static inline vsum i_dot(vsum sum, vi part, vi word) {
+    return (vsum)_mm512_add_epi32((vi)sum, _mm512_madd_epi16(part, word));
 }
-static inline vi i_total(const vi *sums) {
-    return sums[0];
+static inline vi i_total(vsum first, vsum last) {
+    (void)last;
+    return (vi)first;
 }
 
 #endif

@@ -60,7 +60,10 @@ static inline void coded_fill_page(const code_layout *layout, char *stream, doub
                                    uint64_t *state) {
     size_t n = (size_t)code_groups(layout) * (size_t)code_side_width(layout), dim = (size_t)layout->dim;
     float *scales = mem_alloc(n + dim, 4), *shifts = mem_alloc(n + dim, 4);
-    for (size_t i = 0; i < layout->bytes; i++) stream[i] = (char)test_random(state);
+    for (size_t i = 0; i < layout->bytes; i += sizeof(uint64_t)) {
+        uint64_t any = test_random(state);
+        memcpy(stream + i, &any, sizeof any);
+    }
     coded_random_sides(layout, scales, shifts, n, size, large, state);
     code_put_side(layout, stream, scales, shifts, 0, layout->page_tokens);
     for (size_t d = 0; d < dim; d++) shifts[d] = (float)test_uniform(state, -size, size);
@@ -142,13 +145,18 @@ static inline void coded_read_parts(coded_world *c, int stream) {
     double **arrays[] = {&p->x, &p->scale, &p->level, &p->size};
     for (int i = 0; i < 4; i++) *arrays[i] = mem_alloc(n, sizeof(double));
     const code_layout *layout = &c->layouts[stream];
-    uint8_t *codes = mem_alloc(dim, 1);
+    uint8_t codes[512];
+    float scales[512], shifts[512], means[512];
+    bool by_token = layout->axis == CODE_TOKEN;
     for (int t = 0; t < w->n_tokens; t++) {
-        int slot = t % w->page_tokens;
+        int slot = t % w->page_tokens, group = layout->group;
         const char *from = coded_stream(c, t / w->page_tokens, stream);
         if (c->shape.is_coded[stream]) {
             code_decode(layout, from, x + (size_t)t * dim, slot, 1);
             code_unpack(layout, from, codes, slot, 1);
+            code_get_side(layout, from, scales, shifts, by_token ? slot : slot / group * group,
+                          by_token ? 1 : group);
+            code_get_mean(layout, from, means);
         }
         for (size_t d = 0; d < dim; d++) {
             size_t i = (size_t)t * dim + d;
@@ -156,23 +164,12 @@ static inline void coded_read_parts(coded_world *c, int stream) {
             if (!c->shape.is_coded[stream]) continue;
             const code_run *run = layout->runs;
             while ((stream ? slot : (int)d) >= run->end) run++;
-            float side[512], shift[512];
-            bool by_token = layout->axis == CODE_TOKEN;
-            int group = layout->group, first = by_token ? slot : slot / group * group;
-            if (by_token) {
-                code_get_side(layout, from, side, shift, first, 1);
-            } else {
-                code_get_side(layout, from, side, shift, first, group);
-            }
             size_t at = by_token ? d / (size_t)group : d;
-            p->scale[i] = (double)side[at];
+            p->scale[i] = (double)scales[at];
             p->level[i] = code_levels(layout->grid, run->bits)[codes[d]];
-            double middle = fabs((double)shift[at]);
-            code_get_mean(layout, from, side);
-            p->size[i] = fabs(p->scale[i] * p->level[i]) + middle + fabs((double)side[d]);
+            p->size[i] = fabs(p->scale[i] * p->level[i]) + fabs((double)shifts[at]) + fabs((double)means[d]);
         }
     }
-    mem_free(codes);
 }
 
 static inline void coded_open(coded_world *c, const coded_shape *shape) {
