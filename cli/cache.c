@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/distance.h"
 #include "base/sort.h"
 #include "config.h"
 #include "describe.h"
@@ -433,7 +434,7 @@ static int unknown_subcommand(const options *o, const char *name) {
         names[i] = subcommands[i].name;
         bytes_printf(&all, "%s%s", i ? ", " : "", names[i]);
     }
-    const char *near = name ? nearest_name(name, names) : NULL;
+    const char *near = name ? text_nearest(name, names) : NULL;
     if (near) {
         status_fail(MN_E_ARG, "unknown subcommand '%.60s' of cache; did you mean %s?", name, near);
     } else if (name) {
