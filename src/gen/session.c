@@ -301,11 +301,10 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
         .next_position = (int64_t)s->n_ids,
         .bytes = keeps ? kv_bytes(s->cache) : 0,
         .peak_bytes = kv_peak_bytes(s->cache),
+        .bytes_per_token = kv_cache_token_bytes(s->cache),
         .max_cache_len = s->plan.options.limit,
         .num_layers = kv_entries(s->cache),
     };
-    for (int i = 0; i < full.num_layers; i++)
-        full.bytes_per_token += kv_token_bytes(kv_entry_spec(s->cache, i), 1);
     return options_give(info, &full, sizeof full, "mn_cache_info");
 }
 

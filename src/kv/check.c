@@ -132,15 +132,22 @@ size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *opti
     return total;
 }
 
+/* Of the sealed form, in a page of the default size. */
+static size_t entry_page_bytes(const kv_spec *s) {
+    if (s->kind == KV_STATE) return 0;
+    size_t head = kv_form_bytes(s->key, true, s->bases != NULL, s->k_dim, PAGE_TOKENS) +
+                  kv_form_bytes(s->value, false, false, s->v_dim, PAGE_TOKENS);
+    return head * (size_t)s->n_heads;
+}
+
 size_t kv_token_bytes(const kv_spec *specs, int n_entries) {
-    enum { PAGE = PAGE_TOKENS };
     size_t total = 0;
-    for (int i = 0; i < n_entries; i++) {
-        const kv_spec *s = &specs[i];
-        if (s->kind == KV_STATE) continue;
-        size_t head = kv_form_bytes(s->key, true, s->bases != NULL, s->k_dim, PAGE) +
-                      kv_form_bytes(s->value, false, false, s->v_dim, PAGE);
-        total += head * (size_t)s->n_heads;
-    }
-    return total / PAGE;
+    for (int i = 0; i < n_entries; i++) total += entry_page_bytes(&specs[i]);
+    return total / PAGE_TOKENS;
+}
+
+size_t kv_cache_token_bytes(const kv_cache *cache) {
+    size_t total = 0;
+    for (int i = 0; i < cache->n_entries; i++) total += entry_page_bytes(kv_entry_spec(cache, i));
+    return total / PAGE_TOKENS;
 }

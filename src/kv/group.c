@@ -68,10 +68,10 @@ static kv_page *pile_pop(page_pile *pile) {
     return pile->pages[--pile->n];
 }
 
-/* Reserved piles were given room for all their pages when they were filled. */
+/* A page that is in no slot: the table and its reserved pile have as many together as were reserved. */
 static void give_back(kv_group *group, kv_pool *pool, page_kind kind, kv_page *page) {
     page_pile *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
-    if (reserved && reserved->n < reserved->capacity && !page_is_shared(page) && !page->region) {
+    if (reserved && reserved->n + group->n_held[kind] < reserved->capacity && !page_is_shared(page) && !page->region) {
         reserved->pages[reserved->n++] = page;
     } else {
         kv_pool_return(pool, page);
@@ -255,9 +255,10 @@ void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_tot
 }
 
 static void drop_page(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
-    if (!group->pages[kind][slot]) return;
-    give_back(group, pool, kind, group->pages[kind][slot]);
+    kv_page *page = group->pages[kind][slot];
+    if (!page) return;
     group_put(group, kind, slot, NULL);
+    give_back(group, pool, kind, page);
 }
 
 static void drop_slot(kv_group *group, kv_pool *pool, size_t slot) {

@@ -177,5 +177,6 @@ mn_status kv_check(const kv_cache *cache);
  * agree. */
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens);
 size_t kv_token_bytes(const kv_spec *specs, int n_entries);
+size_t kv_cache_token_bytes(const kv_cache *cache); /* the same of an open cache */
 
 #endif

@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/distance.h"
@@ -254,47 +253,66 @@ static mn_status take_axis(kv_form *form, const kv_config *config, config_key ke
     return MN_OK;
 }
 
+/* Text that is being read, and how much of it is left. */
+typedef struct piece {
+    const char *at;
+    size_t n;
+} piece;
+
+static piece trimmed(const char *text, size_t n) {
+    while (n && isspace((unsigned char)*text)) text++, n--;
+    while (n && isspace((unsigned char)text[n - 1])) n--;
+    return (piece){text, n};
+}
+
+static bool take_word(piece *p, const char *word) {
+    size_t n = strlen(word);
+    if (p->n < n || memcmp(p->at, word, n) != 0) return false;
+    *p = (piece){p->at + n, p->n - n};
+    return true;
+}
+
+static bool take_number(piece *p, int *out) {
+    enum { MOST_DIGITS = 6 };
+    int value = 0, digits = 0;
+    for (; p->n && isdigit((unsigned char)*p->at) && digits <= MOST_DIGITS; p->at++, p->n--, digits++)
+        value = value * 10 + (*p->at - '0');
+    *out = value;
+    return digits > 0 && digits <= MOST_DIGITS;
+}
+
 /* "4bit", "k4v2bit", "f32", "bf16": fills the forms, which hold all but their bits. */
-static mn_status read_form(kv_form *key, kv_form *value, const char *text, size_t n) {
-    char word[16] = "";
-    int used = 0, k = 0, v = 0;
-    if (n < sizeof word) memcpy(word, text, n);
+static mn_status read_form(kv_form *key, kv_form *value, piece text) {
     for (int codec = 0; codec < KV_MNEME; codec++) {
-        if (strcmp(kv_codec_name((kv_codec)codec), word) != 0) continue;
+        piece exact = text;
+        if (!take_word(&exact, kv_codec_name((kv_codec)codec)) || exact.n) continue;
         *key = *value = kv_form_exact((kv_codec)codec);
         return MN_OK;
     }
-    if (sscanf(word, "k%2dv%2dbit%n", &k, &v, &used) == 2 && used == (int)n) {
-        key->bits = k;
-        value->bits = v;
-    } else if (sscanf(word, "%2dbit%n", &k, &used) == 1 && used == (int)n) {
-        key->bits = value->bits = k;
-    } else {
+    piece even = text, split = text;
+    if (take_number(&even, &key->bits) && take_word(&even, "bit") && !even.n) {
+        value->bits = key->bits;
+    } else if (!(take_word(&split, "k") && take_number(&split, &key->bits) && take_word(&split, "v") &&
+                 take_number(&split, &value->bits) && take_word(&split, "bit") && !split.n)) {
         MN_FAIL(MN_E_ARG, "cache option layers has the form '%.*s', allowed: f32, bf16, 4bit, k4v2bit",
-                (int)(n < 40 ? n : 40), text);
+                (int)text.n, text.at);
     }
     MN_TRY(check_bits(*key, "layers"));
     return check_bits(*value, "layers");
 }
 
 /* "3", "0-1" or "rest". */
-static mn_status read_range(kv_layer_rule *rule, const char *text, size_t n) {
-    enum { DIGITS = 6 };
-    char word[2 * DIGITS + 2] = "";
-    int used = 0, fields = 0;
-    if (n < sizeof word) memcpy(word, text, n);
-    *rule = (kv_layer_rule){.last = INT_MAX, .is_rest = strcmp(word, "rest") == 0};
-    if (rule->is_rest) return MN_OK;
-    bool plain = isdigit((unsigned char)*word);
-    if (plain && sscanf(word, "%6d%n", &rule->first, &used) == 1 && used == (int)n) {
-        rule->last = rule->first;
-        return MN_OK;
-    }
-    if (plain) fields = sscanf(word, "%6d-%6d%n", &rule->first, &rule->last, &used);
-    if (fields == 2 && used == (int)n && rule->first <= rule->last && strchr(word, '-')[1] != '-')
-        return MN_OK;
+static mn_status read_range(kv_layer_rule *rule, piece text) {
+    piece p = text;
+    *rule = (kv_layer_rule){.last = INT_MAX, .is_rest = take_word(&p, "rest")};
+    if (rule->is_rest && !p.n) return MN_OK;
+    p = text;
+    bool good = take_number(&p, &rule->first);
+    rule->last = rule->first;
+    if (good && take_word(&p, "-")) good = take_number(&p, &rule->last);
+    if (good && !p.n && rule->first <= rule->last) return MN_OK;
     MN_FAIL(MN_E_ARG, "cache option layers names '%.*s', allowed: a layer as 5, layers as 0-1, rest",
-            (int)(n < 40 ? n : 40), text);
+            (int)text.n, text.at);
 }
 
 static mn_status add_rule(kv_plan *plan, const kv_layer_rule *rule) {
@@ -317,13 +335,13 @@ static mn_status read_layers(kv_plan *plan, kv_form key, kv_form value, const ch
         size_t n = strcspn(at, ","), n_range = strcspn(at, ":,");
         kv_layer_rule rule;
         if (n_range == n) {
-            MN_FAIL(MN_E_ARG, "cache option layers has '%.*s', allowed: %s", (int)(n < 40 ? n : 40), at,
+            MN_FAIL(MN_E_ARG, "cache option layers has '%.*s', allowed: %s", (int)n, at,
                     config_rows[CONFIG_LAYERS].allowed);
         }
-        MN_TRY(read_range(&rule, at, n_range));
+        MN_TRY(read_range(&rule, trimmed(at, n_range)));
         rule.key = key;
         rule.value = value;
-        MN_TRY(read_form(&rule.key, &rule.value, at + n_range + 1, n - n_range - 1));
+        MN_TRY(read_form(&rule.key, &rule.value, trimmed(at + n_range + 1, n - n_range - 1)));
         MN_TRY(add_rule(plan, &rule));
         at += n + (at[n] == ',');
     }

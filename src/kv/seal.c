@@ -55,8 +55,12 @@ size_t seal_scratch_bytes(kv_form form, bool is_key, int dim, int page_tokens, i
     return divide(NULL, &layout, form, n_heads, n).bytes;
 }
 
+static const code_layout *layout_of(const seal_stream *job, int head) {
+    return &job->layouts[job->is_key ? head : 0];
+}
+
 static seal_space space_of(const seal_stream *job) {
-    const code_layout *layout = &job->layouts[job->head_begin];
+    const code_layout *layout = layout_of(job, job->head_begin);
     return divide(job->scratch, layout, job->form, job->head_end - job->head_begin, job->n);
 }
 
@@ -80,7 +84,7 @@ static void each_part(const seal_stream *job, part_visit visit, const seal_space
         for (int done = 0; done < job->n;) {
             int64_t token = job->first + done;
             seal_part part = {.job = job,
-                              .layout = &job->layouts[head],
+                              .layout = layout_of(job, head),
                               .basis = in_basis ? &job->bases[head] : NULL,
                               .stream = job->pages[token / job->page_tokens] + (size_t)head * job->head_bytes,
                               .slot = (int)(token % job->page_tokens)};
@@ -258,14 +262,14 @@ static void write_package(const seal_part *part, const seal_space *space) {
 }
 
 static quantizer_view view_of(const seal_stream *job, int group, int64_t n_rows) {
-    if (job->layouts[job->head_begin].axis == CODE_TOKEN)
+    if (layout_of(job, job->head_begin)->axis == CODE_TOKEN)
         return (quantizer_view){1, n_rows * job->dim / group, group, 0, group, 1};
     return (quantizer_view){n_rows / group, job->dim, group, (ptrdiff_t)group * job->dim, 1, job->dim};
 }
 
 /* y = scale * code - shift and y = (code - zero) * scale become y = scale * level + shift. */
 static void run_package(const seal_stream *job, const seal_space *space) {
-    const code_layout *layout = &job->layouts[job->head_begin];
+    const code_layout *layout = layout_of(job, job->head_begin);
     const bool is_hqq = job->form.codec == KV_HQQ, halved = !is_hqq && !job->form.wide_side;
     const int64_t n_rows = (int64_t)(job->head_end - job->head_begin) * job->n;
     const quantizer_options options = {.kind = is_hqq ? QUANTIZER_HQQ : QUANTIZER_QUANTO,
@@ -285,7 +289,7 @@ static void run_package(const seal_stream *job, const seal_space *space) {
 
 void seal_write(const seal_stream *job) {
     if (job->n == 0 || job->head_begin == job->head_end) return;
-    const code_layout *layout = &job->layouts[job->head_begin];
+    const code_layout *layout = layout_of(job, job->head_begin);
     const seal_space space = space_of(job);
     bool by_page = layout->mean != CODE_SIDE_NONE || job->form.codec == KV_MNEME;
     replace_skipped(job, by_page ? job->page_tokens : layout->axis == CODE_CHANNEL ? layout->group : job->n);

@@ -14,7 +14,7 @@ typedef struct seal_stream {
     bool is_key;
     int dim, page_tokens;
     int head_begin, head_end;   /* heads to do; hqq optimises over all heads given together */
-    const code_layout *layouts; /* [heads of the entry] */
+    const code_layout *layouts; /* of keys [heads of the entry], of values one for all */
     const kv_basis *bases;      /* [heads of the entry], keys of mneme; NULL: no basis */
     char *const *pages;         /* first byte of head 0's stream in each page */
     size_t head_bytes;          /* from one head's stream to the next */
