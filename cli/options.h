@@ -33,6 +33,7 @@ typedef enum option_id {
     OPT_NO_CACHE,
     OPT_SAVE_CACHE,
     OPT_LOAD_CACHE,
+    OPT_CACHE_DIR,
     OPT_ON_OOM,
     OPT_CHUNK,
     OPT_OUT,

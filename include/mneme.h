@@ -169,6 +169,7 @@ typedef struct mn_cache_summary {
     bool reserves;         /* max_cache_len tokens are allocated at once: a session wants it given */
     int64_t max_cache_len; /* 0: not given */
     int page_tokens, prefill_chunk;
+    bool is_endless;       /* every query looks through a window: a text may pass the model's context */
 } mn_cache_summary;
 
 /* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
@@ -205,6 +206,21 @@ MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 
 /* A second timeline with the same past; pages are shared until one of the two writes. */
 MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
+
+/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. compress: zstd
+ * where it saves a tenth. MN_E_IO. */
+MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
+
+/* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
+ * the strategy that must be the file's, or NULL for whatever it is. MN_E_REFUSED says why a file is not for this model,
+ * tokenizer or strategy, or what is damaged; MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session
+ * lives: its pages are used where they are mapped. */
+MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
+
+/* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
+ * files of other models and strategies are passed over, as is a folder that is not there. */
+MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
+                                        const int32_t *ids, size_t n);
 
 typedef struct mn_cache_info {
     size_t size;                /* sizeof(mn_cache_info), set by the caller */

@@ -26,6 +26,7 @@ mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summar
         .max_cache_len = plan.options.limit,
         .page_tokens = plan.options.page_tokens,
         .prefill_chunk = plan.prefill_chunk ? plan.prefill_chunk : DEFAULT_CHUNK,
+        .is_endless = plan.self.windows && plan.self.window_length > 0,
     };
     return options_give(summary, &full, sizeof full, "mn_cache_summary");
 }
@@ -40,11 +41,19 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
             (long long)plan->options.reserve, need >> 20, available >> 20);
 }
 
+mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
+    MN_TRY(model_cache_specs(specs, n, s->model, s->plan.exact));
+    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, NULL);
+    if (status == MN_OK) return MN_OK;
+    mem_free(*specs);
+    *specs = NULL;
+    return status;
+}
+
 static mn_status open_cache(mn_session *s) {
     kv_spec *specs = NULL;
     int n = 0;
-    mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.exact);
-    if (status == MN_OK) status = kv_plan_specs(&s->plan, specs, n, n, NULL);
+    mn_status status = session_specs(&specs, &n, s);
     if (status == MN_OK) status = check_reserve(&s->plan, specs, n);
     if (status == MN_OK) status = kv_open(&s->cache, s->model->pool, specs, n, &s->plan.options);
     mem_free(specs);
@@ -68,6 +77,10 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
     s->model = model->core;
     mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
     s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
+    if (status == MN_OK && options->config) {
+        s->config = mem_copy_text(options->config, strlen(options->config));
+        if (!s->config) status = MN_E_NOMEM;
+    }
     if (status == MN_OK) status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
@@ -85,6 +98,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
 void mn_session_close(mn_session **session) {
     if (!*session) return;
     kv_close(&(*session)->cache);
+    mem_free((*session)->config);
     mem_free((*session)->ids);
     mem_free((*session)->logits);
     mem_free(*session);
@@ -102,10 +116,16 @@ static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
     return MN_OK;
 }
 
+/* The length that decides length-dependent rotary angles: of what a query sees, where that is bounded. */
+static int64_t angle_length(const mn_session *s, int64_t total) {
+    int64_t window = s->plan.self.windows ? s->plan.self.window_length : 0;
+    return window > 0 ? min_i64(total, window) : total;
+}
+
 /* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those
  * rotated by angles of another length. */
 static void drop_unusable(mn_session *s, int64_t total) {
-    int64_t regime = rope_regime(&s->model->config, total);
+    int64_t regime = rope_regime(&s->model->config, angle_length(s, total));
     if (!s->plan.self.keeps || regime != s->regime) kv_truncate(s->cache, 0);
     s->regime = regime;
 }
@@ -134,7 +154,7 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
         /* Old tokens that are computed again want no logits of their own. */
         if (all && position < (int64_t)all_from && end > (int64_t)all_from) end = (int64_t)all_from;
         forward_row row = {
-            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = total};
+            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = angle_length(s, total)};
         if (all && position >= (int64_t)all_from) {
             row.want = WANT_ALL;
             row.logits = all + (size_t)(position - (int64_t)all_from) * vocab;
@@ -194,7 +214,7 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
 static bool steps_alone(const mn_session *s) {
     int64_t total = (int64_t)s->n_ids + 1;
     return !s->plan.self.keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
-           rope_regime(&s->model->config, total) != s->regime;
+           rope_regime(&s->model->config, angle_length(s, total)) != s->regime;
 }
 
 /* A pass for the sessions that need one token more, in groups that fit on the stack. */
@@ -210,7 +230,7 @@ static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int
             rows[i] = (forward_row){.cache = s->cache,
                                     .ids = &ids[begin + i],
                                     .n = 1,
-                                    .total_length = (int64_t)s->n_ids + 1,
+                                    .total_length = angle_length(s, (int64_t)s->n_ids + 1),
                                     .want = WANT_LAST,
                                     .logits = s->logits};
         }
@@ -279,6 +299,10 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
     f->has_logits = s->has_logits;
     f->n_ids = s->n_ids;
     mn_status status = mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids);
+    if (status == MN_OK && s->config) {
+        f->config = mem_copy_text(s->config, strlen(s->config));
+        if (!f->config) status = MN_E_NOMEM;
+    }
     f->logits = mem_alloc_raw(vocab, sizeof *f->logits);
     if (status == MN_OK && !f->logits) status = MN_E_NOMEM;
     if (status == MN_OK) status = kv_fork(&f->cache, s->cache);

@@ -24,6 +24,7 @@ struct mn_session {
     const mn_model *owner;
     model_core *model;
     kv_plan plan;
+    char *config; /* of the plan, as it was given; NULL: nothing */
     kv_cache *cache;
     int64_t regime; /* rotary angles that the cached keys were made with */
     int32_t *ids;   /* [n_ids] */
@@ -35,6 +36,9 @@ struct mn_session {
     void (*on_prefill)(void *user, size_t done, size_t total); /* NULL: none */
     void *prefill_user;
 };
+
+/* The entries of a session's cache. *specs is owned by the caller. */
+mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
 
 /* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays
  * are used as scratch. On failure some sessions may hold their token and others not. */

@@ -7,7 +7,7 @@
 
 /* ---- opening ---- */
 
-static bool spec_equal(const kv_spec *a, const kv_spec *b) {
+bool kv_spec_equal(const kv_spec *a, const kv_spec *b) {
     return a->kind == b->kind && a->n_heads == b->n_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
            a->exact == b->exact && kv_form_equal(a->key, b->key) && kv_form_equal(a->value, b->value) &&
            a->residual == b->residual && a->flush == b->flush && a->exact_first == b->exact_first &&
@@ -42,7 +42,7 @@ static mn_status sort_into_groups(kv_cache *cache, const kv_spec *specs) {
     for (int i = 0; i < cache->n_entries; i++) {
         const kv_spec *spec = &specs[i];
         int g = 0;
-        while (g < cache->n_groups && !spec_equal(&cache->groups[g].spec, spec)) g++;
+        while (g < cache->n_groups && !kv_spec_equal(&cache->groups[g].spec, spec)) g++;
         kv_group *group = &cache->groups[g];
         if (g == cache->n_groups) {
             MN_TRY(group_open(group, spec, &cache->options));

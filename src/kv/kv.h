@@ -46,6 +46,9 @@ typedef struct kv_spec {
     int checkpoints;       /* KV_STATE: states kept of past steps */
 } kv_spec;
 
+/* The same pages and the same results; bases are not compared but for being there. */
+bool kv_spec_equal(const kv_spec *a, const kv_spec *b);
+
 typedef struct kv_options {
     int page_tokens; /* even; a multiple of 16 when something is coded */
     int64_t reserve; /* tokens allocated at once and kept; 0: pages on demand */

@@ -6,6 +6,7 @@
 #ifndef MN_MODEL_MODEL_H
 #define MN_MODEL_MODEL_H
 
+#include "base/hash.h"
 #include <pthread.h>
 
 #include "model/compute.h"
@@ -74,6 +75,9 @@ size_t memory_available(void);
 
 /* The set of the checkpoint's tensors, whatever its container. */
 const tensor_set *model_tensors(const model_core *model);
+
+/* 32 hexadecimal digits: weights (sampled, tensor/fingerprint.h) and the configuration that keys and values depend on. */
+mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model);
 
 typedef enum forward_want { WANT_NOTHING, WANT_LAST, WANT_ALL } forward_want;
 
