@@ -7,7 +7,7 @@
 #include "kv/seal.h"
 #include "support/kernel_check.h"
 
-enum { MOST_HEADS = 3, MOST_PAGES = 4, MOST_DIM = 256 };
+enum { MOST_HEADS = 3, BASIS_HEADS = 2, MOST_PAGES = 4, MOST_DIM = 256 };
 
 /* Mean squared error of the best quantizer of a unit normal distribution, 0 to 8 bits (Max 1960). */
 static const double ideal[] = {1, .3634, .1175, .03454, .009497, .002499, .000642, .000163, .0000412};
@@ -23,7 +23,7 @@ typedef struct scene {
     kv_form form;
     bool is_key;
     int dim, page_tokens, n_heads, n_pages;
-    kv_basis_set *set; /* NULL: no basis; borrowed */
+    const kv_basis_set *set; /* NULL: no basis; borrowed */
     code_layout layouts[MOST_HEADS];
     size_t head_bytes;
     char *pages[MOST_PAGES];
@@ -31,13 +31,10 @@ typedef struct scene {
     cpu_level level;
 } scene;
 
-/* Calibrated on keys whose dimensions have falling deviations, in mixed order, and something in common. Kept
- * for the next call; a dim of 0 gives it up. */
-static kv_basis_set *make_bases(int n_heads, int dim) {
-    static kv_basis_set *made; /* of the scene before, which mostly has the same */
-    if (made && dim == made->dim && n_heads == made->n_heads) return made;
-    kv_basis_set_close(&made);
-    if (dim == 0) return NULL;
+/* For BASIS_HEADS heads, calibrated on keys whose dimensions have falling deviations, in mixed order, and
+ * something in common. */
+static kv_basis_set *make_bases(int dim) {
+    const int n_heads = BASIS_HEADS;
     kv_calibration *c;
     uint64_t seed = 77;
     float *rows = mem_alloc((size_t)(64 * dim), sizeof *rows);
@@ -56,9 +53,18 @@ static kv_basis_set *make_bases(int n_heads, int dim) {
         kv_calibration_add_queries(c, 0, head, rows, 64);
     }
     mem_free(rows);
-    assert_ok(kv_calibration_finish(&made, c));
+    kv_basis_set *set;
+    assert_ok(kv_calibration_finish(&set, c));
     kv_calibration_close(&c);
-    return made;
+    return set;
+}
+
+/* Made once for each size. */
+static kv_basis_set *bases_made[MOST_DIM / 16 + 1];
+
+static const kv_basis_set *bases_for(int dim) {
+    if (!bases_made[dim / 16]) bases_made[dim / 16] = make_bases(dim);
+    return bases_made[dim / 16];
 }
 
 static void scene_open(scene *s, kv_form form, bool is_key, bool has_basis, int dim, int page_tokens,
@@ -71,7 +77,7 @@ static void scene_open(scene *s, kv_form form, bool is_key, bool has_basis, int 
                  .n_pages = n_pages};
     assert_ok(kv_form_check(form, dim, page_tokens));
     has_basis = has_basis && kv_form_takes_basis(form, is_key);
-    if (has_basis) s->set = make_bases(n_heads, dim);
+    if (has_basis) s->set = bases_for(dim);
     s->head_bytes = kv_form_bytes(form, is_key, has_basis, dim, page_tokens);
     for (int h = 0; h < n_heads; h++) {
         kv_form_layout(&s->layouts[h], form, is_key, dim, page_tokens,
@@ -794,6 +800,6 @@ int main(void) {
         cmocka_unit_test(wrong_forms_are_named),
     };
     int result = cmocka_run_group_tests(tests, NULL, NULL);
-    make_bases(0, 0);
+    for (int i = 0; i <= MOST_DIM / 16; i++) kv_basis_set_close(&bases_made[i]);
     return result;
 }
