@@ -46,6 +46,7 @@ typedef struct bench {
     char cpu_name[128];
     engine e;
     mn_cache_options cache;
+    bool reserves; /* it allocates max_cache_len tokens at once */
     int32_t *ids;
     size_t n_ids;
     result result;
@@ -122,7 +123,8 @@ static mn_status read_options(bench *b) {
     b->repetitions = (int)option_number(o, OPT_REPETITIONS, 5);
     b->form = option_text(o, OPT_OUTPUT, option_on(o, OPT_JSON) ? "json" : "md");
     b->cache = mn_cache_options_default();
-    return cache_options_read(o, &b->cache);
+    MN_TRY(cache_options_read(o, &b->cache));
+    return cache_settle(&b->cache, &b->reserves);
 }
 
 /* ---- measuring ---- */
@@ -164,7 +166,7 @@ static mn_status measure(bench *b, const bench_test *test) {
     mn_session *session = NULL;
     mn_cache_options cache = b->cache;
     int64_t total = (int64_t)test->depth + test->prompt + test->gen;
-    if (strcmp(cache.implementation, "static") == 0 && cache.max_cache_len <= 0) cache.max_cache_len = total;
+    if (b->reserves && cache.max_cache_len <= 0) cache.max_cache_len = total;
     MN_TRY(make_ids(b, test));
     MN_TRY(mn_session_open(&session, b->e.model, &cache));
     interrupt_watch(session);

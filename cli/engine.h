@@ -20,11 +20,11 @@ mn_status model_path(char **path, const options *o, const char *name);
 int engine_open(engine *e, const options *o, const char *name, int threads);
 void engine_close(engine *e);
 
-/* The cache options that are said. MN_E_ARG for what is not there, or not yet. Texts point into `o`. */
+/* The cache options that are said. Texts point into `o`. */
 mn_status cache_options_read(const options *o, mn_cache_options *cache);
 
-/* A name and a key=value list (or JSON object) from elsewhere, as --cache and --cache-config. */
-mn_status cache_name_apply(mn_cache_options *cache, const char *name);
-mn_status cache_config_apply(mn_cache_options *cache, const char *text);
+/* Verifies the options as far as that goes without a model and sets the numbers that their config text says.
+ * *reserves: max_cache_len is allocated at once, and the caller gives one where it is 0. */
+mn_status cache_settle(mn_cache_options *cache, bool *reserves);
 
 #endif

@@ -16,7 +16,7 @@
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL, 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL & ~(unsigned)VERB_CACHE, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
 
     [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL, TEXTUAL, 0, 0},
     [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL, TEXTUAL, 0, 0},
@@ -34,8 +34,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
 
-    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "none, dynamic or static; for short --cache", CACHED, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "max_cache_len, page_tokens, prefill_chunk", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "how the past is kept: names joined by +; --help-all lists them", CACHED, CACHED, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED, CACHED, 0, 0},
     [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
     [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_RUN | VERB_SCORE, 0, 0, 0},
@@ -62,6 +62,9 @@ const option option_table[N_OPTIONS] = {
     [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
+
+    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress what shrinks by a tenth or more", VERB_CACHE, VERB_CACHE, 0, 0},
+    [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
 
     [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
@@ -162,21 +165,6 @@ static bool same_spelling(const char *name, const char *text, size_t n) {
     return true;
 }
 
-const char *nearest_name(const char *text, const char *const *names) {
-    const char *nearest = NULL;
-    size_t best = strlen(text) / 2 + 1;
-    for (; *names; names++) {
-        size_t distance = text_distance(text, strlen(text), *names, strlen(*names));
-        if (strlen(text) >= 3 && strncmp(text, *names, strlen(text)) == 0 && distance > 1)
-            distance = 1; /* a cut name */
-        if (distance < best) {
-            best = distance;
-            nearest = *names;
-        }
-    }
-    return nearest;
-}
-
 /* ---- which row a flag means ---- */
 
 int generation_field(const char *name) {
@@ -248,7 +236,7 @@ static mn_status unknown_flag(const verb *v, const char *flag) {
     size_t dashes = strspn(flag, "-"), length = strcspn(flag + dashes, "=");
     if (length < sizeof bare) memcpy(bare, flag + dashes, length);
     flag_spelling(bare, sizeof bare, bare);
-    const char *near = nearest_name(bare, names);
+    const char *near = text_nearest(bare, names);
     int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
     if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
     MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag,
@@ -540,7 +528,8 @@ mn_status options_read(options *o, int argc, char **argv, const char **param) {
     const mn_generation_field *fields = mn_generation_fields();
     while (fields[o->n_generation].name) o->n_generation++;
     o->generation = mem_alloc(o->n_generation + 1, sizeof *o->generation);
-    if (!o->generation) return mem_no_memory();
+    o->positional = mem_alloc((size_t)argc + 1, sizeof *o->positional);
+    if (!o->generation || !o->positional) return mem_no_memory();
     MN_TRY(read_flags(o, argc, argv, param));
     if (option_on(o, OPT_HELP) || option_on(o, OPT_HELP_ALL)) return MN_OK;
     MN_TRY(read_environment(o, param));
@@ -559,6 +548,7 @@ void options_clear(options *o) {
     for (int i = 0; i < N_OPTIONS; i++) mem_free(o->set[i].text);
     for (size_t i = 0; o->generation && i < o->n_generation; i++) mem_free(o->generation[i].text);
     mem_free(o->generation);
+    mem_free(o->positional);
     json_close(&o->config);
     *o = (options){0};
 }

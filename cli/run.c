@@ -24,6 +24,8 @@ typedef struct run {
     input in;
     json_doc *file; /* --generation-config, or NULL */
     mn_cache_options cache;
+    bytes cache_text; /* of its config, from the file */
+    bool reserves;    /* the cache allocates max_cache_len tokens at once */
     engine e;
     batch_line *lines;
     prompt *prompts; /* views of the lines' prompts, for the result */
@@ -93,8 +95,10 @@ static int prepare(run *r) {
     status = cache_options_read(r->o, &r->cache);
     if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = generation_file_read(&r->file, r->o);
-    if (status == MN_OK) status = generation_file_cache(&r->cache, r->o, r->file);
+    if (status == MN_OK) status = generation_file_cache(&r->cache, r->o, r->file, &r->cache_text);
     if (status != MN_OK) return report(r->o, exit_of(status), "generation_config");
+    status = cache_settle(&r->cache, &r->reserves);
+    if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = check_outputs(r->o);
     if (status != MN_OK) return report(r->o, exit_of(status), NULL);
     if (option_on(r->o, OPT_PRINT_CONFIG)) return EXIT_DONE;
@@ -217,8 +221,7 @@ static mn_status settle_all(run *r) {
         if (need > longest) longest = need;
         r->prompts[i] = r->lines[i].prompt;
     }
-    bool is_static = strcmp(r->cache.implementation, "static") == 0;
-    if (is_static && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
+    if (r->reserves && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
     return MN_OK;
 }
 
@@ -373,6 +376,7 @@ int run_verb(options *o) {
     mem_free(r.lines);
     mem_free(r.prompts);
     json_close(&r.file);
+    bytes_clear(&r.cache_text);
     input_clear(&r.in);
     engine_close(&r.e);
     return code;

@@ -21,6 +21,7 @@ typedef struct score {
     engine e;
     input in;
     mn_cache_options cache;
+    bool reserves; /* it allocates max_cache_len tokens at once */
     mn_session *session;
     prompt text;
     float *logits;
@@ -121,6 +122,7 @@ static int score_all(score *s) {
     const char *out = option_text(o, OPT_OUT, NULL);
     s->cache = mn_cache_options_default();
     mn_status status = cache_options_read(o, &s->cache);
+    if (status == MN_OK) status = cache_settle(&s->cache, &s->reserves);
     if (status != MN_OK) return report(o, exit_of(status), "cache");
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL);
@@ -134,7 +136,7 @@ static int score_all(score *s) {
     if (code != EXIT_DONE) return code;
     status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), false);
     if (status == MN_OK) status = check_length(s);
-    if (status == MN_OK && strcmp(s->cache.implementation, "static") == 0 && s->cache.max_cache_len <= 0) {
+    if (status == MN_OK && s->reserves && s->cache.max_cache_len <= 0) {
         s->cache.max_cache_len = (int64_t)s->text.n;
     }
     if (status == MN_OK) status = feed(s);

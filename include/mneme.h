@@ -151,14 +151,28 @@ MN_API bool mn_has_chat_template(const mn_tokenizer *tokenizer);
 
 typedef struct mn_cache_options {
     size_t size;                /* sizeof(mn_cache_options) */
-    const char *implementation; /* "dynamic" grows; "static" allocates max_cache_len once; "none" recomputes every step */
-    const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values */
-    int64_t max_cache_len;      /* static: tokens held, allocated at once; dynamic: refused beyond (0: no limit) */
+    const char *implementation; /* a strategy or several joined by "+": "dynamic", "static", "quantized+sink", ..., or
+                                   "self=...,cross=..." of an encoder-decoder model; the command's --cache */
+    const char *config;         /* "key=value,..." or a JSON object: Transformers' cache_config, the command's --cache-config;
+                                   NULL: nothing. The numbers below stand above those in it */
+    const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values that are not coded */
+    int64_t max_cache_len;      /* static: tokens held, allocated at once; others: refused beyond (0: no limit) */
     int page_tokens;            /* tokens in a page, even; 0: 128 */
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
+
+/* What options and their config say together, before there is a model. */
+typedef struct mn_cache_summary {
+    size_t size;           /* sizeof(mn_cache_summary), set by the caller */
+    bool reserves;         /* max_cache_len tokens are allocated at once: a session wants it given */
+    int64_t max_cache_len; /* 0: not given */
+    int page_tokens, prefill_chunk;
+} mn_cache_summary;
+
+/* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
+MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summary *summary);
 
 /* One timeline of tokens with its cache and the logits behind its last token. Used by one thread at a time. */
 typedef struct mn_session mn_session;
@@ -184,7 +198,9 @@ MN_API int64_t mn_session_length(const mn_session *session);
 /* The tokens held, int32 [length]; owned by the session, valid until its next call. */
 MN_API const int32_t *mn_session_ids(const mn_session *session);
 
-/* Keeps the first n_keep tokens (negative: drops the last -n_keep). MN_E_ARG when there are not that many. */
+/* Keeps the first n_keep tokens (negative: drops the last -n_keep; more than there are: all of them). MN_E_ARG when there are
+ * fewer; MN_E_UNSUPPORTED, with nothing changed, when a window or a state has forgotten what the kept tokens see (mn_session_sync
+ * computes such a past anew). */
 MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 
 /* A second timeline with the same past; pages are shared until one of the two writes. */

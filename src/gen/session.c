@@ -7,19 +7,33 @@
 #include "base/options.h"
 #include "model/rope.h"
 
-enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
+enum { DEFAULT_CHUNK = 512 };
 
 mn_cache_options mn_cache_options_default(void) {
     return (mn_cache_options){.size = sizeof(mn_cache_options),
                               .implementation = "dynamic",
-                              .dtype = "auto",
-                              .prefill_chunk = DEFAULT_CHUNK};
+                              .dtype = "auto"};
+}
+
+mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summary) {
+    mn_cache_options options = mn_cache_options_default();
+    kv_plan plan;
+    MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
+    MN_TRY(kv_plan_make(&plan, &options, KV_BF16));
+    if (!summary) return MN_OK;
+    mn_cache_summary full = {
+        .reserves = plan.self.reserves,
+        .max_cache_len = plan.options.limit,
+        .page_tokens = plan.options.page_tokens,
+        .prefill_chunk = plan.prefill_chunk ? plan.prefill_chunk : DEFAULT_CHUNK,
+    };
+    return options_give(summary, &full, sizeof full, "mn_cache_summary");
 }
 
 /* What is allocated at once is compared with the machine's memory before any of it is touched. */
 static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_specs) {
     if (!plan->options.reserve) return MN_OK;
-    size_t need = kv_plan_bytes(specs, n_specs, plan->options.page_tokens, plan->options.reserve),
+    size_t need = kv_plan_bytes(specs, n_specs, &plan->options, plan->options.reserve),
            available = memory_available();
     if (need <= available) return MN_OK;
     MN_FAIL(MN_E_NOMEM, "a static cache of %lld tokens needs %zu MiB, %zu MiB are available",
@@ -29,7 +43,8 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
 static mn_status open_cache(mn_session *s) {
     kv_spec *specs = NULL;
     int n = 0;
-    mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.codec);
+    mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.exact);
+    if (status == MN_OK) status = kv_plan_specs(&s->plan, specs, n, n, NULL);
     if (status == MN_OK) status = check_reserve(&s->plan, specs, n);
     if (status == MN_OK) status = kv_open(&s->cache, s->model->pool, specs, n, &s->plan.options);
     mem_free(specs);
@@ -47,16 +62,12 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
     *session = NULL;
     mn_cache_options full = mn_cache_options_default(), *options = &full;
     MN_TRY(options_take(&full, sizeof full, given, "mn_cache_options"));
-    if (options->prefill_chunk < 0 || options->prefill_chunk > MAX_CHUNK) {
-        MN_FAIL(MN_E_ARG, "prefill_chunk is %d, allowed: 1 to %d, or 0 for %d", options->prefill_chunk,
-                MAX_CHUNK, DEFAULT_CHUNK);
-    }
     mn_session *s = mem_alloc(1, sizeof *s);
     if (!s) return MN_E_NOMEM;
     s->owner = model;
     s->model = model->core;
-    s->prefill_chunk = options->prefill_chunk ? options->prefill_chunk : DEFAULT_CHUNK;
     mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
+    s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
     if (status == MN_OK) status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
@@ -95,15 +106,20 @@ static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
  * rotated by angles of another length. */
 static void drop_unusable(mn_session *s, int64_t total) {
     int64_t regime = rope_regime(&s->model->config, total);
-    if (!s->plan.strategy->keeps || regime != s->regime) kv_truncate(s->cache, 0);
+    if (!s->plan.self.keeps || regime != s->regime) kv_truncate(s->cache, 0);
     s->regime = regime;
 }
 
 /* End of the chunk that begins at `position`: chunks end at multiples of the chunk size, so a prompt is cut
- * at page edges wherever it begins. */
+ * at page edges wherever it begins, and where tokens are to be sealed before the next one is computed. */
 static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
     int64_t next = (position / s->prefill_chunk + 1) * s->prefill_chunk;
-    return next < end ? next : end;
+    return min_i64(min_i64(next, kv_step_limit(s->cache, position)), end);
+}
+
+/* Takes the cache back to `n` tokens, or further where what they see is gone; the ids bring it up to date again. */
+static void go_back(mn_session *s, int64_t n) {
+    if (kv_length(s->cache) > n) kv_truncate(s->cache, kv_reachable(s->cache, n));
 }
 
 /* Computes ids [cached, n_ids). Logits of the last go to s->logits, or those of all tokens from `all_from` on
@@ -111,6 +127,7 @@ static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
 static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
     int64_t total = (int64_t)s->n_ids, start = kv_length(s->cache);
     size_t vocab = (size_t)s->model->config.vocab_size;
+    kv_call_begin(s->cache);
     while (kv_length(s->cache) < total) {
         if (atomic_exchange(&s->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
         int64_t position = kv_length(s->cache), end = chunk_end(s, position, total);
@@ -125,6 +142,7 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
             row.want = WANT_LAST;
             row.logits = s->logits;
         }
+        if (end == total) kv_call_end(s->cache);
         MN_TRY(model_forward(s->model, &row, 1));
         if (s->on_prefill) s->on_prefill(s->prefill_user, (size_t)(end - start), (size_t)(total - start));
     }
@@ -147,7 +165,7 @@ mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *al
     mn_status status = catch_up(s, before, all_logits);
     if (status != MN_OK) {
         s->n_ids = before;
-        if (kv_length(s->cache) > (int64_t)before) kv_truncate(s->cache, (int64_t)before);
+        go_back(s, (int64_t)before);
         return status;
     }
     s->has_logits = true;
@@ -163,7 +181,9 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
         return MN_OK;
     }
     if (common == n) common = n - 1; /* the last token's logits are wanted */
-    MN_TRY(mn_session_truncate(s, (int64_t)common));
+    if (common < s->n_ids) s->has_logits = false;
+    s->n_ids = common;
+    go_back(s, (int64_t)common);
     drop_unusable(s, (int64_t)n);
     size_t cached = (size_t)kv_length(s->cache);
     MN_TRY(mn_session_step(s, ids + common, n - common, NULL));
@@ -173,7 +193,7 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
 
 static bool steps_alone(const mn_session *s) {
     int64_t total = (int64_t)s->n_ids + 1;
-    return !s->plan.strategy->keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
+    return !s->plan.self.keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
            rope_regime(&s->model->config, total) != s->regime;
 }
 
@@ -185,6 +205,8 @@ static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int
         int count = n - begin < MOST ? n - begin : MOST;
         for (int i = 0; i < count; i++) {
             mn_session *s = sessions[begin + i];
+            kv_call_begin(s->cache);
+            kv_call_end(s->cache);
             rows[i] = (forward_row){.cache = s->cache,
                                     .ids = &ids[begin + i],
                                     .n = 1,
@@ -228,14 +250,19 @@ const int32_t *mn_session_ids(const mn_session *s) {
 }
 
 mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
-    int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? length + n_keep : n_keep;
-    if (keep < 0 || keep > length) {
+    int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? max_i64(length + n_keep, 0) : n_keep;
+    if (keep > length) {
         MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep,
                 (long long)length);
     }
+    if (keep > 0 && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "cannot truncate to %lld tokens: the cache has forgotten what they see; 0 and synchronising are possible",
+                (long long)keep);
+    }
     if (keep < length) s->has_logits = false;
     s->n_ids = (size_t)keep;
-    if (kv_length(s->cache) > keep) kv_truncate(s->cache, keep);
+    go_back(s, keep);
     return MN_OK;
 }
 
@@ -266,11 +293,10 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
 }
 
 mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
-    bool keeps = s->plan.strategy->keeps;
+    bool keeps = s->plan.self.keeps;
     mn_cache_info full = {
-        .size = sizeof full,
-        .implementation = s->plan.strategy->name,
-        .dtype = kv_codec_name(s->plan.codec),
+        .implementation = s->plan.name,
+        .dtype = kv_codec_name(s->plan.exact),
         .tokens = keeps ? kv_length(s->cache) : 0,
         .next_position = (int64_t)s->n_ids,
         .bytes = keeps ? kv_bytes(s->cache) : 0,
@@ -280,12 +306,7 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
     };
     for (int i = 0; i < full.num_layers; i++)
         full.bytes_per_token += kv_token_bytes(kv_entry_spec(s->cache, i), 1);
-    if (info->size < sizeof info->size || info->size > sizeof full) {
-        MN_FAIL(MN_E_ARG, "mn_cache_info.size is %zu, allowed: up to %zu", info->size, sizeof full);
-    }
-    full.size = info->size;
-    memcpy(info, &full, info->size);
-    return MN_OK;
+    return options_give(info, &full, sizeof full, "mn_cache_info");
 }
 
 mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
@@ -295,7 +316,7 @@ mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) 
     const kv_spec *spec = kv_entry_spec(s->cache, layer);
     shape[0] = 1;
     shape[1] = spec->n_heads;
-    shape[2] = s->plan.strategy->keeps ? kv_length(s->cache) : 0;
+    shape[2] = s->plan.self.keeps ? kv_length(s->cache) : 0;
     shape[3] = spec->k_dim;
     return MN_OK;
 }

@@ -29,6 +29,12 @@ static inline slot_range slot_union(slot_range a, slot_range b) {
     return both;
 }
 
+static inline slot_range slot_union_all(const slot_range *ranges, int n) {
+    slot_range all = ranges[0];
+    for (int i = 1; i < n; i++) all = slot_union(all, ranges[i]);
+    return all;
+}
+
 /* Floats from one row of scratch to the next: whole cache lines, so whole vectors of any level. */
 static inline size_t scratch_stride(int n) {
     return ((size_t)n + 15) / 16 * 16;

@@ -102,5 +102,6 @@ typedef struct code_product {
 } code_product;
 
 void code_product_ref(const code_product *product);
+void hadamard_plain(float *x, int n_rows, int dim);
 
 #endif

@@ -37,11 +37,14 @@ typedef struct workspace {
     float *attended;   /* [m][heads * head_dim] */
     float *inner;      /* [m][intermediate_size] */
     float *cos, *sin;  /* [m][rotary_dim / 2] */
+    float *slot_cos, *slot_sin; /* the same, of queries that look at sinks */
     float *last;       /* [n_logits][hidden_size] rows whose logits are wanted */
     float *logits;     /* [n_logits][vocab_size] */
     attend_rows *attend; /* [attend_capacity] one a sequence */
     size_t attend_capacity;
     double *frequencies; /* [rotary_dim / 2] */
+    char *seal;          /* [threads][seal_bytes] */
+    size_t seal_bytes;
     act_rows rows;
     attend_space space;
 } workspace;
@@ -88,7 +91,8 @@ typedef struct forward_row {
 /* Computes a batch: reserves, runs every layer, commits. On failure every cache is as before: MN_E_FULL, MN_E_NOMEM. */
 mn_status model_forward(model_core *model, const forward_row *rows, int n_rows);
 
-/* The cache entries of this model in a stored form. *out is owned by the caller, n = num_hidden_layers. */
+/* The cache entries of this model with its own windows, exact in `codec`. *out is owned by the caller, n =
+ * num_hidden_layers. */
 mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_codec codec);
 
 #endif

@@ -231,7 +231,7 @@ output_files() {
   [ -c /dev/full ] || problem "/dev/full is gone"
   expect 1 score embedded -p hi --out "$work"
   err_is_sentence
-  [ -z "$(find "$work" -name '*.tmp.*')" ] || problem "a temporary file is left"
+  [ -z "$(find "$work" -name '*.tmp.*' -o -name '*.mneme-part')" ] || problem "a temporary file is left"
 }
 
 scores() {
