@@ -5,6 +5,8 @@
  * left out) S = E[q q^T] over the queries of the heads that share the KV head W = S + 2 (tr S / d) I;   W^1/2
  * C W^1/2 = U diag(lambda) U^T, lambda falling;   A = U^T W^1/2
  *
+ * W is then divided by the mean of its eigenvalues, which changes no score and leaves y of the size of k.
+ *
  * A key k is stored as y = A k; a query q meets it as A^-T q, so that <A^-T q, A k> = <q, k>. Keys and
  * queries are taken after the rotary embedding. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_BASIS_H
