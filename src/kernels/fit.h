@@ -1,16 +1,19 @@
 /* Fitting rows of numbers to grids of levels: x[i] is near scale * level(code[i]) + mean, one scale (and
  * mean) for a row.
  *
- *   fit_rows     finds scale and mean of every row. An even grid takes them from the row's range: no value is
- * cut off. Another starts with mean and deviation, and FIT_ROUNDS times codes the row and refits both by
- * least squares to the levels chosen (Lloyd 1982 with the levels tied to a grid). code_rows    the nearest
- * level of every value, for given scale and mean; of two equally near ones the outer. A scale of 0 gives one
- * of the two innermost codes. fit_product  y[n_rows][n] = a[n_rows][dim] x[dim][n], each element one chain of
- * products and sums in order of dim.
+ * fit_rows finds scale and mean of every row. An even grid takes them from the row's range: no value is cut
+ * off. Another starts with mean and deviation, and FIT_ROUNDS times codes the row and refits both by least
+ * squares to the levels chosen (Lloyd 1982 with the levels tied to a grid).
+ *
+ * code_rows gives the nearest level of every value, for given scale and mean; of two equally near ones the
+ * outer. A scale of 0 gives one of the two innermost codes.
+ *
+ * fit_product: y[n_rows][n] = a[n_rows][dim] x[dim][n], each element one chain of products and sums in order
+ * of dim; n a multiple of FIT_LANES.
  *
  * All levels of one architecture give the same bits: there is no fused multiply-add, and a row is summed in
- * 16 lanes (element i in lane i % 16) that are then halved until one is left. SPDX-License-Identifier:
- * Apache-2.0 */
+ * 16 lanes (element i in lane i % 16) that are then halved until one is left.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_FIT_H
 #define MN_KERNELS_FIT_H
 

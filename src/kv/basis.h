@@ -1,9 +1,14 @@
 /* The calibrated bases of coded keys: per layer and KV head a linear map under which few components carry
  * most of what the queries see, so that bits can be given where they count.
  *
- *   C = covariance of the keys inside their page of 128, averaged over pages (the page of the first token
- * left out) S = E[q q^T] over the queries of the heads that share the KV head W = S + 2 (tr S / d) I;   W^1/2
- * C W^1/2 = U diag(lambda) U^T, lambda falling;   A = U^T W^1/2
+ *   C = covariance of the keys inside their page of 128, averaged over pages
+ *       (the page of the first token left out)
+ *   S = E[q q^T] over the queries of the heads that share the KV head
+ *   W = S + 2 (tr S / d) I
+ *   W^1/2 C W^1/2 = U diag(lambda) U^T, lambda falling
+ *   A = U^T W^1/2
+ *
+ * W is then divided by the mean of its eigenvalues, which changes no score and leaves y of the size of k.
  *
  * A key k is stored as y = A k; a query q meets it as A^-T q, so that <A^-T q, A k> = <q, k>. Keys and
  * queries are taken after the rotary embedding. SPDX-License-Identifier: Apache-2.0 */
