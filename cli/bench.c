@@ -46,7 +46,7 @@ typedef struct bench {
     char cpu_name[128];
     engine e;
     mn_cache_options cache;
-    bool reserves; /* it allocates max_cache_len tokens at once */
+    mn_cache_summary kind; /* of the cache */
     int32_t *ids;
     size_t n_ids;
     result result;
@@ -124,7 +124,7 @@ static mn_status read_options(bench *b) {
     b->form = option_text(o, OPT_OUTPUT, option_on(o, OPT_JSON) ? "json" : "md");
     b->cache = mn_cache_options_default();
     MN_TRY(cache_options_read(o, &b->cache));
-    return cache_settle(&b->cache, &b->reserves);
+    return cache_settle(&b->cache, &b->kind);
 }
 
 /* ---- measuring ---- */
@@ -166,7 +166,7 @@ static mn_status measure(bench *b, const bench_test *test) {
     mn_session *session = NULL;
     mn_cache_options cache = b->cache;
     int64_t total = (int64_t)test->depth + test->prompt + test->gen;
-    if (b->reserves && cache.max_cache_len <= 0) cache.max_cache_len = total;
+    if (b->kind.reserves && cache.max_cache_len <= 0) cache.max_cache_len = total;
     MN_TRY(make_ids(b, test));
     MN_TRY(mn_session_open(&session, b->e.model, &cache));
     interrupt_watch(session);

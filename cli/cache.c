@@ -12,8 +12,11 @@
 #include "base/sort.h"
 #include "config.h"
 #include "describe.h"
+#include "engine.h"
+#include "input.h"
 #include "kv/archive.h"
 #include "output.h"
+#include "progress.h"
 #include "verbs.h"
 
 typedef struct subcommand {
@@ -412,6 +415,32 @@ static int remove_files(const options *o, const char *const *files, int n) {
     return EXIT_DONE;
 }
 
+/* ---- calibrate ---- */
+
+static int calibrate(const options *o, const char *const *files, int n) {
+    input in = {0};
+    prompt text = {0};
+    engine e = {0};
+    int code = EXIT_DONE;
+    mn_status status = input_read(&in, o, NULL);
+    if (status == MN_OK) code = engine_open(&e, o, n ? files[0] : NULL, 0);
+    if (status == MN_OK && code == EXIT_DONE) {
+        double start = clock_ms();
+        const char *out = option_text(o, OPT_OUT, NULL);
+        status = prompt_from_input(&text, o, &in, mn_model_tokenizer(e.model), false);
+        if (status == MN_OK) status = mn_cache_calibrate(e.model, text.ids, text.n, out);
+        if (status == MN_OK) {
+            say("tables of quantized keys made from %zu tokens in %.1f s%s%s", text.n < 2048 ? text.n : 2048,
+                (clock_ms() - start) / 1e3, out ? ", written to " : "; --cache quantized uses them from now on",
+                out ? out : "");
+        }
+    }
+    prompt_clear(&text);
+    input_clear(&in);
+    engine_close(&e);
+    return status == MN_OK ? code : report(o, exit_of(status), NULL);
+}
+
 /* ---- the verb ---- */
 
 enum { ANY_NUMBER = 1 << 30 };
@@ -422,6 +451,7 @@ static const subcommand subcommands[] = {
     {"verify", 1, ANY_NUMBER, "verify FILE...", verify_files},
     {"cp", 2, 2, "cp FROM TO [--zstd|--plain]", copy_file},
     {"rm", 1, ANY_NUMBER, "rm FILE...", remove_files},
+    {"calibrate", 0, 1, "calibrate [MODEL] -f TEXT [--out F]", calibrate},
 };
 
 enum { N_SUBCOMMANDS = sizeof subcommands / sizeof *subcommands };

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "output.h"
 #include "progress.h"
 
@@ -62,12 +66,40 @@ mn_status cache_options_read(const options *o, mn_cache_options *cache) {
     return MN_OK;
 }
 
-mn_status cache_settle(mn_cache_options *cache, bool *reserves) {
-    mn_cache_summary summary = {.size = sizeof summary};
-    MN_TRY(mn_cache_check(cache, &summary));
-    cache->max_cache_len = summary.max_cache_len;
-    cache->page_tokens = summary.page_tokens;
-    cache->prefill_chunk = summary.prefill_chunk;
-    *reserves = summary.reserves;
+mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary) {
+    summary->size = sizeof *summary;
+    MN_TRY(mn_cache_check(cache, summary));
+    cache->max_cache_len = summary->max_cache_len;
+    cache->page_tokens = summary->page_tokens;
+    cache->prefill_chunk = summary->prefill_chunk;
     return MN_OK;
+}
+
+/* ---- saved caches ---- */
+
+mn_status session_open(mn_session **session, const options *o, mn_model *model, const mn_cache_options *cache) {
+    const char *path = option_text(o, OPT_LOAD_CACHE, NULL);
+    if (!path) return mn_session_open(session, model, cache);
+    bool is_said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG) || option_is_set(o, OPT_CACHE_DTYPE);
+    return mn_session_load(session, model, path, is_said ? cache : NULL);
+}
+
+/* A name in the folder that the tokens decide, so that the same text is kept once. */
+static mn_status save_to_folder(const mn_session *session, const char *folder) {
+    char name[HASH_HEX + 16], sum[HASH_HEX];
+    bytes path = {0};
+    hash_put(sum, hash_of(mn_session_ids(session), (size_t)mn_session_length(session) * sizeof(int32_t)));
+    snprintf(name, sizeof name, "%s.safetensors", sum);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
+    mn_status status = path_join(&path, folder, name);
+    if (status == MN_OK && !file_exists(bytes_text(&path))) status = mn_session_save(session, bytes_text(&path), false);
+    bytes_clear(&path);
+    return status;
+}
+
+mn_status session_save(const mn_session *session, const options *o) {
+    const char *path = option_text(o, OPT_SAVE_CACHE, NULL), *folder = option_text(o, OPT_CACHE_DIR, NULL);
+    if (path) MN_TRY(mn_session_save(session, path, option_on(o, OPT_ZSTD)));
+    return folder ? save_to_folder(session, folder) : MN_OK;
 }

@@ -24,7 +24,12 @@ void engine_close(engine *e);
 mn_status cache_options_read(const options *o, mn_cache_options *cache);
 
 /* Verifies the options as far as that goes without a model and sets the numbers that their config text says.
- * *reserves: max_cache_len is allocated at once, and the caller gives one where it is 0. */
-mn_status cache_settle(mn_cache_options *cache, bool *reserves);
+ * summary->reserves: max_cache_len is allocated at once, and the caller gives one where it is 0. */
+mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary);
+
+/* A session of these options, or the one that --load-cache names; then a strategy that was said must be the file's. */
+mn_status session_open(mn_session **session, const options *o, mn_model *model, const mn_cache_options *cache);
+/* What --save-cache and --cache-dir ask for, at the end of a run. */
+mn_status session_save(const mn_session *session, const options *o);
 
 #endif

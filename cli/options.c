@@ -16,12 +16,12 @@
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL & ~(unsigned)VERB_CACHE, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
 
-    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL, TEXTUAL, 0, 0},
-    [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL, TEXTUAL, 0, 0},
-    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids as they are", TEXTUAL, TEXTUAL, 0, 0},
-    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL, TEXTUAL, 0, 0},
+    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
+    [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
+    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids as they are", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
+    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_RUN, VERB_RUN, 0, 0},
@@ -45,7 +45,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_ON_OOM] = {"on_oom", NULL, OPTION_TEXT, "offload|quantize|evict|fail", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
 
     [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "feed the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
-    [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE, VERB_SCORE, 0, 0},
+    [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE | VERB_CACHE, VERB_SCORE, 0, 0},
 
     [OPT_DECODE] = {"decode", NULL, OPTION_SWITCH, NULL, NULL, "ids to text", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
     [OPT_RENDER] = {"render", NULL, OPTION_SWITCH, NULL, NULL, "print the rendered messages, not their ids", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
@@ -64,12 +64,12 @@ const option option_table[N_OPTIONS] = {
     [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
 
-    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress what shrinks by a tenth or more", VERB_CACHE, VERB_CACHE, 0, 0},
+    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress what shrinks by a tenth or more", VERB_CACHE | VERB_RUN | VERB_SCORE, VERB_CACHE, 0, 0},
     [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
 
     [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
-    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", VERB_COMPUTES & ~(unsigned)VERB_BENCH, VERB_RUN | VERB_SCORE, 1, 1024},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_RUN | VERB_SCORE, 1, 1024},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_RUN | VERB_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},

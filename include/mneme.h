@@ -175,6 +175,12 @@ typedef struct mn_cache_summary {
 /* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
 MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summary *summary);
 
+/* Makes the tables of quantized keys (backend "mneme") from a text of 384 tokens or more, of which the first 2,048 are used, and
+ * writes them to `path`, or, for NULL, to where sessions of this model look: $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables.
+ * Sessions opened before keep what they have; without tables a form that needs none is used. No other thread may use the
+ * model meanwhile. MN_E_ARG for a short text, MN_E_UNSUPPORTED, MN_E_IO. */
+MN_API mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path);
+
 /* One timeline of tokens with its cache and the logits behind its last token. Used by one thread at a time. */
 typedef struct mn_session mn_session;
 

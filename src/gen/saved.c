@@ -41,14 +41,26 @@ static void put_number(bytes *b, const char *name, int64_t value) {
     bytes_printf(b, "%s\"%s\":%lld", b->n > 1 ? "," : "", name, (long long)value);
 }
 
+/* Of the bases that coded keys stand in; "" without. */
+static void tables_hash(char out[HASH_HEX], const mn_session *s) {
+    const kv_basis_set *bases = s->plan.self.codes ? s->model->bases : NULL;
+    out[0] = 0;
+    if (!bases) return;
+    size_t heads = (size_t)bases->n_layers * (size_t)bases->n_heads, dim = (size_t)bases->dim;
+    hash_put(out, hash_of(bases->memory, heads * (3 * dim * dim + dim) * sizeof *bases->memory));
+}
+
 /* The strategy in the words that open it again. */
 static void put_strategy(bytes *b, const mn_session *s) {
+    char sum[HASH_HEX];
     bytes_append_text(b, "{");
     put_member(b, "implementation", s->plan.name);
     if (s->config) put_member(b, "config", s->config);
     put_member(b, "dtype", kv_codec_name(s->plan.exact));
     put_number(b, "max_cache_len", s->plan.options.limit);
     put_number(b, "page_tokens", s->plan.options.page_tokens);
+    tables_hash(sum, s);
+    put_member(b, "tables", sum);
     bytes_append_text(b, "}");
 }
 
@@ -195,6 +207,16 @@ static mn_status read_strategy(const archive *a, json_doc **doc, mn_cache_option
     return MN_OK;
 }
 
+/* Codes mean nothing without the tables that they were made with. */
+static mn_status check_tables(const mn_session *s, const json *strategy) {
+    char own[HASH_HEX];
+    const char *saved = text_of(strategy, "tables");
+    tables_hash(own, s);
+    if (saved && strcmp(saved, own) == 0) return MN_OK;
+    MN_FAIL(MN_E_REFUSED, "the saved cache was quantized with other tables (%s) than this model has now (%s)",
+            saved && *saved ? saved : "none", *own ? own : "none");
+}
+
 /* The entries of two sessions are laid out alike, and give the same results. */
 static mn_status same_strategy(const mn_session *wanted, const mn_session *saved) {
     kv_spec *specs[2] = {NULL, NULL};
@@ -290,6 +312,7 @@ mn_status mn_session_load(mn_session **session, mn_model *model, const char *pat
     if (status == MN_OK) status = check_identity(a, model);
     if (status == MN_OK) status = read_strategy(a, &doc, &options);
     if (status == MN_OK) status = mn_session_open(&s, model, &options);
+    if (status == MN_OK) status = check_tables(s, json_root(doc));
     if (status == MN_OK && expected) {
         status = mn_session_open(&wanted, model, expected);
         if (status == MN_OK) status = same_strategy(wanted, s);

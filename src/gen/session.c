@@ -43,7 +43,7 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
 
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
     MN_TRY(model_cache_specs(specs, n, s->model, s->plan.exact));
-    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, NULL);
+    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, s->model->bases);
     if (status == MN_OK) return MN_OK;
     mem_free(*specs);
     *specs = NULL;
@@ -81,6 +81,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
         s->config = mem_copy_text(options->config, strlen(options->config));
         if (!s->config) status = MN_E_NOMEM;
     }
+    if (status == MN_OK && s->plan.self.codes) status = model_load_bases(model);
     if (status == MN_OK) status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);

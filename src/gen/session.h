@@ -37,6 +37,9 @@ struct mn_session {
     void *prefill_user;
 };
 
+/* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. */
+mn_status model_load_bases(mn_model *model);
+
 /* The entries of a session's cache. *specs is owned by the caller. */
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
 

@@ -28,7 +28,7 @@ void kv_basis_set_close(kv_basis_set **set) {
 static mn_status set_open(kv_basis_set **out, int n_layers, int n_heads, int dim) {
     *out = NULL;
     size_t n = (size_t)n_layers * (size_t)n_heads, square = (size_t)dim * (size_t)dim,
-           each = 2 * square + (size_t)dim;
+           each = 3 * square + (size_t)dim;
     kv_basis_set *set = mem_alloc(1, sizeof *set);
     if (!set) return MN_E_NOMEM;
     *set = (kv_basis_set){.n_layers = n_layers, .n_heads = n_heads, .dim = dim};
@@ -40,11 +40,25 @@ static mn_status set_open(kv_basis_set **out, int n_layers, int n_heads, int dim
     }
     for (size_t i = 0; i < n; i++) {
         const float *first = set->memory + i * each;
-        set->bases[i] =
-            (kv_basis){.dim = dim, .key = first, .query = first + square, .lambda = first + 2 * square};
+        set->bases[i] = (kv_basis){.dim = dim,
+                                   .key = first,
+                                   .query = first + square,
+                                   .lambda = first + 2 * square,
+                                   .turn = first + 2 * square + (size_t)dim};
     }
     *out = set;
     return MN_OK;
+}
+
+/* What follows from the other parts, once they are there. */
+static void complete(kv_basis_set *set) {
+    size_t n = (size_t)set->dim;
+    for (int b = 0; b < set->n_layers * set->n_heads; b++) {
+        float *turn = (float *)(uintptr_t)set->bases[b].turn;
+        for (size_t i = 0; i < n; i++) {
+            for (size_t j = 0; j < n; j++) turn[j * n + i] = set->bases[b].query[i * n + j];
+        }
+    }
 }
 
 /* ---- sums of a calibration ---- */
@@ -294,6 +308,7 @@ mn_status kv_calibration_finish(kv_basis_set **out, const kv_calibration *c) {
         status_context(status, "layer %d, head %d", i / c->n_heads, i % c->n_heads);
     }
     mem_free(memory);
+    if (status == MN_OK) complete(set);
     if (status != MN_OK) kv_basis_set_close(&set);
     *out = set;
     return status;
@@ -397,6 +412,7 @@ mn_status kv_basis_set_load(kv_basis_set **out, const char *path, const char *fi
                              i % n_heads);
         break;
     }
+    if (status == MN_OK) complete(set);
 done:
     tensor_set_close(&file);
     if (status != MN_OK) kv_basis_set_close(&set);

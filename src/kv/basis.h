@@ -22,6 +22,7 @@ typedef struct kv_basis {
     const float *key;    /* A [dim][dim] */
     const float *query;  /* A^-T [dim][dim] */
     const float *lambda; /* [dim], falling */
+    const float *turn;   /* A^-1 [dim][dim]: a row q times it is A^-T q */
 } kv_basis;
 
 /* The bases of all layers and heads of a model. */

@@ -533,7 +533,7 @@ static void keep_coded_queries(const attend_plan *plan, const attend_rows *row, 
     size_t dim = (size_t)shape->head_dim, n = (size_t)plan->group * dim;
     float *to = row->coded_q + ((size_t)t * (size_t)shape->n_heads + (size_t)(head * plan->group)) * dim;
     if (view->bases && kv_form_takes_basis(view->spec->key, true)) {
-        kernels->fit_product(to, q, view->bases[head].query, plan->group, (int)dim, (int)dim);
+        kernels->fit_product(to, q, view->bases[head].turn, plan->group, (int)dim, (int)dim);
         return;
     }
     memcpy(to, q, n * sizeof *q);
@@ -550,6 +550,19 @@ static void rotate_head(const attend_plan *plan, float *x, const float *norm, co
 /* Pages of the cache that the new tokens of a sequence fall into. */
 static int pages_touched(const attend_rows *row, int page_tokens) {
     return (int)((row->position + row->n - 1) / page_tokens - row->position / page_tokens) + 1;
+}
+
+/* Keys of one page and their queries for the bases of coded keys; the page of the first token is left out. */
+static void calibrate(const attend_plan *plan, const attend_rows *row, int head, int begin, int end) {
+    const attend_shape *shape = plan->shape;
+    kv_view view = kv_look(row->cache, row->entry);
+    if (row->position + begin < view.page_tokens) return;
+    const float *keys = row->qkv + begin * shape->stride + (ptrdiff_t)(shape->n_heads + head) * shape->head_dim;
+    kv_calibration_add_keys(plan->c->calibration, row->entry, head, keys, shape->stride, end - begin);
+    for (int t = begin; t < end; t++) {
+        const float *queries = row->qkv + t * shape->stride + (ptrdiff_t)(head * plan->group) * shape->head_dim;
+        kv_calibration_add_queries(plan->c->calibration, row->entry, head, queries, plan->group);
+    }
 }
 
 /* Rotates and stores one KV head (and its query heads) for the tokens of one page. */
@@ -582,6 +595,7 @@ static void store_task(void *arg, int task, int thread) {
         if (kv_form_is_coded(view.spec->key)) keep_coded_queries(plan, row, &view, t, head, queries);
         rotate_head(plan, x + key, shape->k_norm, cos, sin);
     }
+    if (plan->c->calibration) calibrate(plan, row, head, begin, end);
     kv_append(row->cache, &plan->c->kernels, row->entry, head, begin, end, row->qkv + key, row->qkv + value,
               shape->stride, shape->stride);
 }
@@ -662,7 +676,7 @@ void compute_attention(compute *c, const attend_shape *shape, const attend_rows 
             n_attend += (int)ceil_div(rows[i].n, tile_tokens(plan.group)) * shape->n_kv_heads;
         }
     }
-    if ((int64_t)n_new * shape->stride <= INLINE_VALUES) {
+    if ((int64_t)n_new * shape->stride <= INLINE_VALUES || c->calibration) { /* sums of a head are one thread's */
         for (int task = 0; task < n_store; task++) store_task(&plan, task, 0);
     } else {
         thread_run(c->pool, n_store, store_task, &plan);

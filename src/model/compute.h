@@ -35,6 +35,7 @@ typedef struct compute {
     int n_threads;
     char **scratch; /* [n_threads] private memory of each */
     size_t scratch_bytes;
+    kv_calibration *calibration; /* gathers keys and queries as they are stored; NULL: does not */
 } compute;
 
 /* Scratch that the operations below need for weights up to `max_k` inputs (lazily packed ones: `lazy`) and

@@ -220,6 +220,7 @@ void model_close(model_core **model) {
     workspace_clear(&m->workspace);
     weights_clear(&m->weights, m->config.num_hidden_layers);
     kv_pool_close(&m->pool);
+    kv_basis_set_close(&m->bases);
     for (int i = 0; m->compute.scratch && i < m->compute.n_threads; i++) mem_free(m->compute.scratch[i]);
     mem_free(m->compute.scratch);
     thread_pool_close(&m->compute.pool);

@@ -62,6 +62,7 @@ typedef struct model_core {
     workspace workspace;
     pthread_mutex_t lock;      /* of workspace and thread pool */
     kv_pool *pool;
+    kv_basis_set *bases;       /* calibrated, of coded keys; NULL: none loaded */
     size_t available_bytes;    /* memory limit, or what was free at opening */
     const char *compute_name;  /* "f32", "bf16", "int8" */
 } model_core;

@@ -275,7 +275,7 @@ static void unsound_bases_are_refused(void **state) {
     const char *path = scratch_path("unsound.safetensors");
     for (int kind = 0; kind < 6; kind++) {
         kv_basis_set *set = make_set(), *read;
-        float *memory = set->memory + 4 * (2 * DIM * DIM + DIM); /* of layer 1, head 1 */
+        float *memory = set->memory + 4 * (3 * DIM * DIM + DIM); /* of layer 1, head 1 */
         float *query = memory + DIM * DIM, *lambda = query + DIM * DIM;
         switch (kind) {
         case 0: memory[5] = NAN; break;
