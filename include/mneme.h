@@ -175,6 +175,10 @@ typedef struct mn_cache_summary {
 /* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
 MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summary *summary);
 
+/* The strategies with their help, and the keys of a config with what is allowed and the default: one JSON object owned by the
+ * caller. */
+MN_API mn_status mn_cache_describe(char **text);
+
 /* One timeline of tokens with its cache and the logits behind its last token. Used by one thread at a time. */
 typedef struct mn_session mn_session;
 
