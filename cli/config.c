@@ -95,14 +95,20 @@ int64_t generation_integer(const mn_generation_config *config, const char *name,
     return value;
 }
 
-mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file, bytes *text) {
+mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file,
+                                bytes *text) {
     if (!file) return MN_OK;
     const json *root = json_root(file), *name = json_get(root, "cache_implementation");
     const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
-    bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE);
+    bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE), is_off = false;
     if (name && name->kind == JSON_STRING && !said) cache->implementation = name->string;
-    if (use && use->kind == JSON_BOOL && !use->boolean && !said) cache->implementation = "none";
-    if (details && details->kind == JSON_OBJECT && !option_is_set(o, OPT_CACHE_CONFIG)) {
+    if (use && use->kind == JSON_BOOL && !use->boolean && !said) {
+        cache->implementation = "none";
+        is_off = true;
+    }
+    /* Details of one cache say nothing about another. */
+    bool is_other = is_off || (said && name && !json_is_string(name, cache->implementation));
+    if (details && details->kind == JSON_OBJECT && !is_other && !option_is_set(o, OPT_CACHE_CONFIG)) {
         json_put(text, details);
         cache->config = bytes_text(text);
         return bytes_status(text);

@@ -181,6 +181,10 @@ MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summar
  * model meanwhile. MN_E_ARG for a short text, MN_E_UNSUPPORTED, MN_E_IO. */
 MN_API mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path);
 
+/* The strategies with their help, and the keys of a config with what is allowed and the default: one JSON object owned by the
+ * caller. */
+MN_API mn_status mn_cache_describe(char **text);
+
 /* One timeline of tokens with its cache and the logits behind its last token. Used by one thread at a time. */
 typedef struct mn_session mn_session;
 

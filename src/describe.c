@@ -246,6 +246,33 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
     return status;
 }
 
+/* ---- the caches there are ---- */
+
+mn_status mn_cache_describe(char **text) {
+    *text = NULL;
+    bytes b = {0};
+    put_open(&b, NULL, "{");
+    put_open(&b, "strategies", "[");
+    for (const kv_strategy *strategy = kv_strategies; strategy->name; strategy++) {
+        put_open(&b, NULL, "{");
+        put_text(&b, "name", strategy->name);
+        put_text(&b, "help", strategy->help);
+        bytes_append_text(&b, "}");
+    }
+    bytes_append_text(&b, "]");
+    put_open(&b, "config", "[");
+    for (int i = 0; i < N_CONFIG_KEYS; i++) {
+        put_open(&b, NULL, "{");
+        put_text(&b, "name", config_rows[i].name);
+        put_text(&b, "allowed", config_rows[i].allowed);
+        put_text(&b, "standard", config_rows[i].standard);
+        put_text(&b, "help", config_rows[i].help);
+        bytes_append_text(&b, "}");
+    }
+    bytes_append_text(&b, "]}");
+    return give(&b, text);
+}
+
 /* ---- the machine ---- */
 
 mn_status mn_machine_describe(const char *cpu, char **text) {

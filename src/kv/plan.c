@@ -104,9 +104,9 @@ static mn_status read_part(kv_plan_part *part, const char *text, size_t n) {
         part->traits |= s->traits;
         at += length + 1;
     }
-    for (int i = 0; i < n_found; i++) {
-        strcat(part->name, i ? "+" : "");
-        strcat(part->name, found[i]->name);
+    for (int i = 0, used = 0; i < n_found; i++) {
+        used +=
+            snprintf(part->name + used, sizeof part->name - (size_t)used, i ? "+%s" : "%s", found[i]->name);
     }
     take_traits(part);
     return MN_OK;
@@ -116,7 +116,7 @@ static mn_status read_part(kv_plan_part *part, const char *text, size_t n) {
 static void default_cross(kv_plan *plan) {
     enum { STEPS_ONLY = KV_TRAIT_WINDOW | KV_TRAIT_SINKS };
     plan->cross.traits = plan->self.traits & ~(unsigned)STEPS_ONLY;
-    strcpy(plan->cross.name, plan->self.name);
+    memcpy(plan->cross.name, plan->self.name, sizeof plan->cross.name);
     take_traits(&plan->cross);
 }
 
@@ -154,7 +154,7 @@ static mn_status read_names(kv_plan *plan, const char *text) {
     if (plan->self.traits == 0) MN_TRY(read_part(&plan->self, "dynamic", 7));
     if (!plan->names_cross) {
         default_cross(plan);
-        strcpy(plan->name, plan->self.name);
+        snprintf(plan->name, sizeof plan->name, "%s", plan->self.name);
     } else {
         snprintf(plan->name, sizeof plan->name, "self=%s,cross=%s", plan->self.name, plan->cross.name);
     }

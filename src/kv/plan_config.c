@@ -2,6 +2,7 @@
 #include "kv/plan_config.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -85,7 +86,7 @@ static mn_status set_value(kv_config *config, const char *key, size_t n_key, con
     }
     if (row->lo == row->hi) {
         if (!*value) return wrong_value(row, value);
-        strcpy(i == CONFIG_LAYERS ? config->layers : config->path, value);
+        snprintf(i == CONFIG_LAYERS ? config->layers : config->path, CONFIG_VALUE, "%s", value);
         return MN_OK;
     }
     char *end = NULL;
