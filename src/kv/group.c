@@ -154,8 +154,8 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
     kv_page *exact = is_new ? NULL : group->pages[PAGE_EXACT][slot],
             *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
     bool written = n_tokens < begin + group->page_tokens && n_total > begin && n_total > n_tokens;
-    int sealed = is_new ? 0 : group->n_sealed[slot];
-    bool seals = begin + sealed < n_sealed && n_sealed > begin && sealed < group->page_tokens;
+    int first, end;
+    bool seals = group_seal_range(group, page, n_sealed, &first, &end);
     return (slot_need){.exact = written && !exact,
                        .copy_exact = written && exact && page_is_shared(exact),
                        .coded = seals && !coded,
