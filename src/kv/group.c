@@ -362,6 +362,18 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
     return MN_OK;
 }
 
+static mn_status fork_head(kv_group *fork, const kv_group *group, kv_pool *pool, bool copies) {
+    if (!group->head) return MN_OK;
+    if (copies) {
+        MN_TRY(kv_pool_take(&fork->head, pool, group->page_bytes[PAGE_HEAD]));
+        memcpy(fork->head->data, group->head->data, group->page_bytes[PAGE_HEAD]);
+    } else {
+        kv_page_share(group->head);
+        fork->head = group->head;
+    }
+    return MN_OK;
+}
+
 mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
                      const kv_options *options) {
     bool has_reserve = options->reserve > 0;
@@ -388,10 +400,7 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
         MN_TRY(fork_page(fork, group, pool, PAGE_EXACT, i, has_reserve && !full));
         MN_TRY(fork_page(fork, group, pool, PAGE_CODED, i, has_reserve && !full));
     }
-    if (group->head) {
-        kv_page_share(group->head);
-        fork->head = group->head;
-    }
+    MN_TRY(fork_head(fork, group, pool, has_reserve && n_tokens < group->head_tokens));
     return group_reserve_all(fork, pool, options);
 }
 
