@@ -288,8 +288,10 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
         }
         memmove(group->n_sealed, group->n_sealed + n_gone, n * sizeof *group->n_sealed);
         /* Places beyond the table are empty. */
-        for (int kind = 0; kind < 2; kind++)
+        for (int kind = 0; kind < 2; kind++) {
             memset(group->pages[kind] + n, 0, n_gone * sizeof *group->pages[kind]);
+            memset(group->bases[kind] + n, 0, n_gone * sizeof *group->bases[kind]);
+        }
         group->n_slots = n;
         group->first_page += (int64_t)n_gone;
     }
