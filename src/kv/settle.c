@@ -324,7 +324,8 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entr
     const kv_group *group = &cache->groups[entry->group];
     int64_t held = group->spec.write_once ? group->n_filled : cache->n_tokens;
     int64_t first_held = group->first_page * group->page_tokens, end = begin + n;
-    if (begin < 0 || n < 0 || end > held || (begin < first_held && end > group->head_tokens && begin < end)) {
+    bool is_gone = max_i64(begin, group->head_tokens) < min_i64(end, first_held);
+    if (begin < 0 || n < 0 || end > held || is_gone) {
         MN_FAIL(MN_E_ARG, "tokens %lld to %lld of layer %d were asked for, held are %lld to %lld",
                 (long long)begin, (long long)end, i_entry, (long long)first_held, (long long)held);
     }
