@@ -37,6 +37,7 @@ typedef struct kv_group {
     kv_page *head;                 /* NULL: none yet */
     page_pile reserved[2];         /* kept when no slot uses them: options.reserve */
     page_pile taken[N_PAGE_KINDS]; /* while kv_reserve runs */
+    size_t n_lent[N_PAGE_KINDS];   /* of them, the first ones come from the reserve */
     int64_t n_filled;              /* write_once: tokens; else unused */
     struct kv_checkpoint {
         int64_t position; /* tokens seen */
