@@ -1,12 +1,12 @@
-/* The laws of caches: random sequences of operations against a model (support/kv_world.h), and each law by itself.
- * MNEME_LONG=1 runs a million operations; MNEME_SEED=n one sequence.
+/* The laws of caches: random sequences of operations against a model (support/kv_world.h), and each law by
+ * itself. MNEME_LONG=1 runs a million operations; MNEME_SEED=n one sequence.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/kv_world.h"
 
 static void random_operations(void **state) {
     (void)state;
     const char *only = getenv("MNEME_SEED");
-    int wanted = getenv("MNEME_LONG") ? 1000000 : 20000, done = 0, n_refused = 0, n_sealed = 0;
+    int wanted = getenv("MNEME_LONG") ? 1000000 : 50000, done = 0, n_refused = 0, n_sealed = 0;
     world_setting set;
     if (only) {
         world_setting_make(&set, strtoull(only, NULL, 10));

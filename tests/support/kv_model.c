@@ -66,7 +66,8 @@ float model_value(uint32_t token, int entry, int head, bool is_key, int d, kv_co
 }
 
 float *model_row(const model_entry *e, bool is_key, int head, int64_t position) {
-    return e->rows[is_key ? 0 : 1] + ((size_t)head * MODEL_TOKENS + (size_t)position) * (size_t)model_dim(e, is_key);
+    return e->rows[is_key ? 0 : 1] +
+           ((size_t)head * MODEL_TOKENS + (size_t)position) * (size_t)model_dim(e, is_key);
 }
 
 static void put_values(model_entry *e, int64_t position, const uint32_t *tokens, int64_t n) {
@@ -92,7 +93,8 @@ const kv_basis *model_bases(int entry, int dim) {
             for (int i = 0; i < dim; i++) {
                 lambda[i] = 40.0f / (float)(1 + i * (1 + head + e % 3));
                 for (int j = 0; j < dim; j++) {
-                    bool minus = __builtin_parity((unsigned)(i & j)) ^ (int)(mixed((uint64_t)(e * 64 + head * 32 + j)) & 1);
+                    bool minus = __builtin_parity((unsigned)(i & j)) ^
+                                 (int)(mixed((uint64_t)(e * 64 + head * 32 + j)) & 1);
                     a[i * dim + j] = (minus ? -1.0f : 1.0f) * (dim == 32 ? 0x1.6a09e6p-3f : 0.25f);
                 }
             }
@@ -145,7 +147,9 @@ int model_sealed(const model_entry *e, int64_t page) {
     return e->slots[page - e->first_page].n_sealed;
 }
 
-int64_t model_first_held(const model_entry *e) { return e->first_page * e->page_tokens; }
+int64_t model_first_held(const model_entry *e) {
+    return e->first_page * e->page_tokens;
+}
 
 int64_t model_held(const model_cache *cache, const model_entry *e) {
     return e->spec.write_once ? e->n_filled : cache->n;
@@ -153,7 +157,9 @@ int64_t model_held(const model_cache *cache, const model_entry *e) {
 
 /* ---- sizes ---- */
 
-static size_t padded(size_t n) { return (n + 63) / 64 * 64; }
+static size_t padded(size_t n) {
+    return (n + 63) / 64 * 64;
+}
 
 static size_t exact_bytes(const kv_spec *spec, int dim, int tokens) {
     return (size_t)spec->n_heads * (size_t)dim * (size_t)tokens * (spec->exact == KV_F32 ? 4 : 2);
@@ -165,8 +171,8 @@ static size_t coded_bytes(const kv_spec *spec, bool is_key, int dim, int tokens)
     return (size_t)spec->n_heads * kv_form_bytes(form, is_key, is_key && spec->bases, dim, tokens);
 }
 
-/* Pages that a cache with a reserve of n tokens takes at once: those of a window and its slack, one more where it
- * begins inside a page; exact ones, where something is coded, for the residual and two more. */
+/* Pages that a cache with a reserve of n tokens takes at once: those of a window and its slack, one more
+ * where it begins inside a page; exact ones, where something is coded, for the residual and two more. */
 static void reserve_sizes(model_entry *e, int64_t n) {
     const kv_spec *spec = &e->spec;
     int page = e->page_tokens, held = (int)ceil_div(n, page), tail = (int)ceil_div(spec->residual, page) + 2;
@@ -189,8 +195,10 @@ static void open_entry(model_entry *e, const kv_spec *spec, int number, const kv
     e->seals_whole_pages = is_whole(spec->key) || is_whole(spec->value);
     e->head_tokens = spec->window && spec->sinks ? spec->sinks : e->is_coded ? spec->exact_first : 0;
     int head = (e->head_tokens + 1) / 2 * 2;
-    e->bytes[EXACT] = padded(padded(exact_bytes(spec, spec->k_dim, page)) + exact_bytes(spec, spec->v_dim, page));
-    e->bytes[HEAD] = padded(padded(exact_bytes(spec, spec->k_dim, head)) + exact_bytes(spec, spec->v_dim, head));
+    e->bytes[EXACT] =
+        padded(padded(exact_bytes(spec, spec->k_dim, page)) + exact_bytes(spec, spec->v_dim, page));
+    e->bytes[HEAD] =
+        padded(padded(exact_bytes(spec, spec->k_dim, head)) + exact_bytes(spec, spec->v_dim, head));
     if (e->is_coded) {
         e->bytes[CODED] = padded(padded(coded_bytes(spec, true, spec->k_dim, page)) +
                                  coded_bytes(spec, false, spec->v_dim, page));
@@ -249,7 +257,8 @@ static int take(model_pool *pool, model_entry *e, int kind) {
     return new_page(pool, e->bytes[kind]);
 }
 
-/* A page that no other cache has goes back to the reserve, as long as that is smaller than it was asked for. */
+/* A page that no other cache has goes back to the reserve, as long as that is smaller than it was asked for.
+ */
 static void give(model_pool *pool, model_entry *e, int kind, int *page) {
     if (!*page) return;
     int number = *page;
@@ -275,8 +284,10 @@ static size_t own_page(model_pool *pool, model_entry *e, int kind, int *page, in
     return need;
 }
 
-/* What a step from n to n_total tokens that seals up to `target` takes: the bytes, and with `apply` the pages. */
-static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_total, int64_t target, bool apply) {
+/* What a step from n to n_total tokens that seals up to `target` takes: the bytes, and with `apply` the
+ * pages. */
+static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_total, int64_t target,
+                         bool apply) {
     size_t need = 0;
     int n_kept[2] = {e->n_kept[0], e->n_kept[1]}, first, end;
     if (e->spec.kind == KV_STATE) {
@@ -357,19 +368,31 @@ static void seal_tokens(model_entry *e, bool is_key, int64_t begin, int n) {
     for (int i = 0; i < n_pages; i++) pages[i] = codes + (size_t)i * (size_t)heads * head_bytes;
     float *rows = zeroed(floats * sizeof *rows);
     void *scratch = zeroed(seal_scratch_bytes(form, is_key, dim, e->page_tokens, heads, n));
-    seal_stream job = {.kernels = e->kernels, .form = form, .is_key = is_key, .dim = dim,
-                       .page_tokens = e->page_tokens, .head_end = heads, .layouts = layouts,
-                       .bases = is_key ? spec->bases : NULL, .pages = pages, .head_bytes = head_bytes,
-                       .first = slot, .n = n, .rows = rows, .scratch = scratch};
+    seal_stream job = {.kernels = e->kernels,
+                       .form = form,
+                       .is_key = is_key,
+                       .dim = dim,
+                       .page_tokens = e->page_tokens,
+                       .head_end = heads,
+                       .layouts = layouts,
+                       .bases = is_key ? spec->bases : NULL,
+                       .pages = pages,
+                       .head_bytes = head_bytes,
+                       .first = slot,
+                       .n = n,
+                       .rows = rows,
+                       .scratch = scratch};
     job.n_skip = (int)min_i64(max_i64(e->head_tokens - begin, 0), n);
     size_t row_bytes = (size_t)dim * sizeof *rows;
     for (int h = 0; h < heads; h++)
-        memcpy(rows + (size_t)h * (size_t)n * (size_t)dim, model_row(e, is_key, h, begin), (size_t)n * row_bytes);
+        memcpy(rows + (size_t)h * (size_t)n * (size_t)dim, model_row(e, is_key, h, begin),
+               (size_t)n * row_bytes);
     seal_write(&job);
     seal_read(&job);
     for (int h = 0; h < heads; h++) {
         for (int t = job.n_skip; t < n; t++) /* the first ones are read from the head */
-            memcpy(model_row(e, is_key, h, begin + t), rows + ((size_t)h * (size_t)n + (size_t)t) * (size_t)dim, row_bytes);
+            memcpy(model_row(e, is_key, h, begin + t),
+                   rows + ((size_t)h * (size_t)n + (size_t)t) * (size_t)dim, row_bytes);
     }
     free(codes);
     free(rows);
@@ -403,8 +426,8 @@ static void seal_entry(model_entry *e, int64_t target) {
 
 /* ---- a cache ---- */
 
-bool model_open(model_cache **out, model_pool *pool, const kv_spec *specs, int n_entries, const kv_options *options,
-                const kernel_table *kernels) {
+bool model_open(model_cache **out, model_pool *pool, const kv_spec *specs, int n_entries,
+                const kv_options *options, const kernel_table *kernels) {
     model_cache *cache = zeroed(sizeof *cache);
     size_t need = 0;
     *cache = (model_cache){.pool = pool, .options = *options, .n_entries = n_entries};
@@ -436,7 +459,8 @@ void model_close(model_cache **cache) {
 }
 
 /* A cache with a reserve gives its fork private copies of what is not full. */
-static size_t fork_entry(model_pool *pool, model_entry *fork, const model_entry *e, int64_t n, bool copies, bool apply) {
+static size_t fork_entry(model_pool *pool, model_entry *fork, const model_entry *e, int64_t n, bool copies,
+                         bool apply) {
     size_t need = 0;
     *fork = *e;
     for (int kind = 0; kind < 2; kind++) {
@@ -445,7 +469,8 @@ static size_t fork_entry(model_pool *pool, model_entry *fork, const model_entry 
             int page = e->slots[i].page[kind];
             if (page && copies && !full) need += e->bytes[kind];
             if (!apply) continue;
-            fork->slots[i].page[kind] = page && copies && !full ? new_page(pool, e->bytes[kind]) : share(pool, page);
+            fork->slots[i].page[kind] =
+                page && copies && !full ? new_page(pool, e->bytes[kind]) : share(pool, page);
         }
         fork->n_kept[kind] = 0;
     }
@@ -459,7 +484,8 @@ static size_t fork_entry(model_pool *pool, model_entry *fork, const model_entry 
         size_t dim = (size_t)model_dim(e, j == 0), most = MODEL_TOKENS * dim;
         fork->rows[j] = zeroed((size_t)e->spec.n_heads * most * sizeof(float));
         for (int h = 0; h < e->spec.n_heads; h++)
-            memcpy(fork->rows[j] + (size_t)h * most, e->rows[j] + (size_t)h * most, (size_t)n * dim * sizeof(float));
+            memcpy(fork->rows[j] + (size_t)h * most, e->rows[j] + (size_t)h * most,
+                   (size_t)n * dim * sizeof(float));
     }
     return need;
 }
@@ -471,7 +497,8 @@ bool model_fork(model_cache **out, const model_cache *cache) {
     for (int apply = 0; apply < 2; apply++) {
         for (int i = 0; i < cache->n_entries; i++) {
             const model_entry *e = &cache->entries[i];
-            need += fork_entry(cache->pool, &fork->entries[i], e, model_held(cache, e), cache->options.reserve > 0, apply);
+            need += fork_entry(cache->pool, &fork->entries[i], e, model_held(cache, e),
+                               cache->options.reserve > 0, apply);
         }
         if (apply == 0 && !allows(cache->pool, need)) {
             free(fork);
@@ -486,15 +513,16 @@ bool model_fork(model_cache **out, const model_cache *cache) {
 
 /* ---- steps ---- */
 
-/* Transformers 4.56: the first call is quantized whole; a later one when the exact tokens before it are one at least and,
- * with one more, as many as residual_length. */
+/* Transformers 4.56: the first call is quantized whole; a later one when the exact tokens before it are one
+ * at least and, with one more, as many as residual_length. */
 void model_call_begin(model_cache *cache) {
     cache->call_ends = false;
     for (int i = 0; i < cache->n_entries; i++) {
         model_entry *e = &cache->entries[i];
         int64_t exact_from = model_first_held(e);
         for (int s = 0; s < e->n_slots; s++) {
-            if (e->slots[s].n_sealed > 0) exact_from = (e->first_page + s) * e->page_tokens + e->slots[s].n_sealed;
+            if (e->slots[s].n_sealed > 0)
+                exact_from = (e->first_page + s) * e->page_tokens + e->slots[s].n_sealed;
         }
         int64_t r = cache->n - exact_from;
         e->flushes = cache->n == 0 || (r >= 1 && r + 1 >= e->spec.residual);

@@ -1,7 +1,7 @@
-/* What a cache must hold, told a second time and without pages of bytes: for every entry the rows that a reader must
- * get, and which pages there are, by number, so that shared ones are counted once. The rules of kv.h and visible.h
- * and the flush of Transformers' quantized cache stand here in words of their own; the codes of sealed tokens are
- * made by seal_write in a buffer of this model at the time the rule names, once.
+/* What a cache must hold, told a second time and without pages of bytes: for every entry the rows that a
+ * reader must get, and which pages there are, by number, so that shared ones are counted once. The rules of
+ * kv.h and visible.h and the flush of Transformers' quantized cache stand here in words of their own; the
+ * codes of sealed tokens are made by seal_write in a buffer of this model at the time the rule names, once.
  *
  * An entry has pages of its own here, whatever groups the cache forms: bytes and sharing are the same.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -10,7 +10,13 @@
 
 #include "kv/kv.h"
 
-enum { MODEL_TOKENS = 192, MODEL_ENTRIES = 5, MODEL_PAGES = MODEL_TOKENS / 2, MODEL_STATES = 8, MODEL_IDS = 1 << 15 };
+enum {
+    MODEL_TOKENS = 192,
+    MODEL_ENTRIES = 5,
+    MODEL_PAGES = MODEL_TOKENS / 2,
+    MODEL_STATES = 8,
+    MODEL_IDS = 1 << 15
+};
 
 /* Pages of all caches of a pool; number 0 is none. */
 typedef struct model_pool {
@@ -66,13 +72,17 @@ typedef struct model_cache {
 float model_value(uint32_t token, int entry, int head, bool is_key, int d, kv_codec exact);
 /* Rows of a stream between heads, and of one token. */
 float *model_row(const model_entry *e, bool is_key, int head, int64_t position);
-static inline int model_dim(const model_entry *e, bool is_key) { return is_key ? e->spec.k_dim : e->spec.v_dim; }
-static inline bool model_steps(const model_entry *e) { return !e->spec.write_once; }
+static inline int model_dim(const model_entry *e, bool is_key) {
+    return is_key ? e->spec.k_dim : e->spec.v_dim;
+}
+static inline bool model_steps(const model_entry *e) {
+    return !e->spec.write_once;
+}
 
-/* What happens to a cache. The calls that may be refused give false, with nothing changed, when the budget of the pool
- * does not allow them. */
-bool model_open(model_cache **out, model_pool *pool, const kv_spec *specs, int n_entries, const kv_options *options,
-                const kernel_table *kernels);
+/* What happens to a cache. The calls that may be refused give false, with nothing changed, when the budget of
+ * the pool does not allow them. */
+bool model_open(model_cache **out, model_pool *pool, const kv_spec *specs, int n_entries,
+                const kv_options *options, const kernel_table *kernels);
 void model_close(model_cache **cache);
 bool model_fork(model_cache **out, const model_cache *cache);
 void model_call_begin(model_cache *cache);
@@ -93,8 +103,8 @@ int64_t model_held(const model_cache *cache, const model_entry *e);
 /* Tokens [0, result) of the page lie in codes. */
 int model_sealed(const model_entry *e, int64_t page);
 
-/* Bases for coded keys: orthonormal ones, different for every entry and head, of `dim` 16 or 32; [2] heads. Constant
- * after the first call, which makes them. */
+/* Bases for coded keys: orthonormal ones, different for every entry and head, of `dim` 16 or 32; [2] heads.
+ * Constant after the first call, which makes them. */
 const kv_basis *model_bases(int entry, int dim);
 
 #endif

@@ -3,9 +3,13 @@
 #include "base/num.h"
 #include "support/kv_world.h"
 
-static int below(uint64_t *state, int n) { return (int)((test_random(state) >> 20) % (uint64_t)n); }
+static int below(uint64_t *state, int n) {
+    return (int)((test_random(state) >> 20) % (uint64_t)n);
+}
 
-static bool one_in(uint64_t *state, int n) { return below(state, n) == 0; }
+static bool one_in(uint64_t *state, int n) {
+    return below(state, n) == 0;
+}
 
 static kv_form random_form(uint64_t *state, int dim, int page_tokens) {
     static const int mneme[] = {1, 2, 3, 4, 5, 6, 8}, quanto[] = {2, 4}, hqq[] = {1, 2, 3, 4, 8};
@@ -30,7 +34,8 @@ static void random_window(uint64_t *state, kv_spec *s) {
 }
 
 static kv_spec random_state(uint64_t *state) {
-    return (kv_spec){.kind = KV_STATE, .state_bytes = 1 + (size_t)below(state, 200), .checkpoints = below(state, 5)};
+    return (kv_spec){
+        .kind = KV_STATE, .state_bytes = 1 + (size_t)below(state, 200), .checkpoints = below(state, 5)};
 }
 
 static kv_spec random_spec(uint64_t *state, kv_codec exact, bool may_code, int page_tokens) {
@@ -73,7 +78,8 @@ static void random_entries(world_setting *set, uint64_t *state, bool may_code) {
     bool in_bases = one_in(state, 2);
     for (int i = 0; i < set->n_entries; i++) {
         kv_spec *s = &set->specs[i];
-        if (in_bases && s->kind == KV_PAGES && kv_form_takes_basis(s->key, true)) s->bases = model_bases(i, s->k_dim);
+        if (in_bases && s->kind == KV_PAGES && kv_form_takes_basis(s->key, true))
+            s->bases = model_bases(i, s->k_dim);
     }
 }
 
@@ -87,7 +93,8 @@ void world_setting_free(world_setting *set, uint64_t seed) {
     uint64_t state = seed << 24;
     bool may_code = one_in(&state, 2);
     *set = (world_setting){.seed = seed, .alone = true};
-    set->options.page_tokens = may_code ? 16 * (one_in(&state, 8) ? 4 : 1 + below(&state, 2)) : 2 + 2 * below(&state, 4);
+    set->options.page_tokens =
+        may_code ? 16 * (one_in(&state, 8) ? 4 : 1 + below(&state, 2)) : 2 + 2 * below(&state, 4);
     random_entries(set, &state, may_code);
 }
 

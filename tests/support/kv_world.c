@@ -15,7 +15,8 @@ enum { MOST_STEP = 48, MOST_DIM = 32 };
 /* ---- what is there against what must be ---- */
 
 /* Where token `position` of one head lies, found as a kernel finds it, decoded to a row. */
-static void look_row(const world *w, const kv_view *view, bool is_key, int head, int64_t position, float *row) {
+static void look_row(const world *w, const kv_view *view, bool is_key, int head, int64_t position,
+                     float *row) {
     const kv_spec *spec = view->spec;
     int dim = is_key ? spec->k_dim : spec->v_dim, tokens = view->page_tokens;
     const kv_place *place = &view->exact_place;
@@ -37,13 +38,21 @@ static void look_row(const world *w, const kv_view *view, bool is_key, int head,
                 kv_form form = is_key ? spec->key : spec->value;
                 char *codes = (char *)(uintptr_t)page + (is_key ? place->k_offset : place->v_offset);
                 char *memory = mem_alloc_raw(seal_scratch_bytes(form, is_key, dim, tokens, 1, 1), 1);
-                code_layout layouts[8];
-                for (int h = 0; h < spec->n_heads; h++) layouts[h] = is_key ? layout[h] : *layout;
-                seal_stream job = {.kernels = &w->kernels, .form = form, .is_key = is_key, .dim = dim,
-                                   .page_tokens = tokens, .head_begin = head, .head_end = head + 1, .layouts = layouts,
-                                   .bases = is_key ? view->bases : NULL, .pages = &codes,
+                seal_stream job = {.kernels = &w->kernels,
+                                   .form = form,
+                                   .is_key = is_key,
+                                   .dim = dim,
+                                   .page_tokens = tokens,
+                                   .head_begin = head,
+                                   .head_end = head + 1,
+                                   .layouts = layout,
+                                   .bases = is_key ? view->bases : NULL,
+                                   .pages = &codes,
                                    .head_bytes = is_key ? place->k_head_bytes : place->v_head_bytes,
-                                   .first = slot, .n = 1, .rows = row, .scratch = memory};
+                                   .first = slot,
+                                   .n = 1,
+                                   .rows = row,
+                                   .scratch = memory};
                 seal_read(&job);
                 mem_free(memory);
                 return;
@@ -57,7 +66,10 @@ static void look_row(const world *w, const kv_view *view, bool is_key, int head,
             memcpy(&row[d], page + 4 * (is_key ? d * tokens + slot : slot * dim + d), 4);
         } else {
             bf16 x;
-            memcpy(&x, page + 2 * (is_key ? (d / 2 * tokens + slot) * 2 + d % 2 : (slot / 2 * dim + d) * 2 + slot % 2), 2);
+            memcpy(&x,
+                   page + 2 * (is_key ? (d / 2 * tokens + slot) * 2 + d % 2
+                                      : (slot / 2 * dim + d) * 2 + slot % 2),
+                   2);
             row[d] = f32_from_bf16(x);
         }
     }
@@ -85,8 +97,8 @@ static void check_look(world *w, const world_member *m, int entry, int64_t posit
                     wanted[d] = model_value(step[position - held], entry, head, is_key, d, e->spec.exact);
             }
             if (memcmp(row, wanted, dim * sizeof *row) != 0)
-                PROBLEM(w, "entry %d, %s %d of head %d is not where kernels look", entry, is_key ? "key" : "value",
-                        (int)position, head);
+                PROBLEM(w, "entry %d, %s %d of head %d is not where kernels look", entry,
+                        is_key ? "key" : "value", (int)position, head);
         }
     }
 }
@@ -99,22 +111,25 @@ static void check_rows(world *w, const world_member *m, int entry, int64_t begin
     for (int is_key = 0; is_key < 2; is_key++) {
         size_t floats = (size_t)n * (size_t)model_dim(e, is_key);
         mn_status status = kv_read(m->cache, &w->kernels, entry, is_key, begin, n, rows);
-        if (status != MN_OK) PROBLEM(w, "tokens %d to %d were not read: %s", (int)begin, (int)end, mn_last_error());
+        if (status != MN_OK)
+            PROBLEM(w, "tokens %d to %d were not read: %s", (int)begin, (int)end, mn_last_error());
         for (int head = 0; head < e->spec.n_heads; head++) {
-            if (memcmp(rows + (size_t)head * floats, model_row(e, is_key, head, begin), floats * sizeof *rows) == 0)
+            if (memcmp(rows + (size_t)head * floats, model_row(e, is_key, head, begin),
+                       floats * sizeof *rows) == 0)
                 continue;
             size_t i = 0;
             while (rows[(size_t)head * floats + i] == model_row(e, is_key, head, begin)[i]) i++;
             int at = (int)(i / (size_t)model_dim(e, is_key));
-            PROBLEM(w, "%s of entry %d, head %d, token %d (of %d to %d) read %g, not %g", is_key ? "keys" : "values",
-                    entry, head, (int)begin + at, (int)begin, (int)end, (double)rows[(size_t)head * floats + i],
-                    (double)model_row(e, is_key, head, begin)[i]);
+            PROBLEM(w, "%s of entry %d, head %d, token %d (of %d to %d) read %g, not %g",
+                    is_key ? "keys" : "values", entry, head, (int)begin + at, (int)begin, (int)end,
+                    (double)rows[(size_t)head * floats + i], (double)model_row(e, is_key, head, begin)[i]);
         }
     }
 }
 
 /* What cannot be read says so. */
-static void check_refusals(world *w, const world_member *m, int entry, int64_t first, int64_t held, int64_t head) {
+static void check_refusals(world *w, const world_member *m, int entry, int64_t first, int64_t held,
+                           int64_t head) {
     float none[1];
     const kv_cache *c = m->cache;
     bool right = kv_read(c, &w->kernels, entry, true, held, 1, none) == MN_E_ARG &&
@@ -129,10 +144,12 @@ static void check_entry(world *w, const world_member *m, int entry) {
     const model_entry *e = &m->model->entries[entry];
     int64_t held = model_held(m->model, e), first = model_first_held(e), head = min_i64(e->head_tokens, held);
     int P = e->page_tokens;
-    if (kv_filled(m->cache, entry) != (e->spec.write_once ? e->n_filled : 0)) PROBLEM(w, "kv_filled is another");
+    if (kv_filled(m->cache, entry) != (e->spec.write_once ? e->n_filled : 0))
+        PROBLEM(w, "kv_filled is another");
     if (e->spec.kind == KV_STATE) return;
     if (kv_first_held(m->cache, entry) != first) {
-        PROBLEM(w, "entry %d holds tokens from %d on, not %d", entry, (int)kv_first_held(m->cache, entry), (int)first);
+        PROBLEM(w, "entry %d holds tokens from %d on, not %d", entry, (int)kv_first_held(m->cache, entry),
+                (int)first);
         return;
     }
     check_refusals(w, m, entry, first, held, head);
@@ -142,13 +159,15 @@ static void check_entry(world *w, const world_member *m, int entry) {
         check_rows(w, m, entry, 0, head);
         check_rows(w, m, entry, first, held);
     }
-    if (held > first) check_look(w, m, entry, first + (int64_t)(w->next_token * 7u % (unsigned)(held - first)), NULL);
+    if (held > first)
+        check_look(w, m, entry, first + (int64_t)(w->next_token * 7u % (unsigned)(held - first)), NULL);
     if (head) check_look(w, m, entry, head - 1, NULL);
     kv_view view = kv_look(m->cache, entry);
     for (int i = 0; i < view.n_pages && !w->problem; i++) {
         int sealed = model_sealed(e, e->first_page + i);
         w->n_sealed += sealed;
-        if (view.n_sealed[i] != sealed) PROBLEM(w, "%d tokens of page %d are sealed, not %d", view.n_sealed[i], i, sealed);
+        if (view.n_sealed[i] != sealed)
+            PROBLEM(w, "%d tokens of page %d are sealed, not %d", view.n_sealed[i], i, sealed);
     }
     /* Law of windows: no more pages than the window and its slack can touch. */
     if (e->spec.window && view.n_pages > (int)ceil_div(e->spec.window + e->spec.slack, P) + 1)
@@ -165,7 +184,8 @@ static void check_sizes(world *w, const world_member *m) {
     int64_t P = model->options.page_tokens, total = model->n + model->n_step,
             room = max_i64(has_pages ? ceil_div(total, P) * P : 0, model->options.reserve);
     if (kv_length(m->cache) != model->n) PROBLEM(w, "the length is another");
-    if (kv_step_limit(m->cache, model->n) != model_step_limit(model)) PROBLEM(w, "steps may be of another length");
+    if (kv_step_limit(m->cache, model->n) != model_step_limit(model))
+        PROBLEM(w, "steps may be of another length");
     if (kv_room(m->cache) != room) PROBLEM(w, "the room is %d, not %d", (int)kv_room(m->cache), (int)room);
     if (kv_bytes(m->cache) != model_bytes(model))
         PROBLEM(w, "the bytes are %zu, not %zu", kv_bytes(m->cache), model_bytes(model));
@@ -181,8 +201,8 @@ void world_check(world *w, const world_member *m) {
     for (int i = 0; i < m->model->n_entries && !w->problem; i++) check_entry(w, m, i);
     int64_t ask = (int64_t)(w->next_token * 5u % (unsigned)(m->model->n + 3));
     if (kv_reachable(m->cache, ask) != model_reachable(m->model, ask))
-        PROBLEM(w, "%d tokens are said to be reachable of %d, not %d", (int)kv_reachable(m->cache, ask), (int)ask,
-                (int)model_reachable(m->model, ask));
+        PROBLEM(w, "%d tokens are said to be reachable of %d, not %d", (int)kv_reachable(m->cache, ask),
+                (int)ask, (int)model_reachable(m->model, ask));
 }
 
 void world_check_all(world *w) {
@@ -203,26 +223,32 @@ static bool was_done(world *w, mn_status status, bool is_full, bool fits, const 
         return true;
     }
     w->n_refused++;
-    if (is_full ? status != MN_E_FULL : status != MN_E_NOMEM) PROBLEM(w, "%s: refused for another reason", what);
-    if (!is_full && fits && !w->set->fails) PROBLEM(w, "%s: refused within the budget: %s", what, mn_last_error());
+    if (is_full ? status != MN_E_FULL : status != MN_E_NOMEM)
+        PROBLEM(w, "%s: refused for another reason", what);
+    if (!is_full && fits && !w->set->fails)
+        PROBLEM(w, "%s: refused within the budget: %s", what, mn_last_error());
     return false;
 }
 
 /* Rows with a gap between them. */
-static void append_some(world *w, const world_member *m, const uint32_t *tokens, int entry, int head, int begin, int end) {
+static void append_some(world *w, const world_member *m, const uint32_t *tokens, int entry, int head,
+                        int begin, int end) {
     enum { STRIDE = 2 * MOST_DIM + 5 };
     static _Thread_local float rows[MODEL_TOKENS][STRIDE];
     const kv_spec *spec = &m->model->entries[entry].spec;
     for (int t = begin; t < end; t++) {
-        for (int d = 0; d < spec->k_dim; d++) rows[t][d] = model_value(tokens[t], entry, head, true, d, KV_F32);
+        for (int d = 0; d < spec->k_dim; d++)
+            rows[t][d] = model_value(tokens[t], entry, head, true, d, KV_F32);
         for (int d = 0; d < spec->v_dim; d++)
             rows[t][MOST_DIM + 1 + d] = model_value(tokens[t], entry, head, false, d, KV_F32);
     }
-    kv_append(m->cache, &w->kernels, entry, head, begin, end, &rows[0][0], &rows[0][MOST_DIM + 1], STRIDE, STRIDE);
+    kv_append(m->cache, &w->kernels, entry, head, begin, end, &rows[0][0], &rows[0][MOST_DIM + 1], STRIDE,
+              STRIDE);
 }
 
 /* All heads of an entry, cut at a page's edge and stored in an order of one's own. */
-static void append_entry(world *w, const world_member *m, const uint32_t *tokens, int entry, int64_t at, int n, unsigned order) {
+static void append_entry(world *w, const world_member *m, const uint32_t *tokens, int entry, int64_t at,
+                         int n, unsigned order) {
     int page = m->model->options.page_tokens, edge = page - (int)(at % page);
     if (edge > n) edge = n;
     for (int head = 0; head < m->model->entries[entry].spec.n_heads; head++) {
@@ -251,7 +277,8 @@ static void check_state(world *w, const world_member *m, int entry) {
     }
     if (!s.now) return;
     state_bytes_of(wanted, e->spec.state_bytes, e->states[e->n_states - 1].trail, entry);
-    if (memcmp(s.now, wanted, e->spec.state_bytes) != 0) PROBLEM(w, "the state of entry %d is another", entry);
+    if (memcmp(s.now, wanted, e->spec.state_bytes) != 0)
+        PROBLEM(w, "the state of entry %d is another", entry);
 }
 
 static void check_step(world *w, const world_member *m, const uint32_t *tokens, int n) {
@@ -270,7 +297,8 @@ static void check_step(world *w, const world_member *m, const uint32_t *tokens, 
 
 bool world_step(world *w, world_member *m, const uint32_t *tokens, int n, unsigned order, unsigned fail) {
     model_cache *model = m->model;
-    bool is_full = model->options.limit && model->n + n > model->options.limit, fits = is_full || model_fits(model, n);
+    bool is_full = model->options.limit && model->n + n > model->options.limit,
+         fits = is_full || model_fits(model, n);
     start_failing(w, fail);
     if (!was_done(w, kv_reserve(m->cache, n), is_full, fits, "a step") || w->problem) return false;
     model_reserve(model, n);
@@ -389,7 +417,8 @@ bool world_fork(world *w, world_member *out, const world_member *m, unsigned fai
 bool world_add(world *w, world_member *out, unsigned fail) {
     const world_setting *set = w->set;
     *out = (world_member){0};
-    bool fits = model_open(&out->model, w->model_pool, set->specs, set->n_entries, &set->options, &w->kernels);
+    bool fits =
+        model_open(&out->model, w->model_pool, set->specs, set->n_entries, &set->options, &w->kernels);
     start_failing(w, fail);
     mn_status status = kv_open(&out->cache, w->pool, set->specs, set->n_entries, &set->options);
     if (was_done(w, status, false, fits, "opening") && !w->problem) return true;
@@ -414,7 +443,9 @@ static void do_rows(world *w, const world_op *op) {
     int n = 1 + (int)(op->amount % WORLD_CACHES), n_made = 0;
     for (; n_made < n; n_made++) {
         unsigned from = op->detail >> 3 * n_made & 7;
-        if (!world_fork(w, &next[n_made], &w->members[from % (unsigned)w->n_members], op->fail + (unsigned)n_made)) break;
+        if (!world_fork(w, &next[n_made], &w->members[from % (unsigned)w->n_members],
+                        op->fail + (unsigned)n_made))
+            break;
     }
     if (n_made < n) { /* refused: the old rows stay */
         while (n_made > 0) world_drop(&next[--n_made]);
@@ -457,7 +488,8 @@ void world_do(world *w, const world_op *op) {
     case WORLD_TRUNCATE: do_truncate(w, m, (int64_t)(op->amount % (unsigned)(m->model->n + 1))); break;
     case WORLD_RESET: do_truncate(w, m, 0); break;
     case WORLD_FORK:
-        if (w->n_members < WORLD_CACHES && world_fork(w, &w->members[w->n_members], m, op->fail)) w->n_members++;
+        if (w->n_members < WORLD_CACHES && world_fork(w, &w->members[w->n_members], m, op->fail))
+            w->n_members++;
         break;
     case WORLD_OPEN:
         if (w->n_members < WORLD_CACHES && world_add(w, &w->members[w->n_members], op->fail)) w->n_members++;
@@ -491,7 +523,7 @@ void world_close(world *w) {
 
 /* ---- random sequences ---- */
 
-static const char *run(const world_setting *set, const world_op *ops, int n, bool thorough, int *n_done, int *n_refused,
+static const char *run(const world_setting *set, const world_op *ops, int n, int *n_done, int *n_refused,
                        int *n_sealed, char *text) {
     static world w;
     int64_t live = mem_count().live;
@@ -500,12 +532,8 @@ static const char *run(const world_setting *set, const world_op *ops, int n, boo
     if (world_add(&w, &w.members[0], 1)) w.n_members = 1;
     for (; w.n_members && *n_done < n && !w.problem; ++*n_done) {
         world_do(&w, &ops[*n_done]);
-        for (int i = 0; i < w.n_members && !w.problem; i++) {
-            bool touched = i == (int)(ops[*n_done].cache % (unsigned)w.n_members);
-            if (thorough || touched || (*n_done + i) % 4 == 0) world_check(&w, &w.members[i]);
-        }
+        world_check_all(&w);
     }
-    if (!w.problem) world_check_all(&w);
     world_close(&w);
     if (!w.problem && mem_count().live != live) PROBLEM(&w, "memory was not returned");
     *n_refused += w.n_refused;
@@ -514,36 +542,39 @@ static const char *run(const world_setting *set, const world_op *ops, int n, boo
     return w.problem ? text : NULL;
 }
 
-static const char *const op_names[WORLD_N_OPS] = {"call",  "broken call", "abandoned call", "truncate", "truncate in a step",
-                                                  "reset", "fork",        "open",           "close",    "rows",
-                                                  "fill"};
+static const char *const op_names[WORLD_N_OPS] = {
+    "call", "broken call", "abandoned call", "truncate", "truncate in a step", "reset", "fork",
+    "open", "close",       "rows",           "fill"};
 
 static size_t describe(const world_setting *set, char *text, size_t size) {
-    size_t n = (size_t)snprintf(text, size, "seed %llu, pages of %d, reserve %d, limit %d, budget %zu%s",
-                                (unsigned long long)set->seed, set->options.page_tokens, (int)set->options.reserve,
-                                (int)set->options.limit, set->budget, set->fails ? ", failing" : "");
+    size_t n =
+        (size_t)snprintf(text, size, "seed %llu, pages of %d, reserve %d, limit %d, budget %zu%s",
+                         (unsigned long long)set->seed, set->options.page_tokens, (int)set->options.reserve,
+                         (int)set->options.limit, set->budget, set->fails ? ", failing" : "");
     for (int i = 0; i < set->n_entries && n < size; i++) {
         const kv_spec *s = &set->specs[i];
-        n += (size_t)snprintf(text + n, size - n,
-                              "\n  entry %d: %s %d heads of %d and %d, %s, keys %s %d bits axis %d group %d%s, values %s %d bits "
-                              "axis %d group %d, residual %d%s, exact_first %d, window %d + %d slack %d%s, %d checkpoints",
-                              i, s->kind == KV_STATE ? "state" : "pages", s->n_heads, s->k_dim, s->v_dim,
-                              kv_codec_name(s->exact), kv_codec_name(s->key.codec), s->key.bits, s->key.axis, s->key.group,
-                              s->bases ? " in bases" : "", kv_codec_name(s->value.codec), s->value.bits, s->value.axis,
-                              s->value.group, s->residual, s->flush ? " flush" : "", s->exact_first, s->sinks, s->window,
-                              s->slack, s->write_once ? ", write once" : "", s->checkpoints);
+        n += (size_t)snprintf(
+            text + n, size - n,
+            "\n  entry %d: %s %d heads of %d and %d, %s, keys %s %d bits axis %d group %d%s, values %s %d bits "
+            "axis %d group %d, residual %d%s, exact_first %d, window %d + %d slack %d%s, %d checkpoints",
+            i, s->kind == KV_STATE ? "state" : "pages", s->n_heads, s->k_dim, s->v_dim,
+            kv_codec_name(s->exact), kv_codec_name(s->key.codec), s->key.bits, s->key.axis, s->key.group,
+            s->bases ? " in bases" : "", kv_codec_name(s->value.codec), s->value.bits, s->value.axis,
+            s->value.group, s->residual, s->flush ? " flush" : "", s->exact_first, s->sinks, s->window,
+            s->slack, s->write_once ? ", write once" : "", s->checkpoints);
     }
     return n;
 }
 
-/* Leaves out every operation without which the sequence still fails, then makes numbers smaller; shows the rest. */
+/* Leaves out every operation without which the sequence still fails, then makes numbers smaller; shows the
+ * rest. */
 static void show_shortest(const world_setting *set, world_op *ops, int n) {
     static char text[6000], why[512];
     int done, refused = 0, sealed = 0;
     for (int i = n - 1; i >= 0; i--) {
         world_op gone = ops[i];
         memmove(ops + i, ops + i + 1, (size_t)(n - i - 1) * sizeof *ops);
-        if (run(set, ops, n - 1, true, &done, &refused, &sealed, why)) {
+        if (run(set, ops, n - 1, &done, &refused, &sealed, why)) {
             n--;
             continue;
         }
@@ -555,33 +586,36 @@ static void show_shortest(const world_setting *set, world_op *ops, int n) {
         for (int j = 0; j < 4; j++) {
             for (unsigned old = *numbers[j]; old > 0; old = *numbers[j]) {
                 *numbers[j] = old / 2;
-                if (run(set, ops, n, true, &done, &refused, &sealed, why)) continue;
+                if (run(set, ops, n, &done, &refused, &sealed, why)) continue;
                 *numbers[j] = old;
                 break;
             }
         }
     }
-    bool still = run(set, ops, n, true, &done, &refused, &sealed, why) != NULL;
+    bool still = run(set, ops, n, &done, &refused, &sealed, why) != NULL;
     size_t at = describe(set, text, sizeof text);
     for (int i = 0; i < n && at < sizeof text; i++) {
-        at += (size_t)snprintf(text + at, sizeof text - at, "\n  %s of cache %u, amount %u, detail %u, fail %u",
-                               op_names[ops[i].kind], ops[i].cache, ops[i].amount, ops[i].detail, ops[i].fail);
+        at +=
+            (size_t)snprintf(text + at, sizeof text - at, "\n  %s of cache %u, amount %u, detail %u, fail %u",
+                             op_names[ops[i].kind], ops[i].cache, ops[i].amount, ops[i].detail, ops[i].fail);
     }
     printf("%s\n", text); /* longer than cmocka's messages may be */
     fail_msg("%s", still ? why : "(no longer)");
 }
 
 void world_random_ops(world_op *ops, int n, uint64_t seed) {
-    static const world_op_kind often[] = {WORLD_CALL,     WORLD_CALL,     WORLD_CALL,     WORLD_CALL,  WORLD_CALL,
-                                          WORLD_CALL,     WORLD_CALL,     WORLD_TRUNCATE, WORLD_BROKEN_CALL,
-                                          WORLD_TRUNCATE, WORLD_ABANDON,  WORLD_FORK,     WORLD_FORK,  WORLD_FILL,
-                                          WORLD_ROWS,     WORLD_CLOSE};
-    static const world_op_kind seldom[] = {WORLD_TRUNCATE_IN_STEP, WORLD_RESET, WORLD_OPEN, WORLD_TRUNCATE_IN_STEP};
+    static const world_op_kind often[] = {WORLD_CALL,        WORLD_CALL,     WORLD_CALL,    WORLD_CALL,
+                                          WORLD_CALL,        WORLD_CALL,     WORLD_CALL,    WORLD_TRUNCATE,
+                                          WORLD_BROKEN_CALL, WORLD_TRUNCATE, WORLD_ABANDON, WORLD_FORK,
+                                          WORLD_FORK,        WORLD_FILL,     WORLD_ROWS,    WORLD_CLOSE};
+    static const world_op_kind seldom[] = {WORLD_TRUNCATE_IN_STEP, WORLD_RESET, WORLD_OPEN,
+                                           WORLD_TRUNCATE_IN_STEP};
     uint64_t state = seed << 20;
     for (int i = 0; i < n; i++) {
         uint64_t r = test_random(&state), s = test_random(&state);
-        ops[i] = (world_op){r % 11 == 0 ? seldom[s >> 60 & 3] : often[r >> 8 & 15], (unsigned)(r >> 16 & 0xFF),
-                            (unsigned)(r >> 24 & 0xFFFF), (unsigned)(s & 0xFFFFFF), (unsigned)(r >> 44 & 0xFFFF)};
+        ops[i] =
+            (world_op){r % 11 == 0 ? seldom[s >> 60 & 3] : often[r >> 8 & 15], (unsigned)(r >> 16 & 0xFF),
+                       (unsigned)(r >> 24 & 0xFFFF), (unsigned)(s & 0xFFFFFF), (unsigned)(r >> 44 & 0xFFFF)};
     }
 }
 
@@ -590,8 +624,6 @@ int world_run_random(const world_setting *set, int *n_refused, int *n_sealed) {
     char why[512];
     int done;
     world_random_ops(ops, WORLD_OPS, set->seed);
-    if (run(set, ops, WORLD_OPS, false, &done, n_refused, n_sealed, why)) {
-        show_shortest(set, ops, done);
-    }
+    if (run(set, ops, WORLD_OPS, &done, n_refused, n_sealed, why)) { show_shortest(set, ops, done); }
     return done;
 }

@@ -1,6 +1,6 @@
-/* Caches that share a pool, each beside its model (kv_model.h), and random operations on them after each of which the two
- * are compared: every token read back, pages and bytes counted, kv_check asked. A sequence that fails is shortened before
- * it is shown.
+/* Caches that share a pool, each beside its model (kv_model.h), and random operations on them after each of
+ * which the two are compared: every token read back, pages and bytes counted, kv_check asked. A sequence that
+ * fails is shortened before it is shown.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_KV_WORLD_H
 #define TESTS_KV_WORLD_H
@@ -85,8 +85,8 @@ bool world_add(world *w, world_member *out, unsigned fail); /* an empty cache */
 void world_drop(world_member *m);
 
 void world_random_ops(world_op *ops, int n, uint64_t seed);
-/* Runs a setting with random operations; fails the test with the shortest sequence that does. The number of operations done;
- * *n_refused and *n_sealed are added to. */
+/* Runs a setting with random operations; fails the test with the shortest sequence that does. The number of
+ * operations done; *n_refused and *n_sealed are added to. */
 int world_run_random(const world_setting *set, int *n_refused, int *n_sealed);
 
 #endif
