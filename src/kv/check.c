@@ -118,7 +118,7 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens) {
     size_t total = 0;
     for (int i = 0; i < n_entries; i++) {
-        kv_group group;
+        kv_group group = {0};
         mn_status status = group_open(&group, &specs[i], options);
         group.flushes = true;
         if (status == MN_OK) {
