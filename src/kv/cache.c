@@ -152,6 +152,7 @@ static mn_status take_all(kv_cache *cache, int64_t total) {
         status = group_take(group, cache->pool, cache->n_tokens, total,
                             group_seal_target(group, total, cache->call_ends));
     }
+    if (status == MN_OK) status = settle_reserve(cache, true, total);
     if (status == MN_OK && cache->stage) status = stage_reserve(cache);
     if (status != MN_OK) {
         for (int g = 0; g < n_taken; g++) group_return(&cache->groups[g], cache->pool);
@@ -185,13 +186,8 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
     }
     cache->n_step = n_new;
     note_peak(cache);
-    status = settle_reserve(cache, true, total);
-    if (status != MN_OK) {
-        kv_abandon(cache);
-    } else {
-        stage_begin(cache);
-    }
-    return status;
+    stage_begin(cache);
+    return MN_OK;
 }
 
 static void tidy_all(kv_cache *cache) {
@@ -301,6 +297,7 @@ mn_status kv_fill(kv_cache *cache, int64_t n) {
             status = group_take(group, cache->pool, 0, n, group_seal_target(group, n, true));
         }
     }
+    if (status == MN_OK) status = settle_reserve(cache, false, n);
     for (int g = 0; g < n_taken; g++) {
         kv_group *group = &cache->groups[g];
         if (group_steps(group)) continue;
@@ -311,9 +308,8 @@ mn_status kv_fill(kv_cache *cache, int64_t n) {
         group_apply(group, cache->pool, 0, n, group_seal_target(group, n, true));
         group->n_filled = n;
     }
-    if (status != MN_OK) return status;
-    note_peak(cache);
-    return settle_reserve(cache, false, n);
+    if (status == MN_OK) note_peak(cache);
+    return status;
 }
 
 kv_state kv_states(const kv_cache *cache, int i_entry) {

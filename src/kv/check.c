@@ -58,13 +58,12 @@ static mn_status check_group(const kv_cache *cache, const kv_group *group) {
         MN_FAIL(MN_E_UNSUPPORTED, "the table ends at page %lld, the tokens at %lld",
                 (long long)(group->first_page + (int64_t)group->n_slots), (long long)end);
     }
-    if (group->first_page * group->page_tokens > needed_first(n, group->spec.window, group->spec.slack))
+    const kv_spec *spec = &group->spec;
+    if (group->first_page * group->page_tokens > needed_first(n, spec->window, 0))
         MN_FAIL(MN_E_UNSUPPORTED, "a page that the next query sees is gone");
-    if (cache->n_step == 0 && n > 0 &&
-        group->first_page != needed_first(n, group->spec.window, group->spec.slack) / group->page_tokens &&
-        !(group->first_page > 0 && group->spec.window)) {
+    if (cache->n_step == 0 &&
+        group->first_page < needed_first(n, spec->window, spec->slack) / group->page_tokens)
         MN_FAIL(MN_E_UNSUPPORTED, "a page that no query will see is kept");
-    }
     if (total > 0 && group->head_tokens > 0 && !group->head)
         MN_FAIL(MN_E_UNSUPPORTED, "the head page is missing");
     size_t held[2] = {0, 0};
@@ -119,7 +118,7 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens) {
     size_t total = 0;
     for (int i = 0; i < n_entries; i++) {
-        kv_group group;
+        kv_group group = {0};
         mn_status status = group_open(&group, &specs[i], options);
         group.flushes = true;
         if (status == MN_OK) {

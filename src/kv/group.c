@@ -53,29 +53,22 @@ mn_status group_open(kv_group *group, const kv_spec *spec, const kv_options *opt
 
 /* ---- piles ---- */
 
-static mn_status pile_take(page_pile *pile, page_pile *reserved, kv_pool *pool, size_t n_bytes) {
+/* A page of the reserve, or else of the pool, onto the pile of those taken: reserved ones lie at its bottom. */
+static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
+    page_pile *pile = &group->taken[kind], *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
     MN_TRY(mem_grow(&pile->pages, &pile->capacity, pile->n + 1, sizeof *pile->pages));
     if (reserved && reserved->n > 0) {
         pile->pages[pile->n++] = reserved->pages[--reserved->n];
+        group->n_lent[kind]++;
         return MN_OK;
     }
-    MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, n_bytes));
+    MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
     pile->n++;
     return MN_OK;
 }
 
 static kv_page *pile_pop(page_pile *pile) {
     return pile->pages[--pile->n];
-}
-
-/* A page that is in no slot: the table and its reserved pile have as many together as were reserved. */
-static void give_back(kv_group *group, kv_pool *pool, page_kind kind, kv_page *page) {
-    page_pile *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
-    if (reserved && reserved->n + group->n_held[kind] < reserved->capacity && !page_is_shared(page) && !page->region) {
-        reserved->pages[reserved->n++] = page;
-    } else {
-        kv_pool_return(pool, page);
-    }
 }
 
 static void pile_close(page_pile *pile, kv_pool *pool) {
@@ -154,8 +147,8 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
     kv_page *exact = is_new ? NULL : group->pages[PAGE_EXACT][slot],
             *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
     bool written = n_tokens < begin + group->page_tokens && n_total > begin && n_total > n_tokens;
-    int sealed = is_new ? 0 : group->n_sealed[slot];
-    bool seals = begin + sealed < n_sealed && n_sealed > begin && sealed < group->page_tokens;
+    int first, end;
+    bool seals = group_seal_range(group, page, n_sealed, &first, &end);
     return (slot_need){.exact = written && !exact,
                        .copy_exact = written && exact && page_is_shared(exact),
                        .coded = seals && !coded,
@@ -185,7 +178,7 @@ static mn_status bring_near(kv_group *group, kv_pool *pool, page_kind kind, size
 
 mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
     if (group->spec.kind == KV_STATE) {
-        return pile_take(&group->taken[PAGE_EXACT], NULL, pool, group->page_bytes[PAGE_EXACT]);
+        return take_page(group, pool, PAGE_EXACT);
     }
     int64_t end = ceil_div(n_total, group->page_tokens);
     MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
@@ -195,17 +188,11 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
             MN_TRY(bring_near(group, pool, (page_kind)kind, (size_t)slot));
         }
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
-        if (need.exact || need.copy_exact) {
-            MN_TRY(pile_take(&group->taken[PAGE_EXACT], &group->reserved[PAGE_EXACT], pool,
-                             group->page_bytes[PAGE_EXACT]));
-        }
-        if (need.coded || need.copy_coded) {
-            MN_TRY(pile_take(&group->taken[PAGE_CODED], &group->reserved[PAGE_CODED], pool,
-                             group->page_bytes[PAGE_CODED]));
-        }
+        if (need.exact || need.copy_exact) MN_TRY(take_page(group, pool, PAGE_EXACT));
+        if (need.coded || need.copy_coded) MN_TRY(take_page(group, pool, PAGE_CODED));
     }
     if (n_tokens < group->head_tokens && (!group->head || page_is_shared(group->head))) {
-        MN_TRY(pile_take(&group->taken[PAGE_HEAD], NULL, pool, group->page_bytes[PAGE_HEAD]));
+        MN_TRY(take_page(group, pool, PAGE_HEAD));
     }
     return MN_OK;
 }
@@ -213,7 +200,15 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
 void group_return(kv_group *group, kv_pool *pool) {
     for (int kind = 0; kind < N_PAGE_KINDS; kind++) {
         page_pile *pile = &group->taken[kind];
-        while (pile->n > 0) give_back(group, pool, (page_kind)kind, pile_pop(pile));
+        while (pile->n > 0) {
+            kv_page *page = pile_pop(pile);
+            if (pile->n < group->n_lent[kind]) {
+                group->reserved[kind].pages[group->reserved[kind].n++] = page;
+            } else {
+                kv_pool_return(pool, page);
+            }
+        }
+        group->n_lent[kind] = 0;
     }
 }
 
@@ -254,11 +249,18 @@ void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_tot
     group_return(group, pool);
 }
 
+/* The page goes back to the reserve until that is as large as it was asked for: its pile's capacity. */
 static void drop_page(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
     kv_page *page = group->pages[kind][slot];
     if (!page) return;
     group_put(group, kind, slot, NULL);
-    give_back(group, pool, kind, page);
+    page_pile *reserved = &group->reserved[kind];
+    bool is_wanted = reserved->n + group->n_held[kind] < reserved->capacity;
+    if (is_wanted && !page_is_shared(page) && !page->region) {
+        reserved->pages[reserved->n++] = page;
+    } else {
+        kv_pool_return(pool, page);
+    }
 }
 
 static void drop_slot(kv_group *group, kv_pool *pool, size_t slot) {
@@ -364,6 +366,18 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
     return MN_OK;
 }
 
+static mn_status fork_head(kv_group *fork, const kv_group *group, kv_pool *pool, bool copies) {
+    if (!group->head) return MN_OK;
+    if (copies) {
+        MN_TRY(kv_pool_take(&fork->head, pool, group->page_bytes[PAGE_HEAD]));
+        memcpy(fork->head->data, group->head->data, group->page_bytes[PAGE_HEAD]);
+    } else {
+        kv_page_share(group->head);
+        fork->head = group->head;
+    }
+    return MN_OK;
+}
+
 mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
                      const kv_options *options) {
     bool has_reserve = options->reserve > 0;
@@ -390,10 +404,7 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
         MN_TRY(fork_page(fork, group, pool, PAGE_EXACT, i, has_reserve && !full));
         MN_TRY(fork_page(fork, group, pool, PAGE_CODED, i, has_reserve && !full));
     }
-    if (group->head) {
-        kv_page_share(group->head);
-        fork->head = group->head;
-    }
+    MN_TRY(fork_head(fork, group, pool, has_reserve && n_tokens < group->head_tokens));
     return group_reserve_all(fork, pool, options);
 }
 

@@ -37,6 +37,7 @@ typedef struct kv_group {
     kv_page *head;                 /* NULL: none yet */
     page_pile reserved[2];         /* kept when no slot uses them: options.reserve */
     page_pile taken[N_PAGE_KINDS]; /* while kv_reserve runs */
+    size_t n_lent[N_PAGE_KINDS];   /* of them, the first ones come from the reserve */
     int64_t n_filled;              /* write_once: tokens; else unused */
     struct kv_checkpoint {
         int64_t position; /* tokens seen */
@@ -127,7 +128,9 @@ void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page);
 
 /* Position up to which a group is to be sealed once n tokens are held. */
 int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends);
-/* Room for the tasks of a step that ends at n_total. */
+/* Tokens [*first, *end) of a page that are to be sealed now; false: none. The page may lie beyond the table. */
+bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end);
+/* Room for the tasks of a step that ends at n_total, before its pages are in the tables. */
 mn_status settle_reserve(kv_cache *cache, bool steps, int64_t n_total);
 
 /* ---- recurrent states: groups of kind KV_STATE; what a group function is to pages ---- */

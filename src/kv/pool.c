@@ -84,7 +84,11 @@ mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
     pthread_mutex_lock(&pool->lock);
     kv_page *page = take_kept(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
-    if (!page) page = make_page(n_bytes);
+    if (page) {
+        memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
+    } else {
+        page = make_page(n_bytes);
+    }
     if (!page) {
         kv_pool_discount(pool, n_bytes);
         return MN_E_NOMEM;

@@ -24,7 +24,7 @@ void kv_mapping_drop(kv_mapping *mapping);
 typedef struct kv_page {
     _Atomic int references;
     size_t bytes;         /* of data */
-    char *data;           /* 64-byte aligned; zeroed when first made, finite ever after; NULL: the page is far */
+    char *data;           /* 64-byte aligned; zeroed when taken; NULL: the page is far */
     int64_t region;       /* in the far home; 0: none */
     kv_mapping *mapping;  /* data lie in it and are not to be written; NULL: data are the page's own */
     struct kv_page *next; /* in the pool's list of free pages */

@@ -117,10 +117,9 @@ int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends) {
     return seals_whole_pages(spec) ? n / group->page_tokens * group->page_tokens : n;
 }
 
-/* Tokens [*first, *end) of a slot that are to be sealed now. */
-static bool slot_range(const kv_group *group, size_t slot, int64_t target, int *first, int *end) {
-    int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens, n = target - begin;
-    *first = group->n_sealed[slot];
+bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end) {
+    int64_t slot = group_slot(group, page), n = target - page * group->page_tokens;
+    *first = slot < (int64_t)group->n_slots ? group->n_sealed[slot] : 0;
     *end = (int)(n < 0 ? 0 : n > group->page_tokens ? group->page_tokens : n);
     if (*first >= *end) return false;
     return *first == 0 || !seals_whole_pages(&group->spec);
@@ -136,11 +135,14 @@ static void each_task(kv_cache *cache, bool steps, int64_t n_tokens, task_visit 
             group_steps(group) == steps ? group_seal_target(group, n_tokens, cache->call_ends) : 0;
         for (int is_key = 0; target > 0 && is_key < 2; is_key++) {
             seal_task whole = {.entry = i, .is_key = is_key, .n = 0};
-            for (size_t slot = 0; slot < group->n_slots; slot++) {
+            for (int64_t page = group->first_page; page * group->page_tokens < target; page++) {
                 int first, end;
-                if (!slot_range(group, slot, target, &first, &end)) continue;
-                seal_task task = {
-                    .entry = i, .is_key = is_key, .slot = slot, .first = first, .n = end - first};
+                if (!group_seal_range(group, page, target, &first, &end)) continue;
+                seal_task task = {.entry = i,
+                                  .is_key = is_key,
+                                  .slot = (size_t)group_slot(group, page),
+                                  .first = first,
+                                  .n = end - first};
                 if (!seals_together(is_key ? group->spec.key : group->spec.value)) {
                     visit(cache, &task);
                 } else if (whole.n == 0) {
@@ -322,7 +324,8 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entr
     const kv_group *group = &cache->groups[entry->group];
     int64_t held = group->spec.write_once ? group->n_filled : cache->n_tokens;
     int64_t first_held = group->first_page * group->page_tokens, end = begin + n;
-    if (begin < 0 || n < 0 || end > held || (begin < first_held && end > group->head_tokens && begin < end)) {
+    bool is_gone = max_i64(begin, group->head_tokens) < min_i64(end, first_held);
+    if (begin < 0 || n < 0 || end > held || is_gone) {
         MN_FAIL(MN_E_ARG, "tokens %lld to %lld of layer %d were asked for, held are %lld to %lld",
                 (long long)begin, (long long)end, i_entry, (long long)first_held, (long long)held);
     }
