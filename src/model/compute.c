@@ -201,6 +201,8 @@ typedef struct attend_buffers {
     int64_t *first, *last, *head_first; /* [rows]; head_first: of what they see of the head page */
     attend_state total, part;
     void *kernel;
+    char *page;  /* decoded codes of one head, as a page of float32 keys and values */
+    float *rows; /* [page_tokens][k_dim + v_dim] the same by tokens */
 } attend_buffers;
 
 static int tile_tokens(int group) {
@@ -213,8 +215,9 @@ static char *carve(char **at, size_t n) {
     return place;
 }
 
-static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_dim) {
+static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_dim, int page_tokens) {
     size_t n = (size_t)n_rows, f = sizeof(float);
+    size_t page_bytes = (size_t)page_tokens * (size_t)(k_dim + v_dim) * f;
     attend_buffers b;
     float **queries[] = {&b.q, &b.slot_q, &b.coded_q};
     for (int i = 0; i < 3; i++) *queries[i] = (float *)(void *)carve(&scratch, n * (size_t)k_dim * f);
@@ -226,6 +229,8 @@ static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_
         states[i]->l = (float *)(void *)carve(&scratch, n * f);
         states[i]->acc = (float *)(void *)carve(&scratch, n * (size_t)v_dim * f);
     }
+    b.page = carve(&scratch, page_bytes);
+    b.rows = (float *)(void *)carve(&scratch, page_bytes);
     b.kernel = scratch;
     return b;
 }
@@ -233,7 +238,7 @@ static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_
 size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_dim, int page_tokens) {
     int n_rows = tile_tokens(group) * group;
     char *origin = NULL;
-    attend_buffers b = carve_buffers(origin, n_rows, k_dim, v_dim);
+    attend_buffers b = carve_buffers(origin, n_rows, k_dim, v_dim, page_tokens);
     size_t attention =
         (size_t)((char *)b.kernel - origin) + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
     size_t linear = (size_t)ROW_BLOCK * TASK_PANELS * PANEL * sizeof(float);
@@ -346,6 +351,54 @@ static void attend_head(const attend_plan *plan, const kv_view *view, int head, 
     attend_exact(plan, view, &job);
 }
 
+/* The codes of one page and head as a page of float32 that job can read: its first n tokens, zeros behind. */
+static void decode_page(const attend_plan *plan, const attend_job *job, const char *page, int n,
+                        const attend_buffers *b) {
+    size_t k_dim = (size_t)job->k_dim, v_dim = (size_t)job->v_dim, tokens = (size_t)job->page_tokens;
+    float *k = b->rows, *v = b->rows + tokens * k_dim;
+    code_decode(job->key_codes, page + job->k_offset, k, 0, n);
+    code_decode(job->value_codes, page + job->v_offset, v, 0, n);
+    memset(k + (size_t)n * k_dim, 0, (tokens - (size_t)n) * k_dim * sizeof *k);
+    memset(v + (size_t)n * v_dim, 0, (tokens - (size_t)n) * v_dim * sizeof *v);
+    store_job store = {.keys = b->page,
+                       .values = b->page + tokens * k_dim * sizeof *k,
+                       .page_tokens = job->page_tokens,
+                       .n = job->page_tokens,
+                       .k_dim = job->k_dim,
+                       .v_dim = job->v_dim,
+                       .k = k,
+                       .v = v,
+                       .k_stride = job->k_dim,
+                       .v_stride = job->v_dim};
+    plan->c->kernels.store_f32(&store);
+}
+
+/* Where float32 is asked for, nothing is rounded to fewer bits on the way: the codes are decoded, page by
+ * page. */
+static void attend_decoded(const attend_plan *plan, const attend_job *whole, const attend_buffers *b) {
+    for (int i = 0; i < whole->n_pages; i++) {
+        attend_job job = *whole;
+        const char *page = b->page;
+        job.position += (int64_t)i * job.page_tokens;
+        decode_page(plan, whole, whole->pages[i], (int)min_i64(job.page_tokens, job.hi - job.position), b);
+        job.pages = &page;
+        job.n_pages = 1;
+        job.next = NULL;
+        job.k_offset = 0;
+        job.v_offset = (size_t)job.page_tokens * (size_t)job.k_dim * sizeof(float);
+        plan->c->kernels.attend_f32(&job);
+    }
+}
+
+static void attend_coded(const attend_plan *plan, const kv_view *view, const attend_job *job,
+                         const attend_buffers *b) {
+    if (view->spec->exact == KV_F32 && job->key_codes && job->value_codes) {
+        attend_decoded(plan, job, b);
+    } else {
+        plan->c->kernels.attend_codes(job);
+    }
+}
+
 /* Pages [i, i + n) of the table, all exact or all coded, from position lo and up to hi. */
 static void attend_pages(const attend_plan *plan, const kv_view *view, int head, int n_rows,
                          const attend_buffers *b, attend_state state, bool coded, int64_t i, int n,
@@ -371,7 +424,7 @@ static void attend_pages(const attend_plan *plan, const kv_view *view, int head,
     /* Rotated values are summed where they are; the transform is its own inverse. */
     bool rotated = kv_form_is_coded(spec->value) && kv_form_rotates(spec->value, false, false);
     if (rotated) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
-    plan->c->kernels.attend_codes(&job);
+    attend_coded(plan, view, &job, b);
     if (rotated) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
 }
 
@@ -422,7 +475,7 @@ static void attend_tile(const attend_plan *plan, const attend_rows *row, int hea
                         char *scratch) {
     kv_view view = kv_look(row->cache, row->entry);
     int dim = plan->shape->head_dim;
-    attend_buffers b = carve_buffers(scratch, (t_end - t_begin) * plan->group, dim, dim);
+    attend_buffers b = carve_buffers(scratch, (t_end - t_begin) * plan->group, dim, dim, view.page_tokens);
     int n_rows = fill_tile(plan, row, head, t_begin, t_end, view.spec, &b);
     int64_t first;
     int n = segment_range(&view, row->position + t_begin, row->position + t_end, &first);
@@ -463,7 +516,7 @@ static void attend_one_segment(const attend_plan *plan, const attend_rows *row, 
     kv_view view = kv_look(row->cache, row->entry);
     int dim = plan->shape->head_dim, n_rows = row->n * plan->group;
     size_t part = part_floats(plan->shape, n_rows);
-    attend_buffers b = carve_buffers(scratch, n_rows, dim, dim);
+    attend_buffers b = carve_buffers(scratch, n_rows, dim, dim, view.page_tokens);
     fill_tile(plan, row, head, 0, row->n, view.spec, &b);
     int64_t first;
     int n = segment_range(&view, row->position, row->position + row->n, &first);
