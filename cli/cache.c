@@ -477,6 +477,18 @@ static int unknown_subcommand(const options *o, const char *name) {
     return report(o, EXIT_USAGE, NULL);
 }
 
+/* Flags of the one subcommand that opens a model say nothing to the others. */
+static mn_status check_flags(const options *o, const subcommand *it) {
+    static const option_id ids[] = {OPT_MODEL, OPT_PROMPT, OPT_FILE, OPT_IDS, OPT_IDS_FILE, OPT_OUT, OPT_THREADS};
+    char flag[64];
+    for (size_t i = 0; i < sizeof ids / sizeof *ids && it->run != calibrate; i++) {
+        if (!option_is_set(o, ids[i]) || o->set[ids[i]].origin != ORIGIN_FLAG) continue;
+        MN_FAIL(MN_E_ARG, "--%s is for cache calibrate; usage: mneme cache %s",
+                flag_spelling(flag, sizeof flag, option_table[ids[i]].name), it->usage);
+    }
+    return MN_OK;
+}
+
 int cache_verb(options *o) {
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL);
@@ -487,6 +499,7 @@ int cache_verb(options *o) {
     for (int i = 0; name && i < N_SUBCOMMANDS; i++) {
         const subcommand *it = &subcommands[i];
         if (strcmp(name, it->name) != 0) continue;
+        if (check_flags(o, it) != MN_OK) return report(o, EXIT_USAGE, NULL);
         if (n >= it->least && n <= it->most) return it->run(o, o->positional + 1, n);
         status_fail(MN_E_ARG, "%d files are given to cache %s; usage: mneme cache %s", n, name, it->usage);
         return report(o, EXIT_USAGE, NULL);
