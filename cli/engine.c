@@ -62,6 +62,7 @@ mn_status cache_options_read(const options *o, mn_cache_options *cache) {
     }
     cache->config = option_text(o, OPT_CACHE_CONFIG, cache->config);
     cache->dtype = option_text(o, OPT_CACHE_DTYPE, cache->dtype);
+    cache->on_oom = option_text(o, OPT_ON_OOM, cache->on_oom);
     cache->max_cache_len = option_number(o, OPT_MAX_CACHE_LEN, cache->max_cache_len);
     return MN_OK;
 }

@@ -42,7 +42,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "go on from such a file; without a text: continue it", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "keep caches of past runs there and use the longest prefix that matches", CACHED, VERB_RUN, 0, 0},
-    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_TEXT, "offload|quantize|evict|fail", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
+    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory ends: what the cache becomes, so that the run goes on", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
 
     [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "feed the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
     [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE | VERB_CACHE, VERB_SCORE, 0, 0},
@@ -535,10 +535,6 @@ mn_status options_read(options *o, int argc, char **argv, const char **param) {
     if (option_on(o, OPT_HELP) || option_on(o, OPT_HELP_ALL)) return MN_OK;
     MN_TRY(read_environment(o, param));
     MN_TRY(read_config(o, param));
-    if (o->set[OPT_ON_OOM].text) {
-        *param = option_table[OPT_ON_OOM].name;
-        MN_FAIL(MN_E_ARG, "--on-oom is not there yet");
-    }
     return MN_OK;
 }
 

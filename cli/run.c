@@ -322,6 +322,8 @@ static void print_plain(run *r, bool cancelled) {
 
 static void print_summary(const run *r) {
     const mn_generation *g = r->generation;
+    if (g->cache.before)
+        say("memory ended: the cache '%s' became '%s', and the run went on", g->cache.before, g->cache.implementation);
     size_t prompt_tokens = 0, new_tokens = 0;
     for (size_t i = 0; i < r->n_lines; i++) prompt_tokens += r->lines[i].prompt.n;
     for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i].n_ids;

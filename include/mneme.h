@@ -159,6 +159,8 @@ typedef struct mn_cache_options {
     int64_t max_cache_len;      /* static: tokens held, allocated at once; others: refused beyond (0: no limit) */
     int page_tokens;            /* tokens in a page, even; 0: 128 */
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
+    const char *on_oom;         /* when memory ends: "offload", "quantize", "evict" (old tokens go, sinks stay): the cache becomes
+                                   so and the run goes on; NULL or "fail": MN_E_NOMEM */
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
@@ -217,6 +219,10 @@ MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 /* A second timeline with the same past; pages are shared until one of the two writes. */
 MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
 
+/* Gives the session another strategy and keeps what it holds: it may become offloaded, quantized, or look through a window.
+ * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
+MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
+
 /* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. compress: zstd
  * where it saves a tenth. MN_E_IO. */
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
@@ -242,6 +248,8 @@ typedef struct mn_cache_info {
     uint64_t bytes_per_token;
     int64_t max_cache_len;      /* 0: no limit */
     int32_t num_layers;
+    uint64_t far_bytes;         /* of bytes: those in the far home of offloaded caches */
+    const char *before;         /* the implementation before memory ended and on_oom changed it; NULL: it is the one asked for */
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);

@@ -1,5 +1,5 @@
-/* Calibration of coded keys: a text runs through the model, and what its keys and queries have in common becomes the bases of
- * kv/basis.h. SPDX-License-Identifier: Apache-2.0 */
+/* Calibration of coded keys: a text runs through the model, and what its keys and queries have in common
+ * becomes the bases of kv/basis.h. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 
 enum { LEAST_TOKENS = 3 * PAGE_TOKENS, MOST_TOKENS = 2048 };
 
-/* $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables, else ~/.local/share/mneme/tables, and a name that the weights decide. */
+/* $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables, else ~/.local/share/mneme/tables, and a name that the
+ * weights decide. */
 static mn_status tables_path(bytes *path, bool make, const model_core *model) {
     char identity[FINGERPRINT_HEX];
     const char *own = getenv("MNEME_TABLES"), *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
@@ -46,7 +47,8 @@ mn_status model_load_bases(mn_model *model) {
         char identity[FINGERPRINT_HEX];
         status = model_fingerprint(identity, core);
         if (status == MN_OK) {
-            status = kv_basis_set_load(&core->bases, bytes_text(&path), identity, (int)core->config.num_hidden_layers,
+            status = kv_basis_set_load(&core->bases, bytes_text(&path), identity,
+                                       (int)core->config.num_hidden_layers,
                                        (int)core->config.num_key_value_heads, (int)core->config.head_dim);
         }
     }
@@ -70,13 +72,16 @@ static mn_status gather(mn_model *model, const int32_t *ids, size_t n, kv_calibr
 
 mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path) {
     const model_config *c = &model->core->config;
-    if (n < LEAST_TOKENS) MN_FAIL(MN_E_ARG, "the calibration text has %zu tokens, at least %d are needed", n, LEAST_TOKENS);
-    if (c->head_dim % 16) MN_FAIL(MN_E_UNSUPPORTED, "heads of %lld values take no codes", (long long)c->head_dim);
+    if (n < LEAST_TOKENS)
+        MN_FAIL(MN_E_ARG, "the calibration text has %zu tokens, at least %d are needed", n, LEAST_TOKENS);
+    if (c->head_dim % 16)
+        MN_FAIL(MN_E_UNSUPPORTED, "heads of %lld values take no codes", (long long)c->head_dim);
     kv_calibration *sums = NULL;
     kv_basis_set *bases = NULL;
     char identity[FINGERPRINT_HEX];
     bytes own = {0};
-    mn_status status = kv_calibration_open(&sums, (int)c->num_hidden_layers, (int)c->num_key_value_heads, (int)c->head_dim);
+    mn_status status =
+        kv_calibration_open(&sums, (int)c->num_hidden_layers, (int)c->num_key_value_heads, (int)c->head_dim);
     if (status == MN_OK) status = gather(model, ids, n < MOST_TOKENS ? n : MOST_TOKENS, sums);
     if (status == MN_OK) status = kv_calibration_finish(&bases, sums);
     if (status == MN_OK) status = model_fingerprint(identity, model->core);

@@ -159,12 +159,14 @@ static mn_status check_identity(const archive *a, const mn_model *model) {
     char own[FINGERPRINT_HEX];
     const char *value;
     MN_TRY(want_member(a, ARCHIVE_KIND, &value));
-    if (strcmp(value, ARCHIVE_KIND_CACHE) != 0) MN_FAIL(MN_E_REFUSED, "the file holds a %.40s, not a cache", value);
+    if (strcmp(value, ARCHIVE_KIND_CACHE) != 0)
+        MN_FAIL(MN_E_REFUSED, "the file holds a %.40s, not a cache", value);
     MN_TRY(want_member(a, ARCHIVE_MODEL_FINGERPRINT, &value));
     MN_TRY(model_fingerprint(own, model->core));
     if (strcmp(value, own) != 0) {
         const char *name = archive_member_of(a, ARCHIVE_MODEL);
-        MN_FAIL(MN_E_REFUSED, "the saved cache belongs to another model: %.120s (fingerprint %.8s, this model's is %.8s)",
+        MN_FAIL(MN_E_REFUSED,
+                "the saved cache belongs to another model: %.120s (fingerprint %.8s, this model's is %.8s)",
                 name ? name : "unnamed", value, own);
     }
     MN_TRY(want_member(a, ARCHIVE_TOKENIZER_FINGERPRINT, &value));
@@ -229,8 +231,9 @@ static mn_status same_strategy(const mn_session *wanted, const mn_session *saved
     mem_free(specs[0]);
     mem_free(specs[1]);
     if (status == MN_OK && !same) {
-        MN_FAIL(MN_E_REFUSED, "the saved cache is '%s', not the '%s' that is asked for, or its numbers differ", saved->plan.name,
-                wanted->plan.name);
+        MN_FAIL(MN_E_REFUSED,
+                "the saved cache is '%s', not the '%s' that is asked for, or its numbers differ",
+                saved->plan.name, wanted->plan.name);
     }
     return status;
 }
@@ -272,7 +275,8 @@ static mn_status read_regime(mn_session *s, const archive *a) {
     mn_status status = json_parse(&doc, value, strlen(value), JSON_STRICT, ARCHIVE_ROPE);
     if (status == MN_OK) status = number_of(json_root(doc), "regime", (int64_t)1 << 40, &s->regime);
     json_close(&doc);
-    return status == MN_OK ? MN_OK : status_fail(MN_E_REFUSED, "the saved cache's rotary parameters cannot be read");
+    return status == MN_OK ? MN_OK
+                           : status_fail(MN_E_REFUSED, "the saved cache's rotary parameters cannot be read");
 }
 
 /* Fills a fresh session of the right strategy. Takes the archive. */
@@ -301,7 +305,8 @@ static mn_status fill_session(mn_session *s, archive *a) {
     return MN_OK;
 }
 
-mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected) {
+mn_status mn_session_load(mn_session **session, mn_model *model, const char *path,
+                          const mn_cache_options *expected) {
     *session = NULL;
     archive *a = NULL;
     json_doc *doc = NULL;
@@ -348,16 +353,19 @@ static size_t common_with(const mn_model *model, const char *path, const int32_t
     if (archive_open(&a, path) == MN_OK && check_identity(a, model) == MN_OK) {
         const archive_view *view = archive_find(a, ARCHIVE_IDS);
         const uint8_t *data = NULL;
-        if (view && !view->compressed && view->type == DTYPE_I32 && archive_bytes(a, view, NULL, &data) == MN_OK)
+        if (view && !view->compressed && view->type == DTYPE_I32 &&
+            archive_bytes(a, view, NULL, &data) == MN_OK)
             common = common_prefix((const int32_t *)(const void *)data, view->n_bytes / sizeof *ids, ids, n);
     }
     archive_close(&a);
     return common;
 }
 
-/* The file whose tokens have most in common with ids; *path is NULL when none has any. Files that cannot be opened with these
- * options are the caller's to skip: *below is the length that the next search stays below. */
-static mn_status find_longest(char **path, size_t *below, const mn_model *model, const char *folder, const int32_t *ids, size_t n) {
+/* The file whose tokens have most in common with ids; *path is NULL when none has any. Files that cannot be
+ * opened with these options are the caller's to skip: *below is the length that the next search stays below.
+ */
+static mn_status find_longest(char **path, size_t *below, const mn_model *model, const char *folder,
+                              const int32_t *ids, size_t n) {
     size_t longest = 0;
     *path = NULL;
     DIR *dir = opendir(folder);
@@ -380,8 +388,8 @@ static mn_status find_longest(char **path, size_t *below, const mn_model *model,
     return status;
 }
 
-mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
-                                 const int32_t *ids, size_t n) {
+mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options,
+                                 const char *folder, const int32_t *ids, size_t n) {
     *session = NULL;
     for (size_t below = SIZE_MAX; below > 0;) {
         char *path = NULL;

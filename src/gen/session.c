@@ -54,6 +54,8 @@ static mn_status open_cache(mn_session *s) {
     kv_spec *specs = NULL;
     int n = 0;
     mn_status status = session_specs(&specs, &n, s);
+    if (status == MN_OK && s->plan.self.is_far)
+        status = kv_pool_open_far(s->model->pool, *s->plan.path ? s->plan.path : NULL);
     if (status == MN_OK) status = check_reserve(&s->plan, specs, n);
     if (status == MN_OK) status = kv_open(&s->cache, s->model->pool, specs, n, &s->plan.options);
     mem_free(specs);
@@ -77,6 +79,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
     s->model = model->core;
     mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
     s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
+    if (status == MN_OK) status = on_oom_read(&s->on_oom, options->on_oom);
     if (status == MN_OK && options->config) {
         s->config = mem_copy_text(options->config, strlen(options->config));
         if (!s->config) status = MN_E_NOMEM;
@@ -164,7 +167,12 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
             row.logits = s->logits;
         }
         if (end == total) kv_call_end(s->cache);
-        MN_TRY(model_forward(s->model, &row, 1));
+        mn_status status = model_forward(s->model, &row, 1);
+        if (status == MN_E_NOMEM) { /* a smaller cache may cut the text at other places, so the step is planned again */
+            MN_TRY(session_relieve(s));
+            continue;
+        }
+        MN_TRY(status);
         if (s->on_prefill) s->on_prefill(s->prefill_user, (size_t)(end - start), (size_t)(total - start));
     }
     if (all) memcpy(s->logits, all + (s->n_ids - 1 - all_from) * vocab, vocab * sizeof *all);
@@ -235,7 +243,13 @@ static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int
                                     .want = WANT_LAST,
                                     .logits = s->logits};
         }
-        MN_TRY(model_forward(sessions[0]->model, rows, count));
+        mn_status status = model_forward(sessions[0]->model, rows, count);
+        for (int i = 0; status == MN_E_NOMEM && i < count; i++) {
+            MN_TRY(session_relieve(sessions[begin + i]));
+            rows[i].cache = sessions[begin + i]->cache;
+            if (i + 1 == count) status = model_forward(sessions[0]->model, rows, count);
+        }
+        MN_TRY(status);
         for (int i = 0; i < count; i++) {
             mn_session *s = sessions[begin + i];
             s->ids[s->n_ids++] = ids[begin + i];
@@ -295,6 +309,8 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
     f->owner = s->owner;
     f->model = s->model;
     f->plan = s->plan;
+    f->on_oom = s->on_oom;
+    memcpy(f->before, s->before, sizeof f->before);
     f->regime = s->regime;
     f->prefill_chunk = s->prefill_chunk;
     f->has_logits = s->has_logits;
@@ -329,6 +345,8 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
         .bytes_per_token = kv_cache_token_bytes(s->cache),
         .max_cache_len = s->plan.options.limit,
         .num_layers = kv_entries(s->cache),
+        .far_bytes = keeps ? kv_far_held(s->cache) : 0,
+        .before = *s->before ? s->before : NULL,
     };
     return options_give(info, &full, sizeof full, "mn_cache_info");
 }

@@ -205,11 +205,10 @@ void kv_abandon(kv_cache *cache) {
     tidy_all(cache);
 }
 
-static void store(const kv_cache *cache, const kernel_table *kernels, const kv_group *group,
-                  const kv_entry *entry, int head, page_kind kind, kv_page *page, store_job job) {
+void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
+                 kv_page *page, store_job job) {
     const kv_place *place = &group->place[kind];
     char *base = page->data + (size_t)entry->member * group->entry_bytes[kind];
-    (void)cache;
     job.keys = base + place->k_offset + (size_t)head * place->k_head_bytes;
     job.values = base + place->v_offset + (size_t)head * place->v_head_bytes;
     job.page_tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
@@ -238,11 +237,11 @@ void kv_append(kv_cache *cache, const kernel_table *kernels, int i_entry, int he
                          .k_stride = k_stride,
                          .v_stride = v_stride};
         int64_t place = group_slot(group, position / group->page_tokens);
-        store(cache, kernels, group, entry, head, PAGE_EXACT, group->pages[PAGE_EXACT][place], job);
+        group_store(kernels, group, entry, head, PAGE_EXACT, group->pages[PAGE_EXACT][place], job);
         if (position < group->head_tokens) {
             job.slot = (int)position;
             job.n = (int)min_i64(n, group->head_tokens - position);
-            store(cache, kernels, group, entry, head, PAGE_HEAD, group->head, job);
+            group_store(kernels, group, entry, head, PAGE_HEAD, group->head, job);
         }
         t += n;
     }

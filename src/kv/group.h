@@ -106,6 +106,9 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
                      const kv_options *options);
 size_t group_bytes(const kv_group *group);
 
+/* Stores rows of one entry's head in a page; place and sizes of the job are filled in here. */
+void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
+                 kv_page *page, store_job job);
 /* Whether n_keep tokens can be kept, and the largest length up to it that can. */
 bool group_reaches(const kv_group *group, int64_t n_keep);
 int64_t group_reachable(const kv_group *group, int64_t n_keep);
@@ -132,6 +135,9 @@ int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends);
 bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end);
 /* Room for the tasks of a step that ends at n_total, before its pages are in the tables. */
 mn_status settle_reserve(kv_cache *cache, bool steps, int64_t n_total);
+
+/* Bytes of scratch that kv_seal needs for a task. */
+size_t seal_task_scratch(const kv_cache *cache, const seal_task *task);
 
 /* ---- recurrent states: groups of kind KV_STATE; what a group function is to pages ---- */
 

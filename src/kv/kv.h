@@ -158,6 +158,11 @@ int64_t kv_reachable(const kv_cache *cache, int64_t n_keep);
  * pages gives its fork private ones for everything that is not full, so that its own addresses stay. */
 mn_status kv_fork(kv_cache **out, const kv_cache *cache);
 
+/* Gives a cache other specs while it holds tokens: it may become far, quantized, or narrower. MN_E_UNSUPPORTED says why not;
+ * then, and on MN_E_NOMEM, it is as before. */
+mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
+                     const kv_options *options);
+
 int64_t kv_length(const kv_cache *cache);
 int64_t kv_room(const kv_cache *cache); /* tokens that fit into the pages at hand, those held included */
 int kv_entries(const kv_cache *cache);

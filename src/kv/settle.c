@@ -156,17 +156,20 @@ static void each_task(kv_cache *cache, bool steps, int64_t n_tokens, task_visit 
     }
 }
 
-static void count_task(kv_cache *cache, const seal_task *task) {
+size_t seal_task_scratch(const kv_cache *cache, const seal_task *task) {
     const kv_group *group = &cache->groups[cache->entries[task->entry].group];
     const kv_spec *spec = &group->spec;
     stream s = stream_of(group, &cache->entries[task->entry], task->is_key);
     size_t need = rows_bytes(spec, task->is_key, task->n);
-    if (s.is_coded) {
-        size_t n_pages = (size_t)ceil_div(task->first + task->n, group->page_tokens);
-        need += (n_pages * sizeof(char *) + 63) / 64 * 64;
-        need += seal_scratch_bytes(task->is_key ? spec->key : spec->value, task->is_key, s.dim,
-                                   group->page_tokens, spec->n_heads, task->n);
-    }
+    if (!s.is_coded) return need;
+    size_t n_pages = (size_t)ceil_div(task->first + task->n, group->page_tokens);
+    need += (n_pages * sizeof(char *) + 63) / 64 * 64;
+    return need + seal_scratch_bytes(task->is_key ? spec->key : spec->value, task->is_key, s.dim,
+                                     group->page_tokens, spec->n_heads, task->n);
+}
+
+static void count_task(kv_cache *cache, const seal_task *task) {
+    size_t need = seal_task_scratch(cache, task);
     if (need > cache->seal_scratch) cache->seal_scratch = need;
     cache->n_tasks++;
 }

@@ -1,5 +1,5 @@
-/* What tells one model from another: its weights, by sample, and every number of its configuration that the keys and values
- * of a text depend on. SPDX-License-Identifier: Apache-2.0 */
+/* What tells one model from another: its weights, by sample, and every number of its configuration that the
+ * keys and values of a text depend on. SPDX-License-Identifier: Apache-2.0 */
 #include "model/model.h"
 #include "tensor/fingerprint.h"
 
@@ -10,16 +10,31 @@ static void add_list(fingerprint *f, const double *list, int64_t n) {
 static void add_config(fingerprint *f, const model_config *c) {
     const rope_scaling *rope = &c->rope_scaling;
     const int64_t integers[] = {
-        c->model_type,          c->hidden_size,          c->intermediate_size, c->num_hidden_layers,
-        c->num_attention_heads, c->num_key_value_heads,  c->head_dim,          c->vocab_size,
-        c->hidden_act,          c->qk_norm,              c->sliding_window,    c->rotary_dim,
-        rope->rope_type,        rope->truncate,          c->permuted_rows,     rope->original_max_position_embeddings,
+        c->model_type,
+        c->hidden_size,
+        c->intermediate_size,
+        c->num_hidden_layers,
+        c->num_attention_heads,
+        c->num_key_value_heads,
+        c->head_dim,
+        c->vocab_size,
+        c->hidden_act,
+        c->qk_norm,
+        c->sliding_window,
+        c->rotary_dim,
+        rope->rope_type,
+        rope->truncate,
+        c->permuted_rows,
+        rope->original_max_position_embeddings,
         c->max_position_embeddings,
     };
     const double numbers[] = {
-        c->rms_norm_eps,      c->attention_multiplier,    c->residual_multiplier, c->embedding_multiplier,
-        c->rope_theta,        rope->factor,               rope->low_freq_factor,  rope->high_freq_factor,
-        rope->beta_fast,      rope->beta_slow,            rope->mscale,           rope->mscale_all_dim,
+        c->rms_norm_eps,        c->attention_multiplier,
+        c->residual_multiplier, c->embedding_multiplier,
+        c->rope_theta,          rope->factor,
+        rope->low_freq_factor,  rope->high_freq_factor,
+        rope->beta_fast,        rope->beta_slow,
+        rope->mscale,           rope->mscale_all_dim,
         rope->attention_factor,
     };
     int64_t half = c->rotary_dim / 2;
