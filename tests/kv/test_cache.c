@@ -519,6 +519,7 @@ static void broken_windows_and_states_are_found(void **state) {
            b.pages->pages[PAGE_EXACT][4]->references = 1);
     BROKEN(b, "limit", b.cache->options.limit = 71, b.cache->options.limit = 72);
     kv_abandon(b.cache);
+    b.cache->options.limit = 0;
     assert_ok(kv_reserve(b.cache, 11)); /* into a new page */
     kv_page *page = b.pages->pages[PAGE_EXACT][4];
     BROKEN(b, NULL, group_put(b.pages, PAGE_EXACT, 4, NULL), group_put(b.pages, PAGE_EXACT, 4, page));
