@@ -91,7 +91,7 @@ mn_status kv_check(const kv_cache *cache) {
 
 /* ---- planning ---- */
 
-/* Bytes that a group holds for n tokens given in one call. */
+/* Bytes that a group holds for n tokens given in one call; SIZE_MAX when they cannot be counted. */
 static size_t planned_bytes(const kv_group *group, const kv_options *options, int64_t n) {
     const kv_spec *spec = &group->spec;
     if (spec->kind == KV_STATE) {
@@ -110,9 +110,11 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
             if (n_pages[kind] < reserved[kind]) n_pages[kind] = reserved[kind];
         }
     }
-    return n_pages[PAGE_EXACT] * group->page_bytes[PAGE_EXACT] +
-           n_pages[PAGE_CODED] * group->page_bytes[PAGE_CODED] +
-           (n > 0 && group->head_tokens > 0 ? group->page_bytes[PAGE_HEAD] : 0);
+    size_t exact, coded, total, head = n > 0 && group->head_tokens > 0 ? group->page_bytes[PAGE_HEAD] : 0;
+    bool fits = size_mul(n_pages[PAGE_EXACT], group->page_bytes[PAGE_EXACT], &exact) &&
+                size_mul(n_pages[PAGE_CODED], group->page_bytes[PAGE_CODED], &coded) &&
+                size_add(exact, coded, &total) && size_add(total, head, &total);
+    return fits ? total : SIZE_MAX;
 }
 
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens) {
