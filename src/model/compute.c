@@ -268,7 +268,8 @@ static int segment_tokens(const kv_view *view) {
 /* Parts of a cache whose results are merged in order: the head page, if there is one, then the segments of
  * the table that queries of [begin, end) (positions) see some token of, from *first on. */
 static int segment_range(const kv_view *view, int64_t begin, int64_t end, int64_t *first) {
-    *first = visible_first(begin, view->spec->window) / segment_tokens(view);
+    *first = max_i64(visible_first(begin, view->spec->window) / segment_tokens(view),
+                     view->first_page / ATTEND_SEGMENT_PAGES);
     return (view->n_head > 0) + (int)((end - 1) / segment_tokens(view) + 1 - *first);
 }
 
