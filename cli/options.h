@@ -53,6 +53,8 @@ typedef enum option_id {
     OPT_NO_WARMUP,
     OPT_ZSTD,
     OPT_PLAIN,
+    OPT_LEGACY,
+    OPT_ROW,
     OPT_COMPUTE_TYPE,
     OPT_CPU,
     OPT_THREADS,
