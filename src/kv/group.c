@@ -155,8 +155,7 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
                        .copy_coded = seals && coded && page_is_shared(coded)};
 }
 
-/* Pages that a step may touch: from the first one not wholly sealed, or that the table does not have. */
-static int64_t step_first_page(const kv_group *group, int64_t n_tokens) {
+int64_t group_step_first(const kv_group *group, int64_t n_tokens) {
     int64_t page = n_tokens / group->page_tokens;
     while (page > group->first_page && group_slot(group, page - 1) < (int64_t)group->n_slots &&
            group->n_sealed[group_slot(group, page - 1)] < group->page_tokens && group->is_coded) {
@@ -182,7 +181,7 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
     }
     int64_t end = ceil_div(n_total, group->page_tokens);
     MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
-    for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
         int64_t slot = group_slot(group, page);
         for (int kind = 0; kind < 2 && slot < (int64_t)group->n_slots; kind++) {
             MN_TRY(bring_near(group, pool, (page_kind)kind, (size_t)slot));
@@ -222,7 +221,7 @@ static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
     if (group->spec.kind == KV_STATE) return; /* the next state stays where it was taken until commit */
     int64_t end = ceil_div(n_total, group->page_tokens);
-    for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
         size_t slot = (size_t)group_slot(group, page);
         if (slot >= group->n_slots) {

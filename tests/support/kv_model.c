@@ -535,7 +535,7 @@ int64_t model_step_limit(const model_cache *cache) {
         const model_entry *e = &cache->entries[i];
         if (!e->is_coded || e->spec.flush || e->spec.write_once) continue;
         int64_t unit = unit_of(&e->spec, e->page_tokens), next = cache->n - cache->n % unit + unit;
-        if (next < limit) limit = next;
+        if (cache->n % unit && next < limit) limit = next;
     }
     return limit;
 }
