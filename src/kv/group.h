@@ -126,6 +126,8 @@ static inline bool page_is_shared(const kv_page *page) {
 /* Room for n slots; a page, or none, into a slot. */
 mn_status group_grow(kv_group *group, size_t n_slots);
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page);
+/* The page of a slot, where it is far, is near then, with the bytes that it has. */
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
 
 /* ---- sealing ---- */
 

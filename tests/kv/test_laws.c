@@ -9,23 +9,37 @@
 
 #include "base/num.h"
 
+static void run_random(void (*make)(world_setting *, uint64_t), int wanted, world_counts *counts) {
+    const char *only = getenv("MNEME_SEED");
+    int done = 0;
+    for (uint64_t seed = only ? strtoull(only, NULL, 10) : 1; done < wanted; seed++) {
+        world_setting set;
+        make(&set, seed);
+        done += world_run_random(&set, counts);
+        if (only) return;
+    }
+    /* A world in which nothing of this happens would show little. */
+    assert_true(counts->sealed > wanted);
+    assert_true(counts->converted > wanted / 100);
+    assert_true(counts->kept > wanted / 1000);
+    assert_true(counts->saved > wanted / 100);
+}
+
 static void random_operations(void **state) {
     (void)state;
-    const char *only = getenv("MNEME_SEED");
-    int wanted = getenv("MNEME_LONG") ? 1000000 : 50000, done = 0, n_refused = 0, n_sealed = 0;
-    world_setting set;
-    if (only) {
-        world_setting_make(&set, strtoull(only, NULL, 10));
-        world_run_random(&set, &n_refused, &n_sealed);
-        return;
-    }
-    for (uint64_t seed = 1; done < wanted; seed++) {
-        world_setting_make(&set, seed);
-        done += world_run_random(&set, &n_refused, &n_sealed);
-    }
-    /* A world in which nothing is refused or sealed would show little. */
-    assert_true(n_refused > wanted / 100);
-    assert_true(n_sealed > wanted);
+    int wanted = getenv("MNEME_LONG") ? 1000000 : 25000;
+    world_counts counts = {0};
+    run_random(world_setting_make, wanted, &counts);
+    if (!getenv("MNEME_SEED")) assert_true(counts.refused > wanted / 100);
+}
+
+/* The same caches with a far home are what they are without one. */
+static void random_operations_far_away(void **state) {
+    (void)state;
+    int wanted = getenv("MNEME_LONG") ? 100000 : 4000;
+    world_counts counts = {0};
+    run_random(world_setting_far, wanted, &counts);
+    if (!getenv("MNEME_SEED")) assert_true(counts.far > (size_t)wanted * 1000);
 }
 
 /* ---- each law by itself ---- */
@@ -479,6 +493,7 @@ int main(void) {
         cmocka_unit_test(rounding),
         cmocka_unit_test(batches),
         cmocka_unit_test(random_operations),
+        cmocka_unit_test(random_operations_far_away),
         cmocka_unit_test(two_threads_on_one_prefix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
