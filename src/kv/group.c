@@ -156,13 +156,13 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
                        .copy_coded = seals && coded && page_is_shared(coded)};
 }
 
-/* Pages that a step may touch: from the first one not wholly sealed, or that the table does not have. */
+/* Pages that a step may touch: from the first one that may still be sealed, or that the table does not have.
+ */
 static int64_t step_first_page(const kv_group *group, int64_t n_tokens) {
     int64_t page = n_tokens / group->page_tokens;
-    while (page > group->first_page && group_slot(group, page - 1) < (int64_t)group->n_slots &&
-           group->n_sealed[group_slot(group, page - 1)] < group->page_tokens && group->is_coded) {
+    while (group->is_coded && page > group->first_page &&
+           group->n_sealed[group_slot(group, page - 1)] < group->page_tokens)
         page--;
-    }
     return page;
 }
 
@@ -191,7 +191,7 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
     MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
     for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
         int64_t slot = group_slot(group, page);
-        for (int kind = 0; kind < 2 && slot < (int64_t)group->n_slots; kind++) {
+        for (int kind = 0; kind < 2; kind++) { /* places beyond the table are empty */
             MN_TRY(group_bring_near(group, pool, (page_kind)kind, (size_t)slot));
         }
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);

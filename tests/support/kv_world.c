@@ -288,9 +288,10 @@ static void check_state(world *w, const world_member *m, int entry) {
         PROBLEM(w, "the state of entry %d is another", entry);
 }
 
-static void check_step(world *w, const world_member *m, const uint32_t *tokens, int n) {
+static void check_step(world *w, const world_member *m, const uint32_t *tokens, int n, bool backwards) {
     check_sizes(w, m);
-    for (int i = 0; i < m->model->n_entries && !w->problem; i++) {
+    for (int j = 0; j < m->model->n_entries && !w->problem; j++) {
+        int i = backwards ? m->model->n_entries - 1 - j : j;
         const model_entry *e = &m->model->entries[i];
         kv_stage(m->cache, i);
         if (kv_fault(m->cache) != MN_OK) PROBLEM(w, "far pages: %s", mn_last_error());
@@ -322,7 +323,7 @@ bool world_step(world *w, world_member *m, const uint32_t *tokens, int n, unsign
         const model_entry *e = &model->entries[entry];
         if (e->spec.kind == KV_PAGES && model_steps(e)) append_entry(w, m, tokens, entry, model->n, n, order);
     }
-    check_step(w, m, tokens, n);
+    check_step(w, m, tokens, n, order % 4 == 3);
     return true;
 }
 
@@ -699,6 +700,64 @@ int world_run_random(const world_setting *set, world_counts *counts) {
     char why[512];
     int done;
     world_random_ops(ops, WORLD_OPS, set->seed);
-    if (run(set, ops, WORLD_OPS, &done, counts, why)) { show_shortest(set, ops, done); }
+    if (!run(set, ops, WORLD_OPS, &done, counts, why)) return done;
+    if (getenv("MNEME_NO_SHRINK")) fail_msg("seed %llu: %s", (unsigned long long)set->seed, why);
+    show_shortest(set, ops, done);
     return done;
+}
+
+/* ---- with assertions ---- */
+
+uint32_t *world_tokens(void) {
+    static uint32_t tokens[MODEL_TOKENS];
+    for (int i = 0; i < MODEL_TOKENS; i++) tokens[i] = 1000u + 7u * (unsigned)i;
+    return tokens;
+}
+
+world_member *world_new(world *w) {
+    if (!world_add(w, &w->members[w->n_members], 1)) fail_msg("%s", w->problem);
+    return &w->members[w->n_members++];
+}
+
+world_member *world_fork_of(world *w, const world_member *m) {
+    if (!world_fork(w, &w->members[w->n_members], m, 1)) fail_msg("%s", w->problem);
+    return &w->members[w->n_members++];
+}
+
+void world_put(world *w, world_member *m, const uint32_t *tokens, int n, int most_step) {
+    if (!world_call(w, m, tokens, n, most_step)) fail_msg("%s", w->problem ? w->problem : "no room");
+}
+
+void world_cut(world_member *m, int64_t n) {
+    assert_ok(kv_truncate(m->cache, n));
+    model_truncate(m->model, n);
+}
+
+/* One stream of what both caches hold, bit for bit. */
+void world_assert_same_stream(const world *w, const kv_cache *a, const kv_cache *b, int entry, bool is_key,
+                              int64_t begin, int64_t end) {
+    static float rows[2][2 * MODEL_TOKENS * 32];
+    const kv_spec *spec = kv_entry_spec(a, entry);
+    int n = (int)(end - begin);
+    if (n <= 0) return;
+    size_t floats = (size_t)spec->n_heads * (size_t)n * (size_t)(is_key ? spec->k_dim : spec->v_dim);
+    assert_ok(kv_read(a, &w->kernels, entry, is_key, begin, n, rows[0]));
+    assert_ok(kv_read(b, &w->kernels, entry, is_key, begin, n, rows[1]));
+    assert_memory_equal(rows[0], rows[1], floats * sizeof(float));
+}
+
+void world_assert_same(const world *w, const kv_cache *a, const kv_cache *b) {
+    assert_int_equal(kv_length(a), kv_length(b));
+    assert_int_equal(kv_entries(a), kv_entries(b));
+    for (int i = 0; i < kv_entries(a); i++) {
+        if (kv_entry_spec(a, i)->kind == KV_STATE) continue;
+        kv_view view = kv_look(a, i);
+        int64_t n = view.n_tokens, first = max_i64(kv_first_held(a, i), kv_first_held(b, i));
+        assert_int_equal(kv_look(b, i).n_tokens, n);
+        for (int is_key = 0; is_key < 2; is_key++) {
+            world_assert_same_stream(w, a, b, i, is_key, 0,
+                                     min_i64(min_i64(view.n_head, kv_look(b, i).n_head), n));
+            world_assert_same_stream(w, a, b, i, is_key, first, n);
+        }
+    }
 }

@@ -100,6 +100,17 @@ bool world_fork(world *w, world_member *out, const world_member *m, unsigned fai
 bool world_add(world *w, world_member *out, unsigned fail); /* an empty cache */
 void world_drop(world_member *m);
 
+/* The same for a test's own sequences, which fail when something is refused. */
+uint32_t *world_tokens(void); /* [MODEL_TOKENS], all different */
+world_member *world_new(world *w);
+world_member *world_fork_of(world *w, const world_member *m);
+void world_put(world *w, world_member *m, const uint32_t *tokens, int n, int most_step);
+void world_cut(world_member *m, int64_t n);
+/* What two caches of equally many tokens and entries both hold is the same, bit for bit. */
+void world_assert_same(const world *w, const kv_cache *a, const kv_cache *b);
+void world_assert_same_stream(const world *w, const kv_cache *a, const kv_cache *b, int entry, bool is_key, int64_t begin,
+                              int64_t end);
+
 void world_random_ops(world_op *ops, int n, uint64_t seed);
 /* Runs a setting with random operations; fails the test with the shortest sequence that does. The number of
  * operations done; what was seen is added to *counts. */
