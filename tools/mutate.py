@@ -15,7 +15,9 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,6 +116,25 @@ class Workshop:
         subprocess.run(["cc", *self.flags, *first, *self.includes, "-c", str(source), "-o", str(target)], check=True,
                        stderr=subprocess.DEVNULL)
 
+    def passes(self, test, part, objects, folder):
+        """Whether a test ends well with these objects before the library's; None: not in time."""
+        program = folder / test
+        subprocess.run(["cc", *SANITIZERS, str(part), *map(str, objects), *self.libraries, "-o", str(program)], check=True,
+                       cwd=self.build, stderr=subprocess.DEVNULL)
+        limit = (resource.RLIMIT_CPU, (self.seconds, self.seconds))
+        try:
+            done = subprocess.run([str(program)], cwd=self.build, timeout=20 * self.seconds, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, env={**os.environ, "MNEME_NO_SHRINK": "1"},
+                                  preexec_fn=lambda: resource.setrlimit(*limit))
+        except subprocess.TimeoutExpired:
+            return None
+        return None if done.returncode == -signal.SIGXCPU or done.returncode == -signal.SIGKILL else done.returncode == 0
+
+    def check_unchanged(self):
+        for test in sorted({t for tests in FILES.values() for t in tests}):
+            if not self.passes(test, self.scratch / f"{test}.o", [], self.scratch):
+                sys.exit(f"{test} fails without any change")
+
     def try_mutant(self, number, name, text):
         """What noticed the mutant, or None; "" when it does not compile."""
         folder = self.scratch / str(number)
@@ -137,17 +158,9 @@ class Workshop:
             except subprocess.CalledProcessError:
                 return ""
             for test, part in tests.items():
-                program = folder / test
-                subprocess.run(["cc", *SANITIZERS, str(part), *map(str, objects), *self.libraries, "-o", str(program)], check=True,
-                               cwd=self.build, stderr=subprocess.DEVNULL)
-                try:
-                    done = subprocess.run([str(program)], cwd=self.build, timeout=self.seconds,
-                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                          env={**os.environ, "MNEME_NO_SHRINK": "1"})
-                    if done.returncode != 0:
-                        return test
-                except subprocess.TimeoutExpired:
-                    return f"{test} (too long)"
+                passed = self.passes(test, part, objects, folder)
+                if not passed:
+                    return test if passed is False else f"{test} (too long)"
             return None
         finally:
             shutil.rmtree(folder)
@@ -171,13 +184,14 @@ def main():
     parser.add_argument("--count", type=int, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=60, help="that a test may take")
+    parser.add_argument("--seconds", type=int, default=40, help="of a processor that a test may take")
     parser.add_argument("--file", action="append", help="only these of src/kv")
     parser.add_argument("--report", help="file to which the survivors are appended")
     args = parser.parse_args()
     texts, chosen, total = choose(args.file or list(FILES), args.count, args.seed)
     shop = Workshop(args.build, args.seconds)
-    print(f"{len(chosen)} of {total} mutants")
+    print(f"{len(chosen)} of {total} mutants", flush=True)
+    shop.check_unchanged()
 
     def judge(number):
         name, begin, end, new = chosen[number]

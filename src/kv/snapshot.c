@@ -258,8 +258,9 @@ static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP
     int64_t first = numbers[0], n_slots = numbers[1];
     if (group->spec.kind == KV_STATE) return load_states(r, g, numbers[3]);
     if (group->spec.write_once) n_tokens = group->n_filled = numbers[2];
-    int64_t end = n_tokens < 0 ? -1 : ceil_div(n_tokens, group->page_tokens);
-    if (first < 0 || n_slots < 0 || n_tokens > (int64_t)1 << 40 || first > end || n_slots != end - first ||
+    bool is_sane = n_tokens >= 0 && n_tokens <= (int64_t)1 << 40;
+    int64_t end = is_sane ? ceil_div(n_tokens, group->page_tokens) : -1;
+    if (first < 0 || first > end || n_slots != end - first ||
         (size_t)n_slots > archive_entries(r->saved)) {
         MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens",
                 (long long)n_slots, (long long)first, (long long)n_tokens);

@@ -110,7 +110,7 @@ static void conversions_are_as_if_from_the_start(void **state) {
     kind kinds[MOST_KINDS];
     int n_kinds = make_kinds(kinds);
     for (int i = 0; i < n_kinds; i++) {
-        for (int n = 0; n <= 110; n += n < 10 ? 5 : 9) {
+        for (int n = 0; n <= 104; n += n < 10 ? 5 : 19) {
             world_setting from = setting_of(kinds[i].from), to = setting_of(kinds[i].to);
             bool is_far = kinds[i].from.is_far || kinds[i].to.is_far;
             if (n % 2 && !is_far) to.options.reserve = 180;

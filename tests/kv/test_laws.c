@@ -27,7 +27,7 @@ static void run_random(void (*make)(world_setting *, uint64_t), int wanted, worl
 
 static void random_operations(void **state) {
     (void)state;
-    int wanted = getenv("MNEME_LONG") ? 1000000 : 25000;
+    int wanted = getenv("MNEME_LONG") ? 1000000 : 20000;
     world_counts counts = {0};
     run_random(world_setting_make, wanted, &counts);
     if (!getenv("MNEME_SEED")) assert_true(counts.refused > wanted / 100);
@@ -36,7 +36,7 @@ static void random_operations(void **state) {
 /* The same caches with a far home are what they are without one. */
 static void random_operations_far_away(void **state) {
     (void)state;
-    int wanted = getenv("MNEME_LONG") ? 100000 : 4000;
+    int wanted = getenv("MNEME_LONG") ? 100000 : 3000;
     world_counts counts = {0};
     run_random(world_setting_far, wanted, &counts);
     if (!getenv("MNEME_SEED")) assert_true(counts.far > (size_t)wanted * 1000);
@@ -444,5 +444,6 @@ int main(void) {
         cmocka_unit_test(random_operations_far_away),
         cmocka_unit_test(two_threads_on_one_prefix),
     };
+    world_files_in_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

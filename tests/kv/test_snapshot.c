@@ -350,5 +350,6 @@ int main(void) {
         cmocka_unit_test(lies_are_refused),          cmocka_unit_test(other_strategies_are_refused),
         cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(budgets_hold_for_loaded_caches),
     };
+    world_files_in_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -569,6 +569,10 @@ void world_do(world *w, const world_op *op) {
     }
 }
 
+void world_files_in_memory(void) {
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
+}
+
 void world_open(world *w, const world_setting *set, kv_pool *pool) {
     *w = (world){.set = set, .pool = pool, .next_token = 1};
     kernel_table_fill(&w->kernels, set->seed % 16 == 0 ? CPU_SCALAR : cpu_best());

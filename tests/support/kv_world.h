@@ -82,6 +82,9 @@ typedef struct world {
     world_counts counts;
 } world;
 
+/* Files of tests lie in memory from here on where the system has a place for that: saving waits for the disk. */
+void world_files_in_memory(void);
+
 /* An empty world; pool: one of its own when NULL. */
 void world_open(world *w, const world_setting *set, kv_pool *pool);
 void world_do(world *w, const world_op *op);
