@@ -14,9 +14,11 @@ static bool one_in(uint64_t *state, int n) {
 static kv_form random_form(uint64_t *state, int dim, int page_tokens) {
     static const int mneme[] = {1, 2, 3, 4, 5, 6, 8}, quanto[] = {2, 4}, hqq[] = {1, 2, 3, 4, 8};
     kv_form form = {.codec = KV_MNEME, .bits = mneme[below(state, 7)]};
-    switch (below(state, 3)) {
-    case 0: return form;
-    case 1: form = (kv_form){.codec = KV_QUANTO, .bits = quanto[below(state, 2)]}; break;
+    switch (below(state, 5)) {
+    case 0:
+    case 1: return form;
+    case 2:
+    case 3: form = (kv_form){.codec = KV_QUANTO, .bits = quanto[below(state, 2)]}; break;
     default: form = (kv_form){.codec = KV_HQQ, .bits = hqq[below(state, 5)]};
     }
     form.axis = one_in(state, 2) ? CODE_TOKEN : CODE_CHANNEL;
