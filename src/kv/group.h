@@ -97,7 +97,7 @@ void group_most_pages(const kv_group *group, int64_t n, size_t most[2]);
  * group->taken. On failure the caller gives it back with group_return. */
 mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed);
 void group_return(kv_group *group, kv_pool *pool);
-/* Pages that a step may touch: from the first one not wholly sealed, or that the table does not have. */
+/* Pages that a step may touch: from the first one that may still be sealed, or that the table does not have. */
 int64_t group_step_first(const kv_group *group, int64_t n_tokens);
 /* Puts what was taken in its place. */
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed);
@@ -133,6 +133,8 @@ static inline bool page_is_shared(const kv_page *page) {
 /* Room for n slots; a page, or none, into a slot. */
 mn_status group_grow(kv_group *group, size_t n_slots);
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page);
+/* The page of a slot, where it is far, is near then, with the bytes that it has. */
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
 
 /* ---- sealing ---- */
 
