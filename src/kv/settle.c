@@ -117,12 +117,14 @@ int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends) {
     return seals_whole_pages(spec) ? n / group->page_tokens * group->page_tokens : n;
 }
 
-bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end) {
-    int64_t slot = group_slot(group, page), n = target - page * group->page_tokens;
+bool group_seal_range(const kv_group *group, int64_t page, int64_t n, int64_t target, int *first, int *end) {
+    const kv_spec *spec = &group->spec;
+    int64_t slot = group_slot(group, page), most = target - page * group->page_tokens;
     *first = slot < (int64_t)group->n_slots ? group->n_sealed[slot] : 0;
-    *end = (int)(n < 0 ? 0 : n > group->page_tokens ? group->page_tokens : n);
-    if (*first >= *end) return false;
-    return *first == 0 || !seals_whole_pages(&group->spec);
+    *end = (int)(most < 0 ? 0 : most > group->page_tokens ? group->page_tokens : most);
+    if (*first >= *end || page < needed_first(n, spec->window, spec->slack) / group->page_tokens)
+        return false;
+    return *first == 0 || !seals_whole_pages(spec);
 }
 
 typedef void (*task_visit)(kv_cache *cache, const seal_task *task);
@@ -137,7 +139,7 @@ static void each_task(kv_cache *cache, bool steps, int64_t n_tokens, task_visit 
             seal_task whole = {.entry = i, .is_key = is_key, .n = 0};
             for (int64_t page = group->first_page; page * group->page_tokens < target; page++) {
                 int first, end;
-                if (!group_seal_range(group, page, target, &first, &end)) continue;
+                if (!group_seal_range(group, page, n_tokens, target, &first, &end)) continue;
                 seal_task task = {.entry = i,
                                   .is_key = is_key,
                                   .slot = (size_t)group_slot(group, page),
