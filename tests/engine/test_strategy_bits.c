@@ -15,12 +15,12 @@ enum { N_IDS = N_STRATEGY_IDS };
 
 /* Pieces and chunks of any size with any number of threads; those that flush are given the same calls in
  * chunks of any size. */
-static void check_cuts(world *w, world *two, int i_strategy, const char *exact) {
+static void check_cuts(world *w, world *two, int i_strategy, const char *exact, int first_chunk) {
     static const int chunks[] = {1, 3, 20, 64}, pieces[] = {0, 1, -1, -1};
     const engine_strategy *strategy = &engine_strategies[i_strategy];
     float *wanted = strategy_run(w, strategy, exact, 0, 0);
     for (size_t i = 0; i < N_IDS * w->vocab; i++) assert_true(isfinite(wanted[i]));
-    for (int c = 0; c < 4; c++) {
+    for (int c = first_chunk; c < 4; c += test_is_long() ? 1 : 2) {
         float *got = strategy_run(c % 2 ? w : two, strategy, exact, chunks[c], pieces[c]);
         engine_same_bits(got, wanted, N_IDS, w->vocab, "%s, %s %s %s, chunks of %d", w->path,
                          strategy->cache.implementation, strategy->cache.config, exact, chunks[c]);
@@ -36,7 +36,8 @@ static void bits_do_not_depend_on_the_cut(void **state) {
         world w = strategy_world_open(path, "auto", 1), two = strategy_world_open(path, "auto", 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
             for (int d = 0; d < 2; d++) {
-                if (strategy_tries(s, d, m)) check_cuts(&w, &two, s, strategy_dtypes[d]);
+                if (strategy_tries(s, d, m))
+                    check_cuts(&w, &two, s, strategy_dtypes[d], test_is_long() ? 0 : (s + m) / 2 % 2);
             }
         }
         strategy_world_close(&w);
@@ -118,7 +119,7 @@ static double check_limits(world *w, const engine_strategy *near, const char *ex
             engine_same_bits(got, wanted, N_IDS, w->vocab, "%s, %s %s in %g of the memory", w->path, name,
                              far.cache.config, part);
             assert_true(kv_pool_used(w->model->core->pool) <= kv_pool_budget(w->model->core->pool));
-            if (part < 1) assert_true(kv_far_held(session->cache) > 0);
+            if (part < 1 && !near->forgets) assert_true(kv_far_held(session->cache) > 0);
             smallest = part;
         } else {
             assert_int_equal(status, MN_E_NOMEM);
@@ -261,7 +262,7 @@ static void check_history(world *w, int i_strategy, const char *exact) {
                   .cache = strategy_cache(i_strategy, exact),
                   .ids = w->ids,
                   .w = w};
-    static const size_t keeps[][2] = {{96, 95}, {101, 99}, {117, 93}, {121, 118}, {128, 127}};
+    static const size_t keeps[][2] = {{97, 96}, {101, 99}, {117, 93}, {121, 118}, {128, 127}};
     int n_compared = 0;
     check_fork(&t, STRATEGY_PROMPT, true);
     check_fork(&t, 99, false);
