@@ -12,7 +12,7 @@
 static void random_operations(void **state) {
     (void)state;
     const char *only = getenv("MNEME_SEED");
-    int wanted = getenv("MNEME_LONG") ? 1000000 : 50000, done = 0, n_refused = 0, n_sealed = 0;
+    int wanted = test_is_long() ? 1000000 : 50000, done = 0, n_refused = 0, n_sealed = 0;
     world_setting set;
     if (only) {
         world_setting_make(&set, strtoull(only, NULL, 10));
@@ -131,6 +131,28 @@ static void chunks_do_not_matter(world *w, uint64_t seed) {
 static void chunking(void **state) {
     (void)state;
     each_setting(chunks_do_not_matter, BY_PAGES);
+}
+
+/* Any cut of the same calls into steps does so too, also where what is sealed depends on the calls. */
+static void steps_do_not_matter(world *w, uint64_t seed) {
+    world_member *whole = add(w), *one_by_one = add(w), *mixed = add(w);
+    const uint32_t *tokens = some_tokens();
+    uint64_t random = seed << 8;
+    for (int n = 0; n < MOST;) {
+        int size = n == 0 ? 70 : 1 + (int)(test_random(&random) % (test_random(&random) % 2 ? 3 : 30));
+        if (size > MOST - n) size = MOST - n;
+        call(w, whole, tokens + n, size, MOST);
+        call(w, one_by_one, tokens + n, size, 1);
+        call(w, mixed, tokens + n, size, 1 + (int)(test_random(&random) % 40));
+        n += size;
+    }
+    assert_same(w, whole->cache, one_by_one->cache);
+    assert_same(w, whole->cache, mixed->cache);
+}
+
+static void steps(void **state) {
+    (void)state;
+    each_setting(steps_do_not_matter, ANY);
 }
 
 /* A cache with other options over the same pool, with the tokens of `m` in one call. */
@@ -470,6 +492,7 @@ static void two_threads_on_one_prefix(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunking),
+        cmocka_unit_test(steps),
         cmocka_unit_test(reserves_and_page_sizes),
         cmocka_unit_test(wide_limits),
         cmocka_unit_test(going_back),
