@@ -38,7 +38,8 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
     int64_t target = group_seal_target(group, n_total, cache->call_ends);
     if (in_step && begin + group->page_tokens > n_tokens && !may_be_written(exact))
         MN_FAIL(MN_E_UNSUPPORTED, "page %zu is missing or shared and about to be written", slot);
-    if (in_step && group_seal_range(group, group->first_page + (int64_t)slot, target, &first, &end) &&
+    if (in_step &&
+        group_seal_range(group, group->first_page + (int64_t)slot, n_total, target, &first, &end) &&
         !may_be_written(coded))
         MN_FAIL(MN_E_UNSUPPORTED, "the codes of page %zu are missing or shared and about to be written",
                 slot);

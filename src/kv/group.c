@@ -149,7 +149,7 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
             *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
     bool written = n_tokens < begin + group->page_tokens && n_total > begin && n_total > n_tokens;
     int first, end;
-    bool seals = group_seal_range(group, page, n_sealed, &first, &end);
+    bool seals = group_seal_range(group, page, n_total, n_sealed, &first, &end);
     return (slot_need){.exact = written && !exact,
                        .copy_exact = written && exact && page_is_shared(exact),
                        .coded = seals && !coded,

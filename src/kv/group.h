@@ -140,8 +140,10 @@ mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_
 
 /* Position up to which a group is to be sealed once n tokens are held. */
 int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends);
-/* Tokens [*first, *end) of a page that are to be sealed now; false: none. The page may lie beyond the table. */
-bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end);
+/* Tokens [*first, *end) of a page that are to be sealed now that n tokens are held; false: none. The page may lie beyond the
+ * table. With `flush`, pages that are forgotten at n are left out: which of them are still there depends on how a call was cut
+ * into steps. */
+bool group_seal_range(const kv_group *group, int64_t page, int64_t n, int64_t target, int *first, int *end);
 /* Room for the tasks of a step that ends at n_total, before its pages are in the tables. */
 mn_status settle_reserve(kv_cache *cache, bool steps, int64_t n_total);
 /* Lists what later units of the step see sealed, once its pages are in the tables. */

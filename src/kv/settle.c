@@ -117,12 +117,14 @@ int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends) {
     return seals_whole_pages(spec) ? n / group->page_tokens * group->page_tokens : n;
 }
 
-bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end) {
-    int64_t slot = group_slot(group, page), n = target - page * group->page_tokens;
+bool group_seal_range(const kv_group *group, int64_t page, int64_t n, int64_t target, int *first, int *end) {
+    const kv_spec *spec = &group->spec;
+    int64_t slot = group_slot(group, page), most = target - page * group->page_tokens;
     *first = slot < (int64_t)group->n_slots ? group->n_sealed[slot] : 0;
-    *end = (int)(n < 0 ? 0 : n > group->page_tokens ? group->page_tokens : n);
+    *end = (int)(most < 0 ? 0 : most > group->page_tokens ? group->page_tokens : most);
     if (*first >= *end) return false;
-    return *first == 0 || !seals_whole_pages(&group->spec);
+    if (spec->flush && page < needed_first(n, spec->window, spec->slack) / group->page_tokens) return false;
+    return *first == 0 || !seals_whole_pages(spec);
 }
 
 /* What each_task is to list: position up to which a group is to be sealed. */
@@ -138,7 +140,8 @@ static int64_t fill_target(const kv_cache *cache, const kv_group *group, int64_t
 }
 static int64_t early_target(const kv_cache *cache, const kv_group *group, int64_t n_tokens) {
     (void)cache;
-    return group_seals_by_unit(group) ? seal_until(n_tokens - 1, group->spec.residual, group->page_tokens) : 0;
+    return group_seals_by_unit(group) ? seal_until(n_tokens - 1, group->spec.residual, group->page_tokens)
+                                      : 0;
 }
 
 /* Every task with n tokens held. */
@@ -146,12 +149,13 @@ static void each_task(kv_cache *cache, task_target target_of, int64_t n_tokens, 
     for (int i = 0; i < cache->n_entries; i++) {
         const kv_group *group = &cache->groups[cache->entries[i].group];
         int64_t target = target_of(cache, group, n_tokens);
-        int64_t from = target && group_steps(group) ? group_step_first(group, cache->n_tokens) : group->first_page;
+        int64_t from =
+            target && group_steps(group) ? group_step_first(group, cache->n_tokens) : group->first_page;
         for (int is_key = 0; target > 0 && is_key < 2; is_key++) {
             seal_task whole = {.entry = i, .is_key = is_key, .n = 0};
             for (int64_t page = from; page * group->page_tokens < target; page++) {
                 int first, end;
-                if (!group_seal_range(group, page, target, &first, &end)) continue;
+                if (!group_seal_range(group, page, n_tokens, target, &first, &end)) continue;
                 seal_task task = {.entry = i,
                                   .is_key = is_key,
                                   .slot = (size_t)group_slot(group, page),

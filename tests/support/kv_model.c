@@ -148,11 +148,12 @@ static bool is_whole(kv_form form) {
     return form.codec == KV_MNEME || (kv_form_is_coded(form) && form.axis == CODE_CHANNEL);
 }
 
-/* Tokens of a page that are to be sealed now. */
-static bool to_seal(const model_entry *e, int64_t page, int64_t target, int *first, int *end) {
+/* Tokens of a page that are to be sealed now that n are held: not of one that nobody sees any more. */
+static bool to_seal(const model_entry *e, int64_t page, int64_t n, int64_t target, int *first, int *end) {
     int64_t slot = page - e->first_page, most = target - page * e->page_tokens;
     *first = slot < e->n_slots ? e->slots[slot].n_sealed : 0;
     *end = (int)min_i64(most, e->page_tokens);
+    if ((page + 1) * e->page_tokens <= needed_from(e, n, e->spec.slack)) return false;
     return *end > *first && (*first == 0 || !e->seals_whole_pages);
 }
 
@@ -311,7 +312,7 @@ static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_
         int64_t slot = page - e->first_page;
         model_slot none = {0}, *place = slot < e->n_slots ? &e->slots[slot] : &none;
         bool is_written = (page + 1) * e->page_tokens > n && n_total > n;
-        bool is_sealed = to_seal(e, page, target, &first, &end);
+        bool is_sealed = to_seal(e, page, n_total, target, &first, &end);
         if (apply && place == &none) {
             place = &e->slots[slot];
             *place = none;
@@ -413,14 +414,14 @@ static void seal_tokens(model_entry *e, bool is_key, int64_t begin, int n) {
 }
 
 /* hqq looks at all tokens that are sealed together, the others at no more than a page. */
-static void seal_stream_of(model_entry *e, bool is_key, int64_t target) {
+static void seal_stream_of(model_entry *e, bool is_key, int64_t n, int64_t target) {
     kv_form form = is_key ? e->spec.key : e->spec.value;
     int64_t all_begin = -1, all_end = 0;
     if (!kv_form_is_coded(form)) return;
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
         int64_t begin = (e->first_page + i) * e->page_tokens;
-        if (!to_seal(e, e->first_page + i, target, &first, &end)) continue;
+        if (!to_seal(e, e->first_page + i, n, target, &first, &end)) continue;
         if (form.codec != KV_HQQ) seal_tokens(e, is_key, begin + first, end - first);
         if (all_begin < 0) all_begin = begin + first;
         all_end = begin + end;
@@ -428,12 +429,12 @@ static void seal_stream_of(model_entry *e, bool is_key, int64_t target) {
     if (form.codec == KV_HQQ && all_end > 0) seal_tokens(e, is_key, all_begin, (int)(all_end - all_begin));
 }
 
-static void seal_entry(model_entry *e, int64_t target) {
-    seal_stream_of(e, true, target);
-    seal_stream_of(e, false, target);
+static void seal_entry(model_entry *e, int64_t n, int64_t target) {
+    seal_stream_of(e, true, n, target);
+    seal_stream_of(e, false, n, target);
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
-        if (to_seal(e, e->first_page + i, target, &first, &end)) e->slots[i].n_sealed = end;
+        if (to_seal(e, e->first_page + i, n, target, &first, &end)) e->slots[i].n_sealed = end;
     }
 }
 
@@ -606,7 +607,7 @@ void model_commit(model_cache *cache, const uint32_t *tokens) {
             commit_state(cache, e);
         } else if (model_steps(e)) {
             put_values(e, begin, tokens, cache->n_step);
-            seal_entry(e, target_of(e, cache->n, cache->call_ends));
+            seal_entry(e, cache->n, target_of(e, cache->n, cache->call_ends));
         }
     }
     cache->n_step = 0;
@@ -628,7 +629,7 @@ void model_fill(model_cache *cache, const uint32_t *tokens, int64_t n) {
         model_entry *e = &cache->entries[i];
         if (model_steps(e)) continue;
         put_values(e, 0, tokens, n);
-        seal_entry(e, target_of(e, n, true));
+        seal_entry(e, n, target_of(e, n, true));
     }
     cache->call_ends = false;
     tidy_all(cache);
