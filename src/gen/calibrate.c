@@ -70,6 +70,19 @@ static mn_status gather(mn_model *model, const int32_t *ids, size_t n, kv_calibr
     return status;
 }
 
+/* What is written where sessions look is what they find from now on; what they found before is theirs. */
+static mn_status renew_bases(mn_model *model) {
+    kv_basis_set *older = model->core->bases;
+    model->core->bases = NULL;
+    mn_status status = model_load_bases(model);
+    if (model->core->bases) {
+        model->core->bases->older = older;
+    } else {
+        model->core->bases = older;
+    }
+    return status;
+}
+
 mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path) {
     const model_config *c = &model->core->config;
     if (n < LEAST_TOKENS)
@@ -90,6 +103,7 @@ mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, cons
         path = bytes_text(&own);
     }
     if (status == MN_OK) status = kv_basis_set_save(bases, path, identity);
+    if (status == MN_OK && own.n > 0) status = renew_bases(model);
     bytes_clear(&own);
     kv_calibration_close(&sums);
     kv_basis_set_close(&bases);

@@ -31,6 +31,7 @@ struct mn_session {
     char *config; /* of the plan, as it was given; NULL: nothing */
     on_oom on_oom;
     char before[2 * KV_PLAN_TEXT + 16]; /* name of the plan before memory ended; "": it did not */
+    const kv_basis_set *bases; /* the model's, that keys are coded in here; NULL: none */
     kv_cache *cache;
     int64_t regime; /* rotary angles that the cached keys were made with */
     int32_t *ids;   /* [n_ids] */

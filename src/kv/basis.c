@@ -19,6 +19,7 @@ static const double REGULAR = 2; /* weight of the mean square of the queries in 
 
 void kv_basis_set_close(kv_basis_set **set) {
     if (!*set) return;
+    kv_basis_set_close(&(*set)->older);
     mem_free((*set)->bases);
     mem_free((*set)->memory);
     mem_free(*set);

@@ -30,6 +30,7 @@ typedef struct kv_basis_set {
     int n_layers, n_heads, dim;
     kv_basis *bases; /* [n_layers * n_heads]; point into memory of the set */
     float *memory;   /* owned */
+    struct kv_basis_set *older; /* sets that it takes the place of while they are still used, owned; or NULL */
 } kv_basis_set;
 
 static inline const kv_basis *kv_basis_of(const kv_basis_set *set, int layer, int head) {

@@ -2,6 +2,8 @@
  * new strategy would have sealed, sent away or forgotten by now is. SPDX-License-Identifier: Apache-2.0 */
 #include "kv/group.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 #include "base/num.h"
 #include "kv/stage.h"
@@ -22,6 +24,8 @@ static mn_status check_specs(const kv_group *from, const kv_group *to) {
                            (a->bases != NULL) != (b->bases != NULL))) {
         return refuse("what is quantized stays as it is");
     }
+    if (from->is_coded && to->head_tokens < from->head_tokens)
+        return refuse("first tokens that are exact have no codes");
     bool wider = a->window && (b->window == 0 || b->window > a->window);
     if (wider && from->first_page > 0) return refuse("the window would grow over tokens that are forgotten");
     if (a->sinks && b->sinks != a->sinks) return refuse("sinks stay as many as they are");
@@ -54,7 +58,20 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
     return MN_OK;
 }
 
-static mn_status share_pages(kv_group *to, const kv_group *from) {
+/* A far page is near in a cache that has no far home. */
+static mn_status take_over(kv_pool *pool, const kv_group *to, kv_page *page, kv_page **out) {
+    *out = page;
+    if (!page->region || to->spec.is_far) {
+        kv_page_share(page);
+        return MN_OK;
+    }
+    MN_TRY(kv_pool_take(out, pool, page->bytes));
+    mn_status status = kv_pool_copy(pool, page, 0, page->bytes, (*out)->data);
+    if (status != MN_OK) kv_pool_return(pool, *out);
+    return status;
+}
+
+static mn_status share_pages(kv_pool *pool, kv_group *to, const kv_group *from) {
     if (from->spec.kind == KV_STATE) return share_states(to, from);
     MN_TRY(group_grow(to, from->n_slots));
     to->first_page = from->first_page;
@@ -65,69 +82,111 @@ static mn_status share_pages(kv_group *to, const kv_group *from) {
         for (int kind = 0; kind < 2; kind++) {
             kv_page *page = from->pages[kind][slot];
             if (!page) continue;
-            kv_page_share(page);
+            MN_TRY(take_over(pool, to, page, &page));
             group_put(to, (page_kind)kind, slot, page);
         }
     }
     return MN_OK;
 }
 
-/* The head of a group that had none, or another one: its tokens are read from the old cache. */
+/* Rows of tokens [begin, begin + n) of one entry, from the old cache into a head. */
+static mn_status copy_rows(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_entry,
+                           int begin, int n, float *rows) {
+    kv_entry *entry = &to->entries[i_entry];
+    kv_group *group = &to->groups[entry->group];
+    size_t k_dim = (size_t)group->spec.k_dim, v_dim = (size_t)group->spec.v_dim,
+           heads = (size_t)group->spec.n_heads;
+    float *k = rows, *v = rows + heads * (size_t)n * k_dim;
+    MN_TRY(kv_read(from, kernels, i_entry, true, begin, n, k));
+    MN_TRY(kv_read(from, kernels, i_entry, false, begin, n, v));
+    for (size_t h = 0; h < heads; h++) {
+        store_job job = {.slot = begin,
+                         .n = n,
+                         .k = k + h * (size_t)n * k_dim,
+                         .v = v + h * (size_t)n * v_dim,
+                         .k_stride = (ptrdiff_t)k_dim,
+                         .v_stride = (ptrdiff_t)v_dim};
+        group_store(kernels, group, entry, (int)h, PAGE_HEAD, group->head, job);
+    }
+    return MN_OK;
+}
+
+/* The head of a group that had none, or another one: its tokens are read from the old cache. Those that a
+ * window has forgotten are seen by none (check_specs). */
 static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
                            int64_t n_tokens) {
     kv_group *group = &to->groups[i_group];
     const kv_group *old = &from->groups[i_group];
-    int n = (int)min_i64(group->head_tokens, n_tokens);
-    if (n == 0) return MN_OK;
+    int end = (int)min_i64(group->head_tokens, n_tokens),
+        begin = (int)min_i64(end, old->first_page * old->page_tokens);
+    if (end == 0) return MN_OK;
     if (old->head && old->head_tokens == group->head_tokens) {
         kv_page_share(old->head);
         group->head = old->head;
         return MN_OK;
     }
     MN_TRY(kv_pool_take(&group->head, to->pool, group->page_bytes[PAGE_HEAD]));
-    size_t k_dim = (size_t)group->spec.k_dim, v_dim = (size_t)group->spec.v_dim,
-           heads = (size_t)group->spec.n_heads;
-    float *rows = mem_alloc_raw(heads * (size_t)n * (k_dim + v_dim), sizeof *rows);
+    if (begin == end) return MN_OK;
+    size_t row = (size_t)(group->spec.k_dim + group->spec.v_dim) * (size_t)group->spec.n_heads;
+    float *rows = mem_alloc_raw((size_t)(end - begin) * row, sizeof *rows);
     if (!rows) return MN_E_NOMEM;
-    float *k = rows, *v = rows + heads * (size_t)n * k_dim;
     mn_status status = MN_OK;
     for (int i = 0; status == MN_OK && i < to->n_entries; i++) {
-        if (to->entries[i].group != i_group) continue;
-        status = kv_read(from, kernels, i, true, 0, n, k);
-        if (status == MN_OK) status = kv_read(from, kernels, i, false, 0, n, v);
-        for (size_t h = 0; status == MN_OK && h < heads; h++) {
-            store_job job = {.n = n,
-                             .k = k + h * (size_t)n * k_dim,
-                             .v = v + h * (size_t)n * v_dim,
-                             .k_stride = (ptrdiff_t)k_dim,
-                             .v_stride = (ptrdiff_t)v_dim};
-            group_store(kernels, group, &to->entries[i], (int)h, PAGE_HEAD, group->head, job);
-        }
+        if (to->entries[i].group == i_group)
+            status = copy_rows(to, from, kernels, i, begin, end - begin, rows);
     }
     mem_free(rows);
     return status;
 }
 
-/* Seals, page by page, what the new strategy has sealed at this length; a page's exact form is given back
- * before the next one is begun, so little more memory is needed than there was. */
-static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, size_t slot) {
-    kv_group *group = &cache->groups[i_group];
-    seal_task task = {.slot = slot, .n = group->page_tokens};
-    size_t need = 0;
+/* The codes of a page come into being beside its exact form. Where that is this cache's alone, they then take
+ * its place, so that no budget is passed; a page that others read, or of a file, stays theirs. */
+static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_page *codes) {
+    kv_page *page = group->pages[PAGE_EXACT][slot];
+    page_pile *reserved = &group->reserved[PAGE_CODED];
+    if (reserved->n == 0 && !page_is_shared(page) && codes->bytes <= page->bytes) {
+        kv_pool_refill(cache->pool, page, codes->data, codes->bytes);
+        group_put(group, PAGE_EXACT, slot, NULL);
+    } else {
+        if (reserved->n > 0) {
+            page = reserved->pages[--reserved->n];
+        } else {
+            MN_TRY(kv_pool_take(&page, cache->pool, codes->bytes));
+        }
+        memcpy(page->data, codes->data, codes->bytes);
+        mem_free(codes->data);
+    }
+    group_put(group, PAGE_CODED, slot, page);
+    group->n_sealed[slot] = group->page_tokens;
+    group_tidy(group, cache->pool, cache->n_tokens);
+    return MN_OK;
+}
+
+static size_t page_scratch(const kv_cache *cache, int i_group, seal_task task) {
+    size_t most = 0;
     for (int i = 0; i < cache->n_entries; i++) {
         for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
             task.entry = i;
             task.is_key = is_key;
             size_t one = seal_task_scratch(cache, &task);
-            if (one > need) need = one;
+            if (one > most) most = one;
         }
     }
+    return most;
+}
+
+/* Seals one page; on failure it is as it was. */
+static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, size_t slot) {
+    kv_group *group = &cache->groups[i_group];
+    seal_task task = {.slot = slot, .n = group->page_tokens};
+    kv_page codes = {.bytes = group->page_bytes[PAGE_CODED]};
+    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, slot));
     MN_TRY(mem_grow(&cache->tasks, &cache->task_capacity, 1, sizeof *cache->tasks));
-    kv_page *page = NULL;
-    void *scratch = mem_alloc_raw(need, 1);
-    mn_status status = scratch ? kv_pool_take(&page, cache->pool, group->page_bytes[PAGE_CODED]) : MN_E_NOMEM;
+    void *scratch = mem_alloc_raw(page_scratch(cache, i_group, task), 1);
+    codes.data = mem_alloc(codes.bytes, 1);
+    mn_status status = scratch && codes.data ? MN_OK : MN_E_NOMEM;
     if (status == MN_OK) {
-        group_put(group, PAGE_CODED, slot, page);
+        group_put(group, PAGE_CODED, slot, &codes);
         for (int i = 0; i < cache->n_entries; i++) {
             for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
                 task.entry = i;
@@ -136,14 +195,17 @@ static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_g
                 kv_seal(cache, kernels, 0, scratch);
             }
         }
-        group->n_sealed[slot] = group->page_tokens;
-        group_tidy(group, cache->pool, cache->n_tokens);
+        group_put(group, PAGE_CODED, slot, NULL);
+        status = place_codes(cache, group, slot, &codes);
     }
+    if (status != MN_OK) mem_free(codes.data);
     mem_free(scratch);
     return status;
 }
 
-static mn_status seal_old_pages(kv_cache *cache, const kernel_table *kernels) {
+/* What the new strategy has sealed at this length. Pages that find no memory, or cannot be read, stay exact;
+ * a later step seals them, or says why not. */
+static void seal_old_pages(kv_cache *cache, const kernel_table *kernels) {
     for (int g = 0; g < cache->n_groups; g++) {
         kv_group *group = &cache->groups[g];
         if (!group->is_coded || !group_steps(group)) continue;
@@ -151,25 +213,36 @@ static mn_status seal_old_pages(kv_cache *cache, const kernel_table *kernels) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
             if (end > target || group->n_sealed[slot] > 0) continue;
-            if (group->pages[PAGE_EXACT][slot]->region) return refuse("far pages are not quantized later");
-            MN_TRY(seal_page(cache, kernels, g, slot));
+            if (seal_page(cache, kernels, g, slot) != MN_OK) return;
         }
     }
+}
+
+/* Pages that are reserved take the place of none that is held. */
+static mn_status reserve_rest(kv_cache *to, const kv_options *options) {
+    to->options = *options;
+    for (int g = 0; g < to->n_groups; g++) MN_TRY(group_reserve_all(&to->groups[g], to->pool, options));
     return MN_OK;
 }
 
 mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
                      const kv_options *options) {
     kv_cache *from = *cache, *to = NULL;
-    MN_TRY(kv_open(&to, from->pool, specs, n_entries, options));
+    kv_options unreserved = *options;
+    unreserved.reserve = 0;
+    if (options->limit && from->n_tokens > options->limit) return refuse("it holds more than the new limit");
+    MN_TRY(kv_open(&to, from->pool, specs, n_entries, &unreserved));
     mn_status status = check_groups(from, to);
     to->n_tokens = from->n_tokens;
+    to->call_ends = from->call_ends;
     for (int g = 0; status == MN_OK && g < to->n_groups; g++) {
         kv_group *group = &to->groups[g];
         int64_t n = group_steps(group) ? from->n_tokens : from->groups[g].n_filled;
-        status = share_pages(group, &from->groups[g]);
+        group->flushes = from->groups[g].flushes;
+        status = share_pages(from->pool, group, &from->groups[g]);
         if (status == MN_OK && group->spec.kind == KV_PAGES) status = fill_head(to, from, kernels, g, n);
     }
+    if (status == MN_OK) status = reserve_rest(to, options);
     if (status != MN_OK) {
         kv_close(&to);
         return status;
@@ -180,8 +253,7 @@ mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spe
     for (int g = 0; g < to->n_groups; g++) {
         if (group_steps(&to->groups[g])) group_tidy(&to->groups[g], to->pool, to->n_tokens);
     }
-    status = seal_old_pages(to, kernels);
+    seal_old_pages(to, kernels);
     if (kv_bytes(to) > to->peak_bytes) to->peak_bytes = kv_bytes(to);
-    /* Pages that found no memory stay exact, and are sealed by a later step. */
-    return status == MN_E_NOMEM ? MN_OK : status;
+    return MN_OK;
 }

@@ -165,8 +165,7 @@ static int64_t step_first_page(const kv_group *group, int64_t n_tokens) {
     return page;
 }
 
-/* A far page that a step may write is wanted near, with the bytes that it has. */
-static mn_status bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
     kv_page *far = group->pages[kind][slot], *near = NULL;
     if (!far || !far->region) return MN_OK;
     MN_TRY(kv_pool_take(&near, pool, group->page_bytes[kind]));
@@ -185,7 +184,7 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
     for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
         int64_t slot = group_slot(group, page);
         for (int kind = 0; kind < 2 && slot < (int64_t)group->n_slots; kind++) {
-            MN_TRY(bring_near(group, pool, (page_kind)kind, (size_t)slot));
+            MN_TRY(group_bring_near(group, pool, (page_kind)kind, (size_t)slot));
         }
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
         if (need.exact || need.copy_exact) MN_TRY(take_page(group, pool, PAGE_EXACT));

@@ -106,6 +106,9 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
                      const kv_options *options);
 size_t group_bytes(const kv_group *group);
 
+/* A far page that will be written or read here is wanted near, with the bytes that it has. */
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
+
 /* Stores rows of one entry's head in a page; place and sizes of the job are filled in here. */
 void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
                  kv_page *page, store_job job);

@@ -135,6 +135,13 @@ void kv_pool_return(kv_pool *pool, kv_page *page) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes) {
+    mem_free(page->data);
+    page->data = data;
+    kv_pool_discount(pool, page->bytes - n_bytes);
+    page->bytes = n_bytes;
+}
+
 /* ---- the far home ---- */
 
 mn_status kv_pool_open_far(kv_pool *pool, const char *folder) {

@@ -44,6 +44,9 @@ mn_status kv_pool_map(kv_page **out, kv_mapping *mapping, const void *data, size
 void kv_page_share(kv_page *page);
 void kv_pool_return(kv_pool *pool, kv_page *page); /* drops one reference */
 
+/* Gives a near page that nobody shares other bytes, no more of them than it has: data, from mem_alloc, become the page's own. */
+void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes);
+
 /* Opens the far home, in `folder` (NULL: the system's), unless it is open already. MN_E_IO. */
 mn_status kv_pool_open_far(kv_pool *pool, const char *folder);
 kv_far *kv_pool_far(kv_pool *pool); /* NULL: not open */

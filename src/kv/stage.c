@@ -135,7 +135,7 @@ mn_status stage_reserve(kv_cache *cache) {
             spare = SPARE_SLICES * group->entry_bytes[group->is_coded ? PAGE_CODED : PAGE_EXACT];
         }
     }
-    if (most_slices == 0) return MN_OK;
+    if (most_slices == 0 && !cache->stage->areas[0].bases[0]) return MN_OK; /* areas that there are keep up */
     for (int i = 0; i < 2; i++) {
         stage_area *area = &cache->stage->areas[i];
         size_t n_bytes = most_bytes <= area->capacity ? area->capacity : most_bytes + spare;
