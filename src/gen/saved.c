@@ -126,10 +126,8 @@ static mn_status write_archive(save *w, const mn_session *s, const char *path, b
     return archive_write(path, w->entries, n, members, sizeof members / sizeof members[0]);
 }
 
-mn_status mn_session_save(const mn_session *session, const char *path, bool compress) {
-    const mn_session *s = session;
+static mn_status save_session(const mn_session *s, const char *path, bool compress) {
     save w = {0};
-    if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to save the cache to");
     put_strategy(&w.strategy, s);
     put_rope(&w.rope, s);
     mn_status status = bytes_status(&w.strategy);
@@ -148,6 +146,15 @@ mn_status mn_session_save(const mn_session *session, const char *path, bool comp
     mem_free(w.entries);
     bytes_clear(&w.strategy);
     bytes_clear(&w.rope);
+    return status;
+}
+
+mn_status mn_session_save(const mn_session *session, const char *path, bool compress) {
+    if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to save the cache to");
+    bool is_far = session->plan.self.is_far; /* other sessions may send shared pages away meanwhile */
+    if (is_far) pthread_mutex_lock(&session->model->lock);
+    mn_status status = save_session(session, path, compress);
+    if (is_far) pthread_mutex_unlock(&session->model->lock);
     return status;
 }
 

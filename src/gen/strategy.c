@@ -52,9 +52,13 @@ mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *give
     mn_status status = session_specs(&specs, &n, &changed);
     if (status == MN_OK && changed.plan.self.is_far)
         status = kv_pool_open_far(session->model->pool, *changed.plan.path ? changed.plan.path : NULL);
-    if (status == MN_OK)
+    if (status == MN_OK) {
+        pthread_mutex_lock(
+            &session->model->lock); /* pages may be sent away by other sessions that share them */
         status =
             kv_convert(&session->cache, &session->model->compute.kernels, specs, n, &changed.plan.options);
+        pthread_mutex_unlock(&session->model->lock);
+    }
     mem_free(specs);
     if (status != MN_OK) {
         mem_free(config);

@@ -58,20 +58,23 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
     return MN_OK;
 }
 
-/* A far page is near in a cache that has no far home. */
-static mn_status take_over(kv_pool *pool, const kv_group *to, kv_page *page, kv_page **out) {
+/* A page of the old cache in the new one: itself, or a copy where a far page is wanted near, or where a cache
+ * that reserves its pages will write one that others read. */
+static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, kv_page *page, kv_page **out) {
+    int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
+    bool is_written = to->options.reserve && end > to->n_tokens;
     *out = page;
-    if (!page->region || to->spec.is_far) {
+    if (!(page->region && !group->spec.is_far) && !(is_written && page_is_shared(page))) {
         kv_page_share(page);
         return MN_OK;
     }
-    MN_TRY(kv_pool_take(out, pool, page->bytes));
-    mn_status status = kv_pool_copy(pool, page, 0, page->bytes, (*out)->data);
-    if (status != MN_OK) kv_pool_return(pool, *out);
+    MN_TRY(kv_pool_take(out, to->pool, page->bytes));
+    mn_status status = kv_pool_copy(to->pool, page, 0, page->bytes, (*out)->data);
+    if (status != MN_OK) kv_pool_return(to->pool, *out);
     return status;
 }
 
-static mn_status share_pages(kv_pool *pool, kv_group *to, const kv_group *from) {
+static mn_status share_pages(kv_cache *cache, kv_group *to, const kv_group *from) {
     if (from->spec.kind == KV_STATE) return share_states(to, from);
     MN_TRY(group_grow(to, from->n_slots));
     to->first_page = from->first_page;
@@ -82,7 +85,7 @@ static mn_status share_pages(kv_pool *pool, kv_group *to, const kv_group *from) 
         for (int kind = 0; kind < 2; kind++) {
             kv_page *page = from->pages[kind][slot];
             if (!page) continue;
-            MN_TRY(take_over(pool, to, page, &page));
+            MN_TRY(take_over(cache, to, slot, page, &page));
             group_put(to, (page_kind)kind, slot, page);
         }
     }
@@ -125,7 +128,7 @@ static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_tabl
         group->head = old->head;
         return MN_OK;
     }
-    MN_TRY(kv_pool_take(&group->head, to->pool, group->page_bytes[PAGE_HEAD]));
+    MN_TRY(kv_pool_borrow(&group->head, to->pool, group->page_bytes[PAGE_HEAD]));
     if (begin == end) return MN_OK;
     size_t row = (size_t)(group->spec.k_dim + group->spec.v_dim) * (size_t)group->spec.n_heads;
     float *rows = mem_alloc_raw((size_t)(end - begin) * row, sizeof *rows);
@@ -218,13 +221,6 @@ static void seal_old_pages(kv_cache *cache, const kernel_table *kernels) {
     }
 }
 
-/* Pages that are reserved take the place of none that is held. */
-static mn_status reserve_rest(kv_cache *to, const kv_options *options) {
-    to->options = *options;
-    for (int g = 0; g < to->n_groups; g++) MN_TRY(group_reserve_all(&to->groups[g], to->pool, options));
-    return MN_OK;
-}
-
 mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
                      const kv_options *options) {
     kv_cache *from = *cache, *to = NULL;
@@ -233,16 +229,18 @@ mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spe
     if (options->limit && from->n_tokens > options->limit) return refuse("it holds more than the new limit");
     MN_TRY(kv_open(&to, from->pool, specs, n_entries, &unreserved));
     mn_status status = check_groups(from, to);
+    to->options = *options;
     to->n_tokens = from->n_tokens;
     to->call_ends = from->call_ends;
     for (int g = 0; status == MN_OK && g < to->n_groups; g++) {
         kv_group *group = &to->groups[g];
         int64_t n = group_steps(group) ? from->n_tokens : from->groups[g].n_filled;
         group->flushes = from->groups[g].flushes;
-        status = share_pages(from->pool, group, &from->groups[g]);
+        status = share_pages(to, group, &from->groups[g]);
         if (status == MN_OK && group->spec.kind == KV_PAGES) status = fill_head(to, from, kernels, g, n);
     }
-    if (status == MN_OK) status = reserve_rest(to, options);
+    for (int g = 0; status == MN_OK && g < to->n_groups; g++)
+        status = group_reserve_all(&to->groups[g], to->pool, options); /* what is held counts */
     if (status != MN_OK) {
         kv_close(&to);
         return status;
