@@ -54,7 +54,10 @@ mn_status model_load_bases(mn_model *model) {
     }
     pthread_mutex_unlock(&core->lock);
     bytes_clear(&path);
-    return status;
+    if (status != MN_E_FORMAT && status != MN_E_REFUSED) return status;
+    MN_FAIL(MN_E_REFUSED,
+            "%s; 'mneme cache calibrate' makes these tables anew, without the file none are used",
+            mn_last_error());
 }
 
 /* Runs the text in one session with an exact cache; the sums are complete afterwards. */

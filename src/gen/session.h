@@ -44,7 +44,8 @@ struct mn_session {
     void *prefill_user;
 };
 
-/* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. */
+/* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
+ * and another model's. */
 mn_status model_load_bases(mn_model *model);
 
 /* After MN_E_NOMEM: makes the cache smaller as on_oom says. MN_OK: try again; otherwise the failure stays. */
