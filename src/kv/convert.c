@@ -62,7 +62,7 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
  * that reserves its pages will write one that others read. */
 static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, kv_page *page, kv_page **out) {
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
-    bool is_written = to->options.reserve && end > to->n_tokens;
+    bool is_written = to->options.reserve && group_steps(group) && end > to->n_tokens;
     *out = page;
     if (!(page->region && !group->spec.is_far) && !(is_written && page_is_shared(page))) {
         kv_page_share(page);
@@ -241,7 +241,7 @@ mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spe
     kv_cache *from = *cache, *to = NULL;
     kv_options unreserved = *options;
     unreserved.reserve = 0;
-    if (options->limit && from->n_tokens > options->limit) return refuse("it holds more than the new limit");
+    if (options->limit && from->n_tokens > options->limit) return refuse("it holds more tokens than the new limit");
     MN_TRY(kv_open(&to, from->pool, specs, n_entries, &unreserved));
     mn_status status = check_groups(from, to);
     to->options = *options;

@@ -94,9 +94,10 @@ static size_t rows_bytes(const kv_spec *spec, bool is_key, int n) {
 
 /* ---- what to seal ---- */
 
-/* hqq chooses its zero points over all that is sealed together; the others do not look beyond a page. */
-static bool seals_together(kv_form form) {
-    return form.codec == KV_HQQ;
+/* hqq chooses its zero points over all that is sealed together, where that is a call's; the others do not look beyond a page. */
+static bool seals_together(const kv_group *group, bool is_key) {
+    const kv_form form = is_key ? group->spec.key : group->spec.value;
+    return form.codec == KV_HQQ && !group_seals_by_unit(group);
 }
 
 static bool seals_whole_pages(const kv_spec *spec) {
@@ -161,7 +162,7 @@ static void each_task(kv_cache *cache, task_target target_of, int64_t n_tokens, 
                                   .slot = (size_t)group_slot(group, page),
                                   .first = first,
                                   .n = end - first};
-                if (!seals_together(is_key ? group->spec.key : group->spec.value)) {
+                if (!seals_together(group, is_key)) {
                     visit(cache, &task);
                 } else if (whole.n == 0) {
                     whole = task;

@@ -96,19 +96,19 @@ static void chunking(void **state) {
 
 /* Any cut of the same calls into steps does so too, also where what is sealed depends on the calls. */
 static void steps_do_not_matter(world *w, uint64_t seed) {
-    world_member *whole = add(w), *one_by_one = add(w), *mixed = add(w);
-    const uint32_t *tokens = some_tokens();
+    world_member *whole = world_new(w), *one_by_one = world_new(w), *mixed = world_new(w);
+    const uint32_t *tokens = world_tokens();
     uint64_t random = seed << 8;
     for (int n = 0; n < MOST;) {
         int size = n == 0 ? 70 : 1 + (int)(test_random(&random) % (test_random(&random) % 2 ? 3 : 30));
         if (size > MOST - n) size = MOST - n;
-        call(w, whole, tokens + n, size, MOST);
-        call(w, one_by_one, tokens + n, size, 1);
-        call(w, mixed, tokens + n, size, 1 + (int)(test_random(&random) % 40));
+        world_put(w, whole, tokens + n, size, MOST);
+        world_put(w, one_by_one, tokens + n, size, 1);
+        world_put(w, mixed, tokens + n, size, 1 + (int)(test_random(&random) % 40));
         n += size;
     }
-    assert_same(w, whole->cache, one_by_one->cache);
-    assert_same(w, whole->cache, mixed->cache);
+    world_assert_same(w, whole->cache, one_by_one->cache);
+    world_assert_same(w, whole->cache, mixed->cache);
 }
 
 static void steps(void **state) {
