@@ -219,6 +219,11 @@ MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 /* A second timeline with the same past; pages are shared until one of the two writes. */
 MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
 
+/* Makes rows[i] go on from what rows[index[i]] was, for i < n_index: reorders, leaves out (such rows are closed) and repeats
+ * (forks) rows, as beam search and batches do. rows has room for both n_rows and n_index; those beyond n_index are NULL
+ * afterwards. On failure nothing has changed. */
+MN_API mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int32_t *index, size_t n_index);
+
 /* Gives the session another strategy and keeps what it holds: it may become offloaded, quantized, or look through a window.
  * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
 MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
@@ -238,6 +243,18 @@ MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const ch
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
                                         const int32_t *ids, size_t n);
 
+/* Transformers' legacy form of a cache, as a safetensors file: of every layer N "key.N" and "value.N", [n_rows]
+ * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]. Rows are equally long.
+ * dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
+ * and for states. */
+MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path, const char *dtype);
+
+/* A session that holds one row of such a file (F32, BF16 or F16) in a cache of any strategy that keeps keys and values; it has no
+ * logits until its next step. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
+ * model or is damaged. */
+MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options, const char *path,
+                                   size_t row, const int32_t *ids, size_t n_ids);
+
 typedef struct mn_cache_info {
     size_t size;                /* sizeof(mn_cache_info), set by the caller */
     const char *implementation; /* as in mn_cache_options */
@@ -253,6 +270,27 @@ typedef struct mn_cache_info {
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
+
+/* How one layer's memory stands. */
+typedef struct mn_layer_info {
+    size_t size;               /* sizeof(mn_layer_info), set by the caller */
+    const char *kind;          /* "self", "cross" (attention of an encoder-decoder model), "state" (recurrent) */
+    int32_t num_key_value_heads;
+    int32_t k_head_dim, v_head_dim;
+    int64_t tokens;            /* seen */
+    int64_t first_held;        /* earlier ones are forgotten, but for the first_exact first ones */
+    int64_t first_exact;       /* first tokens that are kept exactly for ever: sinks, or first_exact of quantized */
+    int64_t sealed_tokens;     /* of those held, the ones that are codes */
+    int64_t window_length;     /* sinks included; 0: none */
+    const char *key_codec, *value_codec; /* form of sealed tokens: "f32", "bf16", "mneme", "quanto", "hqq" */
+    int32_t key_bits, value_bits;        /* of one value, scales not counted */
+} mn_layer_info;
+
+MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer_info *info);
+
+/* A layer's keys (turned to their positions) or values as attention sees them: tokens [begin, begin + n), codes decoded, as f32
+ * [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for states. */
+MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n, float *rows);
 
 /* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]. */
 MN_API mn_status mn_session_kv_shape(const mn_session *session, int layer, int64_t shape[4]);

@@ -52,6 +52,9 @@ mn_status session_relieve(mn_session *session);
 /* The entries of a session's cache. *specs is owned by the caller. */
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
 
+/* The length that decides length-dependent rotary angles: of what a query sees, where that is bounded. */
+int64_t session_angle_length(const mn_session *session, int64_t total);
+
 /* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays
  * are used as scratch. On failure some sessions may hold their token and others not. */
 mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessions);

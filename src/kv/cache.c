@@ -127,8 +127,8 @@ void kv_call_begin(kv_cache *cache) {
     cache->call_ends = false;
 }
 
-void kv_call_end(kv_cache *cache) {
-    cache->call_ends = true;
+void kv_call_ends(kv_cache *cache, bool ends) {
+    cache->call_ends = ends;
 }
 
 int64_t kv_step_limit(const kv_cache *cache, int64_t position) {
@@ -427,4 +427,15 @@ size_t kv_peak_bytes(const kv_cache *cache) {
 int64_t kv_first_held(const kv_cache *cache, int entry) {
     const kv_group *group = &cache->groups[cache->entries[entry].group];
     return group->first_page * group->page_tokens;
+}
+
+int kv_head_tokens(const kv_cache *cache, int entry) {
+    return cache->groups[cache->entries[entry].group].head_tokens;
+}
+
+int64_t kv_sealed(const kv_cache *cache, int entry) {
+    const kv_group *group = &cache->groups[cache->entries[entry].group];
+    int64_t n = 0;
+    for (size_t slot = 0; slot < group->n_slots; slot++) n += group->n_sealed[slot];
+    return n;
 }

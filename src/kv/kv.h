@@ -1,12 +1,12 @@
 /* The cache of one sequence: pages of keys and values, described by numbers.
  *
  *   entry   the memory of one attention (or recurrent) sub-layer; most models have one per layer
- *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count,
- * copied when written while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
+ *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count, copied when
+ *           written while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
  *   group   entries with equal specs; they share one page table, and a page holds all of them side by side
- *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a
- * while head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code
- * shall touch step    reserve, then for each entry append and look, then commit and seal; or abandon
+ *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a while
+ *   head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code shall touch
+ *   step    reserve, then for each entry append and look, then commit and seal; or abandon
  *
  * Only kv_reserve, kv_open, kv_fork and reading far pages can fail, and when they do nothing has changed. A
  * named strategy is a row of a table in plan.c that fills these specs; there is no type per strategy. What a
@@ -68,7 +68,7 @@ void kv_close(kv_cache **cache);
 /* A call is what one request to compute is to Transformers: the prompt, a token, a chat turn. Steps lie in
  * calls; entries with `flush` seal at the end of a call, the others do not care. */
 void kv_call_begin(kv_cache *cache);
-void kv_call_end(kv_cache *cache); /* before the reserve of the call's last step */
+void kv_call_ends(kv_cache *cache, bool ends); /* whether the step that is reserved next is the call's last */
 
 /* Steps must end where this says, at the latest: the first multiple of the sealing unit beyond `position`. */
 int64_t kv_step_limit(const kv_cache *cache, int64_t position);
@@ -177,6 +177,8 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int entry,
                   int n, float *rows);
 /* First position that an entry still holds beside its head. */
 int64_t kv_first_held(const kv_cache *cache, int entry);
+int kv_head_tokens(const kv_cache *cache, int entry); /* tokens of the head: sinks or first exact ones, held or to come */
+int64_t kv_sealed(const kv_cache *cache, int entry);  /* tokens held as codes, those of the head among them */
 
 /* Verifies every invariant; for tests and debug builds. The message says which is broken. */
 mn_status kv_check(const kv_cache *cache);

@@ -416,7 +416,7 @@ static float *run_at(world *w, engine_cache cache, size_t n_sinks, int64_t posit
                            .want = WANT_LAST,
                            .logits = logits + t * w->vocab};
         kv_call_begin(session->cache);
-        kv_call_end(session->cache);
+        kv_call_ends(session->cache, true);
         assert_ok(model_forward(session->model, &row, 1));
     }
     mn_session_close(&session);

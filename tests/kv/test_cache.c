@@ -312,7 +312,7 @@ static void every_allocation_fails_once(void **state) {
         for (int round = 0; round < 4; round++) {
             kv_call_begin(w.members[0].cache);
             model_call_begin(w.members[0].model);
-            kv_call_end(w.members[0].cache);
+            kv_call_ends(w.members[0].cache, true);
             w.members[0].model->call_ends = true;
             int n = (int)min_i64(16, kv_step_limit(w.members[0].cache, kv_length(w.members[0].cache)) -
                                          kv_length(w.members[0].cache));

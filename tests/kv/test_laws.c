@@ -289,7 +289,7 @@ static void abandoned_steps_leave_nothing(world *w, uint64_t seed) {
         kv_call_begin(m->cache);
         model_call_begin(m->model);
         if (wrong % 2) {
-            kv_call_end(m->cache);
+            kv_call_ends(m->cache, true);
             m->model->call_ends = true;
         }
         if (!world_step(w, m, other, wrong, 0, 1)) fail_msg("%s", w->problem);
