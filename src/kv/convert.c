@@ -25,7 +25,18 @@ static mn_status check_specs(const kv_group *from, const kv_group *to) {
     bool wider = a->window && (b->window == 0 || b->window > a->window);
     if (wider && from->first_page > 0) return refuse("the window would grow over tokens that are forgotten");
     if (a->sinks && b->sinks != a->sinks) return refuse("sinks stay as many as they are");
-    if (b->sinks && !a->sinks && from->first_page > 0) return refuse("the first tokens are forgotten");
+    if (to->head_tokens && to->head_tokens != from->head_tokens && from->first_page > 0)
+        return refuse("the first tokens, which it keeps exactly, are forgotten");
+    return MN_OK;
+}
+
+/* Pages that would have to be read back to be sealed. */
+static mn_status check_homes(const kv_group *from, const kv_group *to) {
+    if (!to->is_coded || from->is_coded) return MN_OK;
+    for (size_t slot = 0; slot < from->n_slots; slot++) {
+        const kv_page *page = from->pages[PAGE_EXACT][slot];
+        if (page && page->region) return refuse("far pages are not quantized later");
+    }
     return MN_OK;
 }
 
@@ -40,6 +51,7 @@ static mn_status check_groups(const kv_cache *from, const kv_cache *to) {
         if (a->group != b->group || a->member != b->member)
             return refuse("layers would be grouped in another way");
         MN_TRY(check_specs(&from->groups[a->group], &to->groups[b->group]));
+        MN_TRY(check_homes(&from->groups[a->group], &to->groups[b->group]));
     }
     return MN_OK;
 }
@@ -151,7 +163,6 @@ static mn_status seal_old_pages(kv_cache *cache, const kernel_table *kernels) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
             if (end > target || group->n_sealed[slot] > 0) continue;
-            if (group->pages[PAGE_EXACT][slot]->region) return refuse("far pages are not quantized later");
             MN_TRY(seal_page(cache, kernels, g, slot));
         }
     }
