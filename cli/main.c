@@ -39,12 +39,13 @@ static const verb verbs[] = {
      "  mneme bench --cache all --text book.txt        what each cache costs, and how far it is from dynamic\n"
      "  mneme bench --cache static,quantized -n 200\n",
      bench_verb},
-    {"cache", VERB_CACHE, INT_MAX, "look after saved caches", "cache ls|show|verify|cp|rm|calibrate [...]",
+    {"cache", VERB_CACHE, INT_MAX, "look after saved caches", "cache ls|show|verify|cp|rm|convert|calibrate [...]",
      "  mneme cache ls ~/caches                        the saved caches of a folder, or of this one\n"
      "  mneme cache show talk.safetensors              what one says about itself, and its entries\n"
      "  mneme cache verify *.safetensors               reads every byte and compares the checksums\n"
      "  mneme cache cp talk.safetensors old/ --zstd    a copy: as it is, compressed or (--plain) not\n"
      "  mneme cache rm talk.safetensors                removes saved caches and nothing else\n"
+     "  mneme cache convert talk.safetensors kv.safetensors --legacy    as Transformers keeps it, or back\n"
      "  mneme cache calibrate -f book.txt              tables that make --cache quantized better, in seconds\n",
      cache_verb},
     {"doctor", VERB_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",

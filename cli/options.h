@@ -54,6 +54,8 @@ typedef enum option_id {
     OPT_TEXT,
     OPT_ZSTD,
     OPT_PLAIN,
+    OPT_LEGACY,
+    OPT_ROW,
     OPT_COMPUTE_TYPE,
     OPT_CPU,
     OPT_THREADS,
