@@ -25,10 +25,9 @@ enum {
     MOST_TOKENS = 1 << 24,
     STANDARD_NEW = 128,
     SENTENCE = 320,
-    /* Tokens that `none` may compute again in all, by itself and where -n asks for it; then it leaves the
-       others. */
+    /* Tokens that `none` may compute again among all caches, and where it is named; then it leaves the others. */
     RECOMPUTED = 8192,
-    RECOMPUTED_ASKED = 32768,
+    RECOMPUTED_NAMED = 32768,
 };
 
 /* What is read where no text is given. */
@@ -397,7 +396,8 @@ static double median(double *values, int n) {
 
 /* New tokens that `none` takes part in. */
 static size_t new_tokens(const comparison *c, const cache_case *k) {
-    size_t n = c->n_new, most = option_is_set(c->o, OPT_N_GEN) ? RECOMPUTED_ASKED : RECOMPUTED;
+    bool is_named = strcmp(option_text(c->o, OPT_CACHE, ""), "all") != 0;
+    size_t n = c->n_new, most = is_named ? RECOMPUTED_NAMED : RECOMPUTED;
     if (strcmp(k->name, "none") != 0) return n;
     while (n > 1 && c->n_prompt * n + n * n / 2 > most) n--;
     return n;

@@ -111,7 +111,25 @@ refusals() {
   err_has "unknown flag"
 }
 
+# What --help-all lists stands in docs/caches.md, keys with the same default.
+documented() {
+  expect 0 run --help-all
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  python3 - "$work/out" "$here/../../docs/caches.md" <<'PYTHON' || problem "docs/caches.md lacks something"
+import re, sys
+text, page = open(sys.argv[1]).read(), open(sys.argv[2]).read().replace("`", "")
+part = lambda begin, end: re.findall(r"^  (\w+) .*?(?:\[(.*)\])?$", text[text.index(begin):text.index(end)], re.M)
+names, keys = part("Caches, for --cache", "What --cache-config sets"), part("What --cache-config sets", "Every --some-name")
+rows = [line.split("|")[1:5] for line in page.split("\n") if line.count("|") == 6]
+missing = [n for n, _ in names if not re.search(r"\b%s\b" % n, page)]
+missing += [k for k in keys if not any(k[0] in re.split(r"\W+", r[0]) and k[1] == r[3].strip() for r in rows)]
+print(missing)
+sys.exit(1 if missing or len(names) < 10 or len(keys) < 17 else 0)
+PYTHON
+}
+
 check "every strategy is compared" all_of_them
+check "docs/caches.md has every strategy and key" documented
 check "bytes are those of the planner" bytes_are_planned
 check "perplexity is that of score" same_as_score
 check "a short text goes on greedily" goes_on_greedily
