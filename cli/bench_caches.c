@@ -499,16 +499,23 @@ static void put_size(char *out, size_t n, uint64_t bytes_held) {
     }
 }
 
+/* Slow ones with two digits behind the point. */
+static void put_rate(char *out, size_t n, double per_second) {
+    snprintf(out, n, per_second < 10 ? "%.2f" : "%.1f", per_second);
+}
+
 static void put_row(bytes *b, const comparison *c, const cache_case *k, int width) {
-    char name[3 * NAME + 2], size[32], same[48], change[32];
+    char name[3 * NAME + 2], size[32], rates[2][32], same[48], change[32];
     size_t n = k->n_new;
     snprintf(name, sizeof name, "%s%s%s", k->name, *k->config ? " " : "", k->config);
     put_size(size, sizeof size, k->cache.bytes);
+    put_rate(rates[0], sizeof rates[0], rate(c->n_prompt, k->prompt_ms));
+    put_rate(rates[1], sizeof rates[1], rate(n - 1, k->new_ms));
     snprintf(same, sizeof same, "%zu of %zu", k->same, n);
     snprintf(change, sizeof change, "%+.2f %%", (perplexity(k->nll - k->wanted_nll, n) - 1) * 100);
-    bytes_printf(b, "| %-*s | %10s | %11.1f | %10.1f | %7.2f | %14s | %8.5f | %10.3f | %10s |\n", width, name,
-                 size, rate(c->n_prompt, k->prompt_ms), rate(n - 1, k->new_ms),
-                 (k->prompt_ms + k->new_ms) / 1e3, same, k->kl / (double)n, perplexity(k->nll, n), change);
+    bytes_printf(b, "| %-*s | %10s | %11s | %10s | %7.2f | %14s | %8.5f | %10.3f | %10s |\n", width, name,
+                 size, rates[0], rates[1], (k->prompt_ms + k->new_ms) / 1e3, same, k->kl / (double)n,
+                 perplexity(k->nll, n), change);
 }
 
 static void put_table(bytes *b, const comparison *c) {
