@@ -499,9 +499,13 @@ static void put_size(char *out, size_t n, uint64_t bytes_held) {
     }
 }
 
-/* Slow ones with two digits behind the point. */
+/* Slow ones with two digits behind the point; - where nothing was timed. */
 static void put_rate(char *out, size_t n, double per_second) {
-    snprintf(out, n, per_second < 10 ? "%.2f" : "%.1f", per_second);
+    if (isnan(per_second)) {
+        snprintf(out, n, "-");
+    } else {
+        snprintf(out, n, per_second < 10 ? "%.2f" : "%.1f", per_second);
+    }
 }
 
 static void put_row(bytes *b, const comparison *c, const cache_case *k, int width) {

@@ -5,7 +5,8 @@
     tools/mutate.py [--build build/release] [--count 120] [--seed 1] [--jobs 2] [--file PART] [--report FILE]
 
 Each mutant is one changed file of src/kv, compiled alone and linked before the library of an existing build with the
-tests that belong to it. A mutant is killed when it does not end in time or a test fails; those that survive are listed,
+tests that belong to it, the mutant and the tests under the address and undefined-behaviour sanitizers. A mutant is killed
+when it does not end in time or a test fails; those that survive are listed,
 to be answered by a test or, in docs/mutants.md, by the reason why the change changes nothing.
 """
 import argparse
@@ -14,22 +15,29 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FILES = {  # and the tests that must notice, the quickest first
-    "group.c": ["test_cache", "test_operations", "test_laws", "test_far"],
-    "cache.c": ["test_cache", "test_operations", "test_laws", "test_far"],
-    "settle.c": ["test_cache", "test_operations", "test_laws", "test_far"],
-    "state.c": ["test_cache", "test_operations", "test_laws"],
-    "check.c": ["test_cache", "test_operations", "test_laws", "test_far"],
-    "visible.h": ["test_cache", "test_operations", "test_laws"],
-    "plan.c": ["test_plan"],
+CACHE = ["test_cache", "test_convert", "test_stage", "test_laws"]  # the tests that must notice, the quickest first
+FILES = {
+    "group.c": CACHE,
+    "cache.c": CACHE,
+    "settle.c": CACHE,
+    "state.c": CACHE,
+    "check.c": ["test_cache", "test_snapshot", "test_plan_bytes", "test_laws"],
+    "convert.c": ["test_convert", "test_laws"],
+    "snapshot.c": ["test_snapshot", "test_laws"],
+    "stage.c": ["test_stage", "test_snapshot", "test_laws"],
+    "visible.h": CACHE,
+    "plan.c": ["test_plan", "test_plan_bytes"],
     "plan_config.c": ["test_plan"],
 }
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 SWAPS = [
     (r"(?<![<>=!-])<(?![<=])", "<="), (r"<=", "<"), (r"(?<![->=])>(?![>=])", ">="), (r">=", ">"),
     (r"==", "!="), (r"!=", "=="), (r"&&", "||"), (r"\|\|", "&&"),
@@ -96,6 +104,7 @@ class Workshop:
         rule = ninja[ninja.index("build test_laws:"):]
         self.libraries = re.search(r"LINK_LIBRARIES = (.*)", rule).group(1).split()
         self.flags = ["-std=c11", "-O1", "-w", "-fPIC", "-D_GNU_SOURCE", "-ffp-contract=off", "-fno-math-errno",
+                      "-g1", *SANITIZERS,
                       f"-DTESTS_DIR=\"{ROOT}/tests\""]
         self.includes = [f"-I{ROOT}/include", f"-I{ROOT}/src", f"-I{ROOT}/tests"]
         self.headers_used = [p for p in sorted((ROOT / "src/kv").glob("*.c"))
@@ -106,6 +115,25 @@ class Workshop:
     def compile(self, source, target, first):
         subprocess.run(["cc", *self.flags, *first, *self.includes, "-c", str(source), "-o", str(target)], check=True,
                        stderr=subprocess.DEVNULL)
+
+    def passes(self, test, part, objects, folder):
+        """Whether a test ends well with these objects before the library's; None: not in time."""
+        program = folder / test
+        subprocess.run(["cc", *SANITIZERS, str(part), *map(str, objects), *self.libraries, "-o", str(program)], check=True,
+                       cwd=self.build, stderr=subprocess.DEVNULL)
+        limit = (resource.RLIMIT_CPU, (self.seconds, self.seconds))
+        try:
+            done = subprocess.run([str(program)], cwd=self.build, timeout=20 * self.seconds, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, env={**os.environ, "MNEME_NO_SHRINK": "1"},
+                                  preexec_fn=lambda: resource.setrlimit(*limit))
+        except subprocess.TimeoutExpired:
+            return None
+        return None if done.returncode == -signal.SIGXCPU or done.returncode == -signal.SIGKILL else done.returncode == 0
+
+    def check_unchanged(self):
+        for test in sorted({t for tests in FILES.values() for t in tests}):
+            if not self.passes(test, self.scratch / f"{test}.o", [], self.scratch):
+                sys.exit(f"{test} fails without any change")
 
     def try_mutant(self, number, name, text):
         """What noticed the mutant, or None; "" when it does not compile."""
@@ -130,17 +158,9 @@ class Workshop:
             except subprocess.CalledProcessError:
                 return ""
             for test, part in tests.items():
-                program = folder / test
-                subprocess.run(["cc", str(part), *map(str, objects), *self.libraries, "-o", str(program)], check=True,
-                               cwd=self.build, stderr=subprocess.DEVNULL)
-                try:
-                    done = subprocess.run([str(program)], cwd=self.build, timeout=self.seconds,
-                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                          env={**os.environ, "MNEME_NO_SHRINK": "1"})
-                    if done.returncode != 0:
-                        return test
-                except subprocess.TimeoutExpired:
-                    return f"{test} (too long)"
+                passed = self.passes(test, part, objects, folder)
+                if not passed:
+                    return test if passed is False else f"{test} (too long)"
             return None
         finally:
             shutil.rmtree(folder)
@@ -164,13 +184,14 @@ def main():
     parser.add_argument("--count", type=int, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=60, help="that a test may take")
+    parser.add_argument("--seconds", type=int, default=40, help="of a processor that a test may take")
     parser.add_argument("--file", action="append", help="only these of src/kv")
     parser.add_argument("--report", help="file to which the survivors are appended")
     args = parser.parse_args()
     texts, chosen, total = choose(args.file or list(FILES), args.count, args.seed)
     shop = Workshop(args.build, args.seconds)
-    print(f"{len(chosen)} of {total} mutants")
+    print(f"{len(chosen)} of {total} mutants", flush=True)
+    shop.check_unchanged()
 
     def judge(number):
         name, begin, end, new = chosen[number]

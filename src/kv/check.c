@@ -4,6 +4,11 @@
 #include "base/num.h"
 #include "kv/group.h"
 
+/* What a step will write is there and no one else's. */
+static bool may_be_written(const kv_page *page) {
+    return page && !page_is_shared(page) && page->data;
+}
+
 static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t slot, int64_t n_tokens,
                             int64_t n_total) {
     int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens;
@@ -26,11 +31,18 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
         if (atomic_load(&page->references) < 1) MN_FAIL(MN_E_UNSUPPORTED, "page %zu has no reference", slot);
         if (page->bytes != group->page_bytes[kind])
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", slot);
+        if ((page->data == NULL) == (page->region == 0))
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu is neither near nor far, or both", slot);
     }
-    bool is_written = in_step && begin + group->page_tokens > n_tokens && begin < n_total;
-    if (is_written && (!exact || page_is_shared(exact)))
+    int first, end;
+    int64_t target = group_seal_target(group, n_total, cache->call_ends);
+    if (in_step && begin + group->page_tokens > n_tokens && !may_be_written(exact))
         MN_FAIL(MN_E_UNSUPPORTED, "page %zu is missing or shared and about to be written", slot);
-    (void)cache;
+    if (in_step &&
+        group_seal_range(group, group->first_page + (int64_t)slot, n_total, target, &first, &end) &&
+        !may_be_written(coded))
+        MN_FAIL(MN_E_UNSUPPORTED, "the codes of page %zu are missing or shared and about to be written",
+                slot);
     return MN_OK;
 }
 
@@ -38,7 +50,7 @@ static mn_status check_states(const kv_group *group, int64_t n_tokens) {
     if (group->n_states > group->spec.checkpoints + 1)
         MN_FAIL(MN_E_UNSUPPORTED, "more states than checkpoints");
     for (int i = 0; i < group->n_states; i++) {
-        if (i > 0 && group->states[i].position <= group->states[i - 1].position)
+        if (group->states[i].position <= (i > 0 ? group->states[i - 1].position : 0))
             MN_FAIL(MN_E_UNSUPPORTED, "states are out of order");
     }
     int64_t newest = group->n_states ? group->states[group->n_states - 1].position : 0;
@@ -66,6 +78,8 @@ static mn_status check_group(const kv_cache *cache, const kv_group *group) {
         MN_FAIL(MN_E_UNSUPPORTED, "a page that no query will see is kept");
     if (total > 0 && group->head_tokens > 0 && !group->head)
         MN_FAIL(MN_E_UNSUPPORTED, "the head page is missing");
+    if (total > n && n < group->head_tokens && !may_be_written(group->head))
+        MN_FAIL(MN_E_UNSUPPORTED, "the head page is shared and about to be written");
     size_t held[2] = {0, 0};
     for (size_t i = 0; i < group->n_slots; i++) {
         MN_TRY(check_slot(cache, group, i, n, total));
@@ -75,8 +89,12 @@ static mn_status check_group(const kv_cache *cache, const kv_group *group) {
         if (group->pages[PAGE_EXACT][i] || group->pages[PAGE_CODED][i])
             MN_FAIL(MN_E_UNSUPPORTED, "a page lies beyond the table");
     }
-    if (held[0] != group->n_held[0] || held[1] != group->n_held[1])
-        MN_FAIL(MN_E_UNSUPPORTED, "the pages are not counted right");
+    for (int kind = 0; kind < 2; kind++) {
+        const page_pile *reserved = &group->reserved[kind];
+        if (held[kind] != group->n_held[kind]) MN_FAIL(MN_E_UNSUPPORTED, "the pages are not counted right");
+        if (reserved->n > 0 && reserved->n + held[kind] > reserved->capacity)
+            MN_FAIL(MN_E_UNSUPPORTED, "more pages are reserved than were asked for");
+    }
     return MN_OK;
 }
 
@@ -110,7 +128,7 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
             if (n_pages[kind] < reserved[kind]) n_pages[kind] = reserved[kind];
         }
     }
-    size_t exact, coded, total, head = n > 0 && group->head_tokens > 0 ? group->page_bytes[PAGE_HEAD] : 0;
+    size_t exact, coded, total, head = n > 0 ? group->page_bytes[PAGE_HEAD] : 0;
     bool fits = size_mul(n_pages[PAGE_EXACT], group->page_bytes[PAGE_EXACT], &exact) &&
                 size_mul(n_pages[PAGE_CODED], group->page_bytes[PAGE_CODED], &coded) &&
                 size_add(exact, coded, &total) && size_add(total, head, &total);

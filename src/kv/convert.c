@@ -22,21 +22,13 @@ static mn_status check_specs(const kv_group *from, const kv_group *to) {
                            (a->bases != NULL) != (b->bases != NULL))) {
         return refuse("what is quantized stays as it is");
     }
+    /* Codes hold nothing of the first tokens. */
+    if (from->is_coded && to->head_tokens < from->head_tokens)
+        return refuse("as many first tokens as now must stay exact");
     bool wider = a->window && (b->window == 0 || b->window > a->window);
     if (wider && from->first_page > 0) return refuse("the window would grow over tokens that are forgotten");
     if (a->sinks && b->sinks != a->sinks) return refuse("sinks stay as many as they are");
-    if (to->head_tokens && to->head_tokens != from->head_tokens && from->first_page > 0)
-        return refuse("the first tokens, which it keeps exactly, are forgotten");
-    return MN_OK;
-}
-
-/* Pages that would have to be read back to be sealed. */
-static mn_status check_homes(const kv_group *from, const kv_group *to) {
-    if (!to->is_coded || from->is_coded) return MN_OK;
-    for (size_t slot = 0; slot < from->n_slots; slot++) {
-        const kv_page *page = from->pages[PAGE_EXACT][slot];
-        if (page && page->region) return refuse("far pages are not quantized later");
-    }
+    if (b->sinks && !a->sinks && from->first_page > 0) return refuse("the first tokens are forgotten");
     return MN_OK;
 }
 
@@ -51,7 +43,6 @@ static mn_status check_groups(const kv_cache *from, const kv_cache *to) {
         if (a->group != b->group || a->member != b->member)
             return refuse("layers would be grouped in another way");
         MN_TRY(check_specs(&from->groups[a->group], &to->groups[b->group]));
-        MN_TRY(check_homes(&from->groups[a->group], &to->groups[b->group]));
     }
     return MN_OK;
 }
@@ -66,7 +57,7 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
     return MN_OK;
 }
 
-static mn_status share_pages(kv_group *to, const kv_group *from) {
+static mn_status share_pages(kv_group *to, const kv_group *from, kv_pool *pool) {
     if (from->spec.kind == KV_STATE) return share_states(to, from);
     MN_TRY(group_grow(to, from->n_slots));
     to->first_page = from->first_page;
@@ -79,38 +70,32 @@ static mn_status share_pages(kv_group *to, const kv_group *from) {
             if (!page) continue;
             kv_page_share(page);
             group_put(to, (page_kind)kind, slot, page);
+            if (!to->spec.is_far) MN_TRY(group_bring_near(to, pool, (page_kind)kind, slot));
         }
     }
     return MN_OK;
 }
 
-/* The head of a group that had none, or another one: its tokens are read from the old cache. */
-static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
-                           int64_t n_tokens) {
+/* Copies tokens [begin, end) of a group into its head, which is there. */
+static mn_status copy_to_head(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
+                              int64_t begin, int64_t end) {
     kv_group *group = &to->groups[i_group];
-    const kv_group *old = &from->groups[i_group];
-    int n = (int)min_i64(group->head_tokens, n_tokens);
-    if (n == 0) return MN_OK;
-    if (old->head && old->head_tokens == group->head_tokens) {
-        kv_page_share(old->head);
-        group->head = old->head;
-        return MN_OK;
-    }
-    MN_TRY(kv_pool_take(&group->head, to->pool, group->page_bytes[PAGE_HEAD]));
-    size_t k_dim = (size_t)group->spec.k_dim, v_dim = (size_t)group->spec.v_dim,
+    if (begin >= end) return MN_OK;
+    size_t k_dim = (size_t)group->spec.k_dim, v_dim = (size_t)group->spec.v_dim, n = (size_t)(end - begin),
            heads = (size_t)group->spec.n_heads;
-    float *rows = mem_alloc_raw(heads * (size_t)n * (k_dim + v_dim), sizeof *rows);
+    float *rows = mem_alloc_raw(heads * n * (k_dim + v_dim), sizeof *rows);
     if (!rows) return MN_E_NOMEM;
-    float *k = rows, *v = rows + heads * (size_t)n * k_dim;
+    float *k = rows, *v = rows + heads * n * k_dim;
     mn_status status = MN_OK;
     for (int i = 0; status == MN_OK && i < to->n_entries; i++) {
         if (to->entries[i].group != i_group) continue;
-        status = kv_read(from, kernels, i, true, 0, n, k);
-        if (status == MN_OK) status = kv_read(from, kernels, i, false, 0, n, v);
+        status = kv_read(from, kernels, i, true, begin, (int)n, k);
+        if (status == MN_OK) status = kv_read(from, kernels, i, false, begin, (int)n, v);
         for (size_t h = 0; status == MN_OK && h < heads; h++) {
-            store_job job = {.n = n,
-                             .k = k + h * (size_t)n * k_dim,
-                             .v = v + h * (size_t)n * v_dim,
+            store_job job = {.slot = (int)begin,
+                             .n = (int)n,
+                             .k = k + h * n * k_dim,
+                             .v = v + h * n * v_dim,
                              .k_stride = (ptrdiff_t)k_dim,
                              .v_stride = (ptrdiff_t)v_dim};
             group_store(kernels, group, &to->entries[i], (int)h, PAGE_HEAD, group->head, job);
@@ -120,8 +105,42 @@ static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_tabl
     return status;
 }
 
-/* Seals, page by page, what the new strategy has sealed at this length; a page's exact form is given back
- * before the next one is begun, so little more memory is needed than there was. */
+/* The head of a group that had none, or another one: its tokens are read from the old cache, but for those
+ * that a window has forgotten, which no query sees any more. */
+static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
+                           int64_t n_tokens) {
+    kv_group *group = &to->groups[i_group];
+    const kv_group *old = &from->groups[i_group];
+    int64_t n = min_i64(group->head_tokens, n_tokens), old_head = min_i64(old->head_tokens, n),
+            first_held = max_i64(old_head, old->first_page * old->page_tokens);
+    if (n == 0) return MN_OK;
+    if (old->head_tokens == group->head_tokens) {
+        kv_page_share(old->head);
+        group->head = old->head;
+        return MN_OK;
+    }
+    MN_TRY(kv_pool_take(&group->head, to->pool, group->page_bytes[PAGE_HEAD]));
+    MN_TRY(copy_to_head(to, from, kernels, i_group, 0, old_head));
+    return copy_to_head(to, from, kernels, i_group, first_held, n);
+}
+
+/* ---- what the new strategy has sealed by now ---- */
+
+static int64_t held_tokens(const kv_cache *cache, const kv_group *group) {
+    return group_steps(group) ? cache->n_tokens : group->n_filled;
+}
+
+/* Whether a page is exact that the new strategy would have sealed at this length. */
+static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot) {
+    if (!group->is_coded || group->n_sealed[slot] > 0) return false;
+    int64_t page = group->page_tokens, n = held_tokens(cache, group);
+    int64_t target =
+        group_steps(group) ? seal_until(n, group->spec.residual, group->page_tokens) : n / page * page;
+    return (group->first_page + (int64_t)slot + 1) * page <= target;
+}
+
+/* A page's exact form is given back before the next one is begun, so little more memory is needed than there
+ * was. */
 static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, size_t slot) {
     kv_group *group = &cache->groups[i_group];
     seal_task task = {.slot = slot, .n = group->page_tokens};
@@ -135,9 +154,16 @@ static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_g
         }
     }
     MN_TRY(mem_grow(&cache->tasks, &cache->task_capacity, 1, sizeof *cache->tasks));
+    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, slot));
     kv_page *page = NULL;
+    page_pile *reserved = &group->reserved[PAGE_CODED];
     void *scratch = mem_alloc_raw(need, 1);
-    mn_status status = scratch ? kv_pool_take(&page, cache->pool, group->page_bytes[PAGE_CODED]) : MN_E_NOMEM;
+    mn_status status = scratch ? MN_OK : MN_E_NOMEM;
+    if (status == MN_OK && reserved->n > 0) {
+        page = reserved->pages[--reserved->n];
+    } else if (status == MN_OK) {
+        status = kv_pool_take(&page, cache->pool, group->page_bytes[PAGE_CODED]);
+    }
     if (status == MN_OK) {
         group_put(group, PAGE_CODED, slot, page);
         for (int i = 0; i < cache->n_entries; i++) {
@@ -149,22 +175,35 @@ static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_g
             }
         }
         group->n_sealed[slot] = group->page_tokens;
-        group_tidy(group, cache->pool, cache->n_tokens);
+        group_tidy(group, cache->pool, held_tokens(cache, group));
     }
     mem_free(scratch);
     return status;
 }
 
-static mn_status seal_old_pages(kv_cache *cache, const kernel_table *kernels) {
-    for (int g = 0; g < cache->n_groups; g++) {
-        kv_group *group = &cache->groups[g];
-        if (!group->is_coded || !group_steps(group)) continue;
-        int64_t target = seal_until(cache->n_tokens, group->spec.residual, group->page_tokens);
-        for (size_t slot = 0; slot < group->n_slots; slot++) {
-            int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
-            if (end > target || group->n_sealed[slot] > 0) continue;
-            MN_TRY(seal_page(cache, kernels, g, slot));
+/* Pages that find no memory, and those after them, stay exact; a later step seals them. */
+static void seal_late_pages(kv_cache *cache, const kernel_table *kernels) {
+    mn_status status = MN_OK;
+    for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
+        for (size_t slot = 0; status == MN_OK && slot < cache->groups[g].n_slots; slot++) {
+            if (is_late(cache, &cache->groups[g], slot)) status = seal_page(cache, kernels, g, slot);
         }
+    }
+}
+
+/* Everything that can fail and must leave the old cache as it is. */
+static mn_status take_over(kv_cache *to, const kv_cache *from, const kernel_table *kernels,
+                           const kv_options *options) {
+    if (options->limit && from->n_tokens > options->limit)
+        return refuse("it holds more tokens than would be allowed");
+    MN_TRY(check_groups(from, to));
+    to->n_tokens = from->n_tokens;
+    to->options = *options;
+    for (int g = 0; g < to->n_groups; g++) {
+        kv_group *group = &to->groups[g];
+        MN_TRY(share_pages(group, &from->groups[g], to->pool));
+        if (group->spec.kind == KV_PAGES) MN_TRY(fill_head(to, from, kernels, g, held_tokens(to, group)));
+        MN_TRY(group_reserve_all(group, to->pool, options));
     }
     return MN_OK;
 }
@@ -172,15 +211,10 @@ static mn_status seal_old_pages(kv_cache *cache, const kernel_table *kernels) {
 mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
                      const kv_options *options) {
     kv_cache *from = *cache, *to = NULL;
-    MN_TRY(kv_open(&to, from->pool, specs, n_entries, options));
-    mn_status status = check_groups(from, to);
-    to->n_tokens = from->n_tokens;
-    for (int g = 0; status == MN_OK && g < to->n_groups; g++) {
-        kv_group *group = &to->groups[g];
-        int64_t n = group_steps(group) ? from->n_tokens : from->groups[g].n_filled;
-        status = share_pages(group, &from->groups[g]);
-        if (status == MN_OK && group->spec.kind == KV_PAGES) status = fill_head(to, from, kernels, g, n);
-    }
+    kv_options growing = *options; /* what is reserved is taken when the old pages are counted in */
+    growing.reserve = 0;
+    MN_TRY(kv_open(&to, from->pool, specs, n_entries, &growing));
+    mn_status status = take_over(to, from, kernels, options);
     if (status != MN_OK) {
         kv_close(&to);
         return status;
@@ -188,11 +222,9 @@ mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spe
     to->peak_bytes = from->peak_bytes;
     kv_close(&from);
     *cache = to;
-    for (int g = 0; g < to->n_groups; g++) {
-        if (group_steps(&to->groups[g])) group_tidy(&to->groups[g], to->pool, to->n_tokens);
-    }
-    status = seal_old_pages(to, kernels);
+    for (int g = 0; g < to->n_groups; g++)
+        group_tidy(&to->groups[g], to->pool, held_tokens(to, &to->groups[g]));
+    seal_late_pages(to, kernels);
     if (kv_bytes(to) > to->peak_bytes) to->peak_bytes = kv_bytes(to);
-    /* Pages that found no memory stay exact, and are sealed by a later step. */
-    return status == MN_E_NOMEM ? MN_OK : status;
+    return MN_OK;
 }

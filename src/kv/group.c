@@ -53,7 +53,8 @@ mn_status group_open(kv_group *group, const kv_spec *spec, const kv_options *opt
 
 /* ---- piles ---- */
 
-/* A page of the reserve, or else of the pool, onto the pile of those taken: reserved ones lie at its bottom. */
+/* A page of the reserve, or else of the pool, onto the pile of those taken: reserved ones lie at its bottom.
+ */
 static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
     page_pile *pile = &group->taken[kind], *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
     MN_TRY(mem_grow(&pile->pages, &pile->capacity, pile->n + 1, sizeof *pile->pages));
@@ -148,44 +149,48 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
             *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
     bool written = n_tokens < begin + group->page_tokens && n_total > begin && n_total > n_tokens;
     int first, end;
-    bool seals = group_seal_range(group, page, n_sealed, &first, &end);
+    bool seals = group_seal_range(group, page, n_total, n_sealed, &first, &end);
     return (slot_need){.exact = written && !exact,
                        .copy_exact = written && exact && page_is_shared(exact),
                        .coded = seals && !coded,
                        .copy_coded = seals && coded && page_is_shared(coded)};
 }
 
-/* Pages that a step may touch: from the first one not wholly sealed, or that the table does not have. */
-static int64_t step_first_page(const kv_group *group, int64_t n_tokens) {
+int64_t group_step_first(const kv_group *group, int64_t n_tokens) {
     int64_t page = n_tokens / group->page_tokens;
-    while (page > group->first_page && group_slot(group, page - 1) < (int64_t)group->n_slots &&
-           group->n_sealed[group_slot(group, page - 1)] < group->page_tokens && group->is_coded) {
+    while (group->is_coded && page > group->first_page &&
+           group->n_sealed[group_slot(group, page - 1)] < group->page_tokens)
         page--;
-    }
     return page;
 }
 
-/* A far page that a step may write is wanted near, with the bytes that it has. */
-static mn_status bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
-    kv_page *far = group->pages[kind][slot], *near = NULL;
-    if (!far || !far->region) return MN_OK;
-    MN_TRY(kv_pool_take(&near, pool, group->page_bytes[kind]));
-    mn_status status = kv_pool_copy(pool, far, 0, far->bytes, near->data);
-    kv_pool_return(pool, status == MN_OK ? far : near);
-    if (status == MN_OK) group_put(group, kind, slot, near);
+/* A near page with the bytes of another one, near or far. */
+static mn_status copy_page(kv_page **out, kv_pool *pool, const kv_page *page) {
+    MN_TRY(kv_pool_take(out, pool, page->bytes));
+    mn_status status = kv_pool_copy(pool, page, 0, page->bytes, (*out)->data);
+    if (status == MN_OK) return MN_OK;
+    kv_pool_return(pool, *out);
+    *out = NULL;
     return status;
 }
 
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
+    kv_page *far = group->pages[kind][slot], *near;
+    if (!far || !far->region) return MN_OK;
+    MN_TRY(copy_page(&near, pool, far));
+    kv_pool_return(pool, far);
+    group_put(group, kind, slot, near);
+    return MN_OK;
+}
+
 mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
-    if (group->spec.kind == KV_STATE) {
-        return take_page(group, pool, PAGE_EXACT);
-    }
+    if (group->spec.kind == KV_STATE) { return take_page(group, pool, PAGE_EXACT); }
     int64_t end = ceil_div(n_total, group->page_tokens);
     MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
-    for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
         int64_t slot = group_slot(group, page);
-        for (int kind = 0; kind < 2 && slot < (int64_t)group->n_slots; kind++) {
-            MN_TRY(bring_near(group, pool, (page_kind)kind, (size_t)slot));
+        for (int kind = 0; kind < 2; kind++) { /* places beyond the table are empty */
+            MN_TRY(group_bring_near(group, pool, (page_kind)kind, (size_t)slot));
         }
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
         if (need.exact || need.copy_exact) MN_TRY(take_page(group, pool, PAGE_EXACT));
@@ -222,7 +227,7 @@ static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
     if (group->spec.kind == KV_STATE) return; /* the next state stays where it was taken until commit */
     int64_t end = ceil_div(n_total, group->page_tokens);
-    for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
         size_t slot = (size_t)group_slot(group, page);
         if (slot >= group->n_slots) {
@@ -351,14 +356,7 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
     kv_page *page = group->pages[kind][slot];
     if (!page) return MN_OK;
     if (copies) {
-        kv_page *own = NULL;
-        MN_TRY(kv_pool_take(&own, pool, group->page_bytes[kind]));
-        mn_status status = kv_pool_copy(pool, page, 0, page->bytes, own->data);
-        if (status != MN_OK) {
-            kv_pool_return(pool, own);
-            return status;
-        }
-        page = own;
+        MN_TRY(copy_page(&page, pool, page));
     } else {
         kv_page_share(page);
     }
@@ -368,13 +366,9 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
 
 static mn_status fork_head(kv_group *fork, const kv_group *group, kv_pool *pool, bool copies) {
     if (!group->head) return MN_OK;
-    if (copies) {
-        MN_TRY(kv_pool_take(&fork->head, pool, group->page_bytes[PAGE_HEAD]));
-        memcpy(fork->head->data, group->head->data, group->page_bytes[PAGE_HEAD]);
-    } else {
-        kv_page_share(group->head);
-        fork->head = group->head;
-    }
+    if (copies) return copy_page(&fork->head, pool, group->head);
+    kv_page_share(group->head);
+    fork->head = group->head;
     return MN_OK;
 }
 

@@ -232,7 +232,8 @@ static mn_status load_slots(const restore *r, int g, int64_t n_tokens) {
     kv_group *group = &r->cache->groups[g];
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "group.%d.sealed", g);
-    MN_TRY(entry_copy(r, name, DTYPE_I32, group->n_slots * sizeof *group->n_sealed, group->n_sealed));
+    if (group->n_slots > 0)
+        MN_TRY(entry_copy(r, name, DTYPE_I32, group->n_slots * sizeof *group->n_sealed, group->n_sealed));
     for (size_t slot = 0; slot < group->n_slots; slot++) {
         int64_t page = group->first_page + (int64_t)slot, begin = page * group->page_tokens;
         int64_t fill = min_i64(group->page_tokens, n_tokens - begin);
@@ -257,8 +258,9 @@ static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP
     int64_t first = numbers[0], n_slots = numbers[1];
     if (group->spec.kind == KV_STATE) return load_states(r, g, numbers[3]);
     if (group->spec.write_once) n_tokens = group->n_filled = numbers[2];
-    int64_t end = n_tokens < 0 ? -1 : ceil_div(n_tokens, group->page_tokens);
-    if (first < 0 || n_slots < 0 || n_tokens > (int64_t)1 << 40 || first > end || n_slots != end - first ||
+    bool is_sane = n_tokens >= 0 && n_tokens <= (int64_t)1 << 40;
+    int64_t end = is_sane ? ceil_div(n_tokens, group->page_tokens) : -1;
+    if (first < 0 || first > end || n_slots != end - first ||
         (size_t)n_slots > archive_entries(r->saved)) {
         MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens",
                 (long long)n_slots, (long long)first, (long long)n_tokens);
@@ -266,10 +268,10 @@ static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP
     MN_TRY(group_grow(group, (size_t)n_slots));
     group->first_page = first;
     group->n_slots = (size_t)n_slots;
-    return n_slots > 0 ? load_slots(r, g, n_tokens) : MN_OK;
+    return load_slots(r, g, n_tokens);
 }
 
-static mn_status load_all(const restore *r, int64_t n_tokens) {
+static mn_status load_all(const restore *r, const kv_options *options, int64_t n_tokens) {
     kv_cache *cache = r->cache;
     int64_t numbers[GROUP_NUMBERS];
     size_t n_bytes = (size_t)cache->n_groups * sizeof numbers;
@@ -284,6 +286,10 @@ static mn_status load_all(const restore *r, int64_t n_tokens) {
         status = load_group(r, g, numbers, n_tokens);
     }
     mem_free(buffer);
+    cache->options = *options;
+    for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
+        status = group_reserve_all(&cache->groups[g], cache->pool, options);
+    }
     if (status != MN_OK) return status;
     cache->peak_bytes = kv_bytes(cache);
     if (kv_check(cache) == MN_OK) return MN_OK;
@@ -309,8 +315,10 @@ mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_
     mapping->close = close_archive;
     atomic_store(&mapping->references, 1);
     restore r = {.mapping = mapping, .saved = saved};
-    mn_status status = kv_open(&r.cache, pool, specs, n_entries, options);
-    if (status == MN_OK) status = load_all(&r, n_tokens);
+    kv_options growing = *options; /* what is reserved is taken when the loaded pages are counted in */
+    growing.reserve = 0;
+    mn_status status = kv_open(&r.cache, pool, specs, n_entries, &growing);
+    if (status == MN_OK) status = load_all(&r, options, n_tokens);
     if (status == MN_OK) {
         *out = r.cache;
     } else {

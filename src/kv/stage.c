@@ -135,7 +135,8 @@ mn_status stage_reserve(kv_cache *cache) {
             spare = SPARE_SLICES * group->entry_bytes[group->is_coded ? PAGE_CODED : PAGE_EXACT];
         }
     }
-    if (most_slices == 0) return MN_OK;
+    /* Once there are tables they are made for every step, and are to be as long as any group's. */
+    if (most_slices == 0 && !cache->stage->areas[0].bases[0]) return MN_OK;
     for (int i = 0; i < 2; i++) {
         stage_area *area = &cache->stage->areas[i];
         size_t n_bytes = most_bytes <= area->capacity ? area->capacity : most_bytes + spare;

@@ -297,12 +297,11 @@ static void reserved_pages_stay_after_forks(void **state) {
 /* ---- failures ---- */
 
 /* Every allocation of opening, stepping, filling and forking fails once; each time nothing has changed. */
-static void every_allocation_fails_once(void **state) {
-    (void)state;
-    for (uint64_t seed = 1; seed <= 60; seed++) {
+static void fail_each_once(void (*make)(world_setting *, uint64_t), uint64_t n_seeds) {
+    for (uint64_t seed = 1; seed <= n_seeds; seed++) {
         static world w;
         world_setting set;
-        world_setting_free(&set, seed);
+        make(&set, seed);
         set.fails = true; /* refusals are no problem */
         world_open(&w, &set, NULL);
         for (unsigned k = 1; w.n_members == 0; k++) {
@@ -334,6 +333,12 @@ static void every_allocation_fails_once(void **state) {
         world_close(&w);
         if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
     }
+}
+
+static void every_allocation_fails_once(void **state) {
+    (void)state;
+    fail_each_once(world_setting_free, 60);
+    fail_each_once(world_setting_far, 30);
 }
 
 static void reading_without_memory(void **state) {
@@ -488,6 +493,7 @@ static void broken_tables_are_found(void **state) {
     BROKEN(b, "where kernels look", g->bases[PAGE_EXACT][1] = extra->data, g->bases[PAGE_EXACT][1] = NULL);
     BROKEN(b, "no reference", g->pages[1][1]->references = 0, g->pages[1][1]->references = 1);
     BROKEN(b, "another size", g->pages[1][1]->bytes += 64, g->pages[1][1]->bytes -= 64);
+    BROKEN(b, "neither near nor far", g->pages[1][1]->region = 1, g->pages[1][1]->region = 0);
     BROKEN(b, "head page", (page = g->head, g->head = NULL), g->head = page);
     BROKEN(b, "counted right", g->n_held[PAGE_EXACT]++, g->n_held[PAGE_EXACT]--);
     BROKEN(b, "counted right", g->n_held[PAGE_CODED]--, g->n_held[PAGE_CODED]++);
@@ -512,6 +518,7 @@ static void broken_windows_and_states_are_found(void **state) {
     BROKEN(b, "newest state", s->n_states--, s->n_states++);
     BROKEN(b, "out of order", s->states[1].position = s->states[2].position, s->states[1].position = 48);
     BROKEN(b, "more states", s->spec.checkpoints = 2, s->spec.checkpoints = 3);
+    BROKEN(b, "out of order", s->states[0].position = 0, s->states[0].position = 32);
     /* A step's pages must be there and its own. */
     assert_ok(kv_reserve(b.cache, 3));
     assert_ok(kv_check(b.cache));
@@ -526,6 +533,42 @@ static void broken_windows_and_states_are_found(void **state) {
     kv_abandon(b.cache);
     kv_close(&b.cache);
     kv_pool_close(&b.pool);
+}
+
+/* A step of tokens whose head, exact page and codes are about to be written. */
+static void broken_steps_are_found(void **state) {
+    (void)state;
+    kv_form form = {.codec = KV_QUANTO, .bits = 4};
+    const kv_spec spec = {
+        .n_heads = 1, .k_dim = 16, .v_dim = 16, .key = form, .value = form, .exact_first = 20, .flush = true};
+    kv_pool *pool = NULL;
+    kv_cache *cache = NULL;
+    assert_ok(kv_pool_open(&pool, 0));
+    assert_ok(kv_open(&cache, pool, &spec, 1, &(kv_options){.page_tokens = 16, .reserve = 64}));
+    kv_group *g = &cache->groups[0];
+    broken b = {.cache = cache};
+    BROKEN(b, "more pages are reserved", g->reserved[0].capacity--, g->reserved[0].capacity++);
+    BROKEN(b, "more pages are reserved", g->reserved[1].capacity--, g->reserved[1].capacity++);
+    kv_call_begin(cache);
+    kv_call_end(cache);
+    step(cache, 18);
+    kv_call_begin(cache);
+    g->flushes = true;
+    kv_call_end(cache);
+    assert_ok(kv_reserve(cache, 20));
+    assert_ok(kv_check(cache));
+    for (int slot = 1; slot < 3; slot++) {
+        for (int kind = 0; kind < 2; kind++) {
+            kv_page *page = g->pages[kind][slot];
+            BROKEN(b, "about to be written", page->references = 2, page->references = 1);
+            BROKEN(b, NULL, group_put(g, (page_kind)kind, (size_t)slot, NULL),
+                   group_put(g, (page_kind)kind, (size_t)slot, page));
+        }
+    }
+    BROKEN(b, "head page is shared", g->head->references = 2, g->head->references = 1);
+    kv_abandon(cache);
+    kv_close(&cache);
+    kv_pool_close(&pool);
 }
 
 int main(void) {
@@ -547,6 +590,7 @@ int main(void) {
         cmocka_unit_test(absurd_plans_do_not_overflow),
         cmocka_unit_test(broken_tables_are_found),
         cmocka_unit_test(broken_windows_and_states_are_found),
+        cmocka_unit_test(broken_steps_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

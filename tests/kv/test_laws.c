@@ -9,28 +9,42 @@
 
 #include "base/num.h"
 
+static void run_random(void (*make)(world_setting *, uint64_t), int wanted, world_counts *counts) {
+    const char *only = getenv("MNEME_SEED");
+    int done = 0;
+    for (uint64_t seed = only ? strtoull(only, NULL, 10) : 1; done < wanted; seed++) {
+        world_setting set;
+        make(&set, seed);
+        done += world_run_random(&set, counts);
+        if (only) return;
+    }
+    /* A world in which nothing of this happens would show little. */
+    assert_true(counts->sealed > wanted);
+    assert_true(counts->converted > wanted / 200);
+    assert_true(counts->kept > wanted / 1000);
+    assert_true(counts->saved > wanted / 200);
+}
+
 static void random_operations(void **state) {
     (void)state;
-    const char *only = getenv("MNEME_SEED");
-    int wanted = getenv("MNEME_LONG") ? 1000000 : 50000, done = 0, n_refused = 0, n_sealed = 0;
-    world_setting set;
-    if (only) {
-        world_setting_make(&set, strtoull(only, NULL, 10));
-        world_run_random(&set, &n_refused, &n_sealed);
-        return;
-    }
-    for (uint64_t seed = 1; done < wanted; seed++) {
-        world_setting_make(&set, seed);
-        done += world_run_random(&set, &n_refused, &n_sealed);
-    }
-    /* A world in which nothing is refused or sealed would show little. */
-    assert_true(n_refused > wanted / 100);
-    assert_true(n_sealed > wanted);
+    int wanted = test_is_long() ? 1000000 : 20000;
+    world_counts counts = {0};
+    run_random(world_setting_make, wanted, &counts);
+    if (!getenv("MNEME_SEED")) assert_true(counts.refused > wanted / 100);
+}
+
+/* The same caches with a far home are what they are without one. */
+static void random_operations_far_away(void **state) {
+    (void)state;
+    int wanted = test_is_long() ? 100000 : 3000;
+    world_counts counts = {0};
+    run_random(world_setting_far, wanted, &counts);
+    if (!getenv("MNEME_SEED")) assert_true(counts.far > (size_t)wanted * 1000);
 }
 
 /* ---- each law by itself ---- */
 
-enum { N_SETTINGS = 150, MOST = 120 };
+enum { N_SETTINGS = 120, MOST = 120 };
 
 /* A world of its own for each setting; `w` is empty. */
 typedef void (*law)(world *w, uint64_t seed);
@@ -58,79 +72,48 @@ static void each_setting(law check, law_specs wanted) {
     }
 }
 
-static uint32_t *some_tokens(void) {
-    static uint32_t tokens[MODEL_TOKENS];
-    for (int i = 0; i < MODEL_TOKENS; i++) tokens[i] = 1000u + 7u * (unsigned)i;
-    return tokens;
-}
-
-static world_member *add(world *w) {
-    if (!world_add(w, &w->members[w->n_members], 1)) fail_msg("%s", w->problem);
-    return &w->members[w->n_members++];
-}
-
-static world_member *fork_of(world *w, const world_member *m) {
-    if (!world_fork(w, &w->members[w->n_members], m, 1)) fail_msg("%s", w->problem);
-    return &w->members[w->n_members++];
-}
-
-static void call(world *w, world_member *m, const uint32_t *tokens, int n, int most_step) {
-    if (!world_call(w, m, tokens, n, most_step)) fail_msg("%s", w->problem ? w->problem : "no room");
-}
-
-static void cut(world_member *m, int64_t n) {
-    assert_ok(kv_truncate(m->cache, n));
-    model_truncate(m->model, n);
-}
-
-/* One stream of what both caches hold, bit for bit. */
-static void assert_same_stream(const world *w, const kv_cache *a, const kv_cache *b, int entry, bool is_key,
-                               int64_t begin, int64_t end) {
-    static float rows[2][2 * MODEL_TOKENS * 32];
-    const kv_spec *spec = kv_entry_spec(a, entry);
-    int n = (int)(end - begin);
-    if (n <= 0) return;
-    size_t floats = (size_t)spec->n_heads * (size_t)n * (size_t)(is_key ? spec->k_dim : spec->v_dim);
-    assert_ok(kv_read(a, &w->kernels, entry, is_key, begin, n, rows[0]));
-    assert_ok(kv_read(b, &w->kernels, entry, is_key, begin, n, rows[1]));
-    assert_memory_equal(rows[0], rows[1], floats * sizeof(float));
-}
-
-static void assert_same(const world *w, const kv_cache *a, const kv_cache *b) {
-    assert_int_equal(kv_length(a), kv_length(b));
-    assert_int_equal(kv_entries(a), kv_entries(b));
-    for (int i = 0; i < kv_entries(a); i++) {
-        if (kv_entry_spec(a, i)->kind == KV_STATE) continue;
-        kv_view view = kv_look(a, i);
-        int64_t n = view.n_tokens, first = max_i64(kv_first_held(a, i), kv_first_held(b, i));
-        assert_int_equal(kv_look(b, i).n_tokens, n);
-        for (int is_key = 0; is_key < 2; is_key++) {
-            assert_same_stream(w, a, b, i, is_key, 0, min_i64(min_i64(view.n_head, kv_look(b, i).n_head), n));
-            assert_same_stream(w, a, b, i, is_key, first, n);
-        }
-    }
-}
-
 /* Any cut of a prompt into calls and steps gives the same cache, codes included. */
 static void chunks_do_not_matter(world *w, uint64_t seed) {
-    world_member *one_by_one = add(w), *whole = add(w), *mixed = add(w);
-    const uint32_t *tokens = some_tokens();
+    world_member *one_by_one = world_new(w), *whole = world_new(w), *mixed = world_new(w);
+    const uint32_t *tokens = world_tokens();
     uint64_t random = seed << 8;
-    call(w, whole, tokens, MOST, MOST);
-    for (int n = 0; n < MOST; n++) call(w, one_by_one, tokens + n, 1, 1);
+    world_put(w, whole, tokens, MOST, MOST);
+    for (int n = 0; n < MOST; n++) world_put(w, one_by_one, tokens + n, 1, 1);
     for (int n = 0; n < MOST;) {
         int step = 1 + (int)(test_random(&random) % 40);
         if (step > MOST - n) step = MOST - n;
-        call(w, mixed, tokens + n, step, 1 + (int)(test_random(&random) % 40));
+        world_put(w, mixed, tokens + n, step, 1 + (int)(test_random(&random) % 40));
         n += step;
     }
-    assert_same(w, one_by_one->cache, whole->cache);
-    assert_same(w, one_by_one->cache, mixed->cache);
+    world_assert_same(w, one_by_one->cache, whole->cache);
+    world_assert_same(w, one_by_one->cache, mixed->cache);
 }
 
 static void chunking(void **state) {
     (void)state;
     each_setting(chunks_do_not_matter, BY_PAGES);
+}
+
+/* Any cut of the same calls into steps does so too, also where what is sealed depends on the calls. */
+static void steps_do_not_matter(world *w, uint64_t seed) {
+    world_member *whole = add(w), *one_by_one = add(w), *mixed = add(w);
+    const uint32_t *tokens = some_tokens();
+    uint64_t random = seed << 8;
+    for (int n = 0; n < MOST;) {
+        int size = n == 0 ? 70 : 1 + (int)(test_random(&random) % (test_random(&random) % 2 ? 3 : 30));
+        if (size > MOST - n) size = MOST - n;
+        call(w, whole, tokens + n, size, MOST);
+        call(w, one_by_one, tokens + n, size, 1);
+        call(w, mixed, tokens + n, size, 1 + (int)(test_random(&random) % 40));
+        n += size;
+    }
+    assert_same(w, whole->cache, one_by_one->cache);
+    assert_same(w, whole->cache, mixed->cache);
+}
+
+static void steps(void **state) {
+    (void)state;
+    each_setting(steps_do_not_matter, ANY);
 }
 
 /* A cache with other options over the same pool, with the tokens of `m` in one call. */
@@ -147,7 +130,7 @@ static kv_cache *with_other_options(world *w, const world_member *m, kv_options 
     set.options = options;
     other.set = &set;
     other.model_pool = &pool;
-    call(&other, &bare, some_tokens(), (int)m->model->n, 11);
+    world_put(&other, &bare, world_tokens(), (int)m->model->n, 11);
     world_check(&other, &bare);
     if (other.problem) fail_msg("%s", other.problem);
     model_close(&bare.model);
@@ -155,15 +138,15 @@ static kv_cache *with_other_options(world *w, const world_member *m, kv_options 
 }
 
 static void options_do_not_matter(world *w, uint64_t seed) {
-    world_member *m = add(w);
-    call(w, m, some_tokens(), MOST, 30);
+    world_member *m = world_new(w);
+    world_put(w, m, world_tokens(), MOST, 30);
     kv_options reserved = w->set->options, pages = w->set->options;
     reserved.reserve = reserved.limit = MOST + (int64_t)(seed % 50);
     pages.page_tokens = 2 + 2 * (int)(seed % 30);
     kv_options others[] = {reserved, pages};
     for (int i = 0; i < 2; i++) {
         kv_cache *other = with_other_options(w, m, others[i]);
-        assert_same(w, m->cache, other);
+        world_assert_same(w, m->cache, other);
         kv_close(&other);
     }
 }
@@ -191,14 +174,14 @@ static void wide_limits_change_nothing(world *w, uint64_t seed) {
     const world_setting *before = w->set, *settings[] = {&wide, &full};
     for (int i = 0; i < 2; i++) {
         w->set = settings[i];
-        world_member *m = add(w);
-        call(w, m, some_tokens(), MOST, 30);
+        world_member *m = world_new(w);
+        world_put(w, m, world_tokens(), MOST, 30);
         for (int e = 0; e < w->set->n_entries; e++) {
             if (kv_entry_spec(m->cache, e)->kind == KV_PAGES) assert_int_equal(kv_first_held(m->cache, e), 0);
         }
     }
     w->set = before;
-    assert_same(w, w->members[0].cache, w->members[1].cache);
+    world_assert_same(w, w->members[0].cache, w->members[1].cache);
 }
 
 static void wide_limits(void **state) {
@@ -207,22 +190,22 @@ static void wide_limits(void **state) {
 }
 
 static void going_back_leaves_no_trace(world *w, uint64_t seed) {
-    world_member *straight = add(w), *back = add(w);
-    uint32_t *tokens = some_tokens(), wrong[40];
+    world_member *straight = world_new(w), *back = world_new(w);
+    uint32_t *tokens = world_tokens(), wrong[40];
     int n = 20 + (int)(seed % 60), n_wrong = 1 + (int)(seed % 39);
     for (int i = 0; i < n_wrong; i++) wrong[i] = 500000u + (unsigned)i;
-    call(w, straight, tokens, n, 13);
-    call(w, straight, tokens + n, MOST - n, 13);
-    call(w, back, tokens, n, 13);
-    call(w, back, wrong, n_wrong, 13);
+    world_put(w, straight, tokens, n, 13);
+    world_put(w, straight, tokens + n, MOST - n, 13);
+    world_put(w, back, tokens, n, 13);
+    world_put(w, back, wrong, n_wrong, 13);
     if (kv_reachable(back->cache, n) < n) { /* a window or a state has forgotten: from the beginning */
-        cut(back, kv_reachable(back->cache, n));
-        call(w, back, tokens + kv_length(back->cache), n - (int)kv_length(back->cache), 13);
+        world_cut(back, kv_reachable(back->cache, n));
+        world_put(w, back, tokens + kv_length(back->cache), n - (int)kv_length(back->cache), 13);
     } else {
-        cut(back, n);
+        world_cut(back, n);
     }
-    call(w, back, tokens + n, MOST - n, 13);
-    assert_same(w, straight->cache, back->cache);
+    world_put(w, back, tokens + n, MOST - n, 13);
+    world_assert_same(w, straight->cache, back->cache);
 }
 
 static void going_back(void **state) {
@@ -232,17 +215,18 @@ static void going_back(void **state) {
 
 /* What was sealed stays sealed, so cuts inside the sealed part read the same before and after. */
 static void codes_survive_cuts(world *w, uint64_t seed) {
-    world_member *m = add(w);
-    call(w, m, some_tokens(), MOST, 17);
-    world_member *cut_one = fork_of(w, m);
-    cut(cut_one, kv_reachable(cut_one->cache, MOST - 1 - (int64_t)(seed % 60)));
-    world_member *longer = fork_of(w, m);
+    world_member *m = world_new(w);
+    world_put(w, m, world_tokens(), MOST, 17);
+    world_member *cut_one = world_fork_of(w, m);
+    world_cut(cut_one, kv_reachable(cut_one->cache, MOST - 1 - (int64_t)(seed % 60)));
+    world_member *longer = world_fork_of(w, m);
     for (int i = 0; i < kv_entries(m->cache); i++) {
         const model_entry *e = &m->model->entries[i];
         if (e->spec.kind == KV_STATE || e->spec.write_once) continue;
         for (int is_key = 0; is_key < 2; is_key++) {
             int64_t first = max_i64(kv_first_held(m->cache, i), kv_first_held(cut_one->cache, i));
-            assert_same_stream(w, longer->cache, cut_one->cache, i, is_key, first, kv_length(cut_one->cache));
+            world_assert_same_stream(w, longer->cache, cut_one->cache, i, is_key, first,
+                                     kv_length(cut_one->cache));
         }
     }
 }
@@ -253,23 +237,23 @@ static void cuts_of_codes(void **state) {
 }
 
 static void forks_leave_parents_alone(world *w, uint64_t seed) {
-    world_member *parent = add(w), *twin = add(w);
+    world_member *parent = world_new(w), *twin = world_new(w);
     int n = 10 + (int)(seed % 90);
-    call(w, parent, some_tokens(), n, 23);
-    call(w, twin, some_tokens(), n, 23);
+    world_put(w, parent, world_tokens(), n, 23);
+    world_put(w, twin, world_tokens(), n, 23);
     size_t n_bytes = kv_bytes(parent->cache), used = kv_pool_used(w->pool);
-    world_member *fork = fork_of(w, parent);
+    world_member *fork = world_fork_of(w, parent);
     assert_int_equal(kv_pool_used(w->pool), used);
     uint32_t other[60];
     for (int i = 0; i < 60; i++) other[i] = 700000u + (unsigned)i;
-    call(w, fork, other, 1 + (int)(seed % 59), 7);
-    if (seed % 2) cut(fork, kv_reachable(fork->cache, n / 2));
-    call(w, fork, other, 20, 7);
-    assert_same(w, parent->cache, twin->cache);
+    world_put(w, fork, other, 1 + (int)(seed % 59), 7);
+    if (seed % 2) world_cut(fork, kv_reachable(fork->cache, n / 2));
+    world_put(w, fork, other, 20, 7);
+    world_assert_same(w, parent->cache, twin->cache);
     assert_int_equal(kv_bytes(parent->cache), n_bytes);
     world_drop(&w->members[--w->n_members]);
     assert_int_equal(kv_pool_used(w->pool), used);
-    assert_same(w, parent->cache, twin->cache);
+    world_assert_same(w, parent->cache, twin->cache);
 }
 
 static void forks(void **state) {
@@ -278,7 +262,7 @@ static void forks(void **state) {
 }
 
 static void abandoned_steps_leave_nothing(world *w, uint64_t seed) {
-    world_member *m = add(w), *twin = add(w);
+    world_member *m = world_new(w), *twin = world_new(w);
     uint32_t other[60];
     for (int i = 0; i < 60; i++) other[i] = 800000u + (unsigned)i;
     for (int n = 0; n < MOST;) {
@@ -297,11 +281,11 @@ static void abandoned_steps_leave_nothing(world *w, uint64_t seed) {
         model_abandon(m->model);
         assert_int_equal(kv_bytes(m->cache), n_bytes);
         world_check(w, m);
-        call(w, m, some_tokens() + n, step, 20);
-        call(w, twin, some_tokens() + n, step, 20);
+        world_put(w, m, world_tokens() + n, step, 20);
+        world_put(w, twin, world_tokens() + n, step, 20);
         n += step;
     }
-    assert_same(w, m->cache, twin->cache);
+    world_assert_same(w, m->cache, twin->cache);
 }
 
 static void abandoned_steps(void **state) {
@@ -320,15 +304,15 @@ static void rounding_is_half_a_step(world *w, uint64_t seed) {
     world_setting set = {.n_entries = 1, .specs = {spec}, .options = {.page_tokens = 16}, .alone = true};
     const world_setting *before = w->set;
     w->set = &set;
-    world_member *m = add(w);
+    world_member *m = world_new(w);
     cache = m->cache;
-    call(w, m, some_tokens(), N, N);
+    world_put(w, m, world_tokens(), N, N);
     static float rows[2 * N * DIM];
     assert_ok(kv_read(cache, &w->kernels, 0, true, 0, N, rows));
     for (int i = 0; i < 2 * N; i++) {
         float lo = INFINITY, hi = -INFINITY, exact[DIM];
         for (int d = 0; d < DIM; d++) {
-            exact[d] = model_value(some_tokens()[i % N], 0, i / N, true, d, KV_F32);
+            exact[d] = model_value(world_tokens()[i % N], 0, i / N, true, d, KV_F32);
             lo = exact[d] < lo ? exact[d] : lo;
             hi = exact[d] > hi ? exact[d] : hi;
         }
@@ -366,8 +350,8 @@ static void batches_commute(world *w, uint64_t seed) {
     uint64_t random = seed << 8;
     int order[ROWS], twice[ROWS * TIMES], picks[ROWS], n = 30 + (int)(seed % 80);
     for (int i = 0; i < ROWS; i++) {
-        rows[i] = add(w)->cache;
-        call(w, &w->members[i], some_tokens() + 10 * i, n, 19);
+        rows[i] = world_new(w)->cache;
+        world_put(w, &w->members[i], world_tokens() + 10 * i, n, 19);
         order[i] = (int)(test_random(&random) % ROWS);
         picks[i] = i * TIMES;
     }
@@ -385,9 +369,9 @@ static void batches_commute(world *w, uint64_t seed) {
     batch_of(selected, many, picks, ROWS);
     assert_int_equal(kv_pool_used(w->pool), used); /* nothing of this has copied a page */
     for (int i = 0; i < ROWS; i++) {
-        assert_same(w, a[i], b[i]);
+        world_assert_same(w, a[i], b[i]);
         assert_int_equal(kv_bytes(a[i]), kv_bytes(b[i]));
-        assert_same(w, selected[i], rows[i]);
+        world_assert_same(w, selected[i], rows[i]);
         assert_int_equal(kv_bytes(selected[i]), kv_bytes(rows[i]));
         assert_ok(kv_check(a[i]));
         assert_ok(kv_check(b[i]));
@@ -427,8 +411,8 @@ static void *work(void *arg) {
 static void open_beside(thread_work *t, const world_setting *set, kv_pool *pool, const kv_cache *parent,
                         uint64_t seed) {
     world_open(&t->w, set, pool);
-    world_member *m = add(&t->w);
-    call(&t->w, m, some_tokens(), 50, 20);
+    world_member *m = world_new(&t->w);
+    world_put(&t->w, m, world_tokens(), 50, 20);
     kv_close(&m->cache);
     assert_ok(kv_fork(&m->cache, parent));
     m->model->peak = model_bytes(m->model);
@@ -441,7 +425,7 @@ static void two_threads_on_one_prefix(void **state) {
     (void)state;
     enum { THREADS = 2 };
     static thread_work threads[THREADS];
-    for (uint64_t seed = 1; seed <= 24; seed++) {
+    for (uint64_t seed = 1; seed <= 16; seed++) {
         world_setting set;
         pthread_t ids[THREADS];
         world_setting_free(&set, seed);
@@ -450,8 +434,8 @@ static void two_threads_on_one_prefix(void **state) {
         static world prefix;
         assert_ok(kv_pool_open(&pool, 0));
         world_open(&prefix, &set, pool);
-        world_member *parent = add(&prefix);
-        call(&prefix, parent, some_tokens(), 50, 20);
+        world_member *parent = world_new(&prefix);
+        world_put(&prefix, parent, world_tokens(), 50, 20);
         for (int i = 0; i < THREADS; i++)
             open_beside(&threads[i], &set, pool, parent->cache, seed * THREADS + (unsigned)i);
         for (int i = 0; i < THREADS; i++)
@@ -470,6 +454,7 @@ static void two_threads_on_one_prefix(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunking),
+        cmocka_unit_test(steps),
         cmocka_unit_test(reserves_and_page_sizes),
         cmocka_unit_test(wide_limits),
         cmocka_unit_test(going_back),
@@ -479,7 +464,9 @@ int main(void) {
         cmocka_unit_test(rounding),
         cmocka_unit_test(batches),
         cmocka_unit_test(random_operations),
+        cmocka_unit_test(random_operations_far_away),
         cmocka_unit_test(two_threads_on_one_prefix),
     };
+    world_files_in_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ void model_pool_open(model_pool *pool, size_t budget) {
     pool->budget = budget;
     pool->used = 0;
     pool->n_free = 0;
+    memset(pool->is_mapped, 0, sizeof pool->is_mapped);
     for (int i = MODEL_IDS - 1; i > 0; i--) pool->free[pool->n_free++] = i;
 }
 
@@ -40,10 +41,22 @@ static int new_page(model_pool *pool, size_t bytes) {
     return page;
 }
 
+static int mapped_page(model_pool *pool, size_t bytes) {
+    int page = new_page(pool, bytes);
+    pool->used -= bytes;
+    pool->is_mapped[page] = true;
+    return page;
+}
+
 static void drop_reference(model_pool *pool, int page) {
     if (--pool->references[page] > 0) return;
-    pool->used -= pool->bytes[page];
+    if (!pool->is_mapped[page]) pool->used -= pool->bytes[page];
+    pool->is_mapped[page] = false;
     pool->free[pool->n_free++] = page;
+}
+
+static bool is_own(const model_pool *pool, int page) {
+    return pool->references[page] == 1 && !pool->is_mapped[page];
 }
 
 static int share(model_pool *pool, int page) {
@@ -135,11 +148,12 @@ static bool is_whole(kv_form form) {
     return form.codec == KV_MNEME || (kv_form_is_coded(form) && form.axis == CODE_CHANNEL);
 }
 
-/* Tokens of a page that are to be sealed now. */
-static bool to_seal(const model_entry *e, int64_t page, int64_t target, int *first, int *end) {
+/* Tokens of a page that are to be sealed now that n are held: not of one that nobody sees any more. */
+static bool to_seal(const model_entry *e, int64_t page, int64_t n, int64_t target, int *first, int *end) {
     int64_t slot = page - e->first_page, most = target - page * e->page_tokens;
     *first = slot < e->n_slots ? e->slots[slot].n_sealed : 0;
     *end = (int)min_i64(most, e->page_tokens);
+    if ((page + 1) * e->page_tokens <= needed_from(e, n, e->spec.slack)) return false;
     return *end > *first && (*first == 0 || !e->seals_whole_pages);
 }
 
@@ -262,7 +276,7 @@ static int take(model_pool *pool, model_entry *e, int kind) {
 static void give(model_pool *pool, model_entry *e, int kind, int *page) {
     if (!*page) return;
     int number = *page;
-    bool own = pool->references[number] == 1;
+    bool own = is_own(pool, number);
     *page = 0;
     drop_reference(pool, number);
     if (own && e->n_kept[kind] + n_held(e, kind) < e->most_kept[kind]) {
@@ -273,7 +287,7 @@ static void give(model_pool *pool, model_entry *e, int kind, int *page) {
 
 /* Gives a place that will be written a page of its own; the bytes that this needs from the pool. */
 static size_t own_page(model_pool *pool, model_entry *e, int kind, int *page, int *n_kept, bool apply) {
-    if (*page && pool->references[*page] == 1) return 0;
+    if (*page && is_own(pool, *page)) return 0;
     size_t need = kind != HEAD && n_kept[kind] > 0 ? 0 : e->bytes[kind];
     if (!need) n_kept[kind]--;
     if (apply) {
@@ -298,7 +312,7 @@ static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_
         int64_t slot = page - e->first_page;
         model_slot none = {0}, *place = slot < e->n_slots ? &e->slots[slot] : &none;
         bool is_written = (page + 1) * e->page_tokens > n && n_total > n;
-        bool is_sealed = to_seal(e, page, target, &first, &end);
+        bool is_sealed = to_seal(e, page, n_total, target, &first, &end);
         if (apply && place == &none) {
             place = &e->slots[slot];
             *place = none;
@@ -400,14 +414,14 @@ static void seal_tokens(model_entry *e, bool is_key, int64_t begin, int n) {
 }
 
 /* hqq looks at all tokens that are sealed together, the others at no more than a page. */
-static void seal_stream_of(model_entry *e, bool is_key, int64_t target) {
+static void seal_stream_of(model_entry *e, bool is_key, int64_t n, int64_t target) {
     kv_form form = is_key ? e->spec.key : e->spec.value;
     int64_t all_begin = -1, all_end = 0;
     if (!kv_form_is_coded(form)) return;
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
         int64_t begin = (e->first_page + i) * e->page_tokens;
-        if (!to_seal(e, e->first_page + i, target, &first, &end)) continue;
+        if (!to_seal(e, e->first_page + i, n, target, &first, &end)) continue;
         if (form.codec != KV_HQQ) seal_tokens(e, is_key, begin + first, end - first);
         if (all_begin < 0) all_begin = begin + first;
         all_end = begin + end;
@@ -415,12 +429,12 @@ static void seal_stream_of(model_entry *e, bool is_key, int64_t target) {
     if (form.codec == KV_HQQ && all_end > 0) seal_tokens(e, is_key, all_begin, (int)(all_end - all_begin));
 }
 
-static void seal_entry(model_entry *e, int64_t target) {
-    seal_stream_of(e, true, target);
-    seal_stream_of(e, false, target);
+static void seal_entry(model_entry *e, int64_t n, int64_t target) {
+    seal_stream_of(e, true, n, target);
+    seal_stream_of(e, false, n, target);
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
-        if (to_seal(e, e->first_page + i, target, &first, &end)) e->slots[i].n_sealed = end;
+        if (to_seal(e, e->first_page + i, n, target, &first, &end)) e->slots[i].n_sealed = end;
     }
 }
 
@@ -535,7 +549,7 @@ int64_t model_step_limit(const model_cache *cache) {
         const model_entry *e = &cache->entries[i];
         if (!e->is_coded || e->spec.flush || e->spec.write_once) continue;
         int64_t unit = unit_of(&e->spec, e->page_tokens), next = cache->n - cache->n % unit + unit;
-        if (next < limit) limit = next;
+        if (cache->n % unit && next < limit) limit = next;
     }
     return limit;
 }
@@ -593,7 +607,7 @@ void model_commit(model_cache *cache, const uint32_t *tokens) {
             commit_state(cache, e);
         } else if (model_steps(e)) {
             put_values(e, begin, tokens, cache->n_step);
-            seal_entry(e, target_of(e, cache->n, cache->call_ends));
+            seal_entry(e, cache->n, target_of(e, cache->n, cache->call_ends));
         }
     }
     cache->n_step = 0;
@@ -615,7 +629,7 @@ void model_fill(model_cache *cache, const uint32_t *tokens, int64_t n) {
         model_entry *e = &cache->entries[i];
         if (model_steps(e)) continue;
         put_values(e, 0, tokens, n);
-        seal_entry(e, target_of(e, n, true));
+        seal_entry(e, n, target_of(e, n, true));
     }
     cache->call_ends = false;
     tidy_all(cache);
@@ -646,4 +660,143 @@ void model_truncate(model_cache *cache, int64_t n) {
     cache->n_step = 0;
     cache->n = n;
     tidy_all(cache);
+}
+
+/* ---- other specs ---- */
+
+/* Entries must stay together, or apart, as they are. */
+static bool groups_as(const model_cache *cache, const kv_spec *specs) {
+    for (int i = 0; i < cache->n_entries; i++) {
+        for (int j = 0; j < i; j++) {
+            const kv_spec *a = &cache->entries[i].spec, *b = &cache->entries[j].spec;
+            if (kv_spec_equal(a, b) != kv_spec_equal(&specs[i], &specs[j])) return false;
+        }
+    }
+    return true;
+}
+
+static bool may_become(const model_entry *e, const model_entry *next) {
+    const kv_spec *a = &e->spec, *b = &next->spec;
+    bool has_forgotten = e->first_page > 0,
+         was_wider = a->window == 0 || (b->window && b->window <= a->window);
+    if (a->kind == KV_STATE) return b->checkpoints == a->checkpoints;
+    if (e->is_coded &&
+        !(kv_form_equal(a->key, b->key) && kv_form_equal(a->value, b->value) && !a->bases == !b->bases))
+        return false;
+    if (e->is_coded && next->head_tokens < e->head_tokens) return false; /* they were never sealed */
+    if (a->sinks ? a->sinks != b->sinks : b->sinks && has_forgotten) return false;
+    return was_wider || !has_forgotten;
+}
+
+/* The first tokens become exact as they are read now; those that were forgotten are zeros. */
+static void convert_head(model_pool *pool, model_entry *next, const model_entry *e, int64_t n) {
+    if (e->head_tokens == next->head_tokens) return;
+    if (e->head) drop_reference(pool, e->head);
+    next->head = n > 0 && next->head_tokens ? new_page(pool, next->bytes[HEAD]) : 0;
+    for (int64_t t = e->head_tokens; t < min_i64(n, next->head_tokens); t++) {
+        for (int is_key = 0; is_key < 2; is_key++) {
+            for (int h = 0; h < e->spec.n_heads; h++) {
+                float *row = model_row(next, is_key, h, t);
+                for (int d = 0; d < model_dim(e, is_key); d++) {
+                    if (t < model_first_held(e)) row[d] = 0;
+                    if (e->spec.exact == KV_BF16) row[d] = f32_from_bf16(bf16_from_f32(row[d]));
+                }
+            }
+        }
+    }
+}
+
+/* Whole pages that nothing of is sealed and that would be by now, each by itself. */
+static void seal_late(model_cache *cache, model_entry *e) {
+    int64_t n = model_held(cache, e), page = e->page_tokens;
+    bool flush = e->spec.flush;
+    e->spec.flush = false;
+    int64_t target = e->spec.write_once ? n - n % page : target_of(e, n, true);
+    e->spec.flush = flush;
+    for (int i = 0; e->is_coded && i < e->n_slots; i++) {
+        model_slot *slot = &e->slots[i];
+        int64_t begin = (e->first_page + i) * page;
+        if (slot->n_sealed > 0 || begin + page > target) continue;
+        for (int is_key = 0; is_key < 2; is_key++) {
+            if (kv_form_is_coded(is_key ? e->spec.key : e->spec.value))
+                seal_tokens(e, is_key, begin, (int)page);
+        }
+        slot->n_sealed = (int)page;
+        slot->page[CODED] = take(cache->pool, e, CODED);
+        give(cache->pool, e, EXACT, &slot->page[EXACT]);
+    }
+}
+
+bool model_convert(model_cache *cache, const kv_spec *specs, int64_t reserve) {
+    static _Thread_local model_entry next[MODEL_ENTRIES];
+    kv_options options = cache->options;
+    bool allowed = groups_as(cache, specs);
+    options.reserve = reserve;
+    for (int i = 0; i < cache->n_entries; i++) {
+        const model_entry *e = &cache->entries[i];
+        open_entry(&next[i], &specs[i], i, &options, e->kernels);
+        allowed = allowed && may_become(e, &next[i]);
+    }
+    for (int i = 0; i < cache->n_entries; i++) {
+        model_entry *e = &cache->entries[i], *to = &next[i];
+        if (!allowed) {
+            for (int j = 0; j < 2; j++) free(to->rows[j]);
+            continue;
+        }
+        for (int j = 0; j < 2; j++) {
+            free(to->rows[j]);
+            to->rows[j] = e->rows[j];
+            cache->pool->used -= (size_t)e->n_kept[j] * e->bytes[j];
+        }
+        to->first_page = e->first_page;
+        to->n_slots = e->n_slots;
+        memcpy(to->slots, e->slots, sizeof e->slots);
+        to->head = e->head;
+        to->n_filled = e->n_filled;
+        to->n_states = e->n_states;
+        memcpy(to->states, e->states, sizeof e->states);
+        convert_head(cache->pool, to, e, model_held(cache, e));
+        *e = *to;
+        keep_reserve(cache->pool, e, true);
+    }
+    if (!allowed) return false;
+    cache->options = options;
+    cache->call_ends = false;
+    tidy_all(cache);
+    for (int i = 0; i < cache->n_entries; i++) {
+        if (cache->entries[i].spec.kind == KV_PAGES) seal_late(cache, &cache->entries[i]);
+    }
+    note_peak(cache);
+    return true;
+}
+
+/* ---- files ---- */
+
+static void reload_page(model_pool *pool, int *page, size_t bytes, bool is_full) {
+    if (!*page) return;
+    drop_reference(pool, *page);
+    *page = is_full ? mapped_page(pool, bytes) : new_page(pool, bytes);
+}
+
+void model_reload(model_cache *cache) {
+    for (int i = 0; i < cache->n_entries; i++) {
+        model_entry *e = &cache->entries[i];
+        int64_t n = model_held(cache, e);
+        for (int s = 0; s < e->n_slots; s++) {
+            bool is_full = (e->first_page + s + 1) * e->page_tokens <= n;
+            for (int kind = 0; kind < 2; kind++)
+                reload_page(cache->pool, &e->slots[s].page[kind], e->bytes[kind], is_full);
+        }
+        reload_page(cache->pool, &e->head, e->bytes[HEAD], n >= e->head_tokens);
+        for (int s = 0; s < e->n_states; s++)
+            reload_page(cache->pool, &e->states[s].page, e->bytes[EXACT], true);
+        for (int kind = 0; kind < 2; kind++) {
+            cache->pool->used -= (size_t)e->n_kept[kind] * e->bytes[kind];
+            e->n_kept[kind] = 0;
+        }
+        keep_reserve(cache->pool, e, true);
+        e->flushes = false;
+    }
+    cache->call_ends = false;
+    cache->peak = model_bytes(cache);
 }

@@ -25,6 +25,7 @@ typedef struct model_pool {
     int free[MODEL_IDS];
     int references[MODEL_IDS];
     size_t bytes[MODEL_IDS];
+    bool is_mapped[MODEL_IDS]; /* a file's: not counted, and never written */
 } model_pool;
 
 void model_pool_open(model_pool *pool, size_t budget);
@@ -95,6 +96,11 @@ bool model_fill_fits(const model_cache *cache, int64_t n);
 void model_fill(model_cache *cache, const uint32_t *tokens, int64_t n);
 int64_t model_reachable(const model_cache *cache, int64_t n);
 void model_truncate(model_cache *cache, int64_t n);
+
+/* The cache with other specs and another reserve; false when the rules of kv_convert forbid it. No budget. */
+bool model_convert(model_cache *cache, const kv_spec *specs, int64_t reserve);
+/* The cache as a file gives it back: pages that are full lie in the file. No budget. */
+void model_reload(model_cache *cache);
 
 size_t model_bytes(const model_cache *cache);
 /* First position that an entry holds beside its head; tokens that are held. */

@@ -14,9 +14,11 @@ static bool one_in(uint64_t *state, int n) {
 static kv_form random_form(uint64_t *state, int dim, int page_tokens) {
     static const int mneme[] = {1, 2, 3, 4, 5, 6, 8}, quanto[] = {2, 4}, hqq[] = {1, 2, 3, 4, 8};
     kv_form form = {.codec = KV_MNEME, .bits = mneme[below(state, 7)]};
-    switch (below(state, 3)) {
-    case 0: return form;
-    case 1: form = (kv_form){.codec = KV_QUANTO, .bits = quanto[below(state, 2)]}; break;
+    switch (below(state, 5)) {
+    case 0:
+    case 1: return form;
+    case 2:
+    case 3: form = (kv_form){.codec = KV_QUANTO, .bits = quanto[below(state, 2)]}; break;
     default: form = (kv_form){.codec = KV_HQQ, .bits = hqq[below(state, 5)]};
     }
     form.axis = one_in(state, 2) ? CODE_TOKEN : CODE_CHANNEL;
@@ -31,6 +33,40 @@ static void random_window(uint64_t *state, kv_spec *s) {
     if (one_in(state, 2)) s->window = 1 + below(state, 6);
     if (one_in(state, 2)) s->sinks = 1 + below(state, 5);
     if (one_in(state, 2)) s->slack = below(state, 9);
+}
+
+static void random_change(uint64_t *state, kv_spec *s, int page_tokens) {
+    bool is_coded = kv_form_is_coded(s->key) || kv_form_is_coded(s->value);
+    if (s->kind == KV_STATE) {
+        if (one_in(state, 8)) s->checkpoints++;
+        return;
+    }
+    if ((!is_coded || one_in(state, 16)) && page_tokens % 16 == 0 && !one_in(state, 3)) {
+        if (s->k_dim % 16 == 0 && !one_in(state, 4)) s->key = random_form(state, s->k_dim, page_tokens);
+        if (s->v_dim % 16 == 0 && !one_in(state, 4)) s->value = random_form(state, s->v_dim, page_tokens);
+    }
+    if (one_in(state, 2)) s->residual = one_in(state, 2) ? 0 : below(state, 41);
+    if (one_in(state, 3)) s->exact_first += one_in(state, 3) ? -(s->exact_first > 0) : below(state, 5);
+    if (one_in(state, 4)) s->flush = !s->flush;
+    if (s->write_once || !one_in(state, 2)) return;
+    if (s->window && one_in(state, 2)) {
+        s->window = 1 + below(state, s->window);
+    } else {
+        random_window(state, s);
+    }
+}
+
+void world_specs_change(kv_spec *specs, const world_setting *set, uint64_t seed) {
+    bool in_bases = seed & 1;
+    for (int i = 0; i < set->n_entries; i++) {
+        uint64_t state = seed << 8; /* equal specs stay equal */
+        kv_spec *s = &specs[i];
+        bool was_coded = kv_form_is_coded(s->key) || kv_form_is_coded(s->value);
+        random_change(&state, s, set->options.page_tokens);
+        if (set->is_far && s->kind == KV_PAGES && one_in(&state, 3)) s->is_far = !s->is_far;
+        if (!was_coded && s->kind == KV_PAGES && in_bases && kv_form_takes_basis(s->key, true))
+            s->bases = model_bases(i, s->k_dim);
+    }
 }
 
 static kv_spec random_state(uint64_t *state) {
@@ -53,6 +89,7 @@ static kv_spec random_spec(uint64_t *state, kv_codec exact, bool may_code, int p
         s.v_dim = one_in(state, 3) ? 32 : 16;
         s.value = random_form(state, s.v_dim, page_tokens);
     }
+    if (may_code && !codes && one_in(state, 2)) s.k_dim = s.v_dim = 16; /* a form may be given to it later */
     s.flush = codes && one_in(state, 3);
     s.residual = s.flush ? below(state, one_in(state, 4) ? 40 : 6) : one_in(state, 3) ? 0 : below(state, 41);
     if (!codes && one_in(state, 2)) s.residual = 0;
@@ -96,6 +133,13 @@ void world_setting_free(world_setting *set, uint64_t seed) {
     set->options.page_tokens =
         may_code ? 16 * (one_in(&state, 8) ? 4 : 1 + below(&state, 2)) : 2 + 2 * below(&state, 4);
     random_entries(set, &state, may_code);
+}
+
+void world_setting_far(world_setting *set, uint64_t seed) {
+    world_setting_free(set, seed);
+    set->is_far = true;
+    for (int i = 0; i < set->n_entries; i++)
+        set->specs[i].is_far = set->specs[i].kind == KV_PAGES && (seed % 3 || set->specs[i].n_heads == 1);
 }
 
 void world_setting_make(world_setting *set, uint64_t seed) {

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/kv_world.h"
 
+#include <unistd.h>
+
 #include "base/num.h"
 #include "kv/seal.h"
+#include "kv/snapshot.h"
+#include "support/scratch.h"
 
 enum { MOST_STEP = 48, MOST_DIM = 32 };
 
@@ -159,13 +163,13 @@ static void check_entry(world *w, const world_member *m, int entry) {
         check_rows(w, m, entry, 0, head);
         check_rows(w, m, entry, first, held);
     }
-    if (held > first)
+    if (held > first && !e->spec.is_far) /* far pages are looked at in steps */
         check_look(w, m, entry, first + (int64_t)(w->next_token * 7u % (unsigned)(held - first)), NULL);
-    if (head) check_look(w, m, entry, head - 1, NULL);
+    if (head && !e->spec.is_far) check_look(w, m, entry, head - 1, NULL);
     kv_view view = kv_look(m->cache, entry);
     for (int i = 0; i < view.n_pages && !w->problem; i++) {
         int sealed = model_sealed(e, e->first_page + i);
-        w->n_sealed += sealed;
+        w->counts.sealed += sealed;
         if (view.n_sealed[i] != sealed)
             PROBLEM(w, "%d tokens of page %d are sealed, not %d", view.n_sealed[i], i, sealed);
     }
@@ -191,7 +195,7 @@ static void check_sizes(world *w, const world_member *m) {
         PROBLEM(w, "the bytes are %zu, not %zu", kv_bytes(m->cache), model_bytes(model));
     if (kv_peak_bytes(m->cache) != model->peak)
         PROBLEM(w, "the peak is %zu, not %zu", kv_peak_bytes(m->cache), model->peak);
-    if (w->set->alone && kv_pool_used(w->pool) != w->model_pool->used)
+    if (w->set->alone && !w->set->is_far && kv_pool_used(w->pool) != w->model_pool->used)
         PROBLEM(w, "the pool counts %zu bytes, not %zu", kv_pool_used(w->pool), w->model_pool->used);
     if (kv_check(m->cache) != MN_OK) PROBLEM(w, "kv_check: %s", mn_last_error());
 }
@@ -206,7 +210,10 @@ void world_check(world *w, const world_member *m) {
 }
 
 void world_check_all(world *w) {
-    for (int i = 0; i < w->n_members && !w->problem; i++) world_check(w, &w->members[i]);
+    for (int i = 0; i < w->n_members && !w->problem; i++) {
+        world_check(w, &w->members[i]);
+        w->counts.far += kv_far_held(w->members[i].cache);
+    }
 }
 
 /* ---- steps ---- */
@@ -222,7 +229,7 @@ static bool was_done(world *w, mn_status status, bool is_full, bool fits, const 
         if (is_full || !fits) PROBLEM(w, "%s was done without room", what);
         return true;
     }
-    w->n_refused++;
+    w->counts.refused++;
     if (is_full ? status != MN_E_FULL : status != MN_E_NOMEM)
         PROBLEM(w, "%s: refused for another reason", what);
     if (!is_full && fits && !w->set->fails)
@@ -281,16 +288,25 @@ static void check_state(world *w, const world_member *m, int entry) {
         PROBLEM(w, "the state of entry %d is another", entry);
 }
 
-static void check_step(world *w, const world_member *m, const uint32_t *tokens, int n) {
+static void check_step(world *w, const world_member *m, const uint32_t *tokens, int n, bool backwards) {
     check_sizes(w, m);
-    for (int i = 0; i < m->model->n_entries && !w->problem; i++) {
+    for (int j = 0; j < m->model->n_entries && !w->problem; j++) {
+        int i = backwards ? m->model->n_entries - 1 - j : j;
         const model_entry *e = &m->model->entries[i];
+        kv_stage(m->cache, i);
+        if (kv_fault(m->cache) != MN_OK) PROBLEM(w, "far pages: %s", mn_last_error());
         if (e->spec.kind == KV_STATE) {
             check_state(w, m, i);
         } else if (model_steps(e)) {
+            int most = (int)ceil_div(e->spec.window + e->spec.slack + n, e->page_tokens) + 1;
+            if (e->spec.window && kv_look(m->cache, i).n_pages > most)
+                PROBLEM(w, "a step of %d tokens holds more than %d pages for a window of %d", n, most,
+                        e->spec.window);
             for (int t = 0; t < n; t += 1 + n / 4) check_look(w, m, i, m->model->n + t, tokens);
             check_look(w, m, i, m->model->n + n - 1, tokens);
-            if (m->model->n > model_first_held(e)) check_look(w, m, i, m->model->n - 1, tokens);
+            int64_t first = model_first_held(e), past = m->model->n - first;
+            if (past > 0) check_look(w, m, i, m->model->n - 1, tokens);
+            if (past > 0) check_look(w, m, i, first + (int64_t)(tokens[0] * 3u % (unsigned)past), tokens);
         }
     }
 }
@@ -307,7 +323,7 @@ bool world_step(world *w, world_member *m, const uint32_t *tokens, int n, unsign
         const model_entry *e = &model->entries[entry];
         if (e->spec.kind == KV_PAGES && model_steps(e)) append_entry(w, m, tokens, entry, model->n, n, order);
     }
-    check_step(w, m, tokens, n);
+    check_step(w, m, tokens, n, order % 4 == 3);
     return true;
 }
 
@@ -481,6 +497,54 @@ static void do_fill(world *w, world_member *m, const world_op *op) {
     seal_all(w, m, kv_fill_commit(m->cache), op->detail);
 }
 
+/* What runs out of memory half-way is asked elsewhere (tests/kv/test_convert.c, test_snapshot.c). */
+static bool has_room_for_all(const world *w) {
+    return w->set->alone && !w->set->fails && !w->set->budget;
+}
+
+static void do_convert(world *w, world_member *m, const world_op *op) {
+    kv_spec specs[MODEL_ENTRIES];
+    int n = m->model->n_entries;
+    kv_options options = m->model->options;
+    if (!has_room_for_all(w)) return;
+    for (int i = 0; i < n; i++) specs[i] = m->model->entries[i].spec;
+    world_specs_change(specs, w->set, op->detail);
+    if (op->amount % 4 == 0 && !w->set->is_far) options.reserve = options.reserve ? 0 : 10 + op->amount % 100;
+    kv_cache *before = m->cache;
+    mn_status status = kv_convert(&m->cache, &w->kernels, specs, n, &options);
+    if (model_convert(m->model, specs, options.reserve)) {
+        if (status != MN_OK) PROBLEM(w, "a conversion gave %d: %s", (int)status, mn_last_error());
+        w->counts.converted++;
+    } else {
+        if (status != MN_E_UNSUPPORTED || m->cache != before) PROBLEM(w, "a conversion gave %d", (int)status);
+        w->counts.kept++;
+    }
+}
+
+static void do_save(world *w, world_member *m) {
+    kv_spec specs[MODEL_ENTRIES];
+    kv_snapshot *snapshot = NULL;
+    archive *saved = NULL;
+    size_t n;
+    int n_entries = m->model->n_entries;
+    if (!has_room_for_all(w)) return;
+    for (int i = 0; i < n_entries; i++) specs[i] = m->model->entries[i].spec;
+    const char *path = scratch_path("cache");
+    assert_ok(kv_snapshot_open(&snapshot, m->cache, false));
+    const archive_entry *entries = kv_snapshot_entries(snapshot, &n);
+    assert_ok(archive_write(path, entries, n, NULL, 0));
+    kv_snapshot_close(&snapshot);
+    kv_close(&m->cache);
+    assert_ok(archive_open(&saved, path));
+    unlink(path);
+    if (kv_restore(&m->cache, w->pool, specs, n_entries, &m->model->options, saved, m->model->n) != MN_OK) {
+        PROBLEM(w, "a saved cache is refused: %s", mn_last_error());
+        assert_ok(kv_open(&m->cache, w->pool, specs, n_entries, &m->model->options));
+    }
+    model_reload(m->model);
+    w->counts.saved++;
+}
+
 void world_do(world *w, const world_op *op) {
     int i = (int)(op->cache % (unsigned)w->n_members);
     world_member *m = &w->members[i];
@@ -499,8 +563,14 @@ void world_do(world *w, const world_op *op) {
         break;
     case WORLD_ROWS: do_rows(w, op); break;
     case WORLD_FILL: do_fill(w, m, op); break;
+    case WORLD_CONVERT: do_convert(w, m, op); break;
+    case WORLD_SAVE: do_save(w, m); break;
     default: do_call(w, m, op);
     }
+}
+
+void world_files_in_memory(void) {
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
 }
 
 void world_open(world *w, const world_setting *set, kv_pool *pool) {
@@ -509,6 +579,7 @@ void world_open(world *w, const world_setting *set, kv_pool *pool) {
     w->model_pool = malloc(sizeof *w->model_pool);
     model_pool_open(w->model_pool, set->budget);
     if (!pool) assert_ok(kv_pool_open(&w->pool, set->budget));
+    if (set->is_far) assert_ok(kv_pool_open_far(w->pool, scratch_path("")));
 }
 
 void world_close(world *w) {
@@ -523,8 +594,8 @@ void world_close(world *w) {
 
 /* ---- random sequences ---- */
 
-static const char *run(const world_setting *set, const world_op *ops, int n, int *n_done, int *n_refused,
-                       int *n_sealed, char *text) {
+static const char *run(const world_setting *set, const world_op *ops, int n, int *n_done,
+                       world_counts *counts, char *text) {
     static world w;
     int64_t live = mem_count().live;
     world_open(&w, set, NULL);
@@ -536,15 +607,19 @@ static const char *run(const world_setting *set, const world_op *ops, int n, int
     }
     world_close(&w);
     if (!w.problem && mem_count().live != live) PROBLEM(&w, "memory was not returned");
-    *n_refused += w.n_refused;
-    *n_sealed += w.n_sealed;
+    counts->refused += w.counts.refused;
+    counts->sealed += w.counts.sealed;
+    counts->converted += w.counts.converted;
+    counts->kept += w.counts.kept;
+    counts->saved += w.counts.saved;
+    counts->far += w.counts.far;
     if (w.problem) snprintf(text, sizeof w.text, "%s", w.problem);
     return w.problem ? text : NULL;
 }
 
 static const char *const op_names[WORLD_N_OPS] = {
-    "call", "broken call", "abandoned call", "truncate", "truncate in a step", "reset", "fork",
-    "open", "close",       "rows",           "fill"};
+    "call",  "broken call", "abandoned call", "truncate", "truncate in a step", "reset", "fork", "open",
+    "close", "rows",        "fill",           "convert",  "save and load"};
 
 static size_t describe(const world_setting *set, char *text, size_t size) {
     size_t n =
@@ -561,7 +636,11 @@ static size_t describe(const world_setting *set, char *text, size_t size) {
             kv_codec_name(s->exact), kv_codec_name(s->key.codec), s->key.bits, s->key.axis, s->key.group,
             s->bases ? " in bases" : "", kv_codec_name(s->value.codec), s->value.bits, s->value.axis,
             s->value.group, s->residual, s->flush ? " flush" : "", s->exact_first, s->sinks, s->window,
-            s->slack, s->write_once ? ", write once" : "", s->checkpoints);
+            s->slack,
+            s->write_once ? ", write once"
+            : s->is_far   ? ", far"
+                          : "",
+            s->checkpoints);
     }
     return n;
 }
@@ -570,11 +649,12 @@ static size_t describe(const world_setting *set, char *text, size_t size) {
  * rest. */
 static void show_shortest(const world_setting *set, world_op *ops, int n) {
     static char text[6000], why[512];
-    int done, refused = 0, sealed = 0;
+    world_counts counts = {0};
+    int done;
     for (int i = n - 1; i >= 0; i--) {
         world_op gone = ops[i];
         memmove(ops + i, ops + i + 1, (size_t)(n - i - 1) * sizeof *ops);
-        if (run(set, ops, n - 1, &done, &refused, &sealed, why)) {
+        if (run(set, ops, n - 1, &done, &counts, why)) {
             n--;
             continue;
         }
@@ -586,13 +666,13 @@ static void show_shortest(const world_setting *set, world_op *ops, int n) {
         for (int j = 0; j < 4; j++) {
             for (unsigned old = *numbers[j]; old > 0; old = *numbers[j]) {
                 *numbers[j] = old / 2;
-                if (run(set, ops, n, &done, &refused, &sealed, why)) continue;
+                if (run(set, ops, n, &done, &counts, why)) continue;
                 *numbers[j] = old;
                 break;
             }
         }
     }
-    bool still = run(set, ops, n, &done, &refused, &sealed, why) != NULL;
+    bool still = run(set, ops, n, &done, &counts, why) != NULL;
     size_t at = describe(set, text, sizeof text);
     for (int i = 0; i < n && at < sizeof text; i++) {
         at +=
@@ -608,22 +688,80 @@ void world_random_ops(world_op *ops, int n, uint64_t seed) {
                                           WORLD_CALL,        WORLD_CALL,     WORLD_CALL,    WORLD_TRUNCATE,
                                           WORLD_BROKEN_CALL, WORLD_TRUNCATE, WORLD_ABANDON, WORLD_FORK,
                                           WORLD_FORK,        WORLD_FILL,     WORLD_ROWS,    WORLD_CLOSE};
-    static const world_op_kind seldom[] = {WORLD_TRUNCATE_IN_STEP, WORLD_RESET, WORLD_OPEN,
-                                           WORLD_TRUNCATE_IN_STEP};
+    static const world_op_kind seldom[] = {WORLD_TRUNCATE_IN_STEP, WORLD_RESET, WORLD_OPEN,    WORLD_CONVERT,
+                                           WORLD_TRUNCATE_IN_STEP, WORLD_SAVE,  WORLD_CONVERT, WORLD_SAVE};
     uint64_t state = seed << 20;
     for (int i = 0; i < n; i++) {
         uint64_t r = test_random(&state), s = test_random(&state);
         ops[i] =
-            (world_op){r % 11 == 0 ? seldom[s >> 60 & 3] : often[r >> 8 & 15], (unsigned)(r >> 16 & 0xFF),
+            (world_op){r % 11 == 0 ? seldom[s >> 60 & 7] : often[r >> 8 & 15], (unsigned)(r >> 16 & 0xFF),
                        (unsigned)(r >> 24 & 0xFFFF), (unsigned)(s & 0xFFFFFF), (unsigned)(r >> 44 & 0xFFFF)};
     }
 }
 
-int world_run_random(const world_setting *set, int *n_refused, int *n_sealed) {
+int world_run_random(const world_setting *set, world_counts *counts) {
     world_op ops[WORLD_OPS];
     char why[512];
     int done;
     world_random_ops(ops, WORLD_OPS, set->seed);
-    if (run(set, ops, WORLD_OPS, &done, n_refused, n_sealed, why)) { show_shortest(set, ops, done); }
+    if (!run(set, ops, WORLD_OPS, &done, counts, why)) return done;
+    if (getenv("MNEME_NO_SHRINK")) fail_msg("seed %llu: %s", (unsigned long long)set->seed, why);
+    show_shortest(set, ops, done);
     return done;
+}
+
+/* ---- with assertions ---- */
+
+uint32_t *world_tokens(void) {
+    static uint32_t tokens[MODEL_TOKENS];
+    for (int i = 0; i < MODEL_TOKENS; i++) tokens[i] = 1000u + 7u * (unsigned)i;
+    return tokens;
+}
+
+world_member *world_new(world *w) {
+    if (!world_add(w, &w->members[w->n_members], 1)) fail_msg("%s", w->problem);
+    return &w->members[w->n_members++];
+}
+
+world_member *world_fork_of(world *w, const world_member *m) {
+    if (!world_fork(w, &w->members[w->n_members], m, 1)) fail_msg("%s", w->problem);
+    return &w->members[w->n_members++];
+}
+
+void world_put(world *w, world_member *m, const uint32_t *tokens, int n, int most_step) {
+    if (!world_call(w, m, tokens, n, most_step)) fail_msg("%s", w->problem ? w->problem : "no room");
+}
+
+void world_cut(world_member *m, int64_t n) {
+    assert_ok(kv_truncate(m->cache, n));
+    model_truncate(m->model, n);
+}
+
+/* One stream of what both caches hold, bit for bit. */
+void world_assert_same_stream(const world *w, const kv_cache *a, const kv_cache *b, int entry, bool is_key,
+                              int64_t begin, int64_t end) {
+    static float rows[2][2 * MODEL_TOKENS * 32];
+    const kv_spec *spec = kv_entry_spec(a, entry);
+    int n = (int)(end - begin);
+    if (n <= 0) return;
+    size_t floats = (size_t)spec->n_heads * (size_t)n * (size_t)(is_key ? spec->k_dim : spec->v_dim);
+    assert_ok(kv_read(a, &w->kernels, entry, is_key, begin, n, rows[0]));
+    assert_ok(kv_read(b, &w->kernels, entry, is_key, begin, n, rows[1]));
+    assert_memory_equal(rows[0], rows[1], floats * sizeof(float));
+}
+
+void world_assert_same(const world *w, const kv_cache *a, const kv_cache *b) {
+    assert_int_equal(kv_length(a), kv_length(b));
+    assert_int_equal(kv_entries(a), kv_entries(b));
+    for (int i = 0; i < kv_entries(a); i++) {
+        if (kv_entry_spec(a, i)->kind == KV_STATE) continue;
+        kv_view view = kv_look(a, i);
+        int64_t n = view.n_tokens, first = max_i64(kv_first_held(a, i), kv_first_held(b, i));
+        assert_int_equal(kv_look(b, i).n_tokens, n);
+        for (int is_key = 0; is_key < 2; is_key++) {
+            world_assert_same_stream(w, a, b, i, is_key, 0,
+                                     min_i64(min_i64(view.n_head, kv_look(b, i).n_head), n));
+            world_assert_same_stream(w, a, b, i, is_key, first, n);
+        }
+    }
 }

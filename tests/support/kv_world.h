@@ -19,12 +19,18 @@ typedef struct world_setting {
     size_t budget; /* bytes; 0: none */
     bool fails;    /* allocations fail now and then */
     bool alone;    /* pages are shared inside the world only, so that the bytes of the pool are known */
+    bool is_far;   /* the pool has a far home, where full pages of far entries rest; with `alone` only */
 } world_setting;
 
 /* Any kind of entries; exact ones in pages of 2 to 8 tokens, or coded ones in pages of 16 to 64. */
 void world_setting_make(world_setting *set, uint64_t seed);
 /* A setting without budget, failures, limit and reserve. */
 void world_setting_free(world_setting *set, uint64_t seed);
+/* The same with far entries. */
+void world_setting_far(world_setting *set, uint64_t seed);
+
+/* Makes of specs others that their cache may, mostly, be converted to. */
+void world_specs_change(kv_spec *specs, const world_setting *set, uint64_t seed);
 
 typedef enum world_op_kind {
     WORLD_CALL,
@@ -38,6 +44,8 @@ typedef enum world_op_kind {
     WORLD_CLOSE,
     WORLD_ROWS, /* reorder, repeat, select: forks, then closes */
     WORLD_FILL,
+    WORLD_CONVERT, /* to specs that follow from the old ones and the detail */
+    WORLD_SAVE,    /* and load: the same cache again, its full pages in the file */
     WORLD_N_OPS
 } world_op_kind;
 
@@ -52,6 +60,15 @@ typedef struct world_member {
     model_cache *model;
 } world_member;
 
+/* What was seen, to know that there was any of it. */
+typedef struct world_counts {
+    int refused;         /* operations that found no room or memory */
+    int sealed;          /* tokens seen sealed */
+    int converted, kept; /* conversions done and refused */
+    int saved;
+    size_t far; /* bytes seen in the far home */
+} world_counts;
+
 typedef struct world {
     const world_setting *set;
     kernel_table kernels;
@@ -62,9 +79,11 @@ typedef struct world {
     uint32_t next_token;
     const char *problem;
     char text[512];
-    int n_refused; /* operations that found no room or memory */
-    int n_sealed;  /* tokens seen sealed, to know that there were any */
+    world_counts counts;
 } world;
+
+/* Files of tests lie in memory from here on where the system has a place for that: saving waits for the disk. */
+void world_files_in_memory(void);
 
 /* An empty world; pool: one of its own when NULL. */
 void world_open(world *w, const world_setting *set, kv_pool *pool);
@@ -84,9 +103,20 @@ bool world_fork(world *w, world_member *out, const world_member *m, unsigned fai
 bool world_add(world *w, world_member *out, unsigned fail); /* an empty cache */
 void world_drop(world_member *m);
 
+/* The same for a test's own sequences, which fail when something is refused. */
+uint32_t *world_tokens(void); /* [MODEL_TOKENS], all different */
+world_member *world_new(world *w);
+world_member *world_fork_of(world *w, const world_member *m);
+void world_put(world *w, world_member *m, const uint32_t *tokens, int n, int most_step);
+void world_cut(world_member *m, int64_t n);
+/* What two caches of equally many tokens and entries both hold is the same, bit for bit. */
+void world_assert_same(const world *w, const kv_cache *a, const kv_cache *b);
+void world_assert_same_stream(const world *w, const kv_cache *a, const kv_cache *b, int entry, bool is_key, int64_t begin,
+                              int64_t end);
+
 void world_random_ops(world_op *ops, int n, uint64_t seed);
 /* Runs a setting with random operations; fails the test with the shortest sequence that does. The number of
- * operations done; *n_refused and *n_sealed are added to. */
-int world_run_random(const world_setting *set, int *n_refused, int *n_sealed);
+ * operations done; what was seen is added to *counts. */
+int world_run_random(const world_setting *set, world_counts *counts);
 
 #endif
