@@ -502,7 +502,7 @@ static bool becomes_quantized(world *w) {
     step_one_by_one(before, w->future, N_FUTURE);
     mn_layer_info info = {.size = sizeof info};
     assert_ok(mn_session_layer(s, 0, &info));
-    assert_true(info.sealed_tokens > 0);
+    if (!w->x->model) assert_true(info.sealed_tokens > 0); /* a window of 8 tokens lies in the exact part */
     same_rows(w, s, before, 1, info.first_held, N_IDS, false, "after it became quantized");
     same_rows(w, s, before, 1, N_IDS - 1, N_IDS, true, "after it became quantized");
     mn_session_close(&before);
