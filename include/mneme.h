@@ -179,8 +179,8 @@ MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summar
 
 /* Makes the tables of quantized keys (backend "mneme") from a text of 384 tokens or more, of which the first 2,048 are used, and
  * writes them to `path`, or, for NULL, to where sessions of this model look: $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables.
- * Sessions opened before keep what they have; without tables a form that needs none is used. No other thread may use the
- * model meanwhile. MN_E_ARG for a short text, MN_E_UNSUPPORTED, MN_E_IO. */
+ * Sessions opened before keep what they have, later ones use these; without tables a form that needs none is used. No other
+ * thread may use the model meanwhile. MN_E_ARG for a short text, MN_E_UNSUPPORTED, MN_E_IO. */
 MN_API mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path);
 
 /* The strategies with their help, and the keys of a config with what is allowed and the default: one JSON object owned by the
@@ -233,13 +233,15 @@ MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_option
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
 /* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
- * the strategy that must be the file's, or NULL for whatever it is. MN_E_REFUSED says why a file is not for this model,
- * tokenizer or strategy, or what is damaged; MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session
- * lives: its pages are used where they are mapped. */
+ * the strategy that must be the file's, and what else the session is to have; NULL, or one without an implementation, for
+ * whatever strategy it is. MN_E_REFUSED says why a file is not for this model, tokenizer or strategy, or what is damaged;
+ * MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session lives: its pages are used where
+ * they are mapped. */
 MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
 
 /* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
- * files of other models and strategies are passed over, as is a folder that is not there. */
+ * files of other models and strategies and damaged ones are passed over, as is a folder that is not there. Names end in
+ * ".safetensors". */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
                                         const int32_t *ids, size_t n);
 

@@ -18,8 +18,10 @@ mn_cache_options mn_cache_options_default(void) {
 mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summary) {
     mn_cache_options options = mn_cache_options_default();
     kv_plan plan;
+    on_oom relief;
     MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
     MN_TRY(kv_plan_make(&plan, &options, KV_BF16));
+    MN_TRY(on_oom_read(&relief, options.on_oom));
     if (!summary) return MN_OK;
     mn_cache_summary full = {
         .reserves = plan.self.reserves,
@@ -43,7 +45,7 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
 
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
     MN_TRY(model_cache_specs(specs, n, s->model, s->plan.exact));
-    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, s->model->bases);
+    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, s->bases);
     if (status == MN_OK) return MN_OK;
     mem_free(*specs);
     *specs = NULL;
@@ -84,7 +86,10 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
         s->config = mem_copy_text(options->config, strlen(options->config));
         if (!s->config) status = MN_E_NOMEM;
     }
-    if (status == MN_OK && s->plan.self.codes) status = model_load_bases(model);
+    if (status == MN_OK && s->plan.self.codes) {
+        status = model_load_bases(model);
+        s->bases = s->model->bases;
+    }
     if (status == MN_OK) status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
@@ -313,6 +318,7 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
     f->owner = s->owner;
     f->model = s->model;
     f->plan = s->plan;
+    f->bases = s->bases;
     f->on_oom = s->on_oom;
     memcpy(f->before, s->before, sizeof f->before);
     f->regime = s->regime;

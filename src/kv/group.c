@@ -78,10 +78,16 @@ static void pile_close(page_pile *pile, kv_pool *pool) {
     *pile = (page_pile){0};
 }
 
+/* A page comes into the group's table, or leaves it before it is returned. */
+static void count_near(const kv_group *group, kv_page *page, int by) {
+    if (page && !group->spec.is_far) atomic_fetch_add_explicit(&page->n_near, by, memory_order_relaxed);
+}
+
 void group_close(kv_group *group, kv_pool *pool) {
     state_close(group, pool);
     for (int kind = 0; kind < 2; kind++) {
         for (size_t i = 0; i < group->n_slots; i++) {
+            count_near(group, group->pages[kind][i], -1);
             if (group->pages[kind][i]) kv_pool_return(pool, group->pages[kind][i]);
         }
         pile_close(&group->reserved[kind], pool);
@@ -124,6 +130,8 @@ mn_status group_grow(kv_group *group, size_t n) {
 }
 
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
+    count_near(group, group->pages[kind][slot], -1);
+    count_near(group, page, 1);
     group->n_held[kind] += (size_t)(page != NULL) - (size_t)(group->pages[kind][slot] != NULL);
     group->pages[kind][slot] = page;
     group->bases[kind][slot] = page ? page->data : NULL;
@@ -220,8 +228,8 @@ void group_return(kv_group *group, kv_pool *pool) {
 static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot, kv_page *copy) {
     kv_page *shared = group->pages[kind][slot];
     memcpy(copy->data, shared->data, group->page_bytes[kind]);
-    kv_pool_return(pool, shared);
     group_put(group, kind, slot, copy);
+    kv_pool_return(pool, shared);
 }
 
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {

@@ -109,6 +109,9 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
                      const kv_options *options);
 size_t group_bytes(const kv_group *group);
 
+/* A far page that will be written or read here is wanted near, with the bytes that it has. */
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
+
 /* Stores rows of one entry's head in a page; place and sizes of the job are filled in here. */
 void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
                  kv_page *page, store_job job);
@@ -133,8 +136,6 @@ static inline bool page_is_shared(const kv_page *page) {
 /* Room for n slots; a page, or none, into a slot. */
 mn_status group_grow(kv_group *group, size_t n_slots);
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page);
-/* The page of a slot, where it is far, is near then, with the bytes that it has. */
-mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
 
 /* ---- sealing ---- */
 

@@ -550,11 +550,11 @@ static void broken_steps_are_found(void **state) {
     BROKEN(b, "more pages are reserved", g->reserved[0].capacity--, g->reserved[0].capacity++);
     BROKEN(b, "more pages are reserved", g->reserved[1].capacity--, g->reserved[1].capacity++);
     kv_call_begin(cache);
-    kv_call_end(cache);
+    kv_call_ends(cache, true);
     step(cache, 18);
     kv_call_begin(cache);
     g->flushes = true;
-    kv_call_end(cache);
+    kv_call_ends(cache, true);
     assert_ok(kv_reserve(cache, 20));
     assert_ok(kv_check(cache));
     for (int slot = 1; slot < 3; slot++) {
