@@ -33,9 +33,11 @@ static const verb verbs[] = {
      "  mneme inspect ./model.gguf --context 8192 --json\n"
      "  mneme inspect --kernels\n",
      inspect_verb},
-    {"bench", VERB_BENCH, 1, "measure prefill and decoding", "bench [MODEL]",
+    {"bench", VERB_BENCH, 1, "measure prefill and decoding, compare caches", "bench [MODEL]",
      "  mneme bench -p 512 -n 128\n"
-     "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n",
+     "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n"
+     "  mneme bench --cache all --text book.txt        what each cache costs, and how far it is from dynamic\n"
+     "  mneme bench --cache static,quantized -n 200\n",
      bench_verb},
     {"cache", VERB_CACHE, INT_MAX, "look after saved caches", "cache ls|show|verify|cp|rm|convert|calibrate [...]",
      "  mneme cache ls ~/caches                        the saved caches of a folder, or of this one\n"

@@ -51,6 +51,7 @@ typedef enum option_id {
     OPT_BENCH_THREADS,
     OPT_OUTPUT,
     OPT_NO_WARMUP,
+    OPT_TEXT,
     OPT_ZSTD,
     OPT_PLAIN,
     OPT_LEGACY,

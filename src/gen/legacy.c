@@ -32,7 +32,9 @@ mn_status mn_session_layer(const mn_session *s, int layer, mn_layer_info *info) 
         .num_key_value_heads = spec->n_heads,
         .k_head_dim = spec->k_dim,
         .v_head_dim = spec->v_dim,
-        .tokens = spec->write_once ? kv_filled(s->cache, layer) : kv_length(s->cache),
+        .tokens = !s->plan.self.keeps ? 0
+                  : spec->write_once  ? kv_filled(s->cache, layer)
+                                      : kv_length(s->cache),
         .first_held = is_state ? 0 : kv_first_held(s->cache, layer),
         .first_exact = is_state ? 0 : kv_head_tokens(s->cache, layer),
         .sealed_tokens = is_state ? 0 : kv_sealed(s->cache, layer),
@@ -49,6 +51,7 @@ mn_status mn_session_read(const mn_session *s, int layer, bool keys, int64_t beg
     MN_TRY(check_layer(s, layer));
     if (kv_entry_spec(s->cache, layer)->kind == KV_STATE)
         MN_FAIL(MN_E_UNSUPPORTED, "layer %d holds a state, not keys and values", layer);
+    if (!s->plan.self.keeps) MN_FAIL(MN_E_UNSUPPORTED, "a session without a cache holds no keys and values");
     if (n < 0 || n > INT32_MAX) MN_FAIL(MN_E_ARG, "%lld tokens were asked for", (long long)n);
     return kv_read(s->cache, &s->model->compute.kernels, layer, keys, begin, (int)n, rows);
 }
