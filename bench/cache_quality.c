@@ -1,16 +1,16 @@
 /* What caches cost in quality; bench/quality runs it and makes tables of what it prints.
  *
  * bench_quality score MODEL TEXT CALIBRATION LIST FIRST N MARK THREADS
- *   Tokens of a text are fed to one session for each cache of a list, all side by side, and the distributions of the next token
- *   are compared with those of the first of them, the reference. The first FIRST tokens are one call, a prompt, and not
- *   scored; N positions behind them are, and the first MARK of these once more for themselves.
- * bench_quality find MODEL PROMPTS CALIBRATION LIST THREADS
- *   PROMPTS: a JSON list of {"prompt", "answer"}. Whether each token of the answer is the best one behind the tokens before it.
+ *   Tokens of a text are fed to one session for each cache of a list, all side by side, and the distributions
+ * of the next token are compared with those of the first of them, the reference. The first FIRST tokens are
+ * one call, a prompt, and not scored; N positions behind them are, and the first MARK of these once more for
+ * themselves. bench_quality find MODEL PROMPTS CALIBRATION LIST THREADS PROMPTS: a JSON list of {"prompt",
+ * "answer"}. Whether each token of the answer is the best one behind the tokens before it.
  *
  *   CALIBRATION  text for the tables of coded keys, which go to the folder $MNEME_TABLES
- *   LIST         file of lines "HOW TABLES IMPLEMENTATION DTYPE CONFIG". HOW: token (behind the prompt one token a call, as a
- *                model writes) or chunk (128 a call); TABLES: with, without; IMPLEMENTATION: of mneme, or a name of
- *                block_codec.h; CONFIG may be missing
+ *   LIST         file of lines "HOW TABLES IMPLEMENTATION DTYPE CONFIG". HOW: token (behind the prompt one
+ * token a call, as a model writes) or chunk (128 a call); TABLES: with, without; IMPLEMENTATION: of mneme, or
+ * a name of block_codec.h; CONFIG may be missing
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ typedef struct program {
     candidate list[MOST];
     int n;
     thread_pool *pool;
-    size_t begin; /* of the chunk being compared: its i-th logits stand behind token begin + i */
+    size_t begin;        /* of the chunk being compared: its i-th logits stand behind token begin + i */
     float *shares;       /* [threads][vocab] */
     row_result *results; /* [n][CHUNK] */
 } program;
@@ -65,7 +65,9 @@ static void read_list(program *p, const char *path) {
     if (!file) exit(2);
     while (p->n < MOST && fgets(line, sizeof line, file)) {
         candidate *c = &p->list[p->n];
-        if (sscanf(line, "%7s %7s %63s %7s %255s", c->how, c->tables, c->implementation, c->dtype, c->config) < 4) continue;
+        if (sscanf(line, "%7s %7s %63s %7s %255s", c->how, c->tables, c->implementation, c->dtype,
+                   c->config) < 4)
+            continue;
         c->is_block = block_codec_read(&c->block, c->implementation);
         p->n++;
     }
@@ -99,11 +101,13 @@ static void each_candidate(program *p, const char *calibration, void (*visit)(pr
     }
 }
 
-static void feed(const program *p, candidate *c, mn_session *session, const int32_t *ids, size_t n, float *logits) {
+static void feed(const program *p, candidate *c, mn_session *session, const int32_t *ids, size_t n,
+                 float *logits) {
     size_t most = c->is_block && c->block.residual ? UNIT : n;
     for (size_t at = 0; at < n; at += most) {
         size_t count = n - at < most ? n - at : most;
-        must(mn_session_step(session, ids + at, count, logits ? logits + at * (size_t)p->info.vocab_size : NULL));
+        must(mn_session_step(session, ids + at, count,
+                             logits ? logits + at * (size_t)p->info.vocab_size : NULL));
         if (c->is_block) block_codec_settle(&c->block, session);
     }
 }
@@ -162,7 +166,8 @@ static void compare_task(void *arg, int task, int thread) {
         const int best = best_of(logits, vocab);
         const double sum = log_sum(logits, logits[best], vocab), shift = sum - sum_exact;
         double kl = 0;
-        for (int i = 0; k && i < vocab; i++) kl += (double)shares[i] * ((double)(exact[i] - logits[i]) + shift);
+        for (int i = 0; k && i < vocab; i++)
+            kl += (double)shares[i] * ((double)(exact[i] - logits[i]) + shift);
         p->results[k * CHUNK + task] = (row_result){kl, sum - (double)logits[next], best};
     }
 }
@@ -194,14 +199,16 @@ static double error_of_mean(double sum, double squares, double n) {
     return sqrt(fmax(0, squares / n - sum / n * (sum / n)) / n);
 }
 
-/* A line a candidate: bytes per token, bytes held; for all positions and for the marked ones: perplexity, change in per cent
- * and its standard error, KL and its standard error, share of equal best tokens in per cent. */
+/* A line a candidate: bytes per token, bytes held; for all positions and for the marked ones: perplexity,
+ * change in per cent and its standard error, KL and its standard error, share of equal best tokens in per
+ * cent. */
 static void print_scores(const program *p) {
     for (int k = 0; k < p->n; k++) {
         const candidate *c = &p->list[k];
         mn_cache_info cache = {.size = sizeof cache};
         must(mn_session_cache(c->session, &cache));
-        uint64_t token_bytes = c->is_block ? block_codec_token_bytes(&c->block, &p->info) : cache.bytes_per_token;
+        uint64_t token_bytes =
+            c->is_block ? block_codec_token_bytes(&c->block, &p->info) : cache.bytes_per_token;
         uint64_t held = c->is_block ? token_bytes * p->text.n : cache.bytes;
         printf("%llu %llu", (unsigned long long)token_bytes, (unsigned long long)held);
         for (int i = 0; i < SPANS; i++) {
@@ -244,9 +251,11 @@ static const json *prompts;
 static void find_answers(program *p, candidate *c) {
     printf("%d", (int)(c - p->list));
     for (size_t i = 0; i < prompts->n; i++) {
-        const json *prompt = json_get(&prompts->items[i], "prompt"), *answer = json_get(&prompts->items[i], "answer");
+        const json *prompt = json_get(&prompts->items[i], "prompt"),
+                   *answer = json_get(&prompts->items[i], "answer");
         if (!prompt || !answer) exit(2);
-        text_ids asked = tokens_of(p->model, prompt->string, prompt->n), right = tokens_of(p->model, answer->string, answer->n);
+        text_ids asked = tokens_of(p->model, prompt->string, prompt->n),
+                 right = tokens_of(p->model, answer->string, answer->n);
         mn_session *session = open_session(p, c);
         int n_right = 0;
         feed(p, c, session, asked.ids, asked.n, NULL);
@@ -265,7 +274,8 @@ static void find_answers(program *p, candidate *c) {
 
 int main(int n, char **words) {
     static program p;
-    const bool scores = n == 10 && strcmp(words[1], "score") == 0, finds = n == 7 && strcmp(words[1], "find") == 0;
+    const bool scores = n == 10 && strcmp(words[1], "score") == 0,
+               finds = n == 7 && strcmp(words[1], "find") == 0;
     if (!scores && !finds) return 2;
     const int threads = atoi(words[n - 1]);
     p.model = open_model(words[2], threads);

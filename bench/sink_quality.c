@@ -1,11 +1,12 @@
-/* A book longer than the model's context through a window of WINDOW tokens: with sinks, without, with coded sinks, and, at
- * every EVERY-th position, with the window computed afresh; bench/quality runs it and makes a table of what it prints.
+/* A book longer than the model's context through a window of WINDOW tokens: with sinks, without, with coded
+ * sinks, and, at every EVERY-th position, with the window computed afresh; bench/quality runs it and makes a
+ * table of what it prints.
  *
  * bench_sink MODEL BOOK TOKENS WINDOW EVERY CALIBRATION THREADS
  *   CALIBRATION: text for the tables of coded keys, which go to the folder $MNEME_TABLES
- *   A line for each eighth of the tokens: tokens fed; mean negative logarithm of the probability of the next token, of all
- *   positions of that eighth, for each cache; positions computed afresh; the same mean at these, of the fresh windows and of
- *   each cache; bytes that each cache holds.
+ *   A line for each eighth of the tokens: tokens fed; mean negative logarithm of the probability of the next
+ * token, of all positions of that eighth, for each cache; positions computed afresh; the same mean at these,
+ * of the fresh windows and of each cache; bytes that each cache holds.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
@@ -98,7 +99,8 @@ static void print_part(const program *p, size_t n_fed, const sums *s) {
 int main(int n, char **words) {
     static program p;
     if (n != 8) return 2;
-    const size_t n_tokens = (size_t)atol(words[3]) / (PARTS * CHUNK) * (PARTS * CHUNK), part = n_tokens / PARTS;
+    const size_t n_tokens = (size_t)atol(words[3]) / (PARTS * CHUNK) * (PARTS * CHUNK),
+                 part = n_tokens / PARTS;
     p.window = (size_t)atol(words[4]);
     p.every = (size_t)atol(words[5]);
     p.model = open_model(words[1], atoi(words[7]));
