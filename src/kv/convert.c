@@ -130,51 +130,58 @@ static int64_t held_tokens(const kv_cache *cache, const kv_group *group) {
     return group_steps(group) ? cache->n_tokens : group->n_filled;
 }
 
-/* Whether a page is exact that the new strategy would have sealed at this length. */
-static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot) {
-    if (!group->is_coded || group->n_sealed[slot] > 0) return false;
-    int64_t page = group->page_tokens, n = held_tokens(cache, group);
-    int64_t target =
-        group_steps(group) ? seal_until(n, group->spec.residual, group->page_tokens) : n / page * page;
-    return (group->first_page + (int64_t)slot + 1) * page <= target;
+/* The part of a page, up to its end, that the new strategy would have sealed at this length. */
+static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot, seal_task *part) {
+    int64_t P = group->page_tokens, n = held_tokens(cache, group), page = group->first_page + (int64_t)slot;
+    int64_t target = group_steps(group) ? seal_until(n, group->spec.residual, group->page_tokens) : n / P * P;
+    int first, end;
+    if (!group->is_coded || !group_seal_range(group, page, target, &first, &end)) return false;
+    *part = (seal_task){.slot = slot, .first = first, .n = end - first};
+    return true;
 }
 
-/* A page's exact form is given back before the next one is begun, so little more memory is needed than there
- * was. */
-static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, size_t slot) {
+/* A page of the slot's own for codes, with those that it has already. */
+static mn_status own_codes(kv_group *group, kv_pool *pool, size_t slot) {
+    kv_page *old = group->pages[PAGE_CODED][slot], *own;
+    page_pile *reserved = &group->reserved[PAGE_CODED];
+    if (old && !old->region && !page_is_shared(old)) return MN_OK;
+    if (reserved->n > 0) {
+        own = reserved->pages[--reserved->n];
+    } else {
+        MN_TRY(kv_pool_take(&own, pool, group->page_bytes[PAGE_CODED]));
+    }
+    mn_status status = old ? kv_pool_copy(pool, old, 0, old->bytes, own->data) : MN_OK;
+    if (status != MN_OK) {
+        kv_pool_return(pool, own);
+        return status;
+    }
+    group_put(group, PAGE_CODED, slot, own);
+    if (old) kv_pool_return(pool, old);
+    return MN_OK;
+}
+
+/* Seals what is left of a page. Its exact form is given back before the next one is begun, so little more
+ * memory is needed than there was. */
+static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, seal_task part) {
     kv_group *group = &cache->groups[i_group];
-    seal_task task = {.slot = slot, .n = group->page_tokens};
-    size_t need = 0;
-    for (int i = 0; i < cache->n_entries; i++) {
-        for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
-            task.entry = i;
-            task.is_key = is_key;
-            size_t one = seal_task_scratch(cache, &task);
+    size_t need = 0, n_tasks = 0;
+    MN_TRY(
+        mem_grow(&cache->tasks, &cache->task_capacity, 2 * (size_t)group->n_members, sizeof *cache->tasks));
+    for (part.entry = 0; part.entry < cache->n_entries; part.entry++) {
+        for (int is_key = 0; cache->entries[part.entry].group == i_group && is_key < 2; is_key++) {
+            part.is_key = is_key;
+            cache->tasks[n_tasks++] = part;
+            size_t one = seal_task_scratch(cache, &part);
             if (one > need) need = one;
         }
     }
-    MN_TRY(mem_grow(&cache->tasks, &cache->task_capacity, 1, sizeof *cache->tasks));
-    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, slot));
-    kv_page *page = NULL;
-    page_pile *reserved = &group->reserved[PAGE_CODED];
+    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, part.slot));
     void *scratch = mem_alloc_raw(need, 1);
-    mn_status status = scratch ? MN_OK : MN_E_NOMEM;
-    if (status == MN_OK && reserved->n > 0) {
-        page = reserved->pages[--reserved->n];
-    } else if (status == MN_OK) {
-        status = kv_pool_take(&page, cache->pool, group->page_bytes[PAGE_CODED]);
-    }
+    if (!scratch) return MN_E_NOMEM;
+    mn_status status = own_codes(group, cache->pool, part.slot);
     if (status == MN_OK) {
-        group_put(group, PAGE_CODED, slot, page);
-        for (int i = 0; i < cache->n_entries; i++) {
-            for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
-                task.entry = i;
-                task.is_key = is_key;
-                cache->tasks[0] = task;
-                kv_seal(cache, kernels, 0, scratch);
-            }
-        }
-        group->n_sealed[slot] = group->page_tokens;
+        for (size_t i = 0; i < n_tasks; i++) kv_seal(cache, kernels, (int)i, scratch);
+        group->n_sealed[part.slot] = (int)part.first + part.n;
         group_tidy(group, cache->pool, held_tokens(cache, group));
     }
     mem_free(scratch);
@@ -184,9 +191,10 @@ static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_g
 /* Pages that find no memory, and those after them, stay exact; a later step seals them. */
 static void seal_late_pages(kv_cache *cache, const kernel_table *kernels) {
     mn_status status = MN_OK;
+    seal_task part;
     for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
         for (size_t slot = 0; status == MN_OK && slot < cache->groups[g].n_slots; slot++) {
-            if (is_late(cache, &cache->groups[g], slot)) status = seal_page(cache, kernels, g, slot);
+            if (is_late(cache, &cache->groups[g], slot, &part)) status = seal_page(cache, kernels, g, part);
         }
     }
 }

@@ -82,7 +82,9 @@ void group_close(kv_group *group, kv_pool *pool) {
     state_close(group, pool);
     for (int kind = 0; kind < 2; kind++) {
         for (size_t i = 0; i < group->n_slots; i++) {
-            if (group->pages[kind][i]) kv_pool_return(pool, group->pages[kind][i]);
+            kv_page *page = group->pages[kind][i];
+            group_put(group, (page_kind)kind, i, NULL);
+            if (page) kv_pool_return(pool, page);
         }
         pile_close(&group->reserved[kind], pool);
         mem_free(group->pages[kind]);
@@ -124,7 +126,10 @@ mn_status group_grow(kv_group *group, size_t n) {
 }
 
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
-    group->n_held[kind] += (size_t)(page != NULL) - (size_t)(group->pages[kind][slot] != NULL);
+    kv_page *old = group->pages[kind][slot];
+    group->n_held[kind] += (size_t)(page != NULL) - (size_t)(old != NULL);
+    if (!group->spec.is_far && page) atomic_fetch_add_explicit(&page->pins, 1, memory_order_relaxed);
+    if (!group->spec.is_far && old) atomic_fetch_sub_explicit(&old->pins, 1, memory_order_relaxed);
     group->pages[kind][slot] = page;
     group->bases[kind][slot] = page ? page->data : NULL;
 }
@@ -180,8 +185,8 @@ mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_
     kv_page *far = group->pages[kind][slot], *near;
     if (!far || !far->region) return MN_OK;
     MN_TRY(copy_page(&near, pool, far));
-    kv_pool_return(pool, far);
     group_put(group, kind, slot, near);
+    kv_pool_return(pool, far);
     return MN_OK;
 }
 
@@ -222,8 +227,8 @@ void group_return(kv_group *group, kv_pool *pool) {
 static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot, kv_page *copy) {
     kv_page *shared = group->pages[kind][slot];
     memcpy(copy->data, shared->data, group->page_bytes[kind]);
-    kv_pool_return(pool, shared);
     group_put(group, kind, slot, copy);
+    kv_pool_return(pool, shared);
 }
 
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {

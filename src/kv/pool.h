@@ -23,6 +23,7 @@ void kv_mapping_drop(kv_mapping *mapping);
  * it meanwhile. */
 typedef struct kv_page {
     _Atomic int references;
+    _Atomic int pins;     /* of them, tables that read data where they lie: the page is not to be sent away */
     size_t bytes;         /* of data */
     char *data;           /* 64-byte aligned; zeroed when taken; NULL: the page is far */
     int64_t region;       /* in the far home; 0: none */

@@ -62,7 +62,7 @@ void stage_close(kv_cache *cache) {
 
 /* ---- sending pages away ---- */
 
-/* The page of a slot that may go: full, and of the last form that its tokens take. */
+/* The page of a slot that is full, and of the last form that its tokens take. */
 static kv_page *settled_page(const kv_group *group, size_t slot, int64_t n_tokens) {
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
     if (end > n_tokens) return NULL;
@@ -78,7 +78,8 @@ mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
         int64_t n_tokens = group_steps(group) ? cache->n_tokens : group->n_filled;
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             kv_page *page = settled_page(group, slot, n_tokens);
-            if (!page || page->region) continue;
+            bool is_pinned = page && atomic_load_explicit(&page->pins, memory_order_relaxed) > 0;
+            if (!page || page->region || is_pinned) continue;
             MN_TRY(kv_pool_send(cache->pool, page));
             *sent = true;
             if (only_one) return MN_OK;
