@@ -34,14 +34,11 @@ static mn_status check_specs(const kv_group *from, const kv_group *to) {
 
 /* Groups correspond one to one. */
 static mn_status check_groups(const kv_cache *from, const kv_cache *to) {
-    if (from->n_entries != to->n_entries || from->n_groups != to->n_groups ||
-        from->options.page_tokens != to->options.page_tokens) {
-        return refuse("layers or pages would be grouped in another way");
-    }
+    bool alike = from->n_entries == to->n_entries && from->options.page_tokens == to->options.page_tokens;
+    for (int i = 0; alike && i < from->n_entries; i++) alike = from->entries[i].group == to->entries[i].group;
+    if (!alike) return refuse("layers or pages would be grouped in another way");
     for (int i = 0; i < from->n_entries; i++) {
         const kv_entry *a = &from->entries[i], *b = &to->entries[i];
-        if (a->group != b->group || a->member != b->member)
-            return refuse("layers would be grouped in another way");
         MN_TRY(check_specs(&from->groups[a->group], &to->groups[b->group]));
     }
     return MN_OK;

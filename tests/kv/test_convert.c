@@ -327,6 +327,26 @@ static void what_cannot_be_is_refused(void **state) {
     refused(state_of, other, &same, 20, "other sizes");
 }
 
+/* Entries share a table or not, as before: also where there are as many tables. */
+static void other_groups_are_refused(void **state) {
+    (void)state;
+    static world w;
+    kv_spec plain = exact_spec(), other = window_spec(plain, 0, 100);
+    world_setting from = setting_of(plain), to = from;
+    for (int i = 0; i < 3; i++) {
+        from.specs[i] = i == 1 ? other : plain;
+        to.specs[i] = i >= 1 ? other : plain;
+    }
+    world_open(&w, &from, NULL);
+    world_member *m = world_new(&w);
+    world_put(&w, m, world_tokens(), 50, 17);
+    assert_fails(MN_E_UNSUPPORTED, "grouped", kv_convert(&m->cache, &w.kernels, to.specs, 3, &to.options));
+    assert_fails(MN_E_UNSUPPORTED, "grouped", kv_convert(&m->cache, &w.kernels, from.specs, 2, &to.options));
+    world_check(&w, m);
+    world_close(&w);
+    if (w.problem) fail_msg("%s", w.problem);
+}
+
 /* What looks like it, and is no reason to refuse. */
 static void edges_of_what_can_be(void **state) {
     (void)state;
@@ -469,6 +489,7 @@ int main(void) {
         cmocka_unit_test(filled_entries_follow),
         cmocka_unit_test(states_go_over),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(other_groups_are_refused),
         cmocka_unit_test(edges_of_what_can_be),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(little_room_is_enough),
