@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/num.h"
+#include "bench_caches.h"
 #include "config.h"
 #include "engine.h"
 #include "interrupt.h"
@@ -407,6 +408,7 @@ static int bench_all(bench *b) {
 }
 
 int bench_verb(options *o) {
+    if (bench_compares(o)) return bench_caches(o);
     bench *b = mem_alloc(1, sizeof *b);
     if (!b) return report(o, EXIT_MEMORY, NULL);
     b->o = o;

@@ -1,4 +1,4 @@
-/* `mneme cache`: saved caches as files. No model is opened here.
+/* `mneme cache`: saved caches as files. What needs a model is in cache_model.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 #include <errno.h>
@@ -10,6 +10,7 @@
 
 #include "base/distance.h"
 #include "base/sort.h"
+#include "cache_model.h"
 #include "config.h"
 #include "describe.h"
 #include "engine.h"
@@ -19,8 +20,12 @@
 #include "progress.h"
 #include "verbs.h"
 
+/* The subcommands, as a set, to say which flags are for which. */
+enum { LS = 1, SHOW = 2, VERIFY = 4, CP = 8, RM = 16, CONVERT = 32, CALIBRATE = 64 };
+
 typedef struct subcommand {
     const char *name;
+    unsigned bit;
     int least, most; /* files */
     const char *usage;
     int (*run)(const options *o, const char *const *files, int n);
@@ -415,43 +420,18 @@ static int remove_files(const options *o, const char *const *files, int n) {
     return EXIT_DONE;
 }
 
-/* ---- calibrate ---- */
-
-static int calibrate(const options *o, const char *const *files, int n) {
-    input in = {0};
-    prompt text = {0};
-    engine e = {0};
-    int code = EXIT_DONE;
-    mn_status status = input_read(&in, o, NULL);
-    if (status == MN_OK) code = engine_open(&e, o, n ? files[0] : NULL, 0);
-    if (status == MN_OK && code == EXIT_DONE) {
-        double start = clock_ms();
-        const char *out = option_text(o, OPT_OUT, NULL);
-        status = prompt_from_input(&text, o, &in, mn_model_tokenizer(e.model), false);
-        if (status == MN_OK) status = mn_cache_calibrate(e.model, text.ids, text.n, out);
-        if (status == MN_OK) {
-            say("tables of quantized keys made from %zu tokens in %.1f s%s%s", text.n < 2048 ? text.n : 2048,
-                (clock_ms() - start) / 1e3, out ? ", written to " : "; --cache quantized uses them from now on",
-                out ? out : "");
-        }
-    }
-    prompt_clear(&text);
-    input_clear(&in);
-    engine_close(&e);
-    return status == MN_OK ? code : report(o, exit_of(status), NULL);
-}
-
 /* ---- the verb ---- */
 
 enum { ANY_NUMBER = 1 << 30 };
 
 static const subcommand subcommands[] = {
-    {"ls", 0, 1, "ls [FOLDER]", list_folder},
-    {"show", 1, 1, "show FILE [--json]", show_file},
-    {"verify", 1, ANY_NUMBER, "verify FILE...", verify_files},
-    {"cp", 2, 2, "cp FROM TO [--zstd|--plain]", copy_file},
-    {"rm", 1, ANY_NUMBER, "rm FILE...", remove_files},
-    {"calibrate", 0, 1, "calibrate [MODEL] -f TEXT [--out F]", calibrate},
+    {"ls", LS, 0, 1, "ls [FOLDER]", list_folder},
+    {"show", SHOW, 1, 1, "show FILE [--json]", show_file},
+    {"verify", VERIFY, 1, ANY_NUMBER, "verify FILE...", verify_files},
+    {"cp", CP, 2, 2, "cp FROM TO [--zstd|--plain]", copy_file},
+    {"rm", RM, 1, ANY_NUMBER, "rm FILE...", remove_files},
+    {"convert", CONVERT, 2, 2, "convert FROM TO [-m MODEL] [--cache NAME|--legacy]", cache_convert},
+    {"calibrate", CALIBRATE, 0, 1, "calibrate [MODEL] -f TEXT [--out F]", cache_calibrate},
 };
 
 enum { N_SUBCOMMANDS = sizeof subcommands / sizeof *subcommands };
@@ -477,14 +457,41 @@ static int unknown_subcommand(const options *o, const char *name) {
     return report(o, EXIT_USAGE, NULL);
 }
 
-/* Flags of the one subcommand that opens a model say nothing to the others. */
+/* Flags of some subcommands say nothing to the others. */
 static mn_status check_flags(const options *o, const subcommand *it) {
-    static const option_id ids[] = {OPT_MODEL, OPT_PROMPT, OPT_FILE, OPT_IDS, OPT_IDS_FILE, OPT_OUT, OPT_THREADS};
+    static const struct {
+        option_id id;
+        unsigned in;
+    } flags[] = {
+        {OPT_MODEL, CONVERT | CALIBRATE},
+        {OPT_THREADS, CONVERT | CALIBRATE},
+        {OPT_PROMPT, CALIBRATE},
+        {OPT_FILE, CALIBRATE},
+        {OPT_OUT, CALIBRATE},
+        {OPT_IDS, CONVERT | CALIBRATE},
+        {OPT_IDS_FILE, CONVERT | CALIBRATE},
+        {OPT_CACHE, CONVERT},
+        {OPT_CACHE_CONFIG, CONVERT},
+        {OPT_CACHE_DTYPE, CONVERT},
+        {OPT_MAX_CACHE_LEN, CONVERT},
+        {OPT_LEGACY, CONVERT},
+        {OPT_ROW, CONVERT},
+        {OPT_ZSTD, CP | CONVERT},
+        {OPT_PLAIN, CP},
+    };
     char flag[64];
-    for (size_t i = 0; i < sizeof ids / sizeof *ids && it->run != calibrate; i++) {
-        if (!option_is_set(o, ids[i]) || o->set[ids[i]].origin != ORIGIN_FLAG) continue;
-        MN_FAIL(MN_E_ARG, "--%s is for cache calibrate; usage: mneme cache %s",
-                flag_spelling(flag, sizeof flag, option_table[ids[i]].name), it->usage);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        option_id id = flags[i].id;
+        if (flags[i].in & it->bit || !option_is_set(o, id) || o->set[id].origin != ORIGIN_FLAG) continue;
+        bytes names = {0};
+        for (int s = 0; s < N_SUBCOMMANDS; s++) {
+            if (subcommands[s].bit & flags[i].in)
+                bytes_printf(&names, "%s%s", names.n ? " and " : "", subcommands[s].name);
+        }
+        status_fail(MN_E_ARG, "--%s is for cache %s; usage: mneme cache %s",
+                    flag_spelling(flag, sizeof flag, option_table[id].name), bytes_text(&names), it->usage);
+        bytes_clear(&names);
+        return MN_E_ARG;
     }
     return MN_OK;
 }

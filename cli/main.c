@@ -33,16 +33,19 @@ static const verb verbs[] = {
      "  mneme inspect ./model.gguf --context 8192 --json\n"
      "  mneme inspect --kernels\n",
      inspect_verb},
-    {"bench", VERB_BENCH, 1, "measure prefill and decoding", "bench [MODEL]",
+    {"bench", VERB_BENCH, 1, "measure prefill and decoding, compare caches", "bench [MODEL]",
      "  mneme bench -p 512 -n 128\n"
-     "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n",
+     "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n"
+     "  mneme bench --cache all --text book.txt        what each cache costs, and how far it is from dynamic\n"
+     "  mneme bench --cache static,quantized -n 200\n",
      bench_verb},
-    {"cache", VERB_CACHE, INT_MAX, "look after saved caches", "cache ls|show|verify|cp|rm|calibrate [...]",
+    {"cache", VERB_CACHE, INT_MAX, "look after saved caches", "cache ls|show|verify|cp|rm|convert|calibrate [...]",
      "  mneme cache ls ~/caches                        the saved caches of a folder, or of this one\n"
      "  mneme cache show talk.safetensors              what one says about itself, and its entries\n"
      "  mneme cache verify *.safetensors               reads every byte and compares the checksums\n"
      "  mneme cache cp talk.safetensors old/ --zstd    a copy: as it is, compressed or (--plain) not\n"
      "  mneme cache rm talk.safetensors                removes saved caches and nothing else\n"
+     "  mneme cache convert talk.safetensors kv.safetensors --legacy    as Transformers keeps it, or back\n"
      "  mneme cache calibrate -f book.txt              tables that make --cache quantized better, in seconds\n",
      cache_verb},
     {"doctor", VERB_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",

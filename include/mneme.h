@@ -179,8 +179,8 @@ MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summar
 
 /* Makes the tables of quantized keys (backend "mneme") from a text of 384 tokens or more, of which the first 2,048 are used, and
  * writes them to `path`, or, for NULL, to where sessions of this model look: $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables.
- * Sessions opened before keep what they have; without tables a form that needs none is used. No other thread may use the
- * model meanwhile. MN_E_ARG for a short text, MN_E_UNSUPPORTED, MN_E_IO. */
+ * Sessions opened before keep what they have, later ones use these; without tables a form that needs none is used. No other
+ * thread may use the model meanwhile. MN_E_ARG for a short text, MN_E_UNSUPPORTED, MN_E_IO. */
 MN_API mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path);
 
 /* The strategies with their help, and the keys of a config with what is allowed and the default: one JSON object owned by the
@@ -219,6 +219,11 @@ MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 /* A second timeline with the same past; pages are shared until one of the two writes. */
 MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
 
+/* Makes rows[i] go on from what rows[index[i]] was, for i < n_index: reorders, leaves out (such rows are closed) and repeats
+ * (forks) rows, as beam search and batches do. rows has room for both n_rows and n_index; those beyond n_index are NULL
+ * afterwards. On failure nothing has changed. */
+MN_API mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int32_t *index, size_t n_index);
+
 /* Gives the session another strategy and keeps what it holds: it may become offloaded, quantized, or look through a window.
  * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
 MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
@@ -228,15 +233,29 @@ MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_option
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
 /* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
- * the strategy that must be the file's, or NULL for whatever it is. MN_E_REFUSED says why a file is not for this model,
- * tokenizer or strategy, or what is damaged; MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session
- * lives: its pages are used where they are mapped. */
+ * the strategy that must be the file's, and what else the session is to have; NULL, or one without an implementation, for
+ * whatever strategy it is. MN_E_REFUSED says why a file is not for this model, tokenizer or strategy, or what is damaged;
+ * MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session lives: its pages are used where
+ * they are mapped. */
 MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
 
 /* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
- * files of other models and strategies are passed over, as is a folder that is not there. */
+ * files of other models and strategies and damaged ones are passed over, as is a folder that is not there. Names end in
+ * ".safetensors". */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
                                         const int32_t *ids, size_t n);
+
+/* Transformers' legacy form of a cache, as a safetensors file: of every layer N "key.N" and "value.N", [n_rows]
+ * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]. Rows are equally long.
+ * dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
+ * and for states. */
+MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path, const char *dtype);
+
+/* A session that holds one row of such a file (F32, BF16 or F16) in a cache of any strategy that keeps keys and values; it has no
+ * logits until its next step. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
+ * model or is damaged. */
+MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options, const char *path,
+                                   size_t row, const int32_t *ids, size_t n_ids);
 
 typedef struct mn_cache_info {
     size_t size;                /* sizeof(mn_cache_info), set by the caller */
@@ -253,6 +272,27 @@ typedef struct mn_cache_info {
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
+
+/* How one layer's memory stands. */
+typedef struct mn_layer_info {
+    size_t size;               /* sizeof(mn_layer_info), set by the caller */
+    const char *kind;          /* "self", "cross" (attention of an encoder-decoder model), "state" (recurrent) */
+    int32_t num_key_value_heads;
+    int32_t k_head_dim, v_head_dim;
+    int64_t tokens;            /* seen */
+    int64_t first_held;        /* earlier ones are forgotten, but for the first_exact first ones */
+    int64_t first_exact;       /* first tokens that are kept exactly for ever: sinks, or first_exact of quantized */
+    int64_t sealed_tokens;     /* of those held, the ones that are codes */
+    int64_t window_length;     /* sinks included; 0: none */
+    const char *key_codec, *value_codec; /* form of sealed tokens: "f32", "bf16", "mneme", "quanto", "hqq" */
+    int32_t key_bits, value_bits;        /* of one value, scales not counted */
+} mn_layer_info;
+
+MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer_info *info);
+
+/* A layer's keys (turned to their positions) or values as attention sees them: tokens [begin, begin + n), codes decoded, as f32
+ * [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for states. */
+MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n, float *rows);
 
 /* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]. */
 MN_API mn_status mn_session_kv_shape(const mn_session *session, int layer, int64_t shape[4]);

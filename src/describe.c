@@ -129,10 +129,11 @@ typedef struct cache_row {
     int n;
 } cache_row;
 
-static mn_status open_row(cache_row *row, const model_core *core, const mn_cache_options *options) {
+static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_options *options) {
     MN_TRY(kv_plan_make(&row->plan, options, KV_BF16));
-    MN_TRY(model_cache_specs(&row->specs, &row->n, core, row->plan.exact));
-    return kv_plan_specs(&row->plan, row->specs, row->n, row->n, NULL);
+    MN_TRY(model_cache_specs(&row->specs, &row->n, model->core, row->plan.exact));
+    if (row->plan.self.codes) MN_TRY(model_load_bases(model)); /* calibrated codes have other sizes */
+    return kv_plan_specs(&row->plan, row->specs, row->n, row->n, model->core->bases);
 }
 
 static size_t row_bytes(const cache_row *row, int64_t n_tokens) {
@@ -164,13 +165,13 @@ static int64_t row_largest(const cache_row *row, size_t room, int64_t most) {
     return fits;
 }
 
-static mn_status put_cache(bytes *b, const model_core *core, const mn_cache_options *options, int64_t context,
+static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *options, int64_t context,
                            size_t room) {
     const int64_t most = (int64_t)1 << 40;
     cache_row row = {.specs = NULL};
-    mn_status status = open_row(&row, core, options);
+    mn_status status = open_row(&row, model, options);
     bool fits = status == MN_OK, keeps = fits && row.plan.self.keeps;
-    if (fits || status == MN_E_ARG) {
+    if (status != MN_E_NOMEM) {
         put_open(b, NULL, "{");
         put_text(b, "implementation", options->implementation);
         put_text(b, "config", options->config);
@@ -194,7 +195,8 @@ static mn_status put_cache(bytes *b, const model_core *core, const mn_cache_opti
 
 /* Every strategy in both exact forms: bytes per token, bytes for `context` tokens, the largest context that
  * fits. */
-static mn_status put_caches(bytes *b, const model_core *core, int64_t context) {
+static mn_status put_caches(bytes *b, mn_model *model, int64_t context) {
+    const model_core *core = model->core;
     size_t fixed = core->weights.packed_bytes + buffer_bytes(core);
     size_t room = core->available_bytes > fixed ? core->available_bytes - fixed : 0;
     put_open(b, "caches", "[");
@@ -208,7 +210,7 @@ static mn_status put_caches(bytes *b, const model_core *core, int64_t context) {
                 options.config = *config;
                 options.dtype = kv_codec_name((kv_codec)codec);
                 if (strategy->traits & KV_TRAIT_RESERVES) options.max_cache_len = context;
-                MN_TRY(put_cache(b, core, &options, context, room));
+                MN_TRY(put_cache(b, model, &options, context, room));
             }
         }
     }
@@ -239,7 +241,9 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
     put_config(&b, &core->config);
     put_tensors(&b, model_tensors(core));
     put_memory(&b, core);
-    mn_status status = put_caches(&b, core, context ? context : core->config.max_position_embeddings);
+    /* The tables of quantized keys may be read here for the first time. */
+    mn_status status = put_caches(&b, (mn_model *)(uintptr_t)model,
+                                  context ? context : core->config.max_position_embeddings);
     bytes_append_text(&b, "}");
     if (status == MN_OK) return give(&b, text);
     bytes_clear(&b);

@@ -54,7 +54,10 @@ mn_status model_load_bases(mn_model *model) {
     }
     pthread_mutex_unlock(&core->lock);
     bytes_clear(&path);
-    return status;
+    if (status != MN_E_FORMAT && status != MN_E_REFUSED) return status;
+    MN_FAIL(MN_E_REFUSED,
+            "%s; 'mneme cache calibrate' makes these tables anew, without the file none are used",
+            mn_last_error());
 }
 
 /* Runs the text in one session with an exact cache; the sums are complete afterwards. */
@@ -67,6 +70,19 @@ static mn_status gather(mn_model *model, const int32_t *ids, size_t n, kv_calibr
     mn_status status = mn_session_step(session, ids, n, NULL);
     model->core->compute.calibration = NULL;
     mn_session_close(&session);
+    return status;
+}
+
+/* What is written where sessions look is what they find from now on; what they found before is theirs. */
+static mn_status renew_bases(mn_model *model) {
+    kv_basis_set *older = model->core->bases;
+    model->core->bases = NULL;
+    mn_status status = model_load_bases(model);
+    if (model->core->bases) {
+        model->core->bases->older = older;
+    } else {
+        model->core->bases = older;
+    }
     return status;
 }
 
@@ -90,6 +106,7 @@ mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, cons
         path = bytes_text(&own);
     }
     if (status == MN_OK) status = kv_basis_set_save(bases, path, identity);
+    if (status == MN_OK && own.n > 0) status = renew_bases(model);
     bytes_clear(&own);
     kv_calibration_close(&sums);
     kv_basis_set_close(&bases);

@@ -269,6 +269,8 @@ static void publish(gen_result *result) {
         sum->tokens += before.tokens;
         sum->bytes += before.bytes;
         sum->peak_bytes += before.peak_bytes;
+        sum->far_bytes += before.far_bytes;
+        if (before.before) sum->before = before.before;
         result->sequences[i] = (mn_sequence){
             .row = (int)i,
             .ids = row->ids,

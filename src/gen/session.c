@@ -18,8 +18,10 @@ mn_cache_options mn_cache_options_default(void) {
 mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summary) {
     mn_cache_options options = mn_cache_options_default();
     kv_plan plan;
+    on_oom relief;
     MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
     MN_TRY(kv_plan_make(&plan, &options, KV_BF16));
+    MN_TRY(on_oom_read(&relief, options.on_oom));
     if (!summary) return MN_OK;
     mn_cache_summary full = {
         .reserves = plan.self.reserves,
@@ -43,7 +45,7 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
 
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
     MN_TRY(model_cache_specs(specs, n, s->model, s->plan.exact));
-    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, s->model->bases);
+    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, s->bases);
     if (status == MN_OK) return MN_OK;
     mem_free(*specs);
     *specs = NULL;
@@ -84,7 +86,10 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
         s->config = mem_copy_text(options->config, strlen(options->config));
         if (!s->config) status = MN_E_NOMEM;
     }
-    if (status == MN_OK && s->plan.self.codes) status = model_load_bases(model);
+    if (status == MN_OK && s->plan.self.codes) {
+        status = model_load_bases(model);
+        s->bases = s->model->bases;
+    }
     if (status == MN_OK) status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
@@ -120,8 +125,7 @@ static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
     return MN_OK;
 }
 
-/* The length that decides length-dependent rotary angles: of what a query sees, where that is bounded. */
-static int64_t angle_length(const mn_session *s, int64_t total) {
+int64_t session_angle_length(const mn_session *s, int64_t total) {
     int64_t window = s->plan.self.windows ? s->plan.self.window_length : 0;
     return window > 0 ? min_i64(total, window) : total;
 }
@@ -129,7 +133,7 @@ static int64_t angle_length(const mn_session *s, int64_t total) {
 /* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those
  * rotated by angles of another length. */
 static void drop_unusable(mn_session *s, int64_t total) {
-    int64_t regime = rope_regime(&s->model->config, angle_length(s, total));
+    int64_t regime = rope_regime(&s->model->config, session_angle_length(s, total));
     if (!s->plan.self.keeps || regime != s->regime) kv_truncate(s->cache, 0);
     s->regime = regime;
 }
@@ -151,14 +155,15 @@ static void go_back(mn_session *s, int64_t n) {
 static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
     int64_t total = (int64_t)s->n_ids, start = kv_length(s->cache);
     size_t vocab = (size_t)s->model->config.vocab_size;
+    int64_t most = total; /* tokens of a step; fewer when memory is short */
     kv_call_begin(s->cache);
     while (kv_length(s->cache) < total) {
         if (atomic_exchange(&s->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
-        int64_t position = kv_length(s->cache), end = chunk_end(s, position, total);
+        int64_t position = kv_length(s->cache), end = min_i64(chunk_end(s, position, total), position + most);
         /* Old tokens that are computed again want no logits of their own. */
         if (all && position < (int64_t)all_from && end > (int64_t)all_from) end = (int64_t)all_from;
         forward_row row = {
-            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = angle_length(s, total)};
+            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = session_angle_length(s, total)};
         if (all && position >= (int64_t)all_from) {
             row.want = WANT_ALL;
             row.logits = all + (size_t)(position - (int64_t)all_from) * vocab;
@@ -166,10 +171,14 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
             row.want = WANT_LAST;
             row.logits = s->logits;
         }
-        if (end == total) kv_call_end(s->cache);
+        kv_call_ends(s->cache, end == total);
         mn_status status = model_forward(s->model, &row, 1);
-        if (status == MN_E_NOMEM) { /* a smaller cache may cut the text at other places, so the step is planned again */
-            MN_TRY(session_relieve(s));
+        if (status == MN_E_NOMEM) { /* the step is planned again: shorter, or for a smaller cache */
+            if (row.n > s->plan.options.page_tokens) {
+                most = row.n / 2;
+            } else {
+                MN_TRY(session_relieve(s));
+            }
             continue;
         }
         MN_TRY(status);
@@ -223,7 +232,7 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
 static bool steps_alone(const mn_session *s) {
     int64_t total = (int64_t)s->n_ids + 1;
     return !s->plan.self.keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
-           rope_regime(&s->model->config, angle_length(s, total)) != s->regime;
+           rope_regime(&s->model->config, session_angle_length(s, total)) != s->regime;
 }
 
 /* A pass for the sessions that need one token more, in groups that fit on the stack. */
@@ -235,11 +244,11 @@ static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int
         for (int i = 0; i < count; i++) {
             mn_session *s = sessions[begin + i];
             kv_call_begin(s->cache);
-            kv_call_end(s->cache);
+            kv_call_ends(s->cache, true);
             rows[i] = (forward_row){.cache = s->cache,
                                     .ids = &ids[begin + i],
                                     .n = 1,
-                                    .total_length = angle_length(s, (int64_t)s->n_ids + 1),
+                                    .total_length = session_angle_length(s, (int64_t)s->n_ids + 1),
                                     .want = WANT_LAST,
                                     .logits = s->logits};
         }
@@ -309,6 +318,7 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
     f->owner = s->owner;
     f->model = s->model;
     f->plan = s->plan;
+    f->bases = s->bases;
     f->on_oom = s->on_oom;
     memcpy(f->before, s->before, sizeof f->before);
     f->regime = s->regime;
@@ -349,18 +359,6 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
         .before = *s->before ? s->before : NULL,
     };
     return options_give(info, &full, sizeof full, "mn_cache_info");
-}
-
-mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
-    if (layer < 0 || layer >= kv_entries(s->cache)) {
-        MN_FAIL(MN_E_ARG, "layer is %d, allowed: 0 to %d", layer, kv_entries(s->cache) - 1);
-    }
-    const kv_spec *spec = kv_entry_spec(s->cache, layer);
-    shape[0] = 1;
-    shape[1] = spec->n_heads;
-    shape[2] = s->plan.self.keeps ? kv_length(s->cache) : 0;
-    shape[3] = spec->k_dim;
-    return MN_OK;
 }
 
 void mn_session_cancel(mn_session *session) {

@@ -31,6 +31,7 @@ struct mn_session {
     char *config; /* of the plan, as it was given; NULL: nothing */
     on_oom on_oom;
     char before[2 * KV_PLAN_TEXT + 16]; /* name of the plan before memory ended; "": it did not */
+    const kv_basis_set *bases; /* the model's, that keys are coded in here; NULL: none */
     kv_cache *cache;
     int64_t regime; /* rotary angles that the cached keys were made with */
     int32_t *ids;   /* [n_ids] */
@@ -43,7 +44,8 @@ struct mn_session {
     void *prefill_user;
 };
 
-/* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. */
+/* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
+ * and another model's. */
 mn_status model_load_bases(mn_model *model);
 
 /* After MN_E_NOMEM: makes the cache smaller as on_oom says. MN_OK: try again; otherwise the failure stays. */
@@ -51,6 +53,9 @@ mn_status session_relieve(mn_session *session);
 
 /* The entries of a session's cache. *specs is owned by the caller. */
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
+
+/* The length that decides length-dependent rotary angles: of what a query sees, where that is bounded. */
+int64_t session_angle_length(const mn_session *session, int64_t total);
 
 /* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays
  * are used as scratch. On failure some sessions may hold their token and others not. */

@@ -64,8 +64,12 @@ static inline vi i_round(vf x) {
 static inline vf i_float(vi x) {
     return _mm512_cvtepi32_ps(x);
 }
+/* Of what is no number too, so that no step of it may count as an overflow. */
 static inline int32_t i_sum(vi x) {
-    return _mm512_reduce_add_epi32(x);
+    __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1)));
 }
 
 /* From numbers packed within the four parts of two vectors to the order of their tiles. */

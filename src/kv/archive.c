@@ -386,6 +386,13 @@ static mn_status check_zeros(const archive *a, const tensor *t) {
     MN_FAIL(MN_E_REFUSED, "%s: '%.150s' is damaged: it is not all zeros", a->what, t->name);
 }
 
+mn_status archive_verify_gaps(const archive *a) {
+    for (size_t i = 0; i < a->set->n; i++) {
+        if (is_filler(&a->set->tensors[i])) MN_TRY(check_zeros(a, &a->set->tensors[i]));
+    }
+    return MN_OK;
+}
+
 mn_status archive_verify(const archive *a) {
     mn_status status = MN_OK;
     ZSTD_DCtx *context = new_context();
@@ -398,9 +405,7 @@ mn_status archive_verify(const archive *a) {
             status = expand(a, &a->views[i], context, NULL, piece);
         }
     }
-    for (size_t i = 0; i < a->set->n && status == MN_OK; i++) {
-        if (is_filler(&a->set->tensors[i])) status = check_zeros(a, &a->set->tensors[i]);
-    }
+    if (status == MN_OK) status = archive_verify_gaps(a);
     mem_free(piece);
     ZSTD_freeDCtx(context);
     return status;

@@ -99,6 +99,9 @@ const archive_view *archive_find(const archive *a, const char *name); /* NULL: n
  * n_bytes). MN_E_REFUSED names the damaged entry. */
 mn_status archive_bytes(const archive *a, const archive_view *view, void *buffer, const uint8_t **data);
 
+/* What lies between entries: for a reader that asks for the bytes of every entry. */
+mn_status archive_verify_gaps(const archive *a);
+
 /* Every byte of the file: all checksums, and that what is compressed expands to what it should. Needs a few MiB at most. */
 mn_status archive_verify(const archive *a);
 

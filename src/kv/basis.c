@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "kv/form.h"
 #include "tensor/safetensors.h"
@@ -19,6 +20,7 @@ static const double REGULAR = 2; /* weight of the mean square of the queries in 
 
 void kv_basis_set_close(kv_basis_set **set) {
     if (!*set) return;
+    kv_basis_set_close(&(*set)->older);
     mem_free((*set)->bases);
     mem_free((*set)->memory);
     mem_free(*set);
@@ -334,7 +336,14 @@ static tensor part_shape(int part, int n_layers, int n_heads, int dim) {
     return t;
 }
 
-mn_status kv_basis_set_save(const kv_basis_set *set, const char *path, const char *fingerprint) {
+/* XXH3 of the tensors' XXH3s. */
+static void put_sum(char out[HASH_HEX], const tensor parts[N_PARTS]) {
+    uint64_t sums[N_PARTS];
+    for (int part = 0; part < N_PARTS; part++) sums[part] = hash_of(parts[part].data, parts[part].bytes);
+    hash_put(out, hash_of(sums, sizeof sums));
+}
+
+mn_status kv_basis_set_save(const kv_basis_set *set, const char *path, const char *model) {
     tensor tensors[N_PARTS];
     char *data[N_PARTS] = {NULL};
     mn_status status = MN_OK;
@@ -348,20 +357,24 @@ mn_status kv_basis_set_save(const kv_basis_set *set, const char *path, const cha
             memcpy(data[part] + i * each, basis_part(&set->bases[i], part), each);
         tensors[part].data = (const uint8_t *)data[part];
     }
-    const char *const metadata[] = {"fingerprint", fingerprint, NULL};
-    if (status == MN_OK) status = safetensors_write(path, tensors, N_PARTS, metadata);
+    if (status == MN_OK) {
+        char sum[HASH_HEX];
+        put_sum(sum, tensors);
+        const char *const metadata[] = {"fingerprint", model, "sum", sum, NULL};
+        status = safetensors_write(path, tensors, N_PARTS, metadata);
+    }
     for (int part = 0; part < N_PARTS; part++) mem_free(data[part]);
     return status;
 }
 
-static mn_status check_fingerprint(const tensor_set *file, const char *path, const char *fingerprint) {
+static mn_status check_fingerprint(const tensor_set *file, const char *path, const char *model) {
     const json *metadata = safetensors_metadata(file),
                *found = metadata ? json_get(metadata, "fingerprint") : NULL;
     if (!found || found->kind != JSON_STRING)
         MN_FAIL(MN_E_FORMAT, "%s: metadata has no 'fingerprint' of a model", path);
-    if (!json_is_string(found, fingerprint)) {
+    if (!json_is_string(found, model)) {
         MN_FAIL(MN_E_REFUSED, "%s was made for the model with fingerprint %.80s, this one has %.80s", path,
-                found->string, fingerprint);
+                found->string, model);
     }
     return MN_OK;
 }
@@ -381,6 +394,16 @@ static mn_status read_part(kv_basis_set *set, int part, const tensor_set *file, 
     return MN_OK;
 }
 
+static mn_status check_sum(const tensor_set *file, const char *path) {
+    const json *found = json_get(safetensors_metadata(file), "sum");
+    tensor parts[N_PARTS];
+    char sum[HASH_HEX];
+    for (int part = 0; part < N_PARTS; part++) parts[part] = *tensor_set_find(file, part_names[part]);
+    put_sum(sum, parts);
+    if (found && json_is_string(found, sum)) return MN_OK;
+    MN_FAIL(MN_E_FORMAT, "%s is damaged: the checksum of its numbers is %s", path, sum);
+}
+
 /* Whether A and A^-T are finite and belong together, and lambda falls. */
 static bool is_sound(const kv_basis *basis) {
     const size_t n = (size_t)basis->dim;
@@ -396,16 +419,17 @@ static bool is_sound(const kv_basis *basis) {
     return true;
 }
 
-mn_status kv_basis_set_load(kv_basis_set **out, const char *path, const char *fingerprint, int n_layers,
+mn_status kv_basis_set_load(kv_basis_set **out, const char *path, const char *model, int n_layers,
                             int n_heads, int dim) {
     *out = NULL;
     kv_basis_set *set = NULL;
     tensor_set *file = NULL;
     mn_status status;
     MN_GOTO(done, status, safetensors_open(&file, path));
-    MN_GOTO(done, status, check_fingerprint(file, path, fingerprint));
+    MN_GOTO(done, status, check_fingerprint(file, path, model));
     MN_GOTO(done, status, set_open(&set, n_layers, n_heads, dim));
     for (int part = 0; part < N_PARTS; part++) MN_GOTO(done, status, read_part(set, part, file, path));
+    MN_GOTO(done, status, check_sum(file, path));
     for (int i = 0; i < n_layers * n_heads; i++) {
         if (is_sound(&set->bases[i])) continue;
         status = status_fail(MN_E_FORMAT, "%s: the basis of layer %d, head %d is damaged", path, i / n_heads,

@@ -30,6 +30,7 @@ typedef struct kv_basis_set {
     int n_layers, n_heads, dim;
     kv_basis *bases; /* [n_layers * n_heads]; point into memory of the set */
     float *memory;   /* owned */
+    struct kv_basis_set *older; /* sets that it takes the place of while they are still used, owned; or NULL */
 } kv_basis_set;
 
 static inline const kv_basis *kv_basis_of(const kv_basis_set *set, int layer, int head) {
@@ -48,8 +49,8 @@ void kv_calibration_add_keys(kv_calibration *c, int layer, int head, const float
 void kv_calibration_add_queries(kv_calibration *c, int layer, int head, const float *queries, int n_queries);
 mn_status kv_calibration_finish(kv_basis_set **out, const kv_calibration *c);
 
-/* One safetensors file: key, query, lambda as f32 [n_layers][n_heads]..., and `fingerprint` (of the model) in
- * its metadata. Loading verifies sizes, finiteness and the fingerprint: MN_E_REFUSED, MN_E_FORMAT. */
+/* One safetensors file: key, query, lambda as f32 [n_layers][n_heads]..., and in its metadata `fingerprint` (of the model) and
+ * `sum`, a checksum. Loading verifies sizes, finiteness, checksum and fingerprint: MN_E_REFUSED, MN_E_FORMAT. */
 mn_status kv_basis_set_save(const kv_basis_set *set, const char *path, const char *fingerprint);
 mn_status kv_basis_set_load(kv_basis_set **out, const char *path, const char *fingerprint, int n_layers,
                             int n_heads, int dim);

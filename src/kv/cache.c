@@ -127,17 +127,28 @@ void kv_call_begin(kv_cache *cache) {
     cache->call_ends = false;
 }
 
-void kv_call_end(kv_cache *cache) {
-    cache->call_ends = true;
+void kv_call_ends(kv_cache *cache, bool ends) {
+    cache->call_ends = ends;
+}
+
+int kv_unit(const kv_cache *cache) {
+    int unit = 0;
+    for (int g = 0; g < cache->n_groups; g++) {
+        const kv_group *group = &cache->groups[g];
+        if (!group_seals_by_unit(group)) continue;
+        int own = seal_unit(group->spec.residual, group->page_tokens);
+        if (unit == 0 || own < unit) unit = own;
+    }
+    return unit;
 }
 
 int64_t kv_step_limit(const kv_cache *cache, int64_t position) {
     int64_t limit = INT64_MAX;
     for (int g = 0; g < cache->n_groups; g++) {
         const kv_group *group = &cache->groups[g];
-        if (!group->is_coded || group->spec.flush || !group_steps(group)) continue;
+        if (!group_seals_by_unit(group)) continue;
         int unit = seal_unit(group->spec.residual, group->page_tokens);
-        limit = min_i64(limit, (position / unit + 1) * unit);
+        if (position % unit) limit = min_i64(limit, (position / unit + 1) * unit);
     }
     return limit;
 }
@@ -184,6 +195,7 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
         group_apply(group, cache->pool, cache->n_tokens, total,
                     group_seal_target(group, total, cache->call_ends));
     }
+    settle_early(cache, total);
     cache->n_step = n_new;
     note_peak(cache);
     stage_begin(cache);
@@ -202,6 +214,7 @@ void kv_abandon(kv_cache *cache) {
     cache->fault = MN_OK;
     if (cache->n_step == 0) return;
     cache->n_step = 0;
+    cache->n_tasks = cache->n_early = 0;
     tidy_all(cache);
 }
 
@@ -269,6 +282,7 @@ kv_view kv_look(const kv_cache *cache, int i_entry) {
         .exact = exact ? exact : (const char *const *)group->bases[PAGE_EXACT],
         .coded = coded ? coded : (const char *const *)group->bases[PAGE_CODED],
         .n_sealed = group->n_sealed,
+        .seals_early = cache->n_early > 0 && group_seals_by_unit(group),
         .exact_place = place_of(group, entry, PAGE_EXACT),
         .coded_place = place_of(group, entry, PAGE_CODED),
         .head_place = place_of(group, entry, PAGE_HEAD),
@@ -426,4 +440,15 @@ size_t kv_peak_bytes(const kv_cache *cache) {
 int64_t kv_first_held(const kv_cache *cache, int entry) {
     const kv_group *group = &cache->groups[cache->entries[entry].group];
     return group->first_page * group->page_tokens;
+}
+
+int kv_head_tokens(const kv_cache *cache, int entry) {
+    return cache->groups[cache->entries[entry].group].head_tokens;
+}
+
+int64_t kv_sealed(const kv_cache *cache, int entry) {
+    const kv_group *group = &cache->groups[cache->entries[entry].group];
+    int64_t n = 0;
+    for (size_t slot = 0; slot < group->n_slots; slot++) n += group->n_sealed[slot];
+    return n;
 }

@@ -31,7 +31,7 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
         if (atomic_load(&page->references) < 1) MN_FAIL(MN_E_UNSUPPORTED, "page %zu has no reference", slot);
         if ((page->data == NULL) == (page->region == 0))
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu is neither near nor far, or both", slot);
-        if (!group->spec.is_far && (page->region || atomic_load(&page->pins) < 1))
+        if (!group->spec.is_far && (page->region || atomic_load(&page->n_near) < 1))
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu may be sent away", slot);
         if (page->bytes != group->page_bytes[kind])
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", slot);
@@ -40,7 +40,8 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
     int64_t target = group_seal_target(group, n_total, cache->call_ends);
     if (in_step && begin + group->page_tokens > n_tokens && !may_be_written(exact))
         MN_FAIL(MN_E_UNSUPPORTED, "page %zu is missing or shared and about to be written", slot);
-    if (in_step && group_seal_range(group, group->first_page + (int64_t)slot, target, &first, &end) &&
+    if (in_step &&
+        group_seal_range(group, group->first_page + (int64_t)slot, n_total, target, &first, &end) &&
         !may_be_written(coded))
         MN_FAIL(MN_E_UNSUPPORTED, "the codes of page %zu are missing or shared and about to be written",
                 slot);

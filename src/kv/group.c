@@ -78,13 +78,17 @@ static void pile_close(page_pile *pile, kv_pool *pool) {
     *pile = (page_pile){0};
 }
 
+/* A page comes into the group's table, or leaves it before it is returned. */
+static void count_near(const kv_group *group, kv_page *page, int by) {
+    if (page && !group->spec.is_far) atomic_fetch_add_explicit(&page->n_near, by, memory_order_relaxed);
+}
+
 void group_close(kv_group *group, kv_pool *pool) {
     state_close(group, pool);
     for (int kind = 0; kind < 2; kind++) {
         for (size_t i = 0; i < group->n_slots; i++) {
-            kv_page *page = group->pages[kind][i];
-            group_put(group, (page_kind)kind, i, NULL);
-            if (page) kv_pool_return(pool, page);
+            count_near(group, group->pages[kind][i], -1);
+            if (group->pages[kind][i]) kv_pool_return(pool, group->pages[kind][i]);
         }
         pile_close(&group->reserved[kind], pool);
         mem_free(group->pages[kind]);
@@ -126,10 +130,9 @@ mn_status group_grow(kv_group *group, size_t n) {
 }
 
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
-    kv_page *old = group->pages[kind][slot];
-    group->n_held[kind] += (size_t)(page != NULL) - (size_t)(old != NULL);
-    if (!group->spec.is_far && page) atomic_fetch_add_explicit(&page->pins, 1, memory_order_relaxed);
-    if (!group->spec.is_far && old) atomic_fetch_sub_explicit(&old->pins, 1, memory_order_relaxed);
+    count_near(group, group->pages[kind][slot], -1);
+    count_near(group, page, 1);
+    group->n_held[kind] += (size_t)(page != NULL) - (size_t)(group->pages[kind][slot] != NULL);
     group->pages[kind][slot] = page;
     group->bases[kind][slot] = page ? page->data : NULL;
 }
@@ -153,16 +156,14 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
             *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
     bool written = n_tokens < begin + group->page_tokens && n_total > begin;
     int first, end;
-    bool seals = group_seal_range(group, page, n_sealed, &first, &end);
+    bool seals = group_seal_range(group, page, n_total, n_sealed, &first, &end);
     return (slot_need){.exact = written && !exact,
                        .copy_exact = written && exact && page_is_shared(exact),
                        .coded = seals && !coded,
                        .copy_coded = seals && coded && page_is_shared(coded)};
 }
 
-/* Pages that a step may touch: from the first one that may still be sealed, or that the table does not have.
- */
-static int64_t step_first_page(const kv_group *group, int64_t n_tokens) {
+int64_t group_step_first(const kv_group *group, int64_t n_tokens) {
     int64_t page = n_tokens / group->page_tokens;
     while (group->is_coded && page > group->first_page &&
            group->n_sealed[group_slot(group, page - 1)] < group->page_tokens)
@@ -184,8 +185,8 @@ mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_
     kv_page *far = group->pages[kind][slot], *near;
     if (!far || !far->region) return MN_OK;
     MN_TRY(copy_page(&near, pool, far));
-    group_put(group, kind, slot, near);
     kv_pool_return(pool, far);
+    group_put(group, kind, slot, near);
     return MN_OK;
 }
 
@@ -193,7 +194,7 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
     if (group->spec.kind == KV_STATE) { return take_page(group, pool, PAGE_EXACT); }
     int64_t end = ceil_div(n_total, group->page_tokens);
     MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
-    for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
         int64_t slot = group_slot(group, page);
         for (int kind = 0; kind < 2; kind++) { /* places beyond the table are empty */
             MN_TRY(group_bring_near(group, pool, (page_kind)kind, (size_t)slot));
@@ -233,7 +234,7 @@ static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
     if (group->spec.kind == KV_STATE) return; /* the next state stays where it was taken until commit */
     int64_t end = ceil_div(n_total, group->page_tokens);
-    for (int64_t page = step_first_page(group, n_tokens); page < end; page++) {
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
         size_t slot = (size_t)group_slot(group, page);
         if (slot >= group->n_slots) {

@@ -79,6 +79,7 @@ struct kv_cache {
     seal_task *tasks;    /* [n_tasks], made room for by kv_reserve */
     size_t seal_scratch; /* bytes that the largest of them needs */
     size_t n_tasks, task_capacity;
+    size_t n_early, n_early_asked; /* the first n_early tasks of the step under way are for its own later queries */
 };
 
 /* ---- one group ---- */
@@ -96,6 +97,8 @@ void group_most_pages(const kv_group *group, int64_t n, size_t most[2]);
  * group->taken. On failure the caller gives it back with group_return. */
 mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed);
 void group_return(kv_group *group, kv_pool *pool);
+/* Pages that a step may touch: from the first one that may still be sealed, or that the table does not have. */
+int64_t group_step_first(const kv_group *group, int64_t n_tokens);
 /* Puts what was taken in its place. */
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed);
 /* Leaves exactly the pages that n_tokens tokens need, earlier ones than a query at n_tokens - slack sees
@@ -105,6 +108,9 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens);
 mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
                      const kv_options *options);
 size_t group_bytes(const kv_group *group);
+
+/* A far page that will be written or read here is wanted near, with the bytes that it has. */
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
 
 /* Stores rows of one entry's head in a page; place and sizes of the job are filled in here. */
 void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
@@ -116,6 +122,10 @@ int64_t group_reachable(const kv_group *group, int64_t n_keep);
 static inline bool group_steps(const kv_group *group) {
     return !group->spec.write_once;
 }
+/* Sealed page by page, for all queries of a unit alike. */
+static inline bool group_seals_by_unit(const kv_group *group) {
+    return group->is_coded && !group->spec.flush && group_steps(group);
+}
 static inline int64_t group_slot(const kv_group *group, int64_t page) {
     return page - group->first_page;
 }
@@ -126,17 +136,19 @@ static inline bool page_is_shared(const kv_page *page) {
 /* Room for n slots; a page, or none, into a slot. */
 mn_status group_grow(kv_group *group, size_t n_slots);
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page);
-/* The page of a slot, where it is far, is near then, with the bytes that it has. */
-mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
 
 /* ---- sealing ---- */
 
 /* Position up to which a group is to be sealed once n tokens are held. */
 int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends);
-/* Tokens [*first, *end) of a page that are to be sealed now; false: none. The page may lie beyond the table. */
-bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end);
+/* Tokens [*first, *end) of a page that are to be sealed now that n tokens are held; false: none. The page may lie beyond the
+ * table. With `flush`, pages that are forgotten at n are left out: which of them are still there depends on how a call was cut
+ * into steps. */
+bool group_seal_range(const kv_group *group, int64_t page, int64_t n, int64_t target, int *first, int *end);
 /* Room for the tasks of a step that ends at n_total, before its pages are in the tables. */
 mn_status settle_reserve(kv_cache *cache, bool steps, int64_t n_total);
+/* Lists what later units of the step see sealed, once its pages are in the tables. */
+void settle_early(kv_cache *cache, int64_t n_total);
 
 /* Bytes of scratch that kv_seal needs for a task. */
 size_t seal_task_scratch(const kv_cache *cache, const seal_task *task);

@@ -1,12 +1,12 @@
 /* The cache of one sequence: pages of keys and values, described by numbers.
  *
  *   entry   the memory of one attention (or recurrent) sub-layer; most models have one per layer
- *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count,
- * copied when written while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
+ *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count, copied when
+ *           written while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
  *   group   entries with equal specs; they share one page table, and a page holds all of them side by side
- *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a
- * while head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code
- * shall touch step    reserve, then for each entry append and look, then commit and seal; or abandon
+ *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a while
+ *   head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code shall touch
+ *   step    reserve, then for each entry append and look, then commit and seal; or abandon
  *
  * Only kv_reserve, kv_open, kv_fork and reading far pages can fail, and when they do nothing has changed. A
  * named strategy is a row of a table in plan.c that fills these specs; there is no type per strategy. What a
@@ -68,10 +68,12 @@ void kv_close(kv_cache **cache);
 /* A call is what one request to compute is to Transformers: the prompt, a token, a chat turn. Steps lie in
  * calls; entries with `flush` seal at the end of a call, the others do not care. */
 void kv_call_begin(kv_cache *cache);
-void kv_call_end(kv_cache *cache); /* before the reserve of the call's last step */
+void kv_call_ends(kv_cache *cache, bool ends); /* whether the step that is reserved next is the call's last */
 
-/* Steps must end where this says, at the latest: the first multiple of the sealing unit beyond `position`. */
+/* Steps must end where this says, at the latest: one that begins inside a unit of sealing ends with it. */
 int64_t kv_step_limit(const kv_cache *cache, int64_t position);
+/* The smallest unit of all entries: queries inside one see every token in the same form; 0: nothing is sealed by units. */
+int kv_unit(const kv_cache *cache);
 
 /* Room for n_new tokens in every entry: new pages, private copies of shared pages that will be written, pages
  * that sealing will fill. MN_E_FULL, MN_E_NOMEM; then nothing has changed. */
@@ -82,6 +84,12 @@ mn_status kv_reserve(kv_cache *cache, int64_t n_new);
  * heads, and tokens of different pages, may be stored by different threads at once. */
 void kv_append(kv_cache *cache, const kernel_table *kernels, int entry, int head, int token_begin,
                int token_end, const float *k, const float *v, ptrdiff_t k_stride, ptrdiff_t v_stride);
+
+/* What queries of the step's later units are to see sealed: the tasks of an entry, their number, from *first on, once its tokens are appended and
+ * before any query looks; kv_seal does them. Asked once for each entry of a step, or for none: then nothing is looked at
+ * before kv_commit, which lists these tasks too. */
+int kv_early(kv_cache *cache, int entry, int *first);
+bool kv_spans_units(const kv_cache *cache); /* the step has such tasks */
 
 /* Counts the step's tokens and decides what is to be sealed; *n_tasks parts of that work, for any thread
  * each, are done by kv_seal with that thread's scratch of kv_seal_scratch bytes; kv_settle ends the step.
@@ -106,8 +114,8 @@ typedef struct kv_place {
 } kv_place;
 
 /* What attention reads; valid until the next reserve, commit, abandon or truncate. Token t >= n_head of page
- * t / page_tokens: coded when t % page_tokens < n_sealed of that page, else exact. Tokens below n_head:
- * exact, in the head page. */
+ * t / page_tokens: coded when t % page_tokens < n_sealed of that page, or when the page ends at or before
+ * kv_sealed_for(query's position) and none of it was sealed before; else exact. Tokens below n_head: exact, in the head page. */
 typedef struct kv_view {
     const kv_spec *spec;
     int64_t n_tokens; /* held, the step's included */
@@ -116,7 +124,8 @@ typedef struct kv_view {
     int n_pages;              /* of the table; the last one holds the newest token */
     const char *const *exact; /* [n_pages] first bytes; NULL where every token is sealed */
     const char *const *coded; /* [n_pages] first bytes; NULL where none is */
-    const int *n_sealed;      /* [n_pages] */
+    const int *n_sealed;      /* [n_pages], before the step */
+    bool seals_early;         /* the step has tasks of kv_early */
     kv_place exact_place, coded_place, head_place;
     const char *head; /* the head page, n_head tokens */
     int n_head, head_page_tokens;
@@ -126,6 +135,10 @@ typedef struct kv_view {
 } kv_view;
 
 kv_view kv_look(const kv_cache *cache, int entry);
+
+static inline int64_t kv_sealed_for(const kv_view *view, int64_t position) {
+    return view->seals_early ? seal_until(position, view->spec->residual, view->page_tokens) : 0;
+}
 
 /* The state of a recurrent entry before the step, and where to write the one behind it. */
 typedef struct kv_state {
@@ -177,6 +190,8 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int entry,
                   int n, float *rows);
 /* First position that an entry still holds beside its head. */
 int64_t kv_first_held(const kv_cache *cache, int entry);
+int kv_head_tokens(const kv_cache *cache, int entry); /* tokens of the head: sinks or first exact ones, held or to come */
+int64_t kv_sealed(const kv_cache *cache, int entry);  /* tokens held as codes, those of the head among them */
 
 /* Verifies every invariant; for tests and debug builds. The message says which is broken. */
 mn_status kv_check(const kv_cache *cache);

@@ -78,9 +78,8 @@ void kv_pool_discount(kv_pool *pool, size_t n_bytes) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
-    *out = NULL;
-    MN_TRY(kv_pool_count(pool, n_bytes));
+/* A page of n_bytes that are counted already; they are discounted on failure. */
+static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes) {
     pthread_mutex_lock(&pool->lock);
     kv_page *page = take_kept(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
@@ -96,6 +95,20 @@ mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
     atomic_store_explicit(&page->references, 1, memory_order_relaxed);
     *out = page;
     return MN_OK;
+}
+
+mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
+    *out = NULL;
+    MN_TRY(kv_pool_count(pool, n_bytes));
+    return take_counted(out, pool, n_bytes);
+}
+
+mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes) {
+    *out = NULL;
+    pthread_mutex_lock(&pool->lock);
+    pool->used += n_bytes;
+    pthread_mutex_unlock(&pool->lock);
+    return take_counted(out, pool, n_bytes);
 }
 
 void kv_mapping_drop(kv_mapping *mapping) {
@@ -133,6 +146,13 @@ void kv_pool_return(kv_pool *pool, kv_page *page) {
     page->next = pool->free_pages;
     pool->free_pages = page;
     pthread_mutex_unlock(&pool->lock);
+}
+
+void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes) {
+    mem_free(page->data);
+    page->data = data;
+    kv_pool_discount(pool, page->bytes - n_bytes);
+    page->bytes = n_bytes;
 }
 
 /* ---- the far home ---- */

@@ -19,11 +19,11 @@ typedef struct kv_mapping {
 
 void kv_mapping_drop(kv_mapping *mapping);
 
-/* Bytes rest near (data) or far (region), never in both. A page is moved by whoever computes with the model, so nobody reads
- * it meanwhile. */
+/* Bytes rest near (data) or far (region), never in both. A page is moved by whoever holds the model's lock, and only while no
+ * cache without a far home reads it, so nobody reads it meanwhile. */
 typedef struct kv_page {
     _Atomic int references;
-    _Atomic int pins;     /* of them, tables that read data where they lie: the page is not to be sent away */
+    _Atomic int n_near;   /* of them, tables of caches that have no far home */
     size_t bytes;         /* of data */
     char *data;           /* 64-byte aligned; zeroed when taken; NULL: the page is far */
     int64_t region;       /* in the far home; 0: none */
@@ -40,10 +40,15 @@ void kv_pool_close(kv_pool **pool); /* every page must have been returned */
 /* A near page with one reference. MN_E_NOMEM over budget (the message gives need and budget) or when the system
  * has none. */
 mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes);
+/* The same, counted but not refused over budget: for a small page with whose help larger ones are given back next. */
+mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes);
 /* A page over n_bytes of a mapping, which gets one reference more; not counted against the budget. */
 mn_status kv_pool_map(kv_page **out, kv_mapping *mapping, const void *data, size_t n_bytes);
 void kv_page_share(kv_page *page);
 void kv_pool_return(kv_pool *pool, kv_page *page); /* drops one reference */
+
+/* Gives a near page that nobody shares other bytes, no more of them than it has: data, from mem_alloc, become the page's own. */
+void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes);
 
 /* Opens the far home, in `folder` (NULL: the system's), unless it is open already. MN_E_IO. */
 mn_status kv_pool_open_far(kv_pool *pool, const char *folder);

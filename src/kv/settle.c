@@ -94,9 +94,10 @@ static size_t rows_bytes(const kv_spec *spec, bool is_key, int n) {
 
 /* ---- what to seal ---- */
 
-/* hqq chooses its zero points over all that is sealed together; the others do not look beyond a page. */
-static bool seals_together(kv_form form) {
-    return form.codec == KV_HQQ;
+/* hqq chooses its zero points over all that is sealed together, where that is a call's; the others do not look beyond a page. */
+static bool seals_together(const kv_group *group, bool is_key) {
+    const kv_form form = is_key ? group->spec.key : group->spec.value;
+    return form.codec == KV_HQQ && !group_seals_by_unit(group);
 }
 
 static bool seals_whole_pages(const kv_spec *spec) {
@@ -117,33 +118,51 @@ int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends) {
     return seals_whole_pages(spec) ? n / group->page_tokens * group->page_tokens : n;
 }
 
-bool group_seal_range(const kv_group *group, int64_t page, int64_t target, int *first, int *end) {
-    int64_t slot = group_slot(group, page), n = target - page * group->page_tokens;
+bool group_seal_range(const kv_group *group, int64_t page, int64_t n, int64_t target, int *first, int *end) {
+    const kv_spec *spec = &group->spec;
+    int64_t slot = group_slot(group, page), most = target - page * group->page_tokens;
     *first = slot < (int64_t)group->n_slots ? group->n_sealed[slot] : 0;
-    *end = (int)(n < 0 ? 0 : n > group->page_tokens ? group->page_tokens : n);
+    *end = (int)(most < 0 ? 0 : most > group->page_tokens ? group->page_tokens : most);
     if (*first >= *end) return false;
-    return *first == 0 || !seals_whole_pages(&group->spec);
+    if (spec->flush && page < needed_first(n, spec->window, spec->slack) / group->page_tokens) return false;
+    return *first == 0 || !seals_whole_pages(spec);
 }
 
+/* What each_task is to list: position up to which a group is to be sealed. */
+typedef int64_t (*task_target)(const kv_cache *cache, const kv_group *group, int64_t n_tokens);
 typedef void (*task_visit)(kv_cache *cache, const seal_task *task);
 
-/* Every task of the groups that step, or of those that are filled once, with n tokens held. */
-static void each_task(kv_cache *cache, bool steps, int64_t n_tokens, task_visit visit) {
+/* For groups that step, at the end of a step; for those that are filled once; for later units of a step. */
+static int64_t step_target(const kv_cache *cache, const kv_group *group, int64_t n_tokens) {
+    return group_steps(group) ? group_seal_target(group, n_tokens, cache->call_ends) : 0;
+}
+static int64_t fill_target(const kv_cache *cache, const kv_group *group, int64_t n_tokens) {
+    return group_steps(group) ? 0 : group_seal_target(group, n_tokens, cache->call_ends);
+}
+static int64_t early_target(const kv_cache *cache, const kv_group *group, int64_t n_tokens) {
+    (void)cache;
+    return group_seals_by_unit(group) ? seal_until(n_tokens - 1, group->spec.residual, group->page_tokens)
+                                      : 0;
+}
+
+/* Every task with n tokens held. */
+static void each_task(kv_cache *cache, task_target target_of, int64_t n_tokens, task_visit visit) {
     for (int i = 0; i < cache->n_entries; i++) {
         const kv_group *group = &cache->groups[cache->entries[i].group];
-        int64_t target =
-            group_steps(group) == steps ? group_seal_target(group, n_tokens, cache->call_ends) : 0;
+        int64_t target = target_of(cache, group, n_tokens);
+        int64_t from =
+            target && group_steps(group) ? group_step_first(group, cache->n_tokens) : group->first_page;
         for (int is_key = 0; target > 0 && is_key < 2; is_key++) {
             seal_task whole = {.entry = i, .is_key = is_key, .n = 0};
-            for (int64_t page = group->first_page; page * group->page_tokens < target; page++) {
+            for (int64_t page = from; page * group->page_tokens < target; page++) {
                 int first, end;
-                if (!group_seal_range(group, page, target, &first, &end)) continue;
+                if (!group_seal_range(group, page, n_tokens, target, &first, &end)) continue;
                 seal_task task = {.entry = i,
                                   .is_key = is_key,
                                   .slot = (size_t)group_slot(group, page),
                                   .first = first,
                                   .n = end - first};
-                if (!seals_together(is_key ? group->spec.key : group->spec.value)) {
+                if (!seals_together(group, is_key)) {
                     visit(cache, &task);
                 } else if (whole.n == 0) {
                     whole = task;
@@ -181,28 +200,65 @@ static void keep_task(kv_cache *cache, const seal_task *task) {
 mn_status settle_reserve(kv_cache *cache, bool steps, int64_t n_total) {
     cache->n_tasks = 0;
     cache->seal_scratch = 0;
-    each_task(cache, steps, n_total, count_task);
+    each_task(cache, steps ? step_target : fill_target, n_total, count_task);
     size_t n = cache->n_tasks;
     cache->n_tasks = 0;
     return mem_grow(&cache->tasks, &cache->task_capacity, n, sizeof *cache->tasks);
 }
 
+void settle_early(kv_cache *cache, int64_t n_total) {
+    each_task(cache, early_target, n_total, keep_task);
+    cache->n_early = cache->n_tasks;
+    cache->n_early_asked = 0;
+}
+
+bool kv_spans_units(const kv_cache *cache) {
+    return cache->n_early > 0;
+}
+
+int kv_early(kv_cache *cache, int entry, int *first) {
+    size_t i = 0, n = 0;
+    while (i < cache->n_early && cache->tasks[i].entry < entry) i++;
+    while (i + n < cache->n_early && cache->tasks[i + n].entry == entry) n++;
+    *first = (int)i;
+    cache->n_early_asked += n;
+    return (int)n;
+}
+
+/* What the tasks did stands in the tables from now on. */
+static void note_sealed(kv_cache *cache) {
+    for (size_t i = 0; i < cache->n_tasks; i++) {
+        const seal_task *task = &cache->tasks[i];
+        kv_group *group = &cache->groups[cache->entries[task->entry].group];
+        int left = task->n, first = (int)task->first;
+        for (size_t slot = task->slot; left > 0; slot++, first = 0) {
+            int n = (int)min_i64(group->page_tokens - first, left);
+            group->n_sealed[slot] = first + n;
+            left -= n;
+        }
+    }
+    cache->n_tasks = 0;
+}
+
 int kv_commit(kv_cache *cache) {
     stage_drain(cache);
+    /* Whoever does not look between append and commit has not asked, and seals everything now. */
+    if (cache->n_early_asked == cache->n_early) note_sealed(cache);
+    cache->n_tasks = cache->n_early = 0;
     cache->n_tokens += cache->n_step;
     cache->n_step = 0;
     for (int g = 0; g < cache->n_groups; g++) {
         if (cache->groups[g].spec.kind == KV_STATE)
             state_commit(&cache->groups[g], cache->pool, cache->n_tokens);
     }
-    each_task(cache, true, cache->n_tokens, keep_task);
+    each_task(cache, step_target, cache->n_tokens, keep_task);
     return (int)cache->n_tasks;
 }
 
 int kv_fill_commit(kv_cache *cache) {
     for (int g = 0; g < cache->n_groups; g++) {
         const kv_group *group = &cache->groups[g];
-        if (!group_steps(group)) each_task(cache, false, group->n_filled, keep_task);
+        if (!group_steps(group)) each_task(cache, fill_target, group->n_filled, keep_task);
         if (cache->n_tasks > 0) break; /* all of them are filled with equally many tokens */
     }
     return (int)cache->n_tasks;
@@ -265,17 +321,7 @@ void kv_seal(kv_cache *cache, const kernel_table *kernels, int i_task, void *scr
 }
 
 void kv_settle(kv_cache *cache) {
-    for (size_t i = 0; i < cache->n_tasks; i++) {
-        const seal_task *task = &cache->tasks[i];
-        kv_group *group = &cache->groups[cache->entries[task->entry].group];
-        int left = task->n, first = (int)task->first;
-        for (size_t slot = task->slot; left > 0; slot++, first = 0) {
-            int n = (int)min_i64(group->page_tokens - first, left);
-            group->n_sealed[slot] = first + n;
-            left -= n;
-        }
-    }
-    cache->n_tasks = 0;
+    note_sealed(cache);
     cache->call_ends = false;
     for (int g = 0; g < cache->n_groups; g++) {
         kv_group *group = &cache->groups[g];

@@ -189,9 +189,21 @@ static mn_status entry_copy(const restore *r, const char *name, dtype type, size
     return MN_OK;
 }
 
-/* A page of that name: mapped when nothing will write it, else a copy. */
-static mn_status load_page(const restore *r, const char *name, size_t n_bytes, bool may_map, kv_page **out) {
+/* A page for a group to be filled: one of its reserve, or else of the pool. */
+static mn_status take_page(const restore *r, kv_group *group, page_kind kind, kv_page **out) {
+    page_pile *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
+    if (!reserved || reserved->n == 0) return kv_pool_take(out, r->cache->pool, group->page_bytes[kind]);
+    *out = reserved->pages[--reserved->n];
+    return MN_OK;
+}
+
+/* A page of that name: mapped when nothing will write it, else a copy. Reserved pages stay what the cache is
+ * made of. */
+static mn_status load_page(const restore *r, const char *name, kv_group *group, page_kind kind, bool is_full,
+                           kv_page **out) {
     const archive_view *view = archive_find(r->saved, name);
+    size_t n_bytes = group->page_bytes[kind];
+    bool may_map = is_full && !r->cache->options.reserve;
     *out = NULL;
     if (may_map && view && !view->compressed && view->type == DTYPE_U8 && view->n_bytes == n_bytes) {
         const uint8_t *data;
@@ -199,7 +211,7 @@ static mn_status load_page(const restore *r, const char *name, size_t n_bytes, b
         return kv_pool_map(out, r->mapping, data, n_bytes);
     }
     kv_page *page = NULL;
-    MN_TRY(kv_pool_take(&page, r->cache->pool, n_bytes));
+    MN_TRY(take_page(r, group, kind, &page));
     mn_status status = entry_copy(r, name, DTYPE_U8, n_bytes, page->data);
     if (status != MN_OK) {
         kv_pool_return(r->cache->pool, page);
@@ -221,7 +233,7 @@ static mn_status load_states(const restore *r, int g, int64_t n_states) {
     MN_TRY(entry_copy(r, name, DTYPE_I64, (size_t)n_states * sizeof *positions, positions));
     for (int i = 0; i < n_states; i++) {
         snprintf(name, sizeof name, "group.%d.state.%d", g, i);
-        MN_TRY(load_page(r, name, group->page_bytes[PAGE_EXACT], true, &group->states[i].page));
+        MN_TRY(load_page(r, name, group, PAGE_EXACT, true, &group->states[i].page));
         group->states[i].position = positions[i];
         group->n_states = i + 1;
     }
@@ -244,13 +256,13 @@ static mn_status load_slots(const restore *r, int g, int64_t n_tokens) {
                 MN_FAIL(MN_E_REFUSED, "the saved cache has sealed tokens where this strategy seals none");
             kv_page *loaded = NULL;
             snprintf(name, sizeof name, "group.%d.%s.%lld", g, kind_names[kind], (long long)page);
-            MN_TRY(load_page(r, name, group->page_bytes[kind], fill == group->page_tokens, &loaded));
+            MN_TRY(load_page(r, name, group, (page_kind)kind, fill == group->page_tokens, &loaded));
             group_put(group, (page_kind)kind, slot, loaded);
         }
     }
     if (n_tokens == 0 || group->head_tokens == 0) return MN_OK;
     snprintf(name, sizeof name, "group.%d.head", g);
-    return load_page(r, name, group->page_bytes[PAGE_HEAD], n_tokens >= group->head_tokens, &group->head);
+    return load_page(r, name, group, PAGE_HEAD, n_tokens >= group->head_tokens, &group->head);
 }
 
 static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP_NUMBERS], int64_t n_tokens) {

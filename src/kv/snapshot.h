@@ -1,9 +1,9 @@
 /* A cache as entries of an archive, page by page, and back.
  *
- *   groups            I64 [n_groups][4]: first page of the table, slots, tokens of entries filled once,
- * states group.G.sealed    I32 [slots]: sealed tokens of each page group.G.exact.P   U8: bytes of page P of
- * the sequence; group.G.coded.P and group.G.head likewise group.G.states    I64 [states]: tokens seen;
- * group.G.state.I  U8
+ *   groups              I64 [n_groups][4]: first page of the table, slots, tokens of entries filled once, states
+ *   group.G.sealed      I32 [slots]: sealed tokens of each page
+ *   group.G.exact.P     U8: bytes of page P of the sequence; group.G.coded.P and group.G.head likewise
+ *   group.G.states      I64 [states]: tokens seen; group.G.state.I  U8
  *
  * The order of pages, groups and entries is that of the specs, which follow from the model and the strategy.
  * SPDX-License-Identifier: Apache-2.0 */

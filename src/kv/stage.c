@@ -62,12 +62,15 @@ void stage_close(kv_cache *cache) {
 
 /* ---- sending pages away ---- */
 
-/* The page of a slot that is full, and of the last form that its tokens take. */
+/* The page of a slot that may go: near, full, of the last form that its tokens take, and read by no cache that
+ * wants it near. */
 static kv_page *settled_page(const kv_group *group, size_t slot, int64_t n_tokens) {
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
-    if (end > n_tokens) return NULL;
-    if (!group->is_coded) return group->pages[PAGE_EXACT][slot];
-    return group->n_sealed[slot] == group->page_tokens ? group->pages[PAGE_CODED][slot] : NULL;
+    bool is_sealed = group->is_coded && group->n_sealed[slot] == group->page_tokens;
+    if (end > n_tokens || (group->is_coded && !is_sealed)) return NULL;
+    kv_page *page = group->pages[is_sealed ? PAGE_CODED : PAGE_EXACT][slot];
+    bool may_go = page && !page->region && atomic_load_explicit(&page->n_near, memory_order_relaxed) == 0;
+    return may_go ? page : NULL;
 }
 
 mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
@@ -78,8 +81,7 @@ mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
         int64_t n_tokens = group_steps(group) ? cache->n_tokens : group->n_filled;
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             kv_page *page = settled_page(group, slot, n_tokens);
-            bool is_pinned = page && atomic_load_explicit(&page->pins, memory_order_relaxed) > 0;
-            if (!page || page->region || is_pinned) continue;
+            if (!page) continue;
             MN_TRY(kv_pool_send(cache->pool, page));
             *sent = true;
             if (only_one) return MN_OK;
@@ -136,7 +138,8 @@ mn_status stage_reserve(kv_cache *cache) {
             spare = SPARE_SLICES * group->entry_bytes[group->is_coded ? PAGE_CODED : PAGE_EXACT];
         }
     }
-    if (most_slices == 0 && !cache->stage->areas[0].bases[0]) return MN_OK; /* never was there a far page */
+    /* Once there are tables they are made for every step, and are to be as long as any group's. */
+    if (most_slices == 0 && !cache->stage->areas[0].bases[0]) return MN_OK;
     for (int i = 0; i < 2; i++) {
         stage_area *area = &cache->stage->areas[i];
         size_t n_bytes = most_bytes <= area->capacity ? area->capacity : most_bytes + spare;

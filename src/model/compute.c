@@ -257,6 +257,7 @@ typedef struct attend_plan {
     attend_space *space;
     int n_rows;       /* sequences */
     int group;        /* query heads of a KV head */
+    int tile;         /* query tokens worked on together */
     bool by_segments; /* every sequence has one tile: cut by segments of the cache instead */
     int n_tasks;
 } attend_plan;
@@ -429,6 +430,12 @@ static void attend_pages(const attend_plan *plan, const kv_view *view, int head,
     if (rotated) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
 }
 
+/* Tokens of a page that the queries of a tile see as codes. */
+static int page_sealed(const kv_view *view, int64_t i, int64_t early) {
+    bool is_early = view->n_sealed[i] == 0 && (view->first_page + i + 1) * view->page_tokens <= early;
+    return is_early ? view->page_tokens : view->n_sealed[i];
+}
+
 /* One part of the cache for the query rows in b, into `state` (which is reset first). */
 static void attend_segment(const attend_plan *plan, const kv_view *view, int head, int64_t segment,
                            int n_rows, const attend_buffers *b, attend_state state) {
@@ -440,10 +447,11 @@ static void attend_segment(const attend_plan *plan, const kv_view *view, int hea
     int page_tokens = view->page_tokens;
     int64_t begin = max_i64(segment * ATTEND_SEGMENT_PAGES - view->first_page, 0);
     int64_t end = min_i64((segment + 1) * ATTEND_SEGMENT_PAGES - view->first_page, view->n_pages);
+    int64_t early = kv_sealed_for(view, b->last[0]);
     for (int64_t i = begin; i < end;) {
-        int sealed = view->n_sealed[i], n = 1;
+        int sealed = page_sealed(view, i, early), n = 1;
         bool whole = sealed == 0 || sealed == page_tokens;
-        while (whole && i + n < end && view->n_sealed[i + n] == sealed) n++;
+        while (whole && i + n < end && page_sealed(view, i + n, early) == sealed) n++;
         int64_t border = (view->first_page + i) * page_tokens + sealed;
         if (sealed > 0)
             attend_pages(plan, view, head, n_rows, b, state, true, i, n, 0, whole ? INT64_MAX : border);
@@ -551,7 +559,7 @@ static void attend_task(void *arg, int task, int thread) {
             task -= n_segments * shape->n_kv_heads;
             parts += (size_t)shape->n_kv_heads * head_floats;
         } else {
-            int tile = tile_tokens(plan->group), n_tiles = (int)ceil_div(row->n, tile);
+            int tile = plan->tile, n_tiles = (int)ceil_div(row->n, tile);
             if (task < n_tiles * shape->n_kv_heads) {
                 /* The last tiles see most: they go first, so that no thread is left with a long one at the
                  * end. */
@@ -654,8 +662,18 @@ static void store_task(void *arg, int task, int thread) {
               shape->stride, shape->stride);
 }
 
-static bool cut_by_segments(const attend_shape *shape, const attend_rows *rows, int n_rows) {
+/* All queries of a tile see the same tokens sealed: where some are sealed in this step, a tile lies inside a unit. */
+static int choose_tile(const attend_shape *shape, const attend_rows *rows, int n_rows) {
     int tile = tile_tokens(shape->n_heads / shape->n_kv_heads);
+    for (int i = 0; i < n_rows; i++) {
+        int unit = kv_spans_units(rows[i].cache) ? kv_unit(rows[i].cache) : 0;
+        while (unit && unit % tile) tile--;
+    }
+    return tile;
+}
+
+static bool cut_by_segments(const attend_shape *shape, const attend_rows *rows, int n_rows) {
+    int tile = choose_tile(shape, rows, n_rows);
     for (int i = 0; i < n_rows; i++) {
         if (rows[i].n > tile) return false;
     }
@@ -705,6 +723,7 @@ void attend_space_clear(attend_space *space) {
     mem_free(space->parts);
     mem_free(space->queries);
     mem_free(space->pending);
+    mem_free(space->seal);
     *space = (attend_space){0};
 }
 
@@ -712,6 +731,7 @@ void compute_attention(compute *c, const attend_shape *shape, const attend_rows 
                        attend_space *space) {
     attend_plan plan = {.c = c, .shape = shape, .rows = rows, .space = space, .n_rows = n_rows};
     plan.group = shape->n_heads / shape->n_kv_heads;
+    plan.tile = choose_tile(shape, rows, n_rows);
     plan.by_segments = cut_by_segments(shape, rows, n_rows);
     int n_store = 0, n_new = 0, n_attend = 0;
     for (int i = 0; i < n_rows; i++) {
@@ -727,7 +747,7 @@ void compute_attention(compute *c, const attend_shape *shape, const attend_rows 
             }
             n_attend += n_segments * shape->n_kv_heads;
         } else {
-            n_attend += (int)ceil_div(rows[i].n, tile_tokens(plan.group)) * shape->n_kv_heads;
+            n_attend += (int)ceil_div(rows[i].n, plan.tile) * shape->n_kv_heads;
         }
     }
     if ((int64_t)n_new * shape->stride <= INLINE_VALUES || c->calibration) { /* sums of a head are one thread's */
@@ -735,5 +755,26 @@ void compute_attention(compute *c, const attend_shape *shape, const attend_rows 
     } else {
         thread_run(c->pool, n_store, store_task, &plan);
     }
+    for (int i = 0; i < n_rows; i++) {
+        int first, n = kv_early(rows[i].cache, rows[i].entry, &first);
+        compute_seal(c, rows[i].cache, first, n, space);
+    }
     thread_run(c->pool, n_attend, attend_task, &plan);
+}
+
+typedef struct seal_job {
+    const compute *c;
+    kv_cache *cache;
+    const attend_space *space;
+    int first;
+} seal_job;
+
+static void seal_run(void *arg, int task, int thread) {
+    const seal_job *job = arg;
+    kv_seal(job->cache, &job->c->kernels, job->first + task, job->space->seal + (size_t)thread * job->space->seal_bytes);
+}
+
+void compute_seal(compute *c, kv_cache *cache, int first, int n, const attend_space *space) {
+    seal_job job = {c, cache, space, first};
+    if (n > 0) thread_run(c->pool, n, seal_run, &job);
 }

@@ -109,6 +109,8 @@ typedef struct attend_space {
     size_t pending_capacity;
     float *queries; /* slot_q and coded_q of the rows */
     size_t queries_capacity;
+    char *seal; /* [threads][seal_bytes]: memory in which tokens are sealed */
+    size_t seal_bytes;
 } attend_space;
 
 /* Also gives the rows their slot_q (with slot_cos) and coded_q. */
@@ -119,5 +121,8 @@ void attend_space_clear(attend_space *space);
  * sequences. */
 void compute_attention(compute *c, const attend_shape *shape, const attend_rows *rows, int n_rows,
                        attend_space *space);
+
+/* Does tasks [first, first + n) of those that the cache lists to be sealed. */
+void compute_seal(compute *c, kv_cache *cache, int first, int n, const attend_space *space);
 
 #endif

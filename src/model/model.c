@@ -208,7 +208,6 @@ static void workspace_clear(workspace *ws) {
     mem_free(ws->rows.codes);
     mem_free(ws->rows.sum);
     mem_free(ws->attend);
-    mem_free(ws->seal);
     mem_free(ws->frequencies);
     attend_space_clear(&ws->space);
     *ws = (workspace){0};
@@ -292,25 +291,14 @@ static mn_status grow_rows(model_core *model, int n_rows) {
 
 /* Memory in which tokens are sealed, for each thread. */
 static mn_status grow_seal_scratch(model_core *model, const forward_row *rows, int n_rows) {
-    workspace *ws = &model->workspace;
+    attend_space *space = &model->workspace.space;
     size_t need = 0;
     for (int i = 0; i < n_rows; i++) need = largest(need, kv_seal_scratch(rows[i].cache));
     need = (need + 63) / 64 * 64;
-    if (need <= ws->seal_bytes) return MN_OK;
-    MN_TRY(replace_buffer(&ws->seal, (size_t)model->compute.n_threads, need));
-    ws->seal_bytes = need;
+    if (need <= space->seal_bytes) return MN_OK;
+    MN_TRY(replace_buffer(&space->seal, (size_t)model->compute.n_threads, need));
+    space->seal_bytes = need;
     return MN_OK;
-}
-
-typedef struct seal_job {
-    model_core *model;
-    kv_cache *cache;
-} seal_job;
-
-static void seal_run(void *arg, int task, int thread) {
-    const seal_job *job = arg;
-    const workspace *ws = &job->model->workspace;
-    kv_seal(job->cache, &job->model->compute.kernels, task, ws->seal + (size_t)thread * ws->seal_bytes);
 }
 
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
@@ -337,8 +325,7 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
         return status;
     }
     for (int i = 0; i < n_rows; i++) {
-        seal_job job = {model, rows[i].cache};
-        thread_run(model->compute.pool, kv_commit(rows[i].cache), seal_run, &job);
+        compute_seal(&model->compute, rows[i].cache, 0, kv_commit(rows[i].cache), &model->workspace.space);
         kv_settle(rows[i].cache);
     }
     return MN_OK;

@@ -44,8 +44,6 @@ typedef struct workspace {
     attend_rows *attend; /* [attend_capacity] one a sequence */
     size_t attend_capacity;
     double *frequencies; /* [rotary_dim / 2] */
-    char *seal;          /* [threads][seal_bytes] */
-    size_t seal_bytes;
     act_rows rows;
     attend_space space;
 } workspace;

@@ -221,11 +221,51 @@ for path in sys.argv[1:]:
 PYTHON
 }
 
+# Between strategies and to the legacy form and back; the text goes on as it would have.
+converts() {
+  expect 0 run embedded "Once upon a time" --raw -n 20 --save-cache "$work/k1"
+  expect 0 run embedded --raw -n 30 --load-cache "$work/k1"
+  cp "$work/out" "$work/wanted"
+  expect 0 cache convert "$work/k1" "$work/k2" -m embedded --legacy
+  err_has "25 tokens of 'dynamic' written"
+  for strategy in dynamic static offloaded; do
+    expect 0 cache convert "$work/k2" "$work/k3" -m embedded --cache $strategy --max-cache-len 200
+    expect 0 run embedded --raw -n 30 --load-cache "$work/k3"
+    cmp -s "$work/out" "$work/wanted" || problem "another continuation through $strategy"
+  done
+  expect 0 cache convert "$work/k1" "$work/k3" -m embedded --cache offloaded --zstd
+  expect 0 cache show "$work/k3" --json
+  json 'j["members"]["strategy"]["implementation"] == "offloaded"'
+  expect 0 run embedded --raw -n 30 --load-cache "$work/k3"
+  cmp -s "$work/out" "$work/wanted" || problem "another continuation when offloaded"
+  expect 0 cache convert "$work/k1" "$work/k3" -m embedded --cache sink --cache-config window_length=100
+  expect 2 cache convert "$work/k1" "$work/k4" -m embedded --cache quantized
+  expect 2 cache convert "$work/k1" "$work/k4" -m embedded --ids 1,2
+  expect 2 cache convert "$work/k2" "$work/k4" -m embedded --row 1
+  err_has 'row is 1, the file has 1'
+  expect 2 cache convert "$work/k2" "$work/k4" -m embedded --ids 1,2
+  expect 6 cache convert "$here/lib.sh" "$work/k4" -m embedded
+  expect 1 cache convert "$work/absent" "$work/k4" -m embedded
+  [ ! -e "$work/k4" ] || problem "a file after a failure"
+  if [ $have_python = 0 ]; then uncounted=1; return 0; fi
+  python3 - "$work/k2" <<'PYTHON' || problem "the legacy form is not as it is said to be"
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n, = struct.unpack("<Q", data[:8])
+header = json.loads(data[8:8 + n])
+header.pop("__metadata__", None)
+assert set(header) == {"ids"} | {f"{s}.{i}" for s in ("key", "value") for i in range(5)}
+assert all(t["shape"] == [1, 4, 25, 8] for name, t in header.items() if name != "ids")
+assert header["ids"]["shape"] == [1, 25] and header["ids"]["dtype"] == "I32"
+PYTHON
+}
+
 check "ls lists saved caches, damaged ones with the reason, and nothing else" lists
 check "show: members and entries" shows
 check "verify finds damage" verifies
 check "cp: as it is, compressed, expanded" copies
 check "rm removes saved caches only" removes
+check "convert: other strategies, the legacy form" converts
 check "usage" usage
 check "Python reads the file" python_reads_them
 finish

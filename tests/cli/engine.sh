@@ -218,7 +218,7 @@ config_round_trip() {
 import json, os, subprocess, sys
 shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation"}  # said apart, or a file that is read
 special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_config": "max_cache_len=77",
-           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
+           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "on_oom": "evict", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
            "eos_token_id": "[2, 3]"}
 ok = True
 for name, entry in json.load(open(sys.argv[2])).items():

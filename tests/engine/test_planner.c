@@ -1,6 +1,7 @@
 /* What `mn_model_describe` says of every strategy, against sessions that hold so many tokens.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
+#include "support/scratch.h"
 
 static int64_t integer(const json *object, const char *key) {
     const json *value = json_get(object, key);
@@ -77,6 +78,38 @@ static void descriptions_are_what_sessions_hold(void **state) {
     }
 }
 
+/* Calibrated keys take other sizes than those without tables, so both are tried. */
+static void calibrated_codes_are_planned_too(void **state) {
+    (void)state;
+    enum { N = 500 };
+    mn_model *model = engine_model("golden/llama", "auto", "auto", 2);
+    int32_t ids[N];
+    uint64_t seed = 6;
+    int64_t per_token[2];
+    engine_ids(&seed, ids, N, engine_vocab(model));
+    char *folder = strdup(scratch_path(""));
+    assert_int_equal(setenv("MNEME_TABLES", folder, 1), 0);
+    for (int calibrated = 0; calibrated < 2; calibrated++) {
+        if (calibrated) assert_ok(mn_cache_calibrate(model, ids, N, NULL));
+        char *described = NULL;
+        json_doc *doc = NULL;
+        assert_ok(mn_model_describe(model, N, &described));
+        assert_ok(json_parse(&doc, described, strlen(described), JSON_STRICT, "the description"));
+        const json *rows = json_get(json_root(doc), "caches");
+        for (size_t i = 0; i < rows->n; i++) {
+            check_row(model, &rows->items[i], N, ids);
+            if (strcmp(text(&rows->items[i], "config"), "nbits=4") == 0)
+                per_token[calibrated] = integer(&rows->items[i], "bytes_per_token");
+        }
+        json_close(&doc);
+        mn_free(described);
+    }
+    assert_int_not_equal(per_token[0], per_token[1]);
+    assert_int_equal(unsetenv("MNEME_TABLES"), 0);
+    free(folder);
+    mn_model_close(&model);
+}
+
 /* The largest context is the last that a budget of the model's memory has room for. */
 static void the_largest_context_is_the_last_that_fits(void **state) {
     (void)state;
@@ -126,6 +159,7 @@ static void the_largest_context_is_the_last_that_fits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptions_are_what_sessions_hold),
+        cmocka_unit_test(calibrated_codes_are_planned_too),
         cmocka_unit_test(the_largest_context_is_the_last_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

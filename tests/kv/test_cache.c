@@ -311,7 +311,7 @@ static void fail_each_once(void (*make)(world_setting *, uint64_t), uint64_t n_s
         for (int round = 0; round < 4; round++) {
             kv_call_begin(w.members[0].cache);
             model_call_begin(w.members[0].model);
-            kv_call_end(w.members[0].cache);
+            kv_call_ends(w.members[0].cache, true);
             w.members[0].model->call_ends = true;
             int n = (int)min_i64(16, kv_step_limit(w.members[0].cache, kv_length(w.members[0].cache)) -
                                          kv_length(w.members[0].cache));
@@ -494,7 +494,7 @@ static void broken_tables_are_found(void **state) {
     BROKEN(b, "no reference", g->pages[1][1]->references = 0, g->pages[1][1]->references = 1);
     BROKEN(b, "another size", g->pages[1][1]->bytes += 64, g->pages[1][1]->bytes -= 64);
     BROKEN(b, "neither near nor far", g->pages[1][1]->region = 1, g->pages[1][1]->region = 0);
-    BROKEN(b, "sent away", g->pages[1][1]->pins = 0, g->pages[1][1]->pins = 1);
+    BROKEN(b, "sent away", g->pages[1][1]->n_near = 0, g->pages[1][1]->n_near = 1);
     BROKEN(b, "head page", (page = g->head, g->head = NULL), g->head = page);
     BROKEN(b, "counted right", g->n_held[PAGE_EXACT]++, g->n_held[PAGE_EXACT]--);
     BROKEN(b, "counted right", g->n_held[PAGE_CODED]--, g->n_held[PAGE_CODED]++);
@@ -551,11 +551,11 @@ static void broken_steps_are_found(void **state) {
     BROKEN(b, "more pages are reserved", g->reserved[0].capacity--, g->reserved[0].capacity++);
     BROKEN(b, "more pages are reserved", g->reserved[1].capacity--, g->reserved[1].capacity++);
     kv_call_begin(cache);
-    kv_call_end(cache);
+    kv_call_ends(cache, true);
     step(cache, 18);
     kv_call_begin(cache);
     g->flushes = true;
-    kv_call_end(cache);
+    kv_call_ends(cache, true);
     assert_ok(kv_reserve(cache, 20));
     assert_ok(kv_check(cache));
     for (int slot = 1; slot < 3; slot++) {

@@ -34,7 +34,7 @@ static void run_random(void (*make)(world_setting *, uint64_t), int wanted, worl
 
 static void random_operations(void **state) {
     (void)state;
-    int wanted = getenv("MNEME_LONG") ? 1000000 : 20000 / SLOWNESS;
+    int wanted = test_is_long() ? 1000000 : 20000 / SLOWNESS;
     world_counts counts = {0};
     run_random(world_setting_make, wanted, &counts);
     if (!getenv("MNEME_SEED")) assert_true(counts.refused > wanted / 100);
@@ -43,7 +43,7 @@ static void random_operations(void **state) {
 /* The same caches with a far home are what they are without one. */
 static void random_operations_far_away(void **state) {
     (void)state;
-    int wanted = getenv("MNEME_LONG") ? 100000 : 3000 / SLOWNESS;
+    int wanted = test_is_long() ? 100000 : 3000 / SLOWNESS;
     world_counts counts = {0};
     run_random(world_setting_far, wanted, &counts);
     if (!getenv("MNEME_SEED")) assert_true(counts.far > (size_t)wanted * 1000);
@@ -99,6 +99,28 @@ static void chunks_do_not_matter(world *w, uint64_t seed) {
 static void chunking(void **state) {
     (void)state;
     each_setting(chunks_do_not_matter, BY_PAGES);
+}
+
+/* Any cut of the same calls into steps does so too, also where what is sealed depends on the calls. */
+static void steps_do_not_matter(world *w, uint64_t seed) {
+    world_member *whole = world_new(w), *one_by_one = world_new(w), *mixed = world_new(w);
+    const uint32_t *tokens = world_tokens();
+    uint64_t random = seed << 8;
+    for (int n = 0; n < MOST;) {
+        int size = n == 0 ? 70 : 1 + (int)(test_random(&random) % (test_random(&random) % 2 ? 3 : 30));
+        if (size > MOST - n) size = MOST - n;
+        world_put(w, whole, tokens + n, size, MOST);
+        world_put(w, one_by_one, tokens + n, size, 1);
+        world_put(w, mixed, tokens + n, size, 1 + (int)(test_random(&random) % 40));
+        n += size;
+    }
+    world_assert_same(w, whole->cache, one_by_one->cache);
+    world_assert_same(w, whole->cache, mixed->cache);
+}
+
+static void steps(void **state) {
+    (void)state;
+    each_setting(steps_do_not_matter, ANY);
 }
 
 /* A cache with other options over the same pool, with the tokens of `m` in one call. */
@@ -258,7 +280,7 @@ static void abandoned_steps_leave_nothing(world *w, uint64_t seed) {
         kv_call_begin(m->cache);
         model_call_begin(m->model);
         if (wrong % 2) {
-            kv_call_end(m->cache);
+            kv_call_ends(m->cache, true);
             m->model->call_ends = true;
         }
         if (!world_step(w, m, other, wrong, 0, 1)) fail_msg("%s", w->problem);
@@ -439,6 +461,7 @@ static void two_threads_on_one_prefix(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunking),
+        cmocka_unit_test(steps),
         cmocka_unit_test(reserves_and_page_sizes),
         cmocka_unit_test(wide_limits),
         cmocka_unit_test(going_back),

@@ -109,7 +109,7 @@ static void update_row(const batch *b, int row, const json *tokens, const json *
     int n = (int)tokens->n;
     for (int t = 0; t < n; t++) numbers[t] = tokens->items[t].integer;
     kv_call_begin(cache);
-    kv_call_end(cache);
+    kv_call_ends(cache, true);
     if (returned && returned->items[0].kind == JSON_STRING) {
         assert_fails(MN_E_FULL, NULL, kv_reserve(cache, n));
         return;

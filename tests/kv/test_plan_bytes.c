@@ -64,7 +64,7 @@ static void call(store *s, int64_t n) {
         if (stop > at + CHUNK) stop = at + CHUNK;
         if (stop >= end) {
             stop = end;
-            kv_call_end(s->cache);
+            kv_call_ends(s->cache, true);
         }
         step(s, (int)(stop - at));
     }

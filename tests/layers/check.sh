@@ -54,6 +54,14 @@ while read -r file; do
   if grep -nE '^ *# *include +"' "$file"; then complain "$file: examples include <mneme.h> and the C library only"; fi
 done < <(find examples -name '*.c' | sort)
 
+# DESIGN.md says of every file of the cache what it is for, and of none that is gone.
+for file in src/kv/*.c; do
+  grep -qE "^\|.*[ |]$(basename "$file")[ ,|]" DESIGN.md || complain "$file: DESIGN.md does not say what it is for"
+done
+for name in $(grep -E '^\| [a-z_.]+\.[ch][ ,|]' DESIGN.md | cut -d'|' -f2 | tr -d ','); do
+  [ -e "src/kv/$name" ] || complain "DESIGN.md: there is no src/kv/$name"
+done
+
 while read -r count file; do
   [ "$count" -le 900 ] || complain "$file has $count lines; 900 are allowed, split it by subject"
 done < <(find src cli include examples tests bench -name '*.[ch]' -not -path '*/data/*' -exec wc -l {} + | grep -v ' total$')

@@ -148,11 +148,13 @@ static bool is_whole(kv_form form) {
     return form.codec == KV_MNEME || (kv_form_is_coded(form) && form.axis == CODE_CHANNEL);
 }
 
-/* Tokens of a page that are to be sealed now. */
-static bool to_seal(const model_entry *e, int64_t page, int64_t target, int *first, int *end) {
+/* Tokens of a page that are to be sealed now that n are held: in calls not of one that nobody sees any more; page by page
+ * of all, for queries in the middle of the step saw it. */
+static bool to_seal(const model_entry *e, int64_t page, int64_t n, int64_t target, int *first, int *end) {
     int64_t slot = page - e->first_page, most = target - page * e->page_tokens;
     *first = slot < e->n_slots ? e->slots[slot].n_sealed : 0;
     *end = (int)min_i64(most, e->page_tokens);
+    if (e->spec.flush && (page + 1) * e->page_tokens <= needed_from(e, n, e->spec.slack)) return false;
     return *end > *first && (*first == 0 || !e->seals_whole_pages);
 }
 
@@ -311,7 +313,7 @@ static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_
         int64_t slot = page - e->first_page;
         model_slot none = {0}, *place = slot < e->n_slots ? &e->slots[slot] : &none;
         bool is_written = (page + 1) * e->page_tokens > n && n_total > n;
-        bool is_sealed = to_seal(e, page, target, &first, &end);
+        bool is_sealed = to_seal(e, page, n_total, target, &first, &end);
         if (apply && place == &none) {
             place = &e->slots[slot];
             *place = none;
@@ -412,28 +414,29 @@ static void seal_tokens(model_entry *e, bool is_key, int64_t begin, int n) {
     free(scratch);
 }
 
-/* hqq looks at all tokens that are sealed together, the others at no more than a page. */
-static void seal_stream_of(model_entry *e, bool is_key, int64_t target) {
+/* hqq looks at all tokens of a call that are sealed together, the others at no more than a page. */
+static void seal_stream_of(model_entry *e, bool is_key, int64_t n, int64_t target) {
     kv_form form = is_key ? e->spec.key : e->spec.value;
     int64_t all_begin = -1, all_end = 0;
+    bool together = form.codec == KV_HQQ && (e->spec.flush || e->spec.write_once);
     if (!kv_form_is_coded(form)) return;
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
         int64_t begin = (e->first_page + i) * e->page_tokens;
-        if (!to_seal(e, e->first_page + i, target, &first, &end)) continue;
-        if (form.codec != KV_HQQ) seal_tokens(e, is_key, begin + first, end - first);
+        if (!to_seal(e, e->first_page + i, n, target, &first, &end)) continue;
+        if (!together) seal_tokens(e, is_key, begin + first, end - first);
         if (all_begin < 0) all_begin = begin + first;
         all_end = begin + end;
     }
-    if (form.codec == KV_HQQ && all_end > 0) seal_tokens(e, is_key, all_begin, (int)(all_end - all_begin));
+    if (together && all_end > 0) seal_tokens(e, is_key, all_begin, (int)(all_end - all_begin));
 }
 
-static void seal_entry(model_entry *e, int64_t target) {
-    seal_stream_of(e, true, target);
-    seal_stream_of(e, false, target);
+static void seal_entry(model_entry *e, int64_t n, int64_t target) {
+    seal_stream_of(e, true, n, target);
+    seal_stream_of(e, false, n, target);
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
-        if (to_seal(e, e->first_page + i, target, &first, &end)) e->slots[i].n_sealed = end;
+        if (to_seal(e, e->first_page + i, n, target, &first, &end)) e->slots[i].n_sealed = end;
     }
 }
 
@@ -548,7 +551,7 @@ int64_t model_step_limit(const model_cache *cache) {
         const model_entry *e = &cache->entries[i];
         if (!e->is_coded || e->spec.flush || e->spec.write_once) continue;
         int64_t unit = unit_of(&e->spec, e->page_tokens), next = cache->n - cache->n % unit + unit;
-        if (next < limit) limit = next;
+        if (cache->n % unit && next < limit) limit = next;
     }
     return limit;
 }
@@ -606,7 +609,7 @@ void model_commit(model_cache *cache, const uint32_t *tokens) {
             commit_state(cache, e);
         } else if (model_steps(e)) {
             put_values(e, begin, tokens, cache->n_step);
-            seal_entry(e, target_of(e, cache->n, cache->call_ends));
+            seal_entry(e, cache->n, target_of(e, cache->n, cache->call_ends));
         }
     }
     cache->n_step = 0;
@@ -628,7 +631,7 @@ void model_fill(model_cache *cache, const uint32_t *tokens, int64_t n) {
         model_entry *e = &cache->entries[i];
         if (model_steps(e)) continue;
         put_values(e, 0, tokens, n);
-        seal_entry(e, target_of(e, n, true));
+        seal_entry(e, n, target_of(e, n, true));
     }
     cache->call_ends = false;
     tidy_all(cache);
@@ -705,6 +708,19 @@ static void convert_head(model_pool *pool, model_entry *next, const model_entry 
     }
 }
 
+/* A cache that reserves its pages owns those that it will write. */
+static void own_pages(model_pool *pool, model_entry *e, int64_t n) {
+    for (int i = 0; i < e->n_slots; i++) {
+        bool is_written = model_steps(e) && (e->first_page + i + 1) * e->page_tokens > n;
+        for (int kind = 0; kind < 2; kind++) {
+            int *page = &e->slots[i].page[kind];
+            if (!is_written || !*page || is_own(pool, *page)) continue;
+            drop_reference(pool, *page);
+            *page = new_page(pool, e->bytes[kind]);
+        }
+    }
+}
+
 /* What would be sealed by now, page by page. */
 static void seal_late(model_cache *cache, model_entry *e) {
     int64_t n = model_held(cache, e), page = e->page_tokens;
@@ -716,7 +732,7 @@ static void seal_late(model_cache *cache, model_entry *e) {
         model_slot *slot = &e->slots[i];
         int64_t begin = (e->first_page + i) * page;
         int first, end;
-        if (!to_seal(e, e->first_page + i, target, &first, &end)) continue;
+        if (!to_seal(e, e->first_page + i, n, target, &first, &end)) continue;
         for (int is_key = 0; is_key < 2; is_key++) {
             if (kv_form_is_coded(is_key ? e->spec.key : e->spec.value))
                 seal_tokens(e, is_key, begin + first, end - first);
@@ -752,6 +768,7 @@ bool model_convert(model_cache *cache, const kv_spec *specs, int64_t reserve) {
         to->first_page = e->first_page;
         to->n_slots = e->n_slots;
         memcpy(to->slots, e->slots, sizeof e->slots);
+        if (reserve) own_pages(cache->pool, to, cache->n);
         to->head = e->head;
         to->n_filled = e->n_filled;
         to->n_states = e->n_states;

@@ -364,7 +364,7 @@ bool world_call(world *w, world_member *m, const uint32_t *tokens, int n, int mo
     for (int done = 0; done < n;) {
         int step = cut_step(m, n - done, most_step);
         if (done + step == n) {
-            kv_call_end(m->cache);
+            kv_call_ends(m->cache, true);
             m->model->call_ends = true;
         }
         if (!world_step(w, m, tokens + done, step, 0, 1)) return false;
@@ -387,7 +387,7 @@ static void do_call(world *w, world_member *m, const world_op *op) {
         n = cut_step(m, left, r & 1 ? left : 1 + (int)(r >> 8 & 0xFF) % 5);
         new_tokens(w, tokens, n);
         bool ends = n == left && op->kind != WORLD_BROKEN_CALL;
-        if (ends) kv_call_end(m->cache);
+        if (ends) kv_call_ends(m->cache, true);
         m->model->call_ends = ends;
         unsigned fail = round ? (unsigned)(r >> 40) : op->fail;
         if (!world_step(w, m, tokens, n, (unsigned)(r >> 16), fail)) return;
