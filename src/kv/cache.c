@@ -375,7 +375,6 @@ mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
     if (!fork) return MN_E_NOMEM;
     mn_status status = MN_OK;
     *fork = *cache;
-    fork->n_step = 0;
     fork->stage = NULL;
     fork->fault = MN_OK;
     fork->tasks = NULL;

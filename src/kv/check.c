@@ -29,10 +29,12 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu is not where kernels look", slot);
         if (!page) continue;
         if (atomic_load(&page->references) < 1) MN_FAIL(MN_E_UNSUPPORTED, "page %zu has no reference", slot);
-        if (page->bytes != group->page_bytes[kind])
-            MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", slot);
         if ((page->data == NULL) == (page->region == 0))
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu is neither near nor far, or both", slot);
+        if (!group->spec.is_far && (page->region || atomic_load(&page->n_near) < 1))
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu may be sent away", slot);
+        if (page->bytes != group->page_bytes[kind])
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", slot);
     }
     int first, end;
     int64_t target = group_seal_target(group, n_total, cache->call_ends);

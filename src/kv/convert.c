@@ -35,14 +35,11 @@ static mn_status check_specs(const kv_group *from, const kv_group *to) {
 
 /* Groups correspond one to one. */
 static mn_status check_groups(const kv_cache *from, const kv_cache *to) {
-    if (from->n_entries != to->n_entries || from->n_groups != to->n_groups ||
-        from->options.page_tokens != to->options.page_tokens) {
-        return refuse("layers or pages would be grouped in another way");
-    }
+    bool alike = from->n_entries == to->n_entries && from->options.page_tokens == to->options.page_tokens;
+    for (int i = 0; alike && i < from->n_entries; i++) alike = from->entries[i].group == to->entries[i].group;
+    if (!alike) return refuse("layers or pages would be grouped in another way");
     for (int i = 0; i < from->n_entries; i++) {
         const kv_entry *a = &from->entries[i], *b = &to->entries[i];
-        if (a->group != b->group || a->member != b->member)
-            return refuse("layers would be grouped in another way");
         MN_TRY(check_specs(&from->groups[a->group], &to->groups[b->group]));
     }
     return MN_OK;
@@ -153,16 +150,20 @@ static int64_t held_tokens(const kv_cache *cache, const kv_group *group) {
     return group_steps(group) ? cache->n_tokens : group->n_filled;
 }
 
-/* The codes of a page come into being beside its exact form. Where that is this cache's alone, they then take
- * its place, so that no budget is passed; a page that others read, or of a file, stays theirs. */
+/* The codes of a page come into being beside what it has. They go where its codes are already, when these are the cache's
+ * alone; else, where its exact form is this cache's alone, they take the place of that, so that no budget is passed; a page
+ * that others read, or of a file, stays theirs. */
 static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_page *codes) {
-    kv_page *page = group->pages[PAGE_EXACT][slot];
+    kv_page *page = group->pages[PAGE_EXACT][slot], *old = group->pages[PAGE_CODED][slot];
     page_pile *reserved = &group->reserved[PAGE_CODED];
-    if (reserved->n == 0 && !page_is_shared(page) && codes->bytes <= page->bytes) {
+    bool is_own = old && !page_is_shared(old) && !old->region;
+    if (!is_own && reserved->n == 0 && !page_is_shared(page) && codes->bytes <= page->bytes) {
         kv_pool_refill(cache->pool, page, codes->data, codes->bytes);
         group_put(group, PAGE_EXACT, slot, NULL);
     } else {
-        if (reserved->n > 0) {
+        if (is_own) {
+            page = old;
+        } else if (reserved->n > 0) {
             page = reserved->pages[--reserved->n];
         } else {
             MN_TRY(kv_pool_take(&page, cache->pool, codes->bytes));
@@ -171,8 +172,7 @@ static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_p
         mem_free(codes->data);
     }
     group_put(group, PAGE_CODED, slot, page);
-    group->n_sealed[slot] = group->page_tokens;
-    group_tidy(group, cache->pool, held_tokens(cache, group));
+    if (old && !is_own) kv_pool_return(cache->pool, old);
     return MN_OK;
 }
 
@@ -189,18 +189,18 @@ static size_t page_scratch(const kv_cache *cache, int i_group, seal_task task) {
     return most;
 }
 
-/* Seals one page; on failure it is as it was. */
-static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, size_t slot) {
+/* Seals a part of one page; on failure it is as it was. */
+static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, seal_task task) {
     kv_group *group = &cache->groups[i_group];
-    seal_task task = {.slot = slot, .n = group->page_tokens};
-    kv_page codes = {.bytes = group->page_bytes[PAGE_CODED]};
-    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, slot));
+    kv_page codes = {.bytes = group->page_bytes[PAGE_CODED]}, *old = group->pages[PAGE_CODED][task.slot];
+    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, task.slot));
     MN_TRY(mem_grow(&cache->tasks, &cache->task_capacity, 1, sizeof *cache->tasks));
     void *scratch = mem_alloc_raw(page_scratch(cache, i_group, task), 1);
     codes.data = mem_alloc(codes.bytes, 1);
     mn_status status = scratch && codes.data ? MN_OK : MN_E_NOMEM;
+    if (status == MN_OK && old) status = kv_pool_copy(cache->pool, old, 0, codes.bytes, codes.data);
     if (status == MN_OK) {
-        group_put(group, PAGE_CODED, slot, &codes);
+        group_put(group, PAGE_CODED, task.slot, &codes);
         for (int i = 0; i < cache->n_entries; i++) {
             for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
                 task.entry = i;
@@ -209,28 +209,35 @@ static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_g
                 kv_seal(cache, kernels, 0, scratch);
             }
         }
-        group_put(group, PAGE_CODED, slot, NULL);
-        status = place_codes(cache, group, slot, &codes);
+        group_put(group, PAGE_CODED, task.slot, old);
+        status = place_codes(cache, group, task.slot, &codes);
     }
-    if (status != MN_OK) mem_free(codes.data);
+    if (status == MN_OK) {
+        group->n_sealed[task.slot] = (int)task.first + task.n;
+        group_tidy(group, cache->pool, held_tokens(cache, group));
+    } else {
+        mem_free(codes.data);
+    }
     mem_free(scratch);
     return status;
 }
 
-/* Whether a page is exact that the new strategy would have sealed at this length. */
-static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot) {
-    if (!group->is_coded || group->n_sealed[slot] > 0) return false;
-    int64_t page = group->page_tokens, n = held_tokens(cache, group);
-    int64_t target =
-        group_steps(group) ? seal_until(n, group->spec.residual, group->page_tokens) : n / page * page;
-    return (group->first_page + (int64_t)slot + 1) * page <= target;
+/* The part of a page that is exact and that the new strategy would have sealed at this length. */
+static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot, seal_task *part) {
+    int64_t P = group->page_tokens, n = held_tokens(cache, group), page = group->first_page + (int64_t)slot;
+    int64_t target = group_steps(group) ? seal_until(n, group->spec.residual, group->page_tokens) : n / P * P;
+    int first, end;
+    if (!group->is_coded || !group_seal_range(group, page, n, target, &first, &end)) return false;
+    *part = (seal_task){.slot = slot, .first = first, .n = end - first};
+    return true;
 }
 
 /* Pages that find no memory, or cannot be read, and those after them, stay exact; a later step seals them, or says why not. */
 static void seal_late_pages(kv_cache *cache, const kernel_table *kernels) {
+    seal_task part;
     for (int g = 0; g < cache->n_groups; g++) {
         for (size_t slot = 0; slot < cache->groups[g].n_slots; slot++) {
-            if (is_late(cache, &cache->groups[g], slot) && seal_page(cache, kernels, g, slot) != MN_OK)
+            if (is_late(cache, &cache->groups[g], slot, &part) && seal_page(cache, kernels, g, part) != MN_OK)
                 return;
         }
     }
@@ -241,7 +248,8 @@ mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spe
     kv_cache *from = *cache, *to = NULL;
     kv_options unreserved = *options;
     unreserved.reserve = 0;
-    if (options->limit && from->n_tokens > options->limit) return refuse("it holds more tokens than the new limit");
+    if (options->limit && from->n_tokens > options->limit)
+        return refuse("it holds more tokens than the new limit");
     MN_TRY(kv_open(&to, from->pool, specs, n_entries, &unreserved));
     mn_status status = check_groups(from, to);
     to->options = *options;

@@ -137,10 +137,9 @@ void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
     group->bases[kind][slot] = page ? page->data : NULL;
 }
 
-/* Tokens of a page among n_tokens. */
+/* Tokens of a page that n_tokens reach. */
 static int page_fill(const kv_group *group, int64_t page, int64_t n_tokens) {
-    int64_t n = n_tokens - page * group->page_tokens;
-    return (int)(n < 0 ? 0 : n > group->page_tokens ? group->page_tokens : n);
+    return (int)min_i64(group->page_tokens, n_tokens - page * group->page_tokens);
 }
 
 /* What a step does to one slot. */
@@ -155,7 +154,7 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
     bool is_new = slot >= (int64_t)group->n_slots;
     kv_page *exact = is_new ? NULL : group->pages[PAGE_EXACT][slot],
             *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
-    bool written = n_tokens < begin + group->page_tokens && n_total > begin && n_total > n_tokens;
+    bool written = n_tokens < begin + group->page_tokens && n_total > begin;
     int first, end;
     bool seals = group_seal_range(group, page, n_total, n_sealed, &first, &end);
     return (slot_need){.exact = written && !exact,

@@ -494,6 +494,7 @@ static void broken_tables_are_found(void **state) {
     BROKEN(b, "no reference", g->pages[1][1]->references = 0, g->pages[1][1]->references = 1);
     BROKEN(b, "another size", g->pages[1][1]->bytes += 64, g->pages[1][1]->bytes -= 64);
     BROKEN(b, "neither near nor far", g->pages[1][1]->region = 1, g->pages[1][1]->region = 0);
+    BROKEN(b, "sent away", g->pages[1][1]->n_near = 0, g->pages[1][1]->n_near = 1);
     BROKEN(b, "head page", (page = g->head, g->head = NULL), g->head = page);
     BROKEN(b, "counted right", g->n_held[PAGE_EXACT]++, g->n_held[PAGE_EXACT]--);
     BROKEN(b, "counted right", g->n_held[PAGE_CODED]--, g->n_held[PAGE_CODED]++);

@@ -166,6 +166,60 @@ static void forks_stay_as_they_are(void **state) {
     if (w.problem) fail_msg("%s", w.problem);
 }
 
+/* Pages that a near cache reads stay near, whatever becomes of forks that share them. */
+static void near_caches_keep_their_pages(void **state) {
+    (void)state;
+    static world w;
+    world_setting near = setting_of(exact_spec()), far = setting_of(far_spec(exact_spec()));
+    world_open(&w, &near, NULL);
+    world_member *m = world_new(&w);
+    world_put(&w, m, world_tokens(), 70, 17);
+    world_member *fork = world_fork_of(&w, m);
+    change(&w, fork, &far);
+    world_put(&w, fork, world_tokens() + 70, 40, 20);
+    world_put(&w, fork, world_tokens() + 110, 10, 10);
+    assert_true(kv_far_held(fork->cache) > 0 && kv_far_held(fork->cache) < kv_bytes(m->cache));
+    world_put(&w, m, world_tokens() + 70, 20, 20);
+    world_check_all(&w);
+    size_t before = kv_far_held(fork->cache);
+    kv_close(&m->cache); /* now they may go */
+    model_close(&m->model);
+    *m = *fork;
+    w.n_members = 1;
+    world_put(&w, m, world_tokens() + 120, 10, 10);
+    assert_true(kv_far_held(m->cache) > before + kv_plan_bytes(near.specs, 3, &near.options, 64) / 2);
+    world_check_all(&w);
+    world_close(&w);
+    if (w.problem) fail_msg("%s", w.problem);
+}
+
+/* A page that a cut left sealed in part, with exact tokens behind them. */
+static void partly_sealed_pages_are_finished(void **state) {
+    (void)state;
+    static world w;
+    world_setting from = setting_of(coded_spec(KV_QUANTO, 4, 40, 0)),
+                  to = setting_of(coded_spec(KV_QUANTO, 4, 0, 0));
+    for (int i = 0; i < 3; i++) to.specs[i].flush = true;
+    for (int shared = 0; shared < 2; shared++) {
+        world_open(&w, &from, NULL);
+        world_member *m = world_new(&w), *fork = NULL;
+        world_put(&w, m, world_tokens(), 100, 16);
+        world_cut(m, 42);
+        world_put(&w, m, world_tokens() + 42, 48, 16);
+        assert_int_equal(kv_look(m->cache, 0).n_sealed[2], 10);
+        if (shared) fork = world_fork_of(&w, m);
+        change(&w, m, &to);
+        kv_view view = kv_look(m->cache, 0);
+        for (int page = 0; page < 6; page++) assert_int_equal(view.n_sealed[page], page < 5 ? PAGE : 0);
+        world_check_all(&w);
+        for (int n = 90; n < 120; n += 10) world_put(&w, m, world_tokens() + n, 10, 10);
+        if (fork) world_put(&w, fork, world_tokens() + 90, 40, 16);
+        world_check_all(&w);
+        world_close(&w);
+        if (w.problem) fail_msg("%s", w.problem);
+    }
+}
+
 static kv_spec cross_spec(kv_spec s) {
     s.write_once = true;
     return s;
@@ -271,6 +325,26 @@ static void what_cannot_be_is_refused(void **state) {
     refused(state_of, other, &same, 20, "checkpoints");
     other = state_of, other.state_bytes = 101;
     refused(state_of, other, &same, 20, "other sizes");
+}
+
+/* Entries share a table or not, as before: also where there are as many tables. */
+static void other_groups_are_refused(void **state) {
+    (void)state;
+    static world w;
+    kv_spec plain = exact_spec(), other = window_spec(plain, 0, 100);
+    world_setting from = setting_of(plain), to = from;
+    for (int i = 0; i < 3; i++) {
+        from.specs[i] = i == 1 ? other : plain;
+        to.specs[i] = i >= 1 ? other : plain;
+    }
+    world_open(&w, &from, NULL);
+    world_member *m = world_new(&w);
+    world_put(&w, m, world_tokens(), 50, 17);
+    assert_fails(MN_E_UNSUPPORTED, "grouped", kv_convert(&m->cache, &w.kernels, to.specs, 3, &to.options));
+    assert_fails(MN_E_UNSUPPORTED, "grouped", kv_convert(&m->cache, &w.kernels, from.specs, 2, &to.options));
+    world_check(&w, m);
+    world_close(&w);
+    if (w.problem) fail_msg("%s", w.problem);
 }
 
 /* What looks like it, and is no reason to refuse. */
@@ -399,9 +473,12 @@ int main(void) {
         cmocka_unit_test(conversions_are_as_if_from_the_start),
         cmocka_unit_test(forgotten_first_tokens_do_not_matter),
         cmocka_unit_test(forks_stay_as_they_are),
+        cmocka_unit_test(near_caches_keep_their_pages),
+        cmocka_unit_test(partly_sealed_pages_are_finished),
         cmocka_unit_test(filled_entries_follow),
         cmocka_unit_test(states_go_over),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(other_groups_are_refused),
         cmocka_unit_test(edges_of_what_can_be),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(no_room_is_enough),

@@ -9,6 +9,13 @@
 
 #include "base/num.h"
 
+/* The thread sanitizer is ten times slower, and only one test has threads. */
+#if defined(__SANITIZE_THREAD__)
+enum { SLOWNESS = 10 };
+#else
+enum { SLOWNESS = 1 };
+#endif
+
 static void run_random(void (*make)(world_setting *, uint64_t), int wanted, world_counts *counts) {
     const char *only = getenv("MNEME_SEED");
     int done = 0;
@@ -27,7 +34,7 @@ static void run_random(void (*make)(world_setting *, uint64_t), int wanted, worl
 
 static void random_operations(void **state) {
     (void)state;
-    int wanted = test_is_long() ? 1000000 : 20000;
+    int wanted = test_is_long() ? 1000000 : 20000 / SLOWNESS;
     world_counts counts = {0};
     run_random(world_setting_make, wanted, &counts);
     if (!getenv("MNEME_SEED")) assert_true(counts.refused > wanted / 100);
@@ -36,7 +43,7 @@ static void random_operations(void **state) {
 /* The same caches with a far home are what they are without one. */
 static void random_operations_far_away(void **state) {
     (void)state;
-    int wanted = test_is_long() ? 100000 : 3000;
+    int wanted = test_is_long() ? 100000 : 3000 / SLOWNESS;
     world_counts counts = {0};
     run_random(world_setting_far, wanted, &counts);
     if (!getenv("MNEME_SEED")) assert_true(counts.far > (size_t)wanted * 1000);
@@ -44,7 +51,7 @@ static void random_operations_far_away(void **state) {
 
 /* ---- each law by itself ---- */
 
-enum { N_SETTINGS = 120, MOST = 120 };
+enum { N_SETTINGS = 120 / SLOWNESS, MOST = 120 };
 
 /* A world of its own for each setting; `w` is empty. */
 typedef void (*law)(world *w, uint64_t seed);

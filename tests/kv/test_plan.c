@@ -107,6 +107,7 @@ static const refusal refusals[] = {
     {"Static", NULL, {"'Static'", "did you mean static?"}},
     {"paper", NULL, {"'paper'", "none, dynamic"}},
     {"dynamic+", NULL, {"''"}},
+    {"offloaded+dinamic", NULL, {"'dinamic'", "did you mean dynamic?"}},
     {"+dynamic", NULL, {"''"}},
     {"sink++quantized", NULL, {"''"}},
     {"sink quantized", NULL, {"'sink quantized'"}},
@@ -249,6 +250,44 @@ static void refusals_name_what_is_wrong(void **state) {
         for (size_t k = 0; k < sizeof plan; k++) assert_int_equal(((const unsigned char *)&plan)[k], 0x5A);
         assert_int_equal(mem_count().live, live);
     }
+}
+
+/* A number of what a row allows, as people read it: 12, 2^30. */
+static bool allowed_number(const char **at, long long *out) {
+    char *end;
+    *out = strtoll(*at, &end, 10);
+    if (end == *at) return false;
+    if (*end == '^') {
+        const char *exponent = end + 1;
+        *out = 1LL << strtoll(exponent, &end, 10);
+    }
+    *at = end;
+    return true;
+}
+
+/* Rows say "LO to HI" and mean it. */
+static void ranges_are_what_is_said(void **state) {
+    (void)state;
+    int n_seen = 0;
+    for (int key = 0; key < N_CONFIG_KEYS; key++) {
+        const config_row *row = &config_rows[key];
+        const char *at = row->allowed;
+        long long lo, hi;
+        if (row->lo == row->hi || !allowed_number(&at, &lo) || strncmp(at, " to ", 4) != 0) continue;
+        at += 4;
+        if (!allowed_number(&at, &hi) || *at) continue;
+        n_seen++;
+        const long long asked[] = {lo, hi, lo - 1, hi + 1, LLONG_MIN, LLONG_MAX};
+        for (int i = 0; i < 6; i++) {
+            char text[80];
+            kv_config config;
+            snprintf(text, sizeof text, "%s=%lld", row->name, asked[i]);
+            mn_status status = kv_config_read(&config, text);
+            if (status != (i < 2 ? MN_OK : MN_E_ARG)) fail_msg("%s gave %d", text, (int)status);
+            if (i < 2) assert_int_equal(config.numbers[key], asked[i]);
+        }
+    }
+    assert_int_equal(n_seen, 5);
 }
 
 static void numbers_of_the_options(void **state) {
@@ -678,6 +717,7 @@ int main(void) {
         cmocka_unit_test(plain_names),
         cmocka_unit_test(names_of_two_kinds),
         cmocka_unit_test(refusals_name_what_is_wrong),
+        cmocka_unit_test(ranges_are_what_is_said),
         cmocka_unit_test(numbers_of_the_options),
         cmocka_unit_test(forms_of_backends),
         cmocka_unit_test(groups_divide_heads_or_pages),

@@ -226,12 +226,15 @@ static void entries_are_staged_in_any_order(void **state) {
     world_put(&w, m, world_tokens(), 30, 5);
     assert_ok(kv_reserve(m->cache, 1));
     assert_null(stage_bases(m->cache, 3, PAGE_EXACT));
+    assert_true(m->cache->stage->areas[0].pending && m->cache->stage->areas[0].entry == 0); /* read ahead */
     const int orders[] = {0, 1, 3, 3, 1, 0, 2, 0, 0, 3, 2, 1};
     for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
         int entry = orders[i];
         float wanted[6], seen[6];
         kv_stage(m->cache, entry);
         assert_ok(kv_fault(m->cache));
+        const stage_area *ahead = &m->cache->stage->areas[1 - m->cache->stage->current];
+        if (entry != NEAR && entry != 4) assert_int_equal(ahead->entry, entry == 1 ? 3 : entry + 1);
         kv_view view = kv_look(m->cache, entry);
         assert_true((stage_bases(m->cache, entry, PAGE_EXACT) != NULL) == (entry != NEAR));
         for (int other = 0; other < ENTRIES; other++) {

@@ -721,7 +721,7 @@ static void own_pages(model_pool *pool, model_entry *e, int64_t n) {
     }
 }
 
-/* Whole pages that nothing of is sealed and that would be by now, each by itself. */
+/* What would be sealed by now, page by page. */
 static void seal_late(model_cache *cache, model_entry *e) {
     int64_t n = model_held(cache, e), page = e->page_tokens;
     bool flush = e->spec.flush;
@@ -731,13 +731,15 @@ static void seal_late(model_cache *cache, model_entry *e) {
     for (int i = 0; e->is_coded && i < e->n_slots; i++) {
         model_slot *slot = &e->slots[i];
         int64_t begin = (e->first_page + i) * page;
-        if (slot->n_sealed > 0 || begin + page > target) continue;
+        int first, end;
+        if (!to_seal(e, e->first_page + i, n, target, &first, &end)) continue;
         for (int is_key = 0; is_key < 2; is_key++) {
             if (kv_form_is_coded(is_key ? e->spec.key : e->spec.value))
-                seal_tokens(e, is_key, begin, (int)page);
+                seal_tokens(e, is_key, begin + first, end - first);
         }
-        slot->n_sealed = (int)page;
-        slot->page[CODED] = take(cache->pool, e, CODED);
+        slot->n_sealed = end;
+        int n_kept[2] = {e->n_kept[0], e->n_kept[1]};
+        own_page(cache->pool, e, CODED, &slot->page[CODED], n_kept, true);
         give(cache->pool, e, EXACT, &slot->page[EXACT]);
     }
 }
