@@ -82,14 +82,29 @@ mn_status session_open(mn_session **session, const options *o, mn_model *model, 
     const char *path = option_text(o, OPT_LOAD_CACHE, NULL);
     if (!path) return mn_session_open(session, model, cache);
     bool is_said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG) || option_is_set(o, OPT_CACHE_DTYPE);
-    return mn_session_load(session, model, path, is_said ? cache : NULL);
+    mn_cache_options wishes = *cache;
+    if (!is_said) wishes.implementation = NULL; /* whatever the file's is */
+    return mn_session_load(session, model, path, &wishes);
 }
 
-/* A name in the folder that the tokens decide, so that the same text is kept once. */
-static mn_status save_to_folder(const mn_session *session, const char *folder) {
+/* A name that tokens, model and strategy decide, so that the same cache is kept once. */
+static mn_status put_name(char out[HASH_HEX], const engine *e, const mn_session *session, const options *o) {
+    bytes all = {0};
+    mn_cache_info info = {.size = sizeof info};
+    MN_TRY(mn_session_cache(session, &info));
+    bytes_printf(&all, "%s\n%s\n%s\n%s\n", e->path, info.implementation, info.dtype,
+                 option_text(o, OPT_CACHE_CONFIG, ""));
+    bytes_append(&all, mn_session_ids(session), (size_t)mn_session_length(session) * sizeof(int32_t));
+    mn_status status = bytes_status(&all);
+    if (status == MN_OK) hash_put(out, hash_of(all.data, all.n));
+    bytes_clear(&all);
+    return status;
+}
+
+static mn_status save_to_folder(const engine *e, const mn_session *session, const options *o, const char *folder) {
     char name[HASH_HEX + 16], sum[HASH_HEX];
     bytes path = {0};
-    hash_put(sum, hash_of(mn_session_ids(session), (size_t)mn_session_length(session) * sizeof(int32_t)));
+    MN_TRY(put_name(sum, e, session, o));
     snprintf(name, sizeof name, "%s.safetensors", sum);
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
@@ -99,8 +114,8 @@ static mn_status save_to_folder(const mn_session *session, const char *folder) {
     return status;
 }
 
-mn_status session_save(const mn_session *session, const options *o) {
+mn_status session_save(const engine *e, const mn_session *session, const options *o) {
     const char *path = option_text(o, OPT_SAVE_CACHE, NULL), *folder = option_text(o, OPT_CACHE_DIR, NULL);
     if (path) MN_TRY(mn_session_save(session, path, option_on(o, OPT_ZSTD)));
-    return folder ? save_to_folder(session, folder) : MN_OK;
+    return folder ? save_to_folder(e, session, o, folder) : MN_OK;
 }

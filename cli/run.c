@@ -273,7 +273,8 @@ static bool on_token(void *user, const mn_token_event *event) {
 
 static mn_status open_session(run *r, const int32_t *ids, size_t n) {
     const char *folder = option_text(r->o, OPT_CACHE_DIR, NULL);
-    if (folder) return mn_session_open_cached(&r->session, r->e.model, &r->cache, folder, ids, n);
+    if (folder && !option_is_set(r->o, OPT_LOAD_CACHE))
+        return mn_session_open_cached(&r->session, r->e.model, &r->cache, folder, ids, n);
     return session_open(&r->session, r->o, r->e.model, &r->cache);
 }
 
@@ -358,7 +359,7 @@ static mn_status save_session(run *r) {
         mn_status status = mn_session_step(r->session, &sequence->ids[sequence->n_ids - 1], 1, NULL);
         if (status != MN_OK && status != MN_E_FULL) return status; /* a full cache is saved as it is */
     }
-    return session_save(r->session, r->o);
+    return session_save(&r->e, r->session, r->o);
 }
 
 static int print_results(run *r) {

@@ -142,7 +142,7 @@ static int score_all(score *s) {
     if (status == MN_OK) status = feed(s);
     progress_clear();
     if (status == MN_OK && out) status = write_logits(s);
-    if (status == MN_OK) status = session_save(s->session, o);
+    if (status == MN_OK) status = session_save(&s->e, s->session, o);
     if (status == MN_OK) status = print(s);
     return status == MN_OK ? EXIT_DONE : report(o, exit_of(status), NULL);
 }

@@ -268,6 +268,7 @@ static mn_status open_wanted(mn_session **s, mn_model *model, const mn_cache_opt
         options = *saved;
         options.prefill_chunk = wishes.prefill_chunk;
         options.on_oom = wishes.on_oom;
+        if (wishes.max_cache_len) options.max_cache_len = wishes.max_cache_len;
     }
     mn_status status = mn_session_open(s, model, &options);
     if (!is_named && (status == MN_E_ARG || status == MN_E_UNSUPPORTED))

@@ -260,6 +260,196 @@ assert header["ids"]["shape"] == [1, 25] and header["ids"]["dtype"] == "I32"
 PYTHON
 }
 
+# ---- caches of runs ----
+
+tiny=$here/../data/golden/llama
+prompt=$(seq -s, 3 92)
+
+# An answer in two halves, the cache saved between them, equals one in one piece; for every kind of cache.
+runs_go_on() {
+  local cache config n=0
+  while read -r cache config; do
+    n=$((n + 1))
+    expect 0 run "$tiny" --ids "$prompt" -n 24 --ignore-eos --json --cache "$cache" --cache-config "$config"
+    cp "$work/out" "$work/whole"
+    rm -f "$work/half"
+    expect 0 run "$tiny" --ids "$prompt" -n 12 --ignore-eos --json --cache "$cache" --cache-config "$config" --save-cache "$work/half"
+    cp "$work/out" "$work/first"
+    expect 0 cache verify "$work/half"
+    expect 0 run "$tiny" -n 12 --ignore-eos --json --load-cache "$work/half" --max-cache-len 200
+    json "j['sequences'][0]['ids'] == json.load(open('$work/whole'))['sequences'][0]['ids'][12:]"
+    json "j['cache']['implementation'] == '$cache' and j['usage']['cached_tokens'] == 102 == j['usage']['prompt_tokens']"
+    # The same with the strategy said.
+    expect 0 run "$tiny" -n 12 --ignore-eos --json --load-cache "$work/half" --cache "$cache" --cache-config "$config" --zstd --save-cache "$work/more"
+    json "j['sequences'][0]['ids'] == json.load(open('$work/whole'))['sequences'][0]['ids'][12:]"
+    expect 0 cache verify "$work/more"
+  done <<'CASES'
+dynamic
+static max_cache_len=150
+offloaded
+quantized nbits=4,residual_length=16,page_tokens=16
+quantized backend=quanto,nbits=4,residual_length=8,page_tokens=16
+sink window_length=50,page_tokens=4
+quantized+sink+offloaded window_length=64,page_tokens=16
+CASES
+  [ $n = 7 ] || problem "$n cases were run"
+}
+
+wrong_caches_are_refused() {
+  expect 0 run "$tiny" --ids "$prompt" -n 2 --save-cache "$work/good"
+  expect 6 run embedded -n 2 --load-cache "$work/good"
+  err_is_sentence
+  err_has "another model"
+  expect 6 run "$tiny" -n 2 --load-cache "$work/good" --cache quantized --json
+  err_has "not the 'quantized'"
+  json 'j["error"]["code"] == "cache_refused"'
+  expect 6 run "$tiny" -n 2 --load-cache "$here/lib.sh"
+  err_is_sentence
+  cp "$work/good" "$work/bad"
+  damage "$work/bad" -3000
+  expect 6 run "$tiny" -n 2 --load-cache "$work/bad"
+  err_has "bad: .*damaged"
+  truncate -s 9000 "$work/bad"
+  expect 6 score "$tiny" --ids 3,4 --load-cache "$work/bad"
+  err_has "truncated"
+  out_empty
+  expect 1 run "$tiny" -n 2 --load-cache "$work/absent"
+  err_is_sentence
+  expect 1 run "$tiny" --ids "$prompt" -n 2 --save-cache "$work/absent/file"
+  err_is_sentence
+}
+
+folders_are_used() {
+  local folder=$work/folder
+  expect 0 run "$tiny" --ids "$prompt" -n 5 --ignore-eos --json --cache-dir "$folder"
+  json 'j["usage"]["cached_tokens"] == 0'
+  expect 0 run "$tiny" --ids "$prompt,5,6" -n 5 --ignore-eos --json --cache-dir "$folder"
+  json 'j["usage"]["cached_tokens"] == 90'
+  expect 0 run "$tiny" --ids "$prompt,5,6,9" -n 5 --ignore-eos --json --cache-dir "$folder"
+  json 'j["usage"]["cached_tokens"] == 92'
+  cp "$work/out" "$work/first"
+  expect 0 run "$tiny" --ids "$prompt,5,6,9" -n 5 --ignore-eos --json
+  json "j['sequences'] == json.load(open('$work/first'))['sequences'] and j['usage']['cached_tokens'] == 0"
+  # Another strategy and another model keep theirs beside these.
+  for _ in 1 2; do
+    expect 0 run "$tiny" --ids "$prompt" -n 5 --ignore-eos --json --cache-dir "$folder" --cache quantized
+    cp "$work/out" "$work/quantized"
+    expect 0 run embedded --ids "$prompt" -n 5 --ignore-eos --json --cache-dir "$folder"
+  done
+  json 'j["usage"]["cached_tokens"] == 89' # the last one's logits are wanted
+  cp "$work/quantized" "$work/out"
+  json 'j["usage"]["cached_tokens"] == 89'
+  expect 0 cache ls "$folder" --json
+  json 'len(j["caches"]) == 5 and all_of(c["error"] is None for c in j["caches"])'
+}
+
+long_run=(run embedded --ids "$(seq -s, 3 502),$(seq -s, 3 502),$(seq -s, 3 502),$(seq -s, 3 502)" -n 20 --ignore-eos
+  --max-cache-len 3000 --compute-type f32)
+
+# 2,020 tokens of 1,280 bytes, and room for three quarters of them.
+memory_that_ends() {
+  expect 0 "${long_run[@]}" --json
+  cp "$work/out" "$work/first"
+  expect 4 "${long_run[@]}" --json --memory-limit 3M
+  err_is_sentence
+  json 'j["error"]["code"] == "out_of_memory"'
+  expect 4 "${long_run[@]}" --memory-limit 3M --on-oom fail
+  expect 0 "${long_run[@]}" --json --memory-limit 3M --on-oom offload
+  err_is_sentence
+  err_has "memory ended: the cache 'dynamic' became 'offloaded'"
+  json "j['sequences'] == json.load(open('$work/first'))['sequences']"
+  json 'j["cache"]["implementation"] == "offloaded" and j["cache"]["before"] == "dynamic"'
+  json 'j["cache"]["bytes"] > 2500000 and j["cache"]["bytes"] - j["cache"]["far_bytes"] < 2100000 and j["cache"]["tokens"] == 2019'
+  expect 0 "${long_run[@]}" --json --memory-limit 3M --on-oom evict
+  err_has "became 'sink'"
+  json 'j["cache"]["before"] == "dynamic" and j["cache"]["bytes"] < 2100000 and "far_bytes" not in j["cache"]'
+  expect 0 "${long_run[@]}" --json --memory-limit 8M --on-oom offload
+  err_empty
+  json '"before" not in j["cache"] and j["cache"]["implementation"] == "dynamic"'
+  # What can take no codes fails with what it lacked.
+  expect 4 "${long_run[@]}" --memory-limit 3M --on-oom quantize
+  err_has "allowed are in use"
+  expect 2 "${long_run[@]}" --on-oom pray
+  err_is_sentence
+}
+
+# A loaded cache is relieved too.
+loaded_memory_that_ends() {
+  expect 0 run embedded --ids "$prompt" -n 2 --max-cache-len 3000 --compute-type f32 --save-cache "$work/begun"
+  expect 0 "${long_run[@]}" --json --memory-limit 3M --on-oom offload --load-cache "$work/begun"
+  json 'j["cache"]["before"] == "dynamic" and j["usage"]["cached_tokens"] == 90'
+  json "j['sequences'] == json.load(open('$work/first'))['sequences']"
+}
+
+# A file that may not grow: an error as of a full disk, and nothing is left.
+files_that_may_not_grow() {
+  local code=0
+  last="run --save-cache, ulimit -f"
+  (ulimit -f 8; "$mneme" run "$tiny" --ids "$prompt" -n 2 --save-cache "$work/limited") >"$work/out" 2>"$work/err" || code=$?
+  [ $code = 1 ] || problem "exit code $code"
+  err_is_sentence
+  err_has "cannot write '.*limited': File too large"
+  [ -z "$(find "$work" -name 'limited*')" ] || problem "a part of the file is left"
+  echo old >"$work/limited"
+  (ulimit -f 8; "$mneme" run "$tiny" --ids "$prompt" -n 2 --save-cache "$work/limited") >"$work/out" 2>"$work/err"
+  [ "$(cat "$work/limited")" = old ] || problem "the old file is gone"
+  # Far pages on such a disk.
+  code=0
+  last="run --cache offloaded, ulimit -f"
+  (ulimit -f 8; "$mneme" "${long_run[@]}" --cache offloaded) >"$work/out" 2>"$work/err" || code=$?
+  [ $code = 1 ] || problem "exit code $code"
+  err_is_sentence
+}
+
+# Waits until a file holds a text, a minute at most.
+wait_for() {
+  for _ in $(seq 600); do
+    if grep -q "$2" "$1"; then return; fi
+    sleep 0.1
+  done
+}
+
+# shortened FILE ARGUMENTS...: while the command tells a story, another process cuts the file.
+shortened() {
+  local file=$1 code=0
+  shift
+  last="mneme $*, $file cut meanwhile"
+  "$mneme" "$@" --max-cache-len 1000000 -n 900000 --ignore-eos >"$work/out" 2>"$work/err" &
+  wait_for "$work/out" "[a-z]"
+  truncate -s 4096 "$file"
+  wait $!
+  code=$?
+  [ $code = 1 ] || problem "exit code $code"
+  err_is_sentence
+  err_has "^mneme: a file that is in use was shortened by another process"
+}
+
+files_that_shrink() {
+  expect 0 run embedded --ids "$(seq -s, 3 402)" -n 1 --save-cache "$work/shrinks"
+  shortened "$work/shrinks" run embedded --load-cache "$work/shrinks"
+  mkdir "$work/model"
+  cp "$here"/../../models-embedded/stories260K/* "$work/model"
+  shortened "$work/model/model.safetensors" run "$work/model" "Once upon a time"
+}
+
+# What a session saved, through the package that is the format's own.
+package_reads_sessions() {
+  if [ $have_python = 0 ] || ! python3 -c 'import safetensors, numpy' 2>"$work/err"; then uncounted=1; return 0; fi
+  expect 0 run "$tiny" --ids "$prompt" -n 2 --cache quantized --save-cache "$work/package"
+  python3 - "$work/package" <<'PYTHON' || problem "the package reads something else"
+import json, sys
+from safetensors import safe_open
+with safe_open(sys.argv[1], framework="numpy") as f:
+    metadata, names = f.metadata(), set(f.keys())
+    assert metadata["mneme.kind"] == "cache" and metadata["tokens"] == "92"
+    assert json.loads(metadata["strategy"])["implementation"] == "quantized"
+    assert f.get_tensor("ids").tolist()[:90] == list(range(3, 93)) and f.get_tensor("logits").shape == (320,)
+    assert "groups" in names and any(name.startswith("group.0.exact.") for name in names)
+    for name in names:
+        f.get_tensor(name)
+PYTHON
+}
+
 check "ls lists saved caches, damaged ones with the reason, and nothing else" lists
 check "show: members and entries" shows
 check "verify finds damage" verifies
@@ -268,4 +458,12 @@ check "rm removes saved caches only" removes
 check "convert: other strategies, the legacy form" converts
 check "usage" usage
 check "Python reads the file" python_reads_them
+check "the safetensors package reads a saved session" package_reads_sessions
+check "a run that was saved goes on" runs_go_on
+check "wrong caches are refused" wrong_caches_are_refused
+check "a folder of caches is used" folders_are_used
+check "memory that ends" memory_that_ends
+check "memory that ends for a loaded cache" loaded_memory_that_ends
+check "files that may not grow" files_that_may_not_grow
+check "files that shrink while they are mapped" files_that_shrink
 finish
