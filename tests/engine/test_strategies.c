@@ -395,7 +395,7 @@ static void levels_agree_within_rounding(void **state) {
         if (!cpu_has(level)) continue;
         world w = strategy_world_open(path, cpu_level_name(level), 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
-            if (test_is_long() || (s + (int)level) % 3 == 0) check_levels(&w, &scalar, &o, s);
+            if (strategy_is_long() || (s + (int)level) % 3 == 0) check_levels(&w, &scalar, &o, s);
         }
         strategy_world_close(&w);
     }
@@ -507,12 +507,12 @@ static void check_backend(world *w, const oracle *o, mn_session *const exact[2],
     for (int i = 0; i < sizes[0] * sizes[1] * sizes[2] * sizes[3]; i++) {
         for (int window = 0; window < FORM_WINDOWS; window++) {
             int number = (*count)++;
-            if (!test_is_long() && window != i % FORM_WINDOWS) continue;
+            if (!strategy_is_long() && window != i % FORM_WINDOWS) continue;
             form_try t =
                 make_try(b, i % sizes[0], i / sizes[0] % sizes[1], i / sizes[0] / sizes[1] % sizes[2],
                          i / sizes[0] / sizes[1] / sizes[2], window);
             for (int d = 0; d < 2; d++) {
-                if (test_is_long() || number / 3 % 2 == d) check_form(w, o, exact, &t, d);
+                if (strategy_is_long() || number / 3 % 2 == d) check_form(w, o, exact, &t, d);
             }
         }
     }
@@ -534,7 +534,7 @@ static void every_form_is_near_and_attended_as_stored(void **state) {
             engine_feed(exact[d], w.ids, FORM_TOKENS, 0, NULL, NULL);
         }
         for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
-            if (test_is_long() || (m == 0) == (i < 2)) /* hqq takes longest */
+            if (strategy_is_long() || (m == 0) == (i < 2)) /* hqq takes longest */
                 check_backend(&w, &o, exact, &backends[i], &count);
         }
         int32_t ids[CALIBRATION];
@@ -642,10 +642,10 @@ static const engine_cache run_cache = {.implementation = "sink",
 
 /* A million where it takes minutes. */
 static int64_t run_steps(void) {
-#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    if (test_is_long()) return 1000000;
+#ifdef __OPTIMIZE__
+    if (strategy_is_long()) return 1000000;
 #endif
-    return test_is_long() ? 20000 : 1500;
+    return strategy_is_long() ? 20000 : 1500;
 }
 
 /* The model's own text, stirred at times so that it does not go in circles. */

@@ -20,7 +20,7 @@ static void check_cuts(world *w, world *two, int i_strategy, const char *exact, 
     const engine_strategy *strategy = &engine_strategies[i_strategy];
     float *wanted = strategy_run(w, strategy, exact, 0, 0);
     for (size_t i = 0; i < N_IDS * w->vocab; i++) assert_true(isfinite(wanted[i]));
-    for (int c = first_chunk; c < 4; c += test_is_long() ? 1 : 2) {
+    for (int c = first_chunk; c < 4; c += strategy_is_long() ? 1 : 2) {
         float *got = strategy_run(c % 2 ? w : two, strategy, exact, chunks[c], pieces[c]);
         engine_same_bits(got, wanted, N_IDS, w->vocab, "%s, %s %s %s, chunks of %d", w->path,
                          strategy->cache.implementation, strategy->cache.config, exact, chunks[c]);
@@ -37,7 +37,7 @@ static void bits_do_not_depend_on_the_cut(void **state) {
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
             for (int d = 0; d < 2; d++) {
                 if (strategy_tries(s, d, m))
-                    check_cuts(&w, &two, s, strategy_dtypes[d], test_is_long() ? 0 : (s + m) / 2 % 2);
+                    check_cuts(&w, &two, s, strategy_dtypes[d], strategy_is_long() ? 0 : (s + m) / 2 % 2);
             }
         }
         strategy_world_close(&w);
@@ -65,7 +65,7 @@ static void far_pages_change_nothing(void **state) {
             engine_strategy far;
             char name[64];
             int d = (s / 2 + m) % 2;
-            if ((!test_is_long() && s % 3 != m % 3) || !add_far_home(&far, name, &engine_strategies[s]))
+            if ((!strategy_is_long() && s % 3 != m % 3) || !add_far_home(&far, name, &engine_strategies[s]))
                 continue;
             float *wanted = strategy_run(&w, &engine_strategies[s], strategy_dtypes[d], 0, 0),
                   *got = strategy_logits(&w);
@@ -280,7 +280,7 @@ static void other_tokens_leave_no_trace(void **state) {
         const char *path = m < N_STRATEGY_MODELS ? strategy_models[m] : strategy_hybrid_folder();
         world w = strategy_world_open(path, "auto", 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
-            if (test_is_long() || s % 5 == m % 5) check_history(&w, s, strategy_dtypes[(s / 5 + m) % 2]);
+            if (strategy_is_long() || s % 5 == m % 5) check_history(&w, s, strategy_dtypes[(s / 5 + m) % 2]);
         }
         strategy_world_close(&w);
     }

@@ -44,8 +44,20 @@ const char *const strategy_models[N_STRATEGY_MODELS] = {"golden/llama",       "g
                                                         "golden/phi3-window", "golden/llama-rope-yarn"};
 const char *const strategy_dtypes[2] = {"f32", "bf16"};
 
+#if defined(__SANITIZE_THREAD__)
+enum { IS_SANITIZED = true, ONE_IN = 7 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { IS_SANITIZED = true, ONE_IN = 2 };
+#else
+enum { IS_SANITIZED = false, ONE_IN = 2 };
+#endif
+
+bool strategy_is_long(void) {
+    return test_is_long() && !IS_SANITIZED;
+}
+
 bool strategy_tries(int i, int form, int j) {
-    return test_is_long() || (i + form + j) % 2 == 0;
+    return strategy_is_long() || (i + form + j) % ONE_IN == 0;
 }
 
 /* ---- worlds ---- */

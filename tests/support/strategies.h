@@ -18,8 +18,10 @@ extern const engine_strategy engine_strategies[N_ENGINE_STRATEGIES];
 extern const char *const strategy_models[N_STRATEGY_MODELS]; /* the last one has scaled rotary angles */
 extern const char *const strategy_dtypes[2];                 /* f32, bf16 */
 
-/* Whether the i-th combination of a strategy and a dtype is tried with the j-th model: the short tier takes every other
- * one. */
+/* Whether everything is tried with everything: in the long tier, where no sanitizer makes it last. */
+bool strategy_is_long(void);
+/* Whether strategy i is tried in that form (of strategy_dtypes) with the j-th model: the short tier takes every other
+ * combination, under the thread sanitizer, which is slowest, every seventh. */
 bool strategy_tries(int i, int form, int j);
 
 typedef struct strategy_world {
