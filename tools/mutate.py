@@ -167,14 +167,15 @@ class Workshop:
 
 
 def choose(names, count, seed):
-    """Mutants of all files in turn, in a random order."""
+    """Mutants of all files, about as many of each as it has code, in a random order."""
     texts, piles = {}, []
     for name in names:
         texts[name], mutants = mutants_of(name)
         random.Random(f"{seed}{name}").shuffle(mutants)
         piles.append(mutants)
     total = sum(map(len, piles))
-    chosen = [m for pile in piles for m in pile[:max(4, round(count * len(pile) / total))]]
+    chosen = [m for pile in piles for m in pile[:max(2, round(count * len(pile) / total))]]
+    random.Random(seed).shuffle(chosen)
     return texts, chosen, total
 
 

@@ -157,7 +157,7 @@ static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_p
     kv_page *page = group->pages[PAGE_EXACT][slot], *old = group->pages[PAGE_CODED][slot];
     page_pile *reserved = &group->reserved[PAGE_CODED];
     bool is_own = old && !page_is_shared(old) && !old->region;
-    if (!is_own && reserved->n == 0 && !page_is_shared(page) && codes->bytes <= page->bytes) {
+    if (!is_own && !cache->options.reserve && !page_is_shared(page) && codes->bytes <= page->bytes) {
         kv_pool_refill(cache->pool, page, codes->data, codes->bytes);
         group_put(group, PAGE_EXACT, slot, NULL);
     } else {
