@@ -568,6 +568,11 @@ static void plans_and_models(void **state) {
     assert_fails(MN_E_ARG, "'static' needs max_cache_len", kv_plan_specs(&plan, specs, 4, 4, NULL));
     assert_ok(make(&plan, "self=dynamic,cross=quantized", NULL));
     assert_fails(MN_E_ARG, "no cross attention", kv_plan_specs(&plan, specs, 4, 4, NULL));
+    for (int i = 0; i < 4; i++) { /* any one is enough */
+        specs[i].write_once = true;
+        assert_ok(kv_plan_specs(&plan, specs, 4, 4, NULL));
+        make_entries(specs, 4, 16);
+    }
     specs[2].write_once = specs[3].write_once = true;
     assert_ok(make(&plan, "self=offloaded,cross=quantized", "layers=1:2bit,path=/tmp/a"));
     assert_string_equal(plan.path, "/tmp/a");
