@@ -80,6 +80,93 @@ static void units_of_sealing(void **state) {
     }
 }
 
+/* ---- steps over several units ---- */
+
+static kv_spec spec_of_unit(kv_codec codec, int residual) {
+    kv_form form = codec == KV_F32 ? kv_form_exact(KV_F32) : (kv_form){.codec = codec, .bits = 4};
+    return (kv_spec){.kind = KV_PAGES,
+                     .n_heads = 1,
+                     .k_dim = 16,
+                     .v_dim = 16,
+                     .exact = KV_F32,
+                     .key = form,
+                     .value = form,
+                     .residual = residual};
+}
+
+static void append_rows(kv_cache *cache, const kernel_table *kernels, int n) {
+    static float rows[256 * 16];
+    uint64_t seed = 5;
+    for (int i = 0; i < n * 16; i++) rows[i] = (float)test_uniform(&seed, -2, 2);
+    for (int entry = 0; entry < kv_entries(cache); entry++)
+        kv_append(cache, kernels, entry, 0, 0, n, rows, rows, 16, 16);
+}
+
+/* What later units of a step see sealed is listed entry by entry, once; who does not ask gets it all at the end. */
+static void steps_over_units(void **state) {
+    (void)state;
+    enum { N = 200, ENTRIES = 3 };
+    const kv_spec specs[ENTRIES] = {spec_of_unit(KV_MNEME, 64), spec_of_unit(KV_F32, 0),
+                                    spec_of_unit(KV_MNEME, 32)};
+    const kv_options options = {.page_tokens = 64};
+    kernel_table kernels;
+    kv_pool *pool = NULL;
+    kv_cache *caches[2] = {NULL, NULL};
+    kernel_table_fill(&kernels, CPU_SCALAR);
+    assert_ok(kv_pool_open(&pool, 0));
+    for (int asks = 0; asks < 2; asks++) {
+        assert_ok(kv_open(&caches[asks], pool, specs, ENTRIES, &options));
+        kv_cache *cache = caches[asks];
+        assert_int_equal(kv_unit(cache), 32);
+        assert_int_equal(kv_step_limit(cache, 0), INT64_MAX);
+        assert_int_equal(kv_step_limit(cache, 40), 64);
+        assert_int_equal(kv_step_limit(cache, 96), 128); /* the first entry's unit is 64 */
+        assert_int_equal(kv_step_limit(cache, 128), INT64_MAX);
+        assert_ok(kv_reserve(cache, N));
+        append_rows(cache, &kernels, N);
+        void *scratch = malloc(kv_seal_scratch(cache));
+        assert_non_null(scratch);
+        assert_true(kv_spans_units(cache));
+        kv_view view = kv_look(cache, 0), exact = kv_look(cache, 1);
+        assert_int_equal(kv_sealed_for(&exact, N - 1), 0);
+        for (int64_t p = 0; p < N; p++) assert_int_equal(kv_sealed_for(&view, p), seal_until(p, 64, 64));
+        for (int entry = 0, next = 0; asks && entry < ENTRIES; entry++) {
+            int first, n = kv_early(cache, entry, &first);
+            assert_int_equal(n, entry == 1 ? 0 : 4); /* keys and values of two pages */
+            if (n) assert_int_equal(first, next);
+            for (int i = 0; i < n; i++) kv_seal(cache, &kernels, next++, scratch);
+        }
+        assert_int_equal(view.n_sealed[0], 0); /* not before the commit */
+        int n_tasks = kv_commit(cache);
+        assert_int_equal(n_tasks, asks ? 0 : 8);
+        for (int i = 0; i < n_tasks; i++) kv_seal(cache, &kernels, i, scratch);
+        kv_settle(cache);
+        free(scratch);
+        assert_ok(kv_check(cache));
+        assert_false(kv_spans_units(cache));
+        assert_int_equal(kv_sealed(cache, 0), 128);
+        assert_int_equal(kv_sealed(cache, 1), 0);
+        assert_int_equal(kv_sealed(cache, 2), 128);
+    }
+    for (int entry = 0; entry < ENTRIES; entry++) {
+        static float rows[2][N * 16];
+        for (int i = 0; i < 2; i++) assert_ok(kv_read(caches[i], &kernels, entry, true, 0, N, rows[i]));
+        assert_memory_equal(rows[0], rows[1], sizeof rows[0]);
+    }
+    /* A step inside a unit lists nothing, and an abandoned one leaves nothing listed. */
+    assert_ok(kv_reserve(caches[0], 3));
+    assert_false(kv_spans_units(caches[0]));
+    kv_abandon(caches[0]);
+    assert_ok(kv_truncate(caches[0], 192));
+    assert_ok(kv_reserve(caches[0], 200));
+    assert_true(kv_spans_units(caches[0]));
+    kv_abandon(caches[0]);
+    assert_false(kv_spans_units(caches[0]));
+    assert_ok(kv_check(caches[0]));
+    for (int i = 0; i < 2; i++) kv_close(&caches[i]);
+    kv_pool_close(&pool);
+}
+
 /* ---- pools ---- */
 
 static void budgets_are_named(void **state) {
@@ -578,6 +665,7 @@ int main(void) {
         cmocka_unit_test(slots_of_queries),
         cmocka_unit_test(needed_positions),
         cmocka_unit_test(units_of_sealing),
+        cmocka_unit_test(steps_over_units),
         cmocka_unit_test(budgets_are_named),
         cmocka_unit_test(pages_are_clean_when_taken),
         cmocka_unit_test(bad_specs_are_refused),
