@@ -31,7 +31,7 @@ static void check_cuts(world *w, world *two, int i_strategy, const char *exact, 
 
 static void bits_do_not_depend_on_the_cut(void **state) {
     (void)state;
-    for (int m = 0; m <= N_STRATEGY_MODELS; m++) {
+    for (int m = 0; m <= N_STRATEGY_MODELS; m += strategy_is_brief() ? 3 : 1) {
         const char *path = m < N_STRATEGY_MODELS ? strategy_models[m] : strategy_hybrid_folder();
         world w = strategy_world_open(path, "auto", 1), two = strategy_world_open(path, "auto", 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
@@ -59,7 +59,7 @@ static bool add_far_home(engine_strategy *far, char name[64], const engine_strat
 /* Without a limit every page that is full and settled goes away. */
 static void far_pages_change_nothing(void **state) {
     (void)state;
-    for (int m = 0; m < N_STRATEGY_MODELS; m++) {
+    for (int m = 0; m < N_STRATEGY_MODELS; m += strategy_is_brief() ? 3 : 1) {
         world w = strategy_world_open(strategy_models[m], "auto", 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
             engine_strategy far;
@@ -139,6 +139,7 @@ static void little_memory_changes_nothing(void **state) {
     for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
         const engine_strategy *strategy = &engine_strategies[s];
         if (strategy->is_lossy || strstr(strategy->cache.implementation, "static")) continue;
+        if (strategy_is_brief() && s > 0) continue;
         double smallest = check_limits(&w, strategy, strategy_dtypes[s % 2]);
         if (strcmp(strategy->cache.implementation, "dynamic") == 0) assert_true(smallest < 0.7);
     }
@@ -148,6 +149,7 @@ static void little_memory_changes_nothing(void **state) {
     for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
         const engine_strategy *strategy = &engine_strategies[s];
         if (!strategy->is_lossy || strstr(strategy->cache.implementation, "static")) continue;
+        if (strategy_is_brief() && s % 4 != 0) continue;
         check_limits(&w, strategy, strategy_dtypes[s % 2]);
     }
     limit_memory(&w, 0);
@@ -276,7 +278,7 @@ static void check_history(world *w, int i_strategy, const char *exact) {
 
 static void other_tokens_leave_no_trace(void **state) {
     (void)state;
-    for (int m = 0; m <= N_STRATEGY_MODELS; m++) {
+    for (int m = 0; m <= N_STRATEGY_MODELS; m += strategy_is_brief() ? 4 : 1) {
         const char *path = m < N_STRATEGY_MODELS ? strategy_models[m] : strategy_hybrid_folder();
         world w = strategy_world_open(path, "auto", 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {

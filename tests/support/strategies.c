@@ -56,6 +56,10 @@ bool strategy_is_long(void) {
     return test_is_long() && !IS_SANITIZED;
 }
 
+bool strategy_is_brief(void) {
+    return ONE_IN > 2;
+}
+
 bool strategy_tries(int i, int form, int j) {
     return strategy_is_long() || (i + form + j) % ONE_IN == 0;
 }

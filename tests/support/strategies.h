@@ -20,6 +20,7 @@ extern const char *const strategy_dtypes[2];                 /* f32, bf16 */
 
 /* Whether everything is tried with everything: in the long tier, where no sanitizer makes it last. */
 bool strategy_is_long(void);
+bool strategy_is_brief(void); /* the thread sanitizer: few are enough */
 /* Whether strategy i is tried in that form (of strategy_dtypes) with the j-th model: the short tier takes every other
  * combination, under the thread sanitizer, which is slowest, every seventh. */
 bool strategy_tries(int i, int form, int j);
