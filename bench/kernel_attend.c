@@ -101,7 +101,7 @@ static void run_case(const kernel_table *table, const bench_case *c) {
                 attend_job job = {
                     .pages = pages, .n_pages = n_pages, .page_tokens = P, .k_dim = c->dim, .v_dim = c->dim};
                 job.k_offset = 2 * area * (size_t)head, job.v_offset = job.k_offset + area;
-                job.n_rows = n_rows, job.q = q, job.first = first, job.last = last, job.scratch = scratch;
+                job.n_rows = n_rows, job.q = q, job.first = first, job.last = last, job.hi = INT64_MAX, job.scratch = scratch;
                 job.state.m = m, job.state.l = l, job.state.acc = acc;
                 for (int r = 0; r < n_rows; r++) m[r] = -INFINITY, l[r] = 0;
                 memset(acc, 0, (size_t)(n_rows * c->dim) * sizeof(float));

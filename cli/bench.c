@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/num.h"
+#include "bench_caches.h"
 #include "config.h"
 #include "engine.h"
 #include "interrupt.h"
@@ -46,6 +47,7 @@ typedef struct bench {
     char cpu_name[128];
     engine e;
     mn_cache_options cache;
+    mn_cache_summary kind; /* of the cache */
     int32_t *ids;
     size_t n_ids;
     result result;
@@ -122,7 +124,8 @@ static mn_status read_options(bench *b) {
     b->repetitions = (int)option_number(o, OPT_REPETITIONS, 5);
     b->form = option_text(o, OPT_OUTPUT, option_on(o, OPT_JSON) ? "json" : "md");
     b->cache = mn_cache_options_default();
-    return cache_options_read(o, &b->cache);
+    MN_TRY(cache_options_read(o, &b->cache));
+    return cache_settle(&b->cache, &b->kind);
 }
 
 /* ---- measuring ---- */
@@ -164,7 +167,7 @@ static mn_status measure(bench *b, const bench_test *test) {
     mn_session *session = NULL;
     mn_cache_options cache = b->cache;
     int64_t total = (int64_t)test->depth + test->prompt + test->gen;
-    if (strcmp(cache.implementation, "static") == 0 && cache.max_cache_len <= 0) cache.max_cache_len = total;
+    if (b->kind.reserves && cache.max_cache_len <= 0) cache.max_cache_len = total;
     MN_TRY(make_ids(b, test));
     MN_TRY(mn_session_open(&session, b->e.model, &cache));
     interrupt_watch(session);
@@ -405,6 +408,7 @@ static int bench_all(bench *b) {
 }
 
 int bench_verb(options *o) {
+    if (bench_compares(o)) return bench_caches(o);
     bench *b = mem_alloc(1, sizeof *b);
     if (!b) return report(o, EXIT_MEMORY, NULL);
     b->o = o;

@@ -95,23 +95,23 @@ int64_t generation_integer(const mn_generation_config *config, const char *name,
     return value;
 }
 
-mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file) {
+mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file,
+                                bytes *text) {
     if (!file) return MN_OK;
     const json *root = json_root(file), *name = json_get(root, "cache_implementation");
     const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
-    bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE);
-    if (name && name->kind == JSON_STRING && !said) {
-        MN_TRY(status_context(cache_name_apply(cache, name->string), "%s", json_what(file)));
+    bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE), is_off = false;
+    if (name && name->kind == JSON_STRING && !said) cache->implementation = name->string;
+    if (use && use->kind == JSON_BOOL && !use->boolean && !said) {
+        cache->implementation = "none";
+        is_off = true;
     }
-    if (use && use->kind == JSON_BOOL && !use->boolean && !said) cache->implementation = "none";
-    if (details && details->kind == JSON_OBJECT && !option_is_set(o, OPT_CACHE_CONFIG)) {
-        bytes text = {0};
-        json_put(&text, details);
-        mn_status status = bytes_status(&text);
-        if (status == MN_OK)
-            status = status_context(cache_config_apply(cache, bytes_text(&text)), "%s", json_what(file));
-        bytes_clear(&text);
-        return status;
+    /* Details of one cache say nothing about another. */
+    bool is_other = is_off || (said && name && !json_is_string(name, cache->implementation));
+    if (details && details->kind == JSON_OBJECT && !is_other && !option_is_set(o, OPT_CACHE_CONFIG)) {
+        json_put(text, details);
+        cache->config = bytes_text(text);
+        return bytes_status(text);
     }
     return MN_OK;
 }

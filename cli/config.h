@@ -17,8 +17,9 @@ mn_status generation_build(mn_generation_config **config, const options *o, cons
 /* A field as a number; `absent` when it is null or unknown. */
 int64_t generation_integer(const mn_generation_config *config, const char *name, int64_t absent);
 
-/* What --generation-config says about the cache, where the options say nothing. Texts point into `file`. */
-mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file);
+/* What --generation-config says about the cache, where the options say nothing. Texts point into `file` and
+ * `text`, which the caller clears. */
+mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file, bytes *text);
 
 /* Sets max_new_tokens where neither it nor max_length is said: `chat_limit` for an answer, else up to `room`.
  */

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "output.h"
 #include "progress.h"
-
-static const char *const cache_names[] = {"none", "dynamic", "static", NULL};
-static const char *const later_names[] = {"offloaded", "offloaded_static", "quantized", "sliding_window",
-                                          "sink",      "hybrid",           "mamba",     NULL};
-static const char *const cache_keys[] = {"max_cache_len", "page_tokens", "prefill_chunk", NULL};
-static const char *const later_keys[] = {
-    "nbits",    "key_nbits",  "value_nbits",   "backend",         "q_group_size", "residual_length",
-    "axis_key", "axis_value", "window_length", "num_sink_tokens", "home",         "path",
-    NULL};
 
 /* ---- model ---- */
 
@@ -58,106 +53,69 @@ void engine_close(engine *e) {
 
 /* ---- cache ---- */
 
-static bool is_listed(const char *const *names, const char *text, size_t n) {
-    for (; *names; names++) {
-        if (strlen(*names) == n && strncmp(*names, text, n) == 0) return true;
-    }
-    return false;
-}
-
-mn_status cache_name_apply(mn_cache_options *cache, const char *name) {
-    if (is_listed(cache_names, name, strlen(name))) {
-        cache->implementation = name;
-        return MN_OK;
-    }
-    bool later = strchr(name, '=') != NULL || *name == 0;
-    for (const char *part = name; *part && !later; part += strcspn(part, "+"), part += *part == '+') {
-        later = is_listed(later_names, part, strcspn(part, "+"));
-    }
-    if (later && *name) {
-        MN_FAIL(MN_E_ARG, "the cache '%s' is not there yet; there are none, dynamic and static", name);
-    }
-    const char *near = nearest_name(name, cache_names);
-    MN_FAIL(MN_E_ARG, "there is no cache '%s'; %s%s%sthere are none, dynamic and static", name,
-            near ? "did you mean " : "", near ? near : "", near ? "? " : "");
-}
-
-static mn_status cache_key_apply(mn_cache_options *cache, const char *key, const char *value) {
-    if (is_listed(later_keys, key, strlen(key))) {
-        MN_FAIL(MN_E_ARG,
-                "the cache option '%s' belongs to caches that are not there yet; there is max_cache_len",
-                key);
-    }
-    if (!is_listed(cache_keys, key, strlen(key))) {
-        const char *near = nearest_name(key, cache_keys);
-        MN_FAIL(MN_E_ARG,
-                "there is no cache option '%s'; %s%s%sthere are max_cache_len, page_tokens and prefill_chunk",
-                key, near ? "did you mean " : "", near ? near : "", near ? "? " : "");
-    }
-    char *end = NULL;
-    long long number = strtoll(value, &end, 10),
-              most = strcmp(key, "max_cache_len") == 0 ? 1LL << 40 : 1 << 24;
-    if (end == value || *end || number < 1 || number > most) {
-        MN_FAIL(MN_E_ARG, "the cache option %s is '%s', allowed: a whole number from 1 to %lld", key, value,
-                most);
-    }
-    if (strcmp(key, "max_cache_len") == 0) cache->max_cache_len = number;
-    if (strcmp(key, "page_tokens") == 0) cache->page_tokens = (int)number;
-    if (strcmp(key, "prefill_chunk") == 0) cache->prefill_chunk = (int)number;
-    return MN_OK;
-}
-
-static mn_status cache_object_apply(mn_cache_options *cache, const char *text) {
-    json_doc *doc = NULL;
-    MN_TRY(json_parse(&doc, text, strlen(text), JSON_PYTHON, "cache_config"));
-    mn_status status = MN_OK;
-    const json *root = json_root(doc);
-    for (size_t i = 0; root->kind == JSON_OBJECT && i < root->n && status == MN_OK; i++) {
-        bytes value = {0};
-        if (root->members[i].value.kind == JSON_STRING) {
-            bytes_append_text(&value, root->members[i].value.string);
-        } else {
-            json_put(&value, &root->members[i].value);
-        }
-        status = bytes_status(&value);
-        if (status == MN_OK) status = cache_key_apply(cache, root->members[i].key, bytes_text(&value));
-        bytes_clear(&value);
-    }
-    json_close(&doc);
-    return status;
-}
-
-mn_status cache_config_apply(mn_cache_options *cache, const char *text) {
-    if (*text == '{') return cache_object_apply(cache, text);
-    for (const char *at = text; *at;) {
-        char pair[256];
-        size_t n = strcspn(at, ",");
-        if (n >= sizeof pair) MN_FAIL(MN_E_ARG, "a cache option is longer than %zu bytes", sizeof pair - 1);
-        memcpy(pair, at, n);
-        pair[n] = 0;
-        char *equals = strchr(pair, '=');
-        if (!equals) MN_FAIL(MN_E_ARG, "'%s' is no key=value; as in max_cache_len=1024", pair);
-        *equals = 0;
-        MN_TRY(cache_key_apply(cache, pair, equals + 1));
-        at += n + (at[n] == ',');
-    }
-    return MN_OK;
-}
-
 mn_status cache_options_read(const options *o, mn_cache_options *cache) {
-    if (option_is_set(o, OPT_CACHE)) {
-        MN_TRY(status_context(cache_name_apply(cache, option_text(o, OPT_CACHE, "")), "--cache"));
-    }
+    cache->implementation = option_text(o, OPT_CACHE, cache->implementation);
     if (option_on(o, OPT_NO_CACHE)) {
         if (option_is_set(o, OPT_CACHE))
             MN_FAIL(MN_E_ARG, "--no-cache and --cache contradict each other; one is enough");
         cache->implementation = "none";
     }
-    if (option_is_set(o, OPT_CACHE_CONFIG)) {
-        MN_TRY(status_context(cache_config_apply(cache, option_text(o, OPT_CACHE_CONFIG, "")),
-                              "--cache-config"));
-    }
+    cache->config = option_text(o, OPT_CACHE_CONFIG, cache->config);
     cache->dtype = option_text(o, OPT_CACHE_DTYPE, cache->dtype);
+    cache->on_oom = option_text(o, OPT_ON_OOM, cache->on_oom);
     cache->max_cache_len = option_number(o, OPT_MAX_CACHE_LEN, cache->max_cache_len);
     return MN_OK;
+}
+
+mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary) {
+    summary->size = sizeof *summary;
+    MN_TRY(mn_cache_check(cache, summary));
+    cache->max_cache_len = summary->max_cache_len;
+    cache->page_tokens = summary->page_tokens;
+    cache->prefill_chunk = summary->prefill_chunk;
+    return MN_OK;
+}
+
+/* ---- saved caches ---- */
+
+mn_status session_open(mn_session **session, const options *o, mn_model *model, const mn_cache_options *cache) {
+    const char *path = option_text(o, OPT_LOAD_CACHE, NULL);
+    if (!path) return mn_session_open(session, model, cache);
+    bool is_said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG) || option_is_set(o, OPT_CACHE_DTYPE);
+    mn_cache_options wishes = *cache;
+    if (!is_said) wishes.implementation = NULL; /* whatever the file's is */
+    return mn_session_load(session, model, path, &wishes);
+}
+
+/* A name that tokens, model and strategy decide, so that the same cache is kept once. */
+static mn_status put_name(char out[HASH_HEX], const engine *e, const mn_session *session, const options *o) {
+    bytes all = {0};
+    mn_cache_info info = {.size = sizeof info};
+    MN_TRY(mn_session_cache(session, &info));
+    bytes_printf(&all, "%s\n%s\n%s\n%s\n", e->path, info.implementation, info.dtype,
+                 option_text(o, OPT_CACHE_CONFIG, ""));
+    bytes_append(&all, mn_session_ids(session), (size_t)mn_session_length(session) * sizeof(int32_t));
+    mn_status status = bytes_status(&all);
+    if (status == MN_OK) hash_put(out, hash_of(all.data, all.n));
+    bytes_clear(&all);
+    return status;
+}
+
+static mn_status save_to_folder(const engine *e, const mn_session *session, const options *o, const char *folder) {
+    char name[HASH_HEX + 16], sum[HASH_HEX];
+    bytes path = {0};
+    MN_TRY(put_name(sum, e, session, o));
+    snprintf(name, sizeof name, "%s.safetensors", sum);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
+    mn_status status = path_join(&path, folder, name);
+    if (status == MN_OK && !file_exists(bytes_text(&path))) status = mn_session_save(session, bytes_text(&path), false);
+    bytes_clear(&path);
+    return status;
+}
+
+mn_status session_save(const engine *e, const mn_session *session, const options *o) {
+    const char *path = option_text(o, OPT_SAVE_CACHE, NULL), *folder = option_text(o, OPT_CACHE_DIR, NULL);
+    if (path) MN_TRY(mn_session_save(session, path, option_on(o, OPT_ZSTD)));
+    return folder ? save_to_folder(e, session, o, folder) : MN_OK;
 }

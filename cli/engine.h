@@ -20,11 +20,16 @@ mn_status model_path(char **path, const options *o, const char *name);
 int engine_open(engine *e, const options *o, const char *name, int threads);
 void engine_close(engine *e);
 
-/* The cache options that are said. MN_E_ARG for what is not there, or not yet. Texts point into `o`. */
+/* The cache options that are said. Texts point into `o`. */
 mn_status cache_options_read(const options *o, mn_cache_options *cache);
 
-/* A name and a key=value list (or JSON object) from elsewhere, as --cache and --cache-config. */
-mn_status cache_name_apply(mn_cache_options *cache, const char *name);
-mn_status cache_config_apply(mn_cache_options *cache, const char *text);
+/* Verifies the options as far as that goes without a model and sets the numbers that their config text says.
+ * summary->reserves: max_cache_len is allocated at once, and the caller gives one where it is 0. */
+mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary);
+
+/* A session of these options, or the one that --load-cache names; then a strategy that was said must be the file's. */
+mn_status session_open(mn_session **session, const options *o, mn_model *model, const mn_cache_options *cache);
+/* What --save-cache and --cache-dir ask for, at the end of a run. */
+mn_status session_save(const engine *e, const mn_session *session, const options *o);
 
 #endif

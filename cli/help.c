@@ -42,6 +42,33 @@ static void print_field(const mn_generation_field *field) {
     print_line(left, field->help, field->standard);
 }
 
+/* The strategies, or the keys of their configuration, as the library has them. */
+static void print_caches(const json *rows, const char *title) {
+    puts(title);
+    for (size_t i = 0; rows && i < rows->n; i++) {
+        const json *row = &rows->items[i], *allowed = json_get(row, "allowed"),
+                   *standard = json_get(row, "standard");
+        char help[256];
+        snprintf(help, sizeof help, "%s%s%s", json_get(row, "help")->string, allowed ? "; " : "",
+                 allowed ? allowed->string : "");
+        print_line(json_get(row, "name")->string, help, standard ? standard->string : NULL);
+    }
+}
+
+static void print_cache_help(void) {
+    char *text = NULL;
+    json_doc *doc = NULL;
+    if (mn_cache_describe(&text) == MN_OK &&
+        json_parse(&doc, text, strlen(text), JSON_STRICT, "caches") == MN_OK) {
+        print_caches(
+            json_get(json_root(doc), "strategies"),
+            "Caches, for --cache; + joins several (self=NAME,cross=NAME where there is an encoder):");
+        print_caches(json_get(json_root(doc), "config"), "What --cache-config sets, Transformers' names:");
+    }
+    json_close(&doc);
+    mn_free(text);
+}
+
 static bool field_is_brief(const char *name) {
     for (int i = 0; brief_fields[i]; i++) {
         if (strcmp(brief_fields[i], name) == 0) return true;
@@ -71,6 +98,7 @@ void help_print(const verb *v, bool all) {
                 print_field(&fields[i]);
         }
     }
+    if (all && v->bit & option_table[OPT_CACHE].verbs) print_cache_help();
     if (all) {
         puts(
             "Every --some-name can be given as MNEME_SOME_NAME in the environment or as \"some_name\" in the file $MNEME_CONFIG\n"

@@ -17,7 +17,7 @@ static const struct {
     bool is_file;
 } sources[] = {
     {OPT_PROMPT, INPUT_TEXT, false}, {OPT_FILE, INPUT_TEXT, true},         {OPT_IDS, INPUT_IDS, false},
-    {OPT_IDS_FILE, INPUT_IDS, true}, {OPT_MESSAGES, INPUT_MESSAGES, true}, {OPT_BATCH, INPUT_BATCH, true},
+    {OPT_TEXT, INPUT_TEXT, true},    {OPT_IDS_FILE, INPUT_IDS, true}, {OPT_MESSAGES, INPUT_MESSAGES, true}, {OPT_BATCH, INPUT_BATCH, true},
 };
 
 enum { N_SOURCES = sizeof sources / sizeof *sources };

@@ -1,5 +1,6 @@
 /* Ctrl-C and SIGTERM: a running generation ends with what there is; otherwise the command ends at once with
- * exit code 5. A second signal always ends it. SPDX-License-Identifier: Apache-2.0 */
+ * exit code 5. A second signal always ends it. A mapped file that another process shortens ends it with a
+ * sentence and exit code 1; closed pipes and limits of file sizes are seen as failed writes. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_INTERRUPT_H
 #define MNEME_CLI_INTERRUPT_H
 

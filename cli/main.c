@@ -1,8 +1,10 @@
 /* The command: which verb, which options.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/distance.h"
 #include "base/status.h"
 #include "interrupt.h"
 #include "output.h"
@@ -31,10 +33,21 @@ static const verb verbs[] = {
      "  mneme inspect ./model.gguf --context 8192 --json\n"
      "  mneme inspect --kernels\n",
      inspect_verb},
-    {"bench", VERB_BENCH, 1, "measure prefill and decoding", "bench [MODEL]",
+    {"bench", VERB_BENCH, 1, "measure prefill and decoding, compare caches", "bench [MODEL]",
      "  mneme bench -p 512 -n 128\n"
-     "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n",
+     "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n"
+     "  mneme bench --cache all --text book.txt        what each cache costs, and how far it is from dynamic\n"
+     "  mneme bench --cache static,quantized -n 200\n",
      bench_verb},
+    {"cache", VERB_CACHE, INT_MAX, "look after saved caches", "cache ls|show|verify|cp|rm|convert|calibrate [...]",
+     "  mneme cache ls ~/caches                        the saved caches of a folder, or of this one\n"
+     "  mneme cache show talk.safetensors              what one says about itself, and its entries\n"
+     "  mneme cache verify *.safetensors               reads every byte and compares the checksums\n"
+     "  mneme cache cp talk.safetensors old/ --zstd    a copy: as it is, compressed or (--plain) not\n"
+     "  mneme cache rm talk.safetensors                removes saved caches and nothing else\n"
+     "  mneme cache convert talk.safetensors kv.safetensors --legacy    as Transformers keeps it, or back\n"
+     "  mneme cache calibrate -f book.txt              tables that make --cache quantized better, in seconds\n",
+     cache_verb},
     {"doctor", VERB_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",
      "  mneme doctor\n"
      "  mneme doctor ./model --json\n",
@@ -78,7 +91,7 @@ static int unknown_verb(const char *name, bool as_json) {
     const char *names[N_VERBS + 1];
     for (int i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
     names[N_VERBS] = NULL;
-    const char *near = nearest_name(name, names);
+    const char *near = text_nearest(name, names);
     if (near) {
         status_fail(MN_E_ARG, "unknown verb '%.60s'; did you mean %s?", name, near);
     } else {
@@ -110,7 +123,7 @@ int main(int argc, char **argv) {
     if (!name) {
         status_fail(
             MN_E_ARG,
-            "say what to do: run, score, tokenize, inspect, bench or doctor; `mneme --help` explains");
+            "say what to do: run, score, tokenize, inspect, bench, cache or doctor; `mneme --help` explains");
         return finish(report_json(as_json, EXIT_USAGE, NULL));
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

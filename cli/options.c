@@ -12,16 +12,17 @@
 #include "base/file.h"
 
 #define CACHED  (VERB_RUN | VERB_SCORE | VERB_BENCH)
+#define SAVING  (VERB_RUN | VERB_SCORE)
 #define TEXTUAL (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL, 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
 
-    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL, TEXTUAL, 0, 0},
-    [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL, TEXTUAL, 0, 0},
-    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids as they are", TEXTUAL, TEXTUAL, 0, 0},
-    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL, TEXTUAL, 0, 0},
+    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
+    [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
+    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids as they are", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
+    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_RUN, VERB_RUN, 0, 0},
@@ -34,17 +35,18 @@ const option option_table[N_OPTIONS] = {
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
 
-    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "none, dynamic or static; for short --cache", CACHED, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "max_cache_len, page_tokens, prefill_chunk", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
-    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED, CACHED, 0, 0},
-    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "how the past is kept: names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | VERB_CACHE, CACHED, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED | VERB_CACHE, CACHED, 0, 0},
+    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED | VERB_CACHE, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
     [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_RUN | VERB_SCORE, 0, 0, 0},
-    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
-    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
-    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_TEXT, "offload|quantize|evict|fail", NULL, NULL, VERB_RUN | VERB_SCORE, 0, 0, 0},
+    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, SAVING, 0, 0},
+    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "go on from such a file; without a text: continue it", SAVING, SAVING, 0, 0},
+    [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "keep caches of past runs there and use the longest prefix that matches", SAVING, VERB_RUN, 0, 0},
+    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory ends: what the cache becomes, so that the run goes on", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
 
     [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "feed the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
-    [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE, VERB_SCORE, 0, 0},
+    [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE | VERB_CACHE, VERB_SCORE, 0, 0},
 
     [OPT_DECODE] = {"decode", NULL, OPTION_SWITCH, NULL, NULL, "ids to text", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
     [OPT_RENDER] = {"render", NULL, OPTION_SWITCH, NULL, NULL, "print the rendered messages, not their ids", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
@@ -62,10 +64,16 @@ const option option_table[N_OPTIONS] = {
     [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
+
+    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", VERB_CACHE | VERB_RUN | VERB_SCORE, VERB_CACHE, 0, 0},
+    [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
+    [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy form", VERB_CACHE, VERB_CACHE, 0, 0},
+    [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy form", VERB_CACHE, VERB_CACHE, 0, 1000000},
 
     [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
-    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", VERB_COMPUTES & ~(unsigned)VERB_BENCH, VERB_RUN | VERB_SCORE, 1, 1024},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_RUN | VERB_SCORE, 1, 1024},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_RUN | VERB_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},
@@ -162,21 +170,6 @@ static bool same_spelling(const char *name, const char *text, size_t n) {
     return true;
 }
 
-const char *nearest_name(const char *text, const char *const *names) {
-    const char *nearest = NULL;
-    size_t best = strlen(text) / 2 + 1;
-    for (; *names; names++) {
-        size_t distance = text_distance(text, strlen(text), *names, strlen(*names));
-        if (strlen(text) >= 3 && strncmp(text, *names, strlen(text)) == 0 && distance > 1)
-            distance = 1; /* a cut name */
-        if (distance < best) {
-            best = distance;
-            nearest = *names;
-        }
-    }
-    return nearest;
-}
-
 /* ---- which row a flag means ---- */
 
 int generation_field(const char *name) {
@@ -248,7 +241,7 @@ static mn_status unknown_flag(const verb *v, const char *flag) {
     size_t dashes = strspn(flag, "-"), length = strcspn(flag + dashes, "=");
     if (length < sizeof bare) memcpy(bare, flag + dashes, length);
     flag_spelling(bare, sizeof bare, bare);
-    const char *near = nearest_name(bare, names);
+    const char *near = text_nearest(bare, names);
     int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
     if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
     MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag,
@@ -540,18 +533,12 @@ mn_status options_read(options *o, int argc, char **argv, const char **param) {
     const mn_generation_field *fields = mn_generation_fields();
     while (fields[o->n_generation].name) o->n_generation++;
     o->generation = mem_alloc(o->n_generation + 1, sizeof *o->generation);
-    if (!o->generation) return mem_no_memory();
+    o->positional = mem_alloc((size_t)argc + 1, sizeof *o->positional);
+    if (!o->generation || !o->positional) return mem_no_memory();
     MN_TRY(read_flags(o, argc, argv, param));
     if (option_on(o, OPT_HELP) || option_on(o, OPT_HELP_ALL)) return MN_OK;
     MN_TRY(read_environment(o, param));
     MN_TRY(read_config(o, param));
-    for (int i = OPT_SAVE_CACHE; i <= OPT_ON_OOM; i++) {
-        char flag[64];
-        if (!o->set[i].text) continue;
-        *param = option_table[i].name;
-        MN_FAIL(MN_E_ARG, "--%s is not there yet; caches live as long as the command",
-                flag_spelling(flag, sizeof flag, *param));
-    }
     return MN_OK;
 }
 
@@ -559,6 +546,7 @@ void options_clear(options *o) {
     for (int i = 0; i < N_OPTIONS; i++) mem_free(o->set[i].text);
     for (size_t i = 0; o->generation && i < o->n_generation; i++) mem_free(o->generation[i].text);
     mem_free(o->generation);
+    mem_free(o->positional);
     json_close(&o->config);
     *o = (options){0};
 }

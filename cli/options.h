@@ -33,6 +33,7 @@ typedef enum option_id {
     OPT_NO_CACHE,
     OPT_SAVE_CACHE,
     OPT_LOAD_CACHE,
+    OPT_CACHE_DIR,
     OPT_ON_OOM,
     OPT_CHUNK,
     OPT_OUT,
@@ -50,6 +51,11 @@ typedef enum option_id {
     OPT_BENCH_THREADS,
     OPT_OUTPUT,
     OPT_NO_WARMUP,
+    OPT_TEXT,
+    OPT_ZSTD,
+    OPT_PLAIN,
+    OPT_LEGACY,
+    OPT_ROW,
     OPT_COMPUTE_TYPE,
     OPT_CPU,
     OPT_THREADS,
@@ -70,7 +76,8 @@ enum {
     VERB_INSPECT = 8,
     VERB_DOCTOR = 16,
     VERB_BENCH = 32,
-    VERB_ALL = 63,
+    VERB_CACHE = 64,
+    VERB_ALL = 127,
     VERB_COMPUTES = VERB_RUN | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR,
 };
 
@@ -121,7 +128,7 @@ typedef struct options {
     setting set[N_OPTIONS];
     setting *generation; /* one for each of mn_generation_fields(); owned */
     size_t n_generation;
-    const char *positional[2];
+    const char **positional; /* owned; the texts are those of argv */
     int n_positional;
     json_doc *config; /* the configuration file, or NULL */
 } options;
@@ -157,9 +164,6 @@ char *generation_value(const mn_generation_field *field, const char *text);
 
 /* "512M", "1.5GiB", "1000" in bytes. */
 mn_status size_parse(const char *text, int64_t *out);
-
-/* The name among `names` (ends with NULL) nearest to `text`, NULL when none is near. */
-const char *nearest_name(const char *text, const char *const *names);
 
 /* max_cache_len -> max-cache-len in `out` (at most n bytes); returns out. */
 const char *flag_spelling(char *out, size_t n, const char *name);

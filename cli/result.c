@@ -23,6 +23,8 @@ void result_put_cache(bytes *b, const mn_cache_info *cache) {
         "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
         cache->implementation, cache->dtype, (long long)cache->tokens, (unsigned long long)cache->bytes,
         (unsigned long long)cache->peak_bytes, (unsigned long long)cache->bytes_per_token);
+    if (cache->far_bytes) bytes_printf(b, ",\"far_bytes\":%llu", (unsigned long long)cache->far_bytes);
+    if (cache->before) bytes_printf(b, ",\"before\":\"%s\"", cache->before);
     if (cache->max_cache_len) bytes_printf(b, ",\"max_cache_len\":%lld", (long long)cache->max_cache_len);
     bytes_append_text(b, "}");
 }

@@ -24,11 +24,14 @@ typedef struct run {
     input in;
     json_doc *file; /* --generation-config, or NULL */
     mn_cache_options cache;
+    bytes cache_text; /* of its config, from the file */
+    mn_cache_summary kind; /* of the cache */
     engine e;
     batch_line *lines;
     prompt *prompts; /* views of the lines' prompts, for the result */
     size_t n_lines, capacity;
     mn_session *session;
+    bool has_text; /* a prompt was given, in whatever way */
     mn_generation *generation;
     bool streamed; /* some text has been printed */
     char last;     /* its last byte */
@@ -75,6 +78,13 @@ static mn_status read_positional(run *r, const char **text) {
 }
 
 static mn_status check_outputs(const options *o) {
+    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
+    if (option_is_set(o, OPT_LOAD_CACHE) && option_is_set(o, OPT_CACHE_DIR))
+        MN_FAIL(MN_E_ARG, "--load-cache and --cache-dir both say where the cache comes from; give one of them");
+    for (option_id id = OPT_SAVE_CACHE; id <= OPT_CACHE_DIR; id++) {
+        if (option_is_set(o, id) && option_is_set(o, OPT_BATCH))
+            MN_FAIL(MN_E_ARG, "--batch has a cache for every row; --save-cache, --load-cache and --cache-dir are for one");
+    }
     for (option_id id = OPT_SCORES_OUT; id <= OPT_LOGITS_OUT; id++) {
         if (option_is_set(o, id)) MN_TRY(output_check(option_text(o, id, NULL)));
     }
@@ -93,11 +103,15 @@ static int prepare(run *r) {
     status = cache_options_read(r->o, &r->cache);
     if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = generation_file_read(&r->file, r->o);
-    if (status == MN_OK) status = generation_file_cache(&r->cache, r->o, r->file);
+    if (status == MN_OK) status = generation_file_cache(&r->cache, r->o, r->file, &r->cache_text);
     if (status != MN_OK) return report(r->o, exit_of(status), "generation_config");
+    status = cache_settle(&r->cache, &r->kind);
+    if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = check_outputs(r->o);
     if (status != MN_OK) return report(r->o, exit_of(status), NULL);
     if (option_on(r->o, OPT_PRINT_CONFIG)) return EXIT_DONE;
+    r->has_text = text != NULL || input_is_said(r->o);
+    if (!r->has_text && option_is_set(r->o, OPT_LOAD_CACHE)) return EXIT_DONE;
     status = input_read(&r->in, r->o, text);
     return status == MN_OK ? EXIT_DONE : report(r->o, exit_of(status), "prompt");
 }
@@ -168,9 +182,23 @@ static mn_status read_lines(run *r) {
     return MN_OK;
 }
 
+/* A loaded cache without a text is continued as it stands. */
+static bool continues(const run *r) {
+    return option_is_set(r->o, OPT_LOAD_CACHE) && !r->in.data.n && !r->has_text;
+}
+
 static mn_status read_one(run *r) {
     batch_line *line = NULL;
     MN_TRY(add_line(r, &line));
+    if (continues(r)) {
+        MN_TRY(session_open(&r->session, r->o, r->e.model, &r->cache));
+        size_t n = (size_t)mn_session_length(r->session);
+        line->prompt.ids = mem_alloc_raw(n, sizeof *line->prompt.ids);
+        if (!line->prompt.ids) return mem_no_memory();
+        memcpy(line->prompt.ids, mn_session_ids(r->session), n * sizeof *line->prompt.ids);
+        line->prompt.n = n;
+        return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
+    }
     const mn_tokenizer *tokenizer = mn_model_tokenizer(r->e.model);
     MN_TRY(prompt_from_input(&line->prompt, r->o, &r->in, tokenizer, !option_on(r->o, OPT_RAW)));
     return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
@@ -181,14 +209,14 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
     int64_t n = (int64_t)line->prompt.n, own = r->e.info.max_position_embeddings,
             chosen = r->cache.max_cache_len;
     int64_t context = chosen > 0 ? chosen : own;
-    if (chosen <= 0 && own > 0 && n > own) {
+    if (chosen <= 0 && own > 0 && n > own && !r->kind.is_endless) {
         MN_FAIL(
             MN_E_ARG,
             "the prompt has %lld tokens, the model's context holds %lld; shorten it, or go beyond with --max-cache-len",
             (long long)n, (long long)own);
     }
     const json *row = line->doc ? json_root(line->doc) : NULL;
-    int64_t room = context > 0 ? context - n : INT64_C(1) << 20;
+    int64_t room = r->kind.is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
     MN_TRY(generation_limit(line->config, r->o, r->file, row, line->prompt.is_chat, room));
     int64_t new_tokens = generation_integer(line->config, "max_new_tokens", -1);
     int64_t length = generation_integer(line->config, "max_length", n + 1);
@@ -200,7 +228,7 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
             "%lld prompt tokens and %lld new ones do not fit into max_cache_len %lld; raise it or lower max_new_tokens",
             (long long)n, (long long)new_tokens, (long long)chosen);
     }
-    if (own > 0 && chosen <= 0 && *need > own) {
+    if (own > 0 && chosen <= 0 && *need > own && !r->kind.is_endless) {
         say("warning: the text may grow to %lld tokens, beyond the model's context of %lld", (long long)*need,
             (long long)own);
     }
@@ -217,8 +245,7 @@ static mn_status settle_all(run *r) {
         if (need > longest) longest = need;
         r->prompts[i] = r->lines[i].prompt;
     }
-    bool is_static = strcmp(r->cache.implementation, "static") == 0;
-    if (is_static && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
+    if (r->kind.reserves && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
     return MN_OK;
 }
 
@@ -244,6 +271,13 @@ static bool on_token(void *user, const mn_token_event *event) {
     return true;
 }
 
+static mn_status open_session(run *r, const int32_t *ids, size_t n) {
+    const char *folder = option_text(r->o, OPT_CACHE_DIR, NULL);
+    if (folder && !option_is_set(r->o, OPT_LOAD_CACHE))
+        return mn_session_open_cached(&r->session, r->e.model, &r->cache, folder, ids, n);
+    return session_open(&r->session, r->o, r->e.model, &r->cache);
+}
+
 static mn_status generate(run *r) {
     mn_generate_options how = mn_generate_options_default();
     how.top_logprobs = (int)option_number(r->o, OPT_LOGPROBS, -1);
@@ -254,7 +288,7 @@ static mn_status generate(run *r) {
     how.user = r;
     if (!is_batch(r)) {
         const batch_line *line = &r->lines[0];
-        MN_TRY(mn_session_open(&r->session, r->e.model, &r->cache));
+        if (!r->session) MN_TRY(open_session(r, line->prompt.ids, line->prompt.n));
         interrupt_watch(r->session);
         return mn_generate(r->session, line->prompt.ids, line->prompt.n, line->config, &how, &r->generation);
     }
@@ -289,6 +323,8 @@ static void print_plain(run *r, bool cancelled) {
 
 static void print_summary(const run *r) {
     const mn_generation *g = r->generation;
+    if (g->cache.before)
+        say("memory ended: the cache '%s' became '%s', and the run went on", g->cache.before, g->cache.implementation);
     size_t prompt_tokens = 0, new_tokens = 0;
     for (size_t i = 0; i < r->n_lines; i++) prompt_tokens += r->lines[i].prompt.n;
     for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i].n_ids;
@@ -315,6 +351,17 @@ static mn_status write_files(const run *r) {
     return MN_OK;
 }
 
+/* What is saved goes on behind the text that was shown: its last token, which was never computed with, is so now. */
+static mn_status save_session(run *r) {
+    const mn_sequence *sequence = &r->generation->sequences[0];
+    if (!option_is_set(r->o, OPT_SAVE_CACHE) && !option_is_set(r->o, OPT_CACHE_DIR)) return MN_OK;
+    if (sequence->n_ids > 0) {
+        mn_status status = mn_session_step(r->session, &sequence->ids[sequence->n_ids - 1], 1, NULL);
+        if (status != MN_OK && status != MN_E_FULL) return status; /* a full cache is saved as it is */
+    }
+    return session_save(&r->e, r->session, r->o);
+}
+
 static int print_results(run *r) {
     bool cancelled = false, lines = is_batch(r);
     int top = (int)option_number(r->o, OPT_LOGPROBS, -1);
@@ -335,6 +382,7 @@ static int print_results(run *r) {
     int code = finish(cancelled ? EXIT_CANCELLED : EXIT_DONE);
     if (code == EXIT_FAILED) return code;
     mn_status status = write_files(r);
+    if (status == MN_OK && r->session) status = save_session(r);
     if (status != MN_OK) return report(r->o, exit_of(status), NULL);
     print_summary(r);
     return code;
@@ -373,6 +421,7 @@ int run_verb(options *o) {
     mem_free(r.lines);
     mem_free(r.prompts);
     json_close(&r.file);
+    bytes_clear(&r.cache_text);
     input_clear(&r.in);
     engine_close(&r.e);
     return code;

@@ -21,6 +21,7 @@ typedef struct score {
     engine e;
     input in;
     mn_cache_options cache;
+    mn_cache_summary kind; /* of the cache */
     mn_session *session;
     prompt text;
     float *logits;
@@ -49,7 +50,7 @@ static mn_status feed(score *s) {
     if (!size_mul(keep ? n : chunk, vocab, &numbers)) return mem_no_memory();
     s->logits = mem_alloc_raw(numbers, sizeof *s->logits);
     if (!s->logits) return mem_no_memory();
-    MN_TRY(mn_session_open(&s->session, s->e.model, &s->cache));
+    MN_TRY(session_open(&s->session, s->o, s->e.model, &s->cache));
     interrupt_watch(s->session);
     double start = clock_ms();
     for (size_t at = 0; at < n; at += chunk) {
@@ -74,7 +75,7 @@ static mn_status check_length(const score *s) {
         MN_FAIL(MN_E_FULL, "the text has %lld tokens, max_cache_len is %lld; raise it or shorten the text", n,
                 chosen);
     }
-    if (chosen <= 0 && own > 0 && n > own) {
+    if (chosen <= 0 && own > 0 && n > own && !s->kind.is_endless) {
         MN_FAIL(
             MN_E_ARG,
             "the text has %lld tokens, the model's context holds %lld; shorten it, or go beyond with --max-cache-len",
@@ -121,6 +122,7 @@ static int score_all(score *s) {
     const char *out = option_text(o, OPT_OUT, NULL);
     s->cache = mn_cache_options_default();
     mn_status status = cache_options_read(o, &s->cache);
+    if (status == MN_OK) status = cache_settle(&s->cache, &s->kind);
     if (status != MN_OK) return report(o, exit_of(status), "cache");
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL);
@@ -134,12 +136,13 @@ static int score_all(score *s) {
     if (code != EXIT_DONE) return code;
     status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), false);
     if (status == MN_OK) status = check_length(s);
-    if (status == MN_OK && strcmp(s->cache.implementation, "static") == 0 && s->cache.max_cache_len <= 0) {
+    if (status == MN_OK && s->kind.reserves && s->cache.max_cache_len <= 0) {
         s->cache.max_cache_len = (int64_t)s->text.n;
     }
     if (status == MN_OK) status = feed(s);
     progress_clear();
     if (status == MN_OK && out) status = write_logits(s);
+    if (status == MN_OK) status = session_save(&s->e, s->session, o);
     if (status == MN_OK) status = print(s);
     return status == MN_OK ? EXIT_DONE : report(o, exit_of(status), NULL);
 }

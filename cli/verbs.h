@@ -11,5 +11,6 @@ int tokenize_verb(options *o);
 int inspect_verb(options *o);
 int doctor_verb(options *o);
 int bench_verb(options *o);
+int cache_verb(options *o);
 
 #endif

@@ -151,14 +151,41 @@ MN_API bool mn_has_chat_template(const mn_tokenizer *tokenizer);
 
 typedef struct mn_cache_options {
     size_t size;                /* sizeof(mn_cache_options) */
-    const char *implementation; /* "dynamic" grows; "static" allocates max_cache_len once; "none" recomputes every step */
-    const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values */
-    int64_t max_cache_len;      /* static: tokens held, allocated at once; dynamic: refused beyond (0: no limit) */
+    const char *implementation; /* a strategy or several joined by "+": "dynamic", "static", "quantized+sink", ..., or
+                                   "self=...,cross=..." of an encoder-decoder model; the command's --cache */
+    const char *config;         /* "key=value,..." or a JSON object: Transformers' cache_config, the command's --cache-config;
+                                   NULL: nothing. The numbers below stand above those in it */
+    const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values that are not coded */
+    int64_t max_cache_len;      /* static: tokens held, allocated at once; others: refused beyond (0: no limit) */
     int page_tokens;            /* tokens in a page, even; 0: 128 */
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
+    const char *on_oom;         /* when memory ends: "offload", "quantize", "evict" (old tokens go, sinks stay): the cache becomes
+                                   so and the run goes on; NULL or "fail": MN_E_NOMEM */
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
+
+/* What options and their config say together, before there is a model. */
+typedef struct mn_cache_summary {
+    size_t size;           /* sizeof(mn_cache_summary), set by the caller */
+    bool reserves;         /* max_cache_len tokens are allocated at once: a session wants it given */
+    int64_t max_cache_len; /* 0: not given */
+    int page_tokens, prefill_chunk;
+    bool is_endless;       /* every query looks through a window: a text may pass the model's context */
+} mn_cache_summary;
+
+/* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
+MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summary *summary);
+
+/* Makes the tables of quantized keys (backend "mneme") from a text of 384 tokens or more, of which the first 2,048 are used, and
+ * writes them to `path`, or, for NULL, to where sessions of this model look: $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables.
+ * Sessions opened before keep what they have, later ones use these; without tables a form that needs none is used. No other
+ * thread may use the model meanwhile. MN_E_ARG for a short text, MN_E_UNSUPPORTED, MN_E_IO. */
+MN_API mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path);
+
+/* The strategies with their help, and the keys of a config with what is allowed and the default: one JSON object owned by the
+ * caller. */
+MN_API mn_status mn_cache_describe(char **text);
 
 /* One timeline of tokens with its cache and the logits behind its last token. Used by one thread at a time. */
 typedef struct mn_session mn_session;
@@ -184,11 +211,51 @@ MN_API int64_t mn_session_length(const mn_session *session);
 /* The tokens held, int32 [length]; owned by the session, valid until its next call. */
 MN_API const int32_t *mn_session_ids(const mn_session *session);
 
-/* Keeps the first n_keep tokens (negative: drops the last -n_keep). MN_E_ARG when there are not that many. */
+/* Keeps the first n_keep tokens (negative: drops the last -n_keep; more than there are: all of them). MN_E_ARG when there are
+ * fewer; MN_E_UNSUPPORTED, with nothing changed, when a window or a state has forgotten what the kept tokens see (mn_session_sync
+ * computes such a past anew). */
 MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 
 /* A second timeline with the same past; pages are shared until one of the two writes. */
 MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
+
+/* Makes rows[i] go on from what rows[index[i]] was, for i < n_index: reorders, leaves out (such rows are closed) and repeats
+ * (forks) rows, as beam search and batches do. rows has room for both n_rows and n_index; those beyond n_index are NULL
+ * afterwards. On failure nothing has changed. */
+MN_API mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int32_t *index, size_t n_index);
+
+/* Gives the session another strategy and keeps what it holds: it may become offloaded, quantized, or look through a window.
+ * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
+MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
+
+/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. compress: zstd
+ * where it saves a tenth. MN_E_IO. */
+MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
+
+/* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
+ * the strategy that must be the file's, and what else the session is to have; NULL, or one without an implementation, for
+ * whatever strategy it is. MN_E_REFUSED says why a file is not for this model, tokenizer or strategy, or what is damaged;
+ * MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session lives: its pages are used where
+ * they are mapped. */
+MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
+
+/* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
+ * files of other models and strategies and damaged ones are passed over, as is a folder that is not there. Names end in
+ * ".safetensors". */
+MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
+                                        const int32_t *ids, size_t n);
+
+/* Transformers' legacy form of a cache, as a safetensors file: of every layer N "key.N" and "value.N", [n_rows]
+ * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]. Rows are equally long.
+ * dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
+ * and for states. */
+MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path, const char *dtype);
+
+/* A session that holds one row of such a file (F32, BF16 or F16) in a cache of any strategy that keeps keys and values; it has no
+ * logits until its next step. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
+ * model or is damaged. */
+MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options, const char *path,
+                                   size_t row, const int32_t *ids, size_t n_ids);
 
 typedef struct mn_cache_info {
     size_t size;                /* sizeof(mn_cache_info), set by the caller */
@@ -200,9 +267,32 @@ typedef struct mn_cache_info {
     uint64_t bytes_per_token;
     int64_t max_cache_len;      /* 0: no limit */
     int32_t num_layers;
+    uint64_t far_bytes;         /* of bytes: those in the far home of offloaded caches */
+    const char *before;         /* the implementation before memory ended and on_oom changed it; NULL: it is the one asked for */
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
+
+/* How one layer's memory stands. */
+typedef struct mn_layer_info {
+    size_t size;               /* sizeof(mn_layer_info), set by the caller */
+    const char *kind;          /* "self", "cross" (attention of an encoder-decoder model), "state" (recurrent) */
+    int32_t num_key_value_heads;
+    int32_t k_head_dim, v_head_dim;
+    int64_t tokens;            /* seen */
+    int64_t first_held;        /* earlier ones are forgotten, but for the first_exact first ones */
+    int64_t first_exact;       /* first tokens that are kept exactly for ever: sinks, or first_exact of quantized */
+    int64_t sealed_tokens;     /* of those held, the ones that are codes */
+    int64_t window_length;     /* sinks included; 0: none */
+    const char *key_codec, *value_codec; /* form of sealed tokens: "f32", "bf16", "mneme", "quanto", "hqq" */
+    int32_t key_bits, value_bits;        /* of one value, scales not counted */
+} mn_layer_info;
+
+MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer_info *info);
+
+/* A layer's keys (turned to their positions) or values as attention sees them: tokens [begin, begin + n), codes decoded, as f32
+ * [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for states. */
+MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n, float *rows);
 
 /* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]. */
 MN_API mn_status mn_session_kv_shape(const mn_session *session, int layer, int64_t shape[4]);

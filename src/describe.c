@@ -97,10 +97,13 @@ static void put_tensors(bytes *b, const tensor_set *set) {
     bytes_append_text(b, "]");
 }
 
-static size_t buffer_bytes(const model_core *core) { return core->compute.scratch_bytes * (size_t)core->compute.n_threads; }
+static size_t buffer_bytes(const model_core *core) {
+    return core->compute.scratch_bytes * (size_t)core->compute.n_threads;
+}
 
 static void put_memory(bytes *b, const model_core *core) {
-    size_t file = tensor_set_file_bytes(model_tensors(core)), packed = core->weights.packed_bytes, buffers = buffer_bytes(core);
+    size_t file = tensor_set_file_bytes(model_tensors(core)), packed = core->weights.packed_bytes,
+           buffers = buffer_bytes(core);
     put_open(b, "memory", "{");
     put_int(b, "file_bytes", (int64_t)file);
     put_int(b, "packed_bytes", (int64_t)packed);
@@ -110,27 +113,105 @@ static void put_memory(bytes *b, const model_core *core) {
     bytes_append_text(b, "}");
 }
 
-/* One row a strategy and stored form: bytes per token, bytes for `context` tokens, the largest context that fits. */
-static mn_status put_caches(bytes *b, const model_core *core, int64_t context) {
+/* What is shown for each strategy: with these options of its own. */
+static const struct {
+    unsigned traits;
+    const char *configs[5];
+} shown[] = {
+    {KV_TRAIT_CODES, {"nbits=8", "nbits=4", "nbits=3", "nbits=2"}},
+    {KV_TRAIT_WINDOW | KV_TRAIT_SINKS, {"window_length=1024"}},
+    {~0u, {""}},
+};
+
+typedef struct cache_row {
+    kv_plan plan;
+    kv_spec *specs; /* owned */
+    int n;
+} cache_row;
+
+static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_options *options) {
+    MN_TRY(kv_plan_make(&row->plan, options, KV_BF16));
+    MN_TRY(model_cache_specs(&row->specs, &row->n, model->core, row->plan.exact));
+    if (row->plan.self.codes) MN_TRY(model_load_bases(model)); /* calibrated codes have other sizes */
+    return kv_plan_specs(&row->plan, row->specs, row->n, row->n, model->core->bases);
+}
+
+static size_t row_bytes(const cache_row *row, int64_t n_tokens) {
+    kv_options options = row->plan.options;
+    if (options.reserve) options.limit = options.reserve = n_tokens;
+    return kv_plan_bytes(row->specs, row->n, &options, n_tokens);
+}
+
+/* What of it lies in memory: all, or of far pages those of two layers. */
+static size_t row_near_bytes(const cache_row *row, int64_t n_tokens) {
+    enum { NEAR_LAYERS = 2 };
+    if (!row->plan.self.is_far || row->n <= NEAR_LAYERS) return row_bytes(row, n_tokens);
+    size_t most = 0;
+    for (int i = 0; i < row->n; i++) {
+        cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1};
+        size_t need = row_bytes(&one, n_tokens);
+        if (need > most) most = need;
+    }
+    return most > SIZE_MAX / NEAR_LAYERS ? SIZE_MAX : most * NEAR_LAYERS;
+}
+
+/* The most tokens whose cache fits into `room` bytes; `most` where all do. */
+static int64_t row_largest(const cache_row *row, size_t room, int64_t most) {
+    int64_t fits = 0, beyond = most + 1;
+    while (beyond - fits > 1) {
+        int64_t n = fits + (beyond - fits) / 2;
+        *(row_near_bytes(row, n) <= room ? &fits : &beyond) = n;
+    }
+    return fits;
+}
+
+static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *options, int64_t context,
+                           size_t room) {
+    const int64_t most = (int64_t)1 << 40;
+    cache_row row = {.specs = NULL};
+    mn_status status = open_row(&row, model, options);
+    bool fits = status == MN_OK, keeps = fits && row.plan.self.keeps;
+    if (status != MN_E_NOMEM) {
+        put_open(b, NULL, "{");
+        put_text(b, "implementation", options->implementation);
+        put_text(b, "config", options->config);
+        put_text(b, "dtype", options->dtype);
+        put_int(b, "bytes_per_token", keeps ? (int64_t)kv_token_bytes(row.specs, row.n) : 0);
+        put_int(b, "context", context);
+        put_int(b, "bytes", keeps ? (int64_t)row_bytes(&row, context) : 0);
+        int64_t largest = fits ? row_largest(&row, room, most) : 0;
+        if (largest < most) {
+            put_int(b, "largest_context", largest);
+        } else {
+            put_text(b, "largest_context", "any");
+        }
+        put_text(b, "refused", fits ? "" : mn_last_error());
+        bytes_append_text(b, "}");
+        status = MN_OK;
+    }
+    mem_free(row.specs);
+    return status;
+}
+
+/* Every strategy in both exact forms: bytes per token, bytes for `context` tokens, the largest context that
+ * fits. */
+static mn_status put_caches(bytes *b, mn_model *model, int64_t context) {
+    const model_core *core = model->core;
     size_t fixed = core->weights.packed_bytes + buffer_bytes(core);
     size_t room = core->available_bytes > fixed ? core->available_bytes - fixed : 0;
     put_open(b, "caches", "[");
     for (const kv_strategy *strategy = kv_strategies; strategy->name; strategy++) {
-        for (int codec = 0; codec < N_KV_CODECS; codec++) {
-            kv_spec *specs = NULL;
-            int n = 0;
-            MN_TRY(model_cache_specs(&specs, &n, core, (kv_codec)codec));
-            size_t token = kv_token_bytes(specs, n), page = kv_plan_bytes(specs, n, PAGE_TOKENS, PAGE_TOKENS);
-            size_t total = kv_plan_bytes(specs, n, PAGE_TOKENS, context);
-            mem_free(specs);
-            put_open(b, NULL, "{");
-            put_text(b, "implementation", strategy->name);
-            put_text(b, "dtype", kv_codec_name((kv_codec)codec));
-            put_int(b, "bytes_per_token", strategy->keeps ? (int64_t)token : 0);
-            put_int(b, "context", context);
-            put_int(b, "bytes", strategy->keeps ? (int64_t)total : 0);
-            put_int(b, "largest_context", (int64_t)(room / page) * PAGE_TOKENS);
-            bytes_append_text(b, "}");
+        size_t kind = 0;
+        while (!(shown[kind].traits & strategy->traits)) kind++;
+        for (const char *const *config = shown[kind].configs; *config; config++) {
+            for (int codec = 0; codec < KV_MNEME; codec++) {
+                mn_cache_options options = mn_cache_options_default();
+                options.implementation = strategy->name;
+                options.config = *config;
+                options.dtype = kv_codec_name((kv_codec)codec);
+                if (strategy->traits & KV_TRAIT_RESERVES) options.max_cache_len = context;
+                MN_TRY(put_cache(b, model, &options, context, room));
+            }
         }
     }
     bytes_append_text(b, "]");
@@ -140,7 +221,8 @@ static mn_status put_caches(bytes *b, const model_core *core, int64_t context) {
 mn_status mn_model_describe(const mn_model *model, int64_t context, char **text) {
     *text = NULL;
     if (context < 0 || context > (int64_t)1 << 40) {
-        MN_FAIL(MN_E_ARG, "context is %lld, allowed: 1 to 2^40, or 0 for the model's own", (long long)context);
+        MN_FAIL(MN_E_ARG, "context is %lld, allowed: 1 to 2^40, or 0 for the model's own",
+                (long long)context);
     }
     const model_core *core = model->core;
     mn_model_info info = {.size = sizeof info};
@@ -159,11 +241,40 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
     put_config(&b, &core->config);
     put_tensors(&b, model_tensors(core));
     put_memory(&b, core);
-    mn_status status = put_caches(&b, core, context ? context : core->config.max_position_embeddings);
+    /* The tables of quantized keys may be read here for the first time. */
+    mn_status status = put_caches(&b, (mn_model *)(uintptr_t)model,
+                                  context ? context : core->config.max_position_embeddings);
     bytes_append_text(&b, "}");
     if (status == MN_OK) return give(&b, text);
     bytes_clear(&b);
     return status;
+}
+
+/* ---- the caches there are ---- */
+
+mn_status mn_cache_describe(char **text) {
+    *text = NULL;
+    bytes b = {0};
+    put_open(&b, NULL, "{");
+    put_open(&b, "strategies", "[");
+    for (const kv_strategy *strategy = kv_strategies; strategy->name; strategy++) {
+        put_open(&b, NULL, "{");
+        put_text(&b, "name", strategy->name);
+        put_text(&b, "help", strategy->help);
+        bytes_append_text(&b, "}");
+    }
+    bytes_append_text(&b, "]");
+    put_open(&b, "config", "[");
+    for (int i = 0; i < N_CONFIG_KEYS; i++) {
+        put_open(&b, NULL, "{");
+        put_text(&b, "name", config_rows[i].name);
+        put_text(&b, "allowed", config_rows[i].allowed);
+        put_text(&b, "standard", config_rows[i].standard);
+        put_text(&b, "help", config_rows[i].help);
+        bytes_append_text(&b, "}");
+    }
+    bytes_append_text(&b, "]}");
+    return give(&b, text);
 }
 
 /* ---- the machine ---- */

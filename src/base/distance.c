@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/distance.h"
 
+#include <string.h>
+
 size_t text_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
     size_t row[DISTANCE_LONGEST + 1]; /* of the table of distances between beginnings of a and b */
     if (n_a > DISTANCE_LONGEST || n_b > DISTANCE_LONGEST) return DISTANCE_LONGEST;
@@ -17,4 +19,18 @@ size_t text_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
         }
     }
     return row[n_b];
+}
+
+const char *text_nearest(const char *text, const char *const *names) {
+    const char *nearest = NULL;
+    size_t n = strlen(text), best = n / 2 + 1;
+    for (; *names; names++) {
+        size_t distance = text_distance(text, n, *names, strlen(*names));
+        if (n >= 3 && strncmp(text, *names, n) == 0 && distance > 1) distance = 1; /* a cut name */
+        if (distance < best) {
+            best = distance;
+            nearest = *names;
+        }
+    }
+    return nearest;
 }

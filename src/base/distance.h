@@ -10,4 +10,8 @@ enum { DISTANCE_LONGEST = 64 };
 /* Levenshtein's distance of a[n_a] and b[n_b] in bytes; DISTANCE_LONGEST when one is longer than that. */
 size_t text_distance(const char *a, size_t n_a, const char *b, size_t n_b);
 
+/* The name among `names` (ends with NULL) that `text` was most likely meant to be: few bytes apart, or cut short; NULL
+ * when none is near. */
+const char *text_nearest(const char *text, const char *const *names);
+
 #endif

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,7 +29,8 @@ mn_status file_map_open(file_map *out, const char *path) {
     } else if (info.st_size > 0) {
         void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
-            status = status_fail(MN_E_IO, "cannot map '%s' (%lld bytes): %s", path, (long long)info.st_size, strerror(errno));
+            status = status_fail(MN_E_IO, "cannot map '%s' (%lld bytes): %s", path, (long long)info.st_size,
+                                 strerror(errno));
         } else {
             *out = (file_map){data, (size_t)info.st_size};
         }
@@ -64,28 +66,12 @@ mn_status file_read(bytes *out, const char *path, size_t limit) {
     return status != MN_OK ? status : bytes_status(out);
 }
 
-static mn_status sync_folder_of(const char *path) {
-    bytes folder = {0};
-    const char *slash = strrchr(path, '/');
-    if (slash) {
-        bytes_append(&folder, path, slash == path ? 1 : (size_t)(slash - path));
-    } else {
-        bytes_append_text(&folder, ".");
-    }
-    int fd = open(bytes_text(&folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd); /* some file systems cannot sync a folder; the rename itself has been ordered */
-        close(fd);
-    }
-    bytes_clear(&folder);
-    return MN_OK;
-}
-
 static mn_status write_all(int fd, const char *path, const char *data, size_t n) {
     while (n > 0) {
         ssize_t done = write(fd, data, n);
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) MN_FAIL(MN_E_IO, "cannot write '%s': %s", path, strerror(errno));
+        if (done == 0) MN_FAIL(MN_E_IO, "cannot write '%s': the system takes no more bytes", path);
         data += done;
         n -= (size_t)done;
     }
@@ -102,29 +88,100 @@ mn_status file_write_atomic(const char *path, const void *data, size_t n) {
     return file_write_parts(path, &(file_part){data, n}, 1);
 }
 
-mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts) {
-    bytes name = {0};
-    bytes_printf(&name, "%s.tmp.%ld", path, (long)getpid());
-    const char *temporary = bytes_text(&name);
-    mn_status status = bytes_status(&name);
-    if (status != MN_OK) goto done;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        status = status_fail(MN_E_IO, "cannot create '%s': %s", temporary, strerror(errno));
-        goto done;
+/* Whether `path` still leads to the file that is open. */
+static bool names_file(const char *path, int fd) {
+    struct stat named, opened;
+    return lstat(path, &named) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino &&
+           named.st_dev == opened.st_dev;
+}
+
+static bool lock_file(int fd) {
+    int result;
+    do { result = flock(fd, LOCK_EX); } while (result != 0 && errno == EINTR);
+    return result == 0;
+}
+
+/* Waits for whoever is writing the temporary file `part`, or removes it when nobody is. */
+static mn_status clear_part(const char *part) {
+    int fd = open(part, O_WRONLY | O_NOFOLLOW | O_NONBLOCK |
+                            O_CLOEXEC); /* some file systems lock only what can be written */
+    if (fd < 0 && errno == ENOENT) return MN_OK;
+    if (fd < 0) MN_FAIL(MN_E_IO, "cannot take the place of '%s': %s", part, strerror(errno));
+    mn_status status = MN_OK;
+    if (!lock_file(fd)) {
+        status = status_fail(MN_E_IO,
+                             "cannot tell whether '%s' is still being written: %s; remove it when it is not",
+                             part, strerror(errno));
+    } else if (names_file(part, fd) && unlink(part) != 0) {
+        status = status_fail(MN_E_IO, "cannot remove '%s', which a killed process left: %s", part,
+                             strerror(errno));
     }
+    close(fd);
+    return status;
+}
+
+/* Creates and locks `part`. A temporary file is renamed and removed by the holder of its lock only, which
+ * dies with the process: so what a killed process left can be told from what another one writes. */
+static mn_status open_part(int *out, const char *part) {
+    enum { MOST_TRIES = 1000 }; /* each lost to another process that writes the same file */
+    for (int i = 0; i < MOST_TRIES; i++) {
+        int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            lock_file(fd); /* where there are no locks, the name alone keeps others away */
+            if (names_file(part, fd)) {
+                *out = fd;
+                return MN_OK;
+            }
+            close(fd);
+        } else if (errno == EEXIST) {
+            MN_TRY(clear_part(part));
+        } else {
+            MN_FAIL(MN_E_IO, "cannot create '%s': %s", part, strerror(errno));
+        }
+    }
+    MN_FAIL(MN_E_IO, "cannot create '%s': too many processes write the same file", part);
+}
+
+static void put_folder_of(bytes *out, const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (slash) {
+        bytes_append(out, path, slash == path ? 1 : (size_t)(slash - path));
+    } else {
+        bytes_append_text(out, ".");
+    }
+}
+
+/* So that the new name outlives a failure of power. A folder that may not be read cannot be synced, nor one
+ * of a file system that has no such thing; the rename itself has been ordered. */
+static mn_status sync_folder(const char *folder, const char *path) {
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool failed = fd < 0 ? errno != EACCES : fsync(fd) != 0 && errno != EINVAL && errno != EOPNOTSUPP;
+    int code = errno;
+    if (fd >= 0) close(fd);
+    if (!failed) return MN_OK;
+    MN_FAIL(MN_E_IO, "'%s' is written, but its folder could not be synced: %s", path, strerror(code));
+}
+
+mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts) {
+    bytes part = {0}, folder = {0};
+    mn_status status;
+    int fd = -1;
+    bytes_printf(&part, "%s%s", path, FILE_PART_SUFFIX);
+    put_folder_of(&folder, path);
+    const char *temporary = bytes_text(&part), *parent = bytes_text(&folder);
+    MN_GOTO(done, status, bytes_status(&part));
+    MN_GOTO(done, status, bytes_status(&folder));
+    MN_GOTO(done, status, open_part(&fd, temporary));
     status = write_parts(fd, path, parts, n_parts);
-    if (close(fd) != 0 && status == MN_OK) status = status_fail(MN_E_IO, "cannot write '%s': %s", path, strerror(errno));
     if (status == MN_OK && rename(temporary, path) != 0) {
         status = status_fail(MN_E_IO, "cannot rename '%s' to '%s': %s", temporary, path, strerror(errno));
     }
-    if (status == MN_OK) {
-        status = sync_folder_of(path);
-    } else {
-        unlink(temporary);
-    }
+    if (status != MN_OK) unlink(temporary);
+    close(fd); /* gives up the lock; all has been synced, so there is nothing it could lose */
+    if (status == MN_OK) status = sync_folder(parent, path);
 done:
-    bytes_clear(&name);
+    bytes_clear(&part);
+    bytes_clear(&folder);
     return status;
 }
 

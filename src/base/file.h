@@ -22,7 +22,13 @@ void file_map_close(file_map *map); /* accepts a zeroed map */
 /* Reads a whole file (or stdin for "-") into *out; refuses more than `limit` bytes (MN_E_IO). */
 mn_status file_read(bytes *out, const char *path, size_t limit);
 
-/* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a part. */
+/* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a part.
+ * MN_E_IO names path and reason; then the old file is as before and no temporary is left, but for one case, which the message
+ * tells: the new file is there and only its folder could not be synced.
+ *
+ * The temporary is `path` with FILE_PART_SUFFIX, locked while it is written. Writers of one path take turns; what a killed one
+ * left is removed by the next. */
+#define FILE_PART_SUFFIX ".mneme-part"
 mn_status file_write_atomic(const char *path, const void *data, size_t n);
 
 /* The same from several parts, written one after the other. */

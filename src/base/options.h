@@ -19,4 +19,15 @@ static inline mn_status options_take(void *full, size_t n, const void *given, co
     return MN_OK;
 }
 
+/* Fills an answer of the public header from *full, n bytes of which the caller knows the first out->size; both
+ * begin with their size. MN_E_ARG when the size cannot be one of `name`. */
+static inline mn_status options_give(void *out, const void *full, size_t n, const char *name) {
+    size_t size;
+    memcpy(&size, out, sizeof size);
+    if (size < sizeof size || size > n)
+        MN_FAIL(MN_E_ARG, "%s.size is %zu, allowed: %zu to %zu", name, size, sizeof size, n);
+    memcpy((char *)out + sizeof size, (const char *)full + sizeof size, size - sizeof size);
+    return MN_OK;
+}
+
 #endif

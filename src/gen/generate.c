@@ -54,9 +54,11 @@ mn_generate_options mn_generate_options_default(void) {
 
 /* ---- limits ---- */
 
-/* Positions that the model was made for; rules that stretch the rotation with the length reach further. */
-static int64_t context_of(const model_core *model) {
-    const model_config *c = &model->config;
+/* Positions that the model was made for; rules that stretch the rotation with the length reach further, and a window that
+ * every query looks through makes them endless. */
+static int64_t context_of(const mn_session *session) {
+    const model_config *c = &session->model->config;
+    if (session->plan.self.windows && session->plan.self.window_length > 0) return (int64_t)1 << 40;
     double stretch = c->rope_scaling.rope_type == ROPE_DYNAMIC ? c->rope_scaling.factor : 1;
     return (int64_t)((double)c->max_position_embeddings * stretch);
 }
@@ -65,7 +67,7 @@ static int64_t context_of(const model_core *model) {
 static mn_status plan_length(gen_row *row, size_t n_prompt) {
     const mn_generation_config *config = row->config;
     const kv_options *kv = &row->session->plan.options;
-    int64_t prompt = (int64_t)n_prompt, context = context_of(row->session->model), wanted = -1;
+    int64_t prompt = (int64_t)n_prompt, context = context_of(row->session), wanted = -1;
     if (config->max_length >= 0) wanted = config->max_length - prompt;
     if (config->max_new_tokens >= 0) wanted = config->max_new_tokens;
     if (!kv->limit && prompt > context) { /* a limit of one's own may pass the trained context */
@@ -86,7 +88,8 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
         if (wanted < 0 || wanted > most) wanted = most;
     } else {
         int64_t most = context - prompt + 1;
-        if (wanted < 0 || wanted > most) wanted = most;
+        if (wanted < 0) wanted = min_i64(most, row->session->model->config.max_position_embeddings);
+        if (wanted > most) wanted = most;
     }
     row->max_new = (size_t)wanted;
     return MN_OK;
@@ -266,6 +269,8 @@ static void publish(gen_result *result) {
         sum->tokens += before.tokens;
         sum->bytes += before.bytes;
         sum->peak_bytes += before.peak_bytes;
+        sum->far_bytes += before.far_bytes;
+        if (before.before) sum->before = before.before;
         result->sequences[i] = (mn_sequence){
             .row = (int)i,
             .ids = row->ids,

@@ -7,29 +7,57 @@
 #include "base/options.h"
 #include "model/rope.h"
 
-enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
+enum { DEFAULT_CHUNK = 512 };
 
 mn_cache_options mn_cache_options_default(void) {
     return (mn_cache_options){.size = sizeof(mn_cache_options),
                               .implementation = "dynamic",
-                              .dtype = "auto",
-                              .prefill_chunk = DEFAULT_CHUNK};
+                              .dtype = "auto"};
+}
+
+mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summary) {
+    mn_cache_options options = mn_cache_options_default();
+    kv_plan plan;
+    on_oom relief;
+    MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
+    MN_TRY(kv_plan_make(&plan, &options, KV_BF16));
+    MN_TRY(on_oom_read(&relief, options.on_oom));
+    if (!summary) return MN_OK;
+    mn_cache_summary full = {
+        .reserves = plan.self.reserves,
+        .max_cache_len = plan.options.limit,
+        .page_tokens = plan.options.page_tokens,
+        .prefill_chunk = plan.prefill_chunk ? plan.prefill_chunk : DEFAULT_CHUNK,
+        .is_endless = plan.self.windows && plan.self.window_length > 0,
+    };
+    return options_give(summary, &full, sizeof full, "mn_cache_summary");
 }
 
 /* What is allocated at once is compared with the machine's memory before any of it is touched. */
 static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_specs) {
     if (!plan->options.reserve) return MN_OK;
-    size_t need = kv_plan_bytes(specs, n_specs, plan->options.page_tokens, plan->options.reserve),
+    size_t need = kv_plan_bytes(specs, n_specs, &plan->options, plan->options.reserve),
            available = memory_available();
     if (need <= available) return MN_OK;
     MN_FAIL(MN_E_NOMEM, "a static cache of %lld tokens needs %zu MiB, %zu MiB are available",
             (long long)plan->options.reserve, need >> 20, available >> 20);
 }
 
+mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
+    MN_TRY(model_cache_specs(specs, n, s->model, s->plan.exact));
+    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, s->bases);
+    if (status == MN_OK) return MN_OK;
+    mem_free(*specs);
+    *specs = NULL;
+    return status;
+}
+
 static mn_status open_cache(mn_session *s) {
     kv_spec *specs = NULL;
     int n = 0;
-    mn_status status = model_cache_specs(&specs, &n, s->model, s->plan.codec);
+    mn_status status = session_specs(&specs, &n, s);
+    if (status == MN_OK && s->plan.self.is_far)
+        status = kv_pool_open_far(s->model->pool, *s->plan.path ? s->plan.path : NULL);
     if (status == MN_OK) status = check_reserve(&s->plan, specs, n);
     if (status == MN_OK) status = kv_open(&s->cache, s->model->pool, specs, n, &s->plan.options);
     mem_free(specs);
@@ -47,16 +75,21 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
     *session = NULL;
     mn_cache_options full = mn_cache_options_default(), *options = &full;
     MN_TRY(options_take(&full, sizeof full, given, "mn_cache_options"));
-    if (options->prefill_chunk < 0 || options->prefill_chunk > MAX_CHUNK) {
-        MN_FAIL(MN_E_ARG, "prefill_chunk is %d, allowed: 1 to %d, or 0 for %d", options->prefill_chunk,
-                MAX_CHUNK, DEFAULT_CHUNK);
-    }
     mn_session *s = mem_alloc(1, sizeof *s);
     if (!s) return MN_E_NOMEM;
     s->owner = model;
     s->model = model->core;
-    s->prefill_chunk = options->prefill_chunk ? options->prefill_chunk : DEFAULT_CHUNK;
     mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
+    s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
+    if (status == MN_OK) status = on_oom_read(&s->on_oom, options->on_oom);
+    if (status == MN_OK && options->config) {
+        s->config = mem_copy_text(options->config, strlen(options->config));
+        if (!s->config) status = MN_E_NOMEM;
+    }
+    if (status == MN_OK && s->plan.self.codes) {
+        status = model_load_bases(model);
+        s->bases = s->model->bases;
+    }
     if (status == MN_OK) status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
@@ -74,6 +107,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
 void mn_session_close(mn_session **session) {
     if (!*session) return;
     kv_close(&(*session)->cache);
+    mem_free((*session)->config);
     mem_free((*session)->ids);
     mem_free((*session)->logits);
     mem_free(*session);
@@ -91,19 +125,29 @@ static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
     return MN_OK;
 }
 
+int64_t session_angle_length(const mn_session *s, int64_t total) {
+    int64_t window = s->plan.self.windows ? s->plan.self.window_length : 0;
+    return window > 0 ? min_i64(total, window) : total;
+}
+
 /* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those
  * rotated by angles of another length. */
 static void drop_unusable(mn_session *s, int64_t total) {
-    int64_t regime = rope_regime(&s->model->config, total);
-    if (!s->plan.strategy->keeps || regime != s->regime) kv_truncate(s->cache, 0);
+    int64_t regime = rope_regime(&s->model->config, session_angle_length(s, total));
+    if (!s->plan.self.keeps || regime != s->regime) kv_truncate(s->cache, 0);
     s->regime = regime;
 }
 
 /* End of the chunk that begins at `position`: chunks end at multiples of the chunk size, so a prompt is cut
- * at page edges wherever it begins. */
+ * at page edges wherever it begins, and where tokens are to be sealed before the next one is computed. */
 static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
     int64_t next = (position / s->prefill_chunk + 1) * s->prefill_chunk;
-    return next < end ? next : end;
+    return min_i64(min_i64(next, kv_step_limit(s->cache, position)), end);
+}
+
+/* Takes the cache back to `n` tokens, or further where what they see is gone; the ids bring it up to date again. */
+static void go_back(mn_session *s, int64_t n) {
+    if (kv_length(s->cache) > n) kv_truncate(s->cache, kv_reachable(s->cache, n));
 }
 
 /* Computes ids [cached, n_ids). Logits of the last go to s->logits, or those of all tokens from `all_from` on
@@ -111,13 +155,15 @@ static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
 static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
     int64_t total = (int64_t)s->n_ids, start = kv_length(s->cache);
     size_t vocab = (size_t)s->model->config.vocab_size;
+    int64_t most = total; /* tokens of a step; fewer when memory is short */
+    kv_call_begin(s->cache);
     while (kv_length(s->cache) < total) {
         if (atomic_exchange(&s->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
-        int64_t position = kv_length(s->cache), end = chunk_end(s, position, total);
+        int64_t position = kv_length(s->cache), end = min_i64(chunk_end(s, position, total), position + most);
         /* Old tokens that are computed again want no logits of their own. */
         if (all && position < (int64_t)all_from && end > (int64_t)all_from) end = (int64_t)all_from;
         forward_row row = {
-            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = total};
+            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = session_angle_length(s, total)};
         if (all && position >= (int64_t)all_from) {
             row.want = WANT_ALL;
             row.logits = all + (size_t)(position - (int64_t)all_from) * vocab;
@@ -125,7 +171,17 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
             row.want = WANT_LAST;
             row.logits = s->logits;
         }
-        MN_TRY(model_forward(s->model, &row, 1));
+        kv_call_ends(s->cache, end == total);
+        mn_status status = model_forward(s->model, &row, 1);
+        if (status == MN_E_NOMEM) { /* the step is planned again: shorter, or for a smaller cache */
+            if (row.n > s->plan.options.page_tokens) {
+                most = row.n / 2;
+            } else {
+                MN_TRY(session_relieve(s));
+            }
+            continue;
+        }
+        MN_TRY(status);
         if (s->on_prefill) s->on_prefill(s->prefill_user, (size_t)(end - start), (size_t)(total - start));
     }
     if (all) memcpy(s->logits, all + (s->n_ids - 1 - all_from) * vocab, vocab * sizeof *all);
@@ -147,7 +203,7 @@ mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *al
     mn_status status = catch_up(s, before, all_logits);
     if (status != MN_OK) {
         s->n_ids = before;
-        if (kv_length(s->cache) > (int64_t)before) kv_truncate(s->cache, (int64_t)before);
+        go_back(s, (int64_t)before);
         return status;
     }
     s->has_logits = true;
@@ -163,7 +219,9 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
         return MN_OK;
     }
     if (common == n) common = n - 1; /* the last token's logits are wanted */
-    MN_TRY(mn_session_truncate(s, (int64_t)common));
+    if (common < s->n_ids) s->has_logits = false;
+    s->n_ids = common;
+    go_back(s, (int64_t)common);
     drop_unusable(s, (int64_t)n);
     size_t cached = (size_t)kv_length(s->cache);
     MN_TRY(mn_session_step(s, ids + common, n - common, NULL));
@@ -173,8 +231,8 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
 
 static bool steps_alone(const mn_session *s) {
     int64_t total = (int64_t)s->n_ids + 1;
-    return !s->plan.strategy->keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
-           rope_regime(&s->model->config, total) != s->regime;
+    return !s->plan.self.keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
+           rope_regime(&s->model->config, session_angle_length(s, total)) != s->regime;
 }
 
 /* A pass for the sessions that need one token more, in groups that fit on the stack. */
@@ -185,14 +243,22 @@ static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int
         int count = n - begin < MOST ? n - begin : MOST;
         for (int i = 0; i < count; i++) {
             mn_session *s = sessions[begin + i];
+            kv_call_begin(s->cache);
+            kv_call_ends(s->cache, true);
             rows[i] = (forward_row){.cache = s->cache,
                                     .ids = &ids[begin + i],
                                     .n = 1,
-                                    .total_length = (int64_t)s->n_ids + 1,
+                                    .total_length = session_angle_length(s, (int64_t)s->n_ids + 1),
                                     .want = WANT_LAST,
                                     .logits = s->logits};
         }
-        MN_TRY(model_forward(sessions[0]->model, rows, count));
+        mn_status status = model_forward(sessions[0]->model, rows, count);
+        for (int i = 0; status == MN_E_NOMEM && i < count; i++) {
+            MN_TRY(session_relieve(sessions[begin + i]));
+            rows[i].cache = sessions[begin + i]->cache;
+            if (i + 1 == count) status = model_forward(sessions[0]->model, rows, count);
+        }
+        MN_TRY(status);
         for (int i = 0; i < count; i++) {
             mn_session *s = sessions[begin + i];
             s->ids[s->n_ids++] = ids[begin + i];
@@ -228,14 +294,19 @@ const int32_t *mn_session_ids(const mn_session *s) {
 }
 
 mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
-    int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? length + n_keep : n_keep;
-    if (keep < 0 || keep > length) {
+    int64_t length = (int64_t)s->n_ids, keep = n_keep < 0 ? max_i64(length + n_keep, 0) : n_keep;
+    if (keep > length) {
         MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep,
                 (long long)length);
     }
+    if (keep > 0 && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "cannot truncate to %lld tokens: the cache has forgotten what they see; 0 and synchronising are possible",
+                (long long)keep);
+    }
     if (keep < length) s->has_logits = false;
     s->n_ids = (size_t)keep;
-    if (kv_length(s->cache) > keep) kv_truncate(s->cache, keep);
+    go_back(s, keep);
     return MN_OK;
 }
 
@@ -247,11 +318,18 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
     f->owner = s->owner;
     f->model = s->model;
     f->plan = s->plan;
+    f->bases = s->bases;
+    f->on_oom = s->on_oom;
+    memcpy(f->before, s->before, sizeof f->before);
     f->regime = s->regime;
     f->prefill_chunk = s->prefill_chunk;
     f->has_logits = s->has_logits;
     f->n_ids = s->n_ids;
     mn_status status = mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids);
+    if (status == MN_OK && s->config) {
+        f->config = mem_copy_text(s->config, strlen(s->config));
+        if (!f->config) status = MN_E_NOMEM;
+    }
     f->logits = mem_alloc_raw(vocab, sizeof *f->logits);
     if (status == MN_OK && !f->logits) status = MN_E_NOMEM;
     if (status == MN_OK) status = kv_fork(&f->cache, s->cache);
@@ -266,38 +344,21 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
 }
 
 mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
-    bool keeps = s->plan.strategy->keeps;
+    bool keeps = s->plan.self.keeps;
     mn_cache_info full = {
-        .size = sizeof full,
-        .implementation = s->plan.strategy->name,
-        .dtype = kv_codec_name(s->plan.codec),
+        .implementation = s->plan.name,
+        .dtype = kv_codec_name(s->plan.exact),
         .tokens = keeps ? kv_length(s->cache) : 0,
         .next_position = (int64_t)s->n_ids,
         .bytes = keeps ? kv_bytes(s->cache) : 0,
         .peak_bytes = kv_peak_bytes(s->cache),
+        .bytes_per_token = kv_cache_token_bytes(s->cache),
         .max_cache_len = s->plan.options.limit,
         .num_layers = kv_entries(s->cache),
+        .far_bytes = keeps ? kv_far_held(s->cache) : 0,
+        .before = *s->before ? s->before : NULL,
     };
-    for (int i = 0; i < full.num_layers; i++)
-        full.bytes_per_token += kv_token_bytes(kv_entry_spec(s->cache, i), 1);
-    if (info->size < sizeof info->size || info->size > sizeof full) {
-        MN_FAIL(MN_E_ARG, "mn_cache_info.size is %zu, allowed: up to %zu", info->size, sizeof full);
-    }
-    full.size = info->size;
-    memcpy(info, &full, info->size);
-    return MN_OK;
-}
-
-mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
-    if (layer < 0 || layer >= kv_entries(s->cache)) {
-        MN_FAIL(MN_E_ARG, "layer is %d, allowed: 0 to %d", layer, kv_entries(s->cache) - 1);
-    }
-    const kv_spec *spec = kv_entry_spec(s->cache, layer);
-    shape[0] = 1;
-    shape[1] = spec->n_heads;
-    shape[2] = s->plan.strategy->keeps ? kv_length(s->cache) : 0;
-    shape[3] = spec->k_dim;
-    return MN_OK;
+    return options_give(info, &full, sizeof full, "mn_cache_info");
 }
 
 void mn_session_cancel(mn_session *session) {

@@ -20,10 +20,18 @@ struct mn_model {
     mn_generation_config *generation; /* of the checkpoint */
 };
 
+/* What a session does when there is no memory for the next step. */
+typedef enum on_oom { OOM_FAIL, OOM_OFFLOAD, OOM_QUANTIZE, OOM_EVICT, N_OOM } on_oom;
+mn_status on_oom_read(on_oom *out, const char *text);
+
 struct mn_session {
     const mn_model *owner;
     model_core *model;
     kv_plan plan;
+    char *config; /* of the plan, as it was given; NULL: nothing */
+    on_oom on_oom;
+    char before[2 * KV_PLAN_TEXT + 16]; /* name of the plan before memory ended; "": it did not */
+    const kv_basis_set *bases; /* the model's, that keys are coded in here; NULL: none */
     kv_cache *cache;
     int64_t regime; /* rotary angles that the cached keys were made with */
     int32_t *ids;   /* [n_ids] */
@@ -35,6 +43,19 @@ struct mn_session {
     void (*on_prefill)(void *user, size_t done, size_t total); /* NULL: none */
     void *prefill_user;
 };
+
+/* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
+ * and another model's. */
+mn_status model_load_bases(mn_model *model);
+
+/* After MN_E_NOMEM: makes the cache smaller as on_oom says. MN_OK: try again; otherwise the failure stays. */
+mn_status session_relieve(mn_session *session);
+
+/* The entries of a session's cache. *specs is owned by the caller. */
+mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
+
+/* The length that decides length-dependent rotary angles: of what a query sees, where that is bounded. */
+int64_t session_angle_length(const mn_session *session, int64_t total);
 
 /* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays
  * are used as scratch. On failure some sessions may hold their token and others not. */

@@ -28,6 +28,7 @@
 #define MN_KERNELS_ATTEND_H
 
 #include <float.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -60,12 +61,15 @@ typedef struct attend_job {
     int n_rows;     /* query heads of this KV head times query tokens, token-major */
     const float *q; /* [n_rows][k_dim], rotated, softmax scale multiplied in; attend_bf16 rounds it to bf16 */
     const int64_t *first, *last; /* [n_rows] visible positions, both included; first > last: none */
+    int64_t lo, hi;              /* positions outside [lo, hi) are visible to no row */
+    const struct code_layout *key_codes, *value_codes; /* attend_codes: codes.h */
+    bool exact_bf16; /* attend_codes: a stream that is not coded is stored as bf16, not as f32 */
     float softcap;               /* 0: none */
     attend_state state;          /* read and written */
     void *scratch;               /* attend_scratch_bytes, 64-byte aligned */
 } attend_job;
 
-/* Enough for every level and both forms; grows with n_rows, k_dim and page_tokens. */
+/* Enough for every level, both forms and coded streams of any layout; grows with n_rows, k_dim and page_tokens. */
 size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens);
 
 /* attend_merge(total, part): total becomes the result over both token sets; empty parts change nothing.

@@ -3,10 +3,13 @@
 #include <math.h>
 
 #include "kernels/kernels.h"
+#include "kernels/codes_avx512.h"
 #include "kernels/simd_avx512.h"
 
 #include "kernels/attend_tile.h"
 #include "kernels/simd_math.h"
+
+#include "kernels/attend_form_f32.inc"
 
 static inline vf dot_bf16(vf sum, vf a, vf b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
@@ -31,6 +34,10 @@ static inline vf put_bf16(vf sum, float *row, size_t i, vf x) {
 #define FORM_CONVERTS_Q          1
 #include "kernels/attend.inc"
 
+#include "kernels/attend_codes.inc"
+
 void attend_avx512_dot_fill(kernel_table *table) {
     table->attend_bf16 = attend_bf16;
+    table->attend_codes = attend_codes;
+    table->hadamard = hadamard_rows;
 }

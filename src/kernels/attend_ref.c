@@ -3,12 +3,20 @@
 #include <math.h>
 
 #include "kernels/attend_tile.h"
+#include "kernels/codes_tile.h"
 #include "kernels/kernels.h"
 
+/* Exact streams want a row of queries and a row of scores. Coded ones also want, in every row of the job
+ * (keys) and of a block, CODE_ROW_WORDS for each step, and once the levels and the side data of some lanes.
+ */
 size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens) {
     (void)v_dim;
-    size_t queries = (size_t)n_rows * scratch_stride(k_dim);
-    return (queries + ATTEND_BLOCK_ROWS * scratch_stride(page_tokens)) * sizeof(float);
+    const size_t keys = scratch_stride(k_dim), tokens = scratch_stride(page_tokens);
+    const size_t steps = keys > tokens ? keys : tokens;
+    size_t queries = (size_t)n_rows * CODE_ROW_WORDS * keys;
+    size_t block = ATTEND_BLOCK_ROWS * (tokens + CODE_ROW_WORDS * steps);
+    size_t levels = CODE_CHUNK_LANES * steps / sizeof(float), sides = 4 * (steps + CODE_CHUNK_LANES);
+    return (queries + block + levels + sides) * sizeof(float);
 }
 
 /* What differs between the stored forms: reading key dimension d and value dimension d of the token in a
@@ -45,53 +53,107 @@ static float bf16_rounded(float x) {
     return f32_from_bf16(bf16_from_f32(x));
 }
 
-static void attend_row_page(const attend_job *job, const page_form *form, int row, const char *page,
-                            slot_range seen) {
+static const page_form f32_form = {f32_key, f32_value, f32_rounded},
+                       bf16_form = {bf16_key, bf16_value, bf16_rounded};
+
+/* s[slot] = the row's score of the token in that slot, before the softcap. */
+static void exact_scores(const attend_job *job, const page_form *form, int row, const char *page,
+                         slot_range seen, float *s) {
     const float *q = job->q + (size_t)row * (size_t)job->k_dim;
+    for (int t = seen.lo; t < seen.hi; t++) {
+        s[t] = 0;
+        for (int d = 0; d < job->k_dim; d++) {
+            s[t] += form->rounded(q[d]) * form->key(page + job->k_offset, job->page_tokens, t, d);
+        }
+    }
+}
+
+static void exact_add(const attend_job *job, const page_form *form, const char *page, slot_range seen,
+                      const float *p, float *acc) {
+    for (int d = 0; d < job->v_dim; d++) {
+        for (int t = seen.lo; t < seen.hi; t++)
+            acc[d] += p[t] * form->value(page + job->v_offset, job->v_dim, t, d);
+    }
+}
+
+static void coded_scores(const attend_job *job, int row, const char *page, slot_range seen, float *s) {
+    code_product product = {.layout = job->key_codes,
+                            .stream = page + job->k_offset,
+                            .a = job->q + (size_t)row * (size_t)job->k_dim,
+                            .steps = {0, job->k_dim},
+                            .lanes = seen,
+                            .y = s,
+                            .rounded = (int32_t *)(void *)(s + scratch_stride(job->page_tokens))};
+    float mean = 0;
+    for (int d = 0; d < job->k_dim; d++)
+        mean += product.a[d] * code_mean_at(product.layout, product.stream, d);
+    for (int t = seen.lo; t < seen.hi; t++) s[t] = mean;
+    code_product_ref(&product);
+}
+
+static void coded_add(const attend_job *job, const char *page, slot_range seen, float *p, float *acc) {
+    code_product product = {.layout = job->value_codes,
+                            .stream = page + job->v_offset,
+                            .a = p,
+                            .steps = seen,
+                            .lanes = {0, job->v_dim},
+                            .y = acc,
+                            .rounded = (int32_t *)(void *)(p + scratch_stride(job->page_tokens))};
+    code_product_ref(&product);
+}
+
+/* A form that is NULL: the stream is coded. */
+static void attend_row_page(const attend_job *job, const page_form *keys, const page_form *values, int row,
+                            const char *page, slot_range seen) {
     float *p = job->scratch, *acc = job->state.acc + (size_t)row * (size_t)job->v_dim;
+    if (keys) {
+        exact_scores(job, keys, row, page, seen, p);
+    } else {
+        coded_scores(job, row, page, seen, p);
+    }
     float largest = fmaxf(job->state.m[row], ATTEND_LOWEST);
     for (int t = seen.lo; t < seen.hi; t++) {
-        float s = 0;
-        for (int d = 0; d < job->k_dim; d++) {
-            s += form->rounded(q[d]) * form->key(page + job->k_offset, job->page_tokens, t, d);
-        }
-        if (job->softcap != 0) s = job->softcap * tanhf(s / job->softcap);
-        p[t] = s;
-        largest = fmaxf(largest, s);
+        if (job->softcap != 0) p[t] = job->softcap * tanhf(p[t] / job->softcap);
+        largest = fmaxf(largest, p[t]);
     }
     float carry = expf(job->state.m[row] - largest), sum = 0;
     for (int t = seen.lo; t < seen.hi; t++) {
-        p[t] = form->rounded(expf(p[t] - largest));
+        p[t] = expf(p[t] - largest);
+        if (values) p[t] = values->rounded(p[t]);
         sum += p[t];
     }
-    for (int d = 0; d < job->v_dim; d++) {
-        float y = acc[d] * carry;
-        for (int t = seen.lo; t < seen.hi; t++)
-            y += p[t] * form->value(page + job->v_offset, job->v_dim, t, d);
-        acc[d] = y + 0.0f;
+    for (int d = 0; d < job->v_dim; d++) acc[d] *= carry;
+    if (values) {
+        exact_add(job, values, page, seen, p, acc);
+    } else {
+        coded_add(job, page, seen, p, acc);
     }
+    for (int d = 0; d < job->v_dim; d++) acc[d] += 0.0f;
     job->state.m[row] = largest;
     job->state.l[row] = job->state.l[row] * carry + sum;
 }
 
-static void attend(const attend_job *job, const page_form *form) {
+static void attend(const attend_job *job, const page_form *keys, const page_form *values) {
     for (int page = 0; page < job->n_pages; page++) {
         int64_t base = job->position + (int64_t)page * job->page_tokens;
         for (int row = 0; row < job->n_rows; row++) {
             slot_range seen = visible_slots(job, row, base);
-            if (seen.lo < seen.hi) attend_row_page(job, form, row, job->pages[page], seen);
+            if (seen.lo < seen.hi) attend_row_page(job, keys, values, row, job->pages[page], seen);
         }
     }
 }
 
 static void attend_f32_ref(const attend_job *job) {
-    static const page_form form = {f32_key, f32_value, f32_rounded};
-    attend(job, &form);
+    attend(job, &f32_form, &f32_form);
 }
 
 static void attend_bf16_ref(const attend_job *job) {
-    static const page_form form = {bf16_key, bf16_value, bf16_rounded};
-    attend(job, &form);
+    attend(job, &bf16_form, &bf16_form);
+}
+
+static void attend_codes_ref(const attend_job *job) {
+    const page_form *exact = job->exact_bf16 ? &bf16_form : &f32_form;
+    attend(job, job->key_codes ? NULL : exact, job->value_codes ? NULL : exact);
 }
 
 static void attend_merge_ref(attend_state *total, const attend_state *part, int n_rows, int v_dim) {
@@ -149,6 +211,7 @@ static void store_bf16_ref(const store_job *job) {
 void attend_ref_fill(kernel_table *table) {
     table->attend_f32 = attend_f32_ref;
     table->attend_bf16 = attend_bf16_ref;
+    table->attend_codes = attend_codes_ref;
     table->attend_merge = attend_merge_ref;
     table->attend_finish = attend_finish_ref;
     table->store_f32 = store_f32_ref;

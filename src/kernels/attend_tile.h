@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "base/num.h"
 #include "kernels/attend.h"
 
 /* Slots lo up to but not including hi of a page; empty when lo >= hi. */
@@ -14,7 +15,8 @@ typedef struct slot_range {
 
 /* The slots that row sees of the page whose first token stands at `base` (which is not negative). */
 static inline slot_range visible_slots(const attend_job *job, int row, int64_t base) {
-    int64_t first = job->first[row], last = job->last[row], end = base + job->page_tokens;
+    int64_t first = max_i64(job->first[row], job->lo), last = min_i64(job->last[row], job->hi - 1);
+    int64_t end = base + job->page_tokens;
     slot_range none = {0, 0};
     if (first > last || first >= end || last < base) return none;
     slot_range seen = {first <= base ? 0 : (int)(first - base),
@@ -25,6 +27,12 @@ static inline slot_range visible_slots(const attend_job *job, int row, int64_t b
 static inline slot_range slot_union(slot_range a, slot_range b) {
     slot_range both = {a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
     return both;
+}
+
+static inline slot_range slot_union_all(const slot_range *ranges, int n) {
+    slot_range all = ranges[0];
+    for (int i = 1; i < n; i++) all = slot_union(all, ranges[i]);
+    return all;
 }
 
 /* Floats from one row of scratch to the next: whole cache lines, so whole vectors of any level. */

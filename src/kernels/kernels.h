@@ -11,6 +11,7 @@
 #include "kernels/attend.h"
 #include "kernels/cpu.h"
 #include "kernels/elem.h"
+#include "kernels/fit.h"
 #include "kernels/linear.h"
 
 typedef struct kernel_table {
@@ -37,20 +38,25 @@ cpu_level kernel_level(int i_kernel, cpu_level level);
 /* Each source file of kernels has one of these; it overwrites the pointers that the file is better at. */
 void linear_ref_fill(kernel_table *table);
 void attend_ref_fill(kernel_table *table);
+void codes_ref_fill(kernel_table *table);
 void elem_ref_fill(kernel_table *table);
+void fit_ref_fill(kernel_table *table);
 #if defined(__x86_64__)
 void linear_avx2_fill(kernel_table *table);
 void attend_avx2_fill(kernel_table *table);
 void elem_avx2_fill(kernel_table *table);
+void fit_avx2_fill(kernel_table *table);
 void linear_avx512_fill(kernel_table *table);
 void attend_avx512_fill(kernel_table *table);
 void elem_avx512_fill(kernel_table *table);
+void fit_avx512_fill(kernel_table *table);
 void linear_avx512_dot_fill(kernel_table *table);
 void attend_avx512_dot_fill(kernel_table *table);
 #elif defined(__aarch64__)
 void linear_neon_fill(kernel_table *table);
 void attend_neon_fill(kernel_table *table);
 void elem_neon_fill(kernel_table *table);
+void fit_neon_fill(kernel_table *table);
 #endif
 
 #endif

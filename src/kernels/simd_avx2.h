@@ -109,6 +109,15 @@ static inline uint32_t v_equal(vf a, vf b) {
     return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ));
 }
 
+static inline vf v_reach(vf x, vf border, vf y) {
+    return _mm256_and_ps(_mm256_cmp_ps(x, border, _CMP_GE_OQ), y);
+}
+static inline void v_put_bytes(uint8_t *p, vf x) {
+    __m256i whole = _mm256_cvtps_epi32(x);
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
+}
+
 static inline vf v_bf16_low(vf pair) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pair), 16));
 }

@@ -106,6 +106,15 @@ static inline uint32_t v_equal(vf a, vf b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
 }
 
+/* y in the lanes where x >= border, else 0. */
+static inline vf v_reach(vf x, vf border, vf y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, border, _CMP_GE_OQ), y);
+}
+/* Whole numbers 0 to 255 as LANES bytes. */
+static inline void v_put_bytes(uint8_t *p, vf x) {
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+
 /* The two bf16 of each 32-bit lane as floats; rounding to bf16, kept as float; a pair put together from
  * rounded floats. */
 static inline vf v_bf16_low(vf pair) {

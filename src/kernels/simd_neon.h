@@ -102,7 +102,7 @@ static inline vf v_scale(vf x, vf n) {
 }
 
 static inline float v_sum(vf x) {
-    return vaddvq_f32(x);
+    return vaddv_f32(vadd_f32(vget_low_f32(x), vget_high_f32(x)));
 }
 static inline float v_largest(vf x) {
     return vmaxvq_f32(x);
@@ -113,6 +113,15 @@ static inline double v_sum_double(vf x) {
 static inline uint32_t v_equal(vf a, vf b) {
     static const uint32_t bits[4] = {1, 2, 4, 8};
     return vaddvq_u32(vandq_u32(vceqq_f32(a, b), vld1q_u32(bits)));
+}
+
+static inline vf v_reach(vf x, vf border, vf y) {
+    return vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, border), vreinterpretq_u32_f32(y)));
+}
+static inline void v_put_bytes(uint8_t *p, vf x) {
+    uint16x4_t words = vmovn_u32(vcvtnq_u32_f32(x));
+    uint8x8_t narrow = vmovn_u16(vcombine_u16(words, words));
+    vst1_lane_u32((uint32_t *)(void *)p, vreinterpret_u32_u8(narrow), 0);
 }
 
 static inline vf v_bf16_low(vf pair) {

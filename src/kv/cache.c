@@ -1,222 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kv/kv.h"
-
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/num.h"
+#include "kv/stage.h"
 
-/* ---- stored forms ---- */
+/* ---- opening ---- */
 
-static const struct {
-    const char *name;
-    int bits;
-} codecs[N_KV_CODECS] = {[KV_F32] = {"f32", 32}, [KV_BF16] = {"bf16", 16}};
-
-kv_form kv_form_exact(kv_codec codec) {
-    return (kv_form){.codec = codec, .bits = codecs[codec].bits};
-}
-const char *kv_codec_name(kv_codec codec) {
-    return codecs[codec].name;
-}
-
-bool kv_form_equal(kv_form a, kv_form b) {
-    return a.codec == b.codec && a.bits == b.bits && a.group == b.group && a.axis == b.axis;
+bool kv_spec_equal(const kv_spec *a, const kv_spec *b) {
+    return a->kind == b->kind && a->n_heads == b->n_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
+           a->exact == b->exact && kv_form_equal(a->key, b->key) && kv_form_equal(a->value, b->value) &&
+           a->residual == b->residual && a->flush == b->flush && a->exact_first == b->exact_first &&
+           a->sinks == b->sinks && a->window == b->window && a->slack == b->slack &&
+           a->write_once == b->write_once && a->is_far == b->is_far && a->state_bytes == b->state_bytes &&
+           a->checkpoints == b->checkpoints && (a->bases != NULL) == (b->bases != NULL);
 }
 
-size_t kv_form_bytes(kv_form form, int dim, int page_tokens) {
-    return (size_t)dim * (size_t)page_tokens * (size_t)form.bits / 8;
-}
-
-static bool spec_equal(const kv_spec *a, const kv_spec *b) {
-    return a->n_heads == b->n_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
-           kv_form_equal(a->key, b->key) && kv_form_equal(a->value, b->value) && a->sinks == b->sinks &&
-           a->window == b->window;
-}
-
-/* Bytes of one entry in one page: the keys of all heads, then the values. A multiple of 64, so that entries
- * and heads of ordinary sizes begin on cache lines. */
-static size_t spec_page_bytes(const kv_spec *spec, int page_tokens) {
-    size_t head = kv_form_bytes(spec->key, spec->k_dim, page_tokens) +
-                  kv_form_bytes(spec->value, spec->v_dim, page_tokens);
-    return (head * (size_t)spec->n_heads + 63) / 64 * 64;
-}
-
-size_t kv_token_bytes(const kv_spec *specs, int n_entries) {
-    size_t bits = 0;
-    for (int i = 0; i < n_entries; i++) {
-        const kv_spec *s = &specs[i];
-        bits += (size_t)s->n_heads *
-                ((size_t)s->k_dim * (size_t)s->key.bits + (size_t)s->v_dim * (size_t)s->value.bits);
-    }
-    return bits / 8;
-}
-
-size_t kv_plan_bytes(const kv_spec *specs, int n_entries, int page_tokens, int64_t n_tokens) {
-    size_t n_pages = (size_t)ceil_div(n_tokens, page_tokens), page = 0, total;
-    for (int i = 0; i < n_entries; i++) page += spec_page_bytes(&specs[i], page_tokens);
-    return size_mul(n_pages, page, &total) ? total : SIZE_MAX;
-}
-
-/* ---- the container ---- */
-
-typedef struct kv_group {
-    kv_spec spec;
-    size_t entry_bytes; /* of one member in a page */
-    size_t page_bytes;  /* of all members */
-    int n_members;
-    kv_page **pages;    /* [n_pages], all groups have equally many */
-    const char **bases; /* [n_pages] first byte of each, what kernels read */
-    size_t page_capacity, base_capacity;
-    size_t n_spares; /* pages taken for copies, while kv_reserve runs */
-} kv_group;
-
-typedef struct kv_entry {
-    int group;
-    size_t offset; /* of its bytes in a page of the group */
-} kv_entry;
-
-struct kv_cache {
-    kv_pool *pool;
-    kv_options options;
-    kv_entry *entries; /* [n_entries] */
-    kv_group *groups;  /* [n_groups] */
-    int n_entries, n_groups;
-    int64_t n_tokens; /* committed */
-    int64_t n_step;   /* reserved beyond them; 0 between steps */
-    size_t n_pages;   /* of each group */
-    size_t n_pages_before_step;
-    size_t peak_bytes;
-};
-
-static size_t pages_for(const kv_cache *cache, int64_t n_tokens) {
-    return (size_t)ceil_div(n_tokens, cache->options.page_tokens);
-}
-
-/* Pages that the cache keeps even when no token lies in them. */
-static size_t kept_pages(const kv_cache *cache) {
-    return pages_for(cache, cache->options.reserve);
-}
-
-static void drop_pages(kv_cache *cache, size_t n_keep) {
-    for (int g = 0; g < cache->n_groups; g++) {
-        for (size_t i = n_keep; i < cache->n_pages; i++)
-            kv_pool_return(cache->pool, cache->groups[g].pages[i]);
-    }
-    if (n_keep < cache->n_pages) cache->n_pages = n_keep;
-}
-
-void kv_close(kv_cache **cache) {
-    kv_cache *c = *cache;
-    if (!c) return;
-    drop_pages(c, 0);
-    for (int g = 0; g < c->n_groups; g++) {
-        mem_free(c->groups[g].pages);
-        mem_free(c->groups[g].bases);
-    }
-    mem_free(c->groups);
-    mem_free(c->entries);
-    mem_free(c);
-    *cache = NULL;
-}
-
-static void note_peak(kv_cache *cache) {
-    size_t now = kv_bytes(cache);
-    if (now > cache->peak_bytes) cache->peak_bytes = now;
-}
-
-/* Appends one page to every group, or to none. */
-static mn_status add_page(kv_cache *cache) {
-    mn_status status = MN_OK;
-    int g = 0;
-    for (; g < cache->n_groups && status == MN_OK; g++) {
-        kv_group *group = &cache->groups[g];
-        status = mem_grow(&group->pages, &group->page_capacity, cache->n_pages + 1, sizeof *group->pages);
-        if (status == MN_OK) {
-            status = mem_grow(&group->bases, &group->base_capacity, cache->n_pages + 1, sizeof *group->bases);
-        }
-        kv_page *page = NULL;
-        if (status == MN_OK) status = kv_pool_take(&page, cache->pool, group->page_bytes);
-        if (status != MN_OK) break;
-        group->pages[cache->n_pages] = page;
-        group->bases[cache->n_pages] = page->data;
-    }
-    if (status != MN_OK) {
-        while (g-- > 0) kv_pool_return(cache->pool, cache->groups[g].pages[cache->n_pages]);
-        return status;
-    }
-    cache->n_pages++;
-    return MN_OK;
-}
-
-static bool is_shared(const kv_page *page) {
-    return atomic_load_explicit(&page->references, memory_order_acquire) > 1;
-}
-
-/* Takes one page for every shared one of [first, end) into the places behind the group's pages; *n_taken
- * counts them, on failure too. */
-static mn_status take_spares(kv_cache *cache, kv_group *group, size_t first, size_t end, size_t *n_taken) {
-    for (size_t i = first; i < end; i++) {
-        if (!is_shared(group->pages[i])) continue;
-        size_t place = cache->n_pages + *n_taken;
-        MN_TRY(mem_grow(&group->pages, &group->page_capacity, place + 1, sizeof *group->pages));
-        MN_TRY(kv_pool_take(&group->pages[place], cache->pool, group->page_bytes));
-        ++*n_taken;
+/* The layouts of a coded stream, one for each head; *out stays NULL for an exact one. */
+static mn_status make_layouts(code_layout **out, const kv_spec *spec, bool is_key,
+                              const kv_options *options) {
+    kv_form form = is_key ? spec->key : spec->value;
+    if (!kv_form_is_coded(form)) return MN_OK;
+    *out = mem_alloc((size_t)spec->n_heads, sizeof **out);
+    if (!*out) return MN_E_NOMEM;
+    for (int h = 0; h < spec->n_heads; h++) {
+        kv_form_layout(*out + h, form, is_key, is_key ? spec->k_dim : spec->v_dim, options->page_tokens,
+                       is_key && spec->bases ? spec->bases[h].lambda : NULL);
     }
     return MN_OK;
 }
 
-/* Puts copies, made in the spare pages, in the place of shared pages. */
-static void replace_shared(kv_cache *cache, kv_group *group, size_t first, size_t end, size_t n_spares) {
-    kv_page **spare = group->pages + cache->n_pages;
-    for (size_t i = first; i < end && n_spares > 0; i++) {
-        kv_page *shared = group->pages[i];
-        if (!is_shared(shared)) continue;
-        kv_page *own = spare[--n_spares];
-        memcpy(own->data, shared->data, group->page_bytes);
-        kv_pool_return(cache->pool, shared);
-        group->pages[i] = own;
-        group->bases[i] = own->data;
-    }
-    while (n_spares > 0) kv_pool_return(cache->pool, spare[--n_spares]); /* no longer shared meanwhile */
-}
-
-/* Gives the cache its own copies of the shared pages among [first, end), or changes nothing. */
-static mn_status make_private(kv_cache *cache, size_t first, size_t end) {
-    mn_status status = MN_OK;
-    int n_groups = 0;
-    for (; status == MN_OK && n_groups < cache->n_groups; n_groups++) {
-        kv_group *group = &cache->groups[n_groups];
-        group->n_spares = 0;
-        status = take_spares(cache, group, first, end, &group->n_spares);
-    }
-    for (int g = 0; g < n_groups; g++) {
-        kv_group *group = &cache->groups[g];
-        replace_shared(cache, group, first, status == MN_OK ? end : first, group->n_spares);
-    }
-    return status;
+/* Bases and the layouts that follow from them are the entry's own; all else is its group's. */
+static mn_status open_entry(kv_entry *entry, const kv_spec *spec, const kv_options *options) {
+    if (spec->kind == KV_STATE) return MN_OK;
+    entry->bases = spec->bases;
+    MN_TRY(make_layouts(&entry->key_codes, spec, true, options));
+    return make_layouts(&entry->value_codes, spec, false, options);
 }
 
 static mn_status sort_into_groups(kv_cache *cache, const kv_spec *specs) {
     for (int i = 0; i < cache->n_entries; i++) {
         const kv_spec *spec = &specs[i];
-        if (spec->n_heads < 1 || spec->k_dim < 2 || spec->v_dim < 2 || spec->k_dim % 2 || spec->v_dim % 2) {
-            MN_FAIL(MN_E_UNSUPPORTED,
-                    "a cache of %d heads with rows of %d and %d values: heads must be positive, rows even",
-                    spec->n_heads, spec->k_dim, spec->v_dim);
-        }
         int g = 0;
-        while (g < cache->n_groups && !spec_equal(&cache->groups[g].spec, spec)) g++;
+        while (g < cache->n_groups && !kv_spec_equal(&cache->groups[g].spec, spec)) g++;
         kv_group *group = &cache->groups[g];
         if (g == cache->n_groups) {
-            group->spec = *spec;
-            group->entry_bytes = spec_page_bytes(spec, cache->options.page_tokens);
+            MN_TRY(group_open(group, spec, &cache->options));
             cache->n_groups++;
         }
-        cache->entries[i] = (kv_entry){.group = g, .offset = (size_t)group->n_members * group->entry_bytes};
-        group->n_members++;
-        group->page_bytes += group->entry_bytes;
+        cache->entries[i] = (kv_entry){.group = g, .member = group->n_members++};
+        for (int kind = 0; kind < N_PAGE_KINDS; kind++) group->page_bytes[kind] += group->entry_bytes[kind];
+        MN_TRY(open_entry(&cache->entries[i], spec, &cache->options));
     }
     return MN_OK;
+}
+
+static void note_peak(kv_cache *cache) {
+    size_t now = kv_bytes(cache);
+    if (now > cache->peak_bytes) cache->peak_bytes = now;
 }
 
 mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries,
@@ -233,7 +74,10 @@ mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_ent
     cache->groups = mem_alloc((size_t)n_entries, sizeof *cache->groups);
     if (!cache->entries || !cache->groups) status = MN_E_NOMEM;
     if (status == MN_OK) status = sort_into_groups(cache, specs);
-    while (status == MN_OK && cache->n_pages < kept_pages(cache)) status = add_page(cache);
+    for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
+        status = group_reserve_all(&cache->groups[g], pool, &cache->options);
+    }
+    if (status == MN_OK) status = stage_open(cache);
     if (status != MN_OK) {
         kv_close(&cache);
         return status;
@@ -243,118 +87,286 @@ mn_status kv_open(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_ent
     return MN_OK;
 }
 
+void kv_close(kv_cache **cache) {
+    kv_cache *c = *cache;
+    if (!c) return;
+    stage_close(c);
+    for (int g = 0; c->groups && g < c->n_groups; g++) group_close(&c->groups[g], c->pool);
+    for (int i = 0; c->entries && i < c->n_entries; i++) {
+        mem_free(c->entries[i].key_codes);
+        mem_free(c->entries[i].value_codes);
+    }
+    mem_free(c->groups);
+    mem_free(c->entries);
+    mem_free(c->tasks);
+    mem_free(c);
+    *cache = NULL;
+}
+
+/* ---- a step ---- */
+
+/* Tokens of a group that are not sealed. */
+static int64_t group_residual(const kv_group *group, int64_t n_tokens) {
+    int64_t n = 0;
+    for (size_t slot = group->n_slots; slot-- > 0;) {
+        int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens;
+        int64_t filled = min_i64(group->page_tokens, n_tokens - begin);
+        n += filled - group->n_sealed[slot];
+        if (group->n_sealed[slot] > 0) break;
+    }
+    return n;
+}
+
+void kv_call_begin(kv_cache *cache) {
+    for (int g = 0; g < cache->n_groups; g++) {
+        kv_group *group = &cache->groups[g];
+        if (!group->spec.flush || !group_steps(group)) continue;
+        int64_t residual = group_residual(group, cache->n_tokens);
+        group->flushes = cache->n_tokens == 0 || (residual >= 1 && residual + 1 >= group->spec.residual);
+    }
+    cache->call_ends = false;
+}
+
+void kv_call_ends(kv_cache *cache, bool ends) {
+    cache->call_ends = ends;
+}
+
+int kv_unit(const kv_cache *cache) {
+    int unit = 0;
+    for (int g = 0; g < cache->n_groups; g++) {
+        const kv_group *group = &cache->groups[g];
+        if (!group_seals_by_unit(group)) continue;
+        int own = seal_unit(group->spec.residual, group->page_tokens);
+        if (unit == 0 || own < unit) unit = own;
+    }
+    return unit;
+}
+
+int64_t kv_step_limit(const kv_cache *cache, int64_t position) {
+    int64_t limit = INT64_MAX;
+    for (int g = 0; g < cache->n_groups; g++) {
+        const kv_group *group = &cache->groups[g];
+        if (!group_seals_by_unit(group)) continue;
+        int unit = seal_unit(group->spec.residual, group->page_tokens);
+        if (position % unit) limit = min_i64(limit, (position / unit + 1) * unit);
+    }
+    return limit;
+}
+
+/* Takes what the step needs in every group, or nothing. */
+static mn_status take_all(kv_cache *cache, int64_t total) {
+    mn_status status = MN_OK;
+    int n_taken = 0;
+    for (; status == MN_OK && n_taken < cache->n_groups; n_taken++) {
+        kv_group *group = &cache->groups[n_taken];
+        if (!group_steps(group)) continue;
+        status = group_take(group, cache->pool, cache->n_tokens, total,
+                            group_seal_target(group, total, cache->call_ends));
+    }
+    if (status == MN_OK) status = settle_reserve(cache, true, total);
+    if (status == MN_OK && cache->stage) status = stage_reserve(cache);
+    if (status != MN_OK) {
+        for (int g = 0; g < n_taken; g++) group_return(&cache->groups[g], cache->pool);
+    }
+    return status;
+}
+
 mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
     int64_t total = cache->n_tokens + n_new;
     if (cache->options.limit && total > cache->options.limit) {
         MN_FAIL(MN_E_FULL, "the cache holds %lld tokens of at most %lld: no room for %lld more",
                 (long long)cache->n_tokens, (long long)cache->options.limit, (long long)n_new);
     }
-    size_t n_before = cache->n_pages;
-    size_t first = (size_t)(cache->n_tokens / cache->options.page_tokens), end = pages_for(cache, total);
-    mn_status status = MN_OK;
-    while (status == MN_OK && cache->n_pages < end) status = add_page(cache);
-    if (status == MN_OK) status = make_private(cache, first, end < n_before ? end : n_before);
-    if (status != MN_OK) {
-        drop_pages(cache, n_before);
-        return status;
+    stage_drain(cache);
+    bool sent = false;
+    if (cache->stage && !kv_pool_budget(cache->pool)) MN_TRY(stage_send(cache, false, &sent));
+    mn_status status = take_all(cache, total);
+    /* A budget is kept by sending pages away, one after the other, until the step fits. */
+    while (status == MN_E_NOMEM && cache->stage && kv_pool_budget(cache->pool)) {
+        mn_status sending = stage_send(cache, true, &sent);
+        if (sending != MN_OK) return sending;
+        if (!sent) break;
+        status = take_all(cache, total);
     }
-    cache->n_pages_before_step = n_before;
+    if (status != MN_OK) return status;
+    for (int g = 0; g < cache->n_groups; g++) {
+        kv_group *group = &cache->groups[g];
+        if (!group_steps(group)) continue;
+        group_apply(group, cache->pool, cache->n_tokens, total,
+                    group_seal_target(group, total, cache->call_ends));
+    }
+    settle_early(cache, total);
     cache->n_step = n_new;
     note_peak(cache);
+    stage_begin(cache);
     return MN_OK;
 }
 
-void kv_append(kv_cache *cache, const kernel_table *kernels, int entry, int head, int token_begin,
+static void tidy_all(kv_cache *cache) {
+    for (int g = 0; g < cache->n_groups; g++) {
+        kv_group *group = &cache->groups[g];
+        if (group_steps(group)) group_tidy(group, cache->pool, cache->n_tokens);
+    }
+}
+
+void kv_abandon(kv_cache *cache) {
+    stage_drain(cache);
+    cache->fault = MN_OK;
+    if (cache->n_step == 0) return;
+    cache->n_step = 0;
+    cache->n_tasks = cache->n_early = 0;
+    tidy_all(cache);
+}
+
+void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
+                 kv_page *page, store_job job) {
+    const kv_place *place = &group->place[kind];
+    char *base = page->data + (size_t)entry->member * group->entry_bytes[kind];
+    job.keys = base + place->k_offset + (size_t)head * place->k_head_bytes;
+    job.values = base + place->v_offset + (size_t)head * place->v_head_bytes;
+    job.page_tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
+    job.k_dim = group->spec.k_dim;
+    job.v_dim = group->spec.v_dim;
+    if (group->spec.exact == KV_F32) {
+        kernels->store_f32(&job);
+    } else {
+        kernels->store_bf16(&job);
+    }
+}
+
+void kv_append(kv_cache *cache, const kernel_table *kernels, int i_entry, int head, int token_begin,
                int token_end, const float *k, const float *v, ptrdiff_t k_stride, ptrdiff_t v_stride) {
-    kv_view view = kv_look(cache, entry);
-    int page_tokens = view.page_tokens;
+    const kv_entry *entry = &cache->entries[i_entry];
+    const kv_group *group = &cache->groups[entry->group];
+    int64_t base = group_steps(group) ? cache->n_tokens : 0;
     for (int t = token_begin; t < token_end;) {
-        int64_t position = cache->n_tokens + t;
-        int slot = (int)(position % page_tokens), n = page_tokens - slot;
+        int64_t position = base + t;
+        int slot = (int)(position % group->page_tokens), n = group->page_tokens - slot;
         if (n > token_end - t) n = token_end - t;
-        char *page = cache->groups[cache->entries[entry].group].pages[position / page_tokens]->data;
-        store_job job = {
-            .keys = page + view.k_offset + (size_t)head * view.k_head_bytes,
-            .values = page + view.v_offset + (size_t)head * view.v_head_bytes,
-            .page_tokens = page_tokens,
-            .slot = slot,
-            .n = n,
-            .k_dim = view.spec->k_dim,
-            .v_dim = view.spec->v_dim,
-            .k = k + t * k_stride,
-            .v = v + t * v_stride,
-            .k_stride = k_stride,
-            .v_stride = v_stride,
-        };
-        if (view.spec->key.codec == KV_F32) {
-            kernels->store_f32(&job);
-        } else {
-            kernels->store_bf16(&job);
+        store_job job = {.slot = slot,
+                         .n = n,
+                         .k = k + t * k_stride,
+                         .v = v + t * v_stride,
+                         .k_stride = k_stride,
+                         .v_stride = v_stride};
+        int64_t place = group_slot(group, position / group->page_tokens);
+        group_store(kernels, group, entry, head, PAGE_EXACT, group->pages[PAGE_EXACT][place], job);
+        if (position < group->head_tokens) {
+            job.slot = (int)position;
+            job.n = (int)min_i64(n, group->head_tokens - position);
+            group_store(kernels, group, entry, head, PAGE_HEAD, group->head, job);
         }
         t += n;
     }
 }
 
-void kv_commit(kv_cache *cache) {
-    cache->n_tokens += cache->n_step;
-    cache->n_step = 0;
+static kv_place place_of(const kv_group *group, const kv_entry *entry, page_kind kind) {
+    kv_place place = group->place[kind];
+    size_t offset = (size_t)entry->member * group->entry_bytes[kind];
+    place.k_offset += offset;
+    place.v_offset += offset;
+    return place;
 }
 
-void kv_abandon(kv_cache *cache) {
-    if (cache->n_step == 0) return;
-    cache->n_step = 0;
-    drop_pages(cache, cache->n_pages_before_step);
-}
-
-kv_view kv_look(const kv_cache *cache, int entry) {
-    const kv_entry *e = &cache->entries[entry];
-    const kv_group *group = &cache->groups[e->group];
-    int page_tokens = cache->options.page_tokens;
-    int64_t n_tokens = cache->n_tokens + cache->n_step;
-    size_t k_bytes = kv_form_bytes(group->spec.key, group->spec.k_dim, page_tokens);
+kv_view kv_look(const kv_cache *cache, int i_entry) {
+    const kv_entry *entry = &cache->entries[i_entry];
+    const kv_group *group = &cache->groups[entry->group];
+    const char *const *exact = stage_bases(cache, i_entry, PAGE_EXACT), *const *coded = stage_bases(
+                                                                            cache, i_entry, PAGE_CODED);
     return (kv_view){
-        .pages = group->bases,
-        .n_pages = (int)pages_for(cache, n_tokens),
-        .n_tokens = n_tokens,
-        .k_offset = e->offset,
-        .k_head_bytes = k_bytes,
-        .v_offset = e->offset + k_bytes * (size_t)group->spec.n_heads,
-        .v_head_bytes = kv_form_bytes(group->spec.value, group->spec.v_dim, page_tokens),
-        .page_tokens = page_tokens,
         .spec = &group->spec,
+        .n_tokens = group_steps(group) ? cache->n_tokens + cache->n_step : group->n_filled,
+        .page_tokens = group->page_tokens,
+        .first_page = group->first_page,
+        .n_pages = (int)group->n_slots,
+        .exact = exact ? exact : (const char *const *)group->bases[PAGE_EXACT],
+        .coded = coded ? coded : (const char *const *)group->bases[PAGE_CODED],
+        .n_sealed = group->n_sealed,
+        .seals_early = cache->n_early > 0 && group_seals_by_unit(group),
+        .exact_place = place_of(group, entry, PAGE_EXACT),
+        .coded_place = place_of(group, entry, PAGE_CODED),
+        .head_place = place_of(group, entry, PAGE_HEAD),
+        .head = group->head ? group->head->data : NULL,
+        .n_head = group->head_tokens,
+        .head_page_tokens = group->head_page_tokens,
+        .key_codes = entry->key_codes,
+        .value_codes = entry->value_codes,
+        .bases = entry->bases,
     };
 }
+
+/* ---- write once ---- */
+
+mn_status kv_fill(kv_cache *cache, int64_t n) {
+    mn_status status = MN_OK;
+    int n_taken = 0;
+    for (; status == MN_OK && n_taken < cache->n_groups; n_taken++) {
+        kv_group *group = &cache->groups[n_taken];
+        if (group_steps(group)) continue;
+        if (group->n_filled > 0) {
+            status = status_fail(MN_E_ARG, "cross entries are filled once; they hold %lld tokens",
+                                 (long long)group->n_filled);
+        } else {
+            status = group_take(group, cache->pool, 0, n, group_seal_target(group, n, true));
+        }
+    }
+    if (status == MN_OK) status = settle_reserve(cache, false, n);
+    for (int g = 0; g < n_taken; g++) {
+        kv_group *group = &cache->groups[g];
+        if (group_steps(group)) continue;
+        if (status != MN_OK) {
+            group_return(group, cache->pool);
+            continue;
+        }
+        group_apply(group, cache->pool, 0, n, group_seal_target(group, n, true));
+        group->n_filled = n;
+    }
+    if (status == MN_OK) note_peak(cache);
+    return status;
+}
+
+kv_state kv_states(const kv_cache *cache, int i_entry) {
+    const kv_entry *entry = &cache->entries[i_entry];
+    const kv_group *group = &cache->groups[entry->group];
+    size_t offset = (size_t)entry->member * group->entry_bytes[PAGE_EXACT];
+    return (kv_state){
+        .now = group->n_states ? group->states[group->n_states - 1].page->data + offset : NULL,
+        .next = group->taken[PAGE_EXACT].pages[0]->data + offset,
+    };
+}
+
+int64_t kv_filled(const kv_cache *cache, int entry) {
+    return cache->groups[cache->entries[entry].group].n_filled;
+}
+
+/* ---- between steps ---- */
 
 mn_status kv_truncate(kv_cache *cache, int64_t n_keep) {
     if (n_keep < 0 || n_keep > cache->n_tokens) {
         MN_FAIL(MN_E_ARG, "cannot keep %lld tokens of a cache that holds %lld", (long long)n_keep,
                 (long long)cache->n_tokens);
     }
+    for (int g = 0; g < cache->n_groups; g++) {
+        if (group_reaches(&cache->groups[g], n_keep)) continue;
+        MN_FAIL(
+            MN_E_UNSUPPORTED,
+            "cannot go back to %lld tokens: what they see is gone; the longest that can be kept is %lld tokens",
+            (long long)n_keep, (long long)kv_reachable(cache, n_keep));
+    }
     kv_abandon(cache);
     cache->n_tokens = n_keep;
-    size_t needed = pages_for(cache, n_keep), kept = kept_pages(cache);
-    drop_pages(cache, needed > kept ? needed : kept);
+    tidy_all(cache);
     return MN_OK;
 }
 
-/* Page i of a fork: shared, unless the cache reserves its pages and this one will still be written. */
-static mn_status fork_page(kv_cache *fork, const kv_cache *cache, size_t i) {
-    bool shares = !cache->options.reserve || (int64_t)(i + 1) * cache->options.page_tokens <= cache->n_tokens;
-    if (!shares) {
-        MN_TRY(add_page(fork));
-        for (int g = 0; g < cache->n_groups; g++) {
-            memcpy(fork->groups[g].pages[i]->data, cache->groups[g].pages[i]->data,
-                   cache->groups[g].page_bytes);
-        }
-        return MN_OK;
+int64_t kv_reachable(const kv_cache *cache, int64_t n_keep) {
+    int64_t n = min_i64(n_keep, cache->n_tokens);
+    for (int g = 0; g < cache->n_groups;) {
+        int64_t reached = group_reachable(&cache->groups[g], n);
+        g = reached < n ? 0 : g + 1;
+        n = reached;
     }
-    for (int g = 0; g < cache->n_groups; g++) {
-        kv_page_share(cache->groups[g].pages[i]);
-        fork->groups[g].pages[i] = cache->groups[g].pages[i];
-        fork->groups[g].bases[i] = cache->groups[g].bases[i];
-    }
-    fork->n_pages++;
-    return MN_OK;
+    return n;
 }
 
 mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
@@ -363,33 +375,27 @@ mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
     if (!fork) return MN_E_NOMEM;
     mn_status status = MN_OK;
     *fork = *cache;
-    fork->n_step = 0;
-    fork->n_pages = 0;
+    fork->stage = NULL;
+    fork->fault = MN_OK;
+    fork->tasks = NULL;
+    fork->n_tasks = fork->task_capacity = 0;
+    fork->n_entries = fork->n_groups = 0;
     fork->entries = mem_alloc((size_t)cache->n_entries, sizeof *fork->entries);
     fork->groups = mem_alloc((size_t)cache->n_entries, sizeof *fork->groups);
-    fork->n_groups = fork->groups ? cache->n_groups : 0;
-    if (!fork->entries || !fork->groups) {
-        status = MN_E_NOMEM;
-        goto done;
-    }
-    memcpy(fork->entries, cache->entries, (size_t)cache->n_entries * sizeof *fork->entries);
-    size_t n_pages = pages_for(cache, cache->n_tokens);
-    if (n_pages < kept_pages(cache)) n_pages = kept_pages(cache);
-    for (int g = 0; g < cache->n_groups; g++) {
-        kv_group *group = &fork->groups[g];
-        *group = cache->groups[g];
-        group->pages = NULL;
-        group->bases = NULL;
-        group->page_capacity = group->base_capacity = 0;
+    if (!fork->entries || !fork->groups) status = MN_E_NOMEM;
+    for (int i = 0; status == MN_OK && i < cache->n_entries; i++) {
+        kv_entry *entry = &fork->entries[fork->n_entries++];
+        *entry = (kv_entry){.group = cache->entries[i].group, .member = cache->entries[i].member};
+        kv_spec spec = cache->groups[entry->group].spec;
+        spec.bases = cache->entries[i].bases;
+        status = open_entry(entry, &spec, &cache->options);
     }
     for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
-        kv_group *group = &fork->groups[g];
-        status = mem_grow(&group->pages, &group->page_capacity, n_pages, sizeof *group->pages);
-        if (status == MN_OK)
-            status = mem_grow(&group->bases, &group->base_capacity, n_pages, sizeof *group->bases);
+        fork->n_groups++;
+        status =
+            group_fork(&fork->groups[g], &cache->groups[g], cache->pool, cache->n_tokens, &cache->options);
     }
-    for (size_t i = 0; status == MN_OK && i < n_pages; i++) status = fork_page(fork, cache, i);
-done:
+    if (status == MN_OK) status = stage_open(fork);
     if (status != MN_OK) {
         kv_close(&fork);
         return status;
@@ -402,9 +408,17 @@ done:
 int64_t kv_length(const kv_cache *cache) {
     return cache->n_tokens;
 }
+
 int64_t kv_room(const kv_cache *cache) {
-    return (int64_t)cache->n_pages * cache->options.page_tokens;
+    int64_t room = cache->options.reserve;
+    for (int g = 0; g < cache->n_groups; g++) {
+        const kv_group *group = &cache->groups[g];
+        if (!group_steps(group)) continue;
+        room = max_i64(room, (group->first_page + (int64_t)group->n_slots) * group->page_tokens);
+    }
+    return room;
 }
+
 int kv_entries(const kv_cache *cache) {
     return cache->n_entries;
 }
@@ -414,42 +428,27 @@ const kv_spec *kv_entry_spec(const kv_cache *cache, int entry) {
 }
 
 size_t kv_bytes(const kv_cache *cache) {
-    size_t page = 0;
-    for (int g = 0; g < cache->n_groups; g++) page += cache->groups[g].page_bytes;
-    return page * cache->n_pages;
+    size_t n = 0;
+    for (int g = 0; g < cache->n_groups; g++) n += group_bytes(&cache->groups[g]);
+    return n;
 }
 
 size_t kv_peak_bytes(const kv_cache *cache) {
     return cache->peak_bytes;
 }
 
-mn_status kv_check(const kv_cache *cache) {
-    int64_t total = cache->n_tokens + cache->n_step;
-    if (cache->n_pages < pages_for(cache, total))
-        MN_FAIL(MN_E_UNSUPPORTED, "fewer pages than the tokens need");
-    if (cache->n_step == 0 && cache->n_pages > pages_for(cache, total) &&
-        cache->n_pages > kept_pages(cache)) {
-        MN_FAIL(MN_E_UNSUPPORTED, "%zu pages are held for %lld tokens", cache->n_pages, (long long)total);
-    }
-    if (cache->options.limit && total > cache->options.limit)
-        MN_FAIL(MN_E_UNSUPPORTED, "more tokens than the limit");
-    if (kv_bytes(cache) > cache->peak_bytes) MN_FAIL(MN_E_UNSUPPORTED, "the peak was not noted");
-    for (int g = 0; g < cache->n_groups; g++) {
-        const kv_group *group = &cache->groups[g];
-        for (size_t i = 0; i < cache->n_pages; i++) {
-            const kv_page *page = group->pages[i];
-            int references = atomic_load(&page->references);
-            if (references < 1) MN_FAIL(MN_E_UNSUPPORTED, "page %zu has no reference", i);
-            if (page->bytes != group->page_bytes)
-                MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", i);
-            if (group->bases[i] != page->data)
-                MN_FAIL(MN_E_UNSUPPORTED, "page %zu is not where kernels look", i);
-            bool written =
-                cache->n_step > 0 && (int64_t)(i + 1) * cache->options.page_tokens > cache->n_tokens;
-            if (written && (int64_t)i * cache->options.page_tokens < total && references != 1) {
-                MN_FAIL(MN_E_UNSUPPORTED, "page %zu is shared and about to be written", i);
-            }
-        }
-    }
-    return MN_OK;
+int64_t kv_first_held(const kv_cache *cache, int entry) {
+    const kv_group *group = &cache->groups[cache->entries[entry].group];
+    return group->first_page * group->page_tokens;
+}
+
+int kv_head_tokens(const kv_cache *cache, int entry) {
+    return cache->groups[cache->entries[entry].group].head_tokens;
+}
+
+int64_t kv_sealed(const kv_cache *cache, int entry) {
+    const kv_group *group = &cache->groups[cache->entries[entry].group];
+    int64_t n = 0;
+    for (size_t slot = 0; slot < group->n_slots; slot++) n += group->n_sealed[slot];
+    return n;
 }

@@ -1,58 +1,514 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kv/plan.h"
 
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/distance.h"
 #include "base/mem.h"
+#include "mneme.h"
+
+/* ---- strategies ---- */
 
 const kv_strategy kv_strategies[] = {
-    {"dynamic", true, false, "grows page by page"},
-    {"static", true, true, "allocates max_cache_len tokens once"},
-    {"none", false, false, "recomputes every token at every step"},
+    {"none", KV_TRAIT_EMPTIES, "recomputes every token at every step"},
+    {"dynamic", KV_TRAIT_NATURAL | KV_TRAIT_GROWS, "the model's natural cache, grown page by page"},
+    {"static", KV_TRAIT_RESERVES, "allocates max_cache_len tokens once"},
+    {"offloaded", KV_TRAIT_FAR, "full pages rest in a file and come back ahead of use"},
+    {"offloaded_static", KV_TRAIT_FAR | KV_TRAIT_RESERVES, "both of them"},
+    {"quantized", KV_TRAIT_CODES, "all but the newest tokens in a few bits"},
+    {"sliding_window", KV_TRAIT_WINDOW, "keeps the newest tokens"},
+    {"sink", KV_TRAIT_SINKS, "keeps the first tokens and the newest, at positions inside the window"},
+    {"hybrid", KV_TRAIT_NATURAL, "the model's natural cache, by the name for mixed layers"},
+    {"mamba", KV_TRAIT_NATURAL, "the model's natural cache, by the name for recurrent layers"},
     {0},
 };
 
-static const kv_strategy *find_strategy(const char *name) {
+enum { N_NAMES = sizeof kv_strategies / sizeof kv_strategies[0] - 1, ALL_TRAITS = 255 };
+
+/* Which do not go together, and why. The first row that fits speaks. */
+static const struct {
+    unsigned a, b;
+    const char *why;
+} conflicts[] = {
+    {KV_TRAIT_EMPTIES, ALL_TRAITS, "'none' keeps nothing that another could hold"},
+    {KV_TRAIT_GROWS, KV_TRAIT_RESERVES, "one grows page by page, the other allocates everything at once"},
+    {KV_TRAIT_NATURAL, KV_TRAIT_WINDOW | KV_TRAIT_SINKS,
+     "one keeps the model's own windows, the other sets another"},
+    {KV_TRAIT_WINDOW, KV_TRAIT_SINKS, "the window of a sink cache has the first tokens besides"},
+};
+
+static const kv_strategy *find_strategy(const char *name, size_t n) {
     for (const kv_strategy *s = kv_strategies; s->name; s++) {
-        if (strcmp(s->name, name) == 0) return s;
+        if (strlen(s->name) == n && memcmp(s->name, name, n) == 0) return s;
     }
     return NULL;
 }
 
-static mn_status unknown_strategy(const char *name) {
-    bytes known = {0};
-    for (const kv_strategy *s = kv_strategies; s->name; s++)
-        bytes_printf(&known, "%s%s", s == kv_strategies ? "" : ", ", s->name);
+static mn_status unknown_strategy(const char *name, size_t n) {
+    const char *names[N_NAMES + 1] = {NULL};
+    char wanted[DISTANCE_LONGEST + 1];
+    bytes all = {0};
+    size_t shown = n < sizeof wanted - 1 ? n : sizeof wanted - 1;
+    memcpy(wanted, name, shown);
+    wanted[shown] = 0;
+    for (int i = 0; i < N_NAMES; i++) {
+        names[i] = kv_strategies[i].name;
+        bytes_printf(&all, i ? ", %s" : "%s", names[i]);
+    }
+    const char *near = text_nearest(wanted, names);
     mn_status status =
-        status_fail(MN_E_ARG, "cache implementation is '%.60s', allowed: %s", name, bytes_text(&known));
-    bytes_clear(&known);
+        status_fail(MN_E_ARG, "cache implementation is '%s'%s%s%s; allowed: %s, several joined by +", wanted,
+                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "", bytes_text(&all));
+    bytes_clear(&all);
     return status;
 }
 
-mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec automatic) {
-    kv_plan plan = {.codec = automatic};
-    const char *name = options->implementation ? options->implementation : kv_strategies[0].name;
-    plan.strategy = find_strategy(name);
-    if (!plan.strategy) return unknown_strategy(name);
-    if (options->dtype && strcmp(options->dtype, "auto") != 0) {
-        int codec = 0;
-        while (codec < N_KV_CODECS && strcmp(kv_codec_name((kv_codec)codec), options->dtype) != 0) codec++;
-        if (codec == N_KV_CODECS)
-            MN_FAIL(MN_E_ARG, "cache dtype is '%.60s', allowed: auto, f32, bf16", options->dtype);
-        plan.codec = (kv_codec)codec;
+/* Whether two strategies go together; the message says why not. */
+static mn_status check_pair(const kv_strategy *a, const kv_strategy *b) {
+    if (a->traits & b->traits) {
+        MN_FAIL(MN_E_ARG, "cache implementations '%s' and '%s' do not go together: %s", a->name, b->name,
+                a == b ? "once is enough" : "one holds what the other does");
     }
-    int64_t length = options->max_cache_len;
-    if (length < 0 || length > (int64_t)1 << 40) {
+    for (size_t i = 0; i < sizeof conflicts / sizeof conflicts[0]; i++) {
+        unsigned x = conflicts[i].a, y = conflicts[i].b;
+        if ((a->traits & x && b->traits & y) || (b->traits & x && a->traits & y)) {
+            MN_FAIL(MN_E_ARG, "cache implementations '%s' and '%s' do not go together: %s", a->name, b->name,
+                    conflicts[i].why);
+        }
+    }
+    return MN_OK;
+}
+
+static void take_traits(kv_plan_part *part) {
+    part->keeps = !(part->traits & KV_TRAIT_EMPTIES);
+    part->reserves = part->traits & KV_TRAIT_RESERVES;
+    part->codes = part->traits & KV_TRAIT_CODES;
+    part->is_far = part->traits & KV_TRAIT_FAR;
+    part->windows = part->traits & (KV_TRAIT_WINDOW | KV_TRAIT_SINKS);
+}
+
+/* text[n]: NAME+NAME... Strategies that go together are few, so that their names fit. */
+static mn_status read_part(kv_plan_part *part, const char *text, size_t n) {
+    const kv_strategy *found[N_NAMES];
+    int n_found = 0;
+    for (size_t at = 0; at <= n;) {
+        size_t length = 0;
+        while (at + length < n && text[at + length] != '+') length++;
+        const kv_strategy *s = find_strategy(text + at, length);
+        if (!s) return unknown_strategy(text + at, length);
+        for (int i = 0; i < n_found; i++) MN_TRY(check_pair(found[i], s));
+        found[n_found++] = s;
+        part->traits |= s->traits;
+        at += length + 1;
+    }
+    for (int i = 0, used = 0; i < n_found; i++) {
+        used +=
+            snprintf(part->name + used, sizeof part->name - (size_t)used, i ? "+%s" : "%s", found[i]->name);
+    }
+    take_traits(part);
+    return MN_OK;
+}
+
+/* What cross attention keeps where nothing is said of it: it is filled once and seen whole. */
+static void default_cross(kv_plan *plan) {
+    enum { STEPS_ONLY = KV_TRAIT_WINDOW | KV_TRAIT_SINKS };
+    plan->cross.traits = plan->self.traits & ~(unsigned)STEPS_ONLY;
+    memcpy(plan->cross.name, plan->self.name, sizeof plan->cross.name);
+    take_traits(&plan->cross);
+}
+
+static mn_status read_cross(kv_plan *plan, const char *text, size_t n) {
+    MN_TRY(read_part(&plan->cross, text, n));
+    if (plan->cross.windows || !plan->cross.keeps) {
+        MN_FAIL(MN_E_ARG, "cache implementation is cross=%s: cross attention sees all of its tokens always",
+                plan->cross.name);
+    }
+    plan->names_cross = true;
+    return MN_OK;
+}
+
+static mn_status read_names(kv_plan *plan, const char *text) {
+    bool names_self = false;
+    if (!strchr(text, '=')) { MN_TRY(read_part(&plan->self, text, strlen(text))); }
+    for (const char *at = text; strchr(text, '=') && *at;) {
+        size_t n = strcspn(at, ",");
+        bool is_self = strncmp(at, "self=", 5) == 0, is_cross = strncmp(at, "cross=", 6) == 0;
+        if (!is_self && !is_cross) {
+            MN_FAIL(MN_E_ARG, "cache implementation is '%.80s', allowed: NAME or self=NAME,cross=NAME", text);
+        }
+        if (is_self ? names_self : plan->names_cross) {
+            MN_FAIL(MN_E_ARG, "cache implementation '%.80s' names %s twice", text,
+                    is_self ? "self" : "cross");
+        }
+        if (is_self) {
+            MN_TRY(read_part(&plan->self, at + 5, n - 5));
+            names_self = true;
+        } else {
+            MN_TRY(read_cross(plan, at + 6, n - 6));
+        }
+        at += n + (at[n] == ',');
+    }
+    if (plan->self.traits == 0) MN_TRY(read_part(&plan->self, "dynamic", 7));
+    if (!plan->names_cross) {
+        default_cross(plan);
+        snprintf(plan->name, sizeof plan->name, "%s", plan->self.name);
+    } else {
+        snprintf(plan->name, sizeof plan->name, "self=%s,cross=%s", plan->self.name, plan->cross.name);
+    }
+    return MN_OK;
+}
+
+/* ---- what is said beside the name ---- */
+
+/* Keys are refused where no strategy of the plan reads them. */
+static mn_status check_keys(const kv_plan *plan, const kv_config *config) {
+    unsigned traits = plan->self.traits | plan->cross.traits;
+    for (int i = 0; i < N_CONFIG_KEYS; i++) {
+        const config_row *row = &config_rows[i];
+        if (!config->is_said[i] || row->traits == 0 || row->traits & traits) continue;
+        bytes names = {0};
+        for (const kv_strategy *s = kv_strategies; s->name; s++) {
+            if (s->traits & row->traits) bytes_printf(&names, names.n ? ", %s" : "%s", s->name);
+        }
+        mn_status status =
+            status_fail(MN_E_ARG, "cache option %s belongs to %s; the cache implementation is '%s'",
+                        row->name, bytes_text(&names), plan->name);
+        bytes_clear(&names);
+        return status;
+    }
+    return MN_OK;
+}
+
+static int64_t said(const kv_config *config, config_key key, int64_t standard) {
+    return config->is_said[key] ? config->numbers[key] : standard;
+}
+
+static mn_status take_dtype(kv_plan *plan, const char *name) {
+    if (!name || strcmp(name, "auto") == 0) return MN_OK;
+    for (int codec = 0; codec < KV_MNEME; codec++) {
+        plan->exact = (kv_codec)codec;
+        if (strcmp(kv_codec_name(plan->exact), name) == 0) return MN_OK;
+    }
+    MN_FAIL(MN_E_ARG, "cache dtype is '%.60s', allowed: auto, f32, bf16", name);
+}
+
+static mn_status take_sizes(kv_plan *plan, const mn_cache_options *options, const kv_config *config) {
+    int64_t length = options->max_cache_len, page = options->page_tokens, chunk = options->prefill_chunk;
+    const config_row *chunks = &config_rows[CONFIG_PREFILL_CHUNK];
+    bool codes = plan->self.codes || plan->cross.codes;
+    if (length == 0) length = said(config, CONFIG_MAX_CACHE_LEN, 0);
+    if (page == 0) page = said(config, CONFIG_PAGE_TOKENS, PAGE_TOKENS);
+    if (chunk == 0) chunk = said(config, CONFIG_PREFILL_CHUNK, 0);
+    if (length < 0 || length > (int64_t)1 << 40)
         MN_FAIL(MN_E_ARG, "max_cache_len is %lld, allowed: 1 to 2^40, or 0 for none", (long long)length);
+    int step = codes ? CODE_LANES : 2;
+    if (page < step || page > PAGE_TOKENS || page % step) {
+        MN_FAIL(MN_E_ARG, "page_tokens is %lld, allowed: multiples of %d from %d to %d%s", (long long)page,
+                step, step, PAGE_TOKENS, codes ? " for quantized" : "");
     }
-    if (plan.strategy->reserves && length == 0)
-        MN_FAIL(MN_E_ARG, "cache implementation '%s' needs max_cache_len", name);
-    int page = options->page_tokens ? options->page_tokens : PAGE_TOKENS;
-    if (page < 2 || page > PAGE_TOKENS || page % 2) {
-        MN_FAIL(MN_E_ARG, "page_tokens is %d, allowed: even numbers from 2 to %d", page, PAGE_TOKENS);
+    if (chunk < 0 || chunk > chunks->hi) {
+        MN_FAIL(MN_E_ARG, "prefill_chunk is %lld, allowed: %s, or 0 for %s", (long long)chunk,
+                chunks->allowed, chunks->standard);
     }
-    plan.options =
-        (kv_options){.page_tokens = page, .limit = length, .reserve = plan.strategy->reserves ? length : 0};
+    plan->prefill_chunk = (int)chunk;
+    plan->options =
+        (kv_options){.page_tokens = (int)page, .limit = length, .reserve = plan->self.reserves ? length : 0};
+    return MN_OK;
+}
+
+/* ---- coded forms ---- */
+
+/* The sides of both packages' arithmetic; bits and axis are still to come. */
+static kv_form base_form(const kv_plan *plan, const kv_config *config) {
+    static const kv_codec backends[] = {KV_MNEME, KV_QUANTO, KV_HQQ};
+    return (kv_form){.codec = backends[said(config, CONFIG_BACKEND, 0)],
+                     .group = (int)said(config, CONFIG_Q_GROUP_SIZE, 0),
+                     .wide_side = plan->exact == KV_F32};
+}
+
+/* Bits that the codec has: asked with sizes that suit every form. */
+static mn_status check_bits(kv_form form, const char *key) {
+    form.group = 0;
+    return status_context(kv_form_check(form, CODE_LANES, CODE_LANES), "cache option %s", key);
+}
+
+static mn_status take_axis(kv_form *form, const kv_config *config, config_key key) {
+    int64_t axis = said(config, key, 0), other = form->codec == KV_HQQ ? 1 : -1;
+    if (form->codec == KV_MNEME) {
+        if (!config->is_said[key]) return MN_OK;
+        MN_FAIL(MN_E_ARG,
+                "cache option %s is %lld: backend mneme chooses its own axes; quanto and hqq have it",
+                config_rows[key].name, (long long)axis);
+    }
+    if (axis != 0 && axis != other) {
+        MN_FAIL(MN_E_ARG, "cache option %s is %lld, allowed for %s: 0, %lld", config_rows[key].name,
+                (long long)axis, kv_codec_name(form->codec), (long long)other);
+    }
+    /* Rows of the package's matrix are tokens' groups where quanto counts 0 and hqq 1. */
+    bool inside = form->codec == KV_HQQ ? axis == 1 : axis == 0;
+    form->axis = inside ? CODE_TOKEN : CODE_CHANNEL;
+    return MN_OK;
+}
+
+/* Text that is being read, and how much of it is left. */
+typedef struct piece {
+    const char *at;
+    size_t n;
+} piece;
+
+static piece trimmed(const char *text, size_t n) {
+    while (n && isspace((unsigned char)*text)) text++, n--;
+    while (n && isspace((unsigned char)text[n - 1])) n--;
+    return (piece){text, n};
+}
+
+static bool take_word(piece *p, const char *word) {
+    size_t n = strlen(word);
+    if (p->n < n || memcmp(p->at, word, n) != 0) return false;
+    *p = (piece){p->at + n, p->n - n};
+    return true;
+}
+
+static bool take_number(piece *p, int *out) {
+    enum { MOST_DIGITS = 6 };
+    int value = 0, digits = 0;
+    for (; p->n && isdigit((unsigned char)*p->at) && digits <= MOST_DIGITS; p->at++, p->n--, digits++)
+        value = value * 10 + (*p->at - '0');
+    *out = value;
+    return digits > 0 && digits <= MOST_DIGITS;
+}
+
+/* "4bit", "k4v2bit", "f32", "bf16": fills the forms, which hold all but their bits. */
+static mn_status read_form(kv_form *key, kv_form *value, piece text) {
+    for (int codec = 0; codec < KV_MNEME; codec++) {
+        piece exact = text;
+        if (!take_word(&exact, kv_codec_name((kv_codec)codec)) || exact.n) continue;
+        *key = *value = kv_form_exact((kv_codec)codec);
+        return MN_OK;
+    }
+    piece even = text, split = text;
+    if (take_number(&even, &key->bits) && take_word(&even, "bit") && !even.n) {
+        value->bits = key->bits;
+    } else if (!(take_word(&split, "k") && take_number(&split, &key->bits) && take_word(&split, "v") &&
+                 take_number(&split, &value->bits) && take_word(&split, "bit") && !split.n)) {
+        MN_FAIL(MN_E_ARG, "cache option layers has the form '%.*s', allowed: f32, bf16, 4bit, k4v2bit",
+                (int)text.n, text.at);
+    }
+    MN_TRY(check_bits(*key, "layers"));
+    return check_bits(*value, "layers");
+}
+
+/* "3", "0-1" or "rest". */
+static mn_status read_range(kv_layer_rule *rule, piece text) {
+    piece p = text;
+    *rule = (kv_layer_rule){.last = INT_MAX, .is_rest = take_word(&p, "rest")};
+    if (rule->is_rest && !p.n) return MN_OK;
+    p = text;
+    bool good = take_number(&p, &rule->first);
+    rule->last = rule->first;
+    if (good && take_word(&p, "-")) good = take_number(&p, &rule->last);
+    if (good && !p.n && rule->first <= rule->last) return MN_OK;
+    MN_FAIL(MN_E_ARG, "cache option layers names '%.*s', allowed: a layer as 5, layers as 0-1, rest",
+            (int)text.n, text.at);
+}
+
+static mn_status add_rule(kv_plan *plan, const kv_layer_rule *rule) {
+    for (int i = 0; i < plan->n_rules; i++) {
+        const kv_layer_rule *other = &plan->rules[i];
+        if (other->is_rest != rule->is_rest || other->last < rule->first || rule->last < other->first)
+            continue;
+        if (rule->is_rest) MN_FAIL(MN_E_ARG, "cache option layers names the rest twice");
+        MN_FAIL(MN_E_ARG, "cache option layers names layer %d twice",
+                rule->first > other->first ? rule->first : other->first);
+    }
+    if (plan->n_rules == KV_MAX_RULES)
+        MN_FAIL(MN_E_ARG, "cache option layers has more than %d rules", KV_MAX_RULES);
+    plan->rules[plan->n_rules++] = *rule;
+    return MN_OK;
+}
+
+static mn_status read_layers(kv_plan *plan, kv_form key, kv_form value, const char *text) {
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, ","), n_range = strcspn(at, ":,");
+        kv_layer_rule rule;
+        if (n_range == n) {
+            MN_FAIL(MN_E_ARG, "cache option layers has '%.*s', allowed: %s", (int)n, at,
+                    config_rows[CONFIG_LAYERS].allowed);
+        }
+        MN_TRY(read_range(&rule, trimmed(at, n_range)));
+        rule.key = key;
+        rule.value = value;
+        MN_TRY(read_form(&rule.key, &rule.value, trimmed(at + n_range + 1, n - n_range - 1)));
+        MN_TRY(add_rule(plan, &rule));
+        at += n + (at[n] == ',');
+    }
+    return MN_OK;
+}
+
+static mn_status take_codes(kv_plan *plan, const kv_config *config) {
+    if (!plan->self.codes && !plan->cross.codes) return MN_OK;
+    kv_form key = base_form(plan, config), value = key;
+    bool own = key.codec == KV_MNEME;
+    int64_t bits = said(config, CONFIG_NBITS, 4);
+    key.bits = (int)said(config, CONFIG_KEY_NBITS, bits);
+    value.bits = (int)said(config, CONFIG_VALUE_NBITS, bits);
+    MN_TRY(check_bits(key, config->is_said[CONFIG_KEY_NBITS] ? "key_nbits" : "nbits"));
+    MN_TRY(check_bits(value, config->is_said[CONFIG_VALUE_NBITS] ? "value_nbits" : "nbits"));
+    MN_TRY(take_axis(&key, config, CONFIG_AXIS_KEY));
+    MN_TRY(take_axis(&value, config, CONFIG_AXIS_VALUE));
+    plan->group = key.group;
+    kv_plan_part *parts[] = {&plan->self, &plan->cross};
+    for (int i = 0; i < 2; i++) {
+        if (!parts[i]->codes) continue;
+        parts[i]->key = key;
+        parts[i]->value = value;
+        parts[i]->residual = (int)said(config, CONFIG_RESIDUAL_LENGTH, own ? 64 : 128);
+        parts[i]->exact_first = (int)said(config, CONFIG_FIRST_EXACT, own ? 4 : 0);
+        parts[i]->flush = !own;
+    }
+    return config->is_said[CONFIG_LAYERS] ? read_layers(plan, key, value, config->layers) : MN_OK;
+}
+
+static mn_status take_window(kv_plan *plan, const kv_config *config) {
+    kv_plan_part *part = &plan->self;
+    if (!part->windows) return MN_OK;
+    bool sinks = part->traits & KV_TRAIT_SINKS;
+    part->window_length = (int)said(config, CONFIG_WINDOW_LENGTH, sinks ? 1024 : 0);
+    part->num_sink_tokens = sinks ? (int)said(config, CONFIG_NUM_SINK_TOKENS, 4) : 0;
+    if (sinks && part->num_sink_tokens >= part->window_length) {
+        MN_FAIL(MN_E_ARG, "cache option num_sink_tokens is %d, allowed: 0 to %d, fewer than window_length",
+                part->num_sink_tokens, part->window_length - 1);
+    }
+    return MN_OK;
+}
+
+/* Far pages rest in a file unless memory is asked for, which is where near ones are already. */
+static mn_status take_home(kv_plan *plan, const kv_config *config) {
+    bool in_memory = config->is_said[CONFIG_HOME] && config->numbers[CONFIG_HOME] == 0;
+    if (in_memory && config->is_said[CONFIG_PATH])
+        MN_FAIL(MN_E_ARG, "cache option path is '%.80s', but home=memory has no folder", config->path);
+    if (in_memory) plan->self.is_far = plan->cross.is_far = false;
+    memcpy(plan->path, config->path, sizeof plan->path);
+    return MN_OK;
+}
+
+mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec automatic) {
+    kv_plan plan = {.exact = automatic};
+    kv_config config;
+    MN_TRY(read_names(&plan, options->implementation ? options->implementation : "dynamic"));
+    MN_TRY(kv_config_read(&config, options->config));
+    MN_TRY(check_keys(&plan, &config));
+    MN_TRY(take_dtype(&plan, options->dtype));
+    MN_TRY(take_sizes(&plan, options, &config));
+    MN_TRY(take_codes(&plan, &config));
+    MN_TRY(take_window(&plan, &config));
+    MN_TRY(take_home(&plan, &config));
     *out = plan;
+    return MN_OK;
+}
+
+/* ---- the entries of a model ---- */
+
+static const kv_layer_rule *rule_of(const kv_plan *plan, int layer) {
+    const kv_layer_rule *rest = NULL;
+    for (int i = 0; i < plan->n_rules; i++) {
+        const kv_layer_rule *rule = &plan->rules[i];
+        if (rule->is_rest) {
+            rest = rule;
+        } else if (layer >= rule->first && layer <= rule->last) {
+            return rule;
+        }
+    }
+    return rest;
+}
+
+static mn_status check_model(const kv_plan *plan, const kv_spec *specs, int n_specs, int n_layers) {
+    bool has_cross = false;
+    for (int i = 0; i < n_specs; i++) has_cross = has_cross || specs[i].write_once;
+    if (plan->names_cross && !has_cross)
+        MN_FAIL(MN_E_ARG, "cache implementation is '%s', but the model has no cross attention", plan->name);
+    if (plan->self.reserves && !plan->options.limit)
+        MN_FAIL(MN_E_ARG, "cache implementation '%s' needs max_cache_len", plan->name);
+    for (int i = 0; i < plan->n_rules; i++) {
+        const kv_layer_rule *rule = &plan->rules[i];
+        if (rule->is_rest || rule->last < n_layers) continue;
+        MN_FAIL(MN_E_ARG, "cache option layers names layer %d, allowed: 0 to %d", rule->last, n_layers - 1);
+    }
+    return MN_OK;
+}
+
+/* Sizes of a stream against its form, in the words of the options. */
+static mn_status check_form(const kv_plan *plan, kv_form form, int dim, bool is_key) {
+    if (!kv_form_is_coded(form)) return MN_OK;
+    int page = plan->options.page_tokens, step = form.codec == KV_MNEME ? CODE_LANES : 1;
+    if (dim < CODE_LANES || dim > KV_FORM_DIM || dim % CODE_LANES) {
+        MN_FAIL(MN_E_ARG,
+                "a quantized cache takes heads of 16, 32, 48, ... %d numbers; the model's %s have %d",
+                KV_FORM_DIM, is_key ? "keys" : "values", dim);
+    }
+    bool across = form.codec != KV_MNEME && form.axis == CODE_CHANNEL;
+    int whole = across ? page : dim;
+    if (form.group == 0 || (whole % form.group == 0 && form.group % step == 0))
+        return kv_form_check(form, dim, page);
+    bytes sizes = {0};
+    for (int size = step; size <= whole; size += step) {
+        if (whole % size == 0) bytes_printf(&sizes, sizes.n ? ", %d" : "%d", size);
+    }
+    mn_status status = status_fail(MN_E_ARG, "cache option q_group_size is %d, allowed for %s of %d: %s",
+                                   form.group, across ? "pages" : "heads", whole, bytes_text(&sizes));
+    bytes_clear(&sizes);
+    return status;
+}
+
+static mn_status set_forms(const kv_plan *plan, const kv_plan_part *part, kv_spec *s, int layer) {
+    s->exact = plan->exact;
+    s->key = s->value = kv_form_exact(plan->exact);
+    if (!part->codes) return MN_OK;
+    const kv_layer_rule *rule = rule_of(plan, layer);
+    kv_form key = rule ? rule->key : part->key, value = rule ? rule->value : part->value;
+    if (!kv_form_is_coded(key)) s->exact = key.codec;
+    s->key = key;
+    s->value = value;
+    if (!kv_form_is_coded(key)) return MN_OK;
+    MN_TRY(check_form(plan, key, s->k_dim, true));
+    MN_TRY(check_form(plan, value, s->v_dim, false));
+    s->residual = part->residual;
+    s->flush = part->flush;
+    s->exact_first = part->exact_first;
+    return MN_OK;
+}
+
+/* The window of the plan, where the layer's own is not shorter. */
+static mn_status set_window(const kv_plan_part *part, kv_spec *s, int widest) {
+    if (!part->windows || s->write_once) return MN_OK;
+    int length = part->window_length ? part->window_length : widest;
+    if (!length) {
+        MN_FAIL(MN_E_ARG, "cache implementation '%s' needs window_length: the model has no window of its own",
+                part->name);
+    }
+    if (s->window && s->window <= length) return MN_OK;
+    s->sinks = part->num_sink_tokens;
+    s->window = length - s->sinks;
+    return MN_OK;
+}
+
+mn_status kv_plan_specs(const kv_plan *plan, kv_spec *specs, int n_specs, int n_layers,
+                        const kv_basis_set *bases) {
+    int widest = 0;
+    MN_TRY(check_model(plan, specs, n_specs, n_layers));
+    for (int i = 0; i < n_specs; i++) widest = specs[i].window > widest ? specs[i].window : widest;
+    for (int i = 0; i < n_specs; i++) {
+        kv_spec *s = &specs[i];
+        const kv_plan_part *part = s->write_once ? &plan->cross : &plan->self;
+        if (s->kind == KV_STATE) continue;
+        MN_TRY(set_forms(plan, part, s, i % n_layers));
+        MN_TRY(set_window(part, s, widest));
+        s->is_far = part->is_far;
+        if (bases && !s->write_once && kv_form_takes_basis(s->key, true))
+            s->bases = kv_basis_of(bases, i % n_layers, 0);
+    }
     return MN_OK;
 }

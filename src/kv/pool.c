@@ -9,8 +9,9 @@
 
 struct kv_pool {
     pthread_mutex_t lock; /* of everything below */
-    kv_page *free_pages;  /* kept for reuse; few sizes, so a list is enough */
+    kv_page *free_pages;  /* near ones kept for reuse; few sizes, so a list is enough */
     size_t used, budget;
+    kv_far *far; /* NULL: no far home */
 };
 
 mn_status kv_pool_open(kv_pool **out, size_t budget) {
@@ -34,6 +35,7 @@ void kv_pool_close(kv_pool **pool) {
         next = page->next;
         free_page(page);
     }
+    kv_far_close(&(*pool)->far);
     pthread_mutex_destroy(&(*pool)->lock);
     mem_free(*pool);
     *pool = NULL;
@@ -52,36 +54,78 @@ static kv_page *take_kept(kv_pool *pool, size_t n_bytes) {
 
 static kv_page *make_page(size_t n_bytes) {
     kv_page *page = mem_alloc(1, sizeof *page);
-    char *data = page ? mem_alloc(n_bytes, 1) : NULL;
-    if (!data) {
-        mem_free(page);
-        return NULL;
-    }
-    *page = (kv_page){.home = KV_HOME_MEMORY, .bytes = n_bytes, .data = data};
-    return page;
+    if (!page) return NULL;
+    page->bytes = n_bytes;
+    page->data = mem_alloc(n_bytes, 1);
+    if (page->data) return page;
+    mem_free(page);
+    return NULL;
 }
 
-mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
-    *out = NULL;
+mn_status kv_pool_count(kv_pool *pool, size_t n_bytes) {
     pthread_mutex_lock(&pool->lock);
     bool fits = !pool->budget || (n_bytes <= pool->budget && pool->used <= pool->budget - n_bytes);
     size_t used = pool->used;
-    kv_page *page = fits ? take_kept(pool, n_bytes) : NULL;
     if (fits) pool->used += n_bytes;
     pthread_mutex_unlock(&pool->lock);
-    if (!fits) {
-        MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes,
-                used, pool->budget);
+    if (fits) return MN_OK;
+    MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes, used, pool->budget);
+}
+
+void kv_pool_discount(kv_pool *pool, size_t n_bytes) {
+    pthread_mutex_lock(&pool->lock);
+    pool->used -= n_bytes;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* A page of n_bytes that are counted already; they are discounted on failure. */
+static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes) {
+    pthread_mutex_lock(&pool->lock);
+    kv_page *page = take_kept(pool, n_bytes);
+    pthread_mutex_unlock(&pool->lock);
+    if (page) {
+        memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
+    } else {
+        page = make_page(n_bytes);
     }
-    if (!page) page = make_page(n_bytes);
     if (!page) {
-        pthread_mutex_lock(&pool->lock);
-        pool->used -= n_bytes;
-        pthread_mutex_unlock(&pool->lock);
+        kv_pool_discount(pool, n_bytes);
         return MN_E_NOMEM;
     }
     atomic_store_explicit(&page->references, 1, memory_order_relaxed);
     *out = page;
+    return MN_OK;
+}
+
+mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
+    *out = NULL;
+    MN_TRY(kv_pool_count(pool, n_bytes));
+    return take_counted(out, pool, n_bytes);
+}
+
+mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes) {
+    *out = NULL;
+    pthread_mutex_lock(&pool->lock);
+    pool->used += n_bytes;
+    pthread_mutex_unlock(&pool->lock);
+    return take_counted(out, pool, n_bytes);
+}
+
+void kv_mapping_drop(kv_mapping *mapping) {
+    if (atomic_fetch_sub_explicit(&mapping->references, 1, memory_order_acq_rel) != 1) return;
+    mapping->close(mapping->owner);
+    mem_free(mapping);
+}
+
+mn_status kv_pool_map(kv_page **out, kv_mapping *mapping, const void *data, size_t n_bytes) {
+    kv_page *page = mem_alloc(1, sizeof *page);
+    *out = page;
+    if (!page) return MN_E_NOMEM;
+    page->bytes = n_bytes;
+    page->data = (char *)(uintptr_t)data;
+    page->mapping = mapping;
+    atomic_fetch_add_explicit(&mapping->references, 1, memory_order_relaxed);
+    atomic_store_explicit(&page->references, 1, memory_order_relaxed);
     return MN_OK;
 }
 
@@ -91,6 +135,12 @@ void kv_page_share(kv_page *page) {
 
 void kv_pool_return(kv_pool *pool, kv_page *page) {
     if (atomic_fetch_sub_explicit(&page->references, 1, memory_order_acq_rel) != 1) return;
+    if (page->region || page->mapping) {
+        if (page->region) kv_far_return(pool->far, page->region);
+        if (page->mapping) kv_mapping_drop(page->mapping);
+        mem_free(page);
+        return;
+    }
     pthread_mutex_lock(&pool->lock);
     pool->used -= page->bytes;
     page->next = pool->free_pages;
@@ -98,9 +148,63 @@ void kv_pool_return(kv_pool *pool, kv_page *page) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes) {
+    mem_free(page->data);
+    page->data = data;
+    kv_pool_discount(pool, page->bytes - n_bytes);
+    page->bytes = n_bytes;
+}
+
+/* ---- the far home ---- */
+
+mn_status kv_pool_open_far(kv_pool *pool, const char *folder) {
+    pthread_mutex_lock(&pool->lock);
+    mn_status status = MN_OK;
+    if (!pool->far) status = kv_far_open(&pool->far, &(kv_far_options){.folder = folder});
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+kv_far *kv_pool_far(kv_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    kv_far *far = pool->far;
+    pthread_mutex_unlock(&pool->lock);
+    return far;
+}
+
+mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
+    int64_t region = 0;
+    MN_TRY(kv_far_take(&region, pool->far, page->bytes));
+    mn_status status = kv_far_write(pool->far, region, 0, page->data, page->bytes);
+    if (status != MN_OK) {
+        kv_far_return(pool->far, region);
+        return status;
+    }
+    if (page->mapping) {
+        kv_mapping_drop(page->mapping);
+        page->mapping = NULL;
+    } else {
+        mem_free(page->data);
+        kv_pool_discount(pool, page->bytes);
+    }
+    page->data = NULL;
+    page->region = region;
+    return MN_OK;
+}
+
+mn_status kv_pool_copy(kv_pool *pool, const kv_page *page, size_t offset, size_t n_bytes, void *to) {
+    if (page->region) return kv_far_read(pool->far, page->region, offset, to, n_bytes);
+    memcpy(to, page->data + offset, n_bytes);
+    return MN_OK;
+}
+
 size_t kv_pool_used(kv_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     size_t used = pool->used;
     pthread_mutex_unlock(&pool->lock);
     return used;
+}
+
+size_t kv_pool_budget(const kv_pool *pool) {
+    return pool->budget;
 }

@@ -1,5 +1,5 @@
-/* Pages: taken, shared, returned, counted against a budget. Used by all caches of a model, from any thread.
- * SPDX-License-Identifier: Apache-2.0 */
+/* Pages: taken, shared, returned, counted against a budget, moved to the far home. Used by all caches of a model, from any
+ * thread. SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_POOL_H
 #define MN_KV_POOL_H
 
@@ -8,29 +8,62 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kv/far.h"
 
-typedef enum kv_home { KV_HOME_MEMORY } kv_home;
+/* A saved cache that is mapped; closed when its last page is returned. */
+typedef struct kv_mapping {
+    _Atomic int references; /* pages and whoever loads them */
+    void *owner;
+    void (*close)(void *owner);
+} kv_mapping;
 
+void kv_mapping_drop(kv_mapping *mapping);
+
+/* Bytes rest near (data) or far (region), never in both. A page is moved by whoever holds the model's lock, and only while no
+ * cache without a far home reads it, so nobody reads it meanwhile. */
 typedef struct kv_page {
     _Atomic int references;
-    kv_home home;         /* where the bytes rest */
+    _Atomic int n_near;   /* of them, tables of caches that have no far home */
     size_t bytes;         /* of data */
-    char *data;           /* 64-byte aligned; zeroed when first made, finite ever after */
+    char *data;           /* 64-byte aligned; zeroed when taken; NULL: the page is far */
+    int64_t region;       /* in the far home; 0: none */
+    kv_mapping *mapping;  /* data lie in it and are not to be written; NULL: data are the page's own */
     struct kv_page *next; /* in the pool's list of free pages */
 } kv_page;
 
 typedef struct kv_pool kv_pool;
 
-/* budget: bytes of pages in use at once; 0: no limit. */
+/* budget: bytes of near pages in use at once; 0: no limit. */
 mn_status kv_pool_open(kv_pool **out, size_t budget);
 void kv_pool_close(kv_pool **pool); /* every page must have been returned */
 
-/* A page with one reference. MN_E_NOMEM over budget (the message gives need and budget) or when the system
+/* A near page with one reference. MN_E_NOMEM over budget (the message gives need and budget) or when the system
  * has none. */
 mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes);
+/* The same, counted but not refused over budget: for a small page with whose help larger ones are given back next. */
+mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes);
+/* A page over n_bytes of a mapping, which gets one reference more; not counted against the budget. */
+mn_status kv_pool_map(kv_page **out, kv_mapping *mapping, const void *data, size_t n_bytes);
 void kv_page_share(kv_page *page);
 void kv_pool_return(kv_pool *pool, kv_page *page); /* drops one reference */
 
-size_t kv_pool_used(kv_pool *pool); /* bytes of pages with a reference */
+/* Gives a near page that nobody shares other bytes, no more of them than it has: data, from mem_alloc, become the page's own. */
+void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes);
+
+/* Opens the far home, in `folder` (NULL: the system's), unless it is open already. MN_E_IO. */
+mn_status kv_pool_open_far(kv_pool *pool, const char *folder);
+kv_far *kv_pool_far(kv_pool *pool); /* NULL: not open */
+
+/* Moves a near page away. On failure (MN_E_IO, MN_E_FULL) it stays. */
+mn_status kv_pool_send(kv_pool *pool, kv_page *page);
+/* Copies a page's bytes, wherever they are. */
+mn_status kv_pool_copy(kv_pool *pool, const kv_page *page, size_t offset, size_t n_bytes, void *to);
+
+/* Other bytes that caches keep near, as staging areas: counted against the budget. */
+mn_status kv_pool_count(kv_pool *pool, size_t n_bytes);
+void kv_pool_discount(kv_pool *pool, size_t n_bytes);
+
+size_t kv_pool_used(kv_pool *pool); /* near bytes in use */
+size_t kv_pool_budget(const kv_pool *pool);
 
 #endif

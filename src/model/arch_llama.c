@@ -30,6 +30,15 @@ static attend_shape shape_of(const model_config *config, const packed_layer *lay
     };
 }
 
+/* Sinks of a cache's entries, which are the same for all that have some; NULL: none has. */
+static const kv_spec *sinks_of(const kv_cache *cache) {
+    for (int entry = 0; entry < kv_entries(cache); entry++) {
+        const kv_spec *spec = kv_entry_spec(cache, entry);
+        if (spec->sinks) return spec;
+    }
+    return NULL;
+}
+
 mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows) {
     workspace *ws = &model->workspace;
     attend_shape shape = shape_of(&model->config, &model->weights.layers[0]);
@@ -49,6 +58,16 @@ mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows) 
             .cos = ws->cos + at * half,
             .sin = ws->sin + at * half,
         };
+        const kv_spec *sinks = sinks_of(rows[i].cache);
+        if (sinks) {
+            float *cos = ws->slot_cos + at * half, *sin = ws->slot_sin + at * half;
+            for (int t = 0; t < rows[i].n; t++) {
+                int64_t slot = visible_slot(position + t, sinks->sinks, sinks->window);
+                rope_table(ws->frequencies, half, factor, slot, 1, cos + t * half, sin + t * half);
+            }
+            ws->attend[i].slot_cos = cos;
+            ws->attend[i].slot_sin = sin;
+        }
         at += rows[i].n;
     }
     return attend_space_reserve(&ws->space, &shape, ws->attend, n_rows);

@@ -197,10 +197,12 @@ enum { TILE_ROWS = 96 }; /* query rows of a task */
 
 /* What a task keeps in its thread's scratch. */
 typedef struct attend_buffers {
-    float *q;              /* [rows][k_dim] */
-    int64_t *first, *last; /* [rows] */
+    float *q, *slot_q, *coded_q;        /* [rows][k_dim] */
+    int64_t *first, *last, *head_first; /* [rows]; head_first: of what they see of the head page */
     attend_state total, part;
     void *kernel;
+    char *page;  /* decoded codes of one head, as a page of float32 keys and values */
+    float *rows; /* [page_tokens][k_dim + v_dim] the same by tokens */
 } attend_buffers;
 
 static int tile_tokens(int group) {
@@ -213,18 +215,22 @@ static char *carve(char **at, size_t n) {
     return place;
 }
 
-static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_dim) {
+static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_dim, int page_tokens) {
     size_t n = (size_t)n_rows, f = sizeof(float);
+    size_t page_bytes = (size_t)page_tokens * (size_t)(k_dim + v_dim) * f;
     attend_buffers b;
-    b.q = (float *)(void *)carve(&scratch, n * (size_t)k_dim * f);
-    b.first = (int64_t *)(void *)carve(&scratch, n * sizeof *b.first);
-    b.last = (int64_t *)(void *)carve(&scratch, n * sizeof *b.last);
+    float **queries[] = {&b.q, &b.slot_q, &b.coded_q};
+    for (int i = 0; i < 3; i++) *queries[i] = (float *)(void *)carve(&scratch, n * (size_t)k_dim * f);
+    int64_t **positions[] = {&b.first, &b.last, &b.head_first};
+    for (int i = 0; i < 3; i++) *positions[i] = (int64_t *)(void *)carve(&scratch, n * sizeof **positions[i]);
     attend_state *states[] = {&b.total, &b.part};
     for (int i = 0; i < 2; i++) {
         states[i]->m = (float *)(void *)carve(&scratch, n * f);
         states[i]->l = (float *)(void *)carve(&scratch, n * f);
         states[i]->acc = (float *)(void *)carve(&scratch, n * (size_t)v_dim * f);
     }
+    b.page = carve(&scratch, page_bytes);
+    b.rows = (float *)(void *)carve(&scratch, page_bytes);
     b.kernel = scratch;
     return b;
 }
@@ -232,7 +238,7 @@ static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_
 size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_dim, int page_tokens) {
     int n_rows = tile_tokens(group) * group;
     char *origin = NULL;
-    attend_buffers b = carve_buffers(origin, n_rows, k_dim, v_dim);
+    attend_buffers b = carve_buffers(origin, n_rows, k_dim, v_dim, page_tokens);
     size_t attention =
         (size_t)((char *)b.kernel - origin) + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
     size_t linear = (size_t)ROW_BLOCK * TASK_PANELS * PANEL * sizeof(float);
@@ -251,6 +257,7 @@ typedef struct attend_plan {
     attend_space *space;
     int n_rows;       /* sequences */
     int group;        /* query heads of a KV head */
+    int tile;         /* query tokens worked on together */
     bool by_segments; /* every sequence has one tile: cut by segments of the cache instead */
     int n_tasks;
 } attend_plan;
@@ -259,16 +266,18 @@ static int segment_tokens(const kv_view *view) {
     return ATTEND_SEGMENT_PAGES * view->page_tokens;
 }
 
-/* Segments that queries of [begin, end) (positions) see some token of: *first .. result - 1. */
-static int64_t segment_range(const kv_view *view, int64_t begin, int64_t end, int64_t *first) {
-    *first = visible_first(begin, view->spec->window) / segment_tokens(view);
-    return (end - 1) / segment_tokens(view) + 1;
+/* Parts of a cache whose results are merged in order: the head page, if there is one, then the segments of
+ * the table that queries of [begin, end) (positions) see some token of, from *first on. */
+static int segment_range(const kv_view *view, int64_t begin, int64_t end, int64_t *first) {
+    *first = max_i64(visible_first(begin, view->spec->window) / segment_tokens(view),
+                     view->first_page / ATTEND_SEGMENT_PAGES);
+    return (view->n_head > 0) + (int)((end - 1) / segment_tokens(view) + 1 - *first);
 }
 
-static int64_t row_segments(const attend_rows *row) {
+static int row_segments(const attend_rows *row) {
     kv_view view = kv_look(row->cache, row->entry);
-    int64_t first, end = segment_range(&view, row->position, row->position + row->n, &first);
-    return end - first;
+    int64_t first;
+    return segment_range(&view, row->position, row->position + row->n, &first);
 }
 
 static void state_reset(const attend_state *state, int n_rows, int v_dim) {
@@ -277,52 +286,178 @@ static void state_reset(const attend_state *state, int n_rows, int v_dim) {
     memset(state->acc, 0, (size_t)n_rows * (size_t)v_dim * sizeof *state->acc);
 }
 
-/* Rotated queries of a tile, scaled, and what each sees. */
+static void copy_queries(const attend_plan *plan, float *to, const float *from) {
+    size_t n = (size_t)plan->group * (size_t)plan->shape->head_dim;
+    memcpy(to, from, n * sizeof *to);
+    plan->c->kernels.scale(to, plan->shape->scale, n);
+}
+
+/* Queries of a tile in every form that its pages want, scaled, and what each sees. */
 static int fill_tile(const attend_plan *plan, const attend_rows *row, int head, int t_begin, int t_end,
-                     int window, attend_buffers *b) {
+                     const kv_spec *spec, attend_buffers *b) {
     const attend_shape *shape = plan->shape;
     int n = 0, dim = shape->head_dim;
+    ptrdiff_t of_head = (ptrdiff_t)head * plan->group * dim, width = (ptrdiff_t)shape->n_heads * dim;
     for (int t = t_begin; t < t_end; t++) {
-        const float *q = row->qkv + t * shape->stride + (ptrdiff_t)head * plan->group * dim;
-        float *to = b->q + (size_t)n * (size_t)dim;
-        memcpy(to, q, (size_t)plan->group * (size_t)dim * sizeof *q);
-        plan->c->kernels.scale(to, shape->scale, (size_t)plan->group * (size_t)dim);
+        ptrdiff_t at = (ptrdiff_t)n * dim;
+        copy_queries(plan, b->q + at, row->qkv + t * shape->stride + of_head);
+        if (spec->sinks) copy_queries(plan, b->slot_q + at, row->slot_q + t * width + of_head);
+        if (kv_form_is_coded(spec->key))
+            copy_queries(plan, b->coded_q + at, row->coded_q + t * width + of_head);
         for (int g = 0; g < plan->group; g++, n++) {
             b->last[n] = row->position + t;
-            b->first[n] = visible_first(b->last[n], window);
+            b->first[n] = visible_first(b->last[n], spec->window);
+            b->head_first[n] = spec->sinks ? 0 : b->first[n];
         }
     }
     return n;
 }
 
-/* One segment of the cache for the query rows in b, into `state` (which is reset first). */
-static void attend_segment(const attend_plan *plan, const kv_view *view, int head, int64_t segment,
-                           int n_rows, const attend_buffers *b, attend_state state) {
-    int64_t first_page = segment * ATTEND_SEGMENT_PAGES;
-    int n_pages = (int)min_i64(ATTEND_SEGMENT_PAGES, view->n_pages - first_page);
-    attend_job job = {
-        .pages = view->pages + first_page,
-        .n_pages = n_pages,
-        .k_offset = view->k_offset + (size_t)head * view->k_head_bytes,
-        .v_offset = view->v_offset + (size_t)head * view->v_head_bytes,
+/* What every job over pages of one entry has in common. */
+static attend_job job_over(const attend_plan *plan, const kv_view *view, int head, int n_rows,
+                           const attend_buffers *b, attend_state state, const kv_place *place) {
+    return (attend_job){
+        .k_offset = place->k_offset + (size_t)head * place->k_head_bytes,
+        .v_offset = place->v_offset + (size_t)head * place->v_head_bytes,
         .page_tokens = view->page_tokens,
-        .next = first_page + n_pages < view->n_pages ? view->pages[first_page + n_pages] : NULL,
-        .position = first_page * view->page_tokens,
         .k_dim = view->spec->k_dim,
         .v_dim = view->spec->v_dim,
         .n_rows = n_rows,
         .q = b->q,
         .first = b->first,
         .last = b->last,
+        .hi = INT64_MAX,
         .softcap = plan->shape->softcap,
         .state = state,
         .scratch = b->kernel,
     };
-    state_reset(&state, n_rows, view->spec->v_dim);
-    if (view->spec->key.codec == KV_F32) {
-        plan->c->kernels.attend_f32(&job);
+}
+
+static void attend_exact(const attend_plan *plan, const kv_view *view, const attend_job *job) {
+    if (view->spec->exact == KV_F32) {
+        plan->c->kernels.attend_f32(job);
     } else {
-        plan->c->kernels.attend_bf16(&job);
+        plan->c->kernels.attend_bf16(job);
+    }
+}
+
+static void attend_head(const attend_plan *plan, const kv_view *view, int head, int n_rows,
+                        const attend_buffers *b, attend_state state) {
+    attend_job job = job_over(plan, view, head, n_rows, b, state, &view->head_place);
+    job.pages = &view->head;
+    job.n_pages = 1;
+    job.page_tokens = view->head_page_tokens;
+    job.hi = view->n_head;
+    job.first = b->head_first;
+    if (view->spec->sinks) job.q = b->slot_q;
+    attend_exact(plan, view, &job);
+}
+
+/* The codes of one page and head as a page of float32 that job can read: its first n tokens, zeros behind. */
+static void decode_page(const attend_plan *plan, const attend_job *job, const char *page, int n,
+                        const attend_buffers *b) {
+    size_t k_dim = (size_t)job->k_dim, v_dim = (size_t)job->v_dim, tokens = (size_t)job->page_tokens;
+    float *k = b->rows, *v = b->rows + tokens * k_dim;
+    code_decode(job->key_codes, page + job->k_offset, k, 0, n);
+    code_decode(job->value_codes, page + job->v_offset, v, 0, n);
+    memset(k + (size_t)n * k_dim, 0, (tokens - (size_t)n) * k_dim * sizeof *k);
+    memset(v + (size_t)n * v_dim, 0, (tokens - (size_t)n) * v_dim * sizeof *v);
+    store_job store = {.keys = b->page,
+                       .values = b->page + tokens * k_dim * sizeof *k,
+                       .page_tokens = job->page_tokens,
+                       .n = job->page_tokens,
+                       .k_dim = job->k_dim,
+                       .v_dim = job->v_dim,
+                       .k = k,
+                       .v = v,
+                       .k_stride = job->k_dim,
+                       .v_stride = job->v_dim};
+    plan->c->kernels.store_f32(&store);
+}
+
+/* Where float32 is asked for, nothing is rounded to fewer bits on the way: the codes are decoded, page by
+ * page. */
+static void attend_decoded(const attend_plan *plan, const attend_job *whole, const attend_buffers *b) {
+    for (int i = 0; i < whole->n_pages; i++) {
+        attend_job job = *whole;
+        const char *page = b->page;
+        job.position += (int64_t)i * job.page_tokens;
+        decode_page(plan, whole, whole->pages[i], (int)min_i64(job.page_tokens, job.hi - job.position), b);
+        job.pages = &page;
+        job.n_pages = 1;
+        job.next = NULL;
+        job.k_offset = 0;
+        job.v_offset = (size_t)job.page_tokens * (size_t)job.k_dim * sizeof(float);
+        plan->c->kernels.attend_f32(&job);
+    }
+}
+
+static void attend_coded(const attend_plan *plan, const kv_view *view, const attend_job *job,
+                         const attend_buffers *b) {
+    if (view->spec->exact == KV_F32 && job->key_codes && job->value_codes) {
+        attend_decoded(plan, job, b);
+    } else {
+        plan->c->kernels.attend_codes(job);
+    }
+}
+
+/* Pages [i, i + n) of the table, all exact or all coded, from position lo and up to hi. */
+static void attend_pages(const attend_plan *plan, const kv_view *view, int head, int n_rows,
+                         const attend_buffers *b, attend_state state, bool coded, int64_t i, int n,
+                         int64_t lo, int64_t hi) {
+    const kv_spec *spec = view->spec;
+    const char *const *pages = coded ? view->coded : view->exact;
+    attend_job job =
+        job_over(plan, view, head, n_rows, b, state, coded ? &view->coded_place : &view->exact_place);
+    job.pages = pages + i;
+    job.n_pages = n;
+    job.next = i + n < view->n_pages ? pages[i + n] : NULL;
+    job.position = (view->first_page + i) * view->page_tokens;
+    job.lo = lo > view->n_head ? lo : view->n_head;
+    job.hi = hi;
+    if (!coded) {
+        attend_exact(plan, view, &job);
+        return;
+    }
+    if (view->key_codes) job.q = b->coded_q;
+    job.key_codes = view->key_codes ? &view->key_codes[head] : NULL;
+    job.value_codes = view->value_codes ? &view->value_codes[head] : NULL;
+    job.exact_bf16 = spec->exact == KV_BF16;
+    /* Rotated values are summed where they are; the transform is its own inverse. */
+    bool rotated = kv_form_is_coded(spec->value) && kv_form_rotates(spec->value, false, false);
+    if (rotated) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
+    attend_coded(plan, view, &job, b);
+    if (rotated) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
+}
+
+/* Tokens of a page that the queries of a tile see as codes. */
+static int page_sealed(const kv_view *view, int64_t i, int64_t early) {
+    bool is_early = view->n_sealed[i] == 0 && (view->first_page + i + 1) * view->page_tokens <= early;
+    return is_early ? view->page_tokens : view->n_sealed[i];
+}
+
+/* One part of the cache for the query rows in b, into `state` (which is reset first). */
+static void attend_segment(const attend_plan *plan, const kv_view *view, int head, int64_t segment,
+                           int n_rows, const attend_buffers *b, attend_state state) {
+    state_reset(&state, n_rows, view->spec->v_dim);
+    if (segment < 0) {
+        attend_head(plan, view, head, n_rows, b, state);
+        return;
+    }
+    int page_tokens = view->page_tokens;
+    int64_t begin = max_i64(segment * ATTEND_SEGMENT_PAGES - view->first_page, 0);
+    int64_t end = min_i64((segment + 1) * ATTEND_SEGMENT_PAGES - view->first_page, view->n_pages);
+    int64_t early = kv_sealed_for(view, b->last[0]);
+    for (int64_t i = begin; i < end;) {
+        int sealed = page_sealed(view, i, early), n = 1;
+        bool whole = sealed == 0 || sealed == page_tokens;
+        while (whole && i + n < end && page_sealed(view, i + n, early) == sealed) n++;
+        int64_t border = (view->first_page + i) * page_tokens + sealed;
+        if (sealed > 0)
+            attend_pages(plan, view, head, n_rows, b, state, true, i, n, 0, whole ? INT64_MAX : border);
+        if (sealed < page_tokens)
+            attend_pages(plan, view, head, n_rows, b, state, false, i, n, border, INT64_MAX);
+        i += n;
     }
 }
 
@@ -339,28 +474,41 @@ static void finish_tile(const attend_plan *plan, const attend_rows *row, int hea
     }
 }
 
+/* Number of part i: -1 for the head page, else a segment of the table. */
+static int64_t part_segment(const kv_view *view, int64_t first, int i) {
+    return view->n_head == 0 ? first + i : i == 0 ? -1 : first + i - 1;
+}
+
 /* A tile of query tokens over the whole visible cache. */
 static void attend_tile(const attend_plan *plan, const attend_rows *row, int head, int t_begin, int t_end,
                         char *scratch) {
     kv_view view = kv_look(row->cache, row->entry);
     int dim = plan->shape->head_dim;
-    attend_buffers b = carve_buffers(scratch, (t_end - t_begin) * plan->group, dim, dim);
-    int n_rows = fill_tile(plan, row, head, t_begin, t_end, view.spec->window, &b);
-    int64_t segment, end = segment_range(&view, row->position + t_begin, row->position + t_end, &segment);
+    attend_buffers b = carve_buffers(scratch, (t_end - t_begin) * plan->group, dim, dim, view.page_tokens);
+    int n_rows = fill_tile(plan, row, head, t_begin, t_end, view.spec, &b);
+    int64_t first;
+    int n = segment_range(&view, row->position + t_begin, row->position + t_end, &first);
     state_reset(&b.total, n_rows, dim);
-    for (; segment < end; segment++) {
-        attend_segment(plan, &view, head, segment, n_rows, &b, b.part);
+    for (int i = 0; i < n; i++) {
+        attend_segment(plan, &view, head, part_segment(&view, first, i), n_rows, &b, b.part);
         plan->c->kernels.attend_merge(&b.total, &b.part, n_rows, dim);
     }
     finish_tile(plan, row, head, t_begin, t_end, &b.total);
 }
 
-/* Segments that any entry of the cache may need before it takes another page: what a step's space is sized
+/* Parts that any entry of the cache may have before it takes another page: what a step's space is sized
  * for, so that it stays while tokens fall into the pages at hand, and holds for entries with and without a
  * window. */
 static int64_t most_segments(const attend_rows *row) {
-    kv_view view = kv_look(row->cache, row->entry);
-    return ceil_div(kv_room(row->cache), segment_tokens(&view));
+    int64_t most = 0;
+    for (int entry = 0; entry < kv_entries(row->cache); entry++) {
+        kv_view view = kv_look(row->cache, entry);
+        if (view.spec->kind != KV_PAGES) continue;
+        int64_t pages =
+            view.spec->window ? view.n_pages + 2 : ceil_div(kv_room(row->cache), view.page_tokens);
+        most = max_i64(most, ceil_div(pages, ATTEND_SEGMENT_PAGES) + 2);
+    }
+    return most;
 }
 
 static size_t part_floats(const attend_shape *shape, int n_rows) {
@@ -371,20 +519,21 @@ static attend_state part_state(float *place, int n_rows) {
     return (attend_state){place, place + n_rows, place + 2 * (ptrdiff_t)n_rows};
 }
 
-/* One segment for all new tokens of a sequence; whoever does the last one merges them in order. */
-static void attend_one_segment(const attend_plan *plan, const attend_rows *row, int head, int64_t i_segment,
+/* One part for all new tokens of a sequence; whoever does the last one merges them in order. */
+static void attend_one_segment(const attend_plan *plan, const attend_rows *row, int head, int i_segment,
                                float *parts, _Atomic int *pending, char *scratch) {
     kv_view view = kv_look(row->cache, row->entry);
     int dim = plan->shape->head_dim, n_rows = row->n * plan->group;
     size_t part = part_floats(plan->shape, n_rows);
-    attend_buffers b = carve_buffers(scratch, n_rows, dim, dim);
-    fill_tile(plan, row, head, 0, row->n, view.spec->window, &b);
-    int64_t first, end = segment_range(&view, row->position, row->position + row->n, &first);
-    attend_segment(plan, &view, head, first + i_segment, n_rows, &b,
+    attend_buffers b = carve_buffers(scratch, n_rows, dim, dim, view.page_tokens);
+    fill_tile(plan, row, head, 0, row->n, view.spec, &b);
+    int64_t first;
+    int n = segment_range(&view, row->position, row->position + row->n, &first);
+    attend_segment(plan, &view, head, part_segment(&view, first, i_segment), n_rows, &b,
                    part_state(parts + (size_t)i_segment * part, n_rows));
     if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) != 1) return;
     state_reset(&b.total, n_rows, dim);
-    for (int64_t i = 0; i < end - first; i++) {
+    for (int i = 0; i < n; i++) {
         attend_state one = part_state(parts + (size_t)i * part, n_rows);
         plan->c->kernels.attend_merge(&b.total, &one, n_rows, dim);
     }
@@ -399,7 +548,7 @@ static void attend_task(void *arg, int task, int thread) {
     for (int i = 0; i < plan->n_rows; i++) {
         const attend_rows *row = &plan->rows[i];
         if (plan->by_segments) {
-            int n_segments = (int)row_segments(row);
+            int n_segments = row_segments(row);
             size_t head_floats = (size_t)n_segments * part_floats(shape, row->n * plan->group);
             if (task < n_segments * shape->n_kv_heads) {
                 int head = task / n_segments;
@@ -410,7 +559,7 @@ static void attend_task(void *arg, int task, int thread) {
             task -= n_segments * shape->n_kv_heads;
             parts += (size_t)shape->n_kv_heads * head_floats;
         } else {
-            int tile = tile_tokens(plan->group), n_tiles = (int)ceil_div(row->n, tile);
+            int tile = plan->tile, n_tiles = (int)ceil_div(row->n, tile);
             if (task < n_tiles * shape->n_kv_heads) {
                 /* The last tiles see most: they go first, so that no thread is left with a long one at the
                  * end. */
@@ -424,6 +573,35 @@ static void attend_task(void *arg, int task, int thread) {
     }
 }
 
+/* The queries of one token and KV head beside their ordinary form: as sinks and as coded keys want them.
+ * Called before and after they are rotated. */
+static void keep_slot_queries(const attend_plan *plan, const attend_rows *row, int t, int head,
+                              const float *q) {
+    const attend_shape *shape = plan->shape;
+    size_t dim = (size_t)shape->head_dim, n = (size_t)plan->group * dim, half = (size_t)shape->rotary / 2;
+    float *to = row->slot_q + ((size_t)t * (size_t)shape->n_heads + (size_t)(head * plan->group)) * dim;
+    memcpy(to, q, n * sizeof *q);
+    for (int g = 0; g < plan->group; g++, to += dim) {
+        if (shape->q_norm) plan->c->kernels.rms_norm(to, to, shape->q_norm, shape->head_dim, shape->norm_eps);
+        plan->c->kernels.rope(to, row->slot_cos + (size_t)t * half, row->slot_sin + (size_t)t * half,
+                              (int)half);
+    }
+}
+
+static void keep_coded_queries(const attend_plan *plan, const attend_rows *row, const kv_view *view, int t,
+                               int head, const float *q) {
+    const attend_shape *shape = plan->shape;
+    const kernel_table *kernels = &plan->c->kernels;
+    size_t dim = (size_t)shape->head_dim, n = (size_t)plan->group * dim;
+    float *to = row->coded_q + ((size_t)t * (size_t)shape->n_heads + (size_t)(head * plan->group)) * dim;
+    if (view->bases && kv_form_takes_basis(view->spec->key, true)) {
+        kernels->fit_product(to, q, view->bases[head].turn, plan->group, (int)dim, (int)dim);
+        return;
+    }
+    memcpy(to, q, n * sizeof *q);
+    if (kv_form_rotates(view->spec->key, true, false)) kernels->hadamard(to, plan->group, (int)dim);
+}
+
 static void rotate_head(const attend_plan *plan, float *x, const float *norm, const float *cos,
                         const float *sin) {
     const attend_shape *shape = plan->shape;
@@ -434,6 +612,19 @@ static void rotate_head(const attend_plan *plan, float *x, const float *norm, co
 /* Pages of the cache that the new tokens of a sequence fall into. */
 static int pages_touched(const attend_rows *row, int page_tokens) {
     return (int)((row->position + row->n - 1) / page_tokens - row->position / page_tokens) + 1;
+}
+
+/* Keys of one page and their queries for the bases of coded keys; the page of the first token is left out. */
+static void calibrate(const attend_plan *plan, const attend_rows *row, int head, int begin, int end) {
+    const attend_shape *shape = plan->shape;
+    kv_view view = kv_look(row->cache, row->entry);
+    if (row->position + begin < view.page_tokens) return;
+    const float *keys = row->qkv + begin * shape->stride + (ptrdiff_t)(shape->n_heads + head) * shape->head_dim;
+    kv_calibration_add_keys(plan->c->calibration, row->entry, head, keys, shape->stride, end - begin);
+    for (int t = begin; t < end; t++) {
+        const float *queries = row->qkv + t * shape->stride + (ptrdiff_t)(head * plan->group) * shape->head_dim;
+        kv_calibration_add_queries(plan->c->calibration, row->entry, head, queries, plan->group);
+    }
 }
 
 /* Rotates and stores one KV head (and its query heads) for the tokens of one page. */
@@ -455,28 +646,67 @@ static void store_task(void *arg, int task, int thread) {
     int end = (int)min_i64(page_begin + page_tokens - row->position, row->n);
     ptrdiff_t key = (ptrdiff_t)(shape->n_heads + head) * dim,
               value = key + (ptrdiff_t)shape->n_kv_heads * dim;
+    kv_view view = kv_look(row->cache, row->entry);
     for (int t = begin; t < end; t++) {
-        float *x = row->qkv + t * shape->stride;
+        float *x = row->qkv + t * shape->stride, *queries = x + (ptrdiff_t)(head * plan->group) * dim;
         const float *cos = row->cos + (ptrdiff_t)t * half, *sin = row->sin + (ptrdiff_t)t * half;
+        if (view.spec->sinks) keep_slot_queries(plan, row, t, head, queries);
         for (int g = 0; g < plan->group; g++) {
-            rotate_head(plan, x + (ptrdiff_t)(head * plan->group + g) * dim, shape->q_norm, cos, sin);
+            rotate_head(plan, queries + (ptrdiff_t)g * dim, shape->q_norm, cos, sin);
         }
+        if (kv_form_is_coded(view.spec->key)) keep_coded_queries(plan, row, &view, t, head, queries);
         rotate_head(plan, x + key, shape->k_norm, cos, sin);
     }
+    if (plan->c->calibration) calibrate(plan, row, head, begin, end);
     kv_append(row->cache, &plan->c->kernels, row->entry, head, begin, end, row->qkv + key, row->qkv + value,
               shape->stride, shape->stride);
 }
 
-static bool cut_by_segments(const attend_shape *shape, const attend_rows *rows, int n_rows) {
+/* All queries of a tile see the same tokens sealed: where some are sealed in this step, a tile lies inside a unit. */
+static int choose_tile(const attend_shape *shape, const attend_rows *rows, int n_rows) {
     int tile = tile_tokens(shape->n_heads / shape->n_kv_heads);
+    for (int i = 0; i < n_rows; i++) {
+        int unit = kv_spans_units(rows[i].cache) ? kv_unit(rows[i].cache) : 0;
+        while (unit && unit % tile) tile--;
+    }
+    return tile;
+}
+
+static bool cut_by_segments(const attend_shape *shape, const attend_rows *rows, int n_rows) {
+    int tile = choose_tile(shape, rows, n_rows);
     for (int i = 0; i < n_rows; i++) {
         if (rows[i].n > tile) return false;
     }
     return true;
 }
 
-mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, const attend_rows *rows,
+/* Queries in further forms, for the rows whose caches have entries that want them. */
+static mn_status reserve_queries(attend_space *space, const attend_shape *shape, attend_rows *rows,
+                                 int n_rows) {
+    size_t width = (size_t)shape->n_heads * (size_t)shape->head_dim, floats = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1)
+            MN_TRY(mem_grow(&space->queries, &space->queries_capacity, floats, sizeof *space->queries));
+        floats = 0;
+        for (int i = 0; i < n_rows; i++) {
+            bool slot = rows[i].slot_cos != NULL, coded = false;
+            for (int entry = 0; entry < kv_entries(rows[i].cache); entry++) {
+                const kv_spec *spec = kv_entry_spec(rows[i].cache, entry);
+                coded |= spec->kind == KV_PAGES && kv_form_is_coded(spec->key);
+            }
+            rows[i].slot_q = slot && pass ? space->queries + floats : NULL;
+            floats += slot ? (size_t)rows[i].n * width : 0;
+            rows[i].coded_q = coded && pass ? space->queries + floats : NULL;
+            floats += coded ? (size_t)rows[i].n * width : 0;
+        }
+        if (floats == 0) return MN_OK;
+    }
+    return MN_OK;
+}
+
+mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, attend_rows *rows,
                                int n_rows) {
+    MN_TRY(reserve_queries(space, shape, rows, n_rows));
     size_t floats = 0;
     if (!cut_by_segments(shape, rows, n_rows)) return MN_OK;
     for (int i = 0; i < n_rows; i++) {
@@ -491,7 +721,9 @@ mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, c
 
 void attend_space_clear(attend_space *space) {
     mem_free(space->parts);
+    mem_free(space->queries);
     mem_free(space->pending);
+    mem_free(space->seal);
     *space = (attend_space){0};
 }
 
@@ -499,27 +731,50 @@ void compute_attention(compute *c, const attend_shape *shape, const attend_rows 
                        attend_space *space) {
     attend_plan plan = {.c = c, .shape = shape, .rows = rows, .space = space, .n_rows = n_rows};
     plan.group = shape->n_heads / shape->n_kv_heads;
+    plan.tile = choose_tile(shape, rows, n_rows);
     plan.by_segments = cut_by_segments(shape, rows, n_rows);
     int n_store = 0, n_new = 0, n_attend = 0;
     for (int i = 0; i < n_rows; i++) {
+        kv_stage(rows[i].cache, rows[i].entry);
         n_store +=
             shape->n_kv_heads * pages_touched(&rows[i], kv_look(rows[i].cache, rows[i].entry).page_tokens);
         n_new += rows[i].n;
         if (plan.by_segments) {
-            int n_segments = (int)row_segments(&rows[i]);
+            int n_segments = row_segments(&rows[i]);
             for (int h = 0; h < shape->n_kv_heads; h++) {
                 atomic_store_explicit(&space->pending[i * shape->n_kv_heads + h], n_segments,
                                       memory_order_relaxed);
             }
             n_attend += n_segments * shape->n_kv_heads;
         } else {
-            n_attend += (int)ceil_div(rows[i].n, tile_tokens(plan.group)) * shape->n_kv_heads;
+            n_attend += (int)ceil_div(rows[i].n, plan.tile) * shape->n_kv_heads;
         }
     }
-    if ((int64_t)n_new * shape->stride <= INLINE_VALUES) {
+    if ((int64_t)n_new * shape->stride <= INLINE_VALUES || c->calibration) { /* sums of a head are one thread's */
         for (int task = 0; task < n_store; task++) store_task(&plan, task, 0);
     } else {
         thread_run(c->pool, n_store, store_task, &plan);
     }
+    for (int i = 0; i < n_rows; i++) {
+        int first, n = kv_early(rows[i].cache, rows[i].entry, &first);
+        compute_seal(c, rows[i].cache, first, n, space);
+    }
     thread_run(c->pool, n_attend, attend_task, &plan);
+}
+
+typedef struct seal_job {
+    const compute *c;
+    kv_cache *cache;
+    const attend_space *space;
+    int first;
+} seal_job;
+
+static void seal_run(void *arg, int task, int thread) {
+    const seal_job *job = arg;
+    kv_seal(job->cache, &job->c->kernels, job->first + task, job->space->seal + (size_t)thread * job->space->seal_bytes);
+}
+
+void compute_seal(compute *c, kv_cache *cache, int first, int n, const attend_space *space) {
+    seal_job job = {c, cache, space, first};
+    if (n > 0) thread_run(c->pool, n, seal_run, &job);
 }

@@ -1,7 +1,8 @@
 /* The parallel operations that forward passes are written with: rows, linear layers, attention.
  *
- * Each operation is one job of the thread pool, cut by shape alone, so results have the same bits for any number of threads
- * and any batch. Nothing here allocates: buffers belong to the workspace, sized before a pass begins.
+ * Each operation is one job of the thread pool, cut by shape alone, so results have the same bits for any
+ * number of threads and any batch. Nothing here allocates: buffers belong to the workspace, sized before a
+ * pass begins.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_COMPUTE_H
 #define MN_MODEL_COMPUTE_H
@@ -12,8 +13,8 @@
 #include "kv/visible.h"
 #include "model/names.h"
 
-/* A matrix ready for use: packed panels, or the stored rows when they are packed anew for every use (float32 computation
- * over weights whose float32 copy would not fit). */
+/* A matrix ready for use: packed panels, or the stored rows when they are packed anew for every use (float32
+ * computation over weights whose float32 copy would not fit). */
 typedef struct weight {
     weight_layout layout;
     const char *packed;   /* n_panels * panel_bytes; NULL: packed on the fly */
@@ -32,12 +33,13 @@ typedef struct compute {
     kernel_table kernels;
     thread_pool *pool;
     int n_threads;
-    char **scratch;       /* [n_threads] private memory of each */
+    char **scratch; /* [n_threads] private memory of each */
     size_t scratch_bytes;
+    kv_calibration *calibration; /* gathers keys and queries as they are stored; NULL: does not */
 } compute;
 
-/* Scratch that the operations below need for weights up to `max_k` inputs (lazily packed ones: `lazy`) and attention with
- * these sizes. */
+/* Scratch that the operations below need for weights up to `max_k` inputs (lazily packed ones: `lazy`) and
+ * attention with these sizes. */
 size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_dim, int page_tokens);
 
 /* Rows of activations in every form that some weight wants. */
@@ -51,18 +53,20 @@ typedef struct act_rows {
 } act_rows;
 
 typedef unsigned form_set; /* bit i: weight_form i is wanted */
-static inline form_set form_of(const weight *w) { return 1u << w->layout.form; }
+static inline form_set form_of(const weight *w) {
+    return 1u << w->layout.form;
+}
 
-/* Makes `rows` the activations x[m][k], through an RMS norm first when norm_weight is given (norm_out [m][k] then holds the
- * float32 result and may be x). */
-void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const float *norm_weight, float eps,
-                  float *norm_out, form_set forms);
+/* Makes `rows` the activations x[m][k], through an RMS norm first when norm_weight is given (norm_out [m][k]
+ * then holds the float32 result and may be x). */
+void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const float *norm_weight,
+                  float eps, float *norm_out, form_set forms);
 
 /* y = x W^T (+ bias) or y += ...; several matrices over the same rows in one job. */
 typedef struct linear_part {
     const weight *w;
-    float *y;           /* row r at y + r * stride */
-    ptrdiff_t stride;   /* floats */
+    float *y;         /* row r at y + r * stride */
+    ptrdiff_t stride; /* floats */
     bool add;
 } linear_part;
 
@@ -70,39 +74,55 @@ enum { MAX_LINEAR_PARTS = 4 };
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts);
 
 /* y[m][n] = act(x G^T) * (x U^T). */
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, bool gelu, float *y);
+void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, bool gelu,
+                   float *y);
 
 /* The new tokens of one sequence in an attention layer. */
 typedef struct attend_rows {
     kv_cache *cache;
     int entry;
-    int n;             /* new tokens */
-    int64_t position;  /* of the first */
-    float *qkv;        /* [n][stride]: query heads, key heads, value heads; queries and keys are rotated in place */
-    float *out;        /* [n][n_heads * v_dim] */
+    int n;            /* new tokens */
+    int64_t position; /* of the first */
+    float *qkv; /* [n][stride]: query heads, key heads, value heads; queries and keys are rotated in place */
+    float *out; /* [n][n_heads * v_dim] */
     const float *cos, *sin; /* [n][rotary / 2] */
+    const float *slot_cos,
+        *slot_sin;  /* the same where queries stand when they look at sinks; NULL: no sinks */
+    float *slot_q;  /* [n][n_heads * head_dim] queries rotated so; with slot_cos */
+    float *coded_q; /* [n][n_heads * head_dim] queries as coded keys want them; NULL: no coded keys */
 } attend_rows;
 
 typedef struct attend_shape {
-    int n_heads, n_kv_heads, head_dim, rotary; /* rotary: leading dimensions that are rotated; the rest stay */
-    ptrdiff_t stride;                          /* floats between tokens of qkv */
+    int n_heads, n_kv_heads, head_dim,
+        rotary;       /* rotary: leading dimensions that are rotated; the rest stay */
+    ptrdiff_t stride; /* floats between tokens of qkv */
     float scale, softcap;
-    const float *q_norm, *k_norm;              /* [head_dim] or NULL: RMS norm of each head before the rotation */
+    const float *q_norm, *k_norm; /* [head_dim] or NULL: RMS norm of each head before the rotation */
     float norm_eps;
 } attend_shape;
 
 /* Partial results of attention over segments, and their counters; grown outside the layers. */
 typedef struct attend_space {
-    float *parts;             /* per sequence, KV head and segment: m, l, acc of its query rows */
-    size_t parts_capacity;    /* floats */
-    _Atomic int *pending;     /* per sequence and KV head: segments not done yet */
+    float *parts;          /* per sequence, KV head and segment: m, l, acc of its query rows */
+    size_t parts_capacity; /* floats */
+    _Atomic int *pending;  /* per sequence and KV head: segments not done yet */
     size_t pending_capacity;
+    float *queries; /* slot_q and coded_q of the rows */
+    size_t queries_capacity;
+    char *seal; /* [threads][seal_bytes]: memory in which tokens are sealed */
+    size_t seal_bytes;
 } attend_space;
 
-mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, const attend_rows *rows, int n_rows);
+/* Also gives the rows their slot_q (with slot_cos) and coded_q. */
+mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, attend_rows *rows, int n_rows);
 void attend_space_clear(attend_space *space);
 
-/* Rotates queries and keys, stores keys and values, attends: the attention of one layer for a batch of sequences. */
-void compute_attention(compute *c, const attend_shape *shape, const attend_rows *rows, int n_rows, attend_space *space);
+/* Rotates queries and keys, stores keys and values, attends: the attention of one layer for a batch of
+ * sequences. */
+void compute_attention(compute *c, const attend_shape *shape, const attend_rows *rows, int n_rows,
+                       attend_space *space);
+
+/* Does tasks [first, first + n) of those that the cache lists to be sealed. */
+void compute_seal(compute *c, kv_cache *cache, int first, int n, const attend_space *space);
 
 #endif

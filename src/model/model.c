@@ -202,7 +202,7 @@ mn_status model_open(model_core **out, const char *path, const mn_model_options 
 
 static void workspace_clear(workspace *ws) {
     float *buffers[] = {ws->x,   ws->normed, ws->qkv,  ws->attended, ws->inner,
-                        ws->cos, ws->sin,    ws->last, ws->logits,   ws->rows.scale};
+                        ws->cos, ws->sin,    ws->last, ws->logits,   ws->rows.scale, ws->slot_cos, ws->slot_sin};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) mem_free(buffers[i]);
     mem_free(ws->rows.rounded);
     mem_free(ws->rows.codes);
@@ -219,6 +219,7 @@ void model_close(model_core **model) {
     workspace_clear(&m->workspace);
     weights_clear(&m->weights, m->config.num_hidden_layers);
     kv_pool_close(&m->pool);
+    kv_basis_set_close(&m->bases);
     for (int i = 0; m->compute.scratch && i < m->compute.n_threads; i++) mem_free(m->compute.scratch[i]);
     mem_free(m->compute.scratch);
     thread_pool_close(&m->compute.pool);
@@ -262,6 +263,8 @@ static mn_status grow_tokens(model_core *model, int m) {
         {&ws->inner, inner, sizeof(float)},
         {&ws->cos, half, sizeof(float)},
         {&ws->sin, half, sizeof(float)},
+        {&ws->slot_cos, half, sizeof(float)},
+        {&ws->slot_sin, half, sizeof(float)},
         {&ws->rows.rounded, widest + 1, sizeof(bf16)},
         {&ws->rows.codes, widest * ACT_PLANES, 1},
         {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
@@ -286,6 +289,18 @@ static mn_status grow_rows(model_core *model, int n_rows) {
     return MN_OK;
 }
 
+/* Memory in which tokens are sealed, for each thread. */
+static mn_status grow_seal_scratch(model_core *model, const forward_row *rows, int n_rows) {
+    attend_space *space = &model->workspace.space;
+    size_t need = 0;
+    for (int i = 0; i < n_rows; i++) need = largest(need, kv_seal_scratch(rows[i].cache));
+    need = (need + 63) / 64 * 64;
+    if (need <= space->seal_bytes) return MN_OK;
+    MN_TRY(replace_buffer(&space->seal, (size_t)model->compute.n_threads, need));
+    space->seal_bytes = need;
+    return MN_OK;
+}
+
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
     int64_t m = 0;
     for (int i = 0; i < n_rows; i++) m += rows[i].n;
@@ -297,13 +312,22 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
         status = kv_reserve(rows[n_reserved].cache, rows[n_reserved].n);
         if (status == MN_OK) n_reserved++;
     }
+    if (status == MN_OK) status = grow_seal_scratch(model, rows, n_rows);
     if (status == MN_OK) status = llama_prepare(model, rows, n_rows);
     if (status != MN_OK) {
         for (int i = 0; i < n_reserved; i++) kv_abandon(rows[i].cache);
         return status;
     }
     llama_forward(model, rows, n_rows);
-    for (int i = 0; i < n_rows; i++) kv_commit(rows[i].cache);
+    for (int i = 0; status == MN_OK && i < n_rows; i++) status = kv_fault(rows[i].cache);
+    if (status != MN_OK) {
+        for (int i = 0; i < n_rows; i++) kv_abandon(rows[i].cache);
+        return status;
+    }
+    for (int i = 0; i < n_rows; i++) {
+        compute_seal(&model->compute, rows[i].cache, 0, kv_commit(rows[i].cache), &model->workspace.space);
+        kv_settle(rows[i].cache);
+    }
     return MN_OK;
 }
 
@@ -324,6 +348,7 @@ mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_c
             .n_heads = (int)c->num_key_value_heads,
             .k_dim = (int)c->head_dim,
             .v_dim = (int)c->head_dim,
+            .exact = codec,
             .key = kv_form_exact(codec),
             .value = kv_form_exact(codec),
             .window = c->layer_types[i] == LAYER_SLIDING_ATTENTION ? (int)c->sliding_window : 0,

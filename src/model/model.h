@@ -6,6 +6,7 @@
 #ifndef MN_MODEL_MODEL_H
 #define MN_MODEL_MODEL_H
 
+#include "base/hash.h"
 #include <pthread.h>
 
 #include "model/compute.h"
@@ -37,6 +38,7 @@ typedef struct workspace {
     float *attended;   /* [m][heads * head_dim] */
     float *inner;      /* [m][intermediate_size] */
     float *cos, *sin;  /* [m][rotary_dim / 2] */
+    float *slot_cos, *slot_sin; /* the same, of queries that look at sinks */
     float *last;       /* [n_logits][hidden_size] rows whose logits are wanted */
     float *logits;     /* [n_logits][vocab_size] */
     attend_rows *attend; /* [attend_capacity] one a sequence */
@@ -58,6 +60,7 @@ typedef struct model_core {
     workspace workspace;
     pthread_mutex_t lock;      /* of workspace and thread pool */
     kv_pool *pool;
+    kv_basis_set *bases;       /* calibrated, of coded keys; NULL: none loaded */
     size_t available_bytes;    /* memory limit, or what was free at opening */
     const char *compute_name;  /* "f32", "bf16", "int8" */
 } model_core;
@@ -71,6 +74,9 @@ size_t memory_available(void);
 
 /* The set of the checkpoint's tensors, whatever its container. */
 const tensor_set *model_tensors(const model_core *model);
+
+/* 32 hexadecimal digits: weights (sampled, tensor/fingerprint.h) and the configuration that keys and values depend on. */
+mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model);
 
 typedef enum forward_want { WANT_NOTHING, WANT_LAST, WANT_ALL } forward_want;
 
@@ -88,7 +94,8 @@ typedef struct forward_row {
 /* Computes a batch: reserves, runs every layer, commits. On failure every cache is as before: MN_E_FULL, MN_E_NOMEM. */
 mn_status model_forward(model_core *model, const forward_row *rows, int n_rows);
 
-/* The cache entries of this model in a stored form. *out is owned by the caller, n = num_hidden_layers. */
+/* The cache entries of this model with its own windows, exact in `codec`. *out is owned by the caller, n =
+ * num_hidden_layers. */
 mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_codec codec);
 
 #endif

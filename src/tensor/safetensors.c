@@ -354,83 +354,90 @@ static mn_status check_tensor(const char *path, const tensor *t) {
     return MN_OK;
 }
 
-/* What a reader would refuse; names is scratch for n + 1 pointers. */
-static mn_status check_written(const char *path, const tensor *tensors, size_t n, const void **names) {
-    for (size_t i = 0; i < n; i++) {
-        MN_TRY(check_tensor(path, &tensors[i]));
+/* What a reader would refuse. */
+static mn_status check_written(const char *path, const tensor *tensors, size_t n) {
+    mn_status status = MN_OK;
+    const void **names = mem_alloc_raw(n + 1, sizeof *names);
+    if (!names) return MN_E_NOMEM;
+    for (size_t i = 0; i < n && status == MN_OK; i++) {
+        status = check_tensor(path, &tensors[i]);
         names[i] = tensors[i].name;
     }
     names[n] = metadata_key;
-    MN_TRY(sort_pointers(names, n + 1, order_of_text));
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(names[i], names[i + 1]) == 0) {
-            MN_FAIL(MN_E_FORMAT, "%s: the name '%.150s' is given to two tensors or reserved", path,
-                    (const char *)names[i]);
-        }
+    if (status == MN_OK) status = sort_pointers(names, n + 1, order_of_text);
+    for (size_t i = 0; i < n && status == MN_OK; i++) {
+        if (strcmp(names[i], names[i + 1]) != 0) continue;
+        status = status_fail(MN_E_FORMAT, "%s: the name '%.150s' is given to two tensors or reserved", path,
+                             (const char *)names[i]);
     }
-    return MN_OK;
+    mem_free(names);
+    return status == MN_E_FORMAT ? MN_E_ARG : status; /* not a file is at fault but the caller */
 }
 
-static void put_pair(bytes *out, const char *key, const char *value) {
-    json_put_string(out, key, strlen(key));
-    bytes_append_text(out, ":");
-    json_put_string(out, value, strlen(value));
+static void put_tensor(bytes *out, const tensor *t, size_t begin) {
+    const char *type = dtype_table[t->type].safetensors_name;
+    json_put_string(out, t->name, strlen(t->name));
+    bytes_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", type);
+    for (int k = 0; k < t->n_dims; k++) bytes_printf(out, "%s%" PRId64, k ? "," : "", t->shape[k]);
+    bytes_printf(out, "],\"data_offsets\":[%zu,%zu]}", begin, begin + t->bytes);
 }
 
-/* Header length and header, padded with spaces to a multiple of 8. */
-static mn_status put_header(bytes *out, const void *const *sorted, size_t n, const char *const *metadata) {
+mn_status safetensors_head(bytes *out, const char *what, const tensor *tensors, size_t n,
+                           const char *metadata, size_t alignment) {
     uint64_t length = 0;
     size_t end = 0;
+    out->n = 0;
+    MN_TRY(check_written(what, tensors, n));
     bytes_append(out, &length, sizeof length);
     bytes_append_text(out, "{");
-    if (metadata && metadata[0]) {
-        bytes_printf(out, "\"%s\":{", metadata_key);
-        for (size_t i = 0; metadata[i]; i += 2) {
-            if (i) bytes_append_text(out, ",");
-            put_pair(out, metadata[i], metadata[i + 1]);
-        }
-        bytes_append_text(out, "}");
-    }
+    if (metadata) bytes_printf(out, "\"%s\":%s", metadata_key, metadata);
     for (size_t i = 0; i < n; i++) {
-        const tensor *t = sorted[i];
-        if (i || (metadata && metadata[0])) bytes_append_text(out, ",");
-        json_put_string(out, t->name, strlen(t->name));
-        bytes_append_text(out, ":{");
-        put_pair(out, "dtype", dtype_table[t->type].safetensors_name);
-        bytes_append_text(out, ",\"shape\":[");
-        for (int k = 0; k < t->n_dims; k++) bytes_printf(out, "%s%" PRId64, k ? "," : "", t->shape[k]);
-        bytes_printf(out, "],\"data_offsets\":[%zu,%zu]}", end, end + t->bytes);
-        end += t->bytes;
+        if (i || metadata) bytes_append_text(out, ",");
+        put_tensor(out, &tensors[i], end);
+        end += tensors[i].bytes;
     }
     bytes_append_text(out, "}");
-    while (out->n % 8 != 0 && !out->failed) bytes_append_text(out, " ");
+    while (out->n % alignment != 0 && !out->failed) bytes_append_text(out, " ");
     MN_TRY(bytes_status(out));
     length = out->n - LENGTH_BYTES;
     memcpy(out->data, &length, sizeof length);
     return MN_OK;
 }
 
+static mn_status put_metadata(bytes *out, const char *const *pairs) {
+    for (size_t i = 0; pairs[i]; i += 2) {
+        bytes_append_text(out, i ? "," : "{");
+        json_put_string(out, pairs[i], strlen(pairs[i]));
+        bytes_append_text(out, ":");
+        json_put_string(out, pairs[i + 1], strlen(pairs[i + 1]));
+    }
+    if (out->n) bytes_append_text(out, "}");
+    bytes_text(out);
+    return bytes_status(out);
+}
+
 mn_status safetensors_write(const char *path, const tensor *tensors, size_t n, const char *const *metadata) {
     mn_status status = MN_OK;
-    bytes header = {0};
-    const void **sorted = mem_alloc_raw(n + 1, sizeof *sorted);
+    bytes head = {0}, pairs = {0};
+    const void **sorted = mem_alloc_raw(n, sizeof *sorted);
+    tensor *ordered = mem_alloc_raw(n, sizeof *ordered);
     file_part *parts = mem_alloc(n + 1, sizeof *parts);
-    if (!sorted || !parts) MN_GOTO(done, status, mem_no_memory());
-    status = check_written(path, tensors, n, sorted);
-    if (status == MN_E_FORMAT) status = MN_E_ARG; /* not a file is at fault but the caller */
-    if (status != MN_OK) goto done;
+    if (!sorted || !ordered || !parts) MN_GOTO(done, status, mem_no_memory());
     for (size_t i = 0; i < n; i++) sorted[i] = &tensors[i];
     MN_GOTO(done, status, sort_pointers(sorted, n, order_of_width));
-    MN_GOTO(done, status, put_header(&header, sorted, n, metadata));
-    parts[0] = (file_part){header.data, header.n};
     for (size_t i = 0; i < n; i++) {
-        const tensor *t = sorted[i];
-        parts[i + 1] = (file_part){t->data, t->bytes};
+        ordered[i] = *(const tensor *)sorted[i];
+        parts[i + 1] = (file_part){ordered[i].data, ordered[i].bytes};
     }
+    if (metadata) MN_GOTO(done, status, put_metadata(&pairs, metadata));
+    MN_GOTO(done, status, safetensors_head(&head, path, ordered, n, pairs.n ? pairs.data : NULL, 8));
+    parts[0] = (file_part){head.data, head.n};
     status = file_write_parts(path, parts, n + 1);
 done:
-    bytes_clear(&header);
+    bytes_clear(&head);
+    bytes_clear(&pairs);
     mem_free(sorted);
+    mem_free(ordered);
     mem_free(parts);
     return status;
 }

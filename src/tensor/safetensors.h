@@ -21,6 +21,13 @@ mn_status safetensors_open_folder(tensor_set **out, const char *folder);
 /* The "__metadata__" object (string values) of a set that is one file, or NULL. */
 const json *safetensors_metadata(const tensor_set *set);
 
+/* The head of such a file, for callers that write the data themselves: header length and header, padded with spaces so that
+ * the data begin at a multiple of `alignment` (a multiple of 8). The tensors' data are to follow in the given order; of each,
+ * name, type, shape and bytes count. metadata: an object of strings as JSON text, or NULL; it comes first. `out` is cleared.
+ * MN_E_ARG as for safetensors_write; `what` names the file. */
+mn_status safetensors_head(bytes *out, const char *what, const tensor *tensors, size_t n, const char *metadata,
+                           size_t alignment);
+
 /* Writes tensors (name, type, shape, data, bytes filled) and optional metadata pairs (key, value, key, value, ..., NULL)
  * to `path` atomically. The data begin at a multiple of 8 bytes and the widest elements come first, so that every tensor is
  * aligned to its elements; among equals the given order stays. MN_E_ARG when a tensor's type has no name in this format, its

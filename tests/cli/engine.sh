@@ -53,6 +53,58 @@ every_cache_says_the_same() {
   cmp -s "$work/out" "$work/first" || problem "differs"
 }
 
+# A short text fits into every window and residual: all say the same, by their own names.
+every_strategy_runs() {
+  local model=$here/../data/golden/llama cache config n=0
+  expect 0 run "$model" --ids 5,9,31,7 -n 20 --json
+  cp "$work/out" "$work/first"
+  while read -r cache config; do
+    n=$((n + 1))
+    expect 0 run "$model" --ids 5,9,31,7 -n 20 --json --cache "$cache" --cache-config "$config"
+    json "j['cache']['implementation'] == '$cache'"
+    json "j['sequences'] == json.load(open('$work/first'))['sequences']"
+    expect 0 score "$model" --ids 5,9,31,7 --json --cache "$cache" --cache-config "$config"
+    json "j['cache']['implementation'] == '$cache'"
+  done <<'CASES'
+none
+dynamic
+static
+hybrid
+mamba
+offloaded
+offloaded_static
+static+offloaded home=memory
+quantized nbits=2
+sink
+sliding_window window_length=64
+quantized+sink {"nbits":3,"window_length":64}
+static+quantized layers=0:f32,rest:4bit
+quantized+offloaded nbits=8
+sink+offloaded window_length=32,num_sink_tokens=2
+CASES
+  [ $n = 15 ] || problem "$n cases were run"
+  for config in backend=quanto backend=hqq,nbits=1,axis_key=1 layers=0-1:bf16,rest:k4v2bit; do
+    expect 0 run "$model" --ids 5,9,31,7 -n 20 --json --cache quantized --cache-config "$config"
+    json 'len(j["sequences"][0]["ids"]) == 20 and j["cache"]["implementation"] == "quantized"'
+  done
+}
+
+quantized_scores() {
+  local model=$here/../data/golden/llama ids bits last_bytes=1000000000
+  ids=$(seq -s, 3 302)
+  expect 0 score "$model" --ids "$ids" --json
+  cp "$work/out" "$work/first"
+  for bits in 8 4 2; do
+    expect 0 score "$model" --ids "$ids" --json --cache quantized --cache-config nbits=$bits
+    json "abs(j['nll'] / json.load(open('$work/first'))['nll'] - 1) < 0.02"
+    json "j['cache']['bytes'] < min($last_bytes, json.load(open('$work/first'))['cache']['bytes'])"
+    last_bytes=$(sed -E 's/.*"bytes":([0-9]+).*/\1/' "$work/out")
+    cp "$work/out" "$work/whole"
+    expect 0 score "$model" --ids "$ids" --json --cache quantized --cache-config nbits=$bits --chunk 7
+    json "j['nll'] == json.load(open('$work/whole'))['nll']"
+  done
+}
+
 static_limits() {
   expect 0 run embedded --ids 1,403,407 -n 5 --cache static --json
   json 'j["cache"]["implementation"] == "static" and j["cache"]["max_cache_len"] == 8'
@@ -117,6 +169,16 @@ generation_files() {
   json 'j["usage"]["completion_tokens"] == 5 and j["cache"]["implementation"] == "static"'
   expect 0 run embedded "Once upon a time" --generation-config "$work/g.json" -n 3 --cache dynamic --json
   json 'j["usage"]["completion_tokens"] == 3 and j["cache"]["implementation"] == "dynamic"'
+  echo '{"max_new_tokens": 5, "cache_implementation": "quantized", "cache_config": {"backend": "HQQ", "nbits": 3, "q_group_size": 16}}' >"$work/g.json"
+  expect 0 run "$here/../data/golden/llama" --ids 1,2 --generation-config "$work/g.json" --json
+  json 'j["cache"]["implementation"] == "quantized"'
+  expect 2 run "$here/../data/golden/llama" --ids 1,2 --generation-config "$work/g.json" --cache-config backend=quanto,nbits=3
+  err_has "allowed: 2, 4"
+  expect 0 run "$here/../data/golden/llama" --ids 1,2 --generation-config "$work/g.json" --cache dynamic --json
+  json 'j["cache"]["implementation"] == "dynamic"'
+  echo '{"max_new_tokens": 5, "cache_implementation": "quantized", "cache_config": {"backend": "quanto", "nbits": 3}}' >"$work/g.json"
+  expect 2 run "$here/../data/golden/llama" --ids 1,2 --generation-config "$work/g.json"
+  err_has "bits is 3, allowed: 2, 4"
   echo '{"max_new_token": 5}' >"$work/g.json"
   expect 2 run embedded hi --generation-config "$work/g.json"
   err_has "max_new_tokens"
@@ -156,7 +218,7 @@ config_round_trip() {
 import json, os, subprocess, sys
 shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation"}  # said apart, or a file that is read
 special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_config": "max_cache_len=77",
-           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
+           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "on_oom": "evict", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
            "eos_token_id": "[2, 3]"}
 ok = True
 for name, entry in json.load(open(sys.argv[2])).items():
@@ -231,7 +293,7 @@ output_files() {
   [ -c /dev/full ] || problem "/dev/full is gone"
   expect 1 score embedded -p hi --out "$work"
   err_is_sentence
-  [ -z "$(find "$work" -name '*.tmp.*')" ] || problem "a temporary file is left"
+  [ -z "$(find "$work" -name '*.tmp.*' -o -name '*.mneme-part')" ] || problem "a temporary file is left"
 }
 
 scores() {
@@ -271,6 +333,11 @@ inspects() {
   json 'sum(t["count"] for t in j["tensors"]) == 47 and j["memory"]["peak_bytes"] > j["memory"]["file_bytes"] == 1044984'
   expect 0 inspect embedded --context 4096 --json
   json 'all_of(c["context"] == 4096 for c in j["caches"])'
+  json 'all_of(("have 8" in c["refused"]) == (c["implementation"] == "quantized") for c in j["caches"])'
+  expect 0 inspect "$here/../data/golden/llama" --context 4096 --json
+  json '{c["implementation"] for c in j["caches"]} == set("none dynamic static offloaded offloaded_static quantized sliding_window sink hybrid mamba".split())'
+  json '{c["config"]: c["bytes_per_token"] for c in j["caches"] if c["implementation"] == "quantized"} == {"nbits=8": 204, "nbits=4": 109, "nbits=3": 85, "nbits=2": 61}'
+  json 'all_of(c["largest_context"] == "any" or c["largest_context"] > 4096 for c in j["caches"])'
   expect 0 inspect embedded
   out_has 'hidden_size +64'
   expect 0 inspect --kernels --json --cpu scalar
@@ -332,6 +399,8 @@ check "the embedded model tells a story" tells_a_story
 check "a lone argument is the text" lone_argument_is_the_text
 check "the result as JSON" json_result
 check "none, dynamic and static say the same" every_cache_says_the_same
+check "every strategy runs" every_strategy_runs
+check "quantized caches score nearly as well in less memory" quantized_scores
 check "static holds what it says" static_limits
 check "prompts longer than the context" long_prompts
 check "the memory limit" memory_limit

@@ -13,7 +13,7 @@ help_starts_with_examples() {
   local verb
   expect 0 --help
   [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
-  for verb in run score tokenize inspect bench doctor; do
+  for verb in run score tokenize inspect bench cache doctor; do
     expect 0 $verb --help
     err_empty
     [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
@@ -83,24 +83,59 @@ bad_values() {
   err_has "nothing to measure"
 }
 
-later_caches() {
+refused_caches() {
   local name
-  for name in offloaded quantized sink sliding_window quantized+sink static+quantized self=dynamic,cross=static; do
+  for name in none+sink sink+sliding_window quantized+quantized dynamic+static static+offloaded_static hybrid+sink; do
     expect 2 run embedded hi --cache "$name"
     err_is_sentence
-    err_has "not there yet; there are none, dynamic and static"
+    err_has "do not go together: "
+  done
+  for name in '' quantized+ paper self=paper both=sink self=sink,self=sink cross=sink; do
+    expect 2 run embedded hi --cache "$name"
+    err_is_sentence
   done
   expect 2 run embedded hi --cache dinamic
-  err_has "did you mean dynamic\?"
-  expect 2 run embedded hi --cache-config nbits=4
-  err_has "not there yet"
-  expect 2 run embedded hi --cache-config max_cache_ln=4
-  err_has "did you mean max_cache_len\?"
-  expect 2 run embedded hi --cache-config max_cache_len=0
-  expect 2 run embedded hi --save-cache x
-  err_has "not there yet"
-  expect 2 run embedded hi --on-oom evict
-  [ ! -e x ] || problem "a file was made"
+  err_has "did you mean dynamic\?; allowed: none, dynamic, static, offloaded, offloaded_static, quantized"
+  expect 2 run embedded hi --cache self=dynamic,cross=static
+  err_has "no cross attention"
+  expect 2 run embedded hi --cache sliding_window
+  err_has "needs window_length"
+  expect 2 run embedded hi --cache quantized
+  err_has "heads of 16, 32, 48, .* have 8"
+  expect 2 run embedded hi --cache none --no-cache
+  err_has "contradict"
+}
+
+refused_cache_options() {
+  local pair
+  while IFS='|' read -r pair message; do
+    expect 2 run "$here/../data/golden/llama" --ids 1,2 --cache "${pair%% *}" --cache-config "${pair#* }"
+    err_is_sentence
+    err_has "$message"
+    expect 2 score "$here/../data/golden/llama" --ids 1,2 --cache "${pair%% *}" --cache-config "${pair#* }"
+    err_has "$message"
+  done <<'CASES'
+dynamic nbits=4|nbits belongs to quantized; the cache implementation is 'dynamic'
+dynamic max_cache_ln=4|did you mean max_cache_len\?
+dynamic max_cache_len=0|max_cache_len is '0', allowed: 1 to 2\^40
+dynamic max_cache_len|key=value
+dynamic {"max_cache_len": 4|cache options
+quantized nbits=7|nbits: mneme: bits is 7, allowed: 1, 2, 3, 4, 5, 6, 8
+quantized nbits=3,backend=quanto|bits is 3, allowed: 2, 4
+quantized backend=kivi|'kivi', allowed: mneme, quanto, hqq
+quantized backend=hqq,axis_key=-1|axis_key is -1, allowed for hqq: 0, 1
+quantized q_group_size=24|q_group_size is 24, allowed for heads of 32: 16, 32
+quantized layers=3:2bit|names layer 3, allowed: 0 to 2
+quantized page_tokens=24|page_tokens is 24, allowed: multiples of 16
+quantized residual_length=-1|residual_length is '-1'
+sink window_length=4|num_sink_tokens is 4, allowed: 0 to 3
+sliding_window window_length=0|window_length is '0'
+offloaded home=disk|'disk', allowed: memory, file
+CASES
+  expect 2 run embedded hi --on-oom panic
+  err_has "offload\|quantize\|evict\|fail"
+  expect 2 run embedded hi --cache quantized --cache-config nbits=9 --json
+  json 'j["error"]["param"] == "cache" and "9" in j["error"]["message"]'
 }
 
 environment_is_checked() {
@@ -122,6 +157,7 @@ check "the long help shows every flag" help_shows_every_flag
 check "verbs" verbs
 check "unknown flags get the nearest name" unknown_flags
 check "bad values are named with what is allowed" bad_values
-check "caches that come later are refused" later_caches
+check "caches that do not go together are refused" refused_caches
+check "cache options out of range are refused" refused_cache_options
 check "environment and configuration file are checked" environment_is_checked
 finish

@@ -456,16 +456,25 @@ static void absurd_cache_options(void **state) {
         mn_cache_options options;
         mn_status code;
     } cases[] = {
-        {{sizeof standard, "paper", "auto", 0, 0, 0}, MN_E_ARG},
-        {{sizeof standard, "dynamic", "f8", 0, 0, 0}, MN_E_ARG},
-        {{sizeof standard, "static", "auto", 0, 0, 0}, MN_E_ARG},
-        {{sizeof standard, "dynamic", "auto", -1, 0, 0}, MN_E_ARG},
-        {{sizeof standard, "dynamic", "auto", 0, 5, 0}, MN_E_ARG},
-        {{sizeof standard, "dynamic", "auto", 0, 0, -1}, MN_E_ARG},
-        {{sizeof standard, "dynamic", "auto", 0, 0, 1 << 20}, MN_E_ARG},
-        {{sizeof standard, "static", "auto", (int64_t)1 << 40, 0, 0}, MN_E_NOMEM},
-        {{sizeof standard + 1, "dynamic", "auto", 0, 0, 0}, MN_E_ARG},
-        {{0, "dynamic", "auto", 0, 0, 0}, MN_E_ARG},
+        {{sizeof standard, "paper", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "dynamic", NULL, "f8", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "static", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "dynamic", NULL, "auto", -1, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "dynamic", NULL, "auto", 0, 5, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "dynamic", NULL, "auto", 0, 0, -1, NULL}, MN_E_ARG},
+        {{sizeof standard, "dynamic", NULL, "auto", 0, 0, 1 << 20, NULL}, MN_E_ARG},
+        {{sizeof standard, "static", NULL, "auto", (int64_t)1 << 40, 0, 0, NULL}, MN_E_NOMEM},
+        {{sizeof standard, "quantized", "nbits=7", "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "quantized", "q_group_size=24", "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "quantized", "layers=3:2bit", "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "quantized", "{\"nbits\":", "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "sliding_window", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "sink", "num_sink_tokens=1024", "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "self=dynamic,cross=static", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "none+static", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "dynamic", NULL, "auto", 0, 0, 0, "panic"}, MN_E_ARG},
+        {{sizeof standard + 1, "dynamic", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{0, "dynamic", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mn_session *session = (mn_session *)(void *)&good;
@@ -475,7 +484,7 @@ static void absurd_cache_options(void **state) {
         assert_int_equal(mem_count().live, live);
     }
     mn_session *session = NULL;
-    mn_cache_options prefix = {.size = offsetof(mn_cache_options, dtype), .implementation = "none"};
+    mn_cache_options prefix = {.size = offsetof(mn_cache_options, config), .implementation = "none"};
     assert_ok(mn_session_open(&session, model, &prefix)); /* a caller of an older header */
     mn_session_close(&session);
     mn_model_close(&model);

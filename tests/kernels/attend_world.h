@@ -189,7 +189,7 @@ static inline void world_run(const world *w, const kernel_table *table, int row,
         .pages = w->pages + page, .n_pages = n_pages, .k_offset = w->k_offset, .v_offset = w->v_offset};
     job.page_tokens = w->page_tokens, job.position = w->position + (int64_t)page * w->page_tokens;
     job.k_dim = w->k_dim, job.v_dim = w->v_dim, job.n_rows = n;
-    job.q = w->q + (size_t)row * (size_t)w->k_dim, job.first = w->first + row, job.last = w->last + row;
+    job.q = w->q + (size_t)row * (size_t)w->k_dim, job.first = w->first + row, job.last = w->last + row, job.hi = INT64_MAX;
     job.softcap = w->softcap, job.state = r->state, job.scratch = block + 64;
     (w->form == FORM_F32 ? table->attend_f32 : table->attend_bf16)(&job);
     for (size_t i = 0; i < 64; i++) {

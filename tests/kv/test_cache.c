@@ -1,525 +1,173 @@
-/* Caches against a model of what they must hold: random sequences of operations over several caches that
- * share a pool, after each of which every token is read back from the pages by the layout of
- * kernels/attend.h, the shared pages are counted, and kv_check is asked. A sequence that fails is shortened
- * before it is shown. SPDX-License-Identifier: Apache-2.0 */
-#include "support/support.h"
+/* Single facts about caches: what the laws (test_laws.c) do not ask, the functions of integers beneath, the
+ * planner, and that kv_check finds what is broken.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/kv_world.h"
 
-#include "kv/kv.h"
-#include "kv/plan.h"
-#include "kv/visible.h"
+#include <math.h>
 
-enum { MOST_CACHES = 5, MOST_TOKENS = 40, MOST_PAGES = MOST_TOKENS / 2, MOST_OPS = 80, N_ENTRIES = 4 };
+#include "base/num.h"
+#include "kv/group.h"
 
-/* Two groups: entries 0, 2, 3 are alike but for a window, 1 and 3 differ. */
-static void make_specs(kv_spec *specs, kv_codec codec) {
-    kv_form form = kv_form_exact(codec);
-    for (int i = 0; i < N_ENTRIES; i++) {
-        specs[i] = (kv_spec){.n_heads = 2, .k_dim = 6, .v_dim = 4, .key = form, .value = form};
-    }
-    specs[1] = (kv_spec){.n_heads = 1, .k_dim = 2, .v_dim = 8, .key = form, .value = form};
-    specs[3].window = 5;
-}
+/* ---- positions ---- */
 
-/* ---- what must be there ---- */
-
-typedef struct setting {
-    kv_codec codec;
-    int page_tokens;
-    int64_t reserve, limit;
-    size_t budget_pages; /* of all groups together; 0: no limit */
-    bool fails;          /* allocations fail now and then */
-    bool forks;
-} setting;
-
-typedef enum op_kind {
-    OP_STEP,
-    OP_ABANDON,
-    OP_TRUNCATE,
-    OP_TRUNCATE_IN_STEP,
-    OP_FORK,
-    OP_CLOSE,
-    N_OPS
-} op_kind;
-
-typedef struct op {
-    op_kind kind;
-    unsigned cache, amount, fail; /* reduced to what is possible when the operation is done */
-} op;
-
-typedef struct expected {
-    kv_cache *cache;
-    uint32_t tokens[MOST_TOKENS]; /* what was stored at each position */
-    int64_t n;
-    int pages[MOST_PAGES]; /* numbers of pages: equal ones are shared */
-    int n_pages;
-    size_t peak;
-} expected;
-
-typedef struct world {
-    const setting *set;
-    kv_spec specs[N_ENTRIES];
-    kernel_table kernels;
-    kv_pool *pool;
-    expected caches[MOST_CACHES];
-    int n_caches, next_page;
-    uint32_t next_token;
-    size_t page_bytes; /* of all groups */
-    const char *problem;
-    int n_refused; /* steps that found no room or memory */
-} world;
-
-/* The value of a token's key or value: distinct wherever it matters, exact in bf16. */
-static float value_of(uint32_t token, int entry, int head, int is_value, int i) {
-    uint32_t mixed = (token * 131u + (uint32_t)(entry * 29 + head * 13 + is_value * 7 + i)) * 2654435761u;
-    return (float)((int)(mixed >> 24) - 128) / 16;
-}
-
-static float stored_float(const kv_view *view, const char *head, bool is_value, int dim, int slot, int i) {
-    int page = view->page_tokens;
-    size_t place;
-    if (view->spec->key.codec == KV_F32) {
-        place = is_value ? (size_t)(slot * dim + i) : (size_t)(i * page + slot);
-        float x;
-        memcpy(&x, head + place * sizeof x, sizeof x);
-        return x;
-    }
-    place = is_value ? (size_t)(slot / 2 * dim * 2 + i * 2 + slot % 2)
-                     : (size_t)(i / 2 * page * 2 + slot * 2 + i % 2);
-    bf16 x;
-    memcpy(&x, head + place * sizeof x, sizeof x);
-    return f32_from_bf16(x);
-}
-
-static void check_token(world *w, const expected *e, int entry, int64_t position, uint32_t token) {
-    kv_view view = kv_look(e->cache, entry);
-    const char *page = view.pages[position / view.page_tokens];
-    int slot = (int)(position % view.page_tokens);
-    for (int head = 0; head < view.spec->n_heads; head++) {
-        const char *keys = page + view.k_offset + (size_t)head * view.k_head_bytes,
-                   *values = page + view.v_offset + (size_t)head * view.v_head_bytes;
-        for (int i = 0; i < view.spec->k_dim; i++) {
-            if (stored_float(&view, keys, false, view.spec->k_dim, slot, i) !=
-                value_of(token, entry, head, 0, i))
-                w->problem = "a key is not what was stored";
-        }
-        for (int i = 0; i < view.spec->v_dim; i++) {
-            if (stored_float(&view, values, true, view.spec->v_dim, slot, i) !=
-                value_of(token, entry, head, 1, i))
-                w->problem = "a value is not what was stored";
+static void visible_positions(void **state) {
+    (void)state;
+    for (int window = 0; window < 9; window++) {
+        for (int64_t position = 0; position < 30; position++) {
+            int64_t n_seen = position - visible_first(position, window) + 1;
+            int64_t wanted = window > 0 && window < position + 1 ? window : position + 1;
+            assert_int_equal(n_seen, wanted);
         }
     }
 }
 
-/* Every token, those of a step in progress included. */
-static void check_tokens(world *w, const expected *e, const uint32_t *step, int64_t n_step) {
-    for (int entry = 0; entry < N_ENTRIES; entry++) {
-        kv_view view = kv_look(e->cache, entry);
-        if (view.n_tokens != e->n + n_step) w->problem = "the view counts other tokens";
-        if (view.n_pages != (int)ceil_div(e->n + n_step, w->set->page_tokens))
-            w->problem = "the view has other pages";
-        for (int64_t t = 0; t < e->n + n_step; t++)
-            check_token(w, e, entry, t, t < e->n ? e->tokens[t] : step[t - e->n]);
-    }
-}
-
-static int needed_pages(const world *w, int64_t n_tokens) {
-    int64_t n = ceil_div(n_tokens, w->set->page_tokens),
-            kept = ceil_div(w->set->reserve, w->set->page_tokens);
-    return (int)(n > kept ? n : kept);
-}
-
-static int times_used(const world *w, int page) {
-    int n = 0;
-    for (int c = 0; c < w->n_caches; c++) {
-        for (int i = 0; i < w->caches[c].n_pages; i++) n += w->caches[c].pages[i] == page;
-    }
-    return n;
-}
-
-static size_t used_pages(const world *w) {
-    size_t n = 0;
-    for (int page = 0; page < w->next_page; page++) n += times_used(w, page) > 0;
-    return n;
-}
-
-static void check_all(world *w) {
-    for (int c = 0; c < w->n_caches && !w->problem; c++) {
-        const expected *e = &w->caches[c];
-        check_tokens(w, e, NULL, 0);
-        if (kv_length(e->cache) != e->n) w->problem = "the length is another";
-        if (kv_bytes(e->cache) != (size_t)e->n_pages * w->page_bytes) w->problem = "the bytes are others";
-        if (kv_room(e->cache) != e->n_pages * w->set->page_tokens) w->problem = "the room is another";
-        if (kv_peak_bytes(e->cache) != e->peak) w->problem = "the peak is another";
-        if (kv_check(e->cache) != MN_OK) w->problem = mn_last_error();
-        if (!w->set->reserve &&
-            kv_plan_bytes(w->specs, N_ENTRIES, w->set->page_tokens, e->n) != kv_bytes(e->cache))
-            w->problem = "the plan is another";
-    }
-    if (kv_pool_used(w->pool) != used_pages(w) * w->page_bytes) w->problem = "the pool counts other pages";
-}
-
-/* ---- operations ---- */
-
-static void note_peak(world *w, expected *e) {
-    size_t now = (size_t)e->n_pages * w->page_bytes;
-    if (now > e->peak) e->peak = now;
-}
-
-static bool fits(const world *w, int n_more) {
-    return !w->set->budget_pages || used_pages(w) + (size_t)n_more <= w->set->budget_pages;
-}
-
-static void open_first(world *w) {
-    expected *e = &w->caches[0];
-    kv_options options = {w->set->page_tokens, w->set->reserve, w->set->limit};
-    *e = (expected){0};
-    assert_ok(kv_open(&e->cache, w->pool, w->specs, N_ENTRIES, &options));
-    for (; e->n_pages < needed_pages(w, 0); e->n_pages++) e->pages[e->n_pages] = w->next_page++;
-    note_peak(w, e);
-    w->n_caches = 1;
-}
-
-/* Pages that a step of n tokens must take: new ones, and copies of shared ones that it writes. */
-static int pages_of_step(const world *w, const expected *e, int64_t n) {
-    int end = needed_pages(w, e->n + n), written = (int)ceil_div(e->n + n, w->set->page_tokens);
-    int more = end > e->n_pages ? end - e->n_pages : 0;
-    for (int i = (int)(e->n / w->set->page_tokens); i < written && i < e->n_pages; i++)
-        more += times_used(w, e->pages[i]) > 1;
-    return more;
-}
-
-/* Reserves, and knows whether that must succeed. */
-static bool reserve(world *w, expected *e, int64_t n, const op *o) {
-    int more = pages_of_step(w, e, n);
-    bool full = w->set->limit && e->n + n > w->set->limit, room = fits(w, more);
-    if (w->set->fails && o->fail % 4 == 0) mem_fail_after(1 + o->fail / 4 % 6);
-    mn_status status = kv_reserve(e->cache, n);
-    mem_fail_after(0);
-    if (status != MN_OK) {
-        w->n_refused++;
-        if (status == MN_E_FULL && !full) w->problem = "refused as full with room left";
-        if (status == MN_E_NOMEM && room && !w->set->fails) w->problem = "refused within the budget";
-        if (status != MN_E_FULL && status != MN_E_NOMEM) w->problem = "refused for another reason";
-        return false;
-    }
-    if (full || !room) w->problem = "more was reserved than allowed";
-    int written = (int)ceil_div(e->n + n, w->set->page_tokens);
-    for (int i = (int)(e->n / w->set->page_tokens); i < written && i < e->n_pages; i++) {
-        if (times_used(w, e->pages[i]) > 1) e->pages[i] = w->next_page++;
-    }
-    for (; e->n_pages < written; e->n_pages++) e->pages[e->n_pages] = w->next_page++;
-    note_peak(w, e);
-    return true;
-}
-
-/* Stores tokens [begin, end) of a step for one head, from rows with a gap between them. */
-static void append(world *w, const expected *e, const uint32_t *tokens, int entry, int head, int begin,
-                   int end) {
-    enum { STRIDE = 20 };
-    float rows[MOST_TOKENS][STRIDE];
-    const kv_spec *spec = kv_entry_spec(e->cache, entry);
-    for (int t = begin; t < end; t++) {
-        for (int i = 0; i < spec->k_dim; i++) rows[t][i] = value_of(tokens[t], entry, head, 0, i);
-        for (int i = 0; i < spec->v_dim; i++) rows[t][10 + i] = value_of(tokens[t], entry, head, 1, i);
-    }
-    kv_append(e->cache, &w->kernels, entry, head, begin, end, &rows[0][0], &rows[0][10], STRIDE, STRIDE);
-}
-
-/* All heads of all entries, cut at a page edge and stored in another order. */
-static void append_all(world *w, const expected *e, const uint32_t *tokens, int n, unsigned order) {
-    int edge = w->set->page_tokens - (int)(e->n % w->set->page_tokens);
-    if (edge > n) edge = n;
-    for (int i = 0; i < N_ENTRIES; i++) {
-        int entry = order % 2 ? N_ENTRIES - 1 - i : i;
-        for (int head = 0; head < kv_entry_spec(e->cache, entry)->n_heads; head++) {
-            if (order / 2 % 2) append(w, e, tokens, entry, head, edge, n);
-            append(w, e, tokens, entry, head, 0, edge);
-            if (order / 2 % 2 == 0) append(w, e, tokens, entry, head, edge, n);
+/* A query's place among the sinks and the window that it sees, itself the last of them. */
+static void slots_of_queries(void **state) {
+    (void)state;
+    for (int sinks = 0; sinks < 5; sinks++) {
+        for (int window = 0; window < 6; window++) {
+            for (int64_t position = 0; position < 30; position++) {
+                int64_t n_seen = 0;
+                for (int64_t p = 0; p <= position; p++)
+                    n_seen += p < sinks || window == 0 || p > position - window;
+                assert_int_equal(visible_slot(position, sinks, window), n_seen - 1);
+            }
         }
     }
 }
 
-static void drop_pages(world *w, expected *e, int64_t n) {
-    int keep = needed_pages(w, n);
-    if (e->n_pages > keep) e->n_pages = keep;
-}
-
-static void do_step(world *w, expected *e, const op *o) {
-    uint32_t tokens[MOST_TOKENS];
-    int n = 1 + (int)(o->amount % 11);
-    if (e->n + n > MOST_TOKENS) n = (int)(MOST_TOKENS - e->n);
-    int pages_before = e->n_pages;
-    if (n == 0 || !reserve(w, e, n, o)) return;
-    for (int i = 0; i < n; i++) tokens[i] = w->next_token++;
-    if (o->kind == OP_ABANDON) {
-        append_all(w, e, tokens, n / 2, o->amount);
-        kv_abandon(e->cache);
-        e->n_pages = pages_before;
-        return;
-    }
-    append_all(w, e, tokens, n, o->amount);
-    check_tokens(w, e, tokens, n);
-    if (kv_check(e->cache) != MN_OK) w->problem = mn_last_error();
-    if (o->kind == OP_TRUNCATE_IN_STEP) {
-        int64_t keep = (int64_t)(o->amount % (unsigned)(e->n + 1));
-        assert_ok(kv_truncate(e->cache, keep));
-        e->n = keep;
-        e->n_pages = pages_before;
-        drop_pages(w, e, keep);
-        return;
-    }
-    kv_commit(e->cache);
-    memcpy(e->tokens + e->n, tokens, (size_t)n * sizeof *tokens);
-    e->n += n;
-}
-
-/* Pages are shared, but that a cache with reserved pages keeps those to itself that are not full. */
-static void do_fork(world *w, const expected *e, const op *o) {
-    if (w->n_caches == MOST_CACHES || !w->set->forks) return;
-    int64_t full = e->n / w->set->page_tokens;
-    int own = w->set->reserve ? e->n_pages - (int)full : 0;
-    expected *fork = &w->caches[w->n_caches];
-    kv_cache *cache = NULL;
-    if (w->set->fails && o->fail % 3 == 0) mem_fail_after(1 + o->fail / 3 % 12);
-    mn_status status = kv_fork(&cache, e->cache);
-    mem_fail_after(0);
-    if (status != MN_OK) {
-        w->n_refused++;
-        if (cache) w->problem = "a failed fork gave a cache";
-        if (fits(w, own) && !w->set->fails) w->problem = "a fork was refused within the budget";
-        return;
-    }
-    if (!fits(w, own)) w->problem = "a fork took more than the budget";
-    *fork = *e;
-    fork->cache = cache;
-    for (int i = fork->n_pages - own; i < fork->n_pages; i++) fork->pages[i] = w->next_page++;
-    fork->peak = 0;
-    note_peak(w, fork);
-    w->n_caches++;
-}
-
-static void do_close(world *w, int i) {
-    if (w->n_caches == 1) return;
-    kv_close(&w->caches[i].cache);
-    if (w->caches[i].cache) w->problem = "a closed cache is still there";
-    w->caches[i] = w->caches[--w->n_caches];
-}
-
-static void do_truncate(world *w, expected *e, const op *o) {
-    int64_t keep = (int64_t)(o->amount % (unsigned)(e->n + 1));
-    if (kv_truncate(e->cache, e->n + 1) != MN_E_ARG || kv_truncate(e->cache, -1) != MN_E_ARG)
-        w->problem = "truncation to more than there is";
-    if (kv_truncate(e->cache, keep) != MN_OK) w->problem = "truncation was refused";
-    e->n = keep;
-    drop_pages(w, e, keep);
-}
-
-static void do_op(world *w, const op *o) {
-    int i = (int)(o->cache % (unsigned)w->n_caches);
-    expected *e = &w->caches[i];
-    switch (o->kind) {
-    case OP_STEP:
-    case OP_ABANDON:
-    case OP_TRUNCATE_IN_STEP: do_step(w, e, o); break;
-    case OP_TRUNCATE: do_truncate(w, e, o); break;
-    case OP_FORK: do_fork(w, e, o); break;
-    case OP_CLOSE: do_close(w, i); break;
-    default: break;
-    }
-}
-
-/* NULL, or what went wrong at *n_done. */
-static const char *run(const setting *set, const op *ops, int n, int *n_done, int *n_refused) {
-    static world w;
-    int64_t live = mem_count().live;
-    w = (world){.set = set, .next_token = 1};
-    make_specs(w.specs, set->codec);
-    kernel_table_fill(&w.kernels, cpu_best());
-    w.page_bytes = kv_plan_bytes(w.specs, N_ENTRIES, set->page_tokens, 1);
-    assert_ok(kv_pool_open(&w.pool, set->budget_pages * w.page_bytes));
-    open_first(&w);
-    for (*n_done = 0; *n_done < n && !w.problem; ++*n_done) {
-        do_op(&w, &ops[*n_done]);
-        if (!w.problem) check_all(&w);
-    }
-    for (int i = 0; i < w.n_caches; i++) kv_close(&w.caches[i].cache);
-    if (!w.problem && kv_pool_used(w.pool) != 0) w.problem = "pages were not returned";
-    kv_pool_close(&w.pool);
-    if (!w.problem && mem_count().live != live) w.problem = "memory was not returned";
-    if (n_refused) *n_refused += w.n_refused;
-    return w.problem;
-}
-
-/* ---- random sequences ---- */
-
-static const char *const op_names[N_OPS] = {"step", "abandoned step", "truncate", "truncate in a step",
-                                            "fork", "close"};
-
-/* Leaves out every operation without which the sequence still fails, and shows the rest. */
-static void show_shortest(const setting *set, op *ops, int n, uint64_t seed) {
-    char text[2048] = "";
-    int done;
-    for (int i = n - 1; i >= 0; i--) {
-        op gone = ops[i];
-        memmove(ops + i, ops + i + 1, (size_t)(n - i - 1) * sizeof *ops);
-        if (run(set, ops, n - 1, &done, NULL)) {
-            n--;
-            continue;
+/* Brute force: the smallest position that any query from n - slack on sees. */
+static void needed_positions(void **state) {
+    (void)state;
+    for (int window = 0; window < 7; window++) {
+        for (int slack = 0; slack < 6; slack++) {
+            for (int64_t n = 0; n < 30; n++) {
+                int64_t first = INT64_MAX, from = n > slack ? n - slack : 0;
+                for (int64_t q = from; q < n + 40; q++) {
+                    int64_t p = q;
+                    while (p > 0 && (window == 0 || q - (p - 1) < window)) p--;
+                    first = min_i64(first, p);
+                }
+                assert_int_equal(needed_first(n, window, slack), first);
+            }
         }
-        memmove(ops + i + 1, ops + i, (size_t)(n - i - 1) * sizeof *ops);
-        ops[i] = gone;
     }
-    const char *problem = run(set, ops, n, &done, NULL);
-    for (int i = 0; i < n; i++) {
-        size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at, "\n  %s of cache %u, amount %u, fail %u", op_names[ops[i].kind],
-                 ops[i].cache, ops[i].amount, ops[i].fail);
-    }
-    fail_msg("seed %d, %s, pages of %d, reserve %d, limit %d, budget %zu: %s after%s", (int)seed,
-             kv_codec_name(set->codec), set->page_tokens, (int)set->reserve, (int)set->limit,
-             set->budget_pages, problem ? problem : "(no longer)", text);
 }
 
-static int run_random(const setting *set, int n_runs) {
-    int n_refused = 0;
-    for (uint64_t seed = 0; seed < (uint64_t)n_runs; seed++) {
-        uint64_t state = seed << 20;
-        op ops[MOST_OPS];
-        int done;
-        for (int i = 0; i < MOST_OPS; i++) {
-            uint64_t r = test_random(&state);
-            static const op_kind often[] = {OP_STEP,    OP_STEP,     OP_STEP,
-                                            OP_ABANDON, OP_TRUNCATE, OP_TRUNCATE_IN_STEP,
-                                            OP_FORK,    OP_FORK,     OP_CLOSE};
-            ops[i] = (op){often[r % 9], (unsigned)(r >> 8 & 0xFF), (unsigned)(r >> 16 & 0xFFFF),
-                          (unsigned)(r >> 32 & 0xFFFF)};
+static void units_of_sealing(void **state) {
+    (void)state;
+    const struct {
+        int residual, page, unit;
+    } known[] = {{0, 128, 128}, {128, 128, 128}, {256, 128, 128}, {64, 128, 64}, {192, 128, 64},
+                 {32, 128, 32}, {96, 128, 32},   {1, 128, 32},    {33, 128, 32}, {16, 16, 16},
+                 {5, 16, 16},   {5, 32, 32},     {5, 64, 32},     {64, 64, 64},  {5, 48, 24},
+                 {48, 48, 48},  {100, 256, 32}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        assert_int_equal(seal_unit(known[i].residual, known[i].page), known[i].unit);
+    for (int residual = 0; residual < 200; residual += 7) {
+        for (int page = 16; page <= 128; page *= 2) {
+            int unit = seal_unit(residual, page);
+            int64_t before = 0;
+            for (int64_t n = 0; n < 600; n++) {
+                int64_t sealed = seal_until(n, residual, page);
+                assert_int_equal(sealed % page, 0);
+                assert_true(sealed == 0 || n - sealed >= residual); /* the residual is exact at least */
+                assert_true(n - sealed < residual + unit + page);   /* and what no rule keeps is sealed */
+                assert_true(sealed >= before && (sealed == before || n % unit == 0));
+                before = sealed;
+            }
         }
-        if (run(set, ops, MOST_OPS, &done, &n_refused)) show_shortest(set, ops, done, seed);
-    }
-    return n_refused;
-}
-
-#define FOR_FORMS(set)                                                                                       \
-    for (kv_codec codec_ = KV_F32; codec_ <= KV_BF16; codec_ = (kv_codec)(codec_ + 1))                       \
-        for (int page_ = 2; page_ <= 6; page_ += 2)                                                          \
-            for (setting set = {.codec = codec_, .page_tokens = page_, .forks = true}; set.codec == codec_;  \
-                 set.codec = N_KV_CODECS)
-
-static void dynamic_caches(void **state) {
-    (void)state;
-    FOR_FORMS(set) assert_int_equal(run_random(&set, 60), 0);
-}
-
-static void limited_caches(void **state) {
-    (void)state;
-    FOR_FORMS(set) {
-        set.limit = 17;
-        assert_true(run_random(&set, 40) > 0);
     }
 }
 
-static void static_caches(void **state) {
-    (void)state;
-    FOR_FORMS(set) {
-        set.limit = set.reserve = 21;
-        assert_true(run_random(&set, 40) > 0);
-    }
+/* ---- steps over several units ---- */
+
+static kv_spec spec_of_unit(kv_codec codec, int residual) {
+    kv_form form = codec == KV_F32 ? kv_form_exact(KV_F32) : (kv_form){.codec = codec, .bits = 4};
+    return (kv_spec){.kind = KV_PAGES,
+                     .n_heads = 1,
+                     .k_dim = 16,
+                     .v_dim = 16,
+                     .exact = KV_F32,
+                     .key = form,
+                     .value = form,
+                     .residual = residual};
 }
 
-/* Budgets of every size, so that they are exhausted at every place. */
-static void exhausted_budgets(void **state) {
-    (void)state;
-    FOR_FORMS(set) {
-        for (set.budget_pages = 1; set.budget_pages < 24; set.budget_pages += 2) {
-            int n_refused = run_random(&set, 8);
-            if (set.budget_pages < 10) assert_true(n_refused > 0);
-        }
-        set.limit = set.reserve = 10;
-        for (set.budget_pages = 5; set.budget_pages < 24; set.budget_pages += 3) run_random(&set, 8);
-    }
+static void append_rows(kv_cache *cache, const kernel_table *kernels, int n) {
+    static float rows[256 * 16];
+    uint64_t seed = 5;
+    for (int i = 0; i < n * 16; i++) rows[i] = (float)test_uniform(&seed, -2, 2);
+    for (int entry = 0; entry < kv_entries(cache); entry++)
+        kv_append(cache, kernels, entry, 0, 0, n, rows, rows, 16, 16);
 }
 
-static void failing_allocations(void **state) {
+/* What later units of a step see sealed is listed entry by entry, once; who does not ask gets it all at the end. */
+static void steps_over_units(void **state) {
     (void)state;
-    FOR_FORMS(set) {
-        set.fails = true;
-        assert_true(run_random(&set, 60) > 0);
-        set.limit = set.reserve = 21;
-        run_random(&set, 30);
-    }
-}
-
-/* ---- single facts ---- */
-
-static void static_caches_stay_where_they_are(void **state) {
-    (void)state;
-    kv_spec specs[N_ENTRIES];
+    enum { N = 200, ENTRIES = 3 };
+    const kv_spec specs[ENTRIES] = {spec_of_unit(KV_MNEME, 64), spec_of_unit(KV_F32, 0),
+                                    spec_of_unit(KV_MNEME, 32)};
+    const kv_options options = {.page_tokens = 64};
     kernel_table kernels;
     kv_pool *pool = NULL;
-    kv_cache *cache = NULL;
-    make_specs(specs, KV_F32);
+    kv_cache *caches[2] = {NULL, NULL};
     kernel_table_fill(&kernels, CPU_SCALAR);
     assert_ok(kv_pool_open(&pool, 0));
-    assert_ok(kv_open(&cache, pool, specs, N_ENTRIES, &(kv_options){4, 30, 30}));
-    size_t held = kv_bytes(cache), used = kv_pool_used(pool);
-    assert_int_equal(held, kv_plan_bytes(specs, N_ENTRIES, 4, 30));
-    const char *const *table = kv_look(cache, 0).pages;
-    const char *pages[8];
-    memcpy(pages, table, sizeof pages);
-    int64_t before = mem_count().allocations;
-    for (int round = 0; round < 3; round++) {
-        while (kv_length(cache) < 30) {
-            assert_ok(kv_reserve(cache, 3));
-            if (kv_length(cache) % 2) {
-                kv_abandon(cache);
-                assert_ok(kv_reserve(cache, 3));
-            }
-            kv_commit(cache);
+    for (int asks = 0; asks < 2; asks++) {
+        assert_ok(kv_open(&caches[asks], pool, specs, ENTRIES, &options));
+        kv_cache *cache = caches[asks];
+        assert_int_equal(kv_unit(cache), 32);
+        assert_int_equal(kv_step_limit(cache, 0), INT64_MAX);
+        assert_int_equal(kv_step_limit(cache, 40), 64);
+        assert_int_equal(kv_step_limit(cache, 96), 128); /* the first entry's unit is 64 */
+        assert_int_equal(kv_step_limit(cache, 128), INT64_MAX);
+        assert_ok(kv_reserve(cache, N));
+        append_rows(cache, &kernels, N);
+        void *scratch = malloc(kv_seal_scratch(cache));
+        assert_non_null(scratch);
+        assert_true(kv_spans_units(cache));
+        kv_view view = kv_look(cache, 0), exact = kv_look(cache, 1);
+        assert_int_equal(kv_sealed_for(&exact, N - 1), 0);
+        for (int64_t p = 0; p < N; p++) assert_int_equal(kv_sealed_for(&view, p), seal_until(p, 64, 64));
+        for (int entry = 0, next = 0; asks && entry < ENTRIES; entry++) {
+            int first, n = kv_early(cache, entry, &first);
+            assert_int_equal(n, entry == 1 ? 0 : 4); /* keys and values of two pages */
+            if (n) assert_int_equal(first, next);
+            for (int i = 0; i < n; i++) kv_seal(cache, &kernels, next++, scratch);
         }
-        assert_fails(MN_E_FULL, "30", kv_reserve(cache, 1));
-        assert_ok(kv_truncate(cache, round));
-        assert_ptr_equal(kv_look(cache, 0).pages, table);
-        assert_memory_equal(pages, table, sizeof pages);
-        assert_int_equal(kv_bytes(cache), held);
-        assert_int_equal(kv_pool_used(pool), used);
-        while (kv_length(cache) % 3) {
-            assert_ok(kv_reserve(cache, 1));
-            kv_commit(cache);
-        }
+        assert_int_equal(view.n_sealed[0], 0); /* not before the commit */
+        int n_tasks = kv_commit(cache);
+        assert_int_equal(n_tasks, asks ? 0 : 8);
+        for (int i = 0; i < n_tasks; i++) kv_seal(cache, &kernels, i, scratch);
+        kv_settle(cache);
+        free(scratch);
+        assert_ok(kv_check(cache));
+        assert_false(kv_spans_units(cache));
+        assert_int_equal(kv_sealed(cache, 0), 128);
+        assert_int_equal(kv_sealed(cache, 1), 0);
+        assert_int_equal(kv_sealed(cache, 2), 128);
     }
-    /* Refused reservations say what they say without allocating. */
-    assert_int_equal(mem_count().allocations, before);
-    kv_close(&cache);
+    for (int entry = 0; entry < ENTRIES; entry++) {
+        static float rows[2][N * 16];
+        for (int i = 0; i < 2; i++) assert_ok(kv_read(caches[i], &kernels, entry, true, 0, N, rows[i]));
+        assert_memory_equal(rows[0], rows[1], sizeof rows[0]);
+    }
+    /* A step inside a unit lists nothing, and an abandoned one leaves nothing listed. */
+    assert_ok(kv_reserve(caches[0], 3));
+    assert_false(kv_spans_units(caches[0]));
+    kv_abandon(caches[0]);
+    assert_ok(kv_truncate(caches[0], 192));
+    assert_ok(kv_reserve(caches[0], 200));
+    assert_true(kv_spans_units(caches[0]));
+    kv_abandon(caches[0]);
+    assert_false(kv_spans_units(caches[0]));
+    assert_ok(kv_check(caches[0]));
+    for (int i = 0; i < 2; i++) kv_close(&caches[i]);
     kv_pool_close(&pool);
 }
 
-static void bad_specs_are_refused(void **state) {
-    (void)state;
-    kv_pool *pool = NULL;
-    int64_t live = mem_count().live;
-    assert_ok(kv_pool_open(&pool, 0));
-    for (int i = 0; i < 5; i++) {
-        kv_spec specs[N_ENTRIES];
-        kv_cache *cache = (kv_cache *)(void *)&pool;
-        make_specs(specs, KV_F32);
-        int *const fields[] = {&specs[2].n_heads, &specs[2].k_dim, &specs[2].v_dim, &specs[0].k_dim,
-                               &specs[3].v_dim};
-        *fields[i] = i == 3 ? 3 : 0;
-        assert_fails(MN_E_UNSUPPORTED, NULL, kv_open(&cache, pool, specs, N_ENTRIES, &(kv_options){4, 0, 0}));
-        assert_null(cache);
-    }
-    for (int page = -2; page <= 7; page++) {
-        kv_spec specs[N_ENTRIES];
-        kv_cache *cache = NULL;
-        make_specs(specs, KV_F32);
-        mn_status status = kv_open(&cache, pool, specs, N_ENTRIES, &(kv_options){page, 0, 0});
-        assert_int_equal(status, page >= 2 && page % 2 == 0 ? MN_OK : MN_E_ARG);
-        kv_close(&cache);
-    }
-    assert_int_equal(kv_pool_used(pool), 0);
-    kv_pool_close(&pool);
-    assert_int_equal(mem_count().live, live);
-}
+/* ---- pools ---- */
 
 static void budgets_are_named(void **state) {
     (void)state;
@@ -541,68 +189,497 @@ static void budgets_are_named(void **state) {
     kv_pool_close(&pool);
 }
 
-static void visible_positions(void **state) {
+/* What one form left in a page may be infinite in another. */
+static void pages_are_clean_when_taken(void **state) {
     (void)state;
-    for (int window = 0; window < 9; window++) {
-        for (int64_t position = 0; position < 30; position++) {
-            int64_t n_seen = position - visible_first(position, window) + 1;
-            int64_t wanted = window > 0 && window < position + 1 ? window : position + 1;
-            assert_int_equal(n_seen, wanted);
+    kv_pool *pool = NULL;
+    kv_page *page = NULL;
+    assert_ok(kv_pool_open(&pool, 0));
+    for (int round = 0; round < 2; round++) {
+        assert_ok(kv_pool_take(&page, pool, 256));
+        for (int i = 0; i < 256; i++) assert_int_equal(page->data[i], 0);
+        memset(page->data, 0xFF, 256);
+        kv_pool_return(pool, page);
+    }
+    kv_pool_close(&pool);
+}
+
+/* ---- specs ---- */
+
+static void make_specs(kv_spec *specs) {
+    kv_form form = kv_form_exact(KV_F32);
+    for (int i = 0; i < 4; i++)
+        specs[i] = (kv_spec){.n_heads = 2, .k_dim = 6, .v_dim = 4, .key = form, .value = form};
+    specs[1] = (kv_spec){.n_heads = 1, .k_dim = 2, .v_dim = 8, .key = form, .value = form};
+    specs[3].window = 5;
+}
+
+static void bad_specs_are_refused(void **state) {
+    (void)state;
+    kv_pool *pool = NULL;
+    int64_t live = mem_count().live;
+    assert_ok(kv_pool_open(&pool, 0));
+    for (int i = 0; i < 10; i++) {
+        kv_spec specs[4];
+        kv_cache *cache = (kv_cache *)(void *)&pool;
+        make_specs(specs);
+        kv_spec *s = &specs[i % 4];
+        switch (i) {
+        case 0: s->n_heads = 0; break;
+        case 1: s->k_dim = 0; break;
+        case 2: s->v_dim = 0; break;
+        case 3: s->k_dim = 3; break;
+        case 4: s->v_dim = 5; break;
+        case 5: s->n_heads = -1; break;
+        case 6: s->key = (kv_form){.codec = KV_QUANTO, .bits = 3}; break;
+        case 7: s->value = (kv_form){.codec = KV_MNEME, .bits = 4}; break; /* rows of 4 */
+        case 8: *s = (kv_spec){.kind = KV_STATE}; break;
+        default: *s = (kv_spec){.kind = KV_STATE, .state_bytes = 4, .checkpoints = -1};
         }
+        kv_options options = {.page_tokens = 4};
+        mn_status wanted = i == 6 || i == 7 ? MN_E_ARG : MN_E_UNSUPPORTED;
+        assert_fails(wanted, NULL, kv_open(&cache, pool, specs, 4, &options));
+        assert_null(cache);
+        assert_true(kv_plan_bytes(specs, 4, &options, 10) == SIZE_MAX);
+    }
+    for (int page = -2; page <= 7; page++) {
+        kv_spec specs[4];
+        kv_cache *cache = NULL;
+        make_specs(specs);
+        mn_status status = kv_open(&cache, pool, specs, 4, &(kv_options){.page_tokens = page});
+        assert_int_equal(status, page >= 2 && page % 2 == 0 ? MN_OK : MN_E_ARG);
+        kv_close(&cache);
+    }
+    assert_int_equal(kv_pool_used(pool), 0);
+    kv_pool_close(&pool);
+    assert_int_equal(mem_count().live, live);
+}
+
+/* Entries share a table exactly when nothing tells them apart. */
+static void specs_are_told_apart(void **state) {
+    (void)state;
+    const kv_spec base = {.n_heads = 2,
+                          .k_dim = 16,
+                          .v_dim = 16,
+                          .key = {.codec = KV_QUANTO, .bits = 4},
+                          .value = {.codec = KV_QUANTO, .bits = 4},
+                          .residual = 4,
+                          .exact_first = 2,
+                          .sinks = 1,
+                          .window = 9,
+                          .slack = 3,
+                          .state_bytes = 8,
+                          .checkpoints = 2};
+    kv_spec other[18];
+    for (int i = 0; i < 18; i++) other[i] = base;
+    other[0].kind = KV_STATE;
+    other[1].n_heads++;
+    other[2].k_dim += 2;
+    other[3].v_dim += 2;
+    other[4].exact = KV_BF16;
+    other[5].key.bits = 2;
+    other[6].value.bits = 2;
+    other[7].residual++;
+    other[8].flush = true;
+    other[9].exact_first++;
+    other[10].sinks++;
+    other[11].window++;
+    other[12].slack++;
+    other[13].write_once = true;
+    other[14].is_far = true;
+    other[15].state_bytes++;
+    other[16].checkpoints++;
+    other[17].bases = model_bases(0, 16);
+    assert_true(kv_spec_equal(&base, &base));
+    for (int i = 0; i < 18; i++) {
+        if (kv_spec_equal(&base, &other[i])) fail_msg("spec %d is taken for another", i);
+        assert_true(kv_spec_equal(&other[i], &other[i]));
+    }
+    kv_spec elsewhere = other[17];
+    elsewhere.bases = model_bases(1, 16);
+    assert_true(kv_spec_equal(&other[17], &elsewhere));
+}
+
+/* ---- static caches ---- */
+
+static void step(kv_cache *cache, int64_t n) {
+    kernel_table kernels;
+    kernel_table_fill(&kernels, CPU_SCALAR);
+    assert_ok(kv_reserve(cache, n));
+    int n_tasks = kv_commit(cache);
+    void *scratch = mem_alloc(kv_seal_scratch(cache), 1);
+    for (int i = 0; i < n_tasks; i++) kv_seal(cache, &kernels, i, scratch);
+    mem_free(scratch);
+    kv_settle(cache);
+}
+
+static void static_caches_stay_where_they_are(void **state) {
+    (void)state;
+    kv_spec specs[4];
+    kv_pool *pool = NULL;
+    kv_cache *cache = NULL;
+    make_specs(specs);
+    specs[3].window = 0;
+    assert_ok(kv_pool_open(&pool, 0));
+    kv_options options = {.page_tokens = 4, .reserve = 30, .limit = 30};
+    assert_ok(kv_open(&cache, pool, specs, 4, &options));
+    size_t held = kv_bytes(cache), used = kv_pool_used(pool);
+    assert_int_equal(held, kv_plan_bytes(specs, 4, &options, 30));
+    const char *const *table = kv_look(cache, 0).exact;
+    const char *pages[8];
+    for (int round = 0; round < 3; round++) {
+        while (kv_length(cache) < 30) {
+            if (kv_length(cache) % 2) {
+                assert_ok(kv_reserve(cache, 3));
+                kv_abandon(cache);
+            }
+            step(cache, 3);
+        }
+        int64_t before = mem_count().allocations;
+        assert_fails(MN_E_FULL, "holds 30 tokens of at most 30", kv_reserve(cache, 1));
+        assert_int_equal(mem_count().allocations, before);
+        assert_ptr_equal(kv_look(cache, 0).exact, table);
+        if (round == 0) memcpy(pages, table, sizeof pages);
+        assert_memory_equal(pages, table, sizeof pages);
+        assert_int_equal(kv_bytes(cache), held);
+        assert_int_equal(kv_pool_used(pool), used);
+        assert_ok(kv_truncate(cache, 3 * round));
+        assert_int_equal(kv_bytes(cache), held);
+    }
+    assert_int_equal(kv_room(cache), 30);
+    kv_close(&cache);
+    kv_pool_close(&pool);
+}
+
+/* A fork of a cache with a reserve, and its parent, go on where they are: nothing that is still written is
+ * shared. */
+static void reserved_pages_stay_after_forks(void **state) {
+    (void)state;
+    kv_pool *pool = NULL;
+    kv_cache *cache = NULL, *fork = NULL;
+    kv_form form = {.codec = KV_QUANTO, .bits = 4};
+    kv_spec spec = {
+        .n_heads = 1, .k_dim = 16, .v_dim = 16, .key = form, .value = form, .exact_first = 5, .residual = 16};
+    kv_options options = {.page_tokens = 16, .reserve = 64, .limit = 64};
+    assert_ok(kv_pool_open(&pool, 0));
+    assert_ok(kv_open(&cache, pool, &spec, 1, &options));
+    step(cache, 3);
+    const char *head = kv_look(cache, 0).head, *page = kv_look(cache, 0).exact[0];
+    assert_ok(kv_fork(&fork, cache));
+    assert_ptr_not_equal(kv_look(fork, 0).head, head);
+    size_t used = kv_pool_used(pool);
+    step(cache, 2);
+    step(fork, 2);
+    assert_ptr_equal(kv_look(cache, 0).head, head);
+    assert_ptr_equal(kv_look(cache, 0).exact[0], page);
+    assert_int_equal(kv_pool_used(pool), used);
+    kv_close(&fork);
+    assert_ok(kv_fork(&fork, cache)); /* the head is complete */
+    assert_ptr_equal(kv_look(fork, 0).head, head);
+    kv_close(&fork);
+    kv_close(&cache);
+    kv_pool_close(&pool);
+}
+
+/* ---- failures ---- */
+
+/* Every allocation of opening, stepping, filling and forking fails once; each time nothing has changed. */
+static void fail_each_once(void (*make)(world_setting *, uint64_t), uint64_t n_seeds) {
+    for (uint64_t seed = 1; seed <= n_seeds; seed++) {
+        static world w;
+        world_setting set;
+        make(&set, seed);
+        set.fails = true; /* refusals are no problem */
+        world_open(&w, &set, NULL);
+        for (unsigned k = 1; w.n_members == 0; k++) {
+            if (world_add(&w, &w.members[0], 3 * (k - 1) % 42)) w.n_members = 1;
+        }
+        uint32_t tokens[16] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3};
+        for (int round = 0; round < 4; round++) {
+            kv_call_begin(w.members[0].cache);
+            model_call_begin(w.members[0].model);
+            kv_call_ends(w.members[0].cache, true);
+            w.members[0].model->call_ends = true;
+            int n = (int)min_i64(16, kv_step_limit(w.members[0].cache, kv_length(w.members[0].cache)) -
+                                         kv_length(w.members[0].cache));
+            for (unsigned k = 0; !world_step(&w, &w.members[0], tokens, n, 0, 3 * (k % 14)); k++) {
+                world_check_all(&w);
+                if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
+                if (k > 14) fail_msg("seed %d: a step is always refused", (int)seed);
+            }
+            world_commit(&w, &w.members[0], tokens, 0);
+            for (unsigned k = 0; !world_fork(&w, &w.members[1], &w.members[0], 3 * (k % 14)); k++) {
+                world_check_all(&w);
+                if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
+                if (k > 14) break;
+            }
+            if (w.members[1].cache) w.n_members = 2;
+            world_check_all(&w);
+            if (w.n_members == 2) world_drop(&w.members[--w.n_members]);
+        }
+        world_close(&w);
+        if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
     }
 }
 
-static void plans(void **state) {
+static void every_allocation_fails_once(void **state) {
     (void)state;
-    kv_plan plan;
-    mn_cache_options options = mn_cache_options_default();
-    assert_ok(kv_plan_make(&plan, &options, KV_BF16));
-    assert_string_equal(plan.strategy->name, "dynamic");
-    assert_int_equal(plan.codec, KV_BF16);
-    assert_int_equal(plan.options.page_tokens, PAGE_TOKENS);
-    options.dtype = "f32";
-    options.page_tokens = 6;
-    options.max_cache_len = 11;
-    assert_ok(kv_plan_make(&plan, &options, KV_BF16));
-    assert_int_equal(plan.codec, KV_F32);
-    assert_int_equal(plan.options.limit, 11);
-    assert_int_equal(plan.options.reserve, 0);
-    options.implementation = "static";
-    assert_ok(kv_plan_make(&plan, &options, KV_BF16));
-    assert_int_equal(plan.options.reserve, 11);
-    const struct {
-        const char *implementation, *dtype, *part;
-        int64_t length;
-        int page;
-    } wrong[] = {
-        {"dynamics", "f32", "dynamic, static, none", 0, 0},
-        {"static", "f32", "max_cache_len", 0, 0},
-        {"dynamic", "f16", "auto, f32, bf16", 0, 0},
-        {"dynamic", "", "auto, f32, bf16", 0, 0},
-        {"dynamic", "f32", "-1", -1, 0},
-        {"static", "f32", "2^40", INT64_MAX, 0},
-        {"dynamic", "f32", "page_tokens", 0, 3},
-        {"dynamic", "f32", "page_tokens", 0, -2},
-        {"dynamic", "f32", "page_tokens", 0, 256},
-        {"", "f32", "allowed", 0, 0},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        options = (mn_cache_options){.size = sizeof options,
-                                     .implementation = wrong[i].implementation,
-                                     .dtype = wrong[i].dtype,
-                                     .max_cache_len = wrong[i].length,
-                                     .page_tokens = wrong[i].page};
-        assert_fails(MN_E_ARG, wrong[i].part, kv_plan_make(&plan, &options, KV_F32));
+    fail_each_once(world_setting_free, 60);
+    fail_each_once(world_setting_far, 30);
+}
+
+static void reading_without_memory(void **state) {
+    (void)state;
+    kernel_table kernels;
+    kv_pool *pool = NULL;
+    kv_cache *cache = NULL;
+    kv_spec specs[4];
+    float rows[2 * 5 * 6];
+    kernel_table_fill(&kernels, CPU_SCALAR);
+    make_specs(specs);
+    assert_ok(kv_pool_open(&pool, 0));
+    assert_ok(kv_open(&cache, pool, specs, 4, &(kv_options){.page_tokens = 4}));
+    step(cache, 5);
+    mem_fail_after(1);
+    assert_fails(MN_E_NOMEM, NULL, kv_read(cache, &kernels, 0, true, 0, 5, rows));
+    mem_fail_after(2);
+    assert_fails(MN_E_NOMEM, NULL, kv_read(cache, &kernels, 0, true, 0, 5, rows));
+    mem_fail_after(0);
+    assert_ok(kv_read(cache, &kernels, 0, true, 0, 5, rows));
+    assert_fails(MN_E_ARG, "tokens 3 to 6 of layer 2", kv_read(cache, &kernels, 2, true, 3, 3, rows));
+    kv_close(&cache);
+    kv_pool_close(&pool);
+}
+
+/* ---- the planner ---- */
+
+/* The bytes of a cache after one call; recurrent states come one a step, so these steps are of one token. */
+static void plans_and_caches_agree(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        static world w;
+        world_setting set;
+        uint32_t tokens[MODEL_TOKENS] = {0};
+        int n = (int)(seed * 37 % 120);
+        world_setting_make(&set, seed);
+        set.fails = false;
+        set.budget = 0;
+        set.options.limit = 0;
+        bool has_states = false, has_cross = false;
+        for (int i = 0; i < set.n_entries; i++) {
+            has_states = has_states || set.specs[i].kind == KV_STATE;
+            has_cross = has_cross || set.specs[i].write_once;
+        }
+        world_open(&w, &set, NULL);
+        assert_true(world_add(&w, &w.members[0], 1));
+        w.n_members = 1;
+        if (has_cross) n %= 48;
+        if (has_cross && n) world_do(&w, &(world_op){.kind = WORLD_FILL, .amount = (unsigned)n - 1});
+        if (n && !world_call(&w, &w.members[0], tokens, n, has_states ? 1 : MODEL_TOKENS))
+            fail_msg("%s", w.problem);
+        assert_false(w.problem);
+        size_t planned = kv_plan_bytes(set.specs, set.n_entries, &set.options, n);
+        if (kv_bytes(w.members[0].cache) != planned)
+            fail_msg("seed %d: %zu bytes are held, %zu planned", (int)seed, kv_bytes(w.members[0].cache),
+                     planned);
+        world_close(&w);
     }
+}
+
+static void bytes_of_a_token(void **state) {
+    (void)state;
+    kv_form exact = kv_form_exact(KV_BF16), coded = {.codec = KV_QUANTO, .bits = 4};
+    kv_spec specs[] = {
+        {.n_heads = 3, .k_dim = 64, .v_dim = 32, .exact = KV_BF16, .key = exact, .value = exact},
+        {.kind = KV_STATE, .state_bytes = 4000},
+        {.n_heads = 1, .k_dim = 64, .v_dim = 64, .exact = KV_BF16, .key = coded, .value = exact},
+    };
+    kv_pool *pool = NULL;
+    kv_cache *cache = NULL;
+    /* 64 values of 4 bits and, in groups of 64, an f16 scale and shift. */
+    size_t wanted = 3 * (64 + 32) * 2 + (64 / 2 + 4) + 64 * 2;
+    assert_int_equal(kv_token_bytes(specs, 3), wanted);
+    assert_ok(kv_pool_open(&pool, 0));
+    assert_ok(kv_open(&cache, pool, specs, 3, &(kv_options){.page_tokens = 16}));
+    assert_int_equal(kv_cache_token_bytes(cache), wanted);
+    assert_int_equal(kv_entries(cache), 3);
+    for (int i = 0; i < 3; i++) assert_true(kv_spec_equal(kv_entry_spec(cache, i), &specs[i]));
+    kv_close(&cache);
+    kv_pool_close(&pool);
+}
+
+static void absurd_plans_do_not_overflow(void **state) {
+    (void)state;
+    kv_form exact = kv_form_exact(KV_F32);
+    kv_spec specs[2] = {
+        {.n_heads = 1 << 20, .k_dim = 1 << 20, .v_dim = 1 << 20, .key = exact, .value = exact}};
+    specs[1] = specs[0];
+    size_t one = kv_plan_bytes(specs, 1, &(kv_options){.page_tokens = 128}, 128);
+    assert_true(one == (size_t)128 << 43);
+    assert_true(kv_plan_bytes(specs, 1, &(kv_options){.page_tokens = 128}, 128 * 8192) == (size_t)1 << 63);
+    assert_true(kv_plan_bytes(specs, 2, &(kv_options){.page_tokens = 128}, 128 * 8192) == SIZE_MAX);
+    assert_true(kv_plan_bytes(specs, 1, &(kv_options){.page_tokens = 128}, 128 * 16384) == SIZE_MAX);
+}
+
+/* ---- kv_check ---- */
+
+/* A cache with a window, codes, a head and a state, in which one thing at a time is wrong. */
+typedef struct broken {
+    kv_pool *pool;
+    kv_cache *cache;
+    kv_group *pages, *window, *states; /* coded and exact pages; a window that forgot some */
+} broken;
+
+static broken broken_open(void) {
+    kv_form form = {.codec = KV_QUANTO, .bits = 4}, exact = kv_form_exact(KV_F32);
+    const kv_spec specs[] = {
+        {.n_heads = 1, .k_dim = 16, .v_dim = 16, .key = form, .value = form, .exact_first = 2},
+        {.n_heads = 1, .k_dim = 4, .v_dim = 4, .key = exact, .value = exact, .window = 18, .slack = 3},
+        {.kind = KV_STATE, .state_bytes = 8, .checkpoints = 3},
+    };
+    broken b = {0};
+    assert_ok(kv_pool_open(&b.pool, 0));
+    assert_ok(kv_open(&b.cache, b.pool, specs, 3, &(kv_options){.page_tokens = 16, .limit = 100}));
+    while (kv_length(b.cache) < 69) step(b.cache, kv_length(b.cache) < 64 ? 16 : 5);
+    b.pages = &b.cache->groups[0];
+    b.window = &b.cache->groups[1];
+    b.states = &b.cache->groups[2];
+    assert_ok(kv_check(b.cache));
+    return b;
+}
+
+#define BROKEN(b, part, change, undo)                                                                        \
+    do {                                                                                                     \
+        change;                                                                                              \
+        assert_fails(MN_E_UNSUPPORTED, part, kv_check((b).cache));                                           \
+        undo;                                                                                                \
+        assert_ok(kv_check((b).cache));                                                                      \
+    } while (0)
+
+static void broken_tables_are_found(void **state) {
+    (void)state;
+    broken b = broken_open();
+    kv_group *g = b.pages;
+    kv_page *page = NULL, *extra = NULL;
+    assert_int_equal(g->n_slots, 5);
+    assert_int_equal(g->n_sealed[3], 16);
+    assert_int_equal(g->n_sealed[4], 0);
+    assert_ok(kv_pool_take(&extra, b.pool, g->page_bytes[PAGE_EXACT]));
+    BROKEN(b, "limit", b.cache->options.limit = 68, b.cache->options.limit = 100);
+    BROKEN(b, "peak", b.cache->peak_bytes = kv_bytes(b.cache) - 1, b.cache->peak_bytes = SIZE_MAX);
+    BROKEN(b, "table ends", g->n_slots--, g->n_slots++);
+    BROKEN(b, "sealed than it has", g->n_sealed[4] = 6, g->n_sealed[4] = 0);
+    BROKEN(b, "sealed than it has", g->n_sealed[3] = 17, g->n_sealed[3] = 16);
+    BROKEN(b, "sealed than it has", g->n_sealed[4] = -1, g->n_sealed[4] = 0);
+    BROKEN(b, "neither exact nor sealed", g->n_sealed[3] = 15, g->n_sealed[3] = 16);
+    BROKEN(b, "no codes", (page = g->pages[1][2], group_put(g, PAGE_CODED, 2, NULL)),
+           group_put(g, PAGE_CODED, 2, page));
+    BROKEN(b, "exact page is kept", group_put(g, PAGE_EXACT, 2, extra), group_put(g, PAGE_EXACT, 2, NULL));
+    BROKEN(b, "coded page is kept", group_put(g, PAGE_CODED, 4, extra), group_put(g, PAGE_CODED, 4, NULL));
+    BROKEN(b, "where kernels look", g->bases[PAGE_CODED][1] += 1, g->bases[PAGE_CODED][1] -= 1);
+    BROKEN(b, "where kernels look", g->bases[PAGE_EXACT][1] = extra->data, g->bases[PAGE_EXACT][1] = NULL);
+    BROKEN(b, "no reference", g->pages[1][1]->references = 0, g->pages[1][1]->references = 1);
+    BROKEN(b, "another size", g->pages[1][1]->bytes += 64, g->pages[1][1]->bytes -= 64);
+    BROKEN(b, "neither near nor far", g->pages[1][1]->region = 1, g->pages[1][1]->region = 0);
+    BROKEN(b, "sent away", g->pages[1][1]->n_near = 0, g->pages[1][1]->n_near = 1);
+    BROKEN(b, "head page", (page = g->head, g->head = NULL), g->head = page);
+    BROKEN(b, "counted right", g->n_held[PAGE_EXACT]++, g->n_held[PAGE_EXACT]--);
+    BROKEN(b, "counted right", g->n_held[PAGE_CODED]--, g->n_held[PAGE_CODED]++);
+    BROKEN(b, "beyond the table", g->pages[PAGE_EXACT][5] = extra, g->pages[PAGE_EXACT][5] = NULL);
+    BROKEN(b, "beyond the table", g->pages[PAGE_CODED][7] = extra, g->pages[PAGE_CODED][7] = NULL);
+    kv_pool_return(b.pool, extra);
+    kv_close(&b.cache);
+    kv_pool_close(&b.pool);
+}
+
+static void broken_windows_and_states_are_found(void **state) {
+    (void)state;
+    broken b = broken_open();
+    kv_group *g = b.window, *s = b.states;
+    /* 69 tokens: the next query sees 52 on, one after going back 3 sees 49 on, so pages from 48 are there. */
+    assert_int_equal(g->first_page, 3);
+    assert_int_equal(s->n_states, 4);
+    BROKEN(b, "is gone", (g->spec.window = 23), (g->spec.window = 18));
+    BROKEN(b, "no query will see", (g->spec.window = 1, g->spec.slack = 0),
+           (g->spec.window = 18, g->spec.slack = 3));
+    BROKEN(b, "newest state", s->states[3].position++, s->states[3].position--);
+    BROKEN(b, "newest state", s->n_states--, s->n_states++);
+    BROKEN(b, "out of order", s->states[1].position = s->states[2].position, s->states[1].position = 48);
+    BROKEN(b, "more states", s->spec.checkpoints = 2, s->spec.checkpoints = 3);
+    BROKEN(b, "out of order", s->states[0].position = 0, s->states[0].position = 32);
+    /* A step's pages must be there and its own. */
+    assert_ok(kv_reserve(b.cache, 3));
+    assert_ok(kv_check(b.cache));
+    BROKEN(b, "about to be written", b.pages->pages[PAGE_EXACT][4]->references = 2,
+           b.pages->pages[PAGE_EXACT][4]->references = 1);
+    BROKEN(b, "limit", b.cache->options.limit = 71, b.cache->options.limit = 72);
+    kv_abandon(b.cache);
+    b.cache->options.limit = 0;
+    assert_ok(kv_reserve(b.cache, 11)); /* into a new page */
+    kv_page *page = b.pages->pages[PAGE_EXACT][4];
+    BROKEN(b, NULL, group_put(b.pages, PAGE_EXACT, 4, NULL), group_put(b.pages, PAGE_EXACT, 4, page));
+    kv_abandon(b.cache);
+    kv_close(&b.cache);
+    kv_pool_close(&b.pool);
+}
+
+/* A step of tokens whose head, exact page and codes are about to be written. */
+static void broken_steps_are_found(void **state) {
+    (void)state;
+    kv_form form = {.codec = KV_QUANTO, .bits = 4};
+    const kv_spec spec = {
+        .n_heads = 1, .k_dim = 16, .v_dim = 16, .key = form, .value = form, .exact_first = 20, .flush = true};
+    kv_pool *pool = NULL;
+    kv_cache *cache = NULL;
+    assert_ok(kv_pool_open(&pool, 0));
+    assert_ok(kv_open(&cache, pool, &spec, 1, &(kv_options){.page_tokens = 16, .reserve = 64}));
+    kv_group *g = &cache->groups[0];
+    broken b = {.cache = cache};
+    BROKEN(b, "more pages are reserved", g->reserved[0].capacity--, g->reserved[0].capacity++);
+    BROKEN(b, "more pages are reserved", g->reserved[1].capacity--, g->reserved[1].capacity++);
+    kv_call_begin(cache);
+    kv_call_ends(cache, true);
+    step(cache, 18);
+    kv_call_begin(cache);
+    g->flushes = true;
+    kv_call_ends(cache, true);
+    assert_ok(kv_reserve(cache, 20));
+    assert_ok(kv_check(cache));
+    for (int slot = 1; slot < 3; slot++) {
+        for (int kind = 0; kind < 2; kind++) {
+            kv_page *page = g->pages[kind][slot];
+            BROKEN(b, "about to be written", page->references = 2, page->references = 1);
+            BROKEN(b, NULL, group_put(g, (page_kind)kind, (size_t)slot, NULL),
+                   group_put(g, (page_kind)kind, (size_t)slot, page));
+        }
+    }
+    BROKEN(b, "head page is shared", g->head->references = 2, g->head->references = 1);
+    kv_abandon(cache);
+    kv_close(&cache);
+    kv_pool_close(&pool);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dynamic_caches),        cmocka_unit_test(limited_caches),
-        cmocka_unit_test(static_caches),         cmocka_unit_test(exhausted_budgets),
-        cmocka_unit_test(failing_allocations),   cmocka_unit_test(static_caches_stay_where_they_are),
-        cmocka_unit_test(bad_specs_are_refused), cmocka_unit_test(budgets_are_named),
-        cmocka_unit_test(visible_positions),     cmocka_unit_test(plans),
+        cmocka_unit_test(visible_positions),
+        cmocka_unit_test(slots_of_queries),
+        cmocka_unit_test(needed_positions),
+        cmocka_unit_test(units_of_sealing),
+        cmocka_unit_test(steps_over_units),
+        cmocka_unit_test(budgets_are_named),
+        cmocka_unit_test(pages_are_clean_when_taken),
+        cmocka_unit_test(bad_specs_are_refused),
+        cmocka_unit_test(specs_are_told_apart),
+        cmocka_unit_test(static_caches_stay_where_they_are),
+        cmocka_unit_test(reserved_pages_stay_after_forks),
+        cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(reading_without_memory),
+        cmocka_unit_test(plans_and_caches_agree),
+        cmocka_unit_test(bytes_of_a_token),
+        cmocka_unit_test(absurd_plans_do_not_overflow),
+        cmocka_unit_test(broken_tables_are_found),
+        cmocka_unit_test(broken_windows_and_states_are_found),
+        cmocka_unit_test(broken_steps_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

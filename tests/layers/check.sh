@@ -37,12 +37,12 @@ while read -r file; do
   done < <(includes "$file")
 done < <(find src -name '*.[ch]' | sort)
 
-# The command sees the public header, its own files, base/ and the safetensors writer.
+# The command sees the public header, its own files, base/, the safetensors writer and the archives of saved caches.
 while read -r file; do
   while read -r line header; do
     [ -n "$line" ] || continue
     case $header in
-      mneme.h | base/* | tensor/safetensors.h) ;;
+      mneme.h | base/* | tensor/safetensors.h | kv/archive.h) ;;
       */*) complain "$file:$line: cli must not include $header" ;;
       *) [ -e "cli/$header" ] || complain "$file:$line: $header is not a file of cli" ;;
     esac
@@ -53,6 +53,14 @@ done < <(find cli -name '*.[ch]' | sort)
 while read -r file; do
   if grep -nE '^ *# *include +"' "$file"; then complain "$file: examples include <mneme.h> and the C library only"; fi
 done < <(find examples -name '*.c' | sort)
+
+# DESIGN.md says of every file of the cache what it is for, and of none that is gone.
+for file in src/kv/*.c; do
+  grep -qE "^\|.*[ |]$(basename "$file")[ ,|]" DESIGN.md || complain "$file: DESIGN.md does not say what it is for"
+done
+for name in $(grep -E '^\| [a-z_.]+\.[ch][ ,|]' DESIGN.md | cut -d'|' -f2 | tr -d ','); do
+  [ -e "src/kv/$name" ] || complain "DESIGN.md: there is no src/kv/$name"
+done
 
 while read -r count file; do
   [ "$count" -le 900 ] || complain "$file has $count lines; 900 are allowed, split it by subject"

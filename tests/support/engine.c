@@ -31,7 +31,8 @@ mn_cache_options engine_cache_options(engine_cache cache) {
     options.page_tokens = cache.page_tokens;
     options.prefill_chunk = cache.prefill_chunk;
     options.max_cache_len = cache.max_cache_len;
-    if (strcmp(options.implementation, "static") == 0 && !cache.max_cache_len)
+    options.config = cache.config;
+    if (strstr(options.implementation, "static") && !cache.max_cache_len)
         options.max_cache_len = STATIC_LENGTH;
     return options;
 }

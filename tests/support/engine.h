@@ -14,7 +14,8 @@ int32_t engine_vocab(const mn_model *model);
 typedef struct engine_cache {
     const char *implementation, *dtype; /* NULL: "dynamic", "auto" */
     int page_tokens, prefill_chunk;
-    int64_t max_cache_len; /* 0: 512 for "static", else no limit */
+    int64_t max_cache_len; /* 0: 512 for static ones, else no limit */
+    const char *config;    /* NULL: nothing */
 } engine_cache;
 
 mn_cache_options engine_cache_options(engine_cache cache);

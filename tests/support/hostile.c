@@ -2,22 +2,12 @@
 #include "support/hostile.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "base/num.h"
 #include "tensor/gguf.h"
 #include "tensor/safetensors.h"
-
-#define MUST_HOLD(condition)                                                                                 \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition);                   \
-            abort();                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 /* ---- damage ---- */
 

@@ -6,8 +6,18 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "base/status.h"
+
+#define MUST_HOLD(condition)                                                                                 \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition);                   \
+            abort();                                                                                         \
+        }                                                                                                    \
+    } while (0)
 
 /* Damages the n bytes in place: one to four times a flipped bit, a set byte, a cut, a piece copied elsewhere
  * or inserted or removed, a number overwritten, a decimal digit changed. Returns the new length, at most
@@ -19,6 +29,12 @@ size_t hostile_mutate(uint8_t *data, size_t n, size_t capacity, uint64_t *seed);
  * their tensors, getters answer. Nothing may leak. Returns the reader's status: MN_OK or MN_E_FORMAT. */
 mn_status hostile_safetensors(const uint8_t *data, size_t n);
 mn_status hostile_gguf(const uint8_t *data, size_t n);
+
+/* The same for saved caches, every byte of them: what a caller would allocate is bounded by the file's size, and what
+ * archive_verify accepts can be had. Returns the status of opening and verifying: MN_OK or MN_E_REFUSED. */
+mn_status hostile_archive(const uint8_t *data, size_t n);
+/* Makes the checksums of a damaged archive right again where that is possible, so that a reader looks at the rest. */
+void hostile_archive_reseal(uint8_t *data, size_t n);
 
 /* Both modes. What the strict mode accepts the other accepts too, and what is accepted is the same after
  * writing and reading it again. Returns the strict mode's status. */

@@ -30,6 +30,8 @@ typedef struct oracle_layer {
     float *attention_norm, *mlp_norm;
     float *q_norm, *k_norm; /* [head_dim] or NULL */
     int window;             /* positions seen, the own one included; 0: all before */
+    int sinks; /* first positions seen besides the window's; positions are then places among the tokens seen
+                */
 } oracle_layer;
 
 typedef struct oracle {
@@ -39,6 +41,11 @@ typedef struct oracle {
     float *head;               /* [vocab][hidden]; NULL: the embedding again */
     oracle_layer *layers;
 } oracle;
+
+/* Keys, rotated at their positions, and values of a layer, f32 [kv heads][n][head_dim]. */
+typedef struct oracle_past {
+    const float *k, *v;
+} oracle_past;
 
 /* From config.json and model.safetensors of a folder: models without rope scaling. */
 oracle oracle_open(const char *folder);
@@ -50,6 +57,9 @@ int oracle_columns(const oracle *o, oracle_matrix matrix);
 
 /* Logits [n][vocab] behind every token. */
 void oracle_logits(const oracle *o, const int32_t *ids, size_t n, double *logits);
+
+/* Logits [vocab] behind one more token after n others of which only keys and values [layers] are given. */
+void oracle_continue(const oracle *o, int32_t id, const oracle_past *past, size_t n, double *logits);
 
 /* The largest absolute difference of n values; infinite when one is not a number. */
 double oracle_distance(const float *got, const double *wanted, size_t n);

@@ -45,6 +45,11 @@ const char *smollm2_path(void) {
     return stat(path, &info) == 0 ? path : NULL;
 }
 
+bool test_is_long(void) {
+    const char *value = getenv("MNEME_LONG");
+    return value && strcmp(value, "1") == 0;
+}
+
 uint64_t test_random(uint64_t *state) { return random_bits(0x6D6E656D65u, 0, (*state)++); }
 
 double test_uniform(uint64_t *state, double lo, double hi) {

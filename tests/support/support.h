@@ -48,6 +48,9 @@ const char *shared_path(const char *name);
  * is not on this machine. */
 const char *smollm2_path(void);
 
+/* Whether the long tier is run: MNEME_LONG=1. */
+bool test_is_long(void);
+
 /* A small deterministic generator for test inputs. */
 uint64_t test_random(uint64_t *state);
 double test_uniform(uint64_t *state, double lo, double hi);

@@ -1,0 +1,607 @@
+/* Caches beside each other on one text. Its first tokens are the prompt, given in one call; the others come
+ * one by one, as in generation. Where the text ends too early, what `dynamic` would say greedily goes on with
+ * it. Behind the prompt and every token but the last the next token's distribution is compared with that of
+ * `dynamic`: every cache sees the same tokens. Only the steps are timed.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "bench_caches.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "config.h"
+#include "engine.h"
+#include "input.h"
+#include "interrupt.h"
+#include "output.h"
+#include "progress.h"
+
+enum {
+    NAME = 160,
+    MOST_CASES = 64,
+    MOST_REPETITIONS = 99,
+    MOST_TOKENS = 1 << 24,
+    STANDARD_NEW = 128,
+    SENTENCE = 320,
+    /* Tokens that `none` may compute again among all caches, and where it is named; then it leaves the others. */
+    RECOMPUTED = 8192,
+    RECOMPUTED_NAMED = 32768,
+};
+
+/* What is read where no text is given. */
+static const char standard_text[] =
+    "A reader who opens a long letter does not begin again at its first line whenever a new word comes. What was read "
+    "stays in mind, in some form, and the next word is understood in its light. A language model works in the same "
+    "way. For every word it has seen, each of its layers keeps two short lists of numbers: a key, which says what the "
+    "word can be asked about, and a value, which says what it answers. The next word brings a question, the question "
+    "is compared with every key, and the answers are mixed by how well the keys fit.\n\n"
+    "Those lists grow with the letter. After four thousand words they fill more memory than many a small model does, "
+    "and all of it is read again for every new word. So people have looked for ways to keep less. One can write the "
+    "numbers down more coarsely, as a traveller writes short notes instead of whole sentences; most of the meaning "
+    "stays, and the notebook is thin. One can forget the middle and keep the beginning and the end, which is enough "
+    "for a talk that wanders from subject to subject, but not for a question about the third page. One can put the "
+    "old pages on a shelf and fetch them when their turn comes, which costs time and nothing else.\n\n"
+    "Which of these is right depends on the letter and on the reader. A recipe wants every number; a fairy tale does "
+    "not mind if the colour of the second horse is forgotten. It is better to measure than to guess: read the same "
+    "letter in each way, ask after every word what should come next, and look how often the answers agree. Where they "
+    "always agree, nothing was lost. Where they differ now and then, one can count how much, and set against it what "
+    "was saved. The old poets, who had no paper, called upon Mneme before they began, and she gave them the whole of "
+    "a long song, line after line, in the right order. We have paper, and so we are left with the smaller art of "
+    "deciding what to write down.\n";
+
+/* Everything that a model of one stack can have; %d is half of the tokens. */
+static const struct {
+    const char *name, *config;
+} all_cases[] = {
+    {"none", ""},
+    {"dynamic", ""},
+    {"hybrid", ""},
+    {"mamba", ""},
+    {"static", ""},
+    {"offloaded", ""},
+    {"offloaded_static", ""},
+    {"quantized", "nbits=8"},
+    {"quantized", "nbits=4"},
+    {"quantized", "nbits=3"},
+    {"quantized", "nbits=2"},
+    {"quantized", "backend=quanto,nbits=4"},
+    {"quantized", "backend=hqq,nbits=4,axis_key=1,axis_value=1"},
+    {"sliding_window", "window_length=%d"},
+    {"sink", "window_length=%d"},
+    {"quantized+static", "nbits=4"},
+    {"quantized+offloaded", "nbits=4"},
+    {"quantized+sink", "nbits=4,window_length=%d"},
+    {"quantized+sliding_window", "nbits=4,window_length=%d"},
+    {"sink+offloaded", "window_length=%d"},
+};
+
+enum { N_ALL_CASES = sizeof all_cases / sizeof *all_cases };
+
+typedef struct cache_case {
+    char name[NAME], config[2 * NAME];
+    char refused[SENTENCE]; /* why it cannot be; "": it was measured */
+    mn_cache_info cache;    /* at the end; its texts are gone */
+    char dtype[8];
+    size_t n_new;             /* tokens compared */
+    double prompt_ms, new_ms; /* medians */
+    size_t same;
+    double kl, nll, wanted_nll; /* sums over them */
+} cache_case;
+
+typedef struct comparison {
+    const options *o;
+    engine e;
+    prompt text;
+    const char *source;     /* of the text, for the JSON */
+    mn_cache_options cache; /* what is said of all of them */
+    cache_case *cases;
+    int n_cases, repetitions;
+    size_t n_prompt, n_new, n_text; /* n_text: tokens of n_prompt + n_new that the text gives */
+    int32_t *ids;                   /* [n_prompt + n_new] */
+    float *wanted;                  /* logits of `dynamic`, [n_new][vocab_size] */
+    double *wanted_sums;            /* [n_new], log of the sum of their exponentials */
+} comparison;
+
+/* ---- what is asked for ---- */
+
+static bool is_list(const char *names) {
+    return strchr(names, ',') && !strchr(names, '=');
+}
+
+bool bench_compares(const options *o) {
+    const char *names = option_text(o, OPT_CACHE, "");
+    return strcmp(names, "all") == 0 || is_list(names) || input_is_said(o);
+}
+
+/* A number of an option that may hold a list otherwise. */
+static mn_status read_number(const options *o, option_id id, int lo, int hi, int *value) {
+    const char *text = option_text(o, id, NULL);
+    char *end = NULL;
+    if (!text) return MN_OK;
+    long number = strtol(text, &end, 10);
+    if (end == text || *end || number < lo || number > hi) {
+        MN_FAIL(MN_E_ARG, "--%s is '%.40s'; allowed where caches are compared: one number from %d to %d",
+                option_table[id].name, text, lo, hi);
+    }
+    *value = (int)number;
+    return MN_OK;
+}
+
+static mn_status check_options(const options *o) {
+    static const option_id others[] = {OPT_N_DEPTH, OPT_PG};
+    const char *form = option_text(o, OPT_OUTPUT, "md");
+    for (int i = 0; i < 2; i++) {
+        if (option_is_set(o, others[i]))
+            MN_FAIL(MN_E_ARG, "--%s has no meaning where caches are compared on a text; use -p and -n",
+                    option_table[others[i]].name);
+    }
+    if (strcmp(form, "md") != 0 && strcmp(form, "json") != 0)
+        MN_FAIL(MN_E_ARG, "--output is '%s'; allowed where caches are compared: md, json", form);
+    return MN_OK;
+}
+
+/* Prompt and new tokens: -p and -n, else the text with its last tokens new. */
+static mn_status settle_lengths(comparison *c) {
+    int given = 0, fresh = 0;
+    size_t n = c->text.n, context = (size_t)c->e.info.max_position_embeddings;
+    MN_TRY(read_number(c->o, OPT_N_PROMPT, 1, MOST_TOKENS, &given));
+    MN_TRY(read_number(c->o, OPT_N_GEN, 1, MOST_TOKENS, &fresh));
+    if (c->cache.max_cache_len > 0) context = (size_t)c->cache.max_cache_len;
+    if (context > 0 && n > context) {
+        if (input_is_said(c->o))
+            say("warning: the text has %zu tokens; its first %zu are used, which is what %s holds", n,
+                context, c->cache.max_cache_len > 0 ? "max_cache_len" : "the model's context");
+        n = context;
+    }
+    c->n_new = fresh ? (size_t)fresh : n < 2 * STANDARD_NEW ? (n + 1) / 2 : STANDARD_NEW;
+    if (given > 0) {
+        if ((size_t)given > n) MN_FAIL(MN_E_ARG, "--n-prompt is %d, but the text has %zu tokens", given, n);
+        c->n_prompt = (size_t)given;
+        if (!fresh && n > c->n_prompt) c->n_new = n - c->n_prompt;
+    } else {
+        c->n_prompt = n > c->n_new ? n - c->n_new : n;
+    }
+    if (context > 0 && c->n_prompt + c->n_new > context) {
+        MN_FAIL(MN_E_ARG,
+                "%zu tokens and %zu new ones pass %zu, which %s; shorten them or say --max-cache-len",
+                c->n_prompt, c->n_new, context,
+                c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds");
+    }
+    c->n_text = n < c->n_prompt + c->n_new ? n : c->n_prompt + c->n_new;
+    return MN_OK;
+}
+
+static mn_status random_text(comparison *c) {
+    enum { RANDOM_TOKENS = 384 };
+    c->text.ids = mem_alloc(RANDOM_TOKENS, sizeof *c->text.ids);
+    if (!c->text.ids) return mem_no_memory();
+    c->text.n = RANDOM_TOKENS;
+    for (size_t i = 0; i < RANDOM_TOKENS; i++)
+        c->text.ids[i] = (int32_t)(random_bits(1, 0, i) % (uint64_t)c->e.info.vocab_size);
+    c->source = "random tokens";
+    return MN_OK;
+}
+
+static mn_status read_text(comparison *c) {
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(c->e.model);
+    input in = {0};
+    if (!input_is_said(c->o) && !tokenizer) return random_text(c);
+    c->source = "built in";
+    if (!input_is_said(c->o))
+        return prompt_from_text(&c->text, tokenizer, standard_text, sizeof standard_text - 1, false);
+    mn_status status = input_read(&in, c->o, NULL);
+    if (status == MN_OK) status = prompt_from_input(&c->text, c->o, &in, tokenizer, false);
+    c->source = in.kind == INPUT_IDS ? "ids" : option_text(c->o, OPT_TEXT, "");
+    input_clear(&in);
+    return status;
+}
+
+static mn_status make_room(comparison *c) {
+    size_t numbers = 0;
+    if (!size_mul(c->n_new, (size_t)c->e.info.vocab_size, &numbers)) return mem_no_memory();
+    c->ids = mem_alloc(c->n_prompt + c->n_new, sizeof *c->ids);
+    c->wanted = mem_alloc_raw(numbers, sizeof *c->wanted);
+    c->wanted_sums = mem_alloc(c->n_new, sizeof *c->wanted_sums);
+    if (!c->ids || !c->wanted || !c->wanted_sums) return mem_no_memory();
+    memcpy(c->ids, c->text.ids, c->n_text * sizeof *c->ids);
+    return MN_OK;
+}
+
+/* ---- the cases ---- */
+
+static mn_status add_case(comparison *c, const char *name, size_t n, const char *config) {
+    if (c->n_cases == MOST_CASES) MN_FAIL(MN_E_ARG, "more than %d caches", (int)MOST_CASES);
+    if (n >= NAME) MN_FAIL(MN_E_ARG, "cache implementation is '%.60s...', which is no name", name);
+    cache_case *k = &c->cases[c->n_cases++];
+    int half = (int)((c->n_prompt + c->n_new + 1) / 2);
+    memcpy(k->name, name, n);
+    const char *at = strstr(config, "%d");
+    if (at) {
+        snprintf(k->config, sizeof k->config, "%.*s%d%s", (int)(at - config), config, half > 8 ? half : 8,
+                 at + 2);
+    } else {
+        snprintf(k->config, sizeof k->config, "%s", config);
+    }
+    return MN_OK;
+}
+
+static mn_status list_cases(comparison *c) {
+    const char *names = option_text(c->o, OPT_CACHE, "dynamic");
+    c->cases = mem_alloc(MOST_CASES, sizeof *c->cases);
+    if (!c->cases) return mem_no_memory();
+    if (strcmp(names, "all") == 0) {
+        for (int i = 0; i < N_ALL_CASES; i++)
+            MN_TRY(add_case(c, all_cases[i].name, strlen(all_cases[i].name), all_cases[i].config));
+        return MN_OK;
+    }
+    for (const char *at = names; *at;) {
+        size_t n = is_list(names) ? strcspn(at, ",") : strlen(at);
+        MN_TRY(add_case(c, at, n, ""));
+        at += n + (at[n] == ',');
+    }
+    return MN_OK;
+}
+
+static mn_cache_options case_options(const comparison *c, const char *name, const char *config) {
+    mn_cache_options how = c->cache;
+    how.implementation = name;
+    how.config = config;
+    return how;
+}
+
+/* What --cache-config says as key=value,...: a JSON object is spelled out. */
+static mn_status said_config(const comparison *c, bytes *out) {
+    const char *text = option_text(c->o, OPT_CACHE_CONFIG, "");
+    if (text[strspn(text, " \t\n")] != '{') {
+        bytes_append_text(out, text);
+    } else {
+        json_doc *doc = NULL;
+        MN_TRY(json_parse(&doc, text, strlen(text), JSON_STRICT, "--cache-config"));
+        const json *root = json_root(doc);
+        for (size_t i = 0; i < root->n; i++) {
+            const json_member *member = &root->members[i];
+            if (member->value.kind == JSON_NULL) continue;
+            bytes_printf(out, "%s%s=", i ? "," : "", member->key);
+            if (member->value.kind == JSON_STRING) {
+                bytes_append(out, member->value.string, member->value.n);
+            } else {
+                json_put(out, &member->value);
+            }
+        }
+        json_close(&doc);
+    }
+    bytes_text(out);
+    return bytes_status(out);
+}
+
+/* --cache-config goes to the caches that take it; MN_E_ARG when none does. */
+static mn_status configure_cases(comparison *c) {
+    bytes said = {0};
+    mn_status status = said_config(c, &said);
+    int n_taken = 0;
+    for (int i = 0; status == MN_OK && said.n && i < c->n_cases; i++) {
+        cache_case *k = &c->cases[i];
+        char config[sizeof k->config];
+        int n =
+            snprintf(config, sizeof config, "%s%s%s", k->config, *k->config ? "," : "", bytes_text(&said));
+        mn_cache_options how = case_options(c, k->name, config);
+        if (n >= (int)sizeof config) {
+            status = status_fail(MN_E_ARG, "--cache-config has %zu bytes; that is too long here", said.n);
+        } else if (mn_cache_check(&how, NULL) == MN_OK) {
+            memcpy(k->config, config, sizeof config);
+            n_taken++;
+        }
+    }
+    if (status == MN_OK && said.n && n_taken == 0)
+        status = status_fail(MN_E_ARG, "no cache here takes the options: %.250s", mn_last_error());
+    bytes_clear(&said);
+    return status == MN_E_FORMAT ? MN_E_ARG : status;
+}
+
+/* ---- the text through one cache ---- */
+
+static double log_sum(const float *logits, size_t n) {
+    double most = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++) most = fmax(most, (double)logits[i]);
+    for (size_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
+    return most + log(sum);
+}
+
+static int32_t best_of(const float *logits, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++) {
+        if (logits[i] > logits[best]) best = i;
+    }
+    return (int32_t)best;
+}
+
+/* What `dynamic` says about new token i; where the text has ended, it is taken. */
+static void note(comparison *c, size_t i, const float *logits) {
+    size_t vocab = (size_t)c->e.info.vocab_size;
+    memcpy(c->wanted + i * vocab, logits, vocab * sizeof *logits);
+    c->wanted_sums[i] = log_sum(logits, vocab);
+    if (c->n_prompt + i >= c->n_text) c->ids[c->n_prompt + i] = best_of(logits, vocab);
+}
+
+static void compare(const comparison *c, cache_case *k, size_t i, const float *logits) {
+    size_t vocab = (size_t)c->e.info.vocab_size;
+    const float *wanted = c->wanted + i * vocab;
+    double sum = log_sum(logits, vocab), wanted_sum = c->wanted_sums[i], kl = 0;
+    for (size_t j = 0; j < vocab; j++) {
+        double log_p = (double)wanted[j] - wanted_sum, log_q = (double)logits[j] - sum;
+        kl += exp(log_p) * (log_p - log_q);
+    }
+    int32_t id = c->ids[c->n_prompt + i];
+    k->kl += fmax(kl, 0);
+    k->nll += sum - (double)logits[id];
+    k->wanted_nll += wanted_sum - (double)wanted[id];
+    k->same += best_of(logits, vocab) == best_of(wanted, vocab);
+}
+
+/* One pass: times in milliseconds, of the prompt and of the new tokens. */
+static mn_status feed(comparison *c, mn_session *session, cache_case *k, bool is_reference, double ms[2]) {
+    double start = clock_ms();
+    ms[1] = 0;
+    MN_TRY(mn_session_step(session, c->ids, c->n_prompt, NULL));
+    ms[0] = clock_ms() - start;
+    for (size_t i = 0; i < k->n_new; i++) {
+        if (is_reference) {
+            note(c, i, mn_session_logits(session));
+        } else {
+            compare(c, k, i, mn_session_logits(session));
+        }
+        if (i + 1 == k->n_new) break;
+        start = clock_ms();
+        MN_TRY(mn_session_step(session, &c->ids[c->n_prompt + i], 1, NULL));
+        ms[1] += clock_ms() - start;
+        progress_line("%s %s: %zu of %zu tokens", k->name, k->config, i + 1, k->n_new);
+        if (interrupt_seen()) MN_FAIL(MN_E_CANCELLED, "cancelled");
+    }
+    k->cache.size = sizeof k->cache;
+    MN_TRY(mn_session_cache(session, &k->cache));
+    snprintf(k->dtype, sizeof k->dtype, "%s", k->cache.dtype);
+    return MN_OK;
+}
+
+static mn_status pass(comparison *c, cache_case *k, bool is_reference, double ms[2]) {
+    mn_session *session = NULL;
+    mn_cache_summary kind;
+    mn_cache_options how = case_options(c, k->name, k->config);
+    MN_TRY(cache_settle(&how, &kind));
+    if (kind.reserves && how.max_cache_len <= 0) how.max_cache_len = (int64_t)(c->n_prompt + c->n_new);
+    MN_TRY(mn_session_open(&session, c->e.model, &how));
+    interrupt_watch(session);
+    k->same = 0;
+    k->kl = k->nll = k->wanted_nll = 0;
+    mn_status status = feed(c, session, k, is_reference, ms);
+    interrupt_unwatch();
+    progress_clear();
+    mn_session_close(&session);
+    return status;
+}
+
+/* ---- measuring ---- */
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, by_size);
+    return (values[n / 2] + values[(n - 1) / 2]) / 2;
+}
+
+/* New tokens that `none` takes part in. */
+static size_t new_tokens(const comparison *c, const cache_case *k) {
+    bool is_named = strcmp(option_text(c->o, OPT_CACHE, ""), "all") != 0;
+    size_t n = c->n_new, most = is_named ? RECOMPUTED_NAMED : RECOMPUTED;
+    if (strcmp(k->name, "none") != 0) return n;
+    while (n > 1 && c->n_prompt * n + n * n / 2 > most) n--;
+    return n;
+}
+
+/* A case that cannot be says why, and the others go on; only being cancelled ends everything. */
+static mn_status measure(comparison *c, cache_case *k) {
+    double samples[2][MOST_REPETITIONS];
+    k->n_new = new_tokens(c, k);
+    for (int i = 0; i < c->repetitions; i++) {
+        double ms[2];
+        mn_status status = pass(c, k, false, ms);
+        if (status == MN_E_CANCELLED) return status;
+        if (status != MN_OK) {
+            snprintf(k->refused, sizeof k->refused, "%.300s", mn_last_error());
+            return MN_OK;
+        }
+        samples[0][i] = ms[0];
+        samples[1][i] = ms[1];
+    }
+    k->prompt_ms = median(samples[0], c->repetitions);
+    k->new_ms = median(samples[1], c->repetitions);
+    return MN_OK;
+}
+
+static mn_status measure_all(comparison *c) {
+    double ms[2];
+    cache_case reference = {.name = "dynamic", .n_new = c->n_new};
+    MN_TRY(pass(c, &reference, true, ms));
+    for (int i = 0; i < c->n_cases; i++) MN_TRY(measure(c, &c->cases[i]));
+    return MN_OK;
+}
+
+/* ---- printing ---- */
+
+static double rate(size_t n, double ms) {
+    return n > 0 && ms > 0 ? (double)n * 1e3 / ms : NAN;
+}
+
+static double perplexity(double nll, size_t n) {
+    return exp(nll / (double)n);
+}
+
+static void put_text(bytes *b, const char *key, const char *text) {
+    bytes_printf(b, "%s\"%s\":", b->data[b->n - 1] == '{' ? "" : ",", key);
+    json_put_string(b, text, strlen(text));
+}
+
+static void put_number(bytes *b, const char *key, double value) {
+    bytes_printf(b, ",\"%s\":", key);
+    json_put_real(b, value);
+}
+
+static void put_case_json(bytes *b, const comparison *c, const cache_case *k) {
+    bool ran = !*k->refused;
+    size_t n = k->n_new;
+    bytes_append_text(b, "{");
+    put_text(b, "cache_implementation", k->name);
+    put_text(b, "cache_config", k->config);
+    put_text(b, "refused", k->refused);
+    if (ran) {
+        put_text(b, "cache_dtype", k->dtype);
+        bytes_printf(
+            b,
+            ",\"cache_tokens\":%lld,\"cache_bytes\":%llu,\"cache_far_bytes\":%llu,\"bytes_per_token\":%llu",
+            (long long)k->cache.tokens, (unsigned long long)k->cache.bytes,
+            (unsigned long long)k->cache.far_bytes, (unsigned long long)k->cache.bytes_per_token);
+        put_number(b, "prefill_per_second", rate(c->n_prompt, k->prompt_ms));
+        put_number(b, "decode_per_second", rate(n - 1, k->new_ms));
+        put_number(b, "total_ms", k->prompt_ms + k->new_ms);
+        bytes_printf(b, ",\"compared_tokens\":%zu,\"same_tokens\":%zu", n, k->same);
+        put_number(b, "kl_divergence", k->kl / (double)n);
+        put_number(b, "perplexity", perplexity(k->nll, n));
+        put_number(b, "perplexity_change", perplexity(k->nll - k->wanted_nll, n) - 1);
+    }
+    bytes_append_text(b, "}");
+}
+
+static void put_json(bytes *b, const comparison *c) {
+    bytes_append_text(b, "{");
+    put_text(b, "model", c->e.path);
+    put_text(b, "text", c->source);
+    bytes_printf(b, ",\"n_prompt\":%zu,\"n_gen\":%zu,\"n_generated\":%zu,\"n_threads\":%d,\"repetitions\":%d",
+                 c->n_prompt, c->n_new, c->n_prompt + c->n_new - c->n_text, c->e.info.threads,
+                 c->repetitions);
+    bytes_append_text(b, ",\"caches\":[");
+    for (int i = 0; i < c->n_cases; i++) {
+        if (i) bytes_append_text(b, ",");
+        put_case_json(b, c, &c->cases[i]);
+    }
+    bytes_append_text(b, "]}\n");
+}
+
+static void put_size(char *out, size_t n, uint64_t bytes_held) {
+    if (bytes_held < 10 << 20) {
+        snprintf(out, n, "%.1f KiB", (double)bytes_held / 1024);
+    } else {
+        snprintf(out, n, "%.1f MiB", (double)bytes_held / (1 << 20));
+    }
+}
+
+/* Slow ones with two digits behind the point; - where nothing was timed. */
+static void put_rate(char *out, size_t n, double per_second) {
+    if (isnan(per_second)) {
+        snprintf(out, n, "-");
+    } else {
+        snprintf(out, n, per_second < 10 ? "%.2f" : "%.1f", per_second);
+    }
+}
+
+static void put_row(bytes *b, const comparison *c, const cache_case *k, int width) {
+    char name[3 * NAME + 2], size[32], rates[2][32], same[48], change[32];
+    size_t n = k->n_new;
+    snprintf(name, sizeof name, "%s%s%s", k->name, *k->config ? " " : "", k->config);
+    put_size(size, sizeof size, k->cache.bytes);
+    put_rate(rates[0], sizeof rates[0], rate(c->n_prompt, k->prompt_ms));
+    put_rate(rates[1], sizeof rates[1], rate(n - 1, k->new_ms));
+    snprintf(same, sizeof same, "%zu of %zu", k->same, n);
+    snprintf(change, sizeof change, "%+.2f %%", (perplexity(k->nll - k->wanted_nll, n) - 1) * 100);
+    bytes_printf(b, "| %-*s | %10s | %11s | %10s | %7.2f | %14s | %8.5f | %10.3f | %10s |\n", width, name,
+                 size, rates[0], rates[1], (k->prompt_ms + k->new_ms) / 1e3, same, k->kl / (double)n,
+                 perplexity(k->nll, n), change);
+}
+
+static void put_table(bytes *b, const comparison *c) {
+    int width = 5;
+    for (int i = 0; i < c->n_cases; i++) {
+        int n = (int)(strlen(c->cases[i].name) + strlen(c->cases[i].config)) + 1;
+        if (!*c->cases[i].refused && n > width) width = n;
+    }
+    bytes_printf(
+        b,
+        "| %-*s |      bytes | prefill t/s | decode t/s | seconds |    same tokens | KL, nats | perplexity |"
+        "     change |\n| %.*s | ---------: | ----------: | ---------: | ------: | -------------: | -------: |"
+        " ---------: | ---------: |\n",
+        width, "cache", width,
+        "----------------------------------------------------------------------"
+        "----------------------------------------------------------------------"
+        "----------------------------------------------------------------------");
+    for (int i = 0; i < c->n_cases; i++) {
+        if (!*c->cases[i].refused) put_row(b, c, &c->cases[i], width);
+    }
+    for (int i = 0; i < c->n_cases; i++) {
+        const cache_case *k = &c->cases[i];
+        if (*k->refused)
+            bytes_printf(b, "%s%s%s: refused: %s\n", k->name, *k->config ? " " : "", k->config, k->refused);
+    }
+    bytes_printf(b, "\nText (%s): a prompt of %zu tokens, then %zu one by one", c->source, c->n_prompt,
+                 c->n_new);
+    size_t own = c->n_prompt + c->n_new - c->n_text;
+    if (own) bytes_printf(b, ", of which dynamic chose the last %zu", own);
+    bytes_printf(b, "; %d threads; medians of %d. Same tokens, KL and change are against dynamic.\n",
+                 c->e.info.threads, c->repetitions);
+}
+
+/* ---- all of it ---- */
+
+static mn_status read_options(comparison *c) {
+    c->repetitions = 1;
+    MN_TRY(check_options(c->o));
+    MN_TRY(read_number(c->o, OPT_REPETITIONS, 1, MOST_REPETITIONS, &c->repetitions));
+    c->cache = mn_cache_options_default();
+    MN_TRY(cache_options_read(c->o, &c->cache));
+    c->cache.config = NULL;
+    return MN_OK;
+}
+
+static int compare_all(comparison *c) {
+    const options *o = c->o;
+    int threads = 0;
+    mn_status status = read_options(c);
+    if (status == MN_OK) status = read_number(o, OPT_BENCH_THREADS, 1, 1024, &threads);
+    if (status != MN_OK) return report(o, exit_of(status), NULL);
+    if (option_on(o, OPT_PRINT_CONFIG)) {
+        config_print(o, NULL, NULL);
+        return EXIT_DONE;
+    }
+    int code = engine_open(&c->e, o, o->n_positional ? o->positional[0] : NULL, threads);
+    if (code != EXIT_DONE) return code;
+    status = read_text(c);
+    if (status == MN_OK) status = settle_lengths(c);
+    if (status == MN_OK) status = make_room(c);
+    if (status == MN_OK) status = list_cases(c);
+    if (status == MN_OK) status = configure_cases(c);
+    if (status == MN_OK) status = measure_all(c);
+    if (status != MN_OK) return report(o, exit_of(status), NULL);
+    bytes b = {0};
+    if (option_on(o, OPT_JSON) || strcmp(option_text(o, OPT_OUTPUT, "md"), "json") == 0) {
+        put_json(&b, c);
+    } else {
+        put_table(&b, c);
+    }
+    put_bytes(&b);
+    return EXIT_DONE;
+}
+
+int bench_caches(const options *o) {
+    comparison c = {.o = o};
+    int code = compare_all(&c);
+    mem_free(c.cases);
+    mem_free(c.ids);
+    mem_free(c.wanted);
+    mem_free(c.wanted_sums);
+    prompt_clear(&c.text);
+    engine_close(&c.e);
+    return code;
+}

@@ -1,0 +1,14 @@
+/* `mneme bench` on several caches, or on a text: what each costs, and how far it is from `dynamic`.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_CLI_BENCH_CACHES_H
+#define MNEME_CLI_BENCH_CACHES_H
+
+#include "options.h"
+
+/* Whether the options ask for that: --cache all, a list of caches, or a text. */
+bool bench_compares(const options *o);
+
+/* An exit code; a failure has been reported. */
+int bench_caches(const options *o);
+
+#endif

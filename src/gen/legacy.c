@@ -1,0 +1,387 @@
+/* Transformers' legacy form of a cache: for every layer a tensor of keys and one of values, all rows and tokens
+ * side by side. It has no words for windows that forgot, states and codes, so what it cannot say is refused.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+#include "base/options.h"
+#include "gen/session.h"
+#include "model/rope.h"
+#include "tensor/safetensors.h"
+
+enum { NAME = 24, STEP = 512 /* tokens imported together */ };
+
+/* ---- looking at layers ---- */
+
+static mn_status check_layer(const mn_session *s, int layer) {
+    if (layer >= 0 && layer < kv_entries(s->cache)) return MN_OK;
+    MN_FAIL(MN_E_ARG, "layer is %d, allowed: 0 to %d", layer, kv_entries(s->cache) - 1);
+}
+
+mn_status mn_session_layer(const mn_session *s, int layer, mn_layer_info *info) {
+    MN_TRY(check_layer(s, layer));
+    const kv_spec *spec = kv_entry_spec(s->cache, layer);
+    bool is_state = spec->kind == KV_STATE;
+    mn_layer_info full = {
+        .kind = is_state           ? "state"
+                : spec->write_once ? "cross"
+                                   : "self",
+        .num_key_value_heads = spec->n_heads,
+        .k_head_dim = spec->k_dim,
+        .v_head_dim = spec->v_dim,
+        .tokens = !s->plan.self.keeps ? 0
+                  : spec->write_once  ? kv_filled(s->cache, layer)
+                                      : kv_length(s->cache),
+        .first_held = is_state ? 0 : kv_first_held(s->cache, layer),
+        .first_exact = is_state ? 0 : kv_head_tokens(s->cache, layer),
+        .sealed_tokens = is_state ? 0 : kv_sealed(s->cache, layer),
+        .key_codec = kv_codec_name(spec->key.codec),
+        .value_codec = kv_codec_name(spec->value.codec),
+        .key_bits = spec->key.bits,
+        .value_bits = spec->value.bits,
+        .window_length = spec->window ? spec->window + spec->sinks : 0,
+    };
+    return options_give(info, &full, sizeof full, "mn_layer_info");
+}
+
+mn_status mn_session_read(const mn_session *s, int layer, bool keys, int64_t begin, int64_t n, float *rows) {
+    MN_TRY(check_layer(s, layer));
+    if (kv_entry_spec(s->cache, layer)->kind == KV_STATE)
+        MN_FAIL(MN_E_UNSUPPORTED, "layer %d holds a state, not keys and values", layer);
+    if (!s->plan.self.keeps) MN_FAIL(MN_E_UNSUPPORTED, "a session without a cache holds no keys and values");
+    if (n < 0 || n > INT32_MAX) MN_FAIL(MN_E_ARG, "%lld tokens were asked for", (long long)n);
+    return kv_read(s->cache, &s->model->compute.kernels, layer, keys, begin, (int)n, rows);
+}
+
+mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
+    MN_TRY(check_layer(s, layer));
+    const kv_spec *spec = kv_entry_spec(s->cache, layer);
+    shape[0] = 1;
+    shape[1] = spec->n_heads;
+    shape[2] = s->plan.self.keeps ? kv_length(s->cache) : 0;
+    shape[3] = spec->k_dim;
+    return MN_OK;
+}
+
+/* ---- export ---- */
+
+/* Every token of every layer is there, and nothing else is to be said. */
+static mn_status check_exportable(const mn_session *s) {
+    if (!s->plan.self.keeps) MN_FAIL(MN_E_UNSUPPORTED, "a session without a cache has nothing to export");
+    if (kv_length(s->cache) != (int64_t)s->n_ids || s->n_ids == 0) {
+        MN_FAIL(MN_E_ARG, "%zu tokens are to be exported and %lld of them are computed", s->n_ids,
+                (long long)kv_length(s->cache));
+    }
+    for (int i = 0; i < kv_entries(s->cache); i++) {
+        const kv_spec *spec = kv_entry_spec(s->cache, i);
+        if (spec->kind == KV_STATE || spec->write_once)
+            MN_FAIL(MN_E_UNSUPPORTED, "layer %d has no legacy form: it is no self attention", i);
+        if (kv_first_held(s->cache, i) > 0) {
+            MN_FAIL(
+                MN_E_UNSUPPORTED,
+                "layer %d has forgotten tokens before %lld; the legacy form holds all or says nothing of it",
+                i, (long long)kv_first_held(s->cache, i));
+        }
+    }
+    return MN_OK;
+}
+
+static mn_status check_rows(mn_session *const *rows, size_t n_rows) {
+    if (n_rows == 0) MN_FAIL(MN_E_ARG, "no row was given to export");
+    for (size_t r = 0; r < n_rows; r++) {
+        MN_TRY(check_exportable(rows[r]));
+        if (rows[r]->model != rows[0]->model) MN_FAIL(MN_E_ARG, "row %zu is of another model than row 0", r);
+        if (rows[r]->n_ids == rows[0]->n_ids) continue;
+        MN_FAIL(MN_E_ARG, "row %zu holds %zu tokens and row 0 %zu; rows of the legacy form are equally long",
+                r, rows[r]->n_ids, rows[0]->n_ids);
+    }
+    return MN_OK;
+}
+
+static void to_bf16(uint8_t *out, const float *values, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        bf16 rounded = bf16_from_f32(values[i]);
+        memcpy(out + i * sizeof rounded, &rounded, sizeof rounded);
+    }
+}
+
+/* One stream of one layer, all rows. */
+static mn_status read_stream(uint8_t *out, mn_session *const *rows, size_t n_rows, int layer, bool keys,
+                             dtype type, float *scratch) {
+    const kv_spec *spec = kv_entry_spec(rows[0]->cache, layer);
+    int64_t n = (int64_t)rows[0]->n_ids;
+    size_t count = (size_t)spec->n_heads * (size_t)n * (size_t)(keys ? spec->k_dim : spec->v_dim);
+    for (size_t r = 0; r < n_rows; r++) {
+        MN_TRY(mn_session_read(rows[r], layer, keys, 0, n, scratch));
+        if (type == DTYPE_F32) {
+            memcpy(out, scratch, count * sizeof *scratch);
+            out += count * sizeof *scratch;
+        } else {
+            to_bf16(out, scratch, count);
+            out += count * sizeof(bf16);
+        }
+    }
+    return MN_OK;
+}
+
+typedef struct export {
+    tensor *tensors;
+    char(*names)[NAME];
+    size_t n;
+    uint8_t *data;
+    float *scratch;
+}
+export;
+
+static size_t stream_count(const kv_spec *spec, bool keys, size_t n_rows, size_t n_tokens) {
+    return n_rows * (size_t)spec->n_heads * n_tokens * (size_t)(keys ? spec->k_dim : spec->v_dim);
+}
+
+/* Sizes and names; data follow one another, the ids first, so that every tensor is aligned. */
+static mn_status lay_out(export *e, mn_session *const *rows, size_t n_rows, dtype type) {
+    const mn_session *s = rows[0];
+    size_t n_tokens = s->n_ids, entries = (size_t)kv_entries(s->cache),
+           size = (size_t)dtype_table[type].bytes;
+    size_t total = n_rows * n_tokens * sizeof *s->ids, largest = 0;
+    for (size_t i = 0; i < 2 * entries; i++) {
+        size_t count = stream_count(kv_entry_spec(s->cache, (int)(i / 2)), i % 2 == 0, n_rows, n_tokens);
+        total += count * size;
+        if (count / n_rows > largest) largest = count / n_rows;
+    }
+    e->n = 1 + 2 * entries;
+    e->tensors = mem_alloc(e->n, sizeof *e->tensors);
+    e->names = mem_alloc(e->n, sizeof *e->names);
+    e->data = mem_alloc_raw(total, 1);
+    e->scratch = mem_alloc_raw(largest, sizeof *e->scratch);
+    if (!e->tensors || !e->names || !e->data || !e->scratch) return MN_E_NOMEM;
+    uint8_t *at = e->data;
+    for (size_t i = 0; i < e->n; i++) {
+        tensor *t = &e->tensors[i];
+        t->name = e->names[i];
+        t->data = at;
+        if (i == 0) {
+            snprintf(e->names[i], NAME, "ids");
+            t->type = DTYPE_I32;
+            t->n_dims = 2;
+            t->shape[0] = (int64_t)n_rows;
+            t->shape[1] = (int64_t)n_tokens;
+            t->bytes = n_rows * n_tokens * sizeof *s->ids;
+        } else {
+            int layer = (int)((i - 1) / 2);
+            bool keys = i % 2 == 1;
+            const kv_spec *spec = kv_entry_spec(s->cache, layer);
+            snprintf(e->names[i], NAME, "%s.%d", keys ? "key" : "value", layer);
+            t->type = type;
+            t->n_dims = 4;
+            const int64_t shape[4] = {(int64_t)n_rows, spec->n_heads, (int64_t)n_tokens,
+                                      keys ? spec->k_dim : spec->v_dim};
+            memcpy(t->shape, shape, sizeof shape);
+            t->bytes = stream_count(spec, keys, n_rows, n_tokens) * size;
+        }
+        at += t->bytes;
+    }
+    return MN_OK;
+}
+
+static mn_status export_type(dtype *type, const mn_session *s, const char *name) {
+    bool plain = !s->plan.self.codes && s->plan.exact == KV_BF16; /* decoded codes are no bf16 numbers */
+    if (!name || strcmp(name, "auto") == 0) {
+        *type = plain ? DTYPE_BF16 : DTYPE_F32;
+    } else if (strcmp(name, "f32") == 0) {
+        *type = DTYPE_F32;
+    } else if (strcmp(name, "bf16") == 0) {
+        *type = DTYPE_BF16;
+    } else {
+        MN_FAIL(MN_E_ARG, "dtype is '%.40s', allowed: auto, f32, bf16", name);
+    }
+    return MN_OK;
+}
+
+mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path,
+                             const char *dtype_name) {
+    export e = {0};
+    dtype type = DTYPE_F32;
+    if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to export the cache to");
+    MN_TRY(check_rows(rows, n_rows));
+    MN_TRY(export_type(&type, rows[0], dtype_name));
+    mn_status status = lay_out(&e, rows, n_rows, type);
+    for (size_t r = 0; status == MN_OK && r < n_rows; r++)
+        memcpy(e.data + r * rows[0]->n_ids * sizeof *rows[0]->ids, rows[r]->ids,
+               rows[0]->n_ids * sizeof *rows[0]->ids);
+    for (size_t i = 1; status == MN_OK && i < e.n; i++) {
+        uint8_t *out = e.data + (e.tensors[i].data - e.data);
+        status = read_stream(out, rows, n_rows, (int)((i - 1) / 2), i % 2 == 1, type, e.scratch);
+    }
+    if (status == MN_OK) status = safetensors_write(path, e.tensors, e.n, NULL);
+    mem_free(e.tensors);
+    mem_free(e.names);
+    mem_free(e.data);
+    mem_free(e.scratch);
+    return status;
+}
+
+/* ---- import ---- */
+
+typedef struct import {
+    tensor_set *file;
+    const tensor **streams; /* [2 * entries]: key.N, value.N */
+    int64_t n_rows, n_tokens;
+    size_t row;
+    float *rows; /* [heads][STEP][dim] of keys, then of values */
+} import;
+
+static mn_status find_stream(import *in, const mn_session *s, int layer, bool keys) {
+    char name[NAME];
+    snprintf(name, sizeof name, "%s.%d", keys ? "key" : "value", layer);
+    const kv_spec *spec = kv_entry_spec(s->cache, layer);
+    const tensor *t = tensor_set_find(in->file, name);
+    if (!t)
+        MN_FAIL(MN_E_REFUSED, "the file has no tensor %s; the model has %d layers", name,
+                kv_entries(s->cache));
+    if (t->type != DTYPE_F32 && t->type != DTYPE_BF16 && t->type != DTYPE_F16)
+        MN_FAIL(MN_E_REFUSED, "%s is of type %s, allowed: F32, BF16, F16", name, dtype_table[t->type].name);
+    if (layer == 0 && keys && t->n_dims == 4) {
+        in->n_rows = t->shape[0];
+        in->n_tokens = t->shape[2];
+    }
+    int64_t dim = keys ? spec->k_dim : spec->v_dim;
+    if (t->n_dims != 4 || t->shape[0] != in->n_rows || t->shape[1] != spec->n_heads ||
+        t->shape[2] != in->n_tokens || t->shape[3] != dim) {
+        MN_FAIL(MN_E_REFUSED,
+                "%s has another shape than [rows][%d][tokens][%lld] with %lld rows and %lld tokens", name,
+                spec->n_heads, (long long)dim, (long long)in->n_rows, (long long)in->n_tokens);
+    }
+    in->streams[2 * layer + !keys] = t;
+    return MN_OK;
+}
+
+/* The tokens' ids: given, or the file's own. */
+static mn_status take_ids(mn_session *s, const import *in, const int32_t *ids, size_t n) {
+    size_t count = (size_t)in->n_tokens;
+    MN_TRY(mem_grow(&s->ids, &s->ids_capacity, count, sizeof *s->ids));
+    if (ids && n != count)
+        MN_FAIL(MN_E_ARG, "%zu ids were given for %zu tokens of keys and values", n, count);
+    const tensor *own = tensor_set_find(in->file, "ids");
+    if (ids) {
+        memcpy(s->ids, ids, n * sizeof *ids);
+    } else if (own && own->type == DTYPE_I32 && own->n_dims == 2 && own->shape[0] == in->n_rows &&
+               own->shape[1] == in->n_tokens) {
+        memcpy(s->ids, own->data + in->row * count * sizeof *s->ids, count * sizeof *s->ids);
+    } else {
+        MN_FAIL(MN_E_ARG, "the file has no ids of its tokens; they are to be given");
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (s->ids[i] >= 0 && s->ids[i] < s->model->config.vocab_size) continue;
+        MN_FAIL(MN_E_REFUSED, "token %zu is %d, allowed: 0 to %lld", i, s->ids[i],
+                (long long)s->model->config.vocab_size - 1);
+    }
+    s->n_ids = count;
+    return MN_OK;
+}
+
+static mn_status find_all(import *in, mn_session *s, size_t row) {
+    size_t largest = 0;
+    int entries = kv_entries(s->cache);
+    in->row = row;
+    in->streams = mem_alloc(2 * (size_t)entries, sizeof *in->streams);
+    if (!in->streams) return MN_E_NOMEM;
+    for (int i = 0; i < entries; i++) {
+        const kv_spec *spec = kv_entry_spec(s->cache, i);
+        if (spec->kind == KV_STATE || spec->write_once)
+            MN_FAIL(MN_E_UNSUPPORTED, "layer %d has no legacy form: it is no self attention", i);
+        MN_TRY(find_stream(in, s, i, true));
+        MN_TRY(find_stream(in, s, i, false));
+        size_t need = (size_t)spec->n_heads * STEP * (size_t)(spec->k_dim + spec->v_dim);
+        if (need > largest) largest = need;
+    }
+    if ((int64_t)row >= in->n_rows)
+        MN_FAIL(MN_E_ARG, "row is %zu, the file has %lld", row, (long long)in->n_rows);
+    in->rows = mem_alloc_raw(largest, sizeof *in->rows);
+    return in->rows ? MN_OK : MN_E_NOMEM;
+}
+
+/* Tokens [begin, begin + n) of one stream as f32 [heads][n][dim]. */
+static mn_status read_tokens(float *out, const import *in, const tensor *t, int64_t begin, int n) {
+    const dtype_info *type = &dtype_table[t->type];
+    size_t dim = (size_t)t->shape[3], heads = (size_t)t->shape[1], count = (size_t)n * dim;
+    for (size_t h = 0; h < heads; h++) {
+        size_t from = ((in->row * heads + h) * (size_t)in->n_tokens + (size_t)begin) * dim;
+        type->to_f32(out + h * count, t->data + from * (size_t)type->bytes, count);
+    }
+    for (size_t i = 0; i < heads * count; i++) {
+        if (!isfinite(out[i])) MN_FAIL(MN_E_REFUSED, "%s holds a value that is not finite", t->name);
+    }
+    return MN_OK;
+}
+
+static mn_status store_step(mn_session *s, const import *in, int n) {
+    const kernel_table *kernels = &s->model->compute.kernels;
+    int64_t begin = kv_length(s->cache);
+    for (int i = 0; i < kv_entries(s->cache); i++) {
+        const kv_spec *spec = kv_entry_spec(s->cache, i);
+        float *k = in->rows, *v = k + (size_t)spec->n_heads * (size_t)n * (size_t)spec->k_dim;
+        MN_TRY(read_tokens(k, in, in->streams[2 * i], begin, n));
+        MN_TRY(read_tokens(v, in, in->streams[2 * i + 1], begin, n));
+        for (int h = 0; h < spec->n_heads; h++) {
+            kv_append(s->cache, kernels, i, h, 0, n, k + (ptrdiff_t)h * n * spec->k_dim,
+                      v + (ptrdiff_t)h * n * spec->v_dim, spec->k_dim, spec->v_dim);
+        }
+    }
+    return MN_OK;
+}
+
+/* The tokens come as the prompt of a run does: in one call, sealed where they would be. */
+static mn_status fill(mn_session *s, const import *in) {
+    const kernel_table *kernels = &s->model->compute.kernels;
+    kv_call_begin(s->cache);
+    while (kv_length(s->cache) < in->n_tokens) {
+        int64_t begin = kv_length(s->cache), limit = kv_step_limit(s->cache, begin);
+        int n = (int)min_i64(min_i64(limit, in->n_tokens) - begin, STEP);
+        kv_call_ends(s->cache, begin + n == in->n_tokens);
+        MN_TRY(kv_reserve(s->cache, n));
+        void *scratch = mem_alloc_raw(kv_seal_scratch(s->cache) + 1, 1);
+        mn_status status = scratch ? store_step(s, in, n) : MN_E_NOMEM;
+        if (status != MN_OK) {
+            kv_abandon(s->cache);
+        } else {
+            int n_tasks = kv_commit(s->cache);
+            for (int i = 0; i < n_tasks; i++) kv_seal(s->cache, kernels, i, scratch);
+            kv_settle(s->cache);
+        }
+        mem_free(scratch);
+        MN_TRY(status);
+    }
+    return MN_OK;
+}
+
+mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options,
+                            const char *path, size_t row, const int32_t *ids, size_t n_ids) {
+    *session = NULL;
+import in = {0 };
+    mn_session *s = NULL;
+    if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to import the cache from");
+    MN_TRY(mn_session_open(&s, model, options));
+    mn_status status = MN_OK;
+    if (!s->plan.self.keeps)
+        status = status_fail(MN_E_UNSUPPORTED, "a session without a cache holds no keys and values");
+    if (status == MN_OK) status = safetensors_open(&in.file, path);
+    if (status == MN_OK) status = find_all(&in, s, row);
+    if (status == MN_OK) status = take_ids(s, &in, ids, n_ids);
+    if (status == MN_OK) {
+        s->regime = rope_regime(&s->model->config, session_angle_length(s, in.n_tokens));
+        status = fill(s, &in);
+    }
+    tensor_set_close(&in.file);
+    mem_free(in.streams);
+    mem_free(in.rows);
+    if (status != MN_OK) {
+        mn_session_close(&s);
+        return status == MN_E_FORMAT ? status_fail(MN_E_REFUSED, "%s", mn_last_error())
+                                     : status_context(status, "%s", path);
+    }
+    *session = s;
+    return MN_OK;
+}

@@ -1,0 +1,44 @@
+/* Rows of a batch: sessions that are put in another order, left out, repeated.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/mem.h"
+#include "gen/session.h"
+
+static mn_status check_index(const int32_t *index, size_t n_index, size_t n_rows) {
+    for (size_t i = 0; i < n_index; i++) {
+        if (index[i] < 0 || (size_t)index[i] >= n_rows) {
+            MN_FAIL(MN_E_ARG, "index %zu is %d, allowed: 0 to %lld", i, index[i], (long long)n_rows - 1);
+        }
+    }
+    return MN_OK;
+}
+
+mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int32_t *index, size_t n_index) {
+    MN_TRY(check_index(index, n_index, n_rows));
+    mn_session **next = mem_alloc(n_index + n_rows, sizeof *next);
+    if (!next) return MN_E_NOMEM;
+    mn_session **used = next + n_index; /* [n_rows]: those that have their place already */
+    mn_status status = MN_OK;
+    for (size_t i = 0; status == MN_OK && i < n_index; i++) {
+        mn_session **row = &used[index[i]];
+        if (*row) {
+            status = mn_session_fork(&next[i], *row);
+        } else {
+            next[i] = *row = rows[index[i]];
+        }
+    }
+    if (status != MN_OK) { /* forks go, rows stay */
+        for (size_t i = 0; i < n_index; i++) {
+            if (next[i] && next[i] != rows[index[i]]) mn_session_close(&next[i]);
+        }
+    } else {
+        for (size_t r = 0; r < n_rows; r++) {
+            if (!used[r]) mn_session_close(&rows[r]);
+            rows[r] = NULL;
+        }
+        if (n_index) memcpy(rows, next, n_index * sizeof *next);
+    }
+    mem_free(next);
+    return status;
+}

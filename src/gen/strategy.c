@@ -1,0 +1,122 @@
+/* Changing a session's cache while it holds tokens, by wish or because memory ended.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+#include "base/options.h"
+#include "gen/session.h"
+
+static const struct {
+    const char *name, *adds; /* the strategy that is joined to the one there is */
+} relief[N_OOM] = {
+    [OOM_FAIL] = {"fail", NULL},
+    [OOM_OFFLOAD] = {"offload", "offloaded"},
+    [OOM_QUANTIZE] = {"quantize", "quantized"},
+    [OOM_EVICT] = {"evict", "sink"},
+};
+
+mn_status on_oom_read(on_oom *out, const char *text) {
+    *out = OOM_FAIL;
+    for (int i = 0; text && i < N_OOM; i++) {
+        if (strcmp(text, relief[i].name) != 0) continue;
+        *out = (on_oom)i;
+        return MN_OK;
+    }
+    if (!text) return MN_OK;
+    MN_FAIL(MN_E_ARG, "on_oom is '%.40s', allowed: fail, offload, quantize, evict", text);
+}
+
+mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *given) {
+    mn_session changed =
+        *session; /* what a session of these options is made of; its cache and ids stay the old ones */
+    mn_cache_options options = mn_cache_options_default();
+    kv_spec *specs = NULL;
+    int n = 0;
+    MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
+    MN_TRY(kv_plan_make(&changed.plan, &options, session->plan.exact));
+    int64_t limit = changed.plan.options.limit;
+    if (limit && (int64_t)session->n_ids > limit)
+        MN_FAIL(MN_E_UNSUPPORTED, "the session holds %zu tokens, max_cache_len would be %lld", session->n_ids,
+                (long long)limit);
+    if (!session->plan.self.keeps || !changed.plan.self.keeps)
+        MN_FAIL(MN_E_UNSUPPORTED, "a session without a cache has nothing to keep; open another one");
+    if (changed.plan.self.codes && !session->plan.self.codes) {
+        MN_TRY(model_load_bases((mn_model *)(uintptr_t)session->owner));
+        changed.bases = session->model->bases;
+    }
+    char *config = options.config ? mem_copy_text(options.config, strlen(options.config)) : NULL;
+    if (options.config && !config) return MN_E_NOMEM;
+    mn_status status = session_specs(&specs, &n, &changed);
+    if (status == MN_OK && changed.plan.self.is_far)
+        status = kv_pool_open_far(session->model->pool, *changed.plan.path ? changed.plan.path : NULL);
+    if (status == MN_OK) {
+        pthread_mutex_lock(
+            &session->model->lock); /* pages may be sent away by other sessions that share them */
+        status =
+            kv_convert(&session->cache, &session->model->compute.kernels, specs, n, &changed.plan.options);
+        pthread_mutex_unlock(&session->model->lock);
+    }
+    mem_free(specs);
+    if (status != MN_OK) {
+        mem_free(config);
+        return status;
+    }
+    mem_free(session->config);
+    session->config = config;
+    session->bases = changed.bases;
+    session->plan = changed.plan;
+    return MN_OK;
+}
+
+/* Tokens that a window keeps when memory has ended: half of those held, in whole pages, and more than sinks
+ * alone. */
+static int64_t window_of(const mn_session *s) {
+    enum { LEAST = 16 };
+    int64_t page = s->plan.options.page_tokens, half = kv_length(s->cache) / 2 / page * page;
+    return max_i64(half, max_i64(page, LEAST));
+}
+
+/* The session's config and, for a new window, its length: "key=value,..." or a JSON object, as it was given.
+ */
+static mn_status put_config(bytes *b, const mn_session *s) {
+    if (s->config) bytes_append_text(b, s->config);
+    if (s->on_oom != OOM_EVICT) return bytes_status(b);
+    long long window = (long long)window_of(s);
+    while (b->n && isspace((unsigned char)b->data[b->n - 1])) b->n--;
+    if (b->n && b->data[b->n - 1] == '}') {
+        b->n--;
+        while (b->n && isspace((unsigned char)b->data[b->n - 1])) b->n--;
+        bool is_empty = b->n && b->data[b->n - 1] == '{';
+        bytes_printf(b, "%s\"window_length\":%lld}", is_empty ? "" : ",", window);
+    } else {
+        bytes_printf(b, "%swindow_length=%lld", b->n ? "," : "", window);
+    }
+    return bytes_status(b);
+}
+
+mn_status session_relieve(mn_session *s) {
+    char failure[256], name[sizeof s->before];
+    const char *adds = relief[s->on_oom].adds;
+    bytes config = {0};
+    snprintf(failure, sizeof failure, "%s", mn_last_error());
+    if (!adds || *s->before || !s->plan.self.keeps) return status_fail(MN_E_NOMEM, "%s", failure);
+    bool plain = strcmp(s->plan.name, "dynamic") == 0 || strcmp(s->plan.name, "hybrid") == 0;
+    snprintf(name, sizeof name, "%.120s%s%s", plain ? "" : s->plan.name, plain ? "" : "+", adds);
+    mn_cache_options options = mn_cache_options_default();
+    options.implementation = name;
+    options.page_tokens = s->plan.options.page_tokens;
+    options.dtype = kv_codec_name(s->plan.exact);
+    options.max_cache_len = s->plan.options.limit;
+    char before[sizeof s->before];
+    memcpy(before, s->plan.name, sizeof before);
+    mn_status status = put_config(&config, s);
+    if (config.n) options.config = bytes_text(&config);
+    if (status == MN_OK) status = mn_session_set_cache(s, &options);
+    bytes_clear(&config);
+    if (status != MN_OK) return status_fail(MN_E_NOMEM, "%s", failure);
+    memcpy(s->before, before, sizeof before);
+    return MN_OK;
+}

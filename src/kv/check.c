@@ -1,0 +1,174 @@
+/* The invariants of a cache, and the bytes that a plan needs.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
+#include "base/num.h"
+#include "kv/group.h"
+
+/* What a step will write is there and no one else's. */
+static bool may_be_written(const kv_page *page) {
+    return page && !page_is_shared(page) && page->data;
+}
+
+static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t slot, int64_t n_tokens,
+                            int64_t n_total) {
+    int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens;
+    int64_t fill = min_i64(group->page_tokens, n_tokens - begin);
+    int sealed = group->n_sealed[slot];
+    const kv_page *exact = group->pages[PAGE_EXACT][slot], *coded = group->pages[PAGE_CODED][slot];
+    bool in_step = n_total > n_tokens;
+    if (sealed < 0 || sealed > max_i64(fill, 0))
+        MN_FAIL(MN_E_UNSUPPORTED, "more tokens of a page are sealed than it has");
+    if (!exact && sealed < fill)
+        MN_FAIL(MN_E_UNSUPPORTED, "a page has tokens that are neither exact nor sealed");
+    if (!coded && sealed > 0) MN_FAIL(MN_E_UNSUPPORTED, "a page has sealed tokens but no codes");
+    if (!in_step && exact && sealed == fill) MN_FAIL(MN_E_UNSUPPORTED, "an exact page is kept for nothing");
+    if (!in_step && coded && sealed == 0) MN_FAIL(MN_E_UNSUPPORTED, "a coded page is kept for nothing");
+    for (int kind = 0; kind < 2; kind++) {
+        const kv_page *page = group->pages[kind][slot];
+        if (!group->spec.is_far && group->bases[kind][slot] != (page ? page->data : NULL))
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu is not where kernels look", slot);
+        if (!page) continue;
+        if (atomic_load(&page->references) < 1) MN_FAIL(MN_E_UNSUPPORTED, "page %zu has no reference", slot);
+        if ((page->data == NULL) == (page->region == 0))
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu is neither near nor far, or both", slot);
+        if (!group->spec.is_far && (page->region || atomic_load(&page->n_near) < 1))
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu may be sent away", slot);
+        if (page->bytes != group->page_bytes[kind])
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", slot);
+    }
+    int first, end;
+    int64_t target = group_seal_target(group, n_total, cache->call_ends);
+    if (in_step && begin + group->page_tokens > n_tokens && !may_be_written(exact))
+        MN_FAIL(MN_E_UNSUPPORTED, "page %zu is missing or shared and about to be written", slot);
+    if (in_step &&
+        group_seal_range(group, group->first_page + (int64_t)slot, n_total, target, &first, &end) &&
+        !may_be_written(coded))
+        MN_FAIL(MN_E_UNSUPPORTED, "the codes of page %zu are missing or shared and about to be written",
+                slot);
+    return MN_OK;
+}
+
+static mn_status check_states(const kv_group *group, int64_t n_tokens) {
+    if (group->n_states > group->spec.checkpoints + 1)
+        MN_FAIL(MN_E_UNSUPPORTED, "more states than checkpoints");
+    for (int i = 0; i < group->n_states; i++) {
+        if (group->states[i].position <= (i > 0 ? group->states[i - 1].position : 0))
+            MN_FAIL(MN_E_UNSUPPORTED, "states are out of order");
+    }
+    int64_t newest = group->n_states ? group->states[group->n_states - 1].position : 0;
+    if (newest != n_tokens) {
+        MN_FAIL(MN_E_UNSUPPORTED, "the newest state is that of %lld tokens, held are %lld", (long long)newest,
+                (long long)n_tokens);
+    }
+    return MN_OK;
+}
+
+static mn_status check_group(const kv_cache *cache, const kv_group *group) {
+    int64_t n = group_steps(group) ? cache->n_tokens : group->n_filled;
+    int64_t total = group_steps(group) ? n + cache->n_step : n;
+    if (group->spec.kind == KV_STATE) return check_states(group, n);
+    int64_t end = ceil_div(total, group->page_tokens);
+    if (group->first_page + (int64_t)group->n_slots != end && (group->n_slots > 0 || total > 0)) {
+        MN_FAIL(MN_E_UNSUPPORTED, "the table ends at page %lld, the tokens at %lld",
+                (long long)(group->first_page + (int64_t)group->n_slots), (long long)end);
+    }
+    const kv_spec *spec = &group->spec;
+    if (group->first_page * group->page_tokens > needed_first(n, spec->window, 0))
+        MN_FAIL(MN_E_UNSUPPORTED, "a page that the next query sees is gone");
+    if (cache->n_step == 0 &&
+        group->first_page < needed_first(n, spec->window, spec->slack) / group->page_tokens)
+        MN_FAIL(MN_E_UNSUPPORTED, "a page that no query will see is kept");
+    if (total > 0 && group->head_tokens > 0 && !group->head)
+        MN_FAIL(MN_E_UNSUPPORTED, "the head page is missing");
+    if (total > n && n < group->head_tokens && !may_be_written(group->head))
+        MN_FAIL(MN_E_UNSUPPORTED, "the head page is shared and about to be written");
+    size_t held[2] = {0, 0};
+    for (size_t i = 0; i < group->n_slots; i++) {
+        MN_TRY(check_slot(cache, group, i, n, total));
+        for (int kind = 0; kind < 2; kind++) held[kind] += group->pages[kind][i] != NULL;
+    }
+    for (size_t i = group->n_slots; i < group->capacity; i++) {
+        if (group->pages[PAGE_EXACT][i] || group->pages[PAGE_CODED][i])
+            MN_FAIL(MN_E_UNSUPPORTED, "a page lies beyond the table");
+    }
+    for (int kind = 0; kind < 2; kind++) {
+        const page_pile *reserved = &group->reserved[kind];
+        if (held[kind] != group->n_held[kind]) MN_FAIL(MN_E_UNSUPPORTED, "the pages are not counted right");
+        if (reserved->n > 0 && reserved->n + held[kind] > reserved->capacity)
+            MN_FAIL(MN_E_UNSUPPORTED, "more pages are reserved than were asked for");
+    }
+    return MN_OK;
+}
+
+mn_status kv_check(const kv_cache *cache) {
+    int64_t total = cache->n_tokens + cache->n_step;
+    if (cache->options.limit && total > cache->options.limit)
+        MN_FAIL(MN_E_UNSUPPORTED, "more tokens than the limit");
+    if (kv_bytes(cache) > cache->peak_bytes) MN_FAIL(MN_E_UNSUPPORTED, "the peak was not noted");
+    for (int g = 0; g < cache->n_groups; g++) MN_TRY(check_group(cache, &cache->groups[g]));
+    return MN_OK;
+}
+
+/* ---- planning ---- */
+
+/* Bytes that a group holds for n tokens given in one call; SIZE_MAX when they cannot be counted. */
+static size_t planned_bytes(const kv_group *group, const kv_options *options, int64_t n) {
+    const kv_spec *spec = &group->spec;
+    if (spec->kind == KV_STATE) {
+        int64_t states = min_i64(n, (int64_t)spec->checkpoints + 1);
+        return (size_t)states * group->page_bytes[PAGE_EXACT];
+    }
+    size_t reserved[2], n_pages[2] = {0, 0};
+    int64_t page = group->page_tokens, end = ceil_div(n, page),
+            first = needed_first(n, spec->window, spec->slack) / page;
+    int64_t sealed = group_seal_target(group, n, true);
+    n_pages[PAGE_CODED] = (size_t)max_i64(0, ceil_div(sealed, page) - first);
+    n_pages[PAGE_EXACT] = (size_t)(sealed < n ? end - max_i64(first, sealed / page) : 0);
+    if (options->reserve) {
+        group_most_pages(group, options->reserve, reserved);
+        for (int kind = 0; kind < 2; kind++) {
+            if (n_pages[kind] < reserved[kind]) n_pages[kind] = reserved[kind];
+        }
+    }
+    size_t exact, coded, total, head = n > 0 ? group->page_bytes[PAGE_HEAD] : 0;
+    bool fits = size_mul(n_pages[PAGE_EXACT], group->page_bytes[PAGE_EXACT], &exact) &&
+                size_mul(n_pages[PAGE_CODED], group->page_bytes[PAGE_CODED], &coded) &&
+                size_add(exact, coded, &total) && size_add(total, head, &total);
+    return fits ? total : SIZE_MAX;
+}
+
+size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens) {
+    size_t total = 0;
+    for (int i = 0; i < n_entries; i++) {
+        kv_group group = {0};
+        mn_status status = group_open(&group, &specs[i], options);
+        group.flushes = true;
+        if (status == MN_OK) {
+            for (int kind = 0; kind < N_PAGE_KINDS; kind++) group.page_bytes[kind] = group.entry_bytes[kind];
+            if (!size_add(total, planned_bytes(&group, options, n_tokens), &total)) total = SIZE_MAX;
+        }
+        group_close(&group, NULL);
+        if (status != MN_OK || total == SIZE_MAX) return SIZE_MAX;
+    }
+    return total;
+}
+
+/* Of the sealed form, in a page of the default size. */
+static size_t entry_page_bytes(const kv_spec *s) {
+    if (s->kind == KV_STATE) return 0;
+    size_t head = kv_form_bytes(s->key, true, s->bases != NULL, s->k_dim, PAGE_TOKENS) +
+                  kv_form_bytes(s->value, false, false, s->v_dim, PAGE_TOKENS);
+    return head * (size_t)s->n_heads;
+}
+
+size_t kv_token_bytes(const kv_spec *specs, int n_entries) {
+    size_t total = 0;
+    for (int i = 0; i < n_entries; i++) total += entry_page_bytes(&specs[i]);
+    return total / PAGE_TOKENS;
+}
+
+size_t kv_cache_token_bytes(const kv_cache *cache) {
+    size_t total = 0;
+    for (int i = 0; i < cache->n_entries; i++) total += entry_page_bytes(kv_entry_spec(cache, i));
+    return total / PAGE_TOKENS;
+}

@@ -1,0 +1,280 @@
+/* Changing the strategy of a cache that holds tokens: what is held is taken over page by page, and what the
+ * new strategy would have sealed, sent away or forgotten by now is. SPDX-License-Identifier: Apache-2.0 */
+#include "kv/group.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+#include "kv/stage.h"
+
+static mn_status refuse(const char *what) {
+    MN_FAIL(MN_E_UNSUPPORTED, "the cache cannot change so while it holds tokens: %s", what);
+}
+
+/* What one entry's tokens can become without being computed again. */
+static mn_status check_specs(const kv_group *from, const kv_group *to) {
+    const kv_spec *a = &from->spec, *b = &to->spec;
+    if (a->kind != b->kind || a->n_heads != b->n_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim ||
+        a->write_once != b->write_once || a->state_bytes != b->state_bytes) {
+        return refuse("the entries have other sizes");
+    }
+    if (a->exact != b->exact) return refuse("exact tokens would have another form");
+    if (from->is_coded && (!kv_form_equal(a->key, b->key) || !kv_form_equal(a->value, b->value) ||
+                           (a->bases != NULL) != (b->bases != NULL))) {
+        return refuse("what is quantized stays as it is");
+    }
+    if (from->is_coded && to->head_tokens < from->head_tokens)
+        return refuse("first tokens that are exact have no codes");
+    bool wider = a->window && (b->window == 0 || b->window > a->window);
+    if (wider && from->first_page > 0) return refuse("the window would grow over tokens that are forgotten");
+    if (a->sinks && b->sinks != a->sinks) return refuse("sinks stay as many as they are");
+    if (b->sinks && !a->sinks && from->first_page > 0) return refuse("the first tokens are forgotten");
+    return MN_OK;
+}
+
+/* Groups correspond one to one. */
+static mn_status check_groups(const kv_cache *from, const kv_cache *to) {
+    bool alike = from->n_entries == to->n_entries && from->options.page_tokens == to->options.page_tokens;
+    for (int i = 0; alike && i < from->n_entries; i++) alike = from->entries[i].group == to->entries[i].group;
+    if (!alike) return refuse("layers or pages would be grouped in another way");
+    for (int i = 0; i < from->n_entries; i++) {
+        const kv_entry *a = &from->entries[i], *b = &to->entries[i];
+        MN_TRY(check_specs(&from->groups[a->group], &to->groups[b->group]));
+    }
+    return MN_OK;
+}
+
+static mn_status share_states(kv_group *to, const kv_group *from) {
+    if (to->spec.checkpoints != from->spec.checkpoints)
+        return refuse("states keep as many checkpoints as they have");
+    for (; to->n_states < from->n_states; to->n_states++) {
+        to->states[to->n_states] = from->states[to->n_states];
+        kv_page_share(to->states[to->n_states].page);
+    }
+    return MN_OK;
+}
+
+/* A page of the old cache in the new one: itself, or a copy where a far page is wanted near, or where a cache
+ * that reserves its pages will write one that others read. */
+static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, kv_page *page, kv_page **out) {
+    int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
+    bool is_written = to->options.reserve && group_steps(group) && end > to->n_tokens;
+    *out = page;
+    if (!(page->region && !group->spec.is_far) && !(is_written && page_is_shared(page))) {
+        kv_page_share(page);
+        return MN_OK;
+    }
+    MN_TRY(kv_pool_take(out, to->pool, page->bytes));
+    mn_status status = kv_pool_copy(to->pool, page, 0, page->bytes, (*out)->data);
+    if (status != MN_OK) kv_pool_return(to->pool, *out);
+    return status;
+}
+
+static mn_status share_pages(kv_cache *cache, kv_group *to, const kv_group *from) {
+    if (from->spec.kind == KV_STATE) return share_states(to, from);
+    MN_TRY(group_grow(to, from->n_slots));
+    to->first_page = from->first_page;
+    to->n_filled = from->n_filled;
+    for (size_t slot = 0; slot < from->n_slots; slot++) {
+        to->n_slots = slot + 1;
+        to->n_sealed[slot] = from->n_sealed[slot];
+        for (int kind = 0; kind < 2; kind++) {
+            kv_page *page = from->pages[kind][slot];
+            if (!page) continue;
+            MN_TRY(take_over(cache, to, slot, page, &page));
+            group_put(to, (page_kind)kind, slot, page);
+        }
+    }
+    return MN_OK;
+}
+
+/* Rows of tokens [begin, begin + n) of one entry, from the old cache into a head. */
+static mn_status copy_rows(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_entry,
+                           int begin, int n, float *rows) {
+    kv_entry *entry = &to->entries[i_entry];
+    kv_group *group = &to->groups[entry->group];
+    size_t k_dim = (size_t)group->spec.k_dim, v_dim = (size_t)group->spec.v_dim,
+           heads = (size_t)group->spec.n_heads;
+    float *k = rows, *v = rows + heads * (size_t)n * k_dim;
+    MN_TRY(kv_read(from, kernels, i_entry, true, begin, n, k));
+    MN_TRY(kv_read(from, kernels, i_entry, false, begin, n, v));
+    for (size_t h = 0; h < heads; h++) {
+        store_job job = {.slot = begin,
+                         .n = n,
+                         .k = k + h * (size_t)n * k_dim,
+                         .v = v + h * (size_t)n * v_dim,
+                         .k_stride = (ptrdiff_t)k_dim,
+                         .v_stride = (ptrdiff_t)v_dim};
+        group_store(kernels, group, entry, (int)h, PAGE_HEAD, group->head, job);
+    }
+    return MN_OK;
+}
+
+static mn_status copy_all_rows(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
+                               int64_t begin, int64_t end) {
+    const kv_group *group = &to->groups[i_group];
+    if (begin >= end) return MN_OK;
+    size_t row = (size_t)(group->spec.k_dim + group->spec.v_dim) * (size_t)group->spec.n_heads;
+    float *rows = mem_alloc_raw((size_t)(end - begin) * row, sizeof *rows);
+    if (!rows) return MN_E_NOMEM;
+    mn_status status = MN_OK;
+    for (int i = 0; status == MN_OK && i < to->n_entries; i++) {
+        if (to->entries[i].group == i_group)
+            status = copy_rows(to, from, kernels, i, (int)begin, (int)(end - begin), rows);
+    }
+    mem_free(rows);
+    return status;
+}
+
+/* The head of a group that had none, or another one: its tokens are read from the old cache, but for those
+ * that a window has forgotten, which no query sees any more (check_specs). */
+static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
+                           int64_t n_tokens) {
+    kv_group *group = &to->groups[i_group];
+    const kv_group *old = &from->groups[i_group];
+    int64_t end = min_i64(group->head_tokens, n_tokens), old_head = min_i64(old->head_tokens, end),
+            first_held = max_i64(old_head, old->first_page * old->page_tokens);
+    if (end == 0) return MN_OK;
+    if (old->head && old->head_tokens == group->head_tokens) {
+        kv_page_share(old->head);
+        group->head = old->head;
+        return MN_OK;
+    }
+    MN_TRY(kv_pool_borrow(&group->head, to->pool, group->page_bytes[PAGE_HEAD]));
+    MN_TRY(copy_all_rows(to, from, kernels, i_group, 0, old_head));
+    return copy_all_rows(to, from, kernels, i_group, first_held, end);
+}
+
+static int64_t held_tokens(const kv_cache *cache, const kv_group *group) {
+    return group_steps(group) ? cache->n_tokens : group->n_filled;
+}
+
+/* The codes of a page come into being beside what it has. They go where its codes are already, when these are the cache's
+ * alone; else, where its exact form is this cache's alone, they take the place of that, so that no budget is passed; a page
+ * that others read, or of a file, stays theirs. */
+static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_page *codes) {
+    kv_page *page = group->pages[PAGE_EXACT][slot], *old = group->pages[PAGE_CODED][slot];
+    page_pile *reserved = &group->reserved[PAGE_CODED];
+    bool is_own = old && !page_is_shared(old) && !old->region;
+    if (!is_own && !cache->options.reserve && !page_is_shared(page) && codes->bytes <= page->bytes) {
+        kv_pool_refill(cache->pool, page, codes->data, codes->bytes);
+        group_put(group, PAGE_EXACT, slot, NULL);
+    } else {
+        if (is_own) {
+            page = old;
+        } else if (reserved->n > 0) {
+            page = reserved->pages[--reserved->n];
+        } else {
+            MN_TRY(kv_pool_take(&page, cache->pool, codes->bytes));
+        }
+        memcpy(page->data, codes->data, codes->bytes);
+        mem_free(codes->data);
+    }
+    group_put(group, PAGE_CODED, slot, page);
+    if (old && !is_own) kv_pool_return(cache->pool, old);
+    return MN_OK;
+}
+
+static size_t page_scratch(const kv_cache *cache, int i_group, seal_task task) {
+    size_t most = 0;
+    for (int i = 0; i < cache->n_entries; i++) {
+        for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
+            task.entry = i;
+            task.is_key = is_key;
+            size_t one = seal_task_scratch(cache, &task);
+            if (one > most) most = one;
+        }
+    }
+    return most;
+}
+
+/* Seals a part of one page; on failure it is as it was. */
+static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, seal_task task) {
+    kv_group *group = &cache->groups[i_group];
+    kv_page codes = {.bytes = group->page_bytes[PAGE_CODED]}, *old = group->pages[PAGE_CODED][task.slot];
+    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, task.slot));
+    MN_TRY(mem_grow(&cache->tasks, &cache->task_capacity, 1, sizeof *cache->tasks));
+    void *scratch = mem_alloc_raw(page_scratch(cache, i_group, task), 1);
+    codes.data = mem_alloc(codes.bytes, 1);
+    mn_status status = scratch && codes.data ? MN_OK : MN_E_NOMEM;
+    if (status == MN_OK && old) status = kv_pool_copy(cache->pool, old, 0, codes.bytes, codes.data);
+    if (status == MN_OK) {
+        group_put(group, PAGE_CODED, task.slot, &codes);
+        for (int i = 0; i < cache->n_entries; i++) {
+            for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
+                task.entry = i;
+                task.is_key = is_key;
+                cache->tasks[0] = task;
+                kv_seal(cache, kernels, 0, scratch);
+            }
+        }
+        group_put(group, PAGE_CODED, task.slot, old);
+        status = place_codes(cache, group, task.slot, &codes);
+    }
+    if (status == MN_OK) {
+        group->n_sealed[task.slot] = (int)task.first + task.n;
+        group_tidy(group, cache->pool, held_tokens(cache, group));
+    } else {
+        mem_free(codes.data);
+    }
+    mem_free(scratch);
+    return status;
+}
+
+/* The part of a page that is exact and that the new strategy would have sealed at this length. */
+static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot, seal_task *part) {
+    int64_t P = group->page_tokens, n = held_tokens(cache, group), page = group->first_page + (int64_t)slot;
+    int64_t target = group_steps(group) ? seal_until(n, group->spec.residual, group->page_tokens) : n / P * P;
+    int first, end;
+    if (!group->is_coded || !group_seal_range(group, page, n, target, &first, &end)) return false;
+    *part = (seal_task){.slot = slot, .first = first, .n = end - first};
+    return true;
+}
+
+/* Pages that find no memory, or cannot be read, and those after them, stay exact; a later step seals them, or says why not. */
+static void seal_late_pages(kv_cache *cache, const kernel_table *kernels) {
+    seal_task part;
+    for (int g = 0; g < cache->n_groups; g++) {
+        for (size_t slot = 0; slot < cache->groups[g].n_slots; slot++) {
+            if (is_late(cache, &cache->groups[g], slot, &part) && seal_page(cache, kernels, g, part) != MN_OK)
+                return;
+        }
+    }
+}
+
+mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
+                     const kv_options *options) {
+    kv_cache *from = *cache, *to = NULL;
+    kv_options unreserved = *options;
+    unreserved.reserve = 0;
+    if (options->limit && from->n_tokens > options->limit)
+        return refuse("it holds more tokens than the new limit");
+    MN_TRY(kv_open(&to, from->pool, specs, n_entries, &unreserved));
+    mn_status status = check_groups(from, to);
+    to->options = *options;
+    to->n_tokens = from->n_tokens;
+    to->call_ends = from->call_ends;
+    for (int g = 0; status == MN_OK && g < to->n_groups; g++) {
+        kv_group *group = &to->groups[g];
+        group->flushes = from->groups[g].flushes;
+        status = share_pages(to, group, &from->groups[g]);
+        if (status == MN_OK && group->spec.kind == KV_PAGES)
+            status = fill_head(to, from, kernels, g, held_tokens(to, group));
+    }
+    for (int g = 0; status == MN_OK && g < to->n_groups; g++)
+        status = group_reserve_all(&to->groups[g], to->pool, options); /* what is held counts */
+    if (status != MN_OK) {
+        kv_close(&to);
+        return status;
+    }
+    to->peak_bytes = from->peak_bytes;
+    kv_close(&from);
+    *cache = to;
+    for (int g = 0; g < to->n_groups; g++) {
+        if (group_steps(&to->groups[g])) group_tidy(&to->groups[g], to->pool, to->n_tokens);
+    }
+    seal_late_pages(to, kernels);
+    if (kv_bytes(to) > to->peak_bytes) to->peak_bytes = kv_bytes(to);
+    return MN_OK;
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kv/group.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+
+/* ---- sizes ---- */
+
+static bool is_coded_stream(const kv_spec *spec, bool is_key) {
+    return kv_form_is_coded(is_key ? spec->key : spec->value);
+}
+
+/* Lays out one entry in a page of that kind: the keys of all heads, then the values. Entries are multiples of
+ * 64 bytes, so that heads of ordinary sizes begin on cache lines. */
+static void lay_out(kv_group *group, page_kind kind) {
+    const kv_spec *spec = &group->spec;
+    kv_form exact = kv_form_exact(spec->exact);
+    kv_form key = kind == PAGE_CODED ? spec->key : exact, value = kind == PAGE_CODED ? spec->value : exact;
+    int tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
+    kv_place *place = &group->place[kind];
+    place->k_head_bytes = kv_form_bytes(key, true, spec->bases != NULL, spec->k_dim, tokens);
+    place->v_head_bytes = kv_form_bytes(value, false, false, spec->v_dim, tokens);
+    size_t keys = (place->k_head_bytes * (size_t)spec->n_heads + 63) / 64 * 64;
+    place->v_offset = keys;
+    group->entry_bytes[kind] = (keys + place->v_head_bytes * (size_t)spec->n_heads + 63) / 64 * 64;
+}
+
+static mn_status check_spec(const kv_spec *spec, const kv_options *options) {
+    if (spec->n_heads < 1 || spec->k_dim < 2 || spec->v_dim < 2 || spec->k_dim % 2 || spec->v_dim % 2) {
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "a cache of %d heads with rows of %d and %d values: heads must be positive, rows even",
+                spec->n_heads, spec->k_dim, spec->v_dim);
+    }
+    MN_TRY(kv_form_check(spec->key, spec->k_dim, options->page_tokens));
+    return kv_form_check(spec->value, spec->v_dim, options->page_tokens);
+}
+
+mn_status group_open(kv_group *group, const kv_spec *spec, const kv_options *options) {
+    if (spec->kind == KV_STATE) return state_open(group, spec);
+    MN_TRY(check_spec(spec, options));
+    *group = (kv_group){.spec = *spec, .page_tokens = options->page_tokens};
+    group->is_coded = is_coded_stream(spec, true) || is_coded_stream(spec, false);
+    if (spec->window && spec->sinks) group->head_tokens = spec->sinks;
+    if (group->is_coded && !group->head_tokens) group->head_tokens = spec->exact_first;
+    group->head_page_tokens = group->head_tokens + group->head_tokens % 2;
+    lay_out(group, PAGE_EXACT);
+    lay_out(group, PAGE_HEAD);
+    if (group->is_coded) lay_out(group, PAGE_CODED);
+    return MN_OK;
+}
+
+/* ---- piles ---- */
+
+/* A page of the reserve, or else of the pool, onto the pile of those taken: reserved ones lie at its bottom.
+ */
+static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
+    page_pile *pile = &group->taken[kind], *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
+    MN_TRY(mem_grow(&pile->pages, &pile->capacity, pile->n + 1, sizeof *pile->pages));
+    if (reserved && reserved->n > 0) {
+        pile->pages[pile->n++] = reserved->pages[--reserved->n];
+        group->n_lent[kind]++;
+        return MN_OK;
+    }
+    MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
+    pile->n++;
+    return MN_OK;
+}
+
+static kv_page *pile_pop(page_pile *pile) {
+    return pile->pages[--pile->n];
+}
+
+static void pile_close(page_pile *pile, kv_pool *pool) {
+    while (pile->n > 0) kv_pool_return(pool, pile_pop(pile));
+    mem_free(pile->pages);
+    *pile = (page_pile){0};
+}
+
+/* A page comes into the group's table, or leaves it before it is returned. */
+static void count_near(const kv_group *group, kv_page *page, int by) {
+    if (page && !group->spec.is_far) atomic_fetch_add_explicit(&page->n_near, by, memory_order_relaxed);
+}
+
+void group_close(kv_group *group, kv_pool *pool) {
+    state_close(group, pool);
+    for (int kind = 0; kind < 2; kind++) {
+        for (size_t i = 0; i < group->n_slots; i++) {
+            count_near(group, group->pages[kind][i], -1);
+            if (group->pages[kind][i]) kv_pool_return(pool, group->pages[kind][i]);
+        }
+        pile_close(&group->reserved[kind], pool);
+        mem_free(group->pages[kind]);
+        mem_free(group->bases[kind]);
+    }
+    for (int kind = 0; kind < N_PAGE_KINDS; kind++) pile_close(&group->taken[kind], pool);
+    if (group->head) kv_pool_return(pool, group->head);
+    mem_free(group->n_sealed);
+    *group = (kv_group){0};
+}
+
+/* ---- the table ---- */
+
+mn_status group_grow(kv_group *group, size_t n) {
+    if (n <= group->capacity) return MN_OK;
+    size_t capacity = group->capacity ? group->capacity : 8;
+    while (capacity < n) capacity *= 2;
+    kv_page **pages[2] = {mem_alloc(capacity, sizeof **pages), mem_alloc(capacity, sizeof **pages)};
+    const char **bases[2] = {mem_alloc(capacity, sizeof **bases), mem_alloc(capacity, sizeof **bases)};
+    int *n_sealed = mem_alloc(capacity, sizeof *n_sealed);
+    bool complete = pages[0] && pages[1] && bases[0] && bases[1] && n_sealed;
+    for (int kind = 0; kind < 2; kind++) {
+        if (complete && group->n_slots > 0) {
+            memcpy(pages[kind], group->pages[kind], group->n_slots * sizeof **pages);
+            memcpy(bases[kind], group->bases[kind], group->n_slots * sizeof **bases);
+        }
+        mem_free(complete ? group->pages[kind] : pages[kind]);
+        mem_free(complete ? group->bases[kind] : bases[kind]);
+        if (!complete) continue;
+        group->pages[kind] = pages[kind];
+        group->bases[kind] = bases[kind];
+    }
+    if (complete && group->n_slots > 0) memcpy(n_sealed, group->n_sealed, group->n_slots * sizeof *n_sealed);
+    mem_free(complete ? group->n_sealed : n_sealed);
+    if (!complete) return MN_E_NOMEM;
+    group->n_sealed = n_sealed;
+    group->capacity = capacity;
+    return MN_OK;
+}
+
+void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
+    count_near(group, group->pages[kind][slot], -1);
+    count_near(group, page, 1);
+    group->n_held[kind] += (size_t)(page != NULL) - (size_t)(group->pages[kind][slot] != NULL);
+    group->pages[kind][slot] = page;
+    group->bases[kind][slot] = page ? page->data : NULL;
+}
+
+/* Tokens of a page that n_tokens reach. */
+static int page_fill(const kv_group *group, int64_t page, int64_t n_tokens) {
+    return (int)min_i64(group->page_tokens, n_tokens - page * group->page_tokens);
+}
+
+/* What a step does to one slot. */
+typedef struct slot_need {
+    bool exact, coded;           /* a new page */
+    bool copy_exact, copy_coded; /* a private copy of a shared one */
+} slot_need;
+
+static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, int64_t n_total,
+                         int64_t n_sealed) {
+    int64_t begin = page * group->page_tokens, slot = group_slot(group, page);
+    bool is_new = slot >= (int64_t)group->n_slots;
+    kv_page *exact = is_new ? NULL : group->pages[PAGE_EXACT][slot],
+            *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
+    bool written = n_tokens < begin + group->page_tokens && n_total > begin;
+    int first, end;
+    bool seals = group_seal_range(group, page, n_total, n_sealed, &first, &end);
+    return (slot_need){.exact = written && !exact,
+                       .copy_exact = written && exact && page_is_shared(exact),
+                       .coded = seals && !coded,
+                       .copy_coded = seals && coded && page_is_shared(coded)};
+}
+
+int64_t group_step_first(const kv_group *group, int64_t n_tokens) {
+    int64_t page = n_tokens / group->page_tokens;
+    while (group->is_coded && page > group->first_page &&
+           group->n_sealed[group_slot(group, page - 1)] < group->page_tokens)
+        page--;
+    return page;
+}
+
+/* A near page with the bytes of another one, near or far. */
+static mn_status copy_page(kv_page **out, kv_pool *pool, const kv_page *page) {
+    MN_TRY(kv_pool_take(out, pool, page->bytes));
+    mn_status status = kv_pool_copy(pool, page, 0, page->bytes, (*out)->data);
+    if (status == MN_OK) return MN_OK;
+    kv_pool_return(pool, *out);
+    *out = NULL;
+    return status;
+}
+
+mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
+    kv_page *far = group->pages[kind][slot], *near;
+    if (!far || !far->region) return MN_OK;
+    MN_TRY(copy_page(&near, pool, far));
+    kv_pool_return(pool, far);
+    group_put(group, kind, slot, near);
+    return MN_OK;
+}
+
+mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
+    if (group->spec.kind == KV_STATE) { return take_page(group, pool, PAGE_EXACT); }
+    int64_t end = ceil_div(n_total, group->page_tokens);
+    MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
+        int64_t slot = group_slot(group, page);
+        for (int kind = 0; kind < 2; kind++) { /* places beyond the table are empty */
+            MN_TRY(group_bring_near(group, pool, (page_kind)kind, (size_t)slot));
+        }
+        slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
+        if (need.exact || need.copy_exact) MN_TRY(take_page(group, pool, PAGE_EXACT));
+        if (need.coded || need.copy_coded) MN_TRY(take_page(group, pool, PAGE_CODED));
+    }
+    if (n_tokens < group->head_tokens && (!group->head || page_is_shared(group->head))) {
+        MN_TRY(take_page(group, pool, PAGE_HEAD));
+    }
+    return MN_OK;
+}
+
+void group_return(kv_group *group, kv_pool *pool) {
+    for (int kind = 0; kind < N_PAGE_KINDS; kind++) {
+        page_pile *pile = &group->taken[kind];
+        while (pile->n > 0) {
+            kv_page *page = pile_pop(pile);
+            if (pile->n < group->n_lent[kind]) {
+                group->reserved[kind].pages[group->reserved[kind].n++] = page;
+            } else {
+                kv_pool_return(pool, page);
+            }
+        }
+        group->n_lent[kind] = 0;
+    }
+}
+
+static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot, kv_page *copy) {
+    kv_page *shared = group->pages[kind][slot];
+    memcpy(copy->data, shared->data, group->page_bytes[kind]);
+    group_put(group, kind, slot, copy);
+    kv_pool_return(pool, shared);
+}
+
+void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
+    if (group->spec.kind == KV_STATE) return; /* the next state stays where it was taken until commit */
+    int64_t end = ceil_div(n_total, group->page_tokens);
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
+        slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
+        size_t slot = (size_t)group_slot(group, page);
+        if (slot >= group->n_slots) {
+            group->n_slots = slot + 1;
+            group->n_sealed[slot] = 0;
+        }
+        /* A page that was shared when it was counted may be ours alone by now: then its copy is not needed.
+         */
+        page_pile *exact = &group->taken[PAGE_EXACT], *coded = &group->taken[PAGE_CODED];
+        if (need.exact) group_put(group, PAGE_EXACT, slot, pile_pop(exact));
+        if (need.copy_exact) put_copy(group, pool, PAGE_EXACT, slot, pile_pop(exact));
+        if (need.coded) group_put(group, PAGE_CODED, slot, pile_pop(coded));
+        if (need.copy_coded) put_copy(group, pool, PAGE_CODED, slot, pile_pop(coded));
+    }
+    page_pile *heads = &group->taken[PAGE_HEAD];
+    if (heads->n > 0) {
+        kv_page *own = pile_pop(heads);
+        if (group->head) {
+            memcpy(own->data, group->head->data, group->page_bytes[PAGE_HEAD]);
+            kv_pool_return(pool, group->head);
+        }
+        group->head = own;
+    }
+    group_return(group, pool);
+}
+
+/* The page goes back to the reserve until that is as large as it was asked for: its pile's capacity. */
+static void drop_page(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
+    kv_page *page = group->pages[kind][slot];
+    if (!page) return;
+    group_put(group, kind, slot, NULL);
+    page_pile *reserved = &group->reserved[kind];
+    bool is_wanted = reserved->n + group->n_held[kind] < reserved->capacity;
+    if (is_wanted && !page_is_shared(page) && !page->region) {
+        reserved->pages[reserved->n++] = page;
+    } else {
+        kv_pool_return(pool, page);
+    }
+}
+
+static void drop_slot(kv_group *group, kv_pool *pool, size_t slot) {
+    drop_page(group, pool, PAGE_EXACT, slot);
+    drop_page(group, pool, PAGE_CODED, slot);
+}
+
+void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
+    if (group->spec.kind == KV_STATE) {
+        state_tidy(group, pool, n_tokens);
+        return;
+    }
+    const kv_spec *spec = &group->spec;
+    int64_t end = ceil_div(n_tokens, group->page_tokens);
+    while (group->n_slots > 0 && group->first_page + (int64_t)group->n_slots > end)
+        drop_slot(group, pool, --group->n_slots);
+    if (group->n_slots == 0) group->first_page = n_tokens == 0 ? 0 : end;
+    int64_t needed = needed_first(n_tokens, spec->window, spec->slack) / group->page_tokens;
+    size_t n_gone = 0;
+    while (n_gone < group->n_slots && group->first_page + (int64_t)n_gone < needed)
+        drop_slot(group, pool, n_gone++);
+    if (n_gone > 0) {
+        size_t n = group->n_slots - n_gone;
+        for (int kind = 0; kind < 2; kind++) {
+            memmove(group->pages[kind], group->pages[kind] + n_gone, n * sizeof *group->pages[kind]);
+            memmove(group->bases[kind], group->bases[kind] + n_gone, n * sizeof *group->bases[kind]);
+        }
+        memmove(group->n_sealed, group->n_sealed + n_gone, n * sizeof *group->n_sealed);
+        /* Places beyond the table are empty. */
+        for (int kind = 0; kind < 2; kind++) {
+            memset(group->pages[kind] + n, 0, n_gone * sizeof *group->pages[kind]);
+            memset(group->bases[kind] + n, 0, n_gone * sizeof *group->bases[kind]);
+        }
+        group->n_slots = n;
+        group->first_page += (int64_t)n_gone;
+    }
+    for (size_t i = 0; i < group->n_slots; i++) {
+        int fill = page_fill(group, group->first_page + (int64_t)i, n_tokens);
+        if (group->n_sealed[i] > fill) group->n_sealed[i] = fill;
+        if (group->n_sealed[i] == fill) drop_page(group, pool, PAGE_EXACT, i);
+        if (group->n_sealed[i] == 0) drop_page(group, pool, PAGE_CODED, i);
+    }
+    if (n_tokens == 0 && group->head) {
+        kv_pool_return(pool, group->head);
+        group->head = NULL;
+    }
+}
+
+/* ---- reserving everything ---- */
+
+/* Pages of each kind that a sequence of n tokens ever holds at once. */
+void group_most_pages(const kv_group *group, int64_t n, size_t most[2]) {
+    const kv_spec *spec = &group->spec;
+    int64_t page = group->page_tokens, all = ceil_div(n, page), held = all;
+    if (spec->window) held = min_i64(all, ceil_div((int64_t)spec->window + spec->slack, page) + 1);
+    most[PAGE_EXACT] = (size_t)held;
+    most[PAGE_CODED] = 0;
+    if (!group->is_coded) return;
+    most[PAGE_CODED] = (size_t)held;
+    int64_t tail = spec->flush ? held : ceil_div(spec->residual, page) + 2;
+    most[PAGE_EXACT] = (size_t)min_i64(held, tail);
+}
+
+mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *options) {
+    if (!options->reserve || group->spec.kind == KV_STATE) return MN_OK;
+    size_t most[2];
+    group_most_pages(group, options->reserve, most);
+    MN_TRY(group_grow(group, most[PAGE_EXACT] > most[PAGE_CODED] ? most[PAGE_EXACT] : most[PAGE_CODED]));
+    for (int kind = 0; kind < 2; kind++) {
+        page_pile *pile = &group->reserved[kind];
+        if (most[kind] == 0) continue;
+        pile->pages = mem_alloc(most[kind], sizeof *pile->pages);
+        if (!pile->pages) return MN_E_NOMEM;
+        pile->capacity = most[kind];
+        while (pile->n + group->n_held[kind] < most[kind]) {
+            MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
+            pile->n++;
+        }
+    }
+    return MN_OK;
+}
+
+/* ---- forks ---- */
+
+/* A fork's page: shared, unless the cache reserves its pages and this one will still be written. */
+static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool, page_kind kind, size_t slot,
+                           bool copies) {
+    kv_page *page = group->pages[kind][slot];
+    if (!page) return MN_OK;
+    if (copies) {
+        MN_TRY(copy_page(&page, pool, page));
+    } else {
+        kv_page_share(page);
+    }
+    group_put(fork, kind, slot, page);
+    return MN_OK;
+}
+
+static mn_status fork_head(kv_group *fork, const kv_group *group, kv_pool *pool, bool copies) {
+    if (!group->head) return MN_OK;
+    if (copies) return copy_page(&fork->head, pool, group->head);
+    kv_page_share(group->head);
+    fork->head = group->head;
+    return MN_OK;
+}
+
+mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
+                     const kv_options *options) {
+    bool has_reserve = options->reserve > 0;
+    *fork = *group;
+    for (int kind = 0; kind < 2; kind++) {
+        fork->pages[kind] = NULL;
+        fork->bases[kind] = NULL;
+        fork->n_held[kind] = 0;
+        fork->reserved[kind] = (page_pile){0};
+    }
+    memset(fork->taken, 0, sizeof fork->taken);
+    fork->n_sealed = NULL;
+    fork->head = NULL;
+    fork->n_slots = fork->capacity = 0;
+    fork->states = NULL;
+    fork->n_states = 0;
+    if (group->spec.kind == KV_STATE) return state_fork(fork, group);
+    if (group->spec.write_once) n_tokens = group->n_filled;
+    MN_TRY(group_grow(fork, group->n_slots > 0 ? group->n_slots : 1));
+    for (size_t i = 0; i < group->n_slots; i++) {
+        fork->n_slots = i + 1;
+        fork->n_sealed[i] = group->n_sealed[i];
+        bool full = (group->first_page + (int64_t)i + 1) * group->page_tokens <= n_tokens;
+        MN_TRY(fork_page(fork, group, pool, PAGE_EXACT, i, has_reserve && !full));
+        MN_TRY(fork_page(fork, group, pool, PAGE_CODED, i, has_reserve && !full));
+    }
+    MN_TRY(fork_head(fork, group, pool, has_reserve && n_tokens < group->head_tokens));
+    return group_reserve_all(fork, pool, options);
+}
+
+/* ---- going back ---- */
+
+bool group_reaches(const kv_group *group, int64_t n_keep) {
+    return group_reachable(group, n_keep) == n_keep;
+}
+
+int64_t group_reachable(const kv_group *group, int64_t n_keep) {
+    if (group->spec.write_once || n_keep == 0) return n_keep;
+    if (group->spec.kind == KV_STATE) return state_reachable(group, n_keep);
+    return group->first_page * group->page_tokens <= needed_first(n_keep, group->spec.window, 0) ? n_keep : 0;
+}
+
+size_t group_bytes(const kv_group *group) {
+    if (group->spec.kind == KV_STATE) {
+        return ((size_t)group->n_states + group->taken[PAGE_EXACT].n) * group->page_bytes[PAGE_EXACT];
+    }
+    size_t n = group->head ? group->page_bytes[PAGE_HEAD] : 0;
+    for (int kind = 0; kind < 2; kind++)
+        n += (group->n_held[kind] + group->reserved[kind].n) * group->page_bytes[kind];
+    return n;
+}

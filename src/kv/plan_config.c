@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kv/plan_config.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/distance.h"
+#include "base/json.h"
+#include "base/mem.h"
+
+#define WINDOWS (KV_TRAIT_WINDOW | KV_TRAIT_SINKS)
+
+/* clang-format off */
+const config_row config_rows[N_CONFIG_KEYS] = {
+    [CONFIG_MAX_CACHE_LEN] = {"max_cache_len", 1, INT64_C(1) << 40, NULL, 0, "1 to 2^40", "no limit", "tokens held at most; static allocates them at once"},
+    [CONFIG_PAGE_TOKENS] = {"page_tokens", 1, INT64_C(1) << 24, NULL, 0, "even numbers from 2 to 128", "128", "tokens of a page; quantized wants a multiple of 16"},
+    [CONFIG_PREFILL_CHUNK] = {"prefill_chunk", 1, 4096, NULL, 0, "1 to 4096", "512", "tokens of a prompt computed together"},
+    [CONFIG_BACKEND] = {"backend", 0, 0, "mneme, quanto, hqq", KV_TRAIT_CODES, "mneme, quanto, hqq", "mneme", "whose codes; quanto and hqq follow Transformers"},
+    [CONFIG_NBITS] = {"nbits", 1, 64, NULL, KV_TRAIT_CODES, "mneme 1 to 6 and 8; quanto 2, 4; hqq 1, 2, 3, 4, 8", "4", "bits of a stored number"},
+    [CONFIG_KEY_NBITS] = {"key_nbits", 1, 64, NULL, KV_TRAIT_CODES, "as nbits", "nbits", "the same of keys alone"},
+    [CONFIG_VALUE_NBITS] = {"value_nbits", 1, 64, NULL, KV_TRAIT_CODES, "as nbits", "nbits", "the same of values alone"},
+    [CONFIG_Q_GROUP_SIZE] = {"q_group_size", 1, 1 << 20, NULL, KV_TRAIT_CODES, "divisors of head_dim, or of page_tokens across tokens", "64, or what divides", "numbers that share a scale"},
+    [CONFIG_RESIDUAL_LENGTH] = {"residual_length", 0, 1 << 30, NULL, KV_TRAIT_CODES, "0 to 2^30", "64; quanto, hqq 128", "newest tokens kept exact"},
+    [CONFIG_AXIS_KEY] = {"axis_key", -1, 1, NULL, KV_TRAIT_CODES, "quanto 0, -1; hqq 0, 1", "0", "along which keys share a scale"},
+    [CONFIG_AXIS_VALUE] = {"axis_value", -1, 1, NULL, KV_TRAIT_CODES, "quanto 0, -1; hqq 0, 1", "0", "along which values share a scale"},
+    [CONFIG_FIRST_EXACT] = {"first_exact", 0, 128, NULL, KV_TRAIT_CODES, "0 to 128", "4; quanto, hqq 0", "first tokens kept exact for ever"},
+    [CONFIG_LAYERS] = {"layers", 0, 0, NULL, KV_TRAIT_CODES, "as 0-1:bf16,5:k4v2bit,rest:4bit", "all alike", "forms of single layers"},
+    [CONFIG_WINDOW_LENGTH] = {"window_length", 1, INT64_C(1) << 30, NULL, WINDOWS, "1 to 2^30", "sink 1024, else the model's", "tokens that are seen, sinks among them"},
+    [CONFIG_NUM_SINK_TOKENS] = {"num_sink_tokens", 0, INT64_C(1) << 30, NULL, KV_TRAIT_SINKS, "0 to window_length - 1", "4", "first tokens that stay"},
+    [CONFIG_HOME] = {"home", 0, 0, "memory, file", KV_TRAIT_FAR, "memory, file", "file", "where full pages rest"},
+    [CONFIG_PATH] = {"path", 0, 0, NULL, KV_TRAIT_FAR, "a folder", "$TMPDIR or /var/tmp", "folder of that file"},
+};
+/* clang-format on */
+
+static mn_status unknown_key(const char *name, size_t n) {
+    const char *names[N_CONFIG_KEYS + 1] = {NULL};
+    char wanted[DISTANCE_LONGEST + 1];
+    bytes all = {0};
+    size_t shown = n < sizeof wanted - 1 ? n : sizeof wanted - 1;
+    memcpy(wanted, name, shown);
+    wanted[shown] = 0;
+    for (int i = 0; i < N_CONFIG_KEYS; i++) {
+        names[i] = config_rows[i].name;
+        bytes_printf(&all, i ? ", %s" : "%s", names[i]);
+    }
+    const char *near = text_nearest(wanted, names);
+    mn_status status =
+        status_fail(MN_E_ARG, "there is no cache option '%s'%s%s%s; allowed: %s", wanted,
+                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "", bytes_text(&all));
+    bytes_clear(&all);
+    return status;
+}
+
+static mn_status wrong_value(const config_row *row, const char *value) {
+    MN_FAIL(MN_E_ARG, "cache option %s is '%.80s', allowed: %s", row->name, value, row->allowed);
+}
+
+/* The place of a word in a list "a, b, c"; -1: none. */
+static int choice_of(const char *choices, const char *word) {
+    size_t n = strlen(word);
+    for (int i = 0; *choices; i++) {
+        size_t length = strcspn(choices, ",");
+        if (length == n && strncasecmp(choices, word, n) == 0) return i;
+        choices += length;
+        choices += strspn(choices, ", ");
+    }
+    return -1;
+}
+
+/* key[n_key] and a value, trimmed. */
+static mn_status set_value(kv_config *config, const char *key, size_t n_key, const char *value) {
+    int i = 0;
+    while (i < N_CONFIG_KEYS &&
+           (strlen(config_rows[i].name) != n_key || memcmp(config_rows[i].name, key, n_key) != 0))
+        i++;
+    if (i == N_CONFIG_KEYS) return unknown_key(key, n_key);
+    const config_row *row = &config_rows[i];
+    if (config->is_said[i]) MN_FAIL(MN_E_ARG, "cache option %s is given twice", row->name);
+    config->is_said[i] = true;
+    if (row->choices) {
+        config->numbers[i] = choice_of(row->choices, value);
+        return config->numbers[i] < 0 ? wrong_value(row, value) : MN_OK;
+    }
+    if (row->lo == row->hi) {
+        if (!*value) return wrong_value(row, value);
+        snprintf(i == CONFIG_LAYERS ? config->layers : config->path, CONFIG_VALUE, "%s", value);
+        return MN_OK;
+    }
+    char *end = NULL;
+    long long number = strtoll(value, &end, 10);
+    if (end == value || *end || isspace((unsigned char)*value) || number < row->lo || number > row->hi)
+        return wrong_value(row, value);
+    config->numbers[i] = number;
+    return MN_OK;
+}
+
+/* Copies value[n] without the white space around it. */
+static mn_status set_part(kv_config *config, const char *key, size_t n_key, const char *value, size_t n) {
+    char text[CONFIG_VALUE];
+    while (n_key && isspace((unsigned char)*key)) key++, n_key--;
+    while (n_key && isspace((unsigned char)key[n_key - 1])) n_key--;
+    while (n && isspace((unsigned char)*value)) value++, n--;
+    while (n && isspace((unsigned char)value[n - 1])) n--;
+    if (n >= sizeof text) {
+        MN_FAIL(MN_E_ARG, "cache option %.*s has %zu bytes, allowed: up to %zu",
+                (int)(n_key < 60 ? n_key : 60), key, n, sizeof text - 1);
+    }
+    if (memchr(value, 0, n)) MN_FAIL(MN_E_ARG, "cache options: a value holds a zero byte");
+    memcpy(text, value, n);
+    text[n] = 0;
+    return set_value(config, key, n_key, text);
+}
+
+/* The end of a value: a comma that a `word=` follows, or the end of the text. */
+static const char *value_end(const char *at) {
+    for (;; at++) {
+        at += strcspn(at, ",");
+        if (!*at) return at;
+        const char *word = at + 1 + strspn(at + 1, " \t\n");
+        size_t n = 0;
+        while (isalnum((unsigned char)word[n]) || word[n] == '_') n++;
+        if (n > 0 && word[n + strspn(word + n, " \t\n")] == '=') return at;
+    }
+}
+
+static mn_status read_list(kv_config *config, const char *text) {
+    for (const char *at = text; *at;) {
+        size_t n_key = strcspn(at, "=,");
+        if (at[n_key] != '=') {
+            MN_FAIL(MN_E_ARG, "cache options: '%.60s' is no key=value; allowed: as in nbits=4,backend=hqq",
+                    at);
+        }
+        const char *value = at + n_key + 1, *end = value_end(value);
+        MN_TRY(set_part(config, at, n_key, value, (size_t)(end - value)));
+        at = end + (*end == ',');
+    }
+    return MN_OK;
+}
+
+static mn_status read_object(kv_config *config, const json *root) {
+    if (root->kind != JSON_OBJECT)
+        MN_FAIL(MN_E_ARG, "cache options are no JSON object; allowed: {\"nbits\": 4, ...}");
+    for (size_t i = 0; i < root->n; i++) {
+        const json_member *member = &root->members[i];
+        const json *value = &member->value;
+        if (value->kind == JSON_NULL) continue;
+        if (memchr(member->key, 0, member->key_n)) return unknown_key(member->key, strlen(member->key));
+        bytes text = {0};
+        if (value->kind == JSON_STRING) {
+            bytes_append(&text, value->string, value->n);
+        } else {
+            json_put(&text, value);
+        }
+        mn_status status = bytes_status(&text);
+        if (status == MN_OK) status = set_part(config, member->key, member->key_n, text.data, text.n);
+        bytes_clear(&text);
+        MN_TRY(status);
+    }
+    return MN_OK;
+}
+
+mn_status kv_config_read(kv_config *out, const char *text) {
+    kv_config config = {0};
+    if (!text) text = "";
+    text += strspn(text, " \t\n");
+    if (*text == '{' || *text == '[') {
+        json_doc *doc = NULL;
+        mn_status status = json_parse(&doc, text, strlen(text), JSON_STRICT, "cache options");
+        if (status != MN_OK) return status == MN_E_FORMAT ? MN_E_ARG : status;
+        status = read_object(&config, json_root(doc));
+        json_close(&doc);
+        MN_TRY(status);
+    } else {
+        MN_TRY(read_list(&config, text));
+    }
+    *out = config;
+    return MN_OK;
+}

@@ -1,0 +1,402 @@
+/* Sealing what a step made old enough, and reading streams back whatever their form.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+#include "kv/group.h"
+#include "kv/seal.h"
+#include "kv/stage.h"
+
+/* ---- exact rows ---- */
+
+/* Place of value d of the token in a slot, in an exact stream (kernels/attend.h). */
+static size_t exact_place(kv_codec exact, bool is_key, int page_tokens, int dim, int slot, int d) {
+    size_t t = (size_t)slot, i = (size_t)d, p = (size_t)page_tokens, n = (size_t)dim;
+    if (exact == KV_F32) return is_key ? i * p + t : t * n + i;
+    return is_key ? i / 2 * p * 2 + t * 2 + i % 2 : t / 2 * n * 2 + i * 2 + t % 2;
+}
+
+static void exact_get(kv_codec exact, bool is_key, const char *stream, int page_tokens, int dim, int slot,
+                      int n, float *rows) {
+    for (int d = 0; d < dim; d++) {
+        for (int t = 0; t < n; t++) {
+            size_t place = exact_place(exact, is_key, page_tokens, dim, slot + t, d);
+            float *x = rows + (size_t)t * (size_t)dim + d;
+            if (exact == KV_F32) {
+                memcpy(x, stream + place * sizeof *x, sizeof *x);
+            } else {
+                bf16 narrow;
+                memcpy(&narrow, stream + place * sizeof narrow, sizeof narrow);
+                *x = f32_from_bf16(narrow);
+            }
+        }
+    }
+}
+
+static void exact_put(kv_codec exact, bool is_key, char *stream, int page_tokens, int dim, int slot, int n,
+                      const float *rows) {
+    for (int d = 0; d < dim; d++) {
+        for (int t = 0; t < n; t++) {
+            size_t place = exact_place(exact, is_key, page_tokens, dim, slot + t, d);
+            float x = rows[(size_t)t * (size_t)dim + (size_t)d];
+            if (exact == KV_F32) {
+                memcpy(stream + place * sizeof x, &x, sizeof x);
+            } else {
+                bf16 narrow = bf16_from_f32(x);
+                memcpy(stream + place * sizeof narrow, &narrow, sizeof narrow);
+            }
+        }
+    }
+}
+
+/* ---- one stream of an entry ---- */
+
+typedef struct stream {
+    bool is_key, is_coded;
+    int dim;
+    size_t offset[N_PAGE_KINDS], head_bytes[N_PAGE_KINDS]; /* from a page's first byte to head 0 */
+} stream;
+
+static stream stream_of(const kv_group *group, const kv_entry *entry, bool is_key) {
+    const kv_spec *spec = &group->spec;
+    stream s = {.is_key = is_key,
+                .is_coded = kv_form_is_coded(is_key ? spec->key : spec->value),
+                .dim = is_key ? spec->k_dim : spec->v_dim};
+    for (int kind = 0; kind < N_PAGE_KINDS; kind++) {
+        const kv_place *place = &group->place[kind];
+        s.offset[kind] =
+            (size_t)entry->member * group->entry_bytes[kind] + (is_key ? place->k_offset : place->v_offset);
+        s.head_bytes[kind] = is_key ? place->k_head_bytes : place->v_head_bytes;
+    }
+    return s;
+}
+
+static seal_stream seal_job(const kernel_table *kernels, const kv_group *group, const kv_entry *entry,
+                            bool is_key) {
+    const kv_spec *spec = &group->spec;
+    return (seal_stream){.kernels = kernels,
+                         .form = is_key ? spec->key : spec->value,
+                         .is_key = is_key,
+                         .dim = is_key ? spec->k_dim : spec->v_dim,
+                         .page_tokens = group->page_tokens,
+                         .head_end = spec->n_heads,
+                         .layouts = is_key ? entry->key_codes : entry->value_codes,
+                         .bases = is_key ? entry->bases : NULL,
+                         .head_bytes = is_key ? group->place[PAGE_CODED].k_head_bytes
+                                              : group->place[PAGE_CODED].v_head_bytes};
+}
+
+static size_t rows_bytes(const kv_spec *spec, bool is_key, int n) {
+    size_t floats = (size_t)spec->n_heads * (size_t)n * (size_t)(is_key ? spec->k_dim : spec->v_dim);
+    return (floats * sizeof(float) + 63) / 64 * 64;
+}
+
+/* ---- what to seal ---- */
+
+/* hqq chooses its zero points over all that is sealed together, where that is a call's; the others do not look beyond a page. */
+static bool seals_together(const kv_group *group, bool is_key) {
+    const kv_form form = is_key ? group->spec.key : group->spec.value;
+    return form.codec == KV_HQQ && !group_seals_by_unit(group);
+}
+
+static bool seals_whole_pages(const kv_spec *spec) {
+    const kv_form *forms[] = {&spec->key, &spec->value};
+    for (int i = 0; i < 2; i++) {
+        if (forms[i]->codec == KV_MNEME || (kv_form_is_coded(*forms[i]) && forms[i]->axis == CODE_CHANNEL))
+            return true;
+    }
+    return false;
+}
+
+int64_t group_seal_target(const kv_group *group, int64_t n, bool call_ends) {
+    const kv_spec *spec = &group->spec;
+    if (!group->is_coded) return 0;
+    if (spec->write_once) return seals_whole_pages(spec) ? n / group->page_tokens * group->page_tokens : n;
+    if (!spec->flush) return seal_until(n, spec->residual, group->page_tokens);
+    if (!call_ends || !group->flushes) return 0;
+    return seals_whole_pages(spec) ? n / group->page_tokens * group->page_tokens : n;
+}
+
+bool group_seal_range(const kv_group *group, int64_t page, int64_t n, int64_t target, int *first, int *end) {
+    const kv_spec *spec = &group->spec;
+    int64_t slot = group_slot(group, page), most = target - page * group->page_tokens;
+    *first = slot < (int64_t)group->n_slots ? group->n_sealed[slot] : 0;
+    *end = (int)(most < 0 ? 0 : most > group->page_tokens ? group->page_tokens : most);
+    if (*first >= *end) return false;
+    if (spec->flush && page < needed_first(n, spec->window, spec->slack) / group->page_tokens) return false;
+    return *first == 0 || !seals_whole_pages(spec);
+}
+
+/* What each_task is to list: position up to which a group is to be sealed. */
+typedef int64_t (*task_target)(const kv_cache *cache, const kv_group *group, int64_t n_tokens);
+typedef void (*task_visit)(kv_cache *cache, const seal_task *task);
+
+/* For groups that step, at the end of a step; for those that are filled once; for later units of a step. */
+static int64_t step_target(const kv_cache *cache, const kv_group *group, int64_t n_tokens) {
+    return group_steps(group) ? group_seal_target(group, n_tokens, cache->call_ends) : 0;
+}
+static int64_t fill_target(const kv_cache *cache, const kv_group *group, int64_t n_tokens) {
+    return group_steps(group) ? 0 : group_seal_target(group, n_tokens, cache->call_ends);
+}
+static int64_t early_target(const kv_cache *cache, const kv_group *group, int64_t n_tokens) {
+    (void)cache;
+    return group_seals_by_unit(group) ? seal_until(n_tokens - 1, group->spec.residual, group->page_tokens)
+                                      : 0;
+}
+
+/* Every task with n tokens held. */
+static void each_task(kv_cache *cache, task_target target_of, int64_t n_tokens, task_visit visit) {
+    for (int i = 0; i < cache->n_entries; i++) {
+        const kv_group *group = &cache->groups[cache->entries[i].group];
+        int64_t target = target_of(cache, group, n_tokens);
+        int64_t from =
+            target && group_steps(group) ? group_step_first(group, cache->n_tokens) : group->first_page;
+        for (int is_key = 0; target > 0 && is_key < 2; is_key++) {
+            seal_task whole = {.entry = i, .is_key = is_key, .n = 0};
+            for (int64_t page = from; page * group->page_tokens < target; page++) {
+                int first, end;
+                if (!group_seal_range(group, page, n_tokens, target, &first, &end)) continue;
+                seal_task task = {.entry = i,
+                                  .is_key = is_key,
+                                  .slot = (size_t)group_slot(group, page),
+                                  .first = first,
+                                  .n = end - first};
+                if (!seals_together(group, is_key)) {
+                    visit(cache, &task);
+                } else if (whole.n == 0) {
+                    whole = task;
+                } else {
+                    whole.n += task.n;
+                }
+            }
+            if (whole.n > 0) visit(cache, &whole);
+        }
+    }
+}
+
+size_t seal_task_scratch(const kv_cache *cache, const seal_task *task) {
+    const kv_group *group = &cache->groups[cache->entries[task->entry].group];
+    const kv_spec *spec = &group->spec;
+    stream s = stream_of(group, &cache->entries[task->entry], task->is_key);
+    size_t need = rows_bytes(spec, task->is_key, task->n);
+    if (!s.is_coded) return need;
+    size_t n_pages = (size_t)ceil_div(task->first + task->n, group->page_tokens);
+    need += (n_pages * sizeof(char *) + 63) / 64 * 64;
+    return need + seal_scratch_bytes(task->is_key ? spec->key : spec->value, task->is_key, s.dim,
+                                     group->page_tokens, spec->n_heads, task->n);
+}
+
+static void count_task(kv_cache *cache, const seal_task *task) {
+    size_t need = seal_task_scratch(cache, task);
+    if (need > cache->seal_scratch) cache->seal_scratch = need;
+    cache->n_tasks++;
+}
+
+static void keep_task(kv_cache *cache, const seal_task *task) {
+    cache->tasks[cache->n_tasks++] = *task;
+}
+
+mn_status settle_reserve(kv_cache *cache, bool steps, int64_t n_total) {
+    cache->n_tasks = 0;
+    cache->seal_scratch = 0;
+    each_task(cache, steps ? step_target : fill_target, n_total, count_task);
+    size_t n = cache->n_tasks;
+    cache->n_tasks = 0;
+    return mem_grow(&cache->tasks, &cache->task_capacity, n, sizeof *cache->tasks);
+}
+
+void settle_early(kv_cache *cache, int64_t n_total) {
+    each_task(cache, early_target, n_total, keep_task);
+    cache->n_early = cache->n_tasks;
+    cache->n_early_asked = 0;
+}
+
+bool kv_spans_units(const kv_cache *cache) {
+    return cache->n_early > 0;
+}
+
+int kv_early(kv_cache *cache, int entry, int *first) {
+    size_t i = 0, n = 0;
+    while (i < cache->n_early && cache->tasks[i].entry < entry) i++;
+    while (i + n < cache->n_early && cache->tasks[i + n].entry == entry) n++;
+    *first = (int)i;
+    cache->n_early_asked += n;
+    return (int)n;
+}
+
+/* What the tasks did stands in the tables from now on. */
+static void note_sealed(kv_cache *cache) {
+    for (size_t i = 0; i < cache->n_tasks; i++) {
+        const seal_task *task = &cache->tasks[i];
+        kv_group *group = &cache->groups[cache->entries[task->entry].group];
+        int left = task->n, first = (int)task->first;
+        for (size_t slot = task->slot; left > 0; slot++, first = 0) {
+            int n = (int)min_i64(group->page_tokens - first, left);
+            group->n_sealed[slot] = first + n;
+            left -= n;
+        }
+    }
+    cache->n_tasks = 0;
+}
+
+int kv_commit(kv_cache *cache) {
+    stage_drain(cache);
+    /* Whoever does not look between append and commit has not asked, and seals everything now. */
+    if (cache->n_early_asked == cache->n_early) note_sealed(cache);
+    cache->n_tasks = cache->n_early = 0;
+    cache->n_tokens += cache->n_step;
+    cache->n_step = 0;
+    for (int g = 0; g < cache->n_groups; g++) {
+        if (cache->groups[g].spec.kind == KV_STATE)
+            state_commit(&cache->groups[g], cache->pool, cache->n_tokens);
+    }
+    each_task(cache, step_target, cache->n_tokens, keep_task);
+    return (int)cache->n_tasks;
+}
+
+int kv_fill_commit(kv_cache *cache) {
+    for (int g = 0; g < cache->n_groups; g++) {
+        const kv_group *group = &cache->groups[g];
+        if (!group_steps(group)) each_task(cache, fill_target, group->n_filled, keep_task);
+        if (cache->n_tasks > 0) break; /* all of them are filled with equally many tokens */
+    }
+    return (int)cache->n_tasks;
+}
+
+size_t kv_seal_scratch(const kv_cache *cache) {
+    return cache->seal_scratch;
+}
+
+/* ---- sealing ---- */
+
+/* Rows of tokens [first, first + n) counted from the slot's first, all exact: f32 [heads][n][dim]. */
+static void gather_rows(const kv_group *group, const stream *s, const seal_task *task, float *rows) {
+    for (int head = 0; head < group->spec.n_heads; head++) {
+        int done = 0;
+        for (size_t slot = task->slot; done < task->n; slot++) {
+            int from = slot == task->slot ? (int)task->first : 0;
+            int n = (int)min_i64(group->page_tokens - from, task->n - done);
+            const char *from_page = group->bases[PAGE_EXACT][slot] + s->offset[PAGE_EXACT] +
+                                    (size_t)head * s->head_bytes[PAGE_EXACT];
+            exact_get(group->spec.exact, s->is_key, from_page, group->page_tokens, s->dim, from, n,
+                      rows + ((size_t)head * (size_t)task->n + (size_t)done) * (size_t)s->dim);
+            done += n;
+        }
+    }
+}
+
+void kv_seal(kv_cache *cache, const kernel_table *kernels, int i_task, void *scratch) {
+    const seal_task *task = &cache->tasks[i_task];
+    const kv_entry *entry = &cache->entries[task->entry];
+    const kv_group *group = &cache->groups[entry->group];
+    stream s = stream_of(group, entry, task->is_key);
+    float *rows = scratch;
+    char *rest = (char *)scratch + rows_bytes(&group->spec, task->is_key, task->n);
+    gather_rows(group, &s, task, rows);
+    if (!s.is_coded) { /* the other stream of a coded page */
+        for (int head = 0; head < group->spec.n_heads; head++) {
+            exact_put(group->spec.exact, s.is_key,
+                      group->pages[PAGE_CODED][task->slot]->data + s.offset[PAGE_CODED] +
+                          (size_t)head * s.head_bytes[PAGE_CODED],
+                      group->page_tokens, s.dim, (int)task->first, task->n,
+                      rows + (size_t)head * (size_t)task->n * (size_t)s.dim);
+        }
+        return;
+    }
+    size_t n_pages = (size_t)ceil_div(task->first + task->n, group->page_tokens);
+    char **pages = (char **)(void *)rest;
+    rest += (n_pages * sizeof *pages + 63) / 64 * 64;
+    for (size_t i = 0; i < n_pages; i++)
+        pages[i] = group->pages[PAGE_CODED][task->slot + i]->data + s.offset[PAGE_CODED];
+    int64_t position = (group->first_page + (int64_t)task->slot) * group->page_tokens + task->first;
+    seal_stream job = seal_job(kernels, group, entry, task->is_key);
+    job.pages = pages;
+    job.first = task->first;
+    job.n = task->n;
+    job.n_skip = (int)max_i64(0, min_i64(group->head_tokens - position, task->n));
+    job.rows = rows;
+    job.scratch = rest;
+    seal_write(&job);
+}
+
+void kv_settle(kv_cache *cache) {
+    note_sealed(cache);
+    cache->call_ends = false;
+    for (int g = 0; g < cache->n_groups; g++) {
+        kv_group *group = &cache->groups[g];
+        group_tidy(group, cache->pool, group_steps(group) ? cache->n_tokens : group->n_filled);
+    }
+}
+
+/* ---- reading back ---- */
+
+/* n tokens of one page, of all heads: rows of head h begin at rows + h * head_floats. */
+static mn_status read_page(const kv_cache *cache, const kernel_table *kernels, const kv_group *group,
+                           const kv_entry *entry, const stream *s, page_kind kind, size_t slot, int first,
+                           int n, float *rows, size_t head_floats) {
+    const kv_page *page = kind == PAGE_HEAD ? group->head : group->pages[kind][slot];
+    int heads = group->spec.n_heads,
+        tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
+    bool decodes = kind == PAGE_CODED && s->is_coded;
+    size_t stored = (size_t)heads * s->head_bytes[kind], floats = (size_t)n * (size_t)s->dim;
+    size_t stored_room = (stored + 63) / 64 * 64, rows_size = rows_bytes(&group->spec, s->is_key, n);
+    seal_stream job = seal_job(kernels, group, entry, s->is_key);
+    size_t scratch = decodes ? seal_scratch_bytes(job.form, s->is_key, s->dim, tokens, heads, n) : 0;
+    char *memory = mem_alloc_raw(stored_room + rows_size + scratch, 1);
+    if (!memory) return MN_E_NOMEM;
+    mn_status status = kv_pool_copy(cache->pool, page, s->offset[kind], stored, memory);
+    job.rows = (float *)(void *)(memory + stored_room);
+    if (status == MN_OK && decodes) {
+        job.pages = &memory;
+        job.first = first;
+        job.n = n;
+        job.scratch = memory + stored_room + rows_size;
+        seal_read(&job);
+    }
+    for (int head = 0; status == MN_OK && head < heads; head++) {
+        float *to = rows + (size_t)head * head_floats;
+        if (decodes) {
+            memcpy(to, job.rows + (size_t)head * floats, floats * sizeof *rows);
+        } else {
+            exact_get(group->spec.exact, s->is_key, memory + (size_t)head * s->head_bytes[kind], tokens,
+                      s->dim, first, n, to);
+        }
+    }
+    mem_free(memory);
+    return status;
+}
+
+mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entry, bool is_key, int64_t begin,
+                  int n, float *rows) {
+    const kv_entry *entry = &cache->entries[i_entry];
+    const kv_group *group = &cache->groups[entry->group];
+    int64_t held = group->spec.write_once ? group->n_filled : cache->n_tokens;
+    int64_t first_held = group->first_page * group->page_tokens, end = begin + n;
+    bool is_gone = max_i64(begin, group->head_tokens) < min_i64(end, first_held);
+    if (begin < 0 || n < 0 || end > held || is_gone) {
+        MN_FAIL(MN_E_ARG, "tokens %lld to %lld of layer %d were asked for, held are %lld to %lld",
+                (long long)begin, (long long)end, i_entry, (long long)first_held, (long long)held);
+    }
+    stream s = stream_of(group, entry, is_key);
+    size_t head_floats = (size_t)n * (size_t)s.dim;
+    for (int64_t t = begin; t < end;) {
+        int64_t page = t / group->page_tokens, stop = min_i64(end, (page + 1) * group->page_tokens);
+        size_t slot = (size_t)group_slot(group, page);
+        int first = (int)(t % group->page_tokens);
+        page_kind kind = PAGE_EXACT;
+        if (t < group->head_tokens) {
+            kind = PAGE_HEAD;
+            first = (int)t;
+            stop = min_i64(end, group->head_tokens);
+        } else if (first < group->n_sealed[slot]) {
+            kind = PAGE_CODED;
+            stop = min_i64(stop, page * group->page_tokens + group->n_sealed[slot]);
+        }
+        float *out = rows + (size_t)(t - begin) * (size_t)s.dim;
+        MN_TRY(read_page(cache, kernels, group, entry, &s, kind, slot, first, (int)(stop - t), out,
+                         head_floats));
+        t = stop;
+    }
+    return MN_OK;
+}

@@ -1,0 +1,227 @@
+/* Far pages: which are sent away, and how each entry's share of them is near when attention reads it.
+ *
+ * Full pages that nothing will write any more go to the pool's far home: all of them, or, when near memory
+ * has a budget, the oldest ones and only as many as it takes. Before an entry is attended its slices of far
+ * pages are read into one of two areas, while the I/O thread fills the other one with those of the next
+ * entry. SPDX-License-Identifier: Apache-2.0 */
+#include "kv/stage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+
+enum { SPARE_SLICES = 8 }; /* room is made for so many pages more than there are */
+
+static bool entry_is_far(const kv_cache *cache, int entry) {
+    const kv_group *group = &cache->groups[cache->entries[entry].group];
+    return group->spec.is_far && group->spec.kind == KV_PAGES;
+}
+
+static int next_far_entry(const kv_cache *cache, int entry) {
+    while (entry < cache->n_entries && !entry_is_far(cache, entry)) entry++;
+    return entry < cache->n_entries ? entry : -1;
+}
+
+mn_status stage_open(kv_cache *cache) {
+    if (next_far_entry(cache, 0) < 0) return MN_OK;
+    cache->stage = mem_alloc(1, sizeof *cache->stage);
+    if (!cache->stage) return MN_E_NOMEM;
+    cache->stage->areas[0].entry = cache->stage->areas[1].entry = -1;
+    return kv_pool_open_far(cache->pool, NULL);
+}
+
+/* Waits for what is under way, and forgets what the areas hold. */
+static mn_status area_wait(kv_cache *cache, stage_area *area) {
+    if (!area->pending) return MN_OK;
+    area->pending = false;
+    return kv_far_wait(kv_pool_far(cache->pool), &area->ticket);
+}
+
+void stage_drain(kv_cache *cache) {
+    for (int i = 0; cache->stage && i < 2; i++) {
+        area_wait(cache, &cache->stage->areas[i]); /* a failure matters only to a step, which asks again */
+        cache->stage->areas[i].entry = -1;
+    }
+}
+
+void stage_close(kv_cache *cache) {
+    if (!cache->stage) return;
+    stage_drain(cache);
+    for (int i = 0; i < 2; i++) {
+        stage_area *area = &cache->stage->areas[i];
+        kv_pool_discount(cache->pool, area->capacity);
+        mem_free(area->memory);
+        mem_free(area->slices);
+        for (int kind = 0; kind < 2; kind++) mem_free(area->bases[kind]);
+    }
+    mem_free(cache->stage);
+    cache->stage = NULL;
+}
+
+/* ---- sending pages away ---- */
+
+/* The page of a slot that may go: near, full, of the last form that its tokens take, and read by no cache that
+ * wants it near. */
+static kv_page *settled_page(const kv_group *group, size_t slot, int64_t n_tokens) {
+    int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
+    bool is_sealed = group->is_coded && group->n_sealed[slot] == group->page_tokens;
+    if (end > n_tokens || (group->is_coded && !is_sealed)) return NULL;
+    kv_page *page = group->pages[is_sealed ? PAGE_CODED : PAGE_EXACT][slot];
+    bool may_go = page && !page->region && atomic_load_explicit(&page->n_near, memory_order_relaxed) == 0;
+    return may_go ? page : NULL;
+}
+
+mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
+    *sent = false;
+    for (int g = 0; g < cache->n_groups; g++) {
+        kv_group *group = &cache->groups[g];
+        if (!group->spec.is_far || group->spec.kind != KV_PAGES) continue;
+        int64_t n_tokens = group_steps(group) ? cache->n_tokens : group->n_filled;
+        for (size_t slot = 0; slot < group->n_slots; slot++) {
+            kv_page *page = settled_page(group, slot, n_tokens);
+            if (!page) continue;
+            MN_TRY(kv_pool_send(cache->pool, page));
+            *sent = true;
+            if (only_one) return MN_OK;
+        }
+    }
+    return MN_OK;
+}
+
+/* ---- areas ---- */
+
+static size_t far_pages(const kv_group *group, size_t *n_bytes) {
+    size_t n = 0;
+    *n_bytes = 0;
+    for (int kind = 0; kind < 2; kind++) {
+        for (size_t slot = 0; slot < group->n_slots; slot++) {
+            const kv_page *page = group->pages[kind][slot];
+            if (!page || !page->region) continue;
+            n++;
+            *n_bytes += group->entry_bytes[kind];
+        }
+    }
+    return n;
+}
+
+static mn_status grow_area(kv_cache *cache, stage_area *area, size_t n_slots, size_t n_slices,
+                           size_t n_bytes) {
+    MN_TRY(mem_grow(&area->slices, &area->slice_capacity, n_slices, sizeof *area->slices));
+    for (int kind = 0; kind < 2; kind++) {
+        MN_TRY(mem_grow(&area->bases[kind], &area->base_capacity[kind], n_slots, sizeof *area->bases[kind]));
+    }
+    if (n_bytes <= area->capacity) return MN_OK;
+    MN_TRY(kv_pool_count(cache->pool, n_bytes - area->capacity));
+    char *memory = mem_alloc(n_bytes, 1);
+    if (!memory) {
+        kv_pool_discount(cache->pool, n_bytes - area->capacity);
+        return MN_E_NOMEM;
+    }
+    mem_free(area->memory);
+    area->memory = memory;
+    area->capacity = n_bytes;
+    return MN_OK;
+}
+
+mn_status stage_reserve(kv_cache *cache) {
+    size_t most_slots = 0, most_slices = 0, most_bytes = 0, spare = 0;
+    for (int g = 0; g < cache->n_groups; g++) {
+        const kv_group *group = &cache->groups[g];
+        if (!group->spec.is_far || group->spec.kind != KV_PAGES) continue;
+        size_t n_bytes, n = far_pages(group, &n_bytes);
+        if (group->capacity > most_slots) most_slots = group->capacity;
+        if (n > most_slices) most_slices = n;
+        if (n_bytes > most_bytes) {
+            most_bytes = n_bytes;
+            spare = SPARE_SLICES * group->entry_bytes[group->is_coded ? PAGE_CODED : PAGE_EXACT];
+        }
+    }
+    /* Once there are tables they are made for every step, and are to be as long as any group's. */
+    if (most_slices == 0 && !cache->stage->areas[0].bases[0]) return MN_OK;
+    for (int i = 0; i < 2; i++) {
+        stage_area *area = &cache->stage->areas[i];
+        size_t n_bytes = most_bytes <= area->capacity ? area->capacity : most_bytes + spare;
+        mn_status status = grow_area(cache, area, most_slots, most_slices + SPARE_SLICES, n_bytes);
+        if (status == MN_E_NOMEM && n_bytes > most_bytes)
+            status = grow_area(cache, area, most_slots, most_slices + SPARE_SLICES, most_bytes);
+        MN_TRY(status);
+    }
+    return MN_OK;
+}
+
+/* Lays out an entry's table over near pages and the area, and asks for what is far. */
+static void area_request(kv_cache *cache, stage_area *area, int i_entry) {
+    const kv_entry *entry = &cache->entries[i_entry];
+    const kv_group *group = &cache->groups[entry->group];
+    size_t n = 0, used = 0;
+    for (int kind = 0; kind < 2; kind++) {
+        size_t n_bytes = group->entry_bytes[kind], offset = (size_t)entry->member * n_bytes;
+        for (size_t slot = 0; slot < group->n_slots; slot++) {
+            const kv_page *page = group->pages[kind][slot];
+            area->bases[kind][slot] = page ? page->data : NULL;
+            if (!page || !page->region) continue;
+            /* Kernels add the entry's offset, so the page would begin that much earlier. */
+            area->bases[kind][slot] = (const char *)((uintptr_t)(area->memory + used) - offset);
+            area->slices[n++] = (kv_far_slice){page->region, offset, n_bytes, area->memory + used};
+            used += n_bytes;
+        }
+    }
+    area->entry = i_entry;
+    area->pending = n > 0;
+    area->ticket = (kv_far_ticket){.slices = area->slices, .n_slices = n};
+    if (n > 0) kv_far_request(kv_pool_far(cache->pool), &area->ticket);
+}
+
+void stage_begin(kv_cache *cache) {
+    int first = next_far_entry(cache, 0);
+    if (!cache->stage || !cache->stage->areas[0].bases[0] || first < 0) return;
+    cache->stage->current = 1;
+    area_request(cache, &cache->stage->areas[0], first);
+}
+
+void kv_stage(kv_cache *cache, int entry) {
+    kv_stage_areas *stage = cache->stage;
+    if (!stage || !entry_is_far(cache, entry) || !stage->areas[0].bases[0]) return;
+    stage_area *area = &stage->areas[1 - stage->current];
+    if (area->entry != entry) {
+        area_wait(cache, area);
+        area_request(cache, area, entry);
+    }
+    mn_status status = area_wait(cache, area);
+    if (status != MN_OK && cache->fault == MN_OK) {
+        cache->fault = status;
+        snprintf(cache->fault_text, sizeof cache->fault_text, "%s", mn_last_error());
+    }
+    stage->current = 1 - stage->current;
+    int next = next_far_entry(cache, entry + 1);
+    if (next >= 0) area_request(cache, &stage->areas[1 - stage->current], next);
+}
+
+mn_status kv_fault(kv_cache *cache) {
+    mn_status status = cache->fault;
+    cache->fault = MN_OK;
+    return status == MN_OK ? MN_OK : status_fail(status, "%s", cache->fault_text);
+}
+
+const char *const *stage_bases(const kv_cache *cache, int entry, page_kind kind) {
+    const kv_stage_areas *stage = cache->stage;
+    if (stage && stage->areas[stage->current].entry == entry && entry_is_far(cache, entry))
+        return (const char *const *)stage->areas[stage->current].bases[kind];
+    return NULL;
+}
+
+size_t kv_far_held(const kv_cache *cache) {
+    size_t n = 0;
+    for (int g = 0; g < cache->n_groups; g++) {
+        const kv_group *group = &cache->groups[g];
+        for (int kind = 0; kind < 2; kind++) {
+            for (size_t slot = 0; slot < group->n_slots; slot++) {
+                const kv_page *page = group->pages[kind][slot];
+                if (page && page->region) n += page->bytes;
+            }
+        }
+    }
+    return n;
+}

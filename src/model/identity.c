@@ -1,0 +1,62 @@
+/* What tells one model from another: its weights, by sample, and every number of its configuration that the
+ * keys and values of a text depend on. SPDX-License-Identifier: Apache-2.0 */
+#include "model/model.h"
+#include "tensor/fingerprint.h"
+
+static void add_list(fingerprint *f, const double *list, int64_t n) {
+    fingerprint_add_sized(f, list ? list : &(double){0}, list ? (size_t)n * sizeof *list : 0);
+}
+
+static void add_config(fingerprint *f, const model_config *c) {
+    const rope_scaling *rope = &c->rope_scaling;
+    const int64_t integers[] = {
+        c->model_type,
+        c->hidden_size,
+        c->intermediate_size,
+        c->num_hidden_layers,
+        c->num_attention_heads,
+        c->num_key_value_heads,
+        c->head_dim,
+        c->vocab_size,
+        c->hidden_act,
+        c->qk_norm,
+        c->sliding_window,
+        c->rotary_dim,
+        rope->rope_type,
+        rope->truncate,
+        c->permuted_rows,
+        rope->original_max_position_embeddings,
+        c->max_position_embeddings,
+    };
+    const double numbers[] = {
+        c->rms_norm_eps,        c->attention_multiplier,
+        c->residual_multiplier, c->embedding_multiplier,
+        c->rope_theta,          rope->factor,
+        rope->low_freq_factor,  rope->high_freq_factor,
+        rope->beta_fast,        rope->beta_slow,
+        rope->mscale,           rope->mscale_all_dim,
+        rope->attention_factor,
+    };
+    int64_t half = c->rotary_dim / 2;
+    fingerprint_add_sized(f, integers, sizeof integers);
+    fingerprint_add_sized(f, numbers, sizeof numbers);
+    add_list(f, rope->short_factor, half);
+    add_list(f, rope->long_factor, half);
+    add_list(f, rope->divisors, half);
+    for (int64_t i = 0; i < c->num_hidden_layers; i++) {
+        int64_t type = c->layer_types[i];
+        fingerprint_add_sized(f, &type, sizeof type);
+    }
+}
+
+mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model) {
+    char weights[FINGERPRINT_HEX];
+    fingerprint *f = NULL;
+    MN_TRY(tensor_set_fingerprint_sampled(weights, model_tensors(model)));
+    MN_TRY(fingerprint_open(&f));
+    fingerprint_add_sized(f, weights, sizeof weights);
+    add_config(f, &model->config);
+    fingerprint_put(out, f);
+    fingerprint_close(&f);
+    return MN_OK;
+}

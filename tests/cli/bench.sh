@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# Caches compared on a text: `mneme bench --cache all`.
+# shellcheck source-path=SCRIPTDIR disable=SC2317
+source "$(dirname "$0")/lib.sh"
+model=$here/../data/golden/llama
+
+# Every strategy that the help names is measured, and what is exact by its definition is so to the last bit.
+all_of_them() {
+  expect 0 bench "$model" --cache all --json
+  err_empty
+  json 'len(all) == 1 and j["text"] == "random tokens" and j["n_prompt"] == 256 and j["n_gen"] == 128 and j["n_generated"] == 0'
+  json 'all_of(c["refused"] == "" and c["prefill_per_second"] > 0 and c["decode_per_second"] > 0 and c["total_ms"] > 0 for c in j["caches"])'
+  json 'all_of(c["cache_bytes"] > 0 and c["cache_tokens"] == 383 for c in j["caches"] if c["cache_implementation"] != "none")'
+  json 'all_of(c["same_tokens"] == c["compared_tokens"] and c["kl_divergence"] == 0 and c["perplexity_change"] == 0 for c in j["caches"] if c["cache_implementation"] in ("none", "dynamic", "static", "hybrid", "mamba", "offloaded", "offloaded_static"))'
+  json 'all_of(0 < c["kl_divergence"] < 2 and c["same_tokens"] <= c["compared_tokens"] == 128 for c in j["caches"] if any(x in c["cache_implementation"] for x in ("quantized", "sink", "sliding")))'
+  json '[c["kl_divergence"] for c in j["caches"] if c["cache_implementation"] == "quantized" and c["cache_config"] in ("nbits=8", "nbits=4", "nbits=2")] == sorted(c["kl_divergence"] for c in j["caches"] if c["cache_config"] in ("nbits=8", "nbits=4", "nbits=2") and c["cache_implementation"] == "quantized")'
+  cp "$work/out" "$work/all"
+  names=$("$mneme" run --help-all | sed -n '/^Caches, for --cache/,/^What --cache-config/p' | sed -n 's/^  \([a-z_]*\) .*/\1/p' | tr '\n' ' ')
+  [ "$(echo "$names" | wc -w)" -ge 10 ] || problem "the help names '$names'"
+  export names
+  json 'set(__import__("os").environ["names"].split()) <= {c["cache_implementation"] for c in j["caches"]}'
+}
+
+# The bytes are those of the planner for as many tokens. The last new token is never fed.
+bytes_are_planned() {
+  expect 0 inspect "$model" --context 383 --json
+  cp "$work/out" "$work/plan"
+  expect 0 bench "$model" --cache all --json
+  json 'sum(p["bytes"] == c["cache_bytes"] for c in j["caches"] for p in json.load(open(sys.argv[1].replace("/out", "/plan")))["caches"] if (p["implementation"], p["config"], p["dtype"]) == (c["cache_implementation"], c["cache_config"], c["cache_dtype"]) and "static" not in p["implementation"] and p["implementation"] != "none") == 8'
+}
+
+# Perplexity and agreement against those of `score`, which computes them by itself: new tokens 100 .. 199 of a text.
+same_as_score() {
+  local ids all head
+  ids=$(seq -s, 3 202)
+  expect 0 score "$model" --ids "$ids" --json --cache quantized --cache-config nbits=2 --chunk 1
+  all=$(sed -E 's/.*"nll":([^,]*).*/\1/' "$work/out")
+  expect 0 score "$model" --ids "$(seq -s, 3 102)" --json --cache quantized --cache-config nbits=2 --chunk 1
+  head=$(sed -E 's/.*"nll":([^,]*).*/\1/' "$work/out")
+  expect 0 bench "$model" --ids "$ids" -p 100 -n 100 --cache quantized --cache-config nbits=2 --json
+  json "len(j['caches']) == 1 and abs(j['caches'][0]['perplexity'] / math.exp(($all - $head) / 100) - 1) < 1e-9"
+  json 'j["text"] == "ids" and j["n_prompt"] == 100 and j["n_gen"] == 100'
+  expect 0 bench "$model" --ids "$ids" -n 60 --cache quantized,dynamic --json
+  json '[c["cache_implementation"] for c in j["caches"]] == ["quantized", "dynamic"] and j["n_prompt"] == 140'
+}
+
+# Where the text ends, what dynamic says goes on: the tokens of a greedy run.
+goes_on_greedily() {
+  expect 0 bench "$model" --ids 5,9,31,7 -n 40 --cache none,dynamic,static -r 3 --json
+  json 'j["n_prompt"] == 4 and j["n_gen"] == 40 and j["n_generated"] == 40 and j["repetitions"] == 3'
+  json 'all_of(c["same_tokens"] == c["compared_tokens"] == 40 for c in j["caches"])'
+  cp "$work/out" "$work/bench"
+  expect 0 run "$model" --ids 5,9,31,7 -n 40 --ignore-eos --greedy --json
+  json 'len(j["sequences"][0]["ids"]) == 40'
+  ids=$(python3 -c 'import json,sys; print(*([5,9,31,7] + json.load(open(sys.argv[1]))["sequences"][0]["ids"]), sep=",")' "$work/out") || { uncounted=1; return; }
+  expect 0 bench "$model" --ids "$ids" -p 4 --cache dynamic,static --json
+  json 'j["n_generated"] == 0 and j["n_gen"] == 40 and j["caches"][0]["perplexity"] == json.load(open(sys.argv[1].replace("/out", "/bench")))["caches"][1]["perplexity"]'
+}
+
+texts() {
+  printf 'Once upon a time, there was a little girl named Lily. She loved to play outside in the park.' >"$work/story"
+  expect 0 bench embedded --text "$work/story" --json
+  json 'j["text"].endswith("/story") and [c["cache_implementation"] for c in j["caches"]] == ["dynamic"] and j["caches"][0]["perplexity"] < 20'
+  cp "$work/out" "$work/first"
+  input=$work/story expect 0 bench embedded --text - --cache dynamic --json
+  json 'j["text"] == "-" and j["caches"][0]["perplexity"] == json.load(open(sys.argv[1].replace("/out", "/first")))["caches"][0]["perplexity"]'
+  expect 0 bench embedded --cache all --json
+  json 'j["text"] == "built in" and j["n_prompt"] + j["n_gen"] == 512'
+  json 'all_of(("heads of 16" in c["refused"]) == ("quantized" in c["cache_implementation"]) for c in j["caches"])'
+  expect 0 bench embedded --cache all
+  out_has '^\| dynamic +\| +[0-9.]+ KiB \|'
+  out_has '^quantized nbits=4: refused: a quantized cache takes heads'
+  out_has '^Text \(built in\): a prompt of 384 tokens, then 128 one by one'
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do cat "$work/story"; done >"$work/long"
+  expect 0 bench embedded --text "$work/long" -n 20
+  err_has "its first 512 are used"
+  expect 2 bench "$model" --text "$work/story"
+  err_has "no tokenizer; give token ids with --ids"
+  expect 1 bench embedded --text "$work/absent"
+  err_is_sentence
+}
+
+# --cache-config goes to those that take it.
+configurations() {
+  expect 0 bench "$model" --cache all --cache-config residual_length=32,page_tokens=32 --json
+  json 'all_of(("residual_length=32" in c["cache_config"]) == ("quantized" in c["cache_implementation"]) for c in j["caches"])'
+  expect 0 bench "$model" --cache sink,dynamic --cache-config '{"window_length": 40, "num_sink_tokens": 2}' --json
+  json '[c["cache_config"] for c in j["caches"]] == ["window_length=40,num_sink_tokens=2", ""]'
+  expect 2 bench "$model" --cache all --cache-config nbits=9
+  err_has "no cache here takes the options"
+  expect 2 bench "$model" --cache all --cache-config windw_length=9
+  err_has "did you mean window_length\?"
+  expect 0 bench "$model" --cache sliding_window,dinamic,none+sink,dynamic --json
+  json '["needs window_length" in j["caches"][0]["refused"], "did you mean dynamic?" in j["caches"][1]["refused"], "do not go together" in j["caches"][2]["refused"], j["caches"][3]["refused"]] == [True, True, True, ""]'
+}
+
+refusals() {
+  expect 2 bench "$model" --cache all -d 8
+  err_has "no meaning"
+  expect 2 bench "$model" --cache all -n 8,9
+  err_has "one number"
+  expect 2 bench "$model" --cache all -o csv
+  err_has "allowed where caches are compared: md, json"
+  expect 2 bench "$model" --cache all -p 4000
+  err_has "the text has 384 tokens"
+  expect 2 bench embedded --cache all -n 4000
+  err_has "pass 512"
+  expect 2 bench "$model" --ids 5,9 --text x
+  err_has "both say"
+  expect 2 bench "$model" --cache all --save-cache x
+  err_has "unknown flag"
+}
+
+# What --help-all lists stands in docs/caches.md, keys with the same default.
+documented() {
+  expect 0 run --help-all
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  python3 - "$work/out" "$here/../../docs/caches.md" <<'PYTHON' || problem "docs/caches.md lacks something"
+import re, sys
+text, page = open(sys.argv[1]).read(), open(sys.argv[2]).read().replace("`", "")
+part = lambda begin, end: re.findall(r"^  (\w+) .*?(?:\[(.*)\])?$", text[text.index(begin):text.index(end)], re.M)
+names, keys = part("Caches, for --cache", "What --cache-config sets"), part("What --cache-config sets", "Every --some-name")
+rows = [line.split("|")[1:5] for line in page.split("\n") if line.count("|") == 6]
+missing = [n for n, _ in names if not re.search(r"\b%s\b" % n, page)]
+missing += [k for k in keys if not any(k[0] in re.split(r"\W+", r[0]) and k[1] == r[3].strip() for r in rows)]
+print(missing)
+sys.exit(1 if missing or len(names) < 10 or len(keys) < 17 else 0)
+PYTHON
+}
+
+check "every strategy is compared" all_of_them
+check "docs/caches.md has every strategy and key" documented
+check "bytes are those of the planner" bytes_are_planned
+check "perplexity is that of score" same_as_score
+check "a short text goes on greedily" goes_on_greedily
+check "texts" texts
+check "configurations go where they belong" configurations
+check "what cannot be compared" refusals
+finish

@@ -1,0 +1,166 @@
+/* What `mn_model_describe` says of every strategy, against sessions that hold so many tokens.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/engine.h"
+#include "support/scratch.h"
+
+static int64_t integer(const json *object, const char *key) {
+    const json *value = json_get(object, key);
+    if (!value || value->kind != JSON_INT) fail_msg("%s is no number", key);
+    return value->integer;
+}
+
+static const char *text(const json *object, const char *key) {
+    const json *value = json_get(object, key);
+    if (!value || value->kind != JSON_STRING) fail_msg("%s is no text", key);
+    return value->string;
+}
+
+/* One row: refused, or exactly what a session reports. */
+static void check_row(mn_model *model, const json *row, int64_t n, const int32_t *ids) {
+    mn_cache_options options = mn_cache_options_default();
+    options.implementation = text(row, "implementation");
+    options.config = text(row, "config");
+    options.dtype = text(row, "dtype");
+    mn_cache_summary summary = {.size = sizeof summary};
+    assert_ok(mn_cache_check(&options, &summary));
+    if (summary.reserves) options.max_cache_len = n;
+    mn_session *session = NULL;
+    if (*text(row, "refused")) {
+        assert_fails(MN_E_ARG, text(row, "refused"), mn_session_open(&session, model, &options));
+        return;
+    }
+    mn_cache_info info = {.size = sizeof info};
+    assert_ok(mn_session_open(&session, model, &options));
+    assert_ok(mn_session_step(session, ids, (size_t)n, NULL));
+    assert_ok(mn_session_cache(session, &info));
+    assert_string_equal(info.implementation, options.implementation);
+    assert_string_equal(info.dtype, options.dtype);
+    if ((int64_t)info.bytes != integer(row, "bytes")) {
+        fail_msg("%s, '%s', %s, %d tokens: described are %lld bytes, held %llu", options.implementation,
+                 options.config, options.dtype, (int)n, (long long)integer(row, "bytes"),
+                 (unsigned long long)info.bytes);
+    }
+    bool keeps = strcmp(options.implementation, "none") != 0;
+    assert_int_equal(keeps ? (int64_t)info.bytes_per_token : 0, integer(row, "bytes_per_token"));
+    assert_int_equal(integer(row, "context"), n);
+    mn_session_close(&session);
+}
+
+static void descriptions_are_what_sessions_hold(void **state) {
+    (void)state;
+    static const struct {
+        const char *path;
+        int n_refused; /* rows, for heads that codes do not take */
+    } models[] = {{"embedded", 8}, {"golden/llama", 0}, {"golden/mistral-window", 0}, {"golden/qwen3", 0}};
+    static const int64_t lengths[] = {1, 127, 128, 129, 300, 500};
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        mn_model *model = engine_model(models[m].path, "auto", "auto", 2);
+        int32_t ids[500];
+        uint64_t seed = 5;
+        engine_ids(&seed, ids, 500, engine_vocab(model));
+        for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+            char *described = NULL;
+            json_doc *doc = NULL;
+            int n_refused = 0;
+            assert_ok(mn_model_describe(model, lengths[i], &described));
+            assert_ok(json_parse(&doc, described, strlen(described), JSON_STRICT, "the description"));
+            const json *rows = json_get(json_root(doc), "caches");
+            assert_int_equal(rows->n, 2 * (9 + 4)); /* two exact forms; quantized in four */
+            for (size_t k = 0; k < rows->n; k++) {
+                check_row(model, &rows->items[k], lengths[i], ids);
+                n_refused += *text(&rows->items[k], "refused") != 0;
+            }
+            assert_int_equal(n_refused, models[m].n_refused);
+            json_close(&doc);
+            mn_free(described);
+        }
+        mn_model_close(&model);
+    }
+}
+
+/* Calibrated keys take other sizes than those without tables, so both are tried. */
+static void calibrated_codes_are_planned_too(void **state) {
+    (void)state;
+    enum { N = 500 };
+    mn_model *model = engine_model("golden/llama", "auto", "auto", 2);
+    int32_t ids[N];
+    uint64_t seed = 6;
+    int64_t per_token[2];
+    engine_ids(&seed, ids, N, engine_vocab(model));
+    char *folder = strdup(scratch_path(""));
+    assert_int_equal(setenv("MNEME_TABLES", folder, 1), 0);
+    for (int calibrated = 0; calibrated < 2; calibrated++) {
+        if (calibrated) assert_ok(mn_cache_calibrate(model, ids, N, NULL));
+        char *described = NULL;
+        json_doc *doc = NULL;
+        assert_ok(mn_model_describe(model, N, &described));
+        assert_ok(json_parse(&doc, described, strlen(described), JSON_STRICT, "the description"));
+        const json *rows = json_get(json_root(doc), "caches");
+        for (size_t i = 0; i < rows->n; i++) {
+            check_row(model, &rows->items[i], N, ids);
+            if (strcmp(text(&rows->items[i], "config"), "nbits=4") == 0)
+                per_token[calibrated] = integer(&rows->items[i], "bytes_per_token");
+        }
+        json_close(&doc);
+        mn_free(described);
+    }
+    assert_int_not_equal(per_token[0], per_token[1]);
+    assert_int_equal(unsetenv("MNEME_TABLES"), 0);
+    free(folder);
+    mn_model_close(&model);
+}
+
+/* The largest context is the last that a budget of the model's memory has room for. */
+static void the_largest_context_is_the_last_that_fits(void **state) {
+    (void)state;
+    mn_model *model = NULL;
+    mn_model_options limited = mn_model_options_default();
+    limited.compute_type = "f32";
+    limited.threads = 1;
+    limited.memory_limit = (uint64_t)24 << 20;
+    assert_ok(mn_model_open(&model, data_path("golden/llama"), &limited));
+    char *described = NULL;
+    json_doc *doc = NULL;
+    assert_ok(mn_model_describe(model, 500, &described));
+    assert_ok(json_parse(&doc, described, strlen(described), JSON_STRICT, "the description"));
+    const json *rows = json_get(json_root(doc), "caches"), *memory = json_get(json_root(doc), "memory");
+    int64_t room = integer(memory, "available_bytes") - integer(memory, "packed_bytes") -
+                   integer(memory, "buffer_bytes");
+    assert_true(room > 0);
+    for (size_t i = 0; i < rows->n; i++) {
+        const json *row = &rows->items[i], *largest = json_get(row, "largest_context");
+        const char *name = text(row, "implementation");
+        if (largest->kind == JSON_STRING) { /* a window is all that there is */
+            assert_true(strcmp(name, "sink") == 0 || strcmp(name, "sliding_window") == 0);
+            continue;
+        }
+        if (strcmp(name, "none") == 0) continue;
+        char *again = NULL;
+        json_doc *docs[2] = {NULL, NULL};
+        int64_t need[2];
+        for (int k = 0; k < 2; k++) {
+            assert_ok(mn_model_describe(model, largest->integer + k, &again));
+            assert_ok(json_parse(&docs[k], again, strlen(again), JSON_STRICT, "the description"));
+            need[k] = integer(&json_get(json_root(docs[k]), "caches")->items[i], "bytes");
+            mn_free(again);
+            json_close(&docs[k]);
+        }
+        /* Of three layers two of an offloaded cache are near. */
+        int64_t near = strncmp(name, "offloaded", 9) == 0 ? 2 : 3;
+        if (need[0] * near / 3 > room || need[1] * near / 3 <= room)
+            fail_msg("%s: %lld tokens need %lld bytes, one more %lld, of %lld", name,
+                     (long long)largest->integer, (long long)need[0], (long long)need[1], (long long)room);
+    }
+    json_close(&doc);
+    mn_free(described);
+    mn_model_close(&model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(descriptions_are_what_sessions_hold),
+        cmocka_unit_test(calibrated_codes_are_planned_too),
+        cmocka_unit_test(the_largest_context_is_the_last_that_fits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

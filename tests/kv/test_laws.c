@@ -1,0 +1,479 @@
+/* The laws of caches: random sequences of operations against a model (support/kv_world.h), each law by itself
+ * on random specs, and two threads on one prefix. MNEME_LONG=1 runs a million operations; MNEME_SEED=n one
+ * sequence.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/kv_world.h"
+
+#include <math.h>
+#include <pthread.h>
+
+#include "base/num.h"
+
+/* The thread sanitizer is ten times slower, and only one test has threads. */
+#if defined(__SANITIZE_THREAD__)
+enum { SLOWNESS = 10 };
+#else
+enum { SLOWNESS = 1 };
+#endif
+
+static void run_random(void (*make)(world_setting *, uint64_t), int wanted, world_counts *counts) {
+    const char *only = getenv("MNEME_SEED");
+    int done = 0;
+    for (uint64_t seed = only ? strtoull(only, NULL, 10) : 1; done < wanted; seed++) {
+        world_setting set;
+        make(&set, seed);
+        done += world_run_random(&set, counts);
+        if (only) return;
+    }
+    /* A world in which nothing of this happens would show little. */
+    assert_true(counts->sealed > wanted);
+    assert_true(counts->converted > wanted / 200);
+    assert_true(counts->kept > wanted / 1000);
+    assert_true(counts->saved > wanted / 200);
+}
+
+static void random_operations(void **state) {
+    (void)state;
+    int wanted = test_is_long() ? 1000000 : 20000 / SLOWNESS;
+    world_counts counts = {0};
+    run_random(world_setting_make, wanted, &counts);
+    if (!getenv("MNEME_SEED")) assert_true(counts.refused > wanted / 100);
+}
+
+/* The same caches with a far home are what they are without one. */
+static void random_operations_far_away(void **state) {
+    (void)state;
+    int wanted = test_is_long() ? 100000 : 3000 / SLOWNESS;
+    world_counts counts = {0};
+    run_random(world_setting_far, wanted, &counts);
+    if (!getenv("MNEME_SEED")) assert_true(counts.far > (size_t)wanted * 1000);
+}
+
+/* ---- each law by itself ---- */
+
+enum { N_SETTINGS = 120 / SLOWNESS, MOST = 120 };
+
+/* A world of its own for each setting; `w` is empty. */
+typedef void (*law)(world *w, uint64_t seed);
+
+typedef enum law_specs { ANY, BY_PAGES, EXACT_ONLY } law_specs; /* BY_PAGES: without Transformers' flush */
+
+static void each_setting(law check, law_specs wanted) {
+    static world w;
+    for (uint64_t seed = 1; seed <= N_SETTINGS; seed++) {
+        world_setting set;
+        world_setting_free(&set, seed);
+        for (int i = 0; i < set.n_entries; i++) {
+            kv_spec *s = &set.specs[i];
+            if (wanted != ANY) s->flush = false;
+            if (wanted == EXACT_ONLY) {
+                s->key = s->value = kv_form_exact(s->exact);
+                s->bases = NULL;
+            }
+        }
+        world_open(&w, &set, NULL);
+        check(&w, seed);
+        world_check_all(&w);
+        world_close(&w);
+        if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
+    }
+}
+
+/* Any cut of a prompt into calls and steps gives the same cache, codes included. */
+static void chunks_do_not_matter(world *w, uint64_t seed) {
+    world_member *one_by_one = world_new(w), *whole = world_new(w), *mixed = world_new(w);
+    const uint32_t *tokens = world_tokens();
+    uint64_t random = seed << 8;
+    world_put(w, whole, tokens, MOST, MOST);
+    for (int n = 0; n < MOST; n++) world_put(w, one_by_one, tokens + n, 1, 1);
+    for (int n = 0; n < MOST;) {
+        int step = 1 + (int)(test_random(&random) % 40);
+        if (step > MOST - n) step = MOST - n;
+        world_put(w, mixed, tokens + n, step, 1 + (int)(test_random(&random) % 40));
+        n += step;
+    }
+    world_assert_same(w, one_by_one->cache, whole->cache);
+    world_assert_same(w, one_by_one->cache, mixed->cache);
+}
+
+static void chunking(void **state) {
+    (void)state;
+    each_setting(chunks_do_not_matter, BY_PAGES);
+}
+
+/* Any cut of the same calls into steps does so too, also where what is sealed depends on the calls. */
+static void steps_do_not_matter(world *w, uint64_t seed) {
+    world_member *whole = world_new(w), *one_by_one = world_new(w), *mixed = world_new(w);
+    const uint32_t *tokens = world_tokens();
+    uint64_t random = seed << 8;
+    for (int n = 0; n < MOST;) {
+        int size = n == 0 ? 70 : 1 + (int)(test_random(&random) % (test_random(&random) % 2 ? 3 : 30));
+        if (size > MOST - n) size = MOST - n;
+        world_put(w, whole, tokens + n, size, MOST);
+        world_put(w, one_by_one, tokens + n, size, 1);
+        world_put(w, mixed, tokens + n, size, 1 + (int)(test_random(&random) % 40));
+        n += size;
+    }
+    world_assert_same(w, whole->cache, one_by_one->cache);
+    world_assert_same(w, whole->cache, mixed->cache);
+}
+
+static void steps(void **state) {
+    (void)state;
+    each_setting(steps_do_not_matter, ANY);
+}
+
+/* A cache with other options over the same pool, with the tokens of `m` in one call. */
+static kv_cache *with_other_options(world *w, const world_member *m, kv_options options) {
+    kv_cache *cache = NULL;
+    assert_ok(kv_open(&cache, w->pool, w->set->specs, w->set->n_entries, &options));
+    world_member bare = {cache, NULL};
+    static model_pool pool;
+    model_pool_open(&pool, 0);
+    assert_true(model_open(&bare.model, &pool, w->set->specs, w->set->n_entries, &options, &w->kernels));
+    world other = *w;
+    world_setting set = *w->set;
+    set.alone = false;
+    set.options = options;
+    other.set = &set;
+    other.model_pool = &pool;
+    world_put(&other, &bare, world_tokens(), (int)m->model->n, 11);
+    world_check(&other, &bare);
+    if (other.problem) fail_msg("%s", other.problem);
+    model_close(&bare.model);
+    return cache;
+}
+
+static void options_do_not_matter(world *w, uint64_t seed) {
+    world_member *m = world_new(w);
+    world_put(w, m, world_tokens(), MOST, 30);
+    kv_options reserved = w->set->options, pages = w->set->options;
+    reserved.reserve = reserved.limit = MOST + (int64_t)(seed % 50);
+    pages.page_tokens = 2 + 2 * (int)(seed % 30);
+    kv_options others[] = {reserved, pages};
+    for (int i = 0; i < 2; i++) {
+        kv_cache *other = with_other_options(w, m, others[i]);
+        world_assert_same(w, m->cache, other);
+        kv_close(&other);
+    }
+}
+
+/* dynamic = static; exact pages of any size. */
+static void reserves_and_page_sizes(void **state) {
+    (void)state;
+    each_setting(options_do_not_matter, EXACT_ONLY);
+}
+
+/* Windows that are longer than the sequence hold all of it, residuals that are longer leave everything exact.
+ */
+static void wide_limits_change_nothing(world *w, uint64_t seed) {
+    world_setting wide = *w->set, full = *w->set;
+    for (int i = 0; i < w->set->n_entries; i++) {
+        kv_spec *a = &wide.specs[i], *b = &full.specs[i];
+        if (a->kind == KV_STATE) continue;
+        a->window = a->write_once ? 0 : MOST + (int)(seed % 3);
+        a->residual = MOST + (int)(seed % 20);
+        b->window = b->sinks = b->slack = 0;
+        if (a->write_once) continue;
+        b->key = b->value = kv_form_exact(b->exact);
+        b->bases = NULL;
+    }
+    const world_setting *before = w->set, *settings[] = {&wide, &full};
+    for (int i = 0; i < 2; i++) {
+        w->set = settings[i];
+        world_member *m = world_new(w);
+        world_put(w, m, world_tokens(), MOST, 30);
+        for (int e = 0; e < w->set->n_entries; e++) {
+            if (kv_entry_spec(m->cache, e)->kind == KV_PAGES) assert_int_equal(kv_first_held(m->cache, e), 0);
+        }
+    }
+    w->set = before;
+    world_assert_same(w, w->members[0].cache, w->members[1].cache);
+}
+
+static void wide_limits(void **state) {
+    (void)state;
+    each_setting(wide_limits_change_nothing, BY_PAGES);
+}
+
+static void going_back_leaves_no_trace(world *w, uint64_t seed) {
+    world_member *straight = world_new(w), *back = world_new(w);
+    uint32_t *tokens = world_tokens(), wrong[40];
+    int n = 20 + (int)(seed % 60), n_wrong = 1 + (int)(seed % 39);
+    for (int i = 0; i < n_wrong; i++) wrong[i] = 500000u + (unsigned)i;
+    world_put(w, straight, tokens, n, 13);
+    world_put(w, straight, tokens + n, MOST - n, 13);
+    world_put(w, back, tokens, n, 13);
+    world_put(w, back, wrong, n_wrong, 13);
+    if (kv_reachable(back->cache, n) < n) { /* a window or a state has forgotten: from the beginning */
+        world_cut(back, kv_reachable(back->cache, n));
+        world_put(w, back, tokens + kv_length(back->cache), n - (int)kv_length(back->cache), 13);
+    } else {
+        world_cut(back, n);
+    }
+    world_put(w, back, tokens + n, MOST - n, 13);
+    world_assert_same(w, straight->cache, back->cache);
+}
+
+static void going_back(void **state) {
+    (void)state;
+    each_setting(going_back_leaves_no_trace, EXACT_ONLY);
+}
+
+/* What was sealed stays sealed, so cuts inside the sealed part read the same before and after. */
+static void codes_survive_cuts(world *w, uint64_t seed) {
+    world_member *m = world_new(w);
+    world_put(w, m, world_tokens(), MOST, 17);
+    world_member *cut_one = world_fork_of(w, m);
+    world_cut(cut_one, kv_reachable(cut_one->cache, MOST - 1 - (int64_t)(seed % 60)));
+    world_member *longer = world_fork_of(w, m);
+    for (int i = 0; i < kv_entries(m->cache); i++) {
+        const model_entry *e = &m->model->entries[i];
+        if (e->spec.kind == KV_STATE || e->spec.write_once) continue;
+        for (int is_key = 0; is_key < 2; is_key++) {
+            int64_t first = max_i64(kv_first_held(m->cache, i), kv_first_held(cut_one->cache, i));
+            world_assert_same_stream(w, longer->cache, cut_one->cache, i, is_key, first,
+                                     kv_length(cut_one->cache));
+        }
+    }
+}
+
+static void cuts_of_codes(void **state) {
+    (void)state;
+    each_setting(codes_survive_cuts, ANY);
+}
+
+static void forks_leave_parents_alone(world *w, uint64_t seed) {
+    world_member *parent = world_new(w), *twin = world_new(w);
+    int n = 10 + (int)(seed % 90);
+    world_put(w, parent, world_tokens(), n, 23);
+    world_put(w, twin, world_tokens(), n, 23);
+    size_t n_bytes = kv_bytes(parent->cache), used = kv_pool_used(w->pool);
+    world_member *fork = world_fork_of(w, parent);
+    assert_int_equal(kv_pool_used(w->pool), used);
+    uint32_t other[60];
+    for (int i = 0; i < 60; i++) other[i] = 700000u + (unsigned)i;
+    world_put(w, fork, other, 1 + (int)(seed % 59), 7);
+    if (seed % 2) world_cut(fork, kv_reachable(fork->cache, n / 2));
+    world_put(w, fork, other, 20, 7);
+    world_assert_same(w, parent->cache, twin->cache);
+    assert_int_equal(kv_bytes(parent->cache), n_bytes);
+    world_drop(&w->members[--w->n_members]);
+    assert_int_equal(kv_pool_used(w->pool), used);
+    world_assert_same(w, parent->cache, twin->cache);
+}
+
+static void forks(void **state) {
+    (void)state;
+    each_setting(forks_leave_parents_alone, ANY);
+}
+
+static void abandoned_steps_leave_nothing(world *w, uint64_t seed) {
+    world_member *m = world_new(w), *twin = world_new(w);
+    uint32_t other[60];
+    for (int i = 0; i < 60; i++) other[i] = 800000u + (unsigned)i;
+    for (int n = 0; n < MOST;) {
+        int step = 1 + (int)(seed * 13 + (uint64_t)n) % 37, wrong = 1 + (int)(seed * 7 + (uint64_t)n) % 50;
+        if (step > MOST - n) step = MOST - n;
+        wrong = (int)min_i64(wrong, kv_step_limit(m->cache, n) - n);
+        size_t n_bytes = kv_bytes(m->cache);
+        kv_call_begin(m->cache);
+        model_call_begin(m->model);
+        if (wrong % 2) {
+            kv_call_ends(m->cache, true);
+            m->model->call_ends = true;
+        }
+        if (!world_step(w, m, other, wrong, 0, 1)) fail_msg("%s", w->problem);
+        kv_abandon(m->cache);
+        model_abandon(m->model);
+        assert_int_equal(kv_bytes(m->cache), n_bytes);
+        world_check(w, m);
+        world_put(w, m, world_tokens() + n, step, 20);
+        world_put(w, twin, world_tokens() + n, step, 20);
+        n += step;
+    }
+    world_assert_same(w, m->cache, twin->cache);
+}
+
+static void abandoned_steps(void **state) {
+    (void)state;
+    each_setting(abandoned_steps_leave_nothing, ANY);
+}
+
+/* Values that share no side data with other tokens, with even levels, are off by half a step at most: of what
+ * the group of a token spans, and of the f16 in which scale and shift are kept. */
+static void rounding_is_half_a_step(world *w, uint64_t seed) {
+    enum { BITS = 4, N = 64, DIM = 16 };
+    kv_form form = {.codec = KV_QUANTO, .bits = BITS, .wide_side = true};
+    kv_spec spec = {.n_heads = 2, .k_dim = DIM, .v_dim = DIM, .exact = KV_F32, .key = form, .value = form};
+    kv_cache *cache = NULL;
+    if (seed > 3) return;
+    world_setting set = {.n_entries = 1, .specs = {spec}, .options = {.page_tokens = 16}, .alone = true};
+    const world_setting *before = w->set;
+    w->set = &set;
+    world_member *m = world_new(w);
+    cache = m->cache;
+    world_put(w, m, world_tokens(), N, N);
+    static float rows[2 * N * DIM];
+    assert_ok(kv_read(cache, &w->kernels, 0, true, 0, N, rows));
+    for (int i = 0; i < 2 * N; i++) {
+        float lo = INFINITY, hi = -INFINITY, exact[DIM];
+        for (int d = 0; d < DIM; d++) {
+            exact[d] = model_value(world_tokens()[i % N], 0, i / N, true, d, KV_F32);
+            lo = exact[d] < lo ? exact[d] : lo;
+            hi = exact[d] > hi ? exact[d] : hi;
+        }
+        bool differs = false;
+        for (int d = 0; d < DIM; d++) {
+            float off = fabsf(rows[i * DIM + d] - exact[d]);
+            assert_true(off <= (hi - lo) / ((1 << BITS) - 1) * 0.5f * 1.0001f);
+            differs = differs || off > 0;
+        }
+        assert_true(differs);
+    }
+    world_drop(&w->members[--w->n_members]);
+    w->set = before;
+}
+
+static void rounding(void **state) {
+    (void)state;
+    each_setting(rounding_is_half_a_step, ANY);
+}
+
+/* ---- batches: arrays of caches ---- */
+
+static void batch_close(kv_cache **rows, int n) {
+    for (int i = 0; i < n; i++) kv_close(&rows[i]);
+}
+
+/* out[i] = a fork of rows[order[i]]. */
+static void batch_of(kv_cache **out, kv_cache *const *rows, const int *order, int n) {
+    for (int i = 0; i < n; i++) assert_ok(kv_fork(&out[i], rows[order[i]]));
+}
+
+static void batches_commute(world *w, uint64_t seed) {
+    enum { ROWS = 3, TIMES = 2 };
+    kv_cache *rows[ROWS], *a[ROWS], *b[ROWS], *crops[ROWS], *many[ROWS * TIMES], *selected[ROWS];
+    uint64_t random = seed << 8;
+    int order[ROWS], twice[ROWS * TIMES], picks[ROWS], n = 30 + (int)(seed % 80);
+    for (int i = 0; i < ROWS; i++) {
+        rows[i] = world_new(w)->cache;
+        world_put(w, &w->members[i], world_tokens() + 10 * i, n, 19);
+        order[i] = (int)(test_random(&random) % ROWS);
+        picks[i] = i * TIMES;
+    }
+    for (int i = 0; i < ROWS * TIMES; i++) twice[i] = i / TIMES;
+    size_t used = kv_pool_used(w->pool);
+    int64_t keep = kv_reachable(rows[0], n - (int64_t)(seed % 30));
+    batch_of(a, rows, order, ROWS); /* reorder, then crop */
+    for (int i = 0; i < ROWS; i++) assert_ok(kv_truncate(a[i], keep));
+    for (int i = 0; i < ROWS; i++) { /* crop, then reorder */
+        assert_ok(kv_fork(&crops[i], rows[i]));
+        assert_ok(kv_truncate(crops[i], keep));
+    }
+    batch_of(b, crops, order, ROWS);
+    batch_of(many, rows, twice, ROWS * TIMES);
+    batch_of(selected, many, picks, ROWS);
+    assert_int_equal(kv_pool_used(w->pool), used); /* nothing of this has copied a page */
+    for (int i = 0; i < ROWS; i++) {
+        world_assert_same(w, a[i], b[i]);
+        assert_int_equal(kv_bytes(a[i]), kv_bytes(b[i]));
+        world_assert_same(w, selected[i], rows[i]);
+        assert_int_equal(kv_bytes(selected[i]), kv_bytes(rows[i]));
+        assert_ok(kv_check(a[i]));
+        assert_ok(kv_check(b[i]));
+        assert_ok(kv_check(selected[i]));
+    }
+    batch_close(a, ROWS);
+    batch_close(b, ROWS);
+    batch_close(crops, ROWS);
+    batch_close(many, ROWS * TIMES);
+    batch_close(selected, ROWS);
+    assert_int_equal(kv_pool_used(w->pool), used);
+}
+
+static void batches(void **state) {
+    (void)state;
+    each_setting(batches_commute, ANY);
+}
+
+/* ---- threads ---- */
+
+typedef struct thread_work {
+    world w;
+    world_op ops[200];
+    int n_ops;
+} thread_work;
+
+static void *work(void *arg) {
+    thread_work *t = arg;
+    for (int i = 0; i < t->n_ops && !t->w.problem; i++) {
+        world_do(&t->w, &t->ops[i]);
+        world_check_all(&t->w);
+    }
+    return NULL;
+}
+
+/* A world whose only cache is a fork of `parent`, with a model of its own of the same past. */
+static void open_beside(thread_work *t, const world_setting *set, kv_pool *pool, const kv_cache *parent,
+                        uint64_t seed) {
+    world_open(&t->w, set, pool);
+    world_member *m = world_new(&t->w);
+    world_put(&t->w, m, world_tokens(), 50, 20);
+    kv_close(&m->cache);
+    assert_ok(kv_fork(&m->cache, parent));
+    m->model->peak = model_bytes(m->model);
+    t->w.next_token = (uint32_t)(1000000 * (seed + 1));
+    t->n_ops = (int)(sizeof t->ops / sizeof t->ops[0]);
+    world_random_ops(t->ops, t->n_ops, seed);
+}
+
+static void two_threads_on_one_prefix(void **state) {
+    (void)state;
+    enum { THREADS = 2 };
+    static thread_work threads[THREADS];
+    for (uint64_t seed = 1; seed <= 16; seed++) {
+        world_setting set;
+        pthread_t ids[THREADS];
+        world_setting_free(&set, seed);
+        set.alone = false;
+        kv_pool *pool = NULL;
+        static world prefix;
+        assert_ok(kv_pool_open(&pool, 0));
+        world_open(&prefix, &set, pool);
+        world_member *parent = world_new(&prefix);
+        world_put(&prefix, parent, world_tokens(), 50, 20);
+        for (int i = 0; i < THREADS; i++)
+            open_beside(&threads[i], &set, pool, parent->cache, seed * THREADS + (unsigned)i);
+        for (int i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_create(&ids[i], NULL, work, &threads[i]), 0);
+        world_close(&prefix); /* a third thread gives its references back meanwhile */
+        for (int i = 0; i < THREADS; i++) pthread_join(ids[i], NULL);
+        for (int i = 0; i < THREADS; i++) {
+            world_close(&threads[i].w);
+            if (threads[i].w.problem) fail_msg("seed %d, thread %d: %s", (int)seed, i, threads[i].w.problem);
+        }
+        assert_int_equal(kv_pool_used(pool), 0);
+        kv_pool_close(&pool);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunking),
+        cmocka_unit_test(steps),
+        cmocka_unit_test(reserves_and_page_sizes),
+        cmocka_unit_test(wide_limits),
+        cmocka_unit_test(going_back),
+        cmocka_unit_test(cuts_of_codes),
+        cmocka_unit_test(forks),
+        cmocka_unit_test(abandoned_steps),
+        cmocka_unit_test(rounding),
+        cmocka_unit_test(batches),
+        cmocka_unit_test(random_operations),
+        cmocka_unit_test(random_operations_far_away),
+        cmocka_unit_test(two_threads_on_one_prefix),
+    };
+    world_files_in_memory();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
