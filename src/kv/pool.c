@@ -7,9 +7,27 @@
 
 #include "base/mem.h"
 
+/* Pages smaller than the system's large pages come from slabs that are not: attention walks over many of them, and
+ * without large pages most of its steps would miss the TLB. Tiny ones do not matter. */
+enum { SLAB_BYTES = 8 << 20, SLAB_LEAST = 128 << 10, SLAB_MOST = 2 << 20 };
+
+typedef struct page_slab {
+    struct page_slab *next;
+    char *data;
+    size_t page_bytes, n_left; /* places that were never used are the last ones */
+} page_slab;
+
+/* At the beginning of a place whose page went away without it. */
+typedef struct free_place {
+    struct free_place *next;
+    size_t bytes;
+} free_place;
+
 struct kv_pool {
     pthread_mutex_t lock; /* of everything below */
     kv_page *free_pages;  /* near ones kept for reuse; few sizes, so a list is enough */
+    page_slab *slabs;
+    free_place *free_places;
     size_t used, budget;
     kv_far *far; /* NULL: no far home */
 };
@@ -25,7 +43,7 @@ mn_status kv_pool_open(kv_pool **out, size_t budget) {
 }
 
 static void free_page(kv_page *page) {
-    mem_free(page->data);
+    if (!page->in_slab) mem_free(page->data);
     mem_free(page);
 }
 
@@ -34,6 +52,11 @@ void kv_pool_close(kv_pool **pool) {
     for (kv_page *page = (*pool)->free_pages, *next; page; page = next) {
         next = page->next;
         free_page(page);
+    }
+    for (page_slab *slab = (*pool)->slabs, *next; slab; slab = next) {
+        next = slab->next;
+        mem_free(slab->data);
+        mem_free(slab);
     }
     kv_far_close(&(*pool)->far);
     pthread_mutex_destroy(&(*pool)->lock);
@@ -52,11 +75,64 @@ static kv_page *take_kept(kv_pool *pool, size_t n_bytes) {
     return NULL;
 }
 
-static kv_page *make_page(size_t n_bytes) {
+static page_slab *make_slab(size_t page_bytes) {
+    page_slab *slab = mem_alloc(1, sizeof *slab);
+    if (!slab) return NULL;
+    slab->page_bytes = page_bytes;
+    slab->n_left = SLAB_BYTES / page_bytes;
+    slab->data = mem_alloc_raw(slab->n_left, page_bytes);
+    if (slab->data) return slab;
+    mem_free(slab);
+    return NULL;
+}
+
+/* A place of a slab; what lies in it is not cleared. */
+static char *take_place(kv_pool *pool, size_t n_bytes) {
+    for (free_place **link = &pool->free_places; *link; link = &(*link)->next) {
+        free_place *place = *link;
+        if (place->bytes != n_bytes) continue;
+        *link = place->next;
+        return (char *)place;
+    }
+    page_slab *slab = pool->slabs;
+    while (slab && (slab->page_bytes != n_bytes || slab->n_left == 0)) slab = slab->next;
+    if (!slab) {
+        slab = make_slab(n_bytes);
+        if (!slab) return NULL;
+        slab->next = pool->slabs;
+        pool->slabs = slab;
+    }
+    return slab->data + (SLAB_BYTES / n_bytes - slab->n_left--) * n_bytes;
+}
+
+/* The page's data go; under the lock where they lie in a slab. */
+static void drop_data(kv_pool *pool, kv_page *page) {
+    if (!page->in_slab) {
+        mem_free(page->data);
+        return;
+    }
+    free_place *place = (free_place *)(void *)page->data;
+    place->bytes = page->bytes;
+    pthread_mutex_lock(&pool->lock);
+    place->next = pool->free_places;
+    pool->free_places = place;
+    pthread_mutex_unlock(&pool->lock);
+    page->in_slab = false;
+}
+
+static kv_page *make_page(kv_pool *pool, size_t n_bytes) {
     kv_page *page = mem_alloc(1, sizeof *page);
     if (!page) return NULL;
     page->bytes = n_bytes;
-    page->data = mem_alloc(n_bytes, 1);
+    page->in_slab = n_bytes >= SLAB_LEAST && n_bytes < SLAB_MOST && n_bytes % MEM_ALIGN == 0;
+    if (page->in_slab) {
+        pthread_mutex_lock(&pool->lock);
+        page->data = take_place(pool, n_bytes);
+        pthread_mutex_unlock(&pool->lock);
+        if (page->data) memset(page->data, 0, n_bytes);
+    } else {
+        page->data = mem_alloc(n_bytes, 1);
+    }
     if (page->data) return page;
     mem_free(page);
     return NULL;
@@ -86,7 +162,7 @@ static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes) {
     if (page) {
         memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
     } else {
-        page = make_page(n_bytes);
+        page = make_page(pool, n_bytes);
     }
     if (!page) {
         kv_pool_discount(pool, n_bytes);
@@ -149,7 +225,7 @@ void kv_pool_return(kv_pool *pool, kv_page *page) {
 }
 
 void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes) {
-    mem_free(page->data);
+    drop_data(pool, page);
     page->data = data;
     kv_pool_discount(pool, page->bytes - n_bytes);
     page->bytes = n_bytes;
@@ -184,7 +260,7 @@ mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
         kv_mapping_drop(page->mapping);
         page->mapping = NULL;
     } else {
-        mem_free(page->data);
+        drop_data(pool, page);
         kv_pool_discount(pool, page->bytes);
     }
     page->data = NULL;

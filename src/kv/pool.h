@@ -4,6 +4,7 @@
 #define MN_KV_POOL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@ typedef struct kv_page {
     char *data;           /* 64-byte aligned; zeroed when taken; NULL: the page is far */
     int64_t region;       /* in the far home; 0: none */
     kv_mapping *mapping;  /* data lie in it and are not to be written; NULL: data are the page's own */
+    bool in_slab;         /* data are a place in one of the pool's slabs */
     struct kv_page *next; /* in the pool's list of free pages */
 } kv_page;
 

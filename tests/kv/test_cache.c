@@ -190,6 +190,50 @@ static void budgets_are_named(void **state) {
 }
 
 /* What one form left in a page may be infinite in another. */
+/* Pages of a size that comes in slabs: each its own, clean, and their places used again when they went away without them. */
+static void pages_of_slabs(void **state) {
+    (void)state;
+    enum { N = 100, BYTES = 192 << 10 };
+    int64_t live = mem_count().live;
+    kv_pool *pool = NULL;
+    kv_page *pages[N];
+    assert_ok(kv_pool_open(&pool, 0));
+    assert_ok(kv_pool_open_far(pool, NULL));
+    for (int i = 0; i < N; i++) {
+        assert_ok(kv_pool_take(&pages[i], pool, BYTES));
+        assert_int_equal((uintptr_t)pages[i]->data % 64, 0);
+        for (int b = 0; b < BYTES; b += 509) assert_int_equal(pages[i]->data[b], 0);
+        memset(pages[i]->data, i + 1, BYTES);
+    }
+    assert_int_equal(kv_pool_used(pool), (size_t)N * BYTES);
+    int64_t held = mem_count().live;
+    for (int i = 0; i < N; i += 3) assert_ok(kv_pool_send(pool, pages[i]));
+    for (int round = 0; round < 3; round++) { /* no more memory than there is: the places are free */
+        kv_page *more[N / 3];
+        for (int i = 0; i < N / 3; i++) {
+            assert_ok(kv_pool_take(&more[i], pool, BYTES));
+            for (int b = 0; b < BYTES; b += 509) assert_int_equal(more[i]->data[b], 0);
+            memset(more[i]->data, 0x7F, BYTES);
+        }
+        for (int i = 0; i < N / 3; i++) assert_ok(kv_pool_send(pool, more[i]));
+        for (int i = 0; i < N / 3; i++) kv_pool_return(pool, more[i]);
+    }
+    assert_true(mem_count().live <= held + 8);
+    char *other = mem_alloc(BYTES / 2, 1);
+    assert_non_null(other);
+    kv_pool_refill(pool, pages[1], other, BYTES / 2);
+    for (int i = 0; i < N; i++) {
+        static char copied[BYTES];
+        if (i == 1) continue;
+        assert_ok(kv_pool_copy(pool, pages[i], 0, BYTES, copied));
+        for (int b = 0; b < BYTES; b++) assert_int_equal(copied[b], i + 1);
+    }
+    for (int i = 0; i < N; i++) kv_pool_return(pool, pages[i]);
+    assert_int_equal(kv_pool_used(pool), 0);
+    kv_pool_close(&pool);
+    assert_int_equal(mem_count().live, live);
+}
+
 static void pages_are_clean_when_taken(void **state) {
     (void)state;
     kv_pool *pool = NULL;
@@ -667,6 +711,7 @@ int main(void) {
         cmocka_unit_test(units_of_sealing),
         cmocka_unit_test(steps_over_units),
         cmocka_unit_test(budgets_are_named),
+        cmocka_unit_test(pages_of_slabs),
         cmocka_unit_test(pages_are_clean_when_taken),
         cmocka_unit_test(bad_specs_are_refused),
         cmocka_unit_test(specs_are_told_apart),
