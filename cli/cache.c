@@ -13,11 +13,8 @@
 #include "cache_model.h"
 #include "config.h"
 #include "describe.h"
-#include "engine.h"
-#include "input.h"
 #include "kv/archive.h"
 #include "output.h"
-#include "progress.h"
 #include "verbs.h"
 
 /* The subcommands, as a set, to say which flags are for which. */

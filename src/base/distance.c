@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/mem.h"
+
 size_t text_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
     size_t row[DISTANCE_LONGEST + 1]; /* of the table of distances between beginnings of a and b */
     if (n_a > DISTANCE_LONGEST || n_b > DISTANCE_LONGEST) return DISTANCE_LONGEST;
@@ -33,4 +35,21 @@ const char *text_nearest(const char *text, const char *const *names) {
         }
     }
     return nearest;
+}
+
+mn_status text_unknown(const char *what, const char *name, size_t n, const char *const *names,
+                       const char *rest) {
+    char wanted[DISTANCE_LONGEST + 1];
+    bytes all = {0};
+    size_t shown = n < sizeof wanted - 1 ? n : sizeof wanted - 1;
+    memcpy(wanted, name, shown);
+    wanted[shown] = 0;
+    for (const char *const *other = names; *other; other++)
+        bytes_printf(&all, other == names ? "%s" : ", %s", *other);
+    const char *near = text_nearest(wanted, names);
+    mn_status status =
+        status_fail(MN_E_ARG, "%s '%s'%s%s%s; allowed: %s%s", what, wanted, near ? "; did you mean " : "",
+                    near ? near : "", near ? "?" : "", bytes_text(&all), rest);
+    bytes_clear(&all);
+    return status;
 }

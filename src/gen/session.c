@@ -178,6 +178,7 @@ static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
                 most = row.n / 2;
             } else {
                 MN_TRY(session_relieve(s));
+                most = total;
             }
             continue;
         }

@@ -25,7 +25,7 @@ typedef enum on_oom { OOM_FAIL, OOM_OFFLOAD, OOM_QUANTIZE, OOM_EVICT, N_OOM } on
 mn_status on_oom_read(on_oom *out, const char *text);
 
 struct mn_session {
-    const mn_model *owner;
+    mn_model *owner;
     model_core *model;
     kv_plan plan;
     char *config; /* of the plan, as it was given; NULL: nothing */

@@ -44,7 +44,7 @@ mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *give
     if (!session->plan.self.keeps || !changed.plan.self.keeps)
         MN_FAIL(MN_E_UNSUPPORTED, "a session without a cache has nothing to keep; open another one");
     if (changed.plan.self.codes && !session->plan.self.codes) {
-        MN_TRY(model_load_bases((mn_model *)(uintptr_t)session->owner));
+        MN_TRY(model_load_bases(session->owner));
         changed.bases = session->model->bases;
     }
     char *config = options.config ? mem_copy_text(options.config, strlen(options.config)) : NULL;
@@ -103,7 +103,7 @@ mn_status session_relieve(mn_session *s) {
     bytes config = {0};
     snprintf(failure, sizeof failure, "%s", mn_last_error());
     if (!adds || *s->before || !s->plan.self.keeps) return status_fail(MN_E_NOMEM, "%s", failure);
-    bool plain = strcmp(s->plan.name, "dynamic") == 0 || strcmp(s->plan.name, "hybrid") == 0;
+    bool plain = !(s->plan.self.traits & ~(unsigned)(KV_TRAIT_NATURAL | KV_TRAIT_GROWS));
     snprintf(name, sizeof name, "%.120s%s%s", plain ? "" : s->plan.name, plain ? "" : "+", adds);
     mn_cache_options options = mn_cache_options_default();
     options.implementation = name;

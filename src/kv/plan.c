@@ -49,21 +49,8 @@ static const kv_strategy *find_strategy(const char *name, size_t n) {
 
 static mn_status unknown_strategy(const char *name, size_t n) {
     const char *names[N_NAMES + 1] = {NULL};
-    char wanted[DISTANCE_LONGEST + 1];
-    bytes all = {0};
-    size_t shown = n < sizeof wanted - 1 ? n : sizeof wanted - 1;
-    memcpy(wanted, name, shown);
-    wanted[shown] = 0;
-    for (int i = 0; i < N_NAMES; i++) {
-        names[i] = kv_strategies[i].name;
-        bytes_printf(&all, i ? ", %s" : "%s", names[i]);
-    }
-    const char *near = text_nearest(wanted, names);
-    mn_status status =
-        status_fail(MN_E_ARG, "cache implementation is '%s'%s%s%s; allowed: %s, several joined by +", wanted,
-                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "", bytes_text(&all));
-    bytes_clear(&all);
-    return status;
+    for (int i = 0; i < N_NAMES; i++) names[i] = kv_strategies[i].name;
+    return text_unknown("cache implementation is", name, n, names, ", several joined by +");
 }
 
 /* Whether two strategies go together; the message says why not. */

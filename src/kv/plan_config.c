@@ -37,21 +37,8 @@ const config_row config_rows[N_CONFIG_KEYS] = {
 
 static mn_status unknown_key(const char *name, size_t n) {
     const char *names[N_CONFIG_KEYS + 1] = {NULL};
-    char wanted[DISTANCE_LONGEST + 1];
-    bytes all = {0};
-    size_t shown = n < sizeof wanted - 1 ? n : sizeof wanted - 1;
-    memcpy(wanted, name, shown);
-    wanted[shown] = 0;
-    for (int i = 0; i < N_CONFIG_KEYS; i++) {
-        names[i] = config_rows[i].name;
-        bytes_printf(&all, i ? ", %s" : "%s", names[i]);
-    }
-    const char *near = text_nearest(wanted, names);
-    mn_status status =
-        status_fail(MN_E_ARG, "there is no cache option '%s'%s%s%s; allowed: %s", wanted,
-                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "", bytes_text(&all));
-    bytes_clear(&all);
-    return status;
+    for (int i = 0; i < N_CONFIG_KEYS; i++) names[i] = config_rows[i].name;
+    return text_unknown("there is no cache option", name, n, names, "");
 }
 
 static mn_status wrong_value(const config_row *row, const char *value) {

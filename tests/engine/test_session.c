@@ -132,22 +132,6 @@ static void page_sizes_agree_within_rounding(void **state) {
     }
 }
 
-/* Spread of the logits: what a distance is measured against. */
-static double deviation(const float *x, size_t n) {
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < n; i++) {
-        sum += (double)x[i];
-        squares += (double)x[i] * (double)x[i];
-    }
-    return sqrt(squares / (double)n - sum / (double)n * (sum / (double)n));
-}
-
-static double mean_square_distance(const float *a, const float *b, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-    return sqrt(sum / (double)n);
-}
-
 /* Rounding to bf16 moves a value by 2^-9 of itself on average over its binade (0.16 %), to int8 with a scale
  * for each run of 32 by about three times as much (a step is 1 / 127 of the run's largest, which is near
  * twice the deviation). What these weights make of it is measured by bf16; int8 may then be five times as
@@ -158,14 +142,14 @@ static void fast_forms_stay_near_float32(void **state) {
         world w = make_world(models[m], "f32", "auto");
         size_t n = N_IDS * w.vocab;
         float *wanted = run(&w, 1, small_pages("dynamic", "f32"), 0);
-        double spread = deviation(wanted, n), of_bf16 = 0.03;
+        double spread = engine_spread(wanted, n), of_bf16 = 0.03;
         const struct {
             const char *form, *dtype;
         } fast[] = {{"bf16", "f32"}, {"int8", "f32"}, {"f32", "bf16"}, {"bf16", "bf16"}};
         for (size_t i = 0; i < sizeof fast / sizeof fast[0]; i++) {
             w.compute = fast[i].form;
             float *got = run(&w, 2, small_pages("dynamic", fast[i].dtype), 0);
-            double distance = mean_square_distance(got, wanted, n) / spread;
+            double distance = engine_mean_square(got, wanted, n) / spread;
             double most = strcmp(w.compute, "int8") == 0 ? 5 * of_bf16 : 0.03;
             if (!(distance > 1e-5 && distance < most)) {
                 fail_msg("%s, %s with a cache of %s: %g of the spread away, at most %g", w.model,

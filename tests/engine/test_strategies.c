@@ -24,22 +24,6 @@ static const double tolerance = 2e-4;
  * of the order of ten at most, and once in the weights. */
 static const double bf16_tolerance = 0.03;
 
-/* Spread of the logits: what a distance is measured against. */
-static double deviation(const float *x, size_t n) {
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < n; i++) {
-        sum += (double)x[i];
-        squares += (double)x[i] * (double)x[i];
-    }
-    return sqrt(squares / (double)n - sum / (double)n * (sum / (double)n));
-}
-
-static double mean_square_distance(const float *a, const float *b, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-    return sqrt(sum / (double)n);
-}
-
 /* ---- what never fills changes nothing ---- */
 
 /* Sinks and first exact tokens lie in a page of their own, so sums over tokens are taken in another order;
@@ -58,7 +42,7 @@ static void check_unfilled(world *w, const char *exact, const float *wanted, con
             fail_msg("%s, %s %s: %g away", w->path, implementation, config, distance);
     } else {
         double distance =
-            mean_square_distance(got, wanted, N_IDS * w->vocab) / deviation(wanted, N_IDS * w->vocab);
+            engine_mean_square(got, wanted, N_IDS * w->vocab) / engine_spread(wanted, N_IDS * w->vocab);
         if (!(distance <= bf16_tolerance))
             fail_msg("%s, %s %s: %g of the spread away", w->path, implementation, config, distance);
     }
@@ -284,7 +268,7 @@ static void check_step(world *w, const oracle *natural, mn_session *session, int
     for (size_t i = 0; i < w->vocab; i++) narrow[i] = (float)wanted[i];
     bool is_f32 = is_all_f32(session);
     double distance = is_f32 ? oracle_distance(got, wanted, w->vocab)
-                             : mean_square_distance(got, narrow, w->vocab) / deviation(narrow, w->vocab);
+                             : engine_mean_square(got, narrow, w->vocab) / engine_spread(narrow, w->vocab);
     if (!(distance > 0 && distance <= (is_f32 ? tolerance : bf16_tolerance)))
         fail_msg("%s, %s %s, %s, token %zu %s: %g away from the oracle", w->path, session->plan.name,
                  session->config ? session->config : "", is_f32 ? "f32" : "bf16", n, what, distance);
@@ -372,7 +356,7 @@ static void check_levels(world *w, world *scalar, const oracle *o, int s) {
     for (int is_key = 0; is_key < 2; is_key++) {
         float *got = read_first_layer(sessions[0], is_key, first),
               *wanted = read_first_layer(sessions[1], is_key, first);
-        double spread = deviation(wanted, n);
+        double spread = engine_spread(wanted, n);
         size_t n_other = 0;
         for (size_t i = 0; i < n; i++)
             n_other += !(fabs((double)got[i] - (double)wanted[i]) <= 1e-4 * spread);
@@ -673,7 +657,7 @@ static void check_end(const world *w, oracle *o, const mn_session *session) {
     oracle_logits(o, ids, count, wanted);
     const float *last = mn_session_logits(session);
     double distance = oracle_distance(last, wanted + (count - 1) * w->vocab, w->vocab),
-           spread = deviation(last, w->vocab);
+           spread = engine_spread(last, w->vocab);
     if (!(distance > 0 && distance <= tolerance * fmax(spread, 1)))
         fail_msg("after %lld tokens: %g away from the oracle", (long long)n, distance);
     free(wanted);

@@ -102,3 +102,18 @@ void engine_ends_with(const mn_session *session, const float *wanted, const char
     if (!got) fail_msg("%s: there are no logits", what);
     engine_same_bits(got, wanted, 1, (size_t)session->model->config.vocab_size, "%s", what);
 }
+
+double engine_spread(const float *x, size_t n) {
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    return sqrt(squares / (double)n - sum / (double)n * (sum / (double)n));
+}
+
+double engine_mean_square(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum / (double)n);
+}

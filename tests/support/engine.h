@@ -39,6 +39,10 @@ void engine_same_bits(const float *got, const float *wanted, size_t n, size_t vo
 /* The largest absolute difference; infinite when one is not a number. */
 double engine_distance(const float *a, const float *b, size_t n);
 
+/* Spread of n logits, what a distance is measured against; and the root of the mean squared difference. */
+double engine_spread(const float *x, size_t n);
+double engine_mean_square(const float *a, const float *b, size_t n);
+
 /* Fails unless the logits behind the session's last token have these bits. */
 void engine_ends_with(const mn_session *session, const float *wanted, const char *what);
 
