@@ -3,6 +3,7 @@
  * it. Behind the prompt and every token but the last the next token's distribution is compared with that of
  * `dynamic`: every cache sees the same tokens. Only the steps are timed.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
 #include "bench_caches.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
 #include "progress.h"
 
 #include <stdarg.h>
@@ -13,12 +14,6 @@ static struct {
     bool asked, able, coloured, visible;
     double last;
 } line;
-
-double clock_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
 
 bool progress_shown(void) {
     if (!line.asked) {

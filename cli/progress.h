@@ -20,6 +20,4 @@ void progress_clear(void);
 void progress_loading(void *user, uint64_t done, uint64_t total);
 void progress_prefill(void *user, size_t done, size_t total);
 
-double clock_ms(void);
-
 #endif

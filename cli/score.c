@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "config.h"
 #include "engine.h"
 #include "input.h"

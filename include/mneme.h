@@ -331,6 +331,7 @@ MN_API char *mn_generation_config_get(const mn_generation_config *config, const 
 
 typedef struct mn_token_event {
     int row;           /* of the batch */
+    int sequence;      /* among those returned for the row */
     int32_t id;        /* -1 when only held-back text is released at the end */
     const char *text;  /* new text: whole UTF-8 sequences, never part of a stop string; may be empty */
     size_t n_text;
@@ -346,15 +347,20 @@ typedef struct mn_logprob {
 
 typedef struct mn_sequence {
     int row;                    /* input row */
+    int index;                  /* among the sequences of its row: 0 to num_return_sequences - 1, with beams the best one first */
     const int32_t *ids;         /* new tokens, the end token included when one ended it */
     size_t n_ids;
     const char *text;           /* NULL without a tokenizer */
     size_t n_text;
-    const char *finish_reason;  /* "eos", "length", "stop_string", "time", "cancelled" */
+    const char *finish_reason;  /* "eos", "length", "stop_string", "time", "callback", "cancelled" */
     const mn_logprob *logprobs; /* [n_ids][1 + top_logprobs]: the chosen one, then the best; NULL unless asked for */
     const float *scores;        /* [n_ids][vocab_size] processed scores; NULL unless asked for */
     const float *logits;        /* [n_ids][vocab_size] raw logits; NULL unless asked for */
     size_t prompt_tokens, cached_tokens;
+    bool has_score;                 /* beams only, as the following */
+    double score;                   /* sum of log-probabilities / length^length_penalty */
+    const int32_t *beam_indices;    /* [n_ids] running beam of its row that each token was added to */
+    const float *transition_scores; /* [n_ids] log-probability that each token was chosen with */
 } mn_sequence;
 
 typedef struct mn_generation {
@@ -363,7 +369,20 @@ typedef struct mn_generation {
     uint64_t seed;                /* the one used */
     double prompt_ms, predicted_ms;
     mn_cache_info cache;          /* sums over the rows */
+    /* Beams with keep_scores, keep_logits: of every step and running beam, f32 [n_steps][n_beams][vocab_size], the beams of one row
+     * after those of another, NAN where a row has ended; else NULL. */
+    const float *beam_scores, *beam_logits;
+    size_t n_steps, n_beams;
 } mn_generation;
+
+/* Changes scores [vocab_size] of the token behind ids [n] (the prompt included); -infinity removes one. false: failed. */
+typedef bool (*mn_logits_processor)(void *user, int row, const int32_t *ids, size_t n, float *scores, size_t vocab_size);
+
+/* The ids that may follow ids [n]; *allowed stays valid until the next call. false: failed. */
+typedef bool (*mn_prefix_allowed)(void *user, int row, const int32_t *ids, size_t n, const int32_t **allowed, size_t *n_allowed);
+
+/* Whether ids [n] (the prompt included) end here. */
+typedef bool (*mn_stopping)(void *user, int row, const int32_t *ids, size_t n);
 
 typedef struct mn_generate_options {
     size_t size;                /* sizeof(mn_generate_options) */
@@ -371,8 +390,14 @@ typedef struct mn_generate_options {
     bool keep_scores, keep_logits;
     mn_token_callback on_token; /* NULL: none */
     void *user;
-    /* While the prompt is computed: tokens done and in all; NULL: never. */
+    /* While the prompts are computed: tokens done and in all; NULL: never. */
     void (*on_prefill)(void *user, size_t done, size_t total);
+    mn_logits_processor process;       /* behind the built-in processors and before the warpers; NULL: none, as the next two */
+    mn_prefix_allowed prefix_allowed;
+    mn_stopping stop;                  /* the reason is then "callback" */
+    mn_model *assistant;               /* draft model of assisted decoding; NULL: none */
+    const int32_t *negative_prompt;    /* guidance_scale: what the unconditional context begins with; NULL: the prompt's last token */
+    size_t n_negative_prompt;
 } mn_generate_options;
 
 MN_API mn_generate_options mn_generate_options_default(void);

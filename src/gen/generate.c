@@ -1,52 +1,42 @@
-/* The loop: prompts in, tokens chosen, shown and fed back, row by row leaving the batch when it ends.
+/* The loop: prompts in, every row's search asked what it needs, all of it computed in one pass, until each has its sequences.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "gen/session.h"
-
+#include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/options.h"
-#include "gen/logits.h"
-#include "gen/stop.h"
+#include "gen/search.h"
 
-/* One row of a batch while it is generated, and its result. */
+/* One input row: its prompt is computed first, then its search goes on. */
 typedef struct gen_row {
-    mn_session *session;
-    bool owns_session;
-    const mn_generation_config *config;
-    logits_row logits;
-    tokenizer_stream *stream; /* NULL without a tokenizer */
-    bytes piece;              /* scratch: what the last token decoded to */
-    stop_text text;
-    int32_t *ids; /* [max_new] */
-    size_t n_ids, max_new;
-    mn_logprob *logprobs;
-    float *scores, *raw;
-    size_t prompt_tokens, cached_tokens;
-    const char *finish; /* NULL: goes on */
+    search_setup setup;
+    bool owns_session, is_prefilled, is_done;
+    size_t cached_tokens;
+    mn_cache_info cache; /* when it was done */
+    const search_kind *kind;
+    void *state; /* of the search */
+    feed prefill;
+    float *prompt_states; /* owned; NULL: not wanted */
+    feed_list feeds;      /* in flight */
+    sequence *sequences;  /* [n_opened] */
+    size_t n_opened;
+    step_log steps;
 } gen_row;
 
 typedef struct gen_result {
     mn_generation public; /* first member: the handle points here */
     gen_row *rows;
-    mn_sequence *sequences;
     size_t n_rows;
+    mn_sequence *sequences;
+    float *beam_scores, *beam_logits;
 } gen_result;
 
 typedef struct gen_run {
-    const mn_generate_options *options;
+    mn_generate_options options;
     gen_result *result;
-    mn_session **active; /* [n_rows] scratch of a step */
-    int32_t *next;       /* [n_rows] */
-    double started;
-    bool cancelled;
+    feed **active;                     /* [sum of the rows' feeds] scratch of a pass */
+    size_t prompt_tokens, prompt_done; /* to be computed, computed */
+    double started, prompt_ended;
 } gen_run;
-
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 mn_generate_options mn_generate_options_default(void) {
     return (mn_generate_options){.size = sizeof(mn_generate_options), .top_logprobs = -1};
@@ -64,10 +54,10 @@ static int64_t context_of(const mn_session *session) {
 }
 
 /* How many tokens a row may get; the last one is never fed, so it needs no room. */
-static mn_status plan_length(gen_row *row, size_t n_prompt) {
+static mn_status plan_length(search_setup *row) {
     const mn_generation_config *config = row->config;
     const kv_options *kv = &row->session->plan.options;
-    int64_t prompt = (int64_t)n_prompt, context = context_of(row->session), wanted = -1;
+    int64_t prompt = (int64_t)row->n_prompt, context = context_of(row->session), wanted = -1;
     if (config->max_length >= 0) wanted = config->max_length - prompt;
     if (config->max_new_tokens >= 0) wanted = config->max_new_tokens;
     if (!kv->limit && prompt > context) { /* a limit of one's own may pass the trained context */
@@ -97,196 +87,185 @@ static mn_status plan_length(gen_row *row, size_t n_prompt) {
 
 /* ---- rows ---- */
 
-/* The decoder and its buffers, large enough that ordinary text never grows them. */
-static mn_status open_text(gen_row *row, const tokenizer *text) {
-    enum { PIECE_BYTES = 512, TOKEN_BYTES = 8, MOST_TOKENS = 65536 };
-    size_t n = row->max_new < MOST_TOKENS ? row->max_new : MOST_TOKENS;
-    MN_TRY(tokenizer_stream_open(&row->stream, text, TOKENIZER_SKIP_SPECIAL));
-    MN_TRY(tokenizer_stream_reserve(row->stream, PIECE_BYTES));
-    MN_TRY(mem_grow(&row->piece.data, &row->piece.capacity, PIECE_BYTES, 1));
-    return mem_grow(&row->text.text.data, &row->text.text.capacity, n * TOKEN_BYTES + PIECE_BYTES, 1);
-}
-
-static mn_status open_row(gen_row *row, const gen_run *run, const int32_t *prompt, size_t n_prompt,
-                          uint64_t seed) {
-    const mn_model *model = row->session->owner;
-    size_t vocab = (size_t)model->core->config.vocab_size;
-    if (n_prompt == 0) MN_FAIL(MN_E_ARG, "the prompt is empty");
-    for (size_t i = 0; i < n_prompt; i++) {
-        if (prompt[i] < 0 || (size_t)prompt[i] >= vocab) {
-            MN_FAIL(MN_E_ARG, "token %zu of the prompt is %d, allowed: 0 to %zu", i, prompt[i], vocab - 1);
+static mn_status open_sequences(gen_row *row) {
+    search_setup *setup = &row->setup;
+    row->sequences = mem_alloc(setup->n_sequences, sizeof *row->sequences);
+    if (!row->sequences) return MN_E_NOMEM;
+    setup->sequences = row->sequences;
+    for (; row->n_opened < setup->n_sequences; row->n_opened++) {
+        sequence *s = &row->sequences[row->n_opened];
+        mn_status status = sequence_open(s, setup->session, setup->config, setup->options, setup->prompt,
+                                         setup->n_prompt, setup->max_new);
+        s->row = setup->row;
+        s->index = (int)row->n_opened;
+        if (status != MN_OK) {
+            sequence_close(s);
+            return status;
         }
     }
-    MN_TRY(plan_length(row, n_prompt));
-    row->prompt_tokens = n_prompt;
-    row->text.stops = &row->config->stop_strings;
-    if (row->text.stops->n && !model->text)
-        MN_FAIL(MN_E_ARG, "stop_strings need a tokenizer, and this checkpoint has none");
-    MN_TRY(logits_open(&row->logits, row->config, vocab, seed, prompt, n_prompt));
-    if (model->text) MN_TRY(open_text(row, model->text));
-    int top = run->options->top_logprobs;
-    row->ids = mem_alloc_raw(row->max_new, sizeof *row->ids);
-    if (top >= 0) row->logprobs = mem_alloc(row->max_new * (size_t)(1 + top), sizeof *row->logprobs);
-    if (run->options->keep_scores) row->scores = mem_alloc_raw(row->max_new * vocab, sizeof *row->scores);
-    if (run->options->keep_logits) row->raw = mem_alloc_raw(row->max_new * vocab, sizeof *row->raw);
-    bool complete = row->ids && (top < 0 || row->logprobs) && (!run->options->keep_scores || row->scores) &&
-                    (!run->options->keep_logits || row->raw);
-    return complete ? MN_OK : MN_E_NOMEM;
-}
-
-static void close_row(gen_row *row) {
-    if (row->owns_session) mn_session_close(&row->session);
-    logits_close(&row->logits);
-    tokenizer_stream_close(&row->stream);
-    bytes_clear(&row->piece);
-    bytes_clear(&row->text.text);
-    mem_free(row->ids);
-    mem_free(row->logprobs);
-    mem_free(row->scores);
-    mem_free(row->raw);
-}
-
-/* Shows what may be shown now. */
-static void show(gen_run *run, gen_row *row, int32_t id, size_t until) {
-    mn_token_event event = {
-        .row = (int)(row - run->result->rows), .id = id, .text = "", .n_text = until - row->text.shown};
-    if (event.n_text) event.text = row->text.text.data + row->text.shown;
-    row->text.shown = until;
-    if (run->options->on_token && !run->options->on_token(run->options->user, &event)) run->cancelled = true;
-}
-
-/* Text of a chosen token, or with id -1 what the decoder still holds. */
-static mn_status add_text(gen_run *run, gen_row *row, int32_t id) {
-    size_t until = 0;
-    if (row->stream) {
-        /* Models may have more rows than the tokenizer has tokens (padded embeddings): those ids say nothing.
-         */
-        bool is_known = id < (int64_t)tokenizer_size(row->session->owner->text);
-        row->piece.n = 0;
-        if (id < 0) MN_TRY(tokenizer_stream_finish(row->stream, &row->piece));
-        if (id >= 0 && is_known) MN_TRY(tokenizer_stream_push(row->stream, id, &row->piece));
-        until = stop_text_push(&row->text, row->piece.data, row->piece.n);
-        MN_TRY(bytes_status(&row->text.text));
-        /* At the end nothing can complete a stop string any more. */
-        if (id < 0) until = row->text.text.n;
-    }
-    if (id >= 0 || until > row->text.shown) show(run, row, id, until);
-    if (row->text.stopped && !row->finish) row->finish = "stop_string";
     return MN_OK;
 }
 
-/* The chosen token's log-probability and the best ones', best first. */
-static void note_logprobs(const gen_run *run, gen_row *row, int32_t id) {
-    size_t vocab = row->logits.vocab, top = (size_t)run->options->top_logprobs;
-    mn_logprob *out = row->logprobs + row->n_ids * (1 + top);
-    const float *scores = row->logits.scores;
-    double log_sum = logits_log_sum(scores, vocab);
-    out[0] = (mn_logprob){id, (float)((double)scores[id] - log_sum)};
-    size_t n = 0;
-    for (size_t i = 0; i < vocab && top > 0; i++) {
-        float value = (float)((double)scores[i] - log_sum);
-        if (n == top && value <= out[n].logprob) continue;
-        size_t at = n < top ? ++n : n;
-        for (; at > 1 && out[at - 1].logprob < value; at--) out[at] = out[at - 1];
-        out[at] = (mn_logprob){(int32_t)i, value};
+/* Everything that can be refused before anything is computed. */
+static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input, uint64_t seed) {
+    search_setup *setup = &row->setup;
+    size_t vocab = (size_t)setup->session->model->config.vocab_size;
+    setup->prompt = input->prompt;
+    setup->n_prompt = input->n_prompt;
+    setup->options = &run->options;
+    setup->row = (int)(row - run->result->rows);
+    setup->seed = seed;
+    setup->steps = &row->steps;
+    if (setup->n_prompt == 0) MN_FAIL(MN_E_ARG, "the prompt is empty");
+    for (size_t i = 0; i < setup->n_prompt; i++) {
+        if (setup->prompt[i] < 0 || (size_t)setup->prompt[i] >= vocab) {
+            MN_FAIL(MN_E_ARG, "token %zu of the prompt is %d, allowed: 0 to %zu", i, setup->prompt[i],
+                    vocab - 1);
+        }
     }
+    MN_TRY(plan_length(setup));
+    setup->n_sequences = 1;
+    row->kind = search_choose(setup->config, setup->options);
+    row->feeds.capacity = row->kind->most_feeds(setup);
+    row->feeds.feeds = mem_alloc(row->feeds.capacity, sizeof *row->feeds.feeds);
+    if (!row->feeds.feeds) return MN_E_NOMEM;
+    if (row->kind->wants_states) {
+        size_t hidden = (size_t)setup->session->model->config.hidden_size;
+        row->prompt_states = mem_alloc_raw(setup->n_prompt * hidden, sizeof *row->prompt_states);
+        if (!row->prompt_states) return MN_E_NOMEM;
+        setup->prompt_states = row->prompt_states;
+    }
+    return open_sequences(row);
 }
 
-/* Chooses one token from the session's logits and decides whether the row goes on. */
-static mn_status choose_token(gen_run *run, gen_row *row) {
-    const float *logits = mn_session_logits(row->session);
-    size_t vocab = row->logits.vocab;
-    logits_process(&row->logits, logits);
-    int32_t id = logits_choose(&row->logits);
-    if (row->raw) memcpy(row->raw + row->n_ids * vocab, logits, vocab * sizeof *logits);
-    if (row->scores) memcpy(row->scores + row->n_ids * vocab, row->logits.scores, vocab * sizeof *logits);
-    if (row->logprobs) note_logprobs(run, row, id);
-    logits_accept(&row->logits, id);
-    row->ids[row->n_ids++] = id;
-    bool ends = !row->config->ignore_eos && id_list_has(&row->config->eos_token_id, id);
-    if (ends) row->finish = "eos";
-    MN_TRY(add_text(run, row, id));
-    if (!row->finish && row->n_ids == row->max_new) row->finish = "length";
-    if (!row->finish && row->config->max_time > 0 && now_ms() - run->started > row->config->max_time * 1e3)
-        row->finish = "time";
-    return row->finish ? add_text(run, row, -1) : MN_OK;
+static void close_row(gen_row *row) {
+    if (row->kind) row->kind->close(row->state);
+    if (row->setup.session && row->owns_session) mn_session_close(&row->setup.session);
+    for (size_t i = 0; i < row->n_opened; i++) sequence_close(&row->sequences[i]);
+    mem_free(row->sequences);
+    mem_free(row->prompt_states);
+    mem_free(row->feeds.feeds);
+    mem_free(row->steps.scores);
+    mem_free(row->steps.logits);
 }
 
 /* ---- the loop ---- */
 
-static mn_status prefill(gen_run *run, gen_row *row, const int32_t *prompt) {
-    row->session->on_prefill = run->options->on_prefill;
-    row->session->prefill_user = run->options->user;
-    mn_status status = mn_session_sync(row->session, prompt, row->prompt_tokens, &row->cached_tokens);
-    row->session->on_prefill = NULL;
+static mn_status begin_prefill(gen_run *run, gen_row *row) {
+    search_setup *setup = &row->setup;
+    size_t keep = row->kind->wants_states ? 0 : setup->n_prompt;
+    MN_TRY(
+        feed_sync(&row->prefill, setup->session, setup->prompt, setup->n_prompt, keep, &row->cached_tokens));
+    row->prefill.states = row->prompt_states;
+    run->prompt_tokens += setup->n_prompt - row->cached_tokens;
+    if (row->prefill.is_done) return MN_OK;
+    mn_status status = feed_begin(&row->prefill);
+    if (status != MN_OK) row->prefill.is_done = true; /* nothing to undo */
     return status;
 }
 
-static void cancel_all(gen_result *result) {
+static bool has_feeds(const gen_row *row) {
+    for (size_t i = 0; i < row->feeds.n; i++) {
+        if (!row->feeds.feeds[i].is_done) return true;
+    }
+    return !row->prefill.is_done;
+}
+
+/* A row that is done gives its pages back when its session is not the caller's. */
+static void end_row(gen_row *row) {
+    mn_session *session = row->setup.session;
+    row->is_done = true;
+    row->cache = (mn_cache_info){.size = sizeof row->cache};
+    mn_session_cache(session, &row->cache);
+    if (row->owns_session) session_go_back(session, 0);
+}
+
+/* Lets the row's search choose, when all that it asked for is computed, and begins what it asks for next. */
+static mn_status advance(gen_row *row) {
+    if (row->is_done || has_feeds(row)) return MN_OK;
+    if (!row->is_prefilled) {
+        MN_TRY(row->kind->open(&row->state, &row->setup));
+        row->is_prefilled = true;
+    }
+    row->feeds.n = 0;
+    MN_TRY(row->kind->advance(row->state, &row->feeds));
+    size_t n = row->feeds.n;
+    if (n == 0) end_row(row);
+    for (row->feeds.n = 0; row->feeds.n < n; row->feeds.n++)
+        MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
+    return MN_OK;
+}
+
+static void undo(gen_result *result) {
     for (size_t i = 0; i < result->n_rows; i++) {
-        if (!result->rows[i].finish) result->rows[i].finish = "cancelled";
+        gen_row *row = &result->rows[i];
+        if (row->prefill.session) feed_undo(&row->prefill);
+        for (size_t f = 0; f < row->feeds.n; f++) feed_undo(&row->feeds.feeds[f]);
+        row->feeds.n = 0;
+        row->prefill.is_done = true;
     }
 }
 
+/* What there is when a run is cancelled. */
+static mn_status end_all(gen_run *run) {
+    gen_result *result = run->result;
+    undo(result);
+    for (size_t i = 0; i < result->n_rows; i++) {
+        gen_row *row = &result->rows[i];
+        if (row->is_done) continue;
+        if (row->state) MN_TRY(row->kind->end(row->state, "cancelled"));
+        for (size_t k = 0; k < row->n_opened; k++) MN_TRY(sequence_end(&row->sequences[k], "cancelled"));
+        end_row(row);
+    }
+    return MN_OK;
+}
+
 static bool was_cancelled(const gen_run *run) {
-    if (run->cancelled) return true;
     for (size_t i = 0; i < run->result->n_rows; i++) {
-        if (atomic_exchange(&run->result->rows[i].session->cancelled, false)) return true;
+        const gen_row *row = &run->result->rows[i];
+        if (atomic_exchange(&row->setup.session->cancelled, false)) return true;
+        for (size_t k = 0; k < row->n_opened; k++) {
+            if (row->sequences[k].cancelled) return true;
+        }
     }
     return false;
 }
 
-/* Chooses and feeds until every row has finished. */
-static mn_status decode(gen_run *run) {
-    gen_result *result = run->result;
-    for (;;) {
-        int n = 0;
-        for (size_t i = 0; i < result->n_rows; i++) {
-            gen_row *row = &result->rows[i];
-            if (row->finish) continue;
-            MN_TRY(choose_token(run, row));
-            if (row->finish) continue;
-            run->active[n] = row->session;
-            run->next[n++] = row->ids[row->n_ids - 1];
-        }
-        if (n > 0 && was_cancelled(run)) {
-            cancel_all(result);
-            return MN_OK;
-        }
-        if (n == 0) return MN_OK;
-        MN_TRY(session_step_together(run->active, run->next, n));
+/* Feeds of a row that are not done, appended to those of the pass. */
+static size_t list_active(gen_run *run, gen_row *row, size_t n) {
+    if (!row->prefill.is_done) run->active[n++] = &row->prefill;
+    for (size_t i = 0; i < row->feeds.n; i++) {
+        if (!row->feeds.feeds[i].is_done) run->active[n++] = &row->feeds.feeds[i];
     }
+    return n;
 }
 
-static void publish(gen_result *result) {
-    mn_cache_info *sum = &result->public.cache;
-    for (size_t i = 0; i < result->n_rows; i++) {
-        gen_row *row = &result->rows[i];
-        mn_cache_info info = {.size = sizeof info};
-        mn_session_cache(row->session, &info);
-        mn_cache_info before = *sum;
-        *sum = info;
-        sum->tokens += before.tokens;
-        sum->bytes += before.bytes;
-        sum->peak_bytes += before.peak_bytes;
-        sum->far_bytes += before.far_bytes;
-        if (before.before) sum->before = before.before;
-        result->sequences[i] = (mn_sequence){
-            .row = (int)i,
-            .ids = row->ids,
-            .n_ids = row->n_ids,
-            .text = row->stream ? bytes_text(&row->text.text) : NULL,
-            .n_text = row->text.text.n,
-            .finish_reason = row->finish,
-            .logprobs = row->logprobs,
-            .scores = row->scores,
-            .logits = row->raw,
-            .prompt_tokens = row->prompt_tokens,
-            .cached_tokens = row->cached_tokens,
-        };
+static void note_prefill(gen_run *run) {
+    size_t left = 0;
+    for (size_t i = 0; i < run->result->n_rows; i++) {
+        const feed *f = &run->result->rows[i].prefill;
+        if (!f->is_done) left += f->session->n_ids - (size_t)kv_length(f->session->cache);
     }
-    result->public.sequences = result->sequences;
-    result->public.n_sequences = result->n_rows;
+    size_t done = run->prompt_tokens > left ? run->prompt_tokens - left : 0;
+    if (done == run->prompt_done) return;
+    run->prompt_done = done;
+    if (left == 0) run->prompt_ended = clock_ms();
+    if (run->options.on_prefill) run->options.on_prefill(run->options.user, done, run->prompt_tokens);
+}
+
+static mn_status loop(gen_run *run) {
+    gen_result *result = run->result;
+    for (;;) {
+        size_t n = 0;
+        for (size_t i = 0; i < result->n_rows; i++) {
+            MN_TRY(advance(&result->rows[i]));
+            n = list_active(run, &result->rows[i], n);
+        }
+        if (n == 0) return MN_OK;
+        if (was_cancelled(run)) return MN_E_CANCELLED;
+        MN_TRY(feeds_pass(run->active, n));
+        note_prefill(run);
+    }
 }
 
 static uint64_t fresh_seed(const mn_generation_config *config) {
@@ -298,58 +277,144 @@ static uint64_t fresh_seed(const mn_generation_config *config) {
 
 static mn_status run_rows(gen_run *run, const mn_batch_row *inputs) {
     gen_result *result = run->result;
-    result->public.seed = fresh_seed(result->rows[0].config);
+    size_t n_feeds = 0, n_sequences = 0;
+    result->public.seed = fresh_seed(result->rows[0].setup.config);
+    run->started = run->prompt_ended = clock_ms();
     for (size_t i = 0; i < result->n_rows; i++) {
+        gen_row *row = &result->rows[i];
         const mn_generation_config *own = inputs[i].config;
         uint64_t seed = own && own->seed >= 0 ? (uint64_t)own->seed : result->public.seed;
-        mn_status status = open_row(&result->rows[i], run, inputs[i].prompt, inputs[i].n_prompt, seed);
+        row->setup.started = run->started;
+        mn_status status = open_row(run, row, &inputs[i], seed);
         if (status != MN_OK) return result->n_rows > 1 ? status_context(status, "row %zu", i) : status;
+        n_feeds += row->feeds.capacity + 1;
+        n_sequences += row->n_opened;
     }
-    run->started = now_ms();
-    mn_status status = MN_OK;
+    run->active = mem_alloc(n_feeds, sizeof *run->active);
+    result->sequences =
+        mem_alloc(n_sequences, sizeof *result->sequences); /* so that nothing fails at the end */
+    mn_status status = run->active && result->sequences ? MN_OK : MN_E_NOMEM;
     for (size_t i = 0; status == MN_OK && i < result->n_rows; i++)
-        status = prefill(run, &result->rows[i], inputs[i].prompt);
-    double prompt_done = now_ms();
-    result->public.prompt_ms = prompt_done - run->started;
-    if (status == MN_OK) status = decode(run);
-    result->public.predicted_ms = now_ms() - prompt_done;
-    if (status == MN_E_CANCELLED) {
-        cancel_all(result);
-        status = MN_OK;
-    }
+        status = begin_prefill(run, &result->rows[i]);
+    if (status == MN_OK) status = loop(run);
+    if (status == MN_E_CANCELLED) return end_all(run);
+    undo(result);
     return status;
 }
+
+/* ---- what comes out ---- */
+
+static void sum_caches(gen_result *result) {
+    mn_cache_info *sum = &result->public.cache;
+    for (size_t i = 0; i < result->n_rows; i++) {
+        mn_cache_info before = *sum;
+        *sum = result->rows[i].cache;
+        sum->tokens += before.tokens;
+        sum->bytes += before.bytes;
+        sum->peak_bytes += before.peak_bytes;
+        sum->far_bytes += before.far_bytes;
+        if (before.before) sum->before = before.before;
+    }
+}
+
+static mn_sequence view_of(const gen_row *row, sequence *s) {
+    return (mn_sequence){
+        .row = s->row,
+        .index = s->index,
+        .ids = s->ids,
+        .n_ids = s->n_ids,
+        .text = s->stream ? bytes_text(&s->text.text) : NULL,
+        .n_text = s->text.text.n,
+        .finish_reason = s->finish,
+        .logprobs = s->logprobs,
+        .scores = s->scores,
+        .logits = s->raw,
+        .prompt_tokens = row->setup.n_prompt,
+        .cached_tokens = row->cached_tokens,
+        .has_score = s->has_score,
+        .score = s->score,
+        .beam_indices = s->beam_indices,
+        .transition_scores = s->transitions,
+    };
+}
+
+/* The rows' step logs side by side. *out is owned by the result. */
+static mn_status join_steps(gen_result *result, bool raw, float **out) {
+    mn_generation *public = &result->public;
+    size_t vocab = (size_t)result->rows[0].setup.session->model->config.vocab_size, at = 0;
+    bool kept = false;
+    for (size_t i = 0; i < result->n_rows; i++) {
+        const step_log *log = &result->rows[i].steps;
+        kept = kept || (raw ? log->logits : log->scores) != NULL;
+    }
+    if (!kept) return MN_OK;
+    float *all = mem_alloc_raw(public->n_steps * public->n_beams * vocab, sizeof *all);
+    *out = all;
+    if (!all) return MN_E_NOMEM;
+    for (size_t i = 0; i < public->n_steps * public->n_beams * vocab; i++) all[i] = NAN;
+    for (size_t i = 0; i < result->n_rows; i++) {
+        const step_log *log = &result->rows[i].steps;
+        const float *from = raw ? log->logits : log->scores;
+        for (size_t step = 0; from && step < log->n_steps; step++) {
+            memcpy(all + (step * public->n_beams + at) * vocab, from + step * log->n_beams * vocab,
+                   log->n_beams * vocab * sizeof *all);
+        }
+        at += log->n_beams;
+    }
+    return MN_OK;
+}
+
+static mn_status publish(gen_result *result) {
+    mn_generation *public = &result->public;
+    for (size_t i = 0; i < result->n_rows; i++) {
+        const step_log *log = &result->rows[i].steps;
+        public->n_beams += log->n_beams;
+        if (log->n_steps > public->n_steps) public->n_steps = log->n_steps;
+    }
+    for (size_t i = 0; i < result->n_rows; i++) {
+        gen_row *row = &result->rows[i];
+        for (size_t k = 0; k < row->n_opened; k++) {
+            result->sequences[public->n_sequences++] = view_of(row, &row->sequences[k]);
+        }
+    }
+    public->sequences = result->sequences;
+    sum_caches(result);
+    MN_TRY(join_steps(result, false, &result->beam_scores));
+    MN_TRY(join_steps(result, true, &result->beam_logits));
+    public->beam_scores = result->beam_scores;
+    public->beam_logits = result->beam_logits;
+    return MN_OK;
+}
+
+/* ---- entry points ---- */
 
 static mn_status open_result(gen_result **out, size_t n_rows) {
     gen_result *result = mem_alloc(1, sizeof *result);
-    *out = NULL;
+    *out = result;
     if (!result) return MN_E_NOMEM;
     result->rows = mem_alloc(n_rows, sizeof *result->rows);
-    result->sequences = mem_alloc(n_rows, sizeof *result->sequences);
-    if (result->rows && result->sequences) result->n_rows = n_rows;
-    *out = result;
-    return result->n_rows ? MN_OK : MN_E_NOMEM;
+    if (!result->rows) return MN_E_NOMEM;
+    result->n_rows = n_rows;
+    return MN_OK;
 }
 
-/* Takes the rows' sessions as they are set up in `result`. */
-static mn_status generate(gen_result *result, const mn_batch_row *inputs, const mn_generate_options *given,
-                          mn_generation **generation) {
-    mn_generate_options options = mn_generate_options_default();
-    int32_t vocab = (int32_t)result->rows[0].session->model->config.vocab_size;
-    MN_TRY(options_take(&options, sizeof options, given, "mn_generate_options"));
-    if (options.top_logprobs < -1 || options.top_logprobs > vocab)
-        MN_FAIL(MN_E_ARG, "top_logprobs is %d, allowed: -1 (none) to %d", options.top_logprobs, vocab);
-    gen_run run = {.options = &options, .result = result};
-    run.active = mem_alloc(result->n_rows, sizeof *run.active);
-    run.next = mem_alloc(result->n_rows, sizeof *run.next);
-    mn_status status = run.active && run.next ? run_rows(&run, inputs) : MN_E_NOMEM;
+/* Takes the rows' sessions and configurations as they are set up in `result`. */
+static mn_status generate(gen_result *result, const mn_batch_row *inputs, const mn_generate_options *given) {
+    gen_run run = {.options = mn_generate_options_default(), .result = result};
+    int32_t vocab = (int32_t)result->rows[0].setup.session->model->config.vocab_size;
+    MN_TRY(options_take(&run.options, sizeof run.options, given, "mn_generate_options"));
+    if (run.options.top_logprobs < -1 || run.options.top_logprobs > vocab)
+        MN_FAIL(MN_E_ARG, "top_logprobs is %d, allowed: -1 (none) to %d", run.options.top_logprobs, vocab);
+    mn_status status = run_rows(&run, inputs);
     mem_free(run.active);
-    mem_free(run.next);
-    if (status == MN_OK) {
-        publish(result);
-        *generation = &result->public;
+    result->public.prompt_ms = run.prompt_ended - run.started;
+    result->public.predicted_ms = clock_ms() - run.prompt_ended;
+    for (size_t i = 0; i < result->n_rows; i++) { /* nothing of the caller's is looked at any more */
+        gen_row *row = &result->rows[i];
+        if (row->kind) row->kind->close(row->state);
+        row->state = NULL;
     }
-    return status;
+    return status == MN_OK ? publish(result) : status;
 }
 
 mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt,
@@ -359,15 +424,14 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     gen_result *result = NULL;
     mn_status status = open_result(&result, 1);
     if (status == MN_OK) {
-        result->rows[0].session = session;
-        result->rows[0].config = config ? config : session->owner->generation;
+        search_setup *row = &result->rows[0].setup;
+        row->session = session;
+        row->config = config ? config : session->owner->generation;
         mn_batch_row input = {.prompt = prompt, .n_prompt = n_prompt, .config = config};
-        status = generate(result, &input, options, generation);
+        status = generate(result, &input, options);
     }
-    if (status != MN_OK && result) {
-        mn_generation *partial = &result->public;
-        mn_generation_close(&partial);
-    }
+    *generation = result ? &result->public : NULL;
+    if (status != MN_OK) mn_generation_close(generation);
     return status;
 }
 
@@ -380,15 +444,13 @@ mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, cons
     mn_status status = open_result(&result, n_rows);
     for (size_t i = 0; status == MN_OK && i < n_rows; i++) {
         gen_row *row = &result->rows[i];
-        row->config = rows[i].config ? rows[i].config : config ? config : model->generation;
+        row->setup.config = rows[i].config ? rows[i].config : config ? config : model->generation;
         row->owns_session = true;
-        status = mn_session_open(&row->session, model, cache);
+        status = mn_session_open(&row->setup.session, model, cache);
     }
-    if (status == MN_OK) status = generate(result, rows, options, generation);
-    if (status != MN_OK && result) {
-        mn_generation *partial = &result->public;
-        mn_generation_close(&partial);
-    }
+    if (status == MN_OK) status = generate(result, rows, options);
+    *generation = result ? &result->public : NULL;
+    if (status != MN_OK) mn_generation_close(generation);
     return status;
 }
 
@@ -398,6 +460,8 @@ void mn_generation_close(mn_generation **generation) {
     for (size_t i = 0; i < result->n_rows; i++) close_row(&result->rows[i]);
     mem_free(result->rows);
     mem_free(result->sequences);
+    mem_free(result->beam_scores);
+    mem_free(result->beam_logits);
     mem_free(result);
     *generation = NULL;
 }

@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "gen/session.h"
+#include "gen/pass.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/options.h"
-#include "model/rope.h"
 
 enum { DEFAULT_CHUNK = 512 };
 
 mn_cache_options mn_cache_options_default(void) {
-    return (mn_cache_options){.size = sizeof(mn_cache_options),
-                              .implementation = "dynamic",
-                              .dtype = "auto"};
+    return (mn_cache_options){.size = sizeof(mn_cache_options), .implementation = "dynamic", .dtype = "auto"};
 }
 
 mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summary) {
@@ -64,9 +61,7 @@ static mn_status open_cache(mn_session *s) {
     return status;
 }
 
-/* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do
- * not allocate. */
-static mn_status make_room(mn_session *s, size_t n) {
+mn_status session_make_room(mn_session *s, size_t n) {
     size_t paged = (size_t)kv_room(s->cache);
     return mem_grow(&s->ids, &s->ids_capacity, n > paged ? n : paged, sizeof *s->ids);
 }
@@ -95,7 +90,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
         if (!s->logits) status = MN_E_NOMEM;
     }
-    if (status == MN_OK) status = make_room(s, 0);
+    if (status == MN_OK) status = session_make_room(s, 0);
     if (status != MN_OK) {
         mn_session_close(&s);
         return status;
@@ -114,174 +109,22 @@ void mn_session_close(mn_session **session) {
     *session = NULL;
 }
 
-static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
-    if (n == 0) MN_FAIL(MN_E_ARG, "no token was given, at least one is needed");
-    for (size_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= s->model->config.vocab_size) {
-            MN_FAIL(MN_E_ARG, "token %zu is %d, allowed: 0 to %lld", i, ids[i],
-                    (long long)s->model->config.vocab_size - 1);
-        }
-    }
-    return MN_OK;
-}
-
-int64_t session_angle_length(const mn_session *s, int64_t total) {
-    int64_t window = s->plan.self.windows ? s->plan.self.window_length : 0;
-    return window > 0 ? min_i64(total, window) : total;
-}
-
-/* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those
- * rotated by angles of another length. */
-static void drop_unusable(mn_session *s, int64_t total) {
-    int64_t regime = rope_regime(&s->model->config, session_angle_length(s, total));
-    if (!s->plan.self.keeps || regime != s->regime) kv_truncate(s->cache, 0);
-    s->regime = regime;
-}
-
-/* End of the chunk that begins at `position`: chunks end at multiples of the chunk size, so a prompt is cut
- * at page edges wherever it begins, and where tokens are to be sealed before the next one is computed. */
-static int64_t chunk_end(const mn_session *s, int64_t position, int64_t end) {
-    int64_t next = (position / s->prefill_chunk + 1) * s->prefill_chunk;
-    return min_i64(min_i64(next, kv_step_limit(s->cache, position)), end);
-}
-
-/* Takes the cache back to `n` tokens, or further where what they see is gone; the ids bring it up to date again. */
-static void go_back(mn_session *s, int64_t n) {
+void session_go_back(mn_session *s, int64_t n) {
     if (kv_length(s->cache) > n) kv_truncate(s->cache, kv_reachable(s->cache, n));
 }
 
-/* Computes ids [cached, n_ids). Logits of the last go to s->logits, or those of all tokens from `all_from` on
- * to `all`. */
-static mn_status catch_up(mn_session *s, size_t all_from, float *all) {
-    int64_t total = (int64_t)s->n_ids, start = kv_length(s->cache);
-    size_t vocab = (size_t)s->model->config.vocab_size;
-    int64_t most = total; /* tokens of a step; fewer when memory is short */
-    kv_call_begin(s->cache);
-    while (kv_length(s->cache) < total) {
-        if (atomic_exchange(&s->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
-        int64_t position = kv_length(s->cache), end = min_i64(chunk_end(s, position, total), position + most);
-        /* Old tokens that are computed again want no logits of their own. */
-        if (all && position < (int64_t)all_from && end > (int64_t)all_from) end = (int64_t)all_from;
-        forward_row row = {
-            .cache = s->cache, .ids = s->ids + position, .n = (int)(end - position), .total_length = session_angle_length(s, total)};
-        if (all && position >= (int64_t)all_from) {
-            row.want = WANT_ALL;
-            row.logits = all + (size_t)(position - (int64_t)all_from) * vocab;
-        } else if (!all && end == total) {
-            row.want = WANT_LAST;
-            row.logits = s->logits;
-        }
-        kv_call_ends(s->cache, end == total);
-        mn_status status = model_forward(s->model, &row, 1);
-        if (status == MN_E_NOMEM) { /* the step is planned again: shorter, or for a smaller cache */
-            if (row.n > s->plan.options.page_tokens) {
-                most = row.n / 2;
-            } else {
-                MN_TRY(session_relieve(s));
-                most = total;
-            }
-            continue;
-        }
-        MN_TRY(status);
-        if (s->on_prefill) s->on_prefill(s->prefill_user, (size_t)(end - start), (size_t)(total - start));
-    }
-    if (all) memcpy(s->logits, all + (s->n_ids - 1 - all_from) * vocab, vocab * sizeof *all);
-    return MN_OK;
-}
-
 mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *all_logits) {
-    MN_TRY(check_ids(s, ids, n));
-    size_t before = s->n_ids;
-    int64_t limit = s->plan.options.limit;
-    if (limit && (int64_t)(before + n) > limit) {
-        MN_FAIL(MN_E_FULL, "the cache holds %zu tokens of at most %lld: no room for %zu more", before,
-                (long long)limit, n);
-    }
-    MN_TRY(make_room(s, before + n));
-    memcpy(s->ids + before, ids, n * sizeof *ids);
-    s->n_ids += n;
-    drop_unusable(s, (int64_t)s->n_ids);
-    mn_status status = catch_up(s, before, all_logits);
-    if (status != MN_OK) {
-        s->n_ids = before;
-        go_back(s, (int64_t)before);
-        return status;
-    }
-    s->has_logits = true;
-    return MN_OK;
+    feed f = {.session = s, .ids = ids, .n = n, .logits = all_logits};
+    return feed_run(&f);
 }
 
 mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n_reused) {
-    MN_TRY(check_ids(s, ids, n));
-    size_t common = 0;
-    while (common < n && common < s->n_ids && s->ids[common] == ids[common]) common++;
-    if (common == n && s->n_ids == n && s->has_logits) {
-        if (n_reused) *n_reused = n;
-        return MN_OK;
-    }
-    if (common == n) common = n - 1; /* the last token's logits are wanted */
-    if (common < s->n_ids) s->has_logits = false;
-    s->n_ids = common;
-    go_back(s, (int64_t)common);
-    drop_unusable(s, (int64_t)n);
-    size_t cached = (size_t)kv_length(s->cache);
-    MN_TRY(mn_session_step(s, ids + common, n - common, NULL));
-    if (n_reused) *n_reused = cached;
+    feed f;
+    size_t reused = 0;
+    MN_TRY(feed_sync(&f, s, ids, n, n, &reused));
+    if (!f.is_done) MN_TRY(feed_run(&f));
+    if (n_reused) *n_reused = reused;
     return MN_OK;
-}
-
-static bool steps_alone(const mn_session *s) {
-    int64_t total = (int64_t)s->n_ids + 1;
-    return !s->plan.self.keeps || kv_length(s->cache) != (int64_t)s->n_ids ||
-           rope_regime(&s->model->config, session_angle_length(s, total)) != s->regime;
-}
-
-/* A pass for the sessions that need one token more, in groups that fit on the stack. */
-static mn_status step_group(mn_session *const *sessions, const int32_t *ids, int n) {
-    enum { MOST = 64 };
-    for (int begin = 0; begin < n; begin += MOST) {
-        forward_row rows[MOST];
-        int count = n - begin < MOST ? n - begin : MOST;
-        for (int i = 0; i < count; i++) {
-            mn_session *s = sessions[begin + i];
-            kv_call_begin(s->cache);
-            kv_call_ends(s->cache, true);
-            rows[i] = (forward_row){.cache = s->cache,
-                                    .ids = &ids[begin + i],
-                                    .n = 1,
-                                    .total_length = session_angle_length(s, (int64_t)s->n_ids + 1),
-                                    .want = WANT_LAST,
-                                    .logits = s->logits};
-        }
-        mn_status status = model_forward(sessions[0]->model, rows, count);
-        for (int i = 0; status == MN_E_NOMEM && i < count; i++) {
-            MN_TRY(session_relieve(sessions[begin + i]));
-            rows[i].cache = sessions[begin + i]->cache;
-            if (i + 1 == count) status = model_forward(sessions[0]->model, rows, count);
-        }
-        MN_TRY(status);
-        for (int i = 0; i < count; i++) {
-            mn_session *s = sessions[begin + i];
-            s->ids[s->n_ids++] = ids[begin + i];
-            s->has_logits = true;
-        }
-    }
-    return MN_OK;
-}
-
-mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessions) {
-    int n_together = 0;
-    for (int i = 0; i < n_sessions; i++) {
-        mn_session *s = sessions[i];
-        MN_TRY(make_room(s, s->n_ids + 1));
-        if (steps_alone(s)) {
-            MN_TRY(mn_session_step(s, &ids[i], 1, NULL));
-            continue;
-        }
-        sessions[n_together] = s;
-        ids[n_together++] = ids[i];
-    }
-    return step_group(sessions, ids, n_together);
 }
 
 const float *mn_session_logits(const mn_session *s) {
@@ -301,46 +144,58 @@ mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
                 (long long)length);
     }
     if (keep > 0 && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
-        MN_FAIL(MN_E_UNSUPPORTED,
-                "cannot truncate to %lld tokens: the cache has forgotten what they see; 0 and synchronising are possible",
-                (long long)keep);
+        MN_FAIL(
+            MN_E_UNSUPPORTED,
+            "cannot truncate to %lld tokens: the cache has forgotten what they see; 0 and synchronising are possible",
+            (long long)keep);
     }
     if (keep < length) s->has_logits = false;
     s->n_ids = (size_t)keep;
-    go_back(s, keep);
+    session_go_back(s, keep);
     return MN_OK;
 }
 
-mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
-    *fork = NULL;
-    mn_session *f = mem_alloc(1, sizeof *f);
-    if (!f) return MN_E_NOMEM;
-    size_t vocab = (size_t)s->model->config.vocab_size;
-    f->owner = s->owner;
-    f->model = s->model;
-    f->plan = s->plan;
-    f->bases = s->bases;
-    f->on_oom = s->on_oom;
-    memcpy(f->before, s->before, sizeof f->before);
-    f->regime = s->regime;
-    f->prefill_chunk = s->prefill_chunk;
-    f->has_logits = s->has_logits;
-    f->n_ids = s->n_ids;
-    mn_status status = mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids);
-    if (status == MN_OK && s->config) {
-        f->config = mem_copy_text(s->config, strlen(s->config));
-        if (!f->config) status = MN_E_NOMEM;
+/* A session of the same model and strategy without a cache; room for n ids. */
+static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
+    mn_session *s = mem_alloc(1, sizeof *s);
+    *out = s;
+    if (!s) return MN_E_NOMEM;
+    s->owner = like->owner;
+    s->model = like->model;
+    s->plan = like->plan;
+    s->bases = like->bases;
+    s->on_oom = like->on_oom;
+    memcpy(s->before, like->before, sizeof s->before);
+    s->prefill_chunk = like->prefill_chunk;
+    MN_TRY(mem_grow(&s->ids, &s->ids_capacity, n, sizeof *s->ids));
+    if (like->config) {
+        s->config = mem_copy_text(like->config, strlen(like->config));
+        if (!s->config) return MN_E_NOMEM;
     }
-    f->logits = mem_alloc_raw(vocab, sizeof *f->logits);
-    if (status == MN_OK && !f->logits) status = MN_E_NOMEM;
-    if (status == MN_OK) status = kv_fork(&f->cache, s->cache);
+    s->logits = mem_alloc_raw((size_t)s->model->config.vocab_size, sizeof *s->logits);
+    return s->logits ? MN_OK : MN_E_NOMEM;
+}
+
+mn_status session_open_like(mn_session **out, const mn_session *like) {
+    mn_status status = open_bare(out, like, 1);
+    if (status == MN_OK) status = open_cache(*out);
+    if (status != MN_OK) mn_session_close(out);
+    return status;
+}
+
+mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
+    mn_status status = open_bare(fork, s, s->n_ids);
+    if (status == MN_OK) status = kv_fork(&(*fork)->cache, s->cache);
     if (status != MN_OK) {
-        mn_session_close(&f);
+        mn_session_close(fork);
         return status;
     }
+    mn_session *f = *fork;
+    f->regime = s->regime;
+    f->has_logits = s->has_logits;
+    f->n_ids = s->n_ids;
     if (s->n_ids) memcpy(f->ids, s->ids, s->n_ids * sizeof *f->ids);
-    memcpy(f->logits, s->logits, vocab * sizeof *f->logits);
-    *fork = f;
+    if (s->has_logits) memcpy(f->logits, s->logits, (size_t)s->model->config.vocab_size * sizeof *f->logits);
     return MN_OK;
 }
 

@@ -40,8 +40,6 @@ struct mn_session {
     bool has_logits;
     int prefill_chunk;
     atomic_bool cancelled;
-    void (*on_prefill)(void *user, size_t done, size_t total); /* NULL: none */
-    void *prefill_user;
 };
 
 /* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
@@ -57,8 +55,13 @@ mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
 /* The length that decides length-dependent rotary angles: of what a query sees, where that is bounded. */
 int64_t session_angle_length(const mn_session *session, int64_t total);
 
-/* Feeds one token each to several sessions of one model, in one pass where their caches allow it. Both arrays
- * are used as scratch. On failure some sessions may hold their token and others not. */
-mn_status session_step_together(mn_session **sessions, int32_t *ids, int n_sessions);
+/* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do not allocate. */
+mn_status session_make_room(mn_session *session, size_t n);
+
+/* Takes the cache back to n tokens, or further where what they see is gone; the ids bring it up to date again. */
+void session_go_back(mn_session *session, int64_t n);
+
+/* An empty session of the same model and strategy. */
+mn_status session_open_like(mn_session **out, const mn_session *like);
 
 #endif

@@ -131,35 +131,85 @@ static void mlp(model_core *model, int i_layer, int m) {
     compute_linear(c, &ws->rows, &down, 1);
 }
 
-/* The logits that the rows want, a few tokens at a time when all are wanted. */
+/* n states [n][hidden] through the last norm, to normed [n][hidden], and the head, to logits [n][vocab]. */
+static void head(model_core *model, const float *states, int n, float *normed, float *logits) {
+    workspace *ws = &model->workspace;
+    const weight *w = &model->weights.head;
+    compute_rows(&model->compute, &ws->rows, states, n, (int)model->config.hidden_size,
+                 model->weights.final_norm, (float)model->config.rms_norm_eps, normed, form_of(w));
+    linear_part part = {.w = w, .y = logits, .stride = model->config.vocab_size};
+    compute_linear(&model->compute, &ws->rows, &part, 1);
+}
+
+/* Logits that were gathered so that the head is read once for all of them. */
+typedef struct gathered {
+    int n;
+    float *to[HEAD_ROWS]; /* where those of each gathered state are wanted */
+} gathered;
+
+static void flush(model_core *model, gathered *g) {
+    workspace *ws = &model->workspace;
+    size_t vocab = (size_t)model->config.vocab_size;
+    if (g->n == 0) return;
+    head(model, ws->last, g->n, ws->last, ws->logits);
+    for (int i = 0; i < g->n; i++)
+        memcpy(g->to[i], ws->logits + (size_t)i * vocab, vocab * sizeof *ws->logits);
+    g->n = 0;
+}
+
+static void gathered_logits(model_core *model, const forward_row *rows, int n_rows) {
+    workspace *ws = &model->workspace;
+    size_t hidden = (size_t)model->config.hidden_size, vocab = (size_t)model->config.vocab_size;
+    const float *x = ws->x;
+    gathered g = {.n = 0};
+    for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
+        int wanted = forward_gathered(&rows[i]);
+        for (int k = 0; k < wanted; k++) {
+            const float *state = x + (size_t)(rows[i].n - wanted + k) * hidden;
+            memcpy(ws->last + (size_t)g.n * hidden, state, hidden * sizeof *x);
+            g.to[g.n++] = rows[i].logits + (size_t)k * vocab;
+            if (g.n == ws->n_logits) flush(model, &g);
+        }
+    }
+    flush(model, &g);
+}
+
 static void logits(model_core *model, const forward_row *rows, int n_rows) {
     workspace *ws = &model->workspace;
-    const weight *head = &model->weights.head;
     size_t hidden = (size_t)model->config.hidden_size;
-    ptrdiff_t vocab = model->config.vocab_size;
-    int n = 0;
+    const float *x = ws->x;
+    bool one = n_rows == 1 && rows->want == WANT_LAST;
+    if (one) {
+        head(model, x + (size_t)(rows->n - 1) * hidden, 1, ws->last, rows->logits);
+    } else {
+        gathered_logits(model, rows, n_rows);
+    }
+    for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
+        if (rows[i].want == WANT_ALL && !forward_gathered(&rows[i]))
+            head(model, x, rows[i].n, ws->normed, rows[i].logits);
+        for (int t = 0; rows[i].states && t < rows[i].n; t++) {
+            model->compute.kernels.rms_norm(rows[i].states + (size_t)t * hidden, x + (size_t)t * hidden,
+                                            model->weights.final_norm, (int)hidden,
+                                            (float)model->config.rms_norm_eps);
+        }
+    }
+}
+
+/* What early exits want of layer `i_layer`'s output (0: the embedding): the last token's state through the head, without the norm. */
+static void exits(model_core *model, const forward_row *rows, int n_rows, int i_layer) {
+    workspace *ws = &model->workspace;
+    const weight *w = &model->weights.head;
+    size_t hidden = (size_t)model->config.hidden_size, vocab = (size_t)model->config.vocab_size;
     const float *x = ws->x;
     for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
-        if (rows[i].want != WANT_LAST) continue;
-        memcpy(ws->last + (size_t)n++ * hidden, x + (size_t)(rows[i].n - 1) * hidden, hidden * sizeof *x);
-    }
-    float eps = (float)model->config.rms_norm_eps;
-    if (n > 0) {
-        compute_rows(&model->compute, &ws->rows, ws->last, n, (int)hidden, model->weights.final_norm, eps,
-                     ws->last, form_of(head));
-        linear_part part = {.w = head, .y = n_rows == 1 ? rows->logits : ws->logits, .stride = vocab};
-        compute_linear(&model->compute, &ws->rows, &part, 1);
-    }
-    x = ws->x;
-    n = 0;
-    for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
-        if (rows[i].want == WANT_LAST && n_rows > 1)
-            memcpy(rows[i].logits, ws->logits + n++ * vocab, (size_t)vocab * sizeof *x);
-        if (rows[i].want != WANT_ALL) continue;
-        compute_rows(&model->compute, &ws->rows, x, rows[i].n, (int)hidden, model->weights.final_norm, eps,
-                     ws->normed, form_of(head));
-        linear_part part = {.w = head, .y = rows[i].logits, .stride = vocab};
-        compute_linear(&model->compute, &ws->rows, &part, 1);
+        for (int e = 0; e < rows[i].n_exits; e++) {
+            if (rows[i].exits[e] != i_layer) continue;
+            compute_rows(&model->compute, &ws->rows, x + (size_t)(rows[i].n - 1) * hidden, 1, (int)hidden,
+                         NULL, 0, NULL, form_of(w));
+            linear_part part = {
+                .w = w, .y = rows[i].exit_logits + (size_t)e * vocab, .stride = (ptrdiff_t)vocab};
+            compute_linear(&model->compute, &ws->rows, &part, 1);
+        }
     }
 }
 
@@ -167,9 +217,11 @@ void llama_forward(model_core *model, const forward_row *rows, int n_rows) {
     int m = 0;
     for (int i = 0; i < n_rows; i++) m += rows[i].n;
     embed(model, rows, n_rows);
+    exits(model, rows, n_rows, 0);
     for (int i = 0; i < (int)model->config.num_hidden_layers; i++) {
         attention(model, i, m, n_rows);
         mlp(model, i, m);
+        exits(model, rows, n_rows, i + 1);
     }
     logits(model, rows, n_rows);
 }

@@ -277,15 +277,16 @@ static mn_status grow_tokens(model_core *model, int m) {
     return MN_OK;
 }
 
-static mn_status grow_rows(model_core *model, int n_rows) {
+/* Room for n_rows sequences and for n_logits rows of logits that are computed together. */
+static mn_status grow_rows(model_core *model, int n_rows, int n_logits) {
     workspace *ws = &model->workspace;
-    if (n_rows <= ws->n_logits) return MN_OK;
-    size_t n = (size_t)n_rows;
+    MN_TRY(mem_grow(&ws->attend, &ws->attend_capacity, (size_t)n_rows, sizeof *ws->attend));
+    if (n_logits <= ws->n_logits) return MN_OK;
+    size_t n = (size_t)n_logits;
     ws->n_logits = 0;
     MN_TRY(replace_buffer(&ws->last, n * (size_t)model->config.hidden_size, sizeof(float)));
     MN_TRY(replace_buffer(&ws->logits, n * (size_t)model->config.vocab_size, sizeof(float)));
-    MN_TRY(replace_buffer(&ws->attend, n, sizeof *ws->attend));
-    ws->n_logits = n_rows;
+    ws->n_logits = n_logits;
     return MN_OK;
 }
 
@@ -302,10 +303,13 @@ static mn_status grow_seal_scratch(model_core *model, const forward_row *rows, i
 }
 
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
-    int64_t m = 0;
-    for (int i = 0; i < n_rows; i++) m += rows[i].n;
+    int64_t m = 0, n_logits = 1;
+    for (int i = 0; i < n_rows; i++) {
+        m += rows[i].n;
+        n_logits += forward_gathered(&rows[i]);
+    }
     MN_TRY(grow_tokens(model, (int)m));
-    MN_TRY(grow_rows(model, n_rows));
+    MN_TRY(grow_rows(model, n_rows, (int)min_i64(n_logits, HEAD_ROWS)));
     mn_status status = MN_OK;
     int n_reserved = 0;
     while (n_reserved < n_rows && status == MN_OK) {

@@ -78,6 +78,7 @@ const tensor_set *model_tensors(const model_core *model);
 /* 32 hexadecimal digits: weights (sampled, tensor/fingerprint.h) and the configuration that keys and values depend on. */
 mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model);
 
+enum { HEAD_ROWS = 64 }; /* rows of logits that are computed together, at most */
 typedef enum forward_want { WANT_NOTHING, WANT_LAST, WANT_ALL } forward_want;
 
 /* New tokens of one sequence. */
@@ -89,7 +90,17 @@ typedef struct forward_row {
     int64_t total_length;    /* of the sequence when the whole call is done: decides length-dependent rotary angles */
     forward_want want;
     float *logits;           /* [1 or n][vocab_size], filled */
+    float *states;           /* NULL, or [n][hidden_size], filled: final hidden states, after the last norm */
+    const int *exits;        /* [n_exits], ascending: layers after which the last token's state goes through the head as it is;
+                                0: the embedding; NULL: none */
+    int n_exits;
+    float *exit_logits;      /* [n_exits][vocab_size], filled */
 } forward_row;
+
+/* Rows of logits that are computed together with those of other sequences; all of a long one are computed in place. */
+static inline int forward_gathered(const forward_row *row) {
+    return row->want == WANT_ALL ? (row->n > HEAD_ROWS ? 0 : row->n) : row->want == WANT_LAST;
+}
 
 /* Computes a batch: reserves, runs every layer, commits. On failure every cache is as before: MN_E_FULL, MN_E_NOMEM. */
 mn_status model_forward(model_core *model, const forward_row *rows, int n_rows);

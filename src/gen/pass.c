@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gen/pass.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/rope.h"
+
+enum {
+    MOST_ROWS = 64,   /* of a pass */
+    SHORT_TOKENS = 32 /* pieces up to this are no burden to the others */
+};
+
+static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
+    if (n == 0) MN_FAIL(MN_E_ARG, "no token was given, at least one is needed");
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= s->model->config.vocab_size) {
+            MN_FAIL(MN_E_ARG, "token %zu is %d, allowed: 0 to %lld", i, ids[i],
+                    (long long)s->model->config.vocab_size - 1);
+        }
+    }
+    return MN_OK;
+}
+
+int64_t session_angle_length(const mn_session *s, int64_t total) {
+    int64_t window = s->plan.self.windows ? s->plan.self.window_length : 0;
+    return window > 0 ? min_i64(total, window) : total;
+}
+
+/* Drops cached keys that a text of `total` tokens cannot use: those of a cache-less session, and those
+ * rotated by angles of another length. */
+static void drop_unusable(mn_session *s, int64_t total) {
+    int64_t regime = rope_regime(&s->model->config, session_angle_length(s, total));
+    if (!s->plan.self.keeps || regime != s->regime) kv_truncate(s->cache, 0);
+    s->regime = regime;
+}
+
+mn_status feed_begin(feed *f) {
+    mn_session *s = f->session;
+    int64_t limit = s->plan.options.limit;
+    MN_TRY(check_ids(s, f->ids, f->n));
+    if (limit && (int64_t)(s->n_ids + f->n) > limit) {
+        MN_FAIL(MN_E_FULL, "the cache holds %zu tokens of at most %lld: no room for %zu more", s->n_ids,
+                (long long)limit, f->n);
+    }
+    MN_TRY(session_make_room(s, s->n_ids + f->n));
+    memcpy(s->ids + s->n_ids, f->ids, f->n * sizeof *f->ids);
+    f->before = s->n_ids;
+    f->had_logits = s->has_logits;
+    f->is_done = false;
+    s->n_ids += f->n;
+    s->has_logits = false;
+    f->most = (int64_t)s->n_ids;
+    drop_unusable(s, (int64_t)s->n_ids);
+    kv_call_begin(s->cache);
+    return MN_OK;
+}
+
+void feed_undo(feed *f) {
+    if (f->is_done) return;
+    f->session->n_ids = f->before;
+    f->session->has_logits = f->had_logits;
+    session_go_back(f->session, (int64_t)f->before);
+}
+
+/* End of the piece that begins at `position`: pieces end at multiples of the chunk size, so a prompt is cut
+ * at page edges wherever it begins, and where tokens are to be sealed before the next one is computed. */
+static int64_t piece_end(const feed *f, int64_t position) {
+    const mn_session *s = f->session;
+    int64_t next = (position / s->prefill_chunk + 1) * s->prefill_chunk, before = (int64_t)f->before;
+    int64_t end = min_i64(min_i64(next, kv_step_limit(s->cache, position)), (int64_t)s->n_ids);
+    end = min_i64(end, position + f->most);
+    /* Old tokens that are computed again want no results of their own. */
+    bool wants_all = f->logits || f->states;
+    return wants_all && position < before && end > before ? before : end;
+}
+
+static forward_row row_of(const feed *f) {
+    mn_session *s = f->session;
+    int64_t position = kv_length(s->cache), end = piece_end(f, position), total = (int64_t)s->n_ids;
+    forward_row row = {.cache = s->cache,
+                       .ids = s->ids + position,
+                       .n = (int)(end - position),
+                       .total_length = session_angle_length(s, total)};
+    if (position >= (int64_t)f->before) {
+        size_t done = (size_t)position - f->before;
+        if (f->logits) {
+            row.want = WANT_ALL;
+            row.logits = f->logits + done * (size_t)s->model->config.vocab_size;
+        }
+        if (f->states) row.states = f->states + done * (size_t)s->model->config.hidden_size;
+    }
+    if (end == total && !f->logits) {
+        row.want = WANT_LAST;
+        row.logits = s->logits;
+    }
+    if (end == total && f->n_exits) {
+        row.exits = f->exits;
+        row.n_exits = f->n_exits;
+        row.exit_logits = f->exit_logits;
+    }
+    kv_call_ends(s->cache, end == total);
+    return row;
+}
+
+/* The feeds of the next pass, at most MOST_ROWS from *at on, and their rows. */
+static int gather(feed *const *feeds, size_t n, size_t *at, int64_t *n_long, feed **chosen,
+                  forward_row *rows) {
+    int count = 0;
+    for (; *at < n && count < MOST_ROWS; ++*at) {
+        feed *f = feeds[*at];
+        if (f->is_done) continue;
+        rows[count] = row_of(f);
+        if (rows[count].n > SHORT_TOKENS) {
+            if (*n_long > 0 && *n_long + rows[count].n > f->session->prefill_chunk) continue;
+            *n_long += rows[count].n;
+        }
+        chosen[count++] = f;
+    }
+    return count;
+}
+
+/* Memory has ended: a long piece becomes shorter; failing that, one session's cache smaller. MN_OK: try again. */
+static mn_status relieve(feed *const *feeds, const forward_row *rows, int n) {
+    for (int i = 0; i < n; i++) {
+        if (rows[i].n <= feeds[i]->session->plan.options.page_tokens) continue;
+        feeds[i]->most = rows[i].n / 2;
+        return MN_OK;
+    }
+    for (int i = 0; i < n; i++) {
+        if (session_relieve(feeds[i]->session) != MN_OK) continue;
+        feeds[i]->most = (int64_t)feeds[i]->session->n_ids;
+        return MN_OK;
+    }
+    return MN_E_NOMEM;
+}
+
+static void finish(feed *f) {
+    mn_session *s = f->session;
+    size_t vocab = (size_t)s->model->config.vocab_size;
+    if (f->logits) memcpy(s->logits, f->logits + (f->n - 1) * vocab, vocab * sizeof *s->logits);
+    s->has_logits = true;
+    f->is_done = true;
+}
+
+mn_status feeds_pass(feed *const *feeds, size_t n) {
+    feed *chosen[MOST_ROWS];
+    forward_row rows[MOST_ROWS];
+    int64_t n_long = 0;
+    for (size_t at = 0; at < n;) {
+        size_t begin = at;
+        int64_t long_before = n_long;
+        int count = gather(feeds, n, &at, &n_long, chosen, rows);
+        if (count == 0) continue;
+        for (int i = 0; i < count; i++) {
+            if (atomic_exchange(&chosen[i]->session->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+        }
+        mn_status status = model_forward(chosen[0]->session->model, rows, count);
+        if (status == MN_E_NOMEM) {
+            MN_TRY(relieve(chosen, rows, count));
+            at = begin; /* the pass is planned again */
+            n_long = long_before;
+            continue;
+        }
+        MN_TRY(status);
+        for (int i = 0; i < count; i++) {
+            if (kv_length(chosen[i]->session->cache) == (int64_t)chosen[i]->session->n_ids) finish(chosen[i]);
+        }
+    }
+    return MN_OK;
+}
+
+mn_status feed_run(feed *f) {
+    MN_TRY(feed_begin(f));
+    mn_status status = MN_OK;
+    while (status == MN_OK && !f->is_done) status = feeds_pass(&f, 1);
+    feed_undo(f);
+    return status;
+}
+
+mn_status feed_sync(feed *f, mn_session *s, const int32_t *ids, size_t n, size_t keep, size_t *n_reused) {
+    MN_TRY(check_ids(s, ids, n));
+    size_t common = 0;
+    *f = (feed){.session = s};
+    while (common < n && common < s->n_ids && s->ids[common] == ids[common]) common++;
+    if (common == n && s->n_ids == n && s->has_logits && keep >= n) {
+        f->is_done = true;
+        if (n_reused) *n_reused = n;
+        return MN_OK;
+    }
+    if (common == n) common = n - 1; /* the last token's logits are wanted */
+    if (common > keep) common = keep;
+    if (common < s->n_ids) s->has_logits = false;
+    s->n_ids = common;
+    session_go_back(s, (int64_t)common);
+    drop_unusable(s, (int64_t)n);
+    f->ids = ids + common;
+    f->n = n - common;
+    if (n_reused) *n_reused = (size_t)kv_length(s->cache);
+    return MN_OK;
+}

@@ -1,0 +1,74 @@
+/* Ways to choose the next tokens: greedy and sampling, beams, contrastive search, assisted decoding.
+ *
+ * A search takes one input row from the logits behind its prompt to its returned sequences. The loop (generate.c) asks every
+ * search what it needs computed, computes all of it in one pass, and asks again: searches of a batch, each of its own kind, run
+ * side by side and never know of each other. SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_GEN_SEARCH_H
+#define MN_GEN_SEARCH_H
+
+#include "base/clock.h"
+#include "gen/pass.h"
+#include "gen/sequence.h"
+
+/* Scores and logits of every running beam and step, kept when asked for. */
+typedef struct step_log {
+    float *scores, *logits; /* [n_steps][n_beams][vocab_size]; NULL: not kept */
+    size_t n_steps, n_beams;
+} step_log;
+
+/* What a search works on; lives as long as the search. */
+typedef struct search_setup {
+    mn_session *session; /* holds the prompt and the logits behind it; at the end the prompt and sequences[0] but its last token */
+    const int32_t *prompt;
+    size_t n_prompt;
+    const float *prompt_states; /* [n_prompt][hidden_size] final states, for kinds that want them; else NULL */
+    const mn_generation_config *config;
+    const mn_generate_options *options;
+    int row; /* of the batch, for callbacks */
+    uint64_t seed;
+    size_t max_new;
+    double started;      /* clock_ms when the run began: max_time */
+    sequence *sequences; /* [n_sequences] opened, in the order in which they are returned */
+    size_t n_sequences;
+    step_log *steps; /* for beams to fill */
+} search_setup;
+
+/* What one search wants computed; fixed room, so a feed stays where it is. */
+typedef struct feed_list {
+    feed *feeds;
+    size_t n, capacity;
+} feed_list;
+
+typedef struct search_kind {
+    const char *name;
+    bool wants_states; /* of the prompt, which is then computed anew */
+    /* Sessions that are fed together at most. */
+    size_t (*most_feeds)(const search_setup *setup);
+    /* *state may be set on failure too; close takes it. */
+    mn_status (*open)(void **state, const search_setup *setup);
+    /* Called when everything asked for has been computed: chooses, and lists what is to be fed next (ids stay valid until the
+     * next call). Nothing listed: the sequences are complete. */
+    mn_status (*advance)(void *state, feed_list *next);
+    /* Ends early for `reason` ("cancelled"): the sequences get what there is. */
+    mn_status (*end)(void *state, const char *reason);
+    void (*close)(void *state);
+} search_kind;
+
+/* The kind that a configuration asks for. */
+const search_kind *search_choose(const mn_generation_config *config, const mn_generate_options *options);
+
+extern const search_kind search_sample; /* greedy, and sampling of one or several sequences */
+
+/* Lists a feed; there is room for most_feeds of them. */
+static inline feed *feed_list_add(feed_list *list, mn_session *session, const int32_t *ids, size_t n) {
+    feed *f = &list->feeds[list->n++];
+    *f = (feed){.session = session, .ids = ids, .n = n};
+    return f;
+}
+
+static inline bool search_time_is_over(const search_setup *setup) {
+    double most = setup->config->max_time;
+    return most > 0 && clock_ms() - setup->started > most * 1e3;
+}
+
+#endif
