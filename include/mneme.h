@@ -319,7 +319,8 @@ MN_API mn_status mn_generation_config_load(mn_generation_config *config, const c
 typedef struct mn_generation_field {
     const char *name;      /* "max_new_tokens" */
     const char *alias;     /* short flag name of llama.cpp's users, "n-predict"; or NULL */
-    const char *kind;      /* "integer", "number", "boolean", "integers", "strings" */
+    const char *kind;      /* "integer", "number", "boolean", "choice", "string", "schema", "integers", "strings",
+                              "lists of integers", "biases", "object", "pair", "layers" */
     const char *allowed;   /* "1 to 1000000" */
     const char *standard;  /* default, as text */
     const char *help;      /* one line */

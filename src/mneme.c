@@ -289,5 +289,7 @@ mn_status mn_chat_render(const mn_tokenizer *t, const char *messages, size_t n_m
 /* ---- generation ---- */
 
 mn_status mn_generation_config_open(mn_generation_config **config, const mn_model *model) {
-    return generation_config_copy(config, model ? model->generation : NULL);
+    MN_TRY(generation_config_copy(config, model ? model->generation : NULL));
+    (*config)->said = 0;
+    return MN_OK;
 }
