@@ -124,7 +124,7 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
         }
     }
     MN_TRY(plan_length(setup));
-    setup->n_sequences = 1;
+    setup->n_sequences = (size_t)setup->config->num_return_sequences;
     row->kind = search_choose(setup->config, setup->options);
     row->feeds.capacity = row->kind->most_feeds(setup);
     row->feeds.feeds = mem_alloc(row->feeds.capacity, sizeof *row->feeds.feeds);
