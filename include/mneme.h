@@ -219,6 +219,10 @@ MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 /* A second timeline with the same past; pages are shared until one of the two writes. */
 MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
 
+/* Appends ids[i] to rows[i] for i < n_rows, different sessions of one model, all computed in one pass; each row gets the bits that it
+ * would get alone. As mn_session_step; on failure every row holds the tokens that it held, though some may have lost their logits. */
+MN_API mn_status mn_sessions_step(mn_session *const *rows, size_t n_rows, const int32_t *ids);
+
 /* Makes rows[i] go on from what rows[index[i]] was, for i < n_index: reorders, leaves out (such rows are closed) and repeats
  * (forks) rows, as beam search and batches do. rows has room for both n_rows and n_index; those beyond n_index are NULL
  * afterwards. On failure nothing has changed. */

@@ -1,9 +1,9 @@
-/* Rows of a batch: sessions that are put in another order, left out, repeated.
+/* Rows of a batch: sessions that are put in another order, left out, repeated; and fed together.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/mem.h"
-#include "gen/session.h"
+#include "gen/pass.h"
 
 static mn_status check_index(const int32_t *index, size_t n_index, size_t n_rows) {
     for (size_t i = 0; i < n_index; i++) {
@@ -40,5 +40,36 @@ mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int32_t *in
         if (n_index) memcpy(rows, next, n_index * sizeof *next);
     }
     mem_free(next);
+    return status;
+}
+
+/* Rows that were fed when another one failed hold what they held, too. */
+static void take_back(feed *f) {
+    if (!f->is_done) {
+        feed_undo(f);
+        return;
+    }
+    f->session->n_ids = f->before;
+    f->session->has_logits = false;
+    session_go_back(f->session, (int64_t)f->before);
+}
+
+mn_status mn_sessions_step(mn_session *const *rows, size_t n_rows, const int32_t *ids) {
+    feed *feeds = mem_alloc(n_rows, sizeof *feeds);
+    feed **list = mem_alloc(n_rows, sizeof *list);
+    mn_status status = feeds && list ? MN_OK : MN_E_NOMEM;
+    size_t n = 0, n_done = 0;
+    for (; status == MN_OK && n < n_rows; n += status == MN_OK) {
+        feeds[n] = (feed){.session = rows[n], .ids = &ids[n], .n = 1};
+        list[n] = &feeds[n];
+        status = feed_begin(&feeds[n]);
+    }
+    while (status == MN_OK && n_done < n) {
+        status = feeds_pass(list, n);
+        for (n_done = 0; n_done < n && feeds[n_done].is_done;) n_done++;
+    }
+    for (size_t i = 0; status != MN_OK && i < n; i++) take_back(&feeds[i]);
+    mem_free(list);
+    mem_free(feeds);
     return status;
 }

@@ -36,7 +36,7 @@ done_one
 mkdir "$work/pc"
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 read -r -a flags <<<"$(pkg-config --cflags --libs mneme)"
-for name in generate own_loop; do
+for name in generate own_loop own_beams prefix; do
   "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic "$source/examples/$name.c" "${flags[@]}" "-Wl,-rpath,$libdir" -o "$work/pc/$name" ||
     fail "$name through pkg-config"
 done
@@ -50,6 +50,15 @@ for kind in cmake pc; do
   # The third number of the shape is the tokens held: it grows by one a line, one ahead of the position.
   awk '{ split($0, part, /[][,]+/); if (part[4] != $2 + 1 || (NR > 1 && $2 != last + 1)) exit 1; last = $2 }' "$work/loop" ||
     fail "$kind/own_loop: positions and shapes: $(cat "$work/loop")"
+  # The hand-written beams find what the library's find.
+  "$work/$kind/own_beams" embedded "Once upon a time" 5 20 >"$work/beams" || fail "$kind/own_beams"
+  "$prefix/bin/mneme" run embedded "Once upon a time" --raw --num-beams 5 --max-new-tokens 20 --ignore-eos --json >"$work/run.json" ||
+    fail "mneme run --num-beams"
+  text=$(head -n -1 "$work/beams" | sed -z 's/\n$//; s/^Once upon a time//; s/\n/\\n/g')
+  grep -qF "\"text\":\"$text" "$work/run.json" || fail "$kind/own_beams: $(cat "$work/beams"), mneme run: $(cat "$work/run.json")"
+  # A prefix is computed once: each prompt finds all of it but perhaps its last token.
+  "$work/$kind/prefix" >"$work/prefix" || fail "$kind/prefix"
+  awk '{ if (substr($1, 2) + 0 < 8 || $3 <= substr($1, 2) + 0) exit 1 } END { exit NR != 3 }' "$work/prefix" || fail "$kind/prefix: $(cat "$work/prefix")"
   done_one
 done
 

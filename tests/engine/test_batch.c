@@ -1,0 +1,272 @@
+/* Rows of a batch: each as if alone, long prompts in pieces between the others' tokens, pages given back by rows that end.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/engine.h"
+
+#include "gen/session.h"
+
+enum { N_ROWS = 5, MOST_PROMPT = 400, N_NEW = 24, CHUNK = 64 };
+
+static const size_t lengths[N_ROWS] = {3, 390, 40, 1, 171};
+
+typedef struct batch {
+    mn_model *model;
+    mn_generation_config *config;
+    int32_t ids[N_ROWS][MOST_PROMPT];
+    size_t vocab;
+    mn_batch_row rows[N_ROWS];
+} batch;
+
+static void set(mn_generation_config *config, const char *name, const char *value) {
+    assert_ok(mn_generation_config_set(config, name, value));
+}
+
+static void open_batch(batch *b, const char *model, const char *form, int threads) {
+    uint64_t seed = 5;
+    *b = (batch){.model = engine_model(model, form, "auto", threads)};
+    b->vocab = (size_t)engine_vocab(b->model);
+    assert_ok(mn_generation_config_open(&b->config, b->model));
+    set(b->config, "max_new_tokens", "24");
+    set(b->config, "ignore_eos", "true");
+    for (size_t r = 0; r < N_ROWS; r++) {
+        engine_ids(&seed, b->ids[r], lengths[r], (int32_t)b->vocab);
+        b->rows[r] = (mn_batch_row){.prompt = b->ids[r], .n_prompt = lengths[r]};
+    }
+}
+
+static void close_batch(batch *b) {
+    mn_generation_config_close(&b->config);
+    mn_model_close(&b->model);
+}
+
+/* What each row gives alone, with the logits that chose it. */
+static void check_rows(const batch *b, engine_cache cache, const mn_generation *got) {
+    mn_cache_options options = engine_cache_options(cache);
+    mn_generate_options how = mn_generate_options_default();
+    how.keep_logits = true;
+    assert_int_equal(got->n_sequences, N_ROWS);
+    for (size_t r = 0; r < N_ROWS; r++) {
+        mn_session *session = NULL;
+        mn_generation *alone = NULL;
+        assert_ok(mn_session_open(&session, b->model, &options));
+        assert_ok(mn_generate(session, b->ids[r], lengths[r], b->config, &how, &alone));
+        const mn_sequence *a = &alone->sequences[0], *s = &got->sequences[r];
+        assert_int_equal(s->row, r);
+        assert_int_equal(s->n_ids, a->n_ids);
+        assert_memory_equal(s->ids, a->ids, a->n_ids * sizeof *a->ids);
+        engine_same_bits(s->logits, a->logits, a->n_ids, b->vocab, "row %zu of a batch, %s", r,
+                         cache.implementation);
+        mn_generation_close(&alone);
+        mn_session_close(&session);
+    }
+}
+
+static const engine_cache caches[] = {
+    {.implementation = "dynamic", .page_tokens = 16, .prefill_chunk = CHUNK},
+    {.implementation = "static", .page_tokens = 16, .prefill_chunk = CHUNK},
+    {.implementation = "none", .page_tokens = 16, .prefill_chunk = CHUNK},
+    {.implementation = "quantized", .page_tokens = 16, .prefill_chunk = CHUNK},
+    {.implementation = "quantized",
+     .page_tokens = 16,
+     .prefill_chunk = CHUNK,
+     .config = "backend=quanto,residual_length=8"},
+    {.implementation = "sink",
+     .page_tokens = 16,
+     .prefill_chunk = CHUNK,
+     .config = "window_length=48,num_sink_tokens=4"},
+    {.implementation = "offloaded", .page_tokens = 16, .prefill_chunk = CHUNK},
+};
+
+static void rows_are_as_alone(void **state) {
+    (void)state;
+    static const char *const models[] = {"golden/llama-untied-bias", "golden/mistral-window"};
+    static const char *const computes[] = {"f32", "int8"};
+    for (int m = 0; m < 4; m++) {
+        batch b;
+        open_batch(&b, models[m / 2], computes[m % 2], 2);
+        for (size_t c = 0; c < sizeof caches / sizeof caches[0]; c++) {
+            mn_cache_options options = engine_cache_options(caches[c]);
+            mn_generate_options how = mn_generate_options_default();
+            mn_generation *generation = NULL;
+            how.keep_logits = true;
+            assert_ok(mn_generate_batch(b.model, &options, b.rows, N_ROWS, b.config, &how, &generation));
+            check_rows(&b, caches[c], generation);
+            mn_generation_close(&generation);
+        }
+        close_batch(&b);
+    }
+}
+
+/* ---- the order of things ---- */
+
+typedef struct order {
+    size_t n_of_row[N_ROWS];
+    size_t before_end; /* tokens of the shortest row when the last prompt was done */
+    size_t total, done;
+} order;
+
+static bool note_token(void *user, const mn_token_event *event) {
+    order *o = user;
+    o->n_of_row[event->row]++;
+    return true;
+}
+
+static void note_prefill(void *user, size_t done, size_t total) {
+    order *o = user;
+    assert_true(done > o->done && done <= total);
+    o->done = done;
+    o->total = total;
+    if (done == total) o->before_end = o->n_of_row[0];
+}
+
+/* The short row's tokens come while the long prompts are still computed, a chunk of 64 in a pass: six of the prompt of 390, its last
+ * 6 tokens with the prompt of 40, three of the prompt of 171. The row of 3 tokens chooses one after each of the first nine. */
+static void long_prompts_do_not_keep_the_others_waiting(void **state) {
+    (void)state;
+    batch b;
+    open_batch(&b, "golden/llama", "f32", 2);
+    mn_cache_options options = engine_cache_options(caches[0]);
+    order o = {.total = 0};
+    mn_generate_options how = mn_generate_options_default();
+    mn_generation *generation = NULL;
+    how.on_token = note_token;
+    how.on_prefill = note_prefill;
+    how.user = &o;
+    assert_ok(mn_generate_batch(b.model, &options, b.rows, N_ROWS, b.config, &how, &generation));
+    assert_int_equal(o.total, 3 + 390 + 40 + 1 + 171);
+    assert_int_equal(o.done, o.total);
+    assert_int_equal(o.before_end, 9);
+    for (int r = 0; r < N_ROWS; r++) assert_int_equal(o.n_of_row[r], N_NEW);
+    mn_generation_close(&generation);
+    close_batch(&b);
+}
+
+/* ---- rows that end ---- */
+
+typedef struct held {
+    const mn_model *model;
+    size_t least; /* bytes of all caches, once the long row has ended */
+    size_t most;
+    size_t n_short;
+} held;
+
+static bool note_bytes(void *user, const mn_token_event *event) {
+    held *h = user;
+    size_t used = kv_pool_used(h->model->core->pool);
+    if (used > h->most) h->most = used;
+    if (event->row == 0 && ++h->n_short == N_NEW) h->least = used;
+    return true;
+}
+
+/* A row of 390 tokens that ends after two leaves its pages while a short one goes on. */
+static void rows_that_end_leave_their_pages(void **state) {
+    (void)state;
+    batch b;
+    open_batch(&b, "golden/llama", "f32", 2);
+    mn_generation_config *brief = NULL;
+    assert_ok(mn_generation_config_open(&brief, b.model));
+    set(brief, "max_new_tokens", "2");
+    mn_batch_row rows[2] = {b.rows[0], b.rows[1]};
+    rows[1].config = brief;
+    mn_cache_options options = engine_cache_options(caches[0]);
+    held h = {.model = b.model};
+    mn_generate_options how = mn_generate_options_default();
+    mn_generation *generation = NULL;
+    how.on_token = note_bytes;
+    how.user = &h;
+    assert_ok(mn_generate_batch(b.model, &options, rows, 2, b.config, &how, &generation));
+    assert_true(generation->sequences[1].n_ids <= 2);
+    if (!(h.least * 5 < h.most)) fail_msg("%zu bytes at the end, %zu at most", h.least, h.most);
+    mn_generation_close(&generation);
+    assert_int_equal(kv_pool_used(b.model->core->pool), 0);
+    mn_generation_config_close(&brief);
+    close_batch(&b);
+}
+
+/* ---- many sequences of one prompt ---- */
+
+static size_t prefilled;
+static void count_prefill(void *user, size_t done, size_t total) {
+    (void)user;
+    (void)done;
+    prefilled = total;
+}
+
+/* The prompt is computed once; sequences differ, and are the same whatever else is in the batch and however many threads. */
+static void sequences_of_a_row_share_the_prompt(void **state) {
+    (void)state;
+    int32_t wanted[4][N_NEW];
+    for (int threads = 1; threads <= 2; threads++) {
+        for (int with_others = 0; with_others < 2; with_others++) {
+            batch b;
+            open_batch(&b, "golden/llama", "f32", threads);
+            set(b.config, "do_sample", "true");
+            set(b.config, "num_return_sequences", "4");
+            set(b.config, "seed", "11");
+            mn_cache_options options = engine_cache_options(caches[0]);
+            mn_generate_options how = mn_generate_options_default();
+            mn_generation *generation = NULL;
+            how.on_prefill = count_prefill;
+            mn_batch_row rows[N_ROWS] = {b.rows[1]};
+            for (int r = 1; r < N_ROWS; r++) rows[r] = b.rows[r == 1 ? 0 : r];
+            assert_ok(mn_generate_batch(b.model, &options, rows, with_others ? N_ROWS : 1, b.config, &how,
+                                        &generation));
+            assert_int_equal(generation->n_sequences, with_others ? 4 * N_ROWS : 4);
+            if (!with_others) assert_int_equal(prefilled, lengths[1]);
+            for (int k = 0; k < 4; k++) {
+                const mn_sequence *s = &generation->sequences[k];
+                assert_int_equal(s->row, 0);
+                assert_int_equal(s->index, k);
+                assert_int_equal(s->n_ids, N_NEW);
+                if (threads == 1 && !with_others) memcpy(wanted[k], s->ids, sizeof wanted[k]);
+                assert_memory_equal(wanted[k], s->ids, sizeof wanted[k]);
+                for (int other = 0; other < k; other++)
+                    assert_memory_not_equal(wanted[other], wanted[k], sizeof wanted[k]);
+            }
+            mn_generation_close(&generation);
+            close_batch(&b);
+        }
+    }
+}
+
+/* ---- feeding rows by hand ---- */
+
+static void rows_step_together(void **state) {
+    (void)state;
+    batch b;
+    open_batch(&b, "golden/llama", "f32", 2);
+    mn_cache_options options = engine_cache_options(caches[0]);
+    mn_session *rows[N_ROWS] = {NULL}, *alone[N_ROWS] = {NULL};
+    int32_t next[N_ROWS];
+    for (int r = 0; r < N_ROWS; r++) {
+        assert_ok(mn_session_open(&rows[r], b.model, &options));
+        assert_ok(mn_session_step(rows[r], b.ids[r], lengths[r], NULL));
+        assert_ok(mn_session_fork(&alone[r], rows[r]));
+        next[r] = 7 + r;
+    }
+    assert_ok(mn_sessions_step(rows, N_ROWS, next));
+    for (int r = 0; r < N_ROWS; r++) {
+        assert_ok(mn_session_step(alone[r], &next[r], 1, NULL));
+        engine_same_bits(mn_session_logits(rows[r]), mn_session_logits(alone[r]), 1, b.vocab, "row %d", r);
+    }
+    next[3] = -1;
+    assert_fails(MN_E_ARG, "token 0 is -1", mn_sessions_step(rows, N_ROWS, next));
+    for (int r = 0; r < N_ROWS; r++) {
+        assert_int_equal(mn_session_length(rows[r]), lengths[r] + 1);
+        assert_ok(kv_check(rows[r]->cache));
+        mn_session_close(&rows[r]);
+        mn_session_close(&alone[r]);
+    }
+    assert_ok(mn_sessions_step(rows, 0, NULL));
+    close_batch(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_as_alone),
+        cmocka_unit_test(long_prompts_do_not_keep_the_others_waiting),
+        cmocka_unit_test(rows_that_end_leave_their_pages),
+        cmocka_unit_test(sequences_of_a_row_share_the_prompt),
+        cmocka_unit_test(rows_step_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
