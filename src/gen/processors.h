@@ -1,0 +1,69 @@
+/* Logits processors and warpers: from the scores of one position to those that the next token is chosen by.
+ *
+ * What is active, in which order and what it does is one table (processors.c), in the order of Transformers 4.45-4.56;
+ * OpenAI's penalties and bias stand behind the repetition penalty. A removed token has the score -infinity. Processors
+ * are pure functions of the ids given: nothing is carried from one call to the next, so one `processors` serves all beams
+ * of a row in any order. All memory is taken at opening. Classifier-free guidance comes before all this: scores_guide.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_GEN_PROCESSORS_H
+#define MN_GEN_PROCESSORS_H
+
+#include "gen/generation_config.h"
+
+typedef struct processors processors;
+struct constraint;
+
+/* One's own processor: changes scores[vocab]. ids: the whole sequence so far. False: it failed. */
+typedef bool (*processor_callback)(void *user, int row, const int32_t *ids, size_t n, float *scores,
+                                   size_t vocab);
+
+/* Sets the ids that may come next, one or more, valid until the next call. False: it failed. */
+typedef bool (*prefix_callback)(void *user, int row, const int32_t *ids, size_t n, const int32_t **allowed,
+                                size_t *n_allowed);
+
+/* Which tokens may follow: bit i of mask[i / 64] set = token i may. As constraint_allow in gen/constraint.h. */
+typedef mn_status (*constraint_callback)(struct constraint *constraint, const int32_t *new_ids, size_t n_new,
+                                         const uint64_t **mask);
+
+/* Everything is borrowed until processors_close. */
+typedef struct processor_setup {
+    const mn_generation_config *config;
+    size_t vocab;
+    int row; /* for the callbacks */
+    const int32_t *prompt;
+    size_t n_prompt;
+    const int32_t *encoder; /* NULL: the prompt stands for the encoder's input */
+    size_t n_encoder;
+    int64_t max_length; /* prompt and new tokens at most; 0 or less: no limit known */
+    processor_callback process;
+    void *process_user;
+    prefix_callback prefix_allowed;
+    void *prefix_user;
+    struct constraint *constraint; /* NULL: none */
+    constraint_callback constraint_allow;
+} processor_setup;
+
+typedef struct processor_step {
+    const int32_t *ids; /* the whole sequence so far, prompt included; 1 or more, all below vocab */
+    size_t n;
+    const int32_t *chosen; /* group beams: tokens that the row's earlier groups took at this step */
+    size_t n_chosen;
+} processor_step;
+
+/* MN_E_ARG: a setting names a token outside the vocabulary. */
+mn_status processors_open(processors **out, const processor_setup *setup);
+void processors_close(processors **p);
+
+/* Processors and, when sampling, warpers: scores[vocab] in place. Searches with beams pass log-probabilities.
+ * MN_E_ARG: a callback failed or allows nothing; without beams also when no token is left (a beam may end so, and the
+ * search sees it by its scores). The status of the constraint. */
+mn_status processors_run(processors *p, const processor_step *step, float *scores);
+
+/* For measurements: the rows of the table. How many there are; the i-th one's name, and whether p has it active; runs it
+ * alone. */
+size_t processors_count(void);
+const char *processors_name(size_t i);
+bool processors_is_active(const processors *p, size_t i);
+mn_status processors_run_one(processors *p, size_t i, const processor_step *step, float *scores);
+
+#endif

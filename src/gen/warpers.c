@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gen/warpers.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "gen/scores.h"
+
+mn_status shortlist_open(shortlist *list, size_t vocab, size_t min_keep) {
+    *list = (shortlist){.min_keep = min_keep};
+    list->own_values = mem_alloc_raw(vocab, sizeof *list->own_values);
+    list->ids = mem_alloc_raw(vocab, sizeof *list->ids);
+    list->keys = mem_alloc_raw(vocab, sizeof *list->keys);
+    list->weights = mem_alloc_raw(vocab, sizeof *list->weights);
+    list->positions = mem_alloc_raw(vocab, sizeof *list->positions);
+    if (list->own_values && list->ids && list->keys && list->weights && list->positions) return MN_OK;
+    shortlist_close(list);
+    return MN_E_NOMEM;
+}
+
+void shortlist_close(shortlist *list) {
+    mem_free(list->own_values);
+    mem_free(list->ids);
+    mem_free(list->keys);
+    mem_free(list->weights);
+    mem_free(list->positions);
+    *list = (shortlist){0};
+}
+
+/* Of scores that are infinite each takes an equal part of the distribution, and the others nothing. */
+static void tame(float *values, size_t n) {
+    if (scores_max(values, n) < INFINITY) return;
+    for (size_t i = 0; i < n; i++) values[i] = values[i] == INFINITY ? 0.0f : -INFINITY;
+}
+
+void shortlist_begin(shortlist *list, float *scores, size_t n) {
+    for (size_t i = 0; i < n; i++) scores[i] = isnan(scores[i]) ? -INFINITY : scores[i];
+    tame(scores, n);
+    list->values = scores;
+    list->n = n;
+    list->is_whole = true;
+}
+
+void shortlist_end(shortlist *list, float *scores, size_t n) {
+    if (list->is_whole) return;
+    for (size_t i = 0; i < n; i++) scores[i] = -INFINITY;
+    for (size_t i = 0; i < list->n; i++) scores[list->ids[i]] = list->values[i];
+}
+
+/* ---- which tokens stay ---- */
+
+/* The last one that stays of those in order of (key, position), smallest first. */
+typedef struct boundary {
+    float key;
+    size_t position;
+} boundary;
+
+static bool is_later(boundary a, boundary b) {
+    return a.key > b.key || (a.key == b.key && a.position > b.position);
+}
+
+/* The list is now the first n that were moved to the front of own_values and ids. */
+static void become(shortlist *list, size_t n) {
+    list->n = n;
+    list->values = list->own_values;
+    list->is_whole = false;
+}
+
+/* Keeps what list->keys have before the boundary or on it. */
+static void keep_until(shortlist *list, boundary last) {
+    const float *keys = list->keys;
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        float value = list->values[i];
+        list->own_values[n] = value;
+        list->ids[n] = list->is_whole ? (uint32_t)i : list->ids[i];
+        n += (keys[i] < last.key) | ((keys[i] == last.key) & (i <= last.position));
+    }
+    become(list, n);
+}
+
+/* Keeps what is at least `least`, which is at most the largest. */
+static void keep_from(shortlist *list, float least) {
+    enum { BLOCK = 32 };
+    size_t n = 0;
+    for (size_t begin = 0; begin < list->n; begin += BLOCK) {
+        size_t end = list->n - begin < BLOCK ? list->n : begin + BLOCK;
+        if (scores_max(list->values + begin, end - begin) < least) continue;
+        for (size_t i = begin; i < end; i++) {
+            float value = list->values[i];
+            list->own_values[n] = value;
+            list->ids[n] = list->is_whole ? (uint32_t)i : list->ids[i];
+            n += value >= least;
+        }
+    }
+    become(list, n);
+}
+
+/* ---- selection ---- */
+
+/* Candidates for the boundary: keys, weights (NULL: 1 each) and where they stand. */
+typedef struct selection {
+    float *keys, *weights;
+    uint32_t *positions; /* meaningful once `gathered` */
+    size_t n;
+    bool gathered;
+    double before; /* weight of all that comes before these */
+} selection;
+
+enum { BUCKETS = 1024, FEW = 48 };
+
+/* Infinite keys are in the last bucket, alone. */
+static size_t bucket_of(float key, double lowest, double scale) {
+    double at = ((double)key - lowest) * scale;
+    return at < BUCKETS - 1 ? (size_t)at : BUCKETS - 1;
+}
+
+static double weight_at(const selection *s, size_t i) {
+    return s->weights ? (double)s->weights[i] : 1;
+}
+
+static uint32_t position_at(const selection *s, size_t i) {
+    return s->gathered ? s->positions[i] : (uint32_t)i;
+}
+
+static void move_selected(selection *s, size_t to, float key, float weight, uint32_t position) {
+    s->keys[to] = key;
+    s->positions[to] = position;
+    if (s->weights) s->weights[to] = weight;
+}
+
+/* Smallest and largest finite key; some larger number where all are equal but for infinite ones. False when the keys
+ * are all the same. */
+static bool range_of(const selection *s, double *lowest, double *highest) {
+    float least = INFINITY, finite_most = -INFINITY, most = -INFINITY;
+    for (size_t i = 0; i < s->n; i++) {
+        float key = s->keys[i], finite = key < INFINITY ? key : -INFINITY;
+        least = key < least ? key : least;
+        most = key > most ? key : most;
+        finite_most = finite > finite_most ? finite : finite_most;
+    }
+    *lowest = (double)least;
+    *highest = finite_most > least ? (double)finite_most : *lowest + 1 + fabs(*lowest);
+    return least < most;
+}
+
+/* By (key, position), inserting one by one: a few keys, or many that are all the same and so in order already. */
+static void sort_selection(selection *s) {
+    for (size_t i = 0; i < s->n; i++) {
+        float key = s->keys[i], weight = (float)weight_at(s, i);
+        uint32_t position = position_at(s, i);
+        size_t at = i;
+        for (; at > 0 && s->keys[at - 1] > key; at--)
+            move_selected(s, at, s->keys[at - 1], (float)weight_at(s, at - 1), s->positions[at - 1]);
+        move_selected(s, at, key, weight, position);
+    }
+    s->gathered = true;
+}
+
+/* Narrows the selection to the bucket in which `mass` is reached; false when it is reached in none. */
+static bool narrow(selection *s, double mass, double lowest, double highest) {
+    double sums[BUCKETS] = {0}, scale = (BUCKETS - 2) / (highest - lowest);
+    for (size_t i = 0; i < s->n; i++) sums[bucket_of(s->keys[i], lowest, scale)] += weight_at(s, i);
+    size_t chosen = 0, n = 0;
+    while (chosen < BUCKETS && s->before + sums[chosen] < mass) s->before += sums[chosen++];
+    if (chosen == BUCKETS) return false;
+    for (size_t i = 0; i < s->n; i++) {
+        float key = s->keys[i];
+        move_selected(s, n, key, (float)weight_at(s, i), position_at(s, i));
+        n += bucket_of(key, lowest, scale) == chosen;
+    }
+    s->n = n;
+    s->gathered = true;
+    return true;
+}
+
+/* The last token that stays when those stay before which, in order, there is less than `mass`; the first token always
+ * does. Uses up what `s` points to. A histogram of the keys shows in which of its buckets that is, another one where in
+ * that bucket; a few are sorted. A bucket is a thousandth as wide as the range of its keys, which bounds the levels. */
+static boundary find_boundary(selection *s, double mass) {
+    double lowest, highest;
+    while (s->n > FEW && range_of(s, &lowest, &highest)) {
+        if (!narrow(s, mass, lowest, highest)) return (boundary){INFINITY, SIZE_MAX};
+    }
+    sort_selection(s);
+    size_t last = 0;
+    double before = s->before + weight_at(s, 0);
+    while (last + 1 < s->n && before < mass) before += weight_at(s, ++last);
+    return (boundary){s->keys[last], s->positions[last]};
+}
+
+static boundary boundary_by_mass(shortlist *list, double mass) {
+    selection s = {list->keys, list->weights, list->positions, list->n, false, 0};
+    return find_boundary(&s, mass);
+}
+
+/* The k-th by list->keys[0..n), k from 1 to n. */
+static boundary boundary_by_rank(shortlist *list, size_t n, size_t k) {
+    selection s = {list->keys, NULL, list->positions, n, false, 0};
+    return find_boundary(&s, (double)k);
+}
+
+static void order_by_value(shortlist *list) {
+    for (size_t i = 0; i < list->n; i++) list->keys[i] = -list->values[i];
+}
+
+/* ---- the warpers ---- */
+
+/* list->weights become exp(value - max). False where everything is removed. */
+static bool weigh(shortlist *list, float *max, double *sum) {
+    *max = scores_max(list->values, list->n);
+    if (!(*max > -INFINITY)) return false;
+    *sum = scores_exp(list->weights, list->values, list->n, *max);
+    return true;
+}
+
+/* Entropy of the distribution, in nats; after weigh. */
+static double entropy(const shortlist *list, float max, double sum) {
+    enum { SIDE = 16 };
+    double side[SIDE] = {0}, total = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        float below = list->weights[i] > 0 ? list->values[i] - max : 0.0f;
+        side[i % SIDE] += (double)(list->weights[i] * below);
+    }
+    for (size_t j = 0; j < SIDE; j++) total += side[j];
+    return log(sum) - total / sum;
+}
+
+void warp_temperature(shortlist *list, double temperature) {
+    float divisor = (float)temperature;
+    for (size_t i = 0; i < list->n; i++) list->values[i] /= divisor;
+    tame(list->values, list->n);
+}
+
+/* There are k blocks whose best is at least the k-th best of the blocks' best ones, so that many tokens are at least as
+ * good: few blocks have more to search. */
+void warp_top_k(shortlist *list, size_t k) {
+    enum { BLOCK = 32 };
+    size_t n_blocks = (list->n + BLOCK - 1) / BLOCK;
+    if (k < list->min_keep) k = list->min_keep;
+    if (k >= list->n) return;
+    if (k <= n_blocks / 2) {
+        for (size_t b = 0; b < n_blocks; b++) {
+            size_t begin = b * BLOCK, n = list->n - begin < BLOCK ? list->n - begin : BLOCK;
+            list->keys[b] = -scores_max(list->values + begin, n);
+        }
+        keep_from(list, -boundary_by_rank(list, n_blocks, k).key);
+        if (k >= list->n) return;
+    }
+    order_by_value(list);
+    keep_from(list, -boundary_by_rank(list, list->n, k).key);
+}
+
+/* Keeps what comes before the boundary by value or is one of the min_keep best. */
+static void keep_by_value(shortlist *list, boundary last) {
+    if (list->min_keep > 1) {
+        order_by_value(list);
+        boundary least = boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
+        if (is_later(least, last)) last = least;
+    }
+    order_by_value(list);
+    keep_until(list, last);
+}
+
+void warp_top_p(shortlist *list, double p) {
+    float max;
+    double sum;
+    if (!weigh(list, &max, &sum)) return;
+    order_by_value(list);
+    keep_by_value(list, boundary_by_mass(list, p * sum));
+}
+
+/* Keeps values from `least` up, and at least min_keep tokens, or as many as are equally good. */
+static void keep_from_at_least(shortlist *list, float least, bool with_equals) {
+    float max = scores_max(list->values, list->n);
+    if (least > max) least = max;
+    if (list->min_keep == 1) {
+        keep_from(list, least);
+        return;
+    }
+    order_by_value(list);
+    boundary kept = boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
+    if (with_equals) kept.position = SIZE_MAX;
+    boundary last = {-least, SIZE_MAX};
+    order_by_value(list);
+    keep_until(list, is_later(kept, last) ? kept : last);
+}
+
+void warp_min_p(shortlist *list, double share) {
+    float max = scores_max(list->values, list->n);
+    keep_from_at_least(list, (float)((double)max + log(share)), false);
+}
+
+void warp_epsilon(shortlist *list, double epsilon) {
+    float max;
+    double sum;
+    if (weigh(list, &max, &sum)) keep_from_at_least(list, (float)((double)max + log(epsilon * sum)), true);
+}
+
+void warp_eta(shortlist *list, double epsilon) {
+    float max;
+    double sum;
+    if (!weigh(list, &max, &sum)) return;
+    double cut = fmin(epsilon, sqrt(epsilon) * exp(-entropy(list, max, sum)));
+    keep_from_at_least(list, (float)((double)max + log(cut * sum)), true);
+}
+
+/* How far the information of each token is from the entropy. */
+static void order_by_typicality(shortlist *list, float centre) {
+    for (size_t i = 0; i < list->n; i++) list->keys[i] = fabsf(centre - list->values[i]);
+}
+
+void warp_typical(shortlist *list, double p) {
+    float max;
+    double sum;
+    if (!weigh(list, &max, &sum)) return;
+    /* -log p_i - H, with p_i = exp(value - max) / sum. */
+    float centre = (float)((double)max + log(sum) - entropy(list, max, sum));
+    order_by_typicality(list, centre);
+    boundary last = boundary_by_mass(list, p * sum);
+    last.position = SIZE_MAX;
+    if (list->min_keep > 1) {
+        order_by_typicality(list, centre);
+        boundary least = boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
+        if (is_later(least, last)) last = least;
+    }
+    order_by_typicality(list, centre);
+    keep_until(list, last);
+}
