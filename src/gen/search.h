@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "gen/pass.h"
+#include "gen/processors.h"
 #include "gen/sequence.h"
 
 /* Scores and logits of every running beam and step, kept when asked for. */
@@ -56,6 +57,9 @@ typedef struct search_kind {
 
 /* The kind that a configuration asks for. */
 const search_kind *search_choose(const mn_generation_config *config, const mn_generate_options *options);
+
+/* The processors of a search's row, with the callbacks of its options. */
+mn_status search_open_processors(processors **out, const search_setup *setup);
 
 extern const search_kind search_sample; /* greedy, and sampling of one or several sequences */
 

@@ -2,20 +2,25 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "gen/search.h"
 
+#include <string.h>
+
 #include "base/mem.h"
-#include "gen/logits.h"
+#include "gen/choice.h"
+#include "gen/processors.h"
 
 /* One returned sequence. */
 typedef struct draw {
     mn_session *session; /* the first is the row's own */
-    logits_row logits;
-    int32_t next; /* chosen and to be fed */
+    int32_t next;        /* chosen and to be fed */
 } draw;
 
 typedef struct sampling {
     const search_setup *setup;
     draw *draws; /* [n_sequences] */
-    bool has_begun;
+    processors *processors;
+    choice choice;
+    float *scores; /* [vocab] of the sequence at hand */
+    size_t vocab;
 } sampling;
 
 static size_t most_feeds(const search_setup *setup) {
@@ -27,27 +32,28 @@ static mn_status open(void **state, const search_setup *setup) {
     *state = s;
     if (!s) return MN_E_NOMEM;
     s->setup = setup;
+    s->vocab = (size_t)setup->session->model->config.vocab_size;
     s->draws = mem_alloc(setup->n_sequences, sizeof *s->draws);
-    if (!s->draws) return MN_E_NOMEM;
-    size_t vocab = (size_t)setup->session->model->config.vocab_size;
-    for (size_t i = 0; i < setup->n_sequences; i++) {
-        draw *d = &s->draws[i];
-        if (i == 0) {
-            d->session = setup->session;
-        } else {
-            MN_TRY(mn_session_fork(&d->session, setup->session));
-        }
-        MN_TRY(logits_open(&d->logits, setup->config, vocab, setup->seed, setup->prompt, setup->n_prompt));
-    }
+    s->scores = mem_alloc_raw(s->vocab, sizeof *s->scores);
+    if (!s->draws || !s->scores) return MN_E_NOMEM;
+    MN_TRY(search_open_processors(&s->processors, setup));
+    if (setup->config->do_sample) MN_TRY(choice_open(&s->choice, s->vocab));
+    s->draws[0].session = setup->session;
+    for (size_t i = 1; i < setup->n_sequences; i++)
+        MN_TRY(mn_session_fork(&s->draws[i].session, setup->session));
     return MN_OK;
 }
 
-static mn_status choose(const search_setup *setup, draw *d, sequence *to) {
+static mn_status choose(sampling *s, draw *d, sequence *to) {
+    const search_setup *setup = s->setup;
     const float *logits = mn_session_logits(d->session);
-    logits_process(&d->logits, logits);
-    d->next = logits_choose(&d->logits);
-    logits_accept(&d->logits, d->next);
-    MN_TRY(sequence_add(to, d->next, d->logits.scores, logits));
+    const processor_step step = {.ids = to->all, .n = to->n_prompt + to->n_ids};
+    memcpy(s->scores, logits, s->vocab * sizeof *logits);
+    MN_TRY(processors_run(s->processors, &step, s->scores));
+    d->next = setup->config->do_sample ? choice_sample(&s->choice, s->scores, s->vocab, setup->seed,
+                                                       (uint64_t)to->index, to->n_ids)
+                                       : choice_best(s->scores, s->vocab);
+    MN_TRY(sequence_add(to, d->next, s->scores, logits));
     return search_time_is_over(setup) ? sequence_end(to, "time") : MN_OK;
 }
 
@@ -57,7 +63,7 @@ static mn_status advance(void *state, feed_list *next) {
         draw *d = &s->draws[i];
         sequence *to = &s->setup->sequences[i];
         if (to->finish) continue;
-        MN_TRY(choose(s->setup, d, to));
+        MN_TRY(choose(s, d, to));
         if (!to->finish) feed_list_add(next, d->session, &d->next, 1);
     }
     return MN_OK;
@@ -72,10 +78,10 @@ static mn_status end(void *state, const char *reason) {
 static void close(void *state) {
     sampling *s = state;
     if (!s) return;
-    for (size_t i = 0; s->draws && i < s->setup->n_sequences; i++) {
-        if (i > 0) mn_session_close(&s->draws[i].session);
-        logits_close(&s->draws[i].logits);
-    }
+    for (size_t i = 1; s->draws && i < s->setup->n_sequences; i++) mn_session_close(&s->draws[i].session);
+    processors_close(&s->processors);
+    choice_close(&s->choice);
+    mem_free(s->scores);
     mem_free(s->draws);
     mem_free(s);
 }
@@ -88,9 +94,3 @@ const search_kind search_sample = {
     .end = end,
     .close = close,
 };
-
-const search_kind *search_choose(const mn_generation_config *config, const mn_generate_options *options) {
-    (void)config;
-    (void)options;
-    return &search_sample;
-}
