@@ -24,6 +24,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids as they are", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
     [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
+    [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},

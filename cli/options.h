@@ -16,6 +16,7 @@ typedef enum option_id {
     OPT_IDS,
     OPT_IDS_FILE,
     OPT_MESSAGES,
+    OPT_PREFIX_FILE,
     OPT_BATCH,
     OPT_RAW,
     OPT_NO_SPECIAL_TOKENS,

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "batch.h"
 #include "config.h"
 #include "engine.h"
 #include "input.h"
@@ -12,12 +14,6 @@
 #include "progress.h"
 #include "result.h"
 #include "verbs.h"
-
-typedef struct batch_line {
-    json_doc *doc; /* the object, of a batch */
-    prompt prompt;
-    mn_generation_config *config;
-} batch_line;
 
 typedef struct run {
     const options *o;
@@ -28,10 +24,11 @@ typedef struct run {
     bytes cache_text; /* of its config, from the file */
     mn_cache_summary kind; /* of the cache */
     engine e;
-    batch_line *lines;
-    prompt *prompts; /* views of the lines' prompts, for the result */
-    size_t n_lines, capacity;
+    batch batch;
+    prompt *prompts;   /* views of the lines' prompts, for the result */
+    bytes prefix;      /* --prefix-file */
     mn_session *session;
+    mn_session *common; /* what the prompts behind a prefix have in common */
     bool has_text; /* a prompt was given, in whatever way */
     mn_generation *generation;
     bool streamed; /* some text has been printed */
@@ -109,6 +106,8 @@ static int prepare(run *r) {
     status = cache_settle(&r->cache, &r->kind);
     if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = check_outputs(r->o);
+    const char *prefix = option_text(r->o, OPT_PREFIX_FILE, NULL);
+    if (status == MN_OK && prefix) status = file_read(&r->prefix, prefix, (size_t)1 << 30);
     if (status != MN_OK) return report(r->o, exit_of(status), NULL);
     if (option_on(r->o, OPT_PRINT_CONFIG)) return EXIT_DONE;
     r->has_text = text != NULL || input_is_said(r->o);
@@ -119,78 +118,32 @@ static int prepare(run *r) {
 
 /* ---- rows ---- */
 
-static mn_status line_prompt(run *r, batch_line *line, const char *what) {
-    const json *root = json_root(line->doc), *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
-    const json *messages = json_get(root, "messages");
-    const mn_tokenizer *tokenizer = mn_model_tokenizer(r->e.model);
-    if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1) {
-        MN_FAIL(MN_E_ARG, "%s: give one of \"ids\", \"prompt\" and \"messages\"", what);
-    }
-    mn_status status = MN_OK;
-    bytes b = {0};
-    if (text && text->kind == JSON_STRING && text->n) {
-        bool chat = !option_on(r->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
-        status = chat ? prompt_from_chat(&line->prompt, tokenizer, text->string, text->n)
-                      : prompt_from_text(&line->prompt, tokenizer, text->string, text->n,
-                                         option_on(r->o, OPT_NO_SPECIAL_TOKENS));
-    } else if (ids && ids->kind == JSON_ARRAY && ids->n) {
-        for (size_t i = 0; i < ids->n; i++) {
-            bytes_append_text(&b, i ? "," : "");
-            json_put(&b, &ids->items[i]);
-        }
-        status = bytes_status(&b);
-        if (status == MN_OK) status = prompt_from_ids(&line->prompt, b.data, b.n, "ids");
-    } else if (messages && messages->kind == JSON_ARRAY) {
-        json_put(&b, messages);
-        status = bytes_status(&b);
-        if (status == MN_OK) status = prompt_from_messages(&line->prompt, tokenizer, b.data, b.n);
-    } else {
-        status = status_fail(MN_E_ARG, "ids and messages are lists, a prompt is a text, and none is empty");
-    }
-    bytes_clear(&b);
-    return status_context(status, "%s", what);
-}
-
-static mn_status add_line(run *r, batch_line **line) {
-    MN_TRY(mem_grow(&r->lines, &r->capacity, r->n_lines + 1, sizeof *r->lines));
-    *line = &r->lines[r->n_lines++];
-    **line = (batch_line){0};
-    return MN_OK;
-}
-
-static mn_status read_lines(run *r) {
-    const char *at = r->in.data.data, *end = at + r->in.data.n;
-    for (int number = 1; at < end; number++) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        size_t n = newline ? (size_t)(newline - at) : (size_t)(end - at);
-        bool blank = true;
-        for (size_t i = 0; i < n; i++) blank = blank && strchr(" \t\r", at[i]) && at[i];
-        if (!blank) {
-            char what[128];
-            batch_line *line = NULL;
-            snprintf(what, sizeof what, "%.90s line %d", r->in.what, number);
-            MN_TRY(add_line(r, &line));
-            MN_TRY(json_parse(&line->doc, at, n, JSON_PYTHON, what));
-            if (json_root(line->doc)->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "%s: is no JSON object", what);
-            MN_TRY(line_prompt(r, line, what));
-            const json *row = json_root(line->doc);
-            MN_TRY(
-                status_context(generation_build(&line->config, r->o, r->e.model, r->file, row), "%s", what));
-        }
-        at += n + (newline != NULL);
-    }
-    if (r->n_lines == 0) MN_FAIL(MN_E_ARG, "%s holds no lines", r->in.what);
-    return MN_OK;
-}
-
 /* A loaded cache without a text is continued as it stands. */
 static bool continues(const run *r) {
     return option_is_set(r->o, OPT_LOAD_CACHE) && !r->in.data.n && !r->has_text;
 }
 
+static mn_status read_batch(run *r) {
+    const batch_setup setup = {
+        .o = r->o, .in = &r->in, .prefix = &r->prefix, .model = r->e.model, .file = r->file};
+    return batch_read(&r->batch, &setup);
+}
+
+/* One text behind the prefix is a longer text. */
+static mn_status put_prefix_first(run *r) {
+    if (!r->prefix.n) return MN_OK;
+    if (r->in.kind != INPUT_TEXT) MN_FAIL(MN_E_ARG, "--prefix-file stands before texts; %s is none", r->in.what);
+    bytes all = r->prefix;
+    bytes_append(&all, r->in.data.data, r->in.data.n);
+    r->prefix = (bytes){0};
+    bytes_clear(&r->in.data);
+    r->in.data = all;
+    return bytes_status(&all);
+}
+
 static mn_status read_one(run *r) {
     batch_line *line = NULL;
-    MN_TRY(add_line(r, &line));
+    MN_TRY(batch_add(&r->batch, &line));
     if (continues(r)) {
         MN_TRY(session_open(&r->session, r->o, r->e.model, &r->cache));
         size_t n = (size_t)mn_session_length(r->session);
@@ -201,6 +154,7 @@ static mn_status read_one(run *r) {
         return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
     }
     const mn_tokenizer *tokenizer = mn_model_tokenizer(r->e.model);
+    MN_TRY(put_prefix_first(r));
     MN_TRY(prompt_from_input(&line->prompt, r->o, &r->in, tokenizer, !option_on(r->o, OPT_RAW)));
     return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
 }
@@ -238,13 +192,13 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
 
 static mn_status settle_all(run *r) {
     int64_t longest = 0;
-    r->prompts = mem_alloc(r->n_lines, sizeof *r->prompts);
+    r->prompts = mem_alloc(r->batch.n, sizeof *r->prompts);
     if (!r->prompts) return mem_no_memory();
-    for (size_t i = 0; i < r->n_lines; i++) {
+    for (size_t i = 0; i < r->batch.n; i++) {
         int64_t need = 0;
-        MN_TRY(settle_limits(r, &r->lines[i], &need));
+        MN_TRY(settle_limits(r, &r->batch.lines[i], &need));
         if (need > longest) longest = need;
-        r->prompts[i] = r->lines[i].prompt;
+        r->prompts[i] = r->batch.lines[i].prompt;
     }
     if (r->kind.reserves && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
     return MN_OK;
@@ -279,6 +233,21 @@ static mn_status open_session(run *r, const int32_t *ids, size_t n) {
     return session_open(&r->session, r->o, r->e.model, &r->cache);
 }
 
+/* What all prompts of a batch begin with is computed once when they have a prefix. */
+static mn_status open_common(run *r) {
+    size_t n = SIZE_MAX;
+    if (!r->prefix.n) return MN_OK;
+    const prompt *first = &r->batch.lines[0].prompt;
+    for (size_t i = 0; i < r->batch.n; i++) {
+        const prompt *p = &r->batch.lines[i].prompt;
+        size_t most = p->n - 1 < n ? p->n - 1 : n; /* each computes its last token */
+        for (n = 0; n < most && p->ids[n] == first->ids[n];) n++;
+    }
+    if (n == 0) return MN_OK;
+    MN_TRY(mn_session_open(&r->common, r->e.model, &r->cache));
+    return mn_session_step(r->common, first->ids, n, NULL);
+}
+
 static mn_status generate(run *r) {
     mn_generate_options how = mn_generate_options_default();
     how.top_logprobs = (int)option_number(r->o, OPT_LOGPROBS, -1);
@@ -288,18 +257,19 @@ static mn_status generate(run *r) {
     how.on_prefill = progress_shown() ? progress_prefill : NULL;
     how.user = r;
     if (!is_batch(r)) {
-        const batch_line *line = &r->lines[0];
+        const batch_line *line = &r->batch.lines[0];
         if (!r->session) MN_TRY(open_session(r, line->prompt.ids, line->prompt.n));
         interrupt_watch(r->session);
         return mn_generate(r->session, line->prompt.ids, line->prompt.n, line->config, &how, &r->generation);
     }
-    mn_batch_row *rows = mem_alloc(r->n_lines, sizeof *rows);
+    MN_TRY(open_common(r));
+    mn_batch_row *rows = mem_alloc(r->batch.n, sizeof *rows);
     if (!rows) return mem_no_memory();
-    for (size_t i = 0; i < r->n_lines; i++) {
-        rows[i] = (mn_batch_row){r->lines[i].prompt.ids, r->lines[i].prompt.n, r->lines[i].config};
+    for (size_t i = 0; i < r->batch.n; i++) {
+        rows[i] = (mn_batch_row){r->batch.lines[i].prompt.ids, r->batch.lines[i].prompt.n, r->batch.lines[i].config, r->common};
     }
     interrupt_watch(NULL);
-    mn_status status = mn_generate_batch(r->e.model, &r->cache, rows, r->n_lines, NULL, &how, &r->generation);
+    mn_status status = mn_generate_batch(r->e.model, &r->cache, rows, r->batch.n, NULL, &how, &r->generation);
     mem_free(rows);
     return status;
 }
@@ -327,9 +297,9 @@ static void print_summary(const run *r) {
     if (g->cache.before)
         say("memory ended: the cache '%s' became '%s', and the run went on", g->cache.before, g->cache.implementation);
     size_t prompt_tokens = 0, new_tokens = 0;
-    for (size_t i = 0; i < r->n_lines; i++) prompt_tokens += r->lines[i].prompt.n;
+    for (size_t i = 0; i < r->batch.n; i++) prompt_tokens += r->batch.lines[i].prompt.n;
     for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i].n_ids;
-    char *sample = mn_generation_config_get(r->lines[0].config, "do_sample");
+    char *sample = mn_generation_config_get(r->batch.lines[0].config, "do_sample");
     bool sampled = sample && strcmp(sample, "true") == 0;
     mn_free(sample);
     if (progress_shown() || option_on(r->o, OPT_VERBOSE)) {
@@ -371,9 +341,9 @@ static int print_results(run *r) {
     }
     progress_clear();
     if (lines || option_on(r->o, OPT_JSON)) {
-        for (size_t i = 0; i < (lines ? r->n_lines : 1); i++) {
+        for (size_t i = 0; i < (lines ? r->batch.n : 1); i++) {
             bytes b = {0};
-            result_put(&b, &r->e, r->generation, r->prompts, r->n_lines, lines ? (int)i : -1, top);
+            result_put(&b, &r->e, r->generation, r->prompts, r->batch.n, lines ? (int)i : -1, top);
             bytes_append_text(&b, "\n");
             put_bytes(&b);
         }
@@ -401,7 +371,7 @@ static int run_all(run *r) {
         mn_generation_config_close(&config);
         return EXIT_DONE;
     }
-    mn_status status = is_batch(r) ? read_lines(r) : read_one(r);
+    mn_status status = is_batch(r) ? read_batch(r) : read_one(r);
     if (status == MN_OK) status = settle_all(r);
     if (status == MN_OK) status = generate(r);
     if (status != MN_OK) return report(r->o, exit_of(status), NULL);
@@ -414,12 +384,9 @@ int run_verb(options *o) {
     interrupt_unwatch();
     mn_generation_close(&r.generation);
     mn_session_close(&r.session);
-    for (size_t i = 0; i < r.n_lines; i++) {
-        prompt_clear(&r.lines[i].prompt);
-        mn_generation_config_close(&r.lines[i].config);
-        json_close(&r.lines[i].doc);
-    }
-    mem_free(r.lines);
+    mn_session_close(&r.common);
+    batch_clear(&r.batch);
+    bytes_clear(&r.prefix);
     mem_free(r.prompts);
     json_close(&r.file);
     bytes_clear(&r.cache_text);

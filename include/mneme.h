@@ -416,6 +416,8 @@ typedef struct mn_batch_row {
     const int32_t *prompt;
     size_t n_prompt;
     const mn_generation_config *config; /* NULL: the one for all rows */
+    const mn_session *prefix;           /* the row begins as this session's fork, whose tokens it keeps as far as they are the
+                                           prompt's; its strategy then is the row's; NULL: nothing */
 } mn_batch_row;
 
 /* Rows of different length generated together, each exactly as it would be alone. */

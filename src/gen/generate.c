@@ -435,6 +435,17 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     return status;
 }
 
+/* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. */
+static mn_status open_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
+                              const mn_session *prefix) {
+    if (!prefix) return mn_session_open(out, model, cache);
+    if (prefix->owner != model) MN_FAIL(MN_E_ARG, "the prefix is a session of another model");
+    for (int i = 0; i < kv_entries(prefix->cache); i++) {
+        if (kv_entry_spec(prefix->cache, i)->flush) return session_open_like(out, prefix);
+    }
+    return mn_session_fork(out, prefix);
+}
+
 mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows,
                             size_t n_rows, const mn_generation_config *config,
                             const mn_generate_options *options, mn_generation **generation) {
@@ -446,7 +457,8 @@ mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, cons
         gen_row *row = &result->rows[i];
         row->setup.config = rows[i].config ? rows[i].config : config ? config : model->generation;
         row->owns_session = true;
-        status = mn_session_open(&row->setup.session, model, cache);
+        status = open_session(&row->setup.session, model, cache, rows[i].prefix);
+        if (status != MN_OK && n_rows > 1) status = status_context(status, "row %zu", i);
     }
     if (status == MN_OK) status = generate(result, rows, options);
     *generation = result ? &result->public : NULL;

@@ -189,7 +189,7 @@ generation_files() {
   expect 0 run embedded hi --generation-config "$work/g.json" --json
   json 'j["cache"]["implementation"] == "none"'
   expect 0 run embedded hi --num-beams 1 -n 2
-  expect 2 run embedded hi --num-beams 4
+  expect 2 run embedded hi --num-beams 0
   err_has "num_beams"
 }
 
@@ -411,6 +411,30 @@ check "generation files" generation_files
 check "--print-config tells values and origins" print_config
 check "every option comes back from the environment" config_round_trip
 check "batches" batches
+
+prefixes() {
+  printf 'Once upon a time there was a little' >"$work/prefix.txt"
+  printf '{"prompt":" dog"}\n{"prompt":" girl named Lily"}\n' >"$work/b.jsonl"
+  expect 0 run embedded --raw --prefix-file "$work/prefix.txt" --batch "$work/b.jsonl" -n 12
+  cp "$work/out" "$work/batch.out"
+  python3 - "$work/batch.out" <<'END' || fail "a prefix is not shared: $(cat "$work/batch.out")"
+import json, sys
+for line in open(sys.argv[1]):
+    usage = json.loads(line)["usage"]
+    assert usage["prompt_tokens"] > usage["cached_tokens"] >= 8, usage
+END
+  expect 0 run embedded --raw --prefix-file "$work/prefix.txt" " girl named Lily" -n 12 --json
+  python3 - "$work/batch.out" "$work/out" <<'END' || fail "a prefix changes the answer"
+import json, sys
+row = json.loads(open(sys.argv[1]).readlines()[1])
+alone = json.load(open(sys.argv[2]))
+assert row["prompt_ids"] == alone["prompt_ids"] and row["sequences"][0]["ids"] == alone["sequences"][0]["ids"]
+END
+  expect 2 run embedded --prefix-file "$work/prefix.txt" --ids 1,2
+  err_has "prefix-file"
+  expect 1 run embedded --prefix-file "$work/none.txt" hi
+}
+check "prefixes" prefixes
 check "output files" output_files
 check "scores" scores
 check "a model without tokenizer" no_tokenizer

@@ -267,7 +267,7 @@ static void damaged_generation_configs(void **state) {
                                         "{\"temperature\": -1}",
                                         "{\"do_sample\": \"yes\"}",
                                         "{\"eos_token_id\": [1, -2]}",
-                                        "{\"num_beams\": 4}",
+                                        "{\"num_beams\": 0}",
                                         "{\"top_p\": NaN}",
                                         "{\"stop_strings\": [\"\"]}"};
     write_good();
@@ -526,7 +526,7 @@ static void absurd_generations(void **state) {
     options.size = 1;
     assert_fails(MN_E_ARG, "size", mn_generate(session, ids, 5, config, &options, &generation));
     assert_fails(MN_E_ARG, "0 rows", mn_generate_batch(model, NULL, NULL, 0, config, NULL, &generation));
-    mn_batch_row rows[3] = {{ids, 3, NULL}, {ids, 0, NULL}, {ids, 4, NULL}};
+    mn_batch_row rows[3] = {{ids, 3, NULL, NULL}, {ids, 0, NULL, NULL}, {ids, 4, NULL, NULL}};
     assert_fails(MN_E_ARG, "row 1", mn_generate_batch(model, NULL, rows, 3, config, NULL, &generation));
     assert_null(generation);
     mn_generation_config_close(&config);
@@ -575,7 +575,7 @@ static mn_status whole_program(const char *path) {
     mn_generate_options how = mn_generate_options_default();
     how.top_logprobs = 2;
     how.keep_scores = how.keep_logits = true;
-    mn_batch_row rows[2] = {{ids, n, NULL}, {ids, 1, NULL}};
+    mn_batch_row rows[2] = {{ids, n, NULL, NULL}, {ids, 1, NULL, NULL}};
     if (status == MN_OK) status = mn_generate_batch(model, NULL, rows, 2, config, &how, &generation);
     if (status == MN_OK) status = mn_model_describe(model, 0, &text);
     mn_free(text);

@@ -228,6 +228,72 @@ static void sequences_of_a_row_share_the_prompt(void **state) {
     }
 }
 
+/* ---- one prefix, many prompts ---- */
+
+typedef struct most_bytes {
+    const mn_model *model;
+    size_t bytes;
+} most_bytes;
+
+static bool note_most(void *user, const mn_token_event *event) {
+    most_bytes *m = user;
+    size_t used = kv_pool_used(m->model->core->pool);
+    (void)event;
+    if (used > m->bytes) m->bytes = used;
+    return true;
+}
+
+/* Rows that begin with the same 160 tokens: answers are those of runs alone, and the memory is one prefix and the tails. */
+static void a_prefix_is_computed_once(void **state) {
+    (void)state;
+    enum { PREFIX = 160, PAGE = 16 };
+    batch b;
+    open_batch(&b, "golden/llama", "f32", 2);
+    for (int r = 1; r < N_ROWS; r++) memcpy(b.ids[r], b.ids[1], PREFIX * sizeof **b.ids);
+    for (size_t c = 0; c < sizeof caches / sizeof caches[0]; c++) {
+        mn_cache_options options = engine_cache_options(caches[c]);
+        bool is_none = strcmp(caches[c].implementation, "none") == 0;
+        bool is_flush = caches[c].config && strstr(caches[c].config, "quanto");
+        mn_session *prefix = NULL;
+        mn_generation *generation = NULL;
+        assert_ok(mn_session_open(&prefix, b.model, &options));
+        assert_ok(mn_session_step(prefix, b.ids[1], PREFIX, NULL));
+        mn_batch_row rows[N_ROWS];
+        for (int r = 0; r < N_ROWS; r++) rows[r] = (mn_batch_row){b.ids[1], 0, NULL, prefix};
+        for (int r = 0; r < N_ROWS; r++) {
+            rows[r].prompt = b.ids[r == 0 ? 1 : r];
+            rows[r].n_prompt = PREFIX + 1 + (size_t)r;
+        }
+        most_bytes most = {.model = b.model};
+        mn_generate_options how = mn_generate_options_default();
+        how.on_token = note_most;
+        how.user = &most;
+        assert_ok(mn_generate_batch(b.model, &options, rows, N_ROWS, b.config, &how, &generation));
+        for (int r = 0; r < N_ROWS; r++) {
+            mn_session *session = NULL;
+            mn_generation *alone = NULL;
+            const mn_sequence *s = &generation->sequences[r];
+            assert_ok(mn_session_open(&session, b.model, &options));
+            assert_ok(mn_generate(session, rows[r].prompt, rows[r].n_prompt, b.config, NULL, &alone));
+            assert_int_equal(s->n_ids, N_NEW);
+            assert_memory_equal(s->ids, alone->sequences[0].ids, sizeof *s->ids * N_NEW);
+            if (!is_none && !is_flush && s->cached_tokens < PREFIX - 1)
+                fail_msg("%s: %zu tokens were there", caches[c].implementation, s->cached_tokens);
+            mn_generation_close(&alone);
+            mn_session_close(&session);
+        }
+        if (c == 0) { /* pages of the prefix, and of each row the two or three that its tail lies in */
+            size_t page = PAGE * (size_t)kv_cache_token_bytes(prefix->cache);
+            if (most.bytes > page * (PREFIX / PAGE + N_ROWS * 3))
+                fail_msg("%zu bytes for pages of %zu", most.bytes, page);
+        }
+        assert_int_equal(mn_session_length(prefix), PREFIX);
+        mn_generation_close(&generation);
+        mn_session_close(&prefix);
+    }
+    close_batch(&b);
+}
+
 /* ---- feeding rows by hand ---- */
 
 static void rows_step_together(void **state) {
@@ -266,6 +332,7 @@ int main(void) {
         cmocka_unit_test(long_prompts_do_not_keep_the_others_waiting),
         cmocka_unit_test(rows_that_end_leave_their_pages),
         cmocka_unit_test(sequences_of_a_row_share_the_prompt),
+        cmocka_unit_test(a_prefix_is_computed_once),
         cmocka_unit_test(rows_step_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
