@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "gen/pass.h"
+#include "gen/processors.h"
 #include "gen/sequence.h"
 
 /* Scores and logits of every running beam and step, kept when asked for. */
@@ -64,6 +65,19 @@ static inline feed *feed_list_add(feed_list *list, mn_session *session, const in
     feed *f = &list->feeds[list->n++];
     *f = (feed){.session = session, .ids = ids, .n = n};
     return f;
+}
+
+/* What the row's processors are opened with. */
+static inline processor_setup search_processors(const search_setup *setup) {
+    return (processor_setup){.config = setup->config,
+                             .vocab = (size_t)setup->session->model->config.vocab_size,
+                             .row = setup->row,
+                             .prompt = setup->prompt,
+                             .n_prompt = setup->n_prompt,
+                             .max_length = (int64_t)(setup->n_prompt + setup->max_new),
+                             .process = setup->options->process,
+                             .prefix_allowed = setup->options->prefix_allowed,
+                             .user = setup->options->user};
 }
 
 static inline bool search_time_is_over(const search_setup *setup) {

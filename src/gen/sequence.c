@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gen/sequence.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "gen/scores.h"
 
 /* The decoder and its buffers, large enough that ordinary text never grows them. */
 static mn_status open_text(sequence *s, const tokenizer *text) {
@@ -84,7 +84,7 @@ static mn_status add_text(sequence *s, int32_t id) {
 static void note_logprobs(sequence *s, int32_t id, const float *scores) {
     size_t vocab = (size_t)s->session->model->config.vocab_size, top = (size_t)s->options->top_logprobs;
     mn_logprob *out = s->logprobs + s->n_ids * (1 + top);
-    double log_sum = log_sum_exp(scores, vocab);
+    double log_sum = scores_log_sum(scores, vocab);
     out[0] = (mn_logprob){id, (float)((double)scores[id] - log_sum)};
     size_t n = 0;
     for (size_t i = 0; i < vocab && top > 0; i++) {
@@ -115,12 +115,4 @@ mn_status sequence_end(sequence *s, const char *reason) {
     if (s->finish) return MN_OK;
     s->finish = reason;
     return add_text(s, -1);
-}
-
-double log_sum_exp(const float *scores, size_t n) {
-    double most = -INFINITY, sum = 0;
-    for (size_t i = 0; i < n; i++) most = fmax(most, (double)scores[i]);
-    if (!(most > -INFINITY)) return most;
-    for (size_t i = 0; i < n; i++) sum += exp((double)scores[i] - most);
-    return most + log(sum);
 }

@@ -41,7 +41,4 @@ mn_status sequence_add(sequence *s, int32_t id, const float *scores, const float
 /* Ends it for a reason from outside and releases the text held back; an ended one stays as it is. */
 mn_status sequence_end(sequence *s, const char *reason);
 
-/* log of the sum of exp of n scores. */
-double log_sum_exp(const float *scores, size_t n);
-
 #endif
