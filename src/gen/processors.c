@@ -203,7 +203,7 @@ static mn_status suppress_at_begin(processors *p, const processor_step *step, fl
 static mn_status allow_prefix(processors *p, const processor_step *step, float *scores) {
     const int32_t *allowed = NULL;
     size_t n = 0;
-    if (!p->setup.prefix_allowed(p->setup.prefix_user, p->setup.row, step->ids, step->n, &allowed, &n))
+    if (!p->setup.prefix_allowed(p->setup.user, p->setup.row, step->ids, step->n, &allowed, &n))
         MN_FAIL(MN_E_ARG, "the callback for allowed tokens failed at position %zu", step->n);
     if (n == 0) MN_FAIL(MN_E_ARG, "the callback for allowed tokens allows none at position %zu", step->n);
     for (size_t i = 0; i < n; i++) {
@@ -229,7 +229,7 @@ static mn_status follow_constraint(processors *p, const processor_step *step, fl
 }
 
 static mn_status ask_callback(processors *p, const processor_step *step, float *scores) {
-    if (!p->setup.process(p->setup.process_user, p->setup.row, step->ids, step->n, scores, p->vocab))
+    if (!p->setup.process(p->setup.user, p->setup.row, step->ids, step->n, scores, p->vocab))
         MN_FAIL(MN_E_ARG, "the callback for scores failed at position %zu", step->n);
     return MN_OK;
 }

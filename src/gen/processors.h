@@ -13,14 +13,6 @@
 typedef struct processors processors;
 struct constraint;
 
-/* One's own processor: changes scores[vocab]. ids: the whole sequence so far. False: it failed. */
-typedef bool (*processor_callback)(void *user, int row, const int32_t *ids, size_t n, float *scores,
-                                   size_t vocab);
-
-/* Sets the ids that may come next, one or more, valid until the next call. False: it failed. */
-typedef bool (*prefix_callback)(void *user, int row, const int32_t *ids, size_t n, const int32_t **allowed,
-                                size_t *n_allowed);
-
 /* Which tokens may follow: bit i of mask[i / 64] set = token i may. As constraint_allow in gen/constraint.h. */
 typedef mn_status (*constraint_callback)(struct constraint *constraint, const int32_t *new_ids, size_t n_new,
                                          const uint64_t **mask);
@@ -35,10 +27,9 @@ typedef struct processor_setup {
     const int32_t *encoder; /* NULL: the prompt stands for the encoder's input */
     size_t n_encoder;
     int64_t max_length; /* prompt and new tokens at most; 0 or less: no limit known */
-    processor_callback process;
-    void *process_user;
-    prefix_callback prefix_allowed;
-    void *prefix_user;
+    mn_logits_processor process; /* NULL: none, as prefix_allowed */
+    mn_prefix_allowed prefix_allowed;
+    void *user; /* of both */
     struct constraint *constraint; /* NULL: none */
     constraint_callback constraint_allow;
 } processor_setup;

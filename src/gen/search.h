@@ -58,9 +58,6 @@ typedef struct search_kind {
 /* The kind that a configuration asks for. */
 const search_kind *search_choose(const mn_generation_config *config, const mn_generate_options *options);
 
-/* The processors of a search's row, with the callbacks of its options. */
-mn_status search_open_processors(processors **out, const search_setup *setup);
-
 extern const search_kind search_sample; /* greedy, and sampling of one or several sequences */
 
 /* Lists a feed; there is room for most_feeds of them. */
@@ -68,6 +65,19 @@ static inline feed *feed_list_add(feed_list *list, mn_session *session, const in
     feed *f = &list->feeds[list->n++];
     *f = (feed){.session = session, .ids = ids, .n = n};
     return f;
+}
+
+/* What the row's processors are opened with. */
+static inline processor_setup search_processors(const search_setup *setup) {
+    return (processor_setup){.config = setup->config,
+                             .vocab = (size_t)setup->session->model->config.vocab_size,
+                             .row = setup->row,
+                             .prompt = setup->prompt,
+                             .n_prompt = setup->n_prompt,
+                             .max_length = (int64_t)(setup->n_prompt + setup->max_new),
+                             .process = setup->options->process,
+                             .prefix_allowed = setup->options->prefix_allowed,
+                             .user = setup->options->user};
 }
 
 static inline bool search_time_is_over(const search_setup *setup) {

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 #include "gen/choice.h"
-#include "gen/processors.h"
 
 /* One returned sequence. */
 typedef struct draw {
@@ -16,11 +15,12 @@ typedef struct draw {
 
 typedef struct sampling {
     const search_setup *setup;
-    draw *draws; /* [n_sequences] */
     processors *processors;
-    choice choice;
-    float *scores; /* [vocab] of the sequence at hand */
+    choice choice; /* empty in greedy search */
+    float *scores; /* [vocab] of the step */
     size_t vocab;
+    draw *draws; /* [n_sequences] */
+    bool has_begun;
 } sampling;
 
 static size_t most_feeds(const search_setup *setup) {
@@ -32,22 +32,29 @@ static mn_status open(void **state, const search_setup *setup) {
     *state = s;
     if (!s) return MN_E_NOMEM;
     s->setup = setup;
-    s->vocab = (size_t)setup->session->model->config.vocab_size;
     s->draws = mem_alloc(setup->n_sequences, sizeof *s->draws);
+    if (!s->draws) return MN_E_NOMEM;
+    processor_setup wanted = search_processors(setup);
+    s->vocab = wanted.vocab;
     s->scores = mem_alloc_raw(s->vocab, sizeof *s->scores);
-    if (!s->draws || !s->scores) return MN_E_NOMEM;
-    MN_TRY(search_open_processors(&s->processors, setup));
+    if (!s->scores) return MN_E_NOMEM;
+    MN_TRY(processors_open(&s->processors, &wanted));
     if (setup->config->do_sample) MN_TRY(choice_open(&s->choice, s->vocab));
-    s->draws[0].session = setup->session;
-    for (size_t i = 1; i < setup->n_sequences; i++)
-        MN_TRY(mn_session_fork(&s->draws[i].session, setup->session));
+    for (size_t i = 0; i < setup->n_sequences; i++) {
+        draw *d = &s->draws[i];
+        if (i == 0) {
+            d->session = setup->session;
+        } else {
+            MN_TRY(mn_session_fork(&d->session, setup->session));
+        }
+    }
     return MN_OK;
 }
 
 static mn_status choose(sampling *s, draw *d, sequence *to) {
     const search_setup *setup = s->setup;
     const float *logits = mn_session_logits(d->session);
-    const processor_step step = {.ids = to->all, .n = to->n_prompt + to->n_ids};
+    processor_step step = {.ids = to->all, .n = to->n_prompt + to->n_ids};
     memcpy(s->scores, logits, s->vocab * sizeof *logits);
     MN_TRY(processors_run(s->processors, &step, s->scores));
     d->next = setup->config->do_sample ? choice_sample(&s->choice, s->scores, s->vocab, setup->seed,
@@ -78,7 +85,9 @@ static mn_status end(void *state, const char *reason) {
 static void close(void *state) {
     sampling *s = state;
     if (!s) return;
-    for (size_t i = 1; s->draws && i < s->setup->n_sequences; i++) mn_session_close(&s->draws[i].session);
+    for (size_t i = 0; s->draws && i < s->setup->n_sequences; i++) {
+        if (i > 0) mn_session_close(&s->draws[i].session);
+    }
     processors_close(&s->processors);
     choice_close(&s->choice);
     mem_free(s->scores);

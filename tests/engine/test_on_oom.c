@@ -260,7 +260,7 @@ static void batches_go_on_too(void **state) {
     (void)state;
     limited l = open_budget(420000, "embedded", 16);
     changing free_world = changing_open("embedded", 2);
-    mn_batch_row rows[3] = {{l.ids, 90, NULL}, {l.ids + 50, 120, NULL}, {l.ids + 100, 60, NULL}};
+    mn_batch_row rows[3] = {{l.ids, 90, NULL, NULL}, {l.ids + 50, 120, NULL, NULL}, {l.ids + 100, 60, NULL, NULL}};
     mn_generation *results[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
         mn_model *model = i ? free_world.model : l.w.model;

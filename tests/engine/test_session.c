@@ -196,7 +196,7 @@ static void batch_rows_are_as_alone(void **state) {
             for (int r = 0; r < N_ROWS; r++) {
                 engine_ids(&seed, ids[r], row_lengths[r], (int32_t)vocab);
                 configs[r] = sampling_config(MOST_NEW - 5 * r);
-                rows[r] = (mn_batch_row){ids[r], row_lengths[r], configs[r]};
+                rows[r] = (mn_batch_row){ids[r], row_lengths[r], configs[r], NULL};
             }
             mn_generation *together = NULL;
             assert_ok(mn_generate_batch(model, &cache, rows, N_ROWS, NULL, &options, &together));
