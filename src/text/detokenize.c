@@ -75,25 +75,25 @@ static void give_lossy(dec_run *run, size_t i, const char *data, size_t n, bool 
     give(run, i + 1, state->scratch.data, state->scratch.n, false);
 }
 
-/* The bytes of a token in letters into held; false (and nothing) when a character is no letter. */
-static bool hold_letters(dec_state *state, const char *token, size_t n) {
-    size_t before = state->held.n;
+/* Appends the bytes of a token in letters; false (and nothing) when a character is no letter. */
+static bool append_letters(bytes *out, const char *token, size_t n) {
+    size_t before = out->n;
     for (size_t at = 0; at < n;) {
-        size_t length = utf8_length((unsigned char)token[at]);
-        int byte = byte_of_letter(utf8_decode(token + at, length));
+        size_t length = utf8_sequence(token + at, n - at);
+        int byte = length ? byte_of_letter(utf8_decode(token + at, length)) : -1;
         if (byte < 0) {
-            state->held.n = before;
+            out->n = before;
             return false;
         }
         char c = (char)byte;
-        bytes_append(&state->held, &c, 1);
+        bytes_append(out, &c, 1);
         at += length;
     }
     return true;
 }
 
 static void push_byte_level(dec_run *run, size_t i, const char *token, size_t n, bool added) {
-    bool plain = (added && run->list->stages[i].plain_added) || !hold_letters(&run->states[i], token, n);
+    bool plain = (added && run->list->stages[i].plain_added) || !append_letters(&run->states[i].held, token, n);
     give_lossy(run, i, token, plain ? n : 0, false);
 }
 
@@ -246,6 +246,70 @@ static void give(dec_run *run, size_t i, const char *text, size_t n, bool added)
     case DEC_STRIP: push_strip(run, i, text, n, added, false); break;
     case DEC_METASPACE: push_metaspace(run, i, text, n, added); break;
     case DEC_JOIN: push_join(run, i, text, n, added); break;
+    }
+}
+
+/* ---- one token alone ---- */
+
+/* Appends text[0..n) with the stage's replacement made. */
+static void append_replaced(bytes *out, const dec_stage *stage, const char *text, size_t n) {
+    const char *end = text + n, *found;
+    while (n && stage->from.n && (found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n))) {
+        bytes_append(out, text, (size_t)(found - text));
+        bytes_append(out, stage->content.data, stage->content.n);
+        text = found + stage->from.n;
+    }
+    bytes_append(out, text, (size_t)(end - text));
+}
+
+static void append_stripped(bytes *out, const dec_stage *stage, const char *text, size_t n, bool first) {
+    uint32_t start = stage->joined && !first ? 0 : stage->start;
+    for (uint32_t k = 0; k < start && starts_with(text, n, &stage->content); k++) {
+        text += stage->content.n;
+        n -= stage->content.n;
+    }
+    bytes_append(out, text, stage->joined ? n : strip_end(stage, text, n));
+}
+
+/* Appends what a stage makes of text[0..n). */
+static void append_stage(bytes *out, const dec_stage *stage, const char *text, size_t n, bool added, bool first) {
+    static const bytes space = {.data = (char *)" ", .n = 1};
+    int byte = -1;
+    char c;
+    switch (stage->kind) {
+    case DEC_BYTE_LEVEL:
+        if ((added && stage->plain_added) || !append_letters(out, text, n)) bytes_append(out, text, n);
+        break;
+    case DEC_BYTES:
+    case DEC_BYTE_FALLBACK:
+        if (!added || stage->kind == DEC_BYTE_FALLBACK) byte = vocab_byte_of(text, n);
+        c = (char)byte;
+        bytes_append(out, byte < 0 ? text : &c, byte < 0 ? n : 1);
+        break;
+    case DEC_REPLACE: append_replaced(out, stage, text, n); break;
+    case DEC_STRIP: append_stripped(out, stage, text, n, first); break;
+    case DEC_METASPACE: {
+        dec_stage marks = {.from = stage->from, .content = first && stage->start ? (bytes){0} : space};
+        append_replaced(out, &marks, text, n);
+        break;
+    }
+    case DEC_JOIN:
+        if (!first) bytes_append(out, " ", 1);
+        bytes_append(out, text, n);
+        break;
+    }
+}
+
+void detokenizer_token(const detokenizer *list, const char *token, size_t n, bool added, bool first, bytes *scratch,
+                       bytes *out) {
+    size_t begin = out->n;
+    bytes_append(out, token, n);
+    for (size_t i = 0; i < list->n && !out->failed; i++) {
+        scratch->n = 0;
+        append_stage(scratch, &list->stages[i], out->data ? out->data + begin : "", out->n - begin, added, first);
+        out->n = begin;
+        bytes_append(out, scratch->data, scratch->n);
+        out->failed |= scratch->failed;
     }
 }
 

@@ -43,6 +43,11 @@ mn_status detokenizer_add(detokenizer *list, dec_stage *stage, const char *what)
 mn_status detokenizer_add_clean_up(detokenizer *list, const char *what);
 void detokenizer_clear(detokenizer *list);
 
+/* Appends the bytes that one token adds to a text, whole sequences or not; `first`: it begins the text. What stages do
+ * across the border of two tokens (only a clean-up of spaces does anything there) is left out. */
+void detokenizer_token(const detokenizer *list, const char *token, size_t n, bool added, bool first, bytes *scratch,
+                       bytes *out);
+
 typedef struct dec_state {
     bytes held;     /* not given on yet */
     bytes scratch;  /* the piece being given on */

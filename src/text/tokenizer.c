@@ -521,6 +521,14 @@ void tokenizer_stream_close(tokenizer_stream **stream) {
     *stream = NULL;
 }
 
+mn_status tokenizer_token_bytes(const tokenizer *t, int32_t id, bool first, bytes *scratch, bytes *out) {
+    MN_TRY(check_id(t, id));
+    const vocab_piece *piece = &t->pieces.pieces[id];
+    if (!(piece->flags & PIECE_PRESENT) || (piece->flags & PIECE_SPECIAL)) return MN_OK;
+    detokenizer_token(&t->decoder, vocab_text(&t->pieces, id), piece->n, piece->flags & PIECE_ADDED, first, scratch, out);
+    return bytes_status(out);
+}
+
 /* ---- the vocabulary ---- */
 
 size_t tokenizer_size(const tokenizer *t) {

@@ -64,6 +64,11 @@ mn_status tokenizer_stream_push(tokenizer_stream *stream, int32_t id, bytes *out
 mn_status tokenizer_stream_finish(tokenizer_stream *stream, bytes *out); /* ready for the next sequence */
 void tokenizer_stream_close(tokenizer_stream **stream);
 
+/* Appends the bytes that token `id` adds to a text, as they are: perhaps parts of UTF-8 sequences. `first`: the text begins
+ * with it (some decoders drop a space there). Nothing for special tokens and ids without a token. scratch: any buffer of
+ * the caller's, used over and over. What decoding does across tokens (clean-up of spaces) is left out. */
+mn_status tokenizer_token_bytes(const tokenizer *t, int32_t id, bool first, bytes *scratch, bytes *out);
+
 /* ---- the vocabulary ---- */
 
 size_t tokenizer_size(const tokenizer *t); /* ids are 0 .. size - 1; some may have no token */

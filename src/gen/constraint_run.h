@@ -1,0 +1,82 @@
+/* A network read as a pushdown automaton, its states made on demand.
+ *
+ * A reading of a text is a node and a stack of open calls and repetitions; equal stacks are one frame (they are stored
+ * once), so a reading is two numbers. A state is the set of all readings of a text, and equal sets are one state; its
+ * transitions are remembered. Readings that cannot reach the end within NET_DEPTH open calls are dropped at once, so every
+ * state but RUN_DEAD can be completed.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_GEN_CONSTRAINT_RUN_H
+#define MN_GEN_CONSTRAINT_RUN_H
+
+#include "gen/constraint_net.h"
+
+enum {
+    RUN_DEAD = 0,  /* no text goes on here */
+    RUN_DONE = 1,  /* complete, and no byte may follow */
+    RUN_READINGS = 1 << 14,    /* of one text */
+    RUN_STEPS = 1 << 23,       /* nodes visited in one call of the constraint */
+    RUN_SOFT = 24 << 20,       /* bytes after which all states are forgotten between two calls */
+    RUN_HARD = 96 << 20,       /* bytes that one call may reach */
+};
+
+#define RUN_NO_STATE UINT32_MAX /* a transition not made yet */
+#define RUN_NO_MASK UINT32_MAX
+
+typedef struct run_frame {
+    uint32_t parent, node; /* NET_CALL or NET_REPEAT */
+    uint32_t count;        /* NET_REPEAT: rounds done; never more than min when max is NET_MANY */
+    uint16_t depth;        /* calls open, this one included */
+    bool fresh;            /* opened or begun anew since the last byte: a round that ends so has read nothing */
+} run_frame;
+
+typedef struct run_state {
+    uint32_t at, n; /* slice of readings: node << 32 | frame, ascending */
+    uint32_t mask;  /* slot of the caller's, or RUN_NO_MASK */
+    bool accepts;   /* the text may end here */
+} run_state;
+
+/* A growable table of hashes to ids. */
+typedef struct run_table {
+    uint32_t *slots; /* id + 1; 0: empty */
+    size_t n_slots;
+} run_table;
+
+typedef struct run {
+    const net *g;
+    run_frame *frames; /* [0]: nothing open */
+    size_t n_frames, frames_capacity;
+    run_state *states;
+    size_t n_states, states_capacity;
+    uint64_t *readings;
+    size_t n_readings, readings_capacity;
+    uint32_t *next; /* [n_states][n_classes] */
+    size_t next_capacity;
+    run_table frame_table, state_table;
+    uint32_t start;
+    size_t steps; /* nodes visited; the caller sets it to zero */
+
+    /* Scratch of one step: readings to look at, seen, and kept. */
+    uint64_t *work, *seen, *kept;
+    uint32_t *stamp; /* of seen: a slot is empty unless it has the stamp of this step */
+    uint32_t now;
+    size_t n_work, n_seen, n_kept, work_capacity, kept_capacity;
+    bool accepts;
+} run;
+
+/* g is borrowed and must be finished. MN_E_ARG when nothing matches; *r may be cleared after a failure. */
+mn_status run_open(run *r, const net *g);
+void run_clear(run *r);
+/* Forgets every state but the first ones; all state numbers are void. */
+mn_status run_reset(run *r);
+size_t run_bytes(const run *r); /* held by states, frames and transitions */
+
+/* The state after one more byte: RUN_DEAD when none may come. MN_E_FULL when a limit above is met, MN_E_NOMEM. */
+mn_status run_step_slow(run *r, uint32_t state, unsigned class, uint32_t *out);
+
+static inline mn_status run_step(run *r, uint32_t state, uint8_t byte, uint32_t *out) {
+    unsigned class = r->g->class_of[byte];
+    *out = r->next[(size_t)state * r->g->n_classes + class];
+    return *out == RUN_NO_STATE ? run_step_slow(r, state, class, out) : MN_OK;
+}
+
+#endif

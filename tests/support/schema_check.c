@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/schema_check.h"
+
+#include <math.h>
+
+#include "support/support.h"
+#include "text/regex.h"
+
+static double number(const json *v) {
+    return v->kind == JSON_INT ? (double)v->integer : v->real;
+}
+
+static bool equal(const json *a, const json *b) {
+    if ((a->kind == JSON_INT || a->kind == JSON_REAL) && (b->kind == JSON_INT || b->kind == JSON_REAL))
+        return number(a) == number(b);
+    if (a->kind != b->kind) return false;
+    if (a->kind == JSON_BOOL) return a->boolean == b->boolean;
+    if (a->kind == JSON_NULL) return true;
+    if (a->n != b->n) return false;
+    if (a->kind == JSON_STRING) return memcmp(a->string, b->string, a->n) == 0;
+    for (size_t i = 0; i < a->n; i++) {
+        const json *other = a->kind == JSON_ARRAY ? &b->items[i] : json_get(b, a->members[i].key);
+        if (!other || !equal(a->kind == JSON_ARRAY ? &a->items[i] : &a->members[i].value, other)) return false;
+    }
+    return true;
+}
+
+static bool has_type(const json *value, const char *name) {
+    bool number_like = value->kind == JSON_INT || value->kind == JSON_REAL;
+    if (strcmp(name, "null") == 0) return value->kind == JSON_NULL;
+    if (strcmp(name, "boolean") == 0) return value->kind == JSON_BOOL;
+    if (strcmp(name, "string") == 0) return value->kind == JSON_STRING;
+    if (strcmp(name, "array") == 0) return value->kind == JSON_ARRAY;
+    if (strcmp(name, "object") == 0) return value->kind == JSON_OBJECT;
+    if (strcmp(name, "number") == 0) return number_like;
+    if (strcmp(name, "integer") == 0) return number_like && number(value) == floor(number(value));
+    fail_msg("unknown type %s", name);
+    return false;
+}
+
+static size_t characters(const json *text) {
+    size_t n = 0;
+    for (size_t i = 0; i < text->n; i++) n += ((unsigned char)text->string[i] & 0xC0) != 0x80;
+    return n;
+}
+
+static bool contains(const char *pattern, size_t n, const json *text) {
+    regex *compiled = NULL;
+    regex_state *state = NULL;
+    bool found = false;
+    size_t start, end;
+    assert_ok(regex_open(&compiled, pattern, n, "pattern of a test"));
+    assert_ok(regex_state_open(&state));
+    assert_ok(regex_find(compiled, state, text->string, text->n, 0, &found, &start, &end));
+    regex_close(&compiled);
+    regex_state_close(&state);
+    return found;
+}
+
+static bool is_date(const char *text, size_t n) {
+    static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int year, month, day, used = 0;
+    if (n != 10 || sscanf(text, "%4d-%2d-%2d%n", &year, &month, &day, &used) != 3 || used != 10) return false;
+    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    return month >= 1 && month <= 12 && day >= 1 && day <= days[month - 1] + (leap && month == 2);
+}
+
+static bool is_time(const char *text, size_t n) {
+    int hour, minute, second, used = 0, zone = 0;
+    if (n < 9 || sscanf(text, "%2d:%2d:%2d%n", &hour, &minute, &second, &used) != 3 || used != 8) return false;
+    if (hour > 23 || minute > 59 || second > 59) return false;
+    const char *at = text + 8;
+    if (*at == '.') {
+        at++;
+        size_t digits = strspn(at, "0123456789");
+        if (digits == 0) return false;
+        at += digits;
+    }
+    if (strcmp(at, "Z") == 0) return true;
+    return (*at == '+' || *at == '-') && sscanf(at + 1, "%2d:%2d%n", &hour, &minute, &zone) == 2 && zone == 5 && at[6] == 0 &&
+           hour <= 23 && minute <= 59;
+}
+
+static bool has_format(const json *value, const char *format) {
+    const char *text = value->string, *cut;
+    if (strcmp(format, "date") == 0) return is_date(text, value->n);
+    if (strcmp(format, "time") == 0) return is_time(text, value->n);
+    if (strcmp(format, "date-time") == 0) {
+        char day[11] = {0};
+        if (value->n < 12 || text[10] != 'T') return false;
+        memcpy(day, text, 10);
+        return is_date(day, 10) && is_time(text + 11, value->n - 11);
+    }
+    if (strcmp(format, "uuid") == 0) {
+        for (size_t i = 0; i < value->n; i++) {
+            bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+            if (dash ? text[i] != '-' : !strchr("0123456789abcdefABCDEF", text[i])) return false;
+        }
+        return value->n == 36;
+    }
+    if (strcmp(format, "email") == 0) {
+        cut = strchr(text, '@');
+        return cut && cut > text && !strchr(cut + 1, '@') && strchr(cut, '.') && !strstr(text, "..") && !strpbrk(text, " \"\\");
+    }
+    if (strcmp(format, "ipv4") == 0) {
+        int a, b, c, d, used = 0;
+        return sscanf(text, "%3d.%3d.%3d.%3d%n", &a, &b, &c, &d, &used) == 4 && (size_t)used == value->n && a < 256 && b < 256 &&
+               c < 256 && d < 256;
+    }
+    return true;
+}
+
+static bool check_string(const json *schema, const json *value) {
+    const json *least = json_get(schema, "minLength"), *most = json_get(schema, "maxLength");
+    const json *pattern = json_get(schema, "pattern"), *format = json_get(schema, "format");
+    if (least && characters(value) < (size_t)least->integer) return false;
+    if (most && characters(value) > (size_t)most->integer) return false;
+    if (pattern && !contains(pattern->string, pattern->n, value)) return false;
+    return !format || has_format(value, format->string);
+}
+
+static bool check_number(const json *schema, const json *value) {
+    const json *lo = json_get(schema, "minimum"), *above = json_get(schema, "exclusiveMinimum");
+    const json *hi = json_get(schema, "maximum"), *below = json_get(schema, "exclusiveMaximum");
+    double x = number(value);
+    return (!lo || x >= number(lo)) && (!above || x > number(above)) && (!hi || x <= number(hi)) && (!below || x < number(below));
+}
+
+static bool check_object(const json *root, const json *schema, const json *value) {
+    const json *properties = json_get(schema, "properties"), *required = json_get(schema, "required");
+    const json *others = json_get(schema, "additionalProperties");
+    for (size_t i = 0; i < value->n; i++) {
+        const json *own = json_get(properties, value->members[i].key);
+        if (!own) own = others;
+        if (own && !schema_check(root, own, &value->members[i].value)) return false;
+    }
+    for (size_t i = 0; required && i < required->n; i++) {
+        if (!json_get(value, required->items[i].string)) return false;
+    }
+    return true;
+}
+
+static bool check_array(const json *root, const json *schema, const json *value) {
+    const json *least = json_get(schema, "minItems"), *most = json_get(schema, "maxItems");
+    const json *items = json_get(schema, "items"), *prefix = json_get(schema, "prefixItems");
+    if (items && items->kind == JSON_ARRAY) {
+        prefix = items;
+        items = json_get(schema, "additionalItems");
+    }
+    if (least && value->n < (size_t)least->integer) return false;
+    if (most && value->n > (size_t)most->integer) return false;
+    for (size_t i = 0; i < value->n; i++) {
+        const json *own = prefix && i < prefix->n ? &prefix->items[i] : items;
+        if (own && !schema_check(root, own, &value->items[i])) return false;
+    }
+    return true;
+}
+
+static const json *target_of(const json *root, const char *ref) {
+    const json *at = root;
+    char step[200];
+    assert_true(ref[0] == '#');
+    for (ref++; *ref == '/'; ref += strcspn(ref, "/")) {
+        ref++;
+        snprintf(step, sizeof step, "%.*s", (int)strcspn(ref, "/"), ref);
+        at = at->kind == JSON_ARRAY ? &at->items[atoi(step)] : json_get(at, step);
+        assert_non_null(at);
+    }
+    return at;
+}
+
+static size_t how_many(const json *root, const json *list, const json *value) {
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) n += schema_check(root, &list->items[i], value);
+    return n;
+}
+
+bool schema_check(const json *root, const json *schema, const json *value) {
+    if (schema->kind == JSON_BOOL) return schema->boolean;
+    const json *type = json_get(schema, "type"), *ref = json_get(schema, "$ref"), *values = json_get(schema, "enum");
+    const json *all = json_get(schema, "allOf"), *any = json_get(schema, "anyOf"), *one = json_get(schema, "oneOf");
+    const json *constant = json_get(schema, "const");
+    bool fits = !type;
+    for (size_t i = 0; type && i < (type->kind == JSON_ARRAY ? type->n : 1); i++)
+        fits |= has_type(value, type->kind == JSON_ARRAY ? type->items[i].string : type->string);
+    if (!fits) return false;
+    if (ref && !schema_check(root, target_of(root, ref->string), value)) return false;
+    if (constant && !equal(constant, value)) return false;
+    bool listed = !values;
+    for (size_t i = 0; values && i < values->n; i++) listed |= equal(&values->items[i], value);
+    if (!listed) return false;
+    if (all && how_many(root, all, value) != all->n) return false;
+    if (any && how_many(root, any, value) == 0) return false;
+    if (one && how_many(root, one, value) != 1) return false;
+    switch (value->kind) {
+    case JSON_STRING: return check_string(schema, value);
+    case JSON_INT:
+    case JSON_REAL: return check_number(schema, value);
+    case JSON_ARRAY: return check_array(root, schema, value);
+    case JSON_OBJECT: return check_object(root, schema, value);
+    default: return true;
+    }
+}
+
+bool schema_check_text(const json *schema, const char *text, size_t n) {
+    json_doc *doc = NULL;
+    /* Free names may come twice, so the strict reader would refuse some. */
+    if (json_parse(&doc, text, n, JSON_PYTHON, "generated text") != MN_OK) return false;
+    bool valid = schema_check(schema, schema, json_root(doc));
+    json_close(&doc);
+    return valid;
+}
