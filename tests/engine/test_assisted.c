@@ -104,10 +104,11 @@ static void same_session(mn_session *got, mn_session *wanted, size_t vocab, cons
 
 /* ---- every strategy ---- */
 
-static void check_strategy(trial *t, int i, const char *exact, size_t accepted[N_GUESSES], size_t proposed[N_GUESSES]) {
+static void check_strategy(trial *t, int i, int turn, const char *exact, size_t accepted[N_GUESSES], size_t proposed[N_GUESSES]) {
     static const long long tokens[N_GUESSES] = {0, 4, 7, 3};
     engine_cache cache = strategy_cache(i, exact);
     for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) {
+        if (!strategy_is_long() && (int)how != 1 + (i + turn) % 3) continue; /* in the short tier one for each */
         char what[160];
         snprintf(what, sizeof what, "strategy %d (%s %s) %s, guesses by %s", i, cache.implementation,
                  cache.config ? cache.config : "", exact, guess_names[how]);
@@ -137,7 +138,7 @@ static void every_strategy_as_without(void **state) {
         for (int form = 0; form < 2; form++) {
             for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
                 if (!strategy_tries(i, form, j)) continue;
-                check_strategy(&t, i, strategy_dtypes[form], accepted, proposed);
+                check_strategy(&t, i, (i + form) / 2, strategy_dtypes[form], accepted, proposed);
             }
         }
         close_trial(&t);
@@ -145,7 +146,7 @@ static void every_strategy_as_without(void **state) {
     /* Guesses are tried, and both kept and taken back. */
     for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) {
         print_message("%s: %zu of %zu proposals accepted\n", guess_names[how], accepted[how], proposed[how]);
-        assert_true(accepted[how] > 100 && accepted[how] < proposed[how]);
+        assert_true(accepted[how] > 20 && accepted[how] < proposed[how]);
     }
 }
 
@@ -158,7 +159,7 @@ static void mixed_layers_and_angles_as_without(void **state) {
         trial t = open_trial(models[j], NULL);
         for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
             for (t.n_prompt = j ? 12 : 40; t.n_prompt < 90; t.n_prompt += 33)
-                check_strategy(&t, i, "f32", accepted, proposed);
+                check_strategy(&t, i, (int)t.n_prompt / 33, "f32", accepted, proposed);
         }
         close_trial(&t);
     }
@@ -335,7 +336,7 @@ static void windows_keep_the_draws(void **state) {
     close_trial(&t);
 }
 
-enum { KEPT = 4, N_DRAWN = 3, N_CELLS = KEPT * KEPT * KEPT, N_SEEDS = 24, N_SAMPLES = 1000 };
+enum { KEPT = 4, N_DRAWN = 3, N_CELLS = KEPT * KEPT * KEPT, N_SEEDS = 10, N_SAMPLES = 1000 };
 
 /* Probabilities of the KEPT best tokens, best first, by double precision. */
 static void best_tokens(const float *logits, size_t vocab, double temperature, int32_t *ids, double *p) {
@@ -548,7 +549,7 @@ static void trained_draft_of_another_tokenizer(void **state) {
     trial t = open_trial("embedded", smollm2_path());
     t.prompt[0] = 1;
     t.n_prompt = 1;
-    set_number(t.config, "max_new_tokens", 40);
+    set_number(t.config, "max_new_tokens", 30);
     mn_session *plain = engine_session(t.model, (engine_cache){0}), *session = engine_session(t.model, (engine_cache){0});
     mn_generation *wanted = run(&t, plain);
     set_guess(&t, GUESS_OTHER, 4);
