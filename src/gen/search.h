@@ -7,6 +7,7 @@
 #define MN_GEN_SEARCH_H
 
 #include "base/clock.h"
+#include "gen/constraint.h"
 #include "gen/pass.h"
 #include "gen/processors.h"
 #include "gen/sequence.h"
@@ -25,6 +26,7 @@ typedef struct search_setup {
     const float *prompt_states; /* [n_prompt][hidden_size] final states, for kinds that want them; else NULL */
     const mn_generation_config *config;
     const mn_generate_options *options;
+    constraint *constraint; /* NULL: none */
     int row; /* of the batch, for callbacks */
     uint64_t seed;
     size_t max_new;
@@ -77,7 +79,9 @@ static inline processor_setup search_processors(const search_setup *setup) {
                              .max_length = (int64_t)(setup->n_prompt + setup->max_new),
                              .process = setup->options->process,
                              .prefix_allowed = setup->options->prefix_allowed,
-                             .user = setup->options->user};
+                             .user = setup->options->user,
+                             .constraint = setup->constraint,
+                             .constraint_allow = constraint_allow};
 }
 
 static inline bool search_time_is_over(const search_setup *setup) {
