@@ -366,6 +366,7 @@ typedef struct mn_sequence {
     double score;                   /* sum of log-probabilities / length^length_penalty */
     const int32_t *beam_indices;    /* [n_ids] running beam of its row that each token was added to */
     const float *transition_scores; /* [n_ids] log-probability that each token was chosen with */
+    size_t draft_tokens, draft_accepted; /* assisted decoding: tokens that were proposed, and those of them that were chosen */
 } mn_sequence;
 
 typedef struct mn_generation {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "gen/dola.h"
 #include "gen/search.h"
 
 /* One input row: its prompt is computed first, then its search goes on. */
@@ -16,6 +17,7 @@ typedef struct gen_row {
     void *state; /* of the search */
     feed prefill;
     float *prompt_states; /* owned; NULL: not wanted */
+    int *exits;           /* owned; NULL: none */
     feed_list feeds;      /* in flight */
     sequence *sequences;  /* [n_opened] */
     size_t n_opened;
@@ -161,6 +163,7 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
     MN_TRY(open_constraint(run, row));
     setup->n_sequences = (size_t)setup->config->num_return_sequences;
     row->kind = search_choose(setup->config, setup->options);
+    if (row->kind->check) MN_TRY(row->kind->check(setup));
     row->feeds.capacity = row->kind->most_feeds(setup);
     row->feeds.feeds = mem_alloc(row->feeds.capacity, sizeof *row->feeds.feeds);
     if (!row->feeds.feeds) return MN_E_NOMEM;
@@ -169,6 +172,12 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
         row->prompt_states = mem_alloc_raw(setup->n_prompt * hidden, sizeof *row->prompt_states);
         if (!row->prompt_states) return MN_E_NOMEM;
         setup->prompt_states = row->prompt_states;
+    }
+    MN_TRY(dola_read(&row->exits, &setup->n_exits, &setup->config->dola_layers, &setup->session->model->config));
+    setup->exits = row->exits;
+    if (setup->n_exits > 0) {
+        setup->exit_logits = mem_alloc_raw((size_t)setup->n_exits * vocab, sizeof *setup->exit_logits);
+        if (!setup->exit_logits) return MN_E_NOMEM;
     }
     return open_sequences(row);
 }
@@ -179,6 +188,8 @@ static void close_row(gen_row *row) {
     for (size_t i = 0; i < row->n_opened; i++) sequence_close(&row->sequences[i]);
     mem_free(row->sequences);
     mem_free(row->prompt_states);
+    mem_free(row->setup.exit_logits);
+    mem_free(row->exits);
     mem_free(row->feeds.feeds);
     mem_free(row->steps.scores);
     mem_free(row->steps.logits);
@@ -189,10 +200,13 @@ static void close_row(gen_row *row) {
 
 static mn_status begin_prefill(gen_run *run, gen_row *row) {
     search_setup *setup = &row->setup;
-    size_t keep = row->kind->wants_states ? 0 : setup->n_prompt;
+    size_t keep = row->kind->wants_states ? 0 : setup->n_prompt - (setup->n_exits > 0);
     MN_TRY(
         feed_sync(&row->prefill, setup->session, setup->prompt, setup->n_prompt, keep, &row->cached_tokens));
     row->prefill.states = row->prompt_states;
+    row->prefill.exits = setup->exits;
+    row->prefill.n_exits = setup->n_exits;
+    row->prefill.exit_logits = setup->exit_logits;
     run->prompt_tokens += setup->n_prompt - row->cached_tokens;
     if (row->prefill.is_done) return MN_OK;
     mn_status status = feed_begin(&row->prefill);
@@ -224,10 +238,12 @@ static mn_status advance(gen_row *row) {
         row->is_prefilled = true;
     }
     row->feeds.n = 0;
-    MN_TRY(row->kind->advance(row->state, &row->feeds));
+    mn_status status = row->kind->advance(row->state, &row->feeds);
     size_t n = row->feeds.n;
+    row->feeds.n = 0; /* those that are not begun are not undone */
+    MN_TRY(status);
     if (n == 0) end_row(row);
-    for (row->feeds.n = 0; row->feeds.n < n; row->feeds.n++)
+    for (; row->feeds.n < n; row->feeds.n++)
         MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
     return MN_OK;
 }
@@ -371,6 +387,8 @@ static mn_sequence view_of(const gen_row *row, sequence *s) {
         .score = s->score,
         .beam_indices = s->beam_indices,
         .transition_scores = s->transitions,
+        .draft_tokens = s->n_drafted,
+        .draft_accepted = s->n_draft_accepted,
     };
 }
 

@@ -24,6 +24,9 @@ typedef struct search_setup {
     const int32_t *prompt;
     size_t n_prompt;
     const float *prompt_states; /* [n_prompt][hidden_size] final states, for kinds that want them; else NULL */
+    const int *exits;           /* [n_exits] layers that dola_layers names (gen/dola.h); none: NULL */
+    int n_exits;
+    float *exit_logits; /* [n_exits][vocab_size] of these layers behind the prompt; the search may overwrite them */
     const mn_generation_config *config;
     const mn_generate_options *options;
     constraint *constraint; /* NULL: none */
@@ -45,6 +48,8 @@ typedef struct feed_list {
 typedef struct search_kind {
     const char *name;
     bool wants_states; /* of the prompt, which is then computed anew */
+    /* NULL, or what is refused before anything is computed. */
+    mn_status (*check)(const search_setup *setup);
     /* Sessions that are fed together at most. */
     size_t (*most_feeds)(const search_setup *setup);
     /* *state may be set on failure too; close takes it. */
@@ -60,7 +65,9 @@ typedef struct search_kind {
 /* The kind that a configuration asks for. */
 const search_kind *search_choose(const mn_generation_config *config, const mn_generate_options *options);
 
-extern const search_kind search_sample; /* greedy, and sampling of one or several sequences */
+extern const search_kind search_sample;      /* greedy, and sampling of one or several sequences */
+extern const search_kind search_assisted;    /* both of them with a draft model or prompt lookup */
+extern const search_kind search_contrastive;
 
 /* Lists a feed; there is room for most_feeds of them. */
 static inline feed *feed_list_add(feed_list *list, mn_session *session, const int32_t *ids, size_t n) {

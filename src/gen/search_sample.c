@@ -1,30 +1,74 @@
-/* Greedy search and sampling: one token at a time for each returned sequence, which share the prompt's pages.
- * SPDX-License-Identifier: Apache-2.0 */
-#include "gen/search.h"
+/* Greedy search and sampling: one token at a time for each returned sequence, which share the prompt's pages. Guidance feeds every
+ * token to a second session as well, which never saw the prompt. SPDX-License-Identifier: Apache-2.0 */
+#include "gen/chooser.h"
 
 #include <string.h>
 
 #include "base/mem.h"
-#include "gen/choice.h"
+#include "gen/dola.h"
+#include "gen/scores.h"
 
 /* One returned sequence. */
 typedef struct draw {
     mn_session *session; /* the first is the row's own */
+    mn_session *free;    /* guidance: the same tokens behind the negative prompt; NULL: none */
+    float *early;        /* [n_exits][vocab] of the layers that dola_layers names; NULL: none */
     int32_t next;        /* chosen and to be fed */
 } draw;
 
 typedef struct sampling {
     const search_setup *setup;
-    processors *processors;
-    choice choice; /* empty in greedy search */
-    float *scores; /* [vocab] of the step */
-    size_t vocab;
     draw *draws; /* [n_sequences] */
-    bool has_begun;
+    chooser chooser;
+    float *scratch; /* [vocab] */
+    bool has_begun; /* draws[0].free holds the negative prompt */
 } sampling;
 
+static bool is_guided(const search_setup *setup) {
+    return setup->config->guidance_scale != 1;
+}
+
 static size_t most_feeds(const search_setup *setup) {
-    return setup->n_sequences;
+    return setup->n_sequences * (is_guided(setup) ? 2 : 1);
+}
+
+/* What the unconditional context begins with: without a negative prompt, the prompt's last token. */
+static const int32_t *negative_ids(const search_setup *setup, size_t *n) {
+    const mn_generate_options *options = setup->options;
+    *n = options->n_negative_prompt ? options->n_negative_prompt : 1;
+    return options->n_negative_prompt ? options->negative_prompt : setup->prompt + setup->n_prompt - 1;
+}
+
+static mn_status check(const search_setup *setup) {
+    size_t n = 0;
+    const int32_t *ids = negative_ids(setup, &n);
+    int64_t limit = setup->session->plan.options.limit, vocab = setup->session->model->config.vocab_size;
+    if (!is_guided(setup)) return MN_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= vocab)
+            MN_FAIL(MN_E_ARG, "token %zu of the negative prompt is %d, allowed: 0 to %lld", i, ids[i],
+                    (long long)vocab - 1);
+    }
+    if (limit && (int64_t)(n + setup->max_new) > limit + 1) {
+        MN_FAIL(MN_E_FULL,
+                "max_cache_len is %lld: too small for a negative prompt of %zu tokens and %zu new ones",
+                (long long)limit, n, setup->max_new);
+    }
+    return MN_OK;
+}
+
+static mn_status open_draw(sampling *s, size_t i) {
+    const search_setup *setup = s->setup;
+    draw *d = &s->draws[i];
+    size_t n_early = (size_t)setup->n_exits * s->chooser.vocab;
+    if (n_early > 0) {
+        d->early = mem_alloc_raw(n_early, sizeof *d->early);
+        if (!d->early) return MN_E_NOMEM;
+        memcpy(d->early, setup->exit_logits, n_early * sizeof *d->early);
+    }
+    if (i > 0) return mn_session_fork(&d->session, setup->session);
+    d->session = setup->session;
+    return is_guided(setup) ? session_open_like(&d->free, setup->session) : MN_OK;
 }
 
 static mn_status open(void **state, const search_setup *setup) {
@@ -34,44 +78,64 @@ static mn_status open(void **state, const search_setup *setup) {
     s->setup = setup;
     s->draws = mem_alloc(setup->n_sequences, sizeof *s->draws);
     if (!s->draws) return MN_E_NOMEM;
-    processor_setup wanted = search_processors(setup);
-    s->vocab = wanted.vocab;
-    s->scores = mem_alloc_raw(s->vocab, sizeof *s->scores);
-    if (!s->scores) return MN_E_NOMEM;
-    MN_TRY(processors_open(&s->processors, &wanted));
-    if (setup->config->do_sample) MN_TRY(choice_open(&s->choice, s->vocab));
-    for (size_t i = 0; i < setup->n_sequences; i++) {
-        draw *d = &s->draws[i];
-        if (i == 0) {
-            d->session = setup->session;
-        } else {
-            MN_TRY(mn_session_fork(&d->session, setup->session));
-        }
+    MN_TRY(chooser_open(&s->chooser, setup, false));
+    if (setup->n_exits > 0) {
+        s->scratch = mem_alloc_raw(s->chooser.vocab, sizeof *s->scratch);
+        if (!s->scratch) return MN_E_NOMEM;
     }
+    for (size_t i = 0; i < setup->n_sequences; i++) MN_TRY(open_draw(s, i));
     return MN_OK;
 }
 
 static mn_status choose(sampling *s, draw *d, sequence *to) {
     const search_setup *setup = s->setup;
     const float *logits = mn_session_logits(d->session);
-    processor_step step = {.ids = to->all, .n = to->n_prompt + to->n_ids};
-    memcpy(s->scores, logits, s->vocab * sizeof *logits);
-    MN_TRY(processors_run(s->processors, &step, s->scores));
-    d->next = setup->config->do_sample ? choice_sample(&s->choice, s->scores, s->vocab, setup->seed,
-                                                       (uint64_t)to->index, to->n_ids)
-                                       : choice_best(s->scores, s->vocab);
-    MN_TRY(sequence_add(to, d->next, s->scores, logits));
+    chooser *c = &s->chooser;
+    if (d->early) {
+        dola_contrast(c->scores, logits, d->early, (size_t)setup->n_exits, c->vocab, s->scratch);
+    } else {
+        memcpy(c->scores, logits, c->vocab * sizeof *logits);
+    }
+    if (d->free) scores_guide(c->scores, mn_session_logits(d->free), c->vocab, setup->config->guidance_scale);
+    MN_TRY(chooser_process(c, to->all, to->n_prompt + to->n_ids, NULL));
+    d->next = chooser_pick(c, to);
+    MN_TRY(sequence_add(to, d->next, c->scores, logits));
     return search_time_is_over(setup) ? sequence_end(to, "time") : MN_OK;
+}
+
+static void list_next(const sampling *s, draw *d, feed_list *next) {
+    feed *f = feed_list_add(next, d->session, &d->next, 1);
+    if (d->early) {
+        f->exits = s->setup->exits;
+        f->n_exits = s->setup->n_exits;
+        f->exit_logits = d->early;
+    }
+    if (d->free) feed_list_add(next, d->free, &d->next, 1);
+}
+
+/* The negative prompt is computed once and shared. */
+static mn_status begin(sampling *s, feed_list *next) {
+    size_t n = 0;
+    const int32_t *ids = negative_ids(s->setup, &n);
+    if (s->draws[0].free && s->draws[0].free->n_ids == 0) {
+        feed_list_add(next, s->draws[0].free, ids, n);
+        return MN_OK;
+    }
+    for (size_t i = 1; s->draws[0].free && i < s->setup->n_sequences; i++)
+        MN_TRY(mn_session_fork(&s->draws[i].free, s->draws[0].free));
+    s->has_begun = true;
+    return MN_OK;
 }
 
 static mn_status advance(void *state, feed_list *next) {
     sampling *s = state;
-    for (size_t i = 0; i < s->setup->n_sequences; i++) {
+    if (!s->has_begun) MN_TRY(begin(s, next));
+    for (size_t i = 0; s->has_begun && i < s->setup->n_sequences; i++) {
         draw *d = &s->draws[i];
         sequence *to = &s->setup->sequences[i];
         if (to->finish) continue;
         MN_TRY(choose(s, d, to));
-        if (!to->finish) feed_list_add(next, d->session, &d->next, 1);
+        if (!to->finish) list_next(s, d, next);
     }
     return MN_OK;
 }
@@ -86,17 +150,20 @@ static void close(void *state) {
     sampling *s = state;
     if (!s) return;
     for (size_t i = 0; s->draws && i < s->setup->n_sequences; i++) {
-        if (i > 0) mn_session_close(&s->draws[i].session);
+        draw *d = &s->draws[i];
+        if (i > 0) mn_session_close(&d->session);
+        mn_session_close(&d->free);
+        mem_free(d->early);
     }
-    processors_close(&s->processors);
-    choice_close(&s->choice);
-    mem_free(s->scores);
+    chooser_close(&s->chooser);
+    mem_free(s->scratch);
     mem_free(s->draws);
     mem_free(s);
 }
 
 const search_kind search_sample = {
     .name = "sample",
+    .check = check,
     .most_feeds = most_feeds,
     .open = open,
     .advance = advance,

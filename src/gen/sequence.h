@@ -21,6 +21,7 @@ typedef struct sequence {
     float *scores, *raw;  /* [n_ids][vocab_size] */
     const char *finish;   /* NULL: goes on */
     bool cancelled;       /* the token callback said stop */
+    size_t n_drafted, n_draft_accepted; /* assisted decoding: tokens proposed, and those of them that were chosen */
 
     /* Beams only. */
     bool has_score;

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/options.h"
+#include "model/rope.h"
 
 enum { DEFAULT_CHUNK = 512 };
 
@@ -111,6 +112,45 @@ void mn_session_close(mn_session **session) {
 
 void session_go_back(mn_session *s, int64_t n) {
     if (kv_length(s->cache) > n) kv_truncate(s->cache, kv_reachable(s->cache, n));
+}
+
+int64_t session_quiet_tokens(const mn_session *s, int64_t most) {
+    const model_config *config = &s->model->config;
+    int64_t n = kv_quiet_tokens(s->cache, most), length = (int64_t)s->n_ids;
+    int64_t regime = rope_regime(config, session_angle_length(s, length + 1));
+    while (n > 1 && rope_regime(config, session_angle_length(s, length + n)) != regime) n--;
+    return n;
+}
+
+void session_take_back(mn_session *s, size_t n, const float *logits) {
+    s->n_ids = n;
+    session_go_back(s, (int64_t)n);
+    memcpy(s->logits, logits, (size_t)s->model->config.vocab_size * sizeof *logits);
+    s->has_logits = true;
+}
+
+void session_exchange(mn_session *a, mn_session *b) {
+#define EXCHANGE(type, field)                                                                                \
+    do {                                                                                                     \
+        type was = a->field;                                                                                 \
+        a->field = b->field;                                                                                 \
+        b->field = was;                                                                                      \
+    } while (0)
+    EXCHANGE(kv_plan, plan);
+    EXCHANGE(char *, config);
+    EXCHANGE(const kv_basis_set *, bases);
+    EXCHANGE(kv_cache *, cache);
+    EXCHANGE(int64_t, regime);
+    EXCHANGE(int32_t *, ids);
+    EXCHANGE(size_t, n_ids);
+    EXCHANGE(size_t, ids_capacity);
+    EXCHANGE(float *, logits);
+    EXCHANGE(bool, has_logits);
+#undef EXCHANGE
+    char was[sizeof a->before];
+    memcpy(was, a->before, sizeof was);
+    memcpy(a->before, b->before, sizeof was);
+    memcpy(b->before, was, sizeof was);
 }
 
 mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *all_logits) {

@@ -61,6 +61,16 @@ mn_status session_make_room(mn_session *session, size_t n);
 /* Takes the cache back to n tokens, or further where what they see is gone; the ids bring it up to date again. */
 void session_go_back(mn_session *session, int64_t n);
 
+/* How many tokens, at most `most` and at least 1, may be fed at once so that session_take_back leaves the session as if those that stay
+ * had been fed one by one: kv_quiet_tokens, where rotary angles do not change. */
+int64_t session_quiet_tokens(const mn_session *session, int64_t most);
+
+/* Keeps the first n ids, of those held; logits [vocab_size]: behind the last of them. */
+void session_take_back(mn_session *session, size_t n, const float *logits);
+
+/* Gives each the tokens, cache and logits of the other; sessions of one model. */
+void session_exchange(mn_session *a, mn_session *b);
+
 /* An empty session of the same model and strategy. */
 mn_status session_open_like(mn_session **out, const mn_session *like);
 

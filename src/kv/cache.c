@@ -105,11 +105,12 @@ void kv_close(kv_cache **cache) {
 
 /* ---- a step ---- */
 
-/* Tokens of a group that are not sealed. */
-static int64_t group_residual(const kv_group *group, int64_t n_tokens) {
+/* Tokens of a group that are not sealed, in pages from `first` on. */
+static int64_t group_residual(const kv_group *group, int64_t n_tokens, int64_t first) {
     int64_t n = 0;
     for (size_t slot = group->n_slots; slot-- > 0;) {
-        int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens;
+        int64_t page = group->first_page + (int64_t)slot, begin = page * group->page_tokens;
+        if (page < first) break;
         int64_t filled = min_i64(group->page_tokens, n_tokens - begin);
         n += filled - group->n_sealed[slot];
         if (group->n_sealed[slot] > 0) break;
@@ -117,12 +118,17 @@ static int64_t group_residual(const kv_group *group, int64_t n_tokens) {
     return n;
 }
 
+/* With `flush`: whether a call that begins with so many exact tokens ends with sealing. */
+static bool is_due(const kv_group *group, int64_t residual) {
+    return residual >= 1 && residual + 1 >= group->spec.residual;
+}
+
 void kv_call_begin(kv_cache *cache) {
     for (int g = 0; g < cache->n_groups; g++) {
         kv_group *group = &cache->groups[g];
         if (!group->spec.flush || !group_steps(group)) continue;
-        int64_t residual = group_residual(group, cache->n_tokens);
-        group->flushes = cache->n_tokens == 0 || (residual >= 1 && residual + 1 >= group->spec.residual);
+        int64_t residual = group_residual(group, cache->n_tokens, 0);
+        group->flushes = cache->n_tokens == 0 || is_due(group, residual);
     }
     cache->call_ends = false;
 }
@@ -151,6 +157,42 @@ int64_t kv_step_limit(const kv_cache *cache, int64_t position) {
         if (position % unit) limit = min_i64(limit, (position / unit + 1) * unit);
     }
     return limit;
+}
+
+static bool group_seals(const kv_group *group, int64_t n_tokens, int64_t n_total, bool flushes) {
+    kv_group probe = *group;
+    probe.flushes = flushes;
+    int64_t target = group_seal_target(&probe, n_total, true), end = ceil_div(n_total, group->page_tokens);
+    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
+        int first, last;
+        if (group_seal_range(group, page, n_total, target, &first, &last)) return true;
+    }
+    return false;
+}
+
+/* Calls of one token each: how many of them seal nothing, and forget nothing that the first one does not. */
+static int64_t group_quiet(const kv_group *group, int64_t n_tokens, int64_t most) {
+    const kv_spec *spec = &group->spec;
+    if (spec->kind == KV_STATE) return 1;
+    int64_t needed = needed_first(n_tokens + 1, spec->window, spec->slack) / group->page_tokens, n = 0;
+    /* The first call begins with the pages that there are, the others without those that it forgets. */
+    int64_t exact = group_residual(group, n_tokens, needed);
+    bool flushes = is_due(group, group_residual(group, n_tokens, 0));
+    for (; n < most; n++) {
+        int64_t total = n_tokens + n + 1;
+        if (needed_first(total, spec->window, spec->slack) / group->page_tokens > needed) break;
+        flushes = flushes || is_due(group, exact + n);
+        if (group->is_coded && group_seals(group, n_tokens, total, flushes)) break;
+    }
+    return n;
+}
+
+int64_t kv_quiet_tokens(const kv_cache *cache, int64_t most) {
+    int64_t n = min_i64(most, kv_step_limit(cache, cache->n_tokens) - cache->n_tokens);
+    for (int g = 0; g < cache->n_groups; g++) {
+        if (group_steps(&cache->groups[g])) n = min_i64(n, group_quiet(&cache->groups[g], cache->n_tokens, n));
+    }
+    return max_i64(n, 1);
 }
 
 /* Takes what the step needs in every group, or nothing. */

@@ -75,6 +75,11 @@ int64_t kv_step_limit(const kv_cache *cache, int64_t position);
 /* The smallest unit of all entries: queries inside one see every token in the same form; 0: nothing is sealed by units. */
 int kv_unit(const kv_cache *cache);
 
+/* How many tokens, at most `most` and at least 1, may come as one call so that whichever of them but the first are taken back again,
+ * the cache is as if the others had come one by one, each as a call of its own: none is sealed, nothing is forgotten, and one
+ * step computes them. 1 for states, which are kept of steps only. */
+int64_t kv_quiet_tokens(const kv_cache *cache, int64_t most);
+
 /* Room for n_new tokens in every entry: new pages, private copies of shared pages that will be written, pages
  * that sealing will fill. MN_E_FULL, MN_E_NOMEM; then nothing has changed. */
 mn_status kv_reserve(kv_cache *cache, int64_t n_new);

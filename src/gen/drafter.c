@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gen/drafter.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "gen/scores.h"
+
+/* A way to guess. */
+typedef struct draft_kind {
+    mn_status (*propose)(drafter *d, size_t most, int32_t *proposals, size_t *n);
+} draft_kind;
+
+/* The text of the sequence in the words of a draft model with another vocabulary. */
+typedef struct retelling {
+    const tokenizer *from, *to;
+    tokenizer_stream *stream; /* of `from` */
+    size_t n_told;            /* ids of the sequence that are in the text */
+    bytes text;
+    token_list ids; /* of `to`: of the text, */
+    size_t begun;   /* of which those of text[0 .. settled) stay as they are */
+    size_t settled;
+    bytes before, behind; /* scratch: the end of a text without and with what follows */
+    token_list trial;     /* scratch */
+} retelling;
+
+struct drafter {
+    const draft_kind *kind;
+    chooser *chooser;
+    const search_setup *setup;
+    const sequence *to;
+    size_t wanted, most;  /* tokens to be proposed next; ever */
+    mn_session *session;  /* of the draft model; NULL: none */
+    float *distributions; /* [most][vocab] what each proposal was drawn from; NULL: proposals are no draws */
+    uint64_t n_draws;
+    retelling retold;
+};
+
+static size_t length_of(const drafter *d) {
+    return d->to->n_prompt + d->to->n_ids;
+}
+
+static bool is_end(const drafter *d, int32_t id) {
+    const mn_generation_config *config = d->setup->config;
+    return !config->ignore_eos && id_list_has(&config->eos_token_id, id);
+}
+
+/* The run is to stop: what is guessed now would not be looked at. */
+static bool is_cancelled(const drafter *d) {
+    return atomic_load(&d->setup->session->cancelled);
+}
+
+/* The model that guesses; NULL: the text itself does, which goes before. */
+static mn_model *draft_model(const search_setup *setup) {
+    return setup->config->prompt_lookup_num_tokens > 0 ? NULL : setup->options->assistant;
+}
+
+/* ---- prompt lookup ---- */
+
+/* First place behind an earlier window of the text that equals its last `width` tokens; n: none. */
+static size_t find_window(const int32_t *ids, size_t n, size_t width) {
+    const int32_t *last = ids + n - width;
+    for (size_t at = 0; at + width < n; at++) {
+        if (memcmp(ids + at, last, width * sizeof *ids) == 0) return at + width;
+    }
+    return n;
+}
+
+static mn_status propose_window(drafter *d, size_t most, int32_t *proposals, size_t *n) {
+    const int32_t *ids = d->to->all;
+    size_t length = length_of(d), width = (size_t)d->setup->config->max_matching_ngram_size, at = length;
+    *n = 0;
+    if (width > length - 1) width = length - 1;
+    for (; width > 0 && at == length; width--) at = find_window(ids, length, width);
+    for (; at < length && *n < most && !is_end(d, ids[at]); at++) proposals[(*n)++] = ids[at];
+    return MN_OK;
+}
+
+static const draft_kind by_window = {propose_window};
+
+/* ---- a draft model of the same vocabulary ---- */
+
+static size_t vocab_of(const mn_session *session) {
+    return (size_t)session->model->config.vocab_size;
+}
+
+/* How many tokens the draft model may still say behind n. */
+static size_t room_of(const drafter *d, size_t n, size_t most) {
+    size_t context = (size_t)d->session->model->config.max_position_embeddings;
+    if (n >= context) return 0;
+    return most < context - n ? most : context - n;
+}
+
+/* Its logits as scores of the target's vocabulary, of which one may have more rows than the other. */
+static void take_logits(drafter *d) {
+    size_t own = vocab_of(d->session), n = own < d->chooser->vocab ? own : d->chooser->vocab;
+    memcpy(d->chooser->scores, mn_session_logits(d->session), n * sizeof(float));
+    for (size_t i = n; i < d->chooser->vocab; i++) d->chooser->scores[i] = -INFINITY;
+}
+
+/* The token that follows by the chooser's scores, and how sure that is; false: there is none. */
+static bool say(drafter *d, size_t i, int32_t *id, double *sureness) {
+    chooser *c = d->chooser;
+    *sureness = 1;
+    if (!d->distributions) {
+        *id = choice_best(c->scores, c->vocab);
+        if (d->setup->config->assistant_confidence_threshold <= 0) return true;
+        choice_weigh(&c->choice, c->scores, c->vocab);
+        *sureness = choice_probability(&c->choice, (size_t)*id);
+        return true;
+    }
+    enum {
+        DRAFT_STREAM = 3
+    }; /* its upper half; no number is used twice, so that what was dropped says nothing about what comes */
+    uint64_t stream = (uint64_t)d->to->index + ((uint64_t)DRAFT_STREAM << 32);
+    choice_weigh(&c->choice, c->scores, c->vocab);
+    size_t drawn = choice_draw(&c->choice, random_uniform(d->setup->seed, stream, d->n_draws++));
+    if (drawn == c->vocab) return false;
+    float *distribution = d->distributions + i * c->vocab;
+    for (size_t k = 0; k < c->vocab; k++) distribution[k] = (float)choice_probability(&c->choice, k);
+    *id = (int32_t)drawn;
+    *sureness = choice_probability(&c->choice, drawn);
+    return true;
+}
+
+static mn_status propose_tokens(drafter *d, size_t most, int32_t *proposals, size_t *n) {
+    const int32_t *ids = d->to->all;
+    size_t length = length_of(d);
+    double sureness = 1;
+    *n = 0;
+    most = room_of(d, length, most);
+    if (most > 0) MN_TRY(mn_session_sync(d->session, ids, length, NULL));
+    while (*n < most && !is_cancelled(d)) {
+        if (*n > 0) MN_TRY(mn_session_step(d->session, &proposals[*n - 1], 1, NULL));
+        take_logits(d);
+        /* Proposals stand behind the ids, in their room. */
+        mn_status status = chooser_process(d->chooser, ids, length + *n, NULL);
+        if (status == MN_E_ARG)
+            return MN_OK; /* nothing may follow: the target finds that too, if it comes so far */
+        MN_TRY(status);
+        if (!say(d, *n, &proposals[*n], &sureness)) return MN_OK;
+        if (is_end(d, proposals[(*n)++])) return MN_OK;
+        if (sureness < d->setup->config->assistant_confidence_threshold) return MN_OK;
+    }
+    return MN_OK;
+}
+
+static const draft_kind by_tokens = {propose_tokens};
+
+/* ---- a draft model of another vocabulary ---- */
+
+static void bytes_reset(bytes *b) {
+    b->n = 0;
+}
+
+static mn_status retelling_open(retelling *r, const tokenizer *from, const tokenizer *to) {
+    r->from = from;
+    r->to = to;
+    return tokenizer_stream_open(&r->stream, from, 0);
+}
+
+static void retelling_close(retelling *r) {
+    tokenizer_stream_close(&r->stream);
+    bytes_clear(&r->text);
+    bytes_clear(&r->before);
+    bytes_clear(&r->behind);
+    token_list_clear(&r->ids);
+    token_list_clear(&r->trial);
+}
+
+static mn_status encode_part(retelling *r, size_t begin, size_t end) {
+    const char *bos = tokenizer_role_text(r->to, TOKEN_BOS);
+    size_t n_bos = bos ? strlen(bos) : 0;
+    bool says_bos = n_bos && r->text.n >= n_bos && memcmp(r->text.data, bos, n_bos) == 0;
+    unsigned flags = TOKENIZER_PARSE_SPECIAL | (begin == 0 && !says_bos ? TOKENIZER_ADD_SPECIAL : 0u);
+    return begin < end ? tokenizer_encode(r->to, r->text.data + begin, end - begin, flags, &r->ids) : MN_OK;
+}
+
+/* Brings text and ids up to the sequence. Only the last part of the text is encoded again, from a space on. */
+static mn_status retell(retelling *r, const int32_t *ids, size_t n) {
+    enum { OPEN_BYTES = 64, MOST_OPEN = 512 };
+    for (; r->n_told < n; r->n_told++) {
+        if ((size_t)ids[r->n_told] >= tokenizer_size(r->from)) continue;
+        MN_TRY(tokenizer_stream_push(r->stream, ids[r->n_told], &r->text));
+    }
+    MN_TRY(bytes_status(&r->text));
+    r->ids.n = r->begun;
+    if (r->text.n - r->settled > MOST_OPEN) {
+        size_t cut = r->text.n - OPEN_BYTES;
+        while (cut > r->settled && r->text.data[cut] != ' ') cut--;
+        MN_TRY(encode_part(r, r->settled, cut));
+        r->settled = cut;
+        r->begun = r->ids.n;
+    }
+    return encode_part(r, r->settled, r->text.n);
+}
+
+/* The text of `more` ids behind ids [n], of which the last few are decoded with them: what stands at the beginning of a text is not always
+ * written as inside. *out: a view into r->behind; empty where the two cannot be told apart. */
+static mn_status text_behind(retelling *r, const tokenizer *t, const int32_t *ids, size_t n, size_t more,
+                             const char **out, size_t *n_out) {
+    enum { CONTEXT = 4 };
+    size_t context = n < CONTEXT ? n : CONTEXT;
+    bytes_reset(&r->before);
+    bytes_reset(&r->behind);
+    MN_TRY(tokenizer_decode(t, ids + n - context, context, 0, &r->before));
+    MN_TRY(tokenizer_decode(t, ids + n - context, context + more, 0, &r->behind));
+    MN_TRY(bytes_status(&r->behind));
+    bool follows = r->behind.n > r->before.n &&
+                   (r->before.n == 0 || memcmp(r->behind.data, r->before.data, r->before.n) == 0);
+    *out = follows ? r->behind.data + r->before.n : "";
+    *n_out = follows ? r->behind.n - r->before.n : 0;
+    return MN_OK;
+}
+
+/* Tokens of the target for the text that follows ids [n], together with its last few tokens, as many as come out as they are. */
+static mn_status tokens_behind(retelling *r, const int32_t *ids, size_t n, const char *text, size_t n_text,
+                               size_t most, int32_t *proposals, size_t *n_proposals) {
+    bytes joined = {0};
+    mn_status status = MN_OK;
+    *n_proposals = 0;
+    for (size_t context = n < 4 ? n : 4; status == MN_OK; context /= 2) {
+        bytes_reset(&joined);
+        r->trial.n = 0;
+        if (context) status = tokenizer_decode(r->from, ids + n - context, context, 0, &joined);
+        bytes_append(&joined, text, n_text);
+        if (status == MN_OK) status = bytes_status(&joined);
+        if (status == MN_OK)
+            status = tokenizer_encode(r->from, joined.data, joined.n, TOKENIZER_PARSE_SPECIAL, &r->trial);
+        bool fits = status == MN_OK && r->trial.n > context &&
+                    (context == 0 || memcmp(r->trial.ids, ids + n - context, context * sizeof *ids) == 0);
+        if (fits) {
+            *n_proposals = r->trial.n - context < most ? r->trial.n - context : most;
+            memcpy(proposals, r->trial.ids + context, *n_proposals * sizeof *proposals);
+        }
+        if (fits || context == 0) break;
+    }
+    bytes_clear(&joined);
+    return status;
+}
+
+/* What the draft model says behind the text, appended to the retold ids. */
+static mn_status say_on(drafter *d, size_t most) {
+    token_list *ids = &d->retold.ids;
+    size_t n_ends = 0, vocab = vocab_of(d->session);
+    const int32_t *ends = tokenizer_end_ids(d->retold.to, &n_ends);
+    MN_TRY(mn_session_sync(d->session, ids->ids, ids->n, NULL));
+    for (size_t i = 0; i < most && !is_cancelled(d); i++) {
+        const float *logits = mn_session_logits(d->session);
+        int32_t id = choice_best(logits, vocab);
+        for (size_t k = 0; k < n_ends; k++) {
+            if (ends[k] == id) return MN_OK;
+        }
+        if ((size_t)id >= tokenizer_size(d->retold.to)) return MN_OK;
+        double threshold = d->setup->config->assistant_confidence_threshold;
+        bool is_sure = threshold <= 0 || exp((double)logits[id] - scores_log_sum(logits, vocab)) >= threshold;
+        MN_TRY(mem_grow(&ids->ids, &ids->capacity, ids->n + 1, sizeof *ids->ids));
+        ids->ids[ids->n++] = id;
+        if (!is_sure || i + 1 == most) return MN_OK;
+        MN_TRY(mn_session_step(d->session, &id, 1, NULL));
+    }
+    return MN_OK;
+}
+
+static mn_status propose_text(drafter *d, size_t most, int32_t *proposals, size_t *n) {
+    retelling *r = &d->retold;
+    const char *text = "";
+    size_t n_text = 0, length = length_of(d);
+    *n = 0;
+    MN_TRY(retell(r, d->to->all, length));
+    size_t told = r->ids.n, room = room_of(d, told, most);
+    if (told == 0 || room == 0) return MN_OK;
+    MN_TRY(say_on(d, room));
+    MN_TRY(text_behind(r, r->to, r->ids.ids, told, r->ids.n - told, &text, &n_text));
+    if (n_text == 0) return MN_OK;
+    return tokens_behind(r, d->to->all, length, text, n_text, most, proposals, n);
+}
+
+static const draft_kind by_text = {propose_text};
+
+/* ---- opening ---- */
+
+static bool is_same_vocabulary(const tokenizer *a, const tokenizer *b) {
+    size_t n = tokenizer_size(a);
+    if (n != tokenizer_size(b)) return false;
+    for (size_t i = 0; i < n; i++) {
+        size_t n_a = 0, n_b = 0;
+        const char *x = tokenizer_piece(a, (int32_t)i, &n_a), *y = tokenizer_piece(b, (int32_t)i, &n_b);
+        if (!x != !y || (x && (n_a != n_b || memcmp(x, y, n_a) != 0))) return false;
+    }
+    return true;
+}
+
+static const draft_kind *kind_of(const search_setup *setup) {
+    const mn_model *draft = draft_model(setup), *target = setup->session->owner;
+    if (!draft) return &by_window;
+    if (draft->text && target->text && !is_same_vocabulary(draft->text, target->text)) return &by_text;
+    return &by_tokens;
+}
+
+mn_status drafter_check(const search_setup *setup) {
+    const mn_model *draft = draft_model(setup), *target = setup->session->owner;
+    if (!draft || (draft->text && target->text)) return MN_OK;
+    long long theirs = (long long)draft->core->config.vocab_size,
+              ours = (long long)target->core->config.vocab_size;
+    if (theirs == ours) return MN_OK;
+    MN_FAIL(
+        MN_E_ARG,
+        "the draft model has another vocabulary, %lld tokens, than the model, %lld; that takes a tokenizer of both, and %s has none",
+        theirs, ours, draft->text ? "the model" : "the draft model");
+}
+
+size_t drafter_most(const search_setup *setup) {
+    const mn_generation_config *config = setup->config;
+    bool grows = draft_model(setup) && config->num_assistant_tokens_schedule != DRAFT_CONSTANT;
+    int64_t wanted = draft_model(setup) ? config->num_assistant_tokens : config->prompt_lookup_num_tokens;
+    if (grows || wanted > MOST_DRAFT) wanted = MOST_DRAFT;
+    if (wanted > (int64_t)setup->max_new) wanted = (int64_t)setup->max_new;
+    return (size_t)wanted;
+}
+
+static mn_status open_model(drafter *d, const drafter *like) {
+    const search_setup *setup = d->setup;
+    mn_model *model = draft_model(setup);
+    if (setup->config->do_sample && d->kind == &by_tokens) {
+        d->distributions = mem_alloc_raw(d->most * d->chooser->vocab, sizeof *d->distributions);
+        if (!d->distributions) return MN_E_NOMEM;
+    }
+    if (d->kind == &by_text) MN_TRY(retelling_open(&d->retold, setup->session->owner->text, model->text));
+    if (like) return mn_session_fork(&d->session, like->session);
+    MN_TRY(mn_session_open(&d->session, model, NULL));
+    bool is_shared = setup->n_sequences > 1 && d->kind == &by_tokens && room_of(d, setup->n_prompt, 1) > 0;
+    return is_shared ? mn_session_sync(d->session, setup->prompt, setup->n_prompt, NULL) : MN_OK;
+}
+
+mn_status drafter_open(drafter **out, chooser *c, const sequence *to, const drafter *like) {
+    const search_setup *setup = c->setup;
+    const mn_generation_config *config = setup->config;
+    drafter *d = mem_alloc(1, sizeof *d);
+    *out = d;
+    if (!d) return MN_E_NOMEM;
+    *d = (drafter){.kind = like ? like->kind : kind_of(setup),
+                   .chooser = c,
+                   .setup = setup,
+                   .to = to,
+                   .most = drafter_most(setup)};
+    d->wanted = d->most;
+    if (!draft_model(setup)) return MN_OK;
+    if ((int64_t)d->wanted > config->num_assistant_tokens) d->wanted = (size_t)config->num_assistant_tokens;
+    return open_model(d, like);
+}
+
+void drafter_close(drafter **d) {
+    if (!*d) return;
+    mn_session_close(&(*d)->session);
+    retelling_close(&(*d)->retold);
+    mem_free((*d)->distributions);
+    mem_free(*d);
+    *d = NULL;
+}
+
+mn_status drafter_propose(drafter *d, size_t most, int32_t *proposals, size_t *n) {
+    *n = 0;
+    if (most > d->wanted) most = d->wanted;
+    return most > 0 ? d->kind->propose(d, most, proposals, n) : MN_OK;
+}
+
+const float *drafter_distribution(const drafter *d, size_t i) {
+    return d->distributions ? d->distributions + i * d->chooser->vocab : NULL;
+}
+
+void drafter_learn(drafter *d, size_t n_proposed, size_t n_accepted) {
+    enum { MORE = 2 };
+    if (!d->session || n_proposed == 0 || d->setup->config->num_assistant_tokens_schedule == DRAFT_CONSTANT)
+        return;
+    if (n_accepted < n_proposed) {
+        d->wanted = d->wanted > 1 ? d->wanted - 1 : 1;
+    } else {
+        d->wanted = d->wanted + MORE < d->most ? d->wanted + MORE : d->most;
+    }
+}
