@@ -2,9 +2,9 @@
 #include "gen/search.h"
 
 const search_kind *search_choose(const mn_generation_config *config, const mn_generate_options *options) {
-    (void)config;
     (void)options;
-    return &search_sample;
+    if (config->num_beams == 1) return &search_sample;
+    return config->num_beam_groups > 1 || config->force_words_ids.n ? &search_group : &search_beam;
 }
 
 mn_status search_open_processors(processors **out, const search_setup *setup) {
