@@ -428,7 +428,8 @@ static mn_status publish(gen_result *result) {
     for (size_t i = 0; i < result->n_rows; i++) {
         gen_row *row = &result->rows[i];
         for (size_t k = 0; k < row->n_opened; k++) {
-            result->sequences[public->n_sequences++] = view_of(row, &row->sequences[k]);
+            if (row->sequences[k].finish) /* else beams found fewer texts */
+                result->sequences[public->n_sequences++] = view_of(row, &row->sequences[k]);
         }
     }
     public->sequences = result->sequences;

@@ -68,6 +68,8 @@ const search_kind *search_choose(const mn_generation_config *config, const mn_ge
 extern const search_kind search_sample;      /* greedy, and sampling of one or several sequences */
 extern const search_kind search_assisted;    /* both of them with a draft model or prompt lookup */
 extern const search_kind search_contrastive;
+extern const search_kind search_beam;        /* beams, chosen or drawn */
+extern const search_kind search_group;       /* diverse groups of beams, and beams with forced phrases */
 
 /* Lists a feed; there is room for most_feeds of them. */
 static inline feed *feed_list_add(feed_list *list, mn_session *session, const int32_t *ids, size_t n) {
