@@ -34,6 +34,7 @@ typedef struct run {
     bool streamed; /* some text has been printed */
     char last;     /* its last byte */
     size_t n_new;  /* tokens seen by the callback */
+    int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
 } run;
 
@@ -212,7 +213,7 @@ static bool on_token(void *user, const mn_token_event *event) {
         if (r->n_new++ == 0) r->first_ms = clock_ms();
     }
     if (interrupt_seen()) return false;
-    bool quiet = option_on(r->o, OPT_JSON) || is_batch(r);
+    bool quiet = option_on(r->o, OPT_JSON) || is_batch(r) || r->n_sequences > 1;
     if (!quiet && event->n_text) {
         progress_clear();
         r->streamed = true;
@@ -256,6 +257,7 @@ static mn_status generate(run *r) {
     how.on_token = on_token;
     how.on_prefill = progress_shown() ? progress_prefill : NULL;
     how.user = r;
+    r->n_sequences = generation_integer(r->batch.lines[0].config, "num_return_sequences", 1);
     if (!is_batch(r)) {
         const batch_line *line = &r->batch.lines[0];
         if (!r->session) MN_TRY(open_session(r, line->prompt.ids, line->prompt.n));
