@@ -226,7 +226,7 @@ config_round_trip() {
   expect 0 run embedded --print-config --json
   python3 - "$mneme" "$work/out" <<'PYTHON' || problem "an option does not come back from the environment"
 import json, os, subprocess, sys
-shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation"}  # said apart, or a file that is read
+shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation", "prefix_file"}  # said apart, or a file that is read
 special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_config": "max_cache_len=77",
            "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "on_oom": "evict", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
            "eos_token_id": "[2, 3]", "typical_p": "0.5", "epsilon_cutoff": "0.5", "eta_cutoff": "0.5", "penalty_alpha": "0.5",
