@@ -29,17 +29,8 @@ static mn_status set_value(mn_generation_config *config, const char *name, const
 }
 
 static mn_status apply_file(mn_generation_config *config, const json_doc *file) {
-    const json *root = json_root(file);
     bytes text = {0};
-    bytes_append_text(&text, "{");
-    for (size_t i = 0; i < root->n; i++) {
-        if (strcmp(root->members[i].key, "use_cache") == 0) continue; /* chooses the cache */
-        if (text.n > 1) bytes_append_text(&text, ",");
-        json_put_string(&text, root->members[i].key, root->members[i].key_n);
-        bytes_append_text(&text, ":");
-        json_put(&text, &root->members[i].value);
-    }
-    bytes_append_text(&text, "}");
+    json_put_as(&text, json_root(file), JSON_PYTHON);
     mn_status status = bytes_status(&text);
     if (status == MN_OK) status = mn_generation_config_load(config, text.data, text.n);
     bytes_clear(&text);
@@ -97,12 +88,14 @@ int64_t generation_integer(const mn_generation_config *config, const char *name,
 
 mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file,
                                 bytes *text) {
-    if (!file) return MN_OK;
-    const json *root = json_root(file), *name = json_get(root, "cache_implementation");
-    const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
+    const char *use_flag = generation_text(o, "use_cache");
     bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE), is_off = false;
+    const json *root = file ? json_root(file) : NULL, *name = json_get(root, "cache_implementation");
+    const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
     if (name && name->kind == JSON_STRING && !said) cache->implementation = name->string;
-    if (use && use->kind == JSON_BOOL && !use->boolean && !said) {
+    bool is_unused =
+        use_flag ? strcmp(use_flag, "false") == 0 : use && use->kind == JSON_BOOL && !use->boolean;
+    if (is_unused && !said) {
         cache->implementation = "none";
         is_off = true;
     }

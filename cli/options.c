@@ -283,30 +283,78 @@ static mn_status set_row(options *o, int id, const char *text, option_origin ori
     return store(&o->set[id], text, number, origin);
 }
 
-char *generation_value(const mn_generation_field *field, const char *text) {
-    bytes json_text = {0};
-    bool is_list = text[0] == '[' || text[0] == '{';
-    if (is_list || strcmp(field->kind, "integer") == 0 || strcmp(field->kind, "number") == 0 ||
-        strcmp(field->kind, "boolean") == 0 || strcmp(text, "null") == 0) {
-        bytes_append_text(&json_text, text);
-    } else if (strcmp(field->kind, "integers") == 0) {
-        bytes_printf(&json_text, "[%s]", text);
-    } else if (strcmp(field->kind, "strings") == 0) {
-        bytes_append_text(&json_text, "[");
-        json_put_string(&json_text, text, strlen(text));
-        bytes_append_text(&json_text, "]");
+/* What reads as JSON is JSON, the rest is a text. */
+static void put_value(bytes *out, const char *text, size_t n) {
+    json_doc *doc = NULL;
+    if (json_parse(&doc, text, n, JSON_PYTHON, "value") == MN_OK) {
+        bytes_append(out, text, n);
     } else {
-        json_doc *doc = NULL; /* a kind with words and numbers: what reads as JSON is JSON */
-        if (json_parse(&doc, text, strlen(text), JSON_PYTHON, field->name) == MN_OK) {
-            bytes_append_text(&json_text, text);
-        } else {
-            json_put_string(&json_text, text, strlen(text));
-        }
-        json_close(&doc);
+        json_put_string(out, text, n);
     }
-    char *copy = json_text.failed ? NULL : mem_copy_text(json_text.data, json_text.n);
-    bytes_clear(&json_text);
+    json_close(&doc);
+}
+
+/* "bias=2,seeding_scheme=selfhash" as a JSON object. */
+static void put_pairs(bytes *out, const char *text) {
+    bytes_append_text(out, "{");
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, ","), n_key = strcspn(at, "=,"), skipped = n_key + (n_key < n);
+        if (at != text) bytes_append_text(out, ",");
+        json_put_string(out, at, n_key);
+        bytes_append_text(out, ":");
+        put_value(out, at + skipped, n - skipped);
+        at += n + (at[n] == ',');
+    }
+    bytes_append_text(out, "}");
+}
+
+/* The short ways of saying a value: what stands around the text, or around the text in quotes, to make it JSON. */
+static const struct {
+    const char *kind, *before, *after;
+    bool is_quoted;
+} short_forms[] = {
+    {"integer", "", "", false},    {"number", "", "", false},   {"boolean", "", "", false},
+    {"integers", "[", "]", false}, {"pair", "[", "]", false},   {"lists of integers", "[[", "]]", false},
+    {"string", "", "", true},      {"strings", "[", "]", true},
+};
+
+static void put_field_value(bytes *out, const char *kind, const char *text) {
+    bool is_text = strcmp(kind, "string") == 0, is_list = text[0] == '[' || text[0] == '{';
+    if (strcmp(text, "null") == 0 || (is_list && !is_text)) {
+        bytes_append_text(out, text);
+        return;
+    }
+    for (size_t i = 0; i < sizeof short_forms / sizeof *short_forms; i++) {
+        if (strcmp(kind, short_forms[i].kind) != 0) continue;
+        bytes_append_text(out, short_forms[i].before);
+        if (short_forms[i].is_quoted) {
+            json_put_string(out, text, strlen(text));
+        } else {
+            bytes_append_text(out, text);
+        }
+        bytes_append_text(out, short_forms[i].after);
+        return;
+    }
+    if (strcmp(kind, "object") == 0) {
+        put_pairs(out, text);
+    } else if (strcmp(kind, "layers") == 0 && isdigit((unsigned char)text[0])) {
+        bytes_printf(out, "[%s]", text);
+    } else {
+        put_value(out, text, strlen(text));
+    }
+}
+
+char *generation_value(const mn_generation_field *field, const char *text) {
+    bytes out = {0};
+    put_field_value(&out, field->kind, text);
+    char *copy = out.failed ? NULL : mem_copy_text(out.data, out.n);
+    bytes_clear(&out);
     return copy;
+}
+
+/* Fields that a repeated flag adds to: --stop A --stop B. */
+static bool adds_up(const mn_generation_field *field) {
+    return strcmp(field->kind, "strings") == 0 || strcmp(field->kind, "lists of integers") == 0;
 }
 
 static mn_status set_field(options *o, int id, const char *text, option_origin origin) {
@@ -315,9 +363,8 @@ static mn_status set_field(options *o, int id, const char *text, option_origin o
     char *value = generation_value(field, text);
     if (!value) return mem_no_memory();
     size_t n = strlen(value);
-    bool repeats =
-        s->text && s->origin == origin && origin == ORIGIN_FLAG && strcmp(field->kind, "strings") == 0;
-    if (repeats && n > 2 && value[0] == '[' && strlen(s->text) > 2) { /* --stop A --stop B: one list */
+    bool repeats = s->text && s->origin == origin && origin == ORIGIN_FLAG && adds_up(field);
+    if (repeats && n > 2 && value[0] == '[' && strlen(s->text) > 2) {
         bytes both = {0};
         bytes_append(&both, s->text, strlen(s->text) - 1);
         bytes_append_text(&both, ",");
@@ -334,30 +381,11 @@ static mn_status set_field(options *o, int id, const char *text, option_origin o
 
 /* ---- the three sources ---- */
 
-/* What a flag means: a row, a generation field, or a field of Transformers that has one value here
- * (num_beams). */
+/* What a flag means: a row or a generation field. */
 typedef struct flag_target {
     int row, field; /* -1: no */
-    bool is_fixed, is_switch, negated;
-    char fixed_name[64];
+    bool is_switch, negated;
 } flag_target;
-
-/* Whether the library knows a field that is in no list of mn_generation_fields, because it cannot be changed
- * yet; asked by setting it to its neutral value and to nonsense. */
-static bool find_fixed(flag_target *target, const char *flag, size_t n) {
-    mn_generation_config *scratch = NULL;
-    if (n <= 2 || n - 2 >= sizeof target->fixed_name || mn_generation_config_open(&scratch, NULL) != MN_OK)
-        return false;
-    char *name = target->fixed_name;
-    for (size_t i = 2; i < n; i++) name[i - 2] = flag[i] == '-' ? '_' : flag[i];
-    name[n - 2] = 0;
-    target->is_fixed = mn_generation_config_set(scratch, name, "null") == MN_OK &&
-                       mn_generation_config_set(scratch, name, "\"nonsense\"") != MN_OK;
-    target->is_switch = target->is_fixed && (mn_generation_config_set(scratch, name, "false") == MN_OK ||
-                                             mn_generation_config_set(scratch, name, "true") == MN_OK);
-    mn_generation_config_close(&scratch);
-    return target->is_fixed;
-}
 
 static bool find_target(flag_target *target, const verb *v, const char *flag, size_t n) {
     *target = (flag_target){.row = find_row(v->bit, flag, n), .field = -1};
@@ -366,11 +394,9 @@ static bool find_target(flag_target *target, const verb *v, const char *flag, si
         return true;
     }
     target->field = find_field(v->bit, flag, n);
-    if (target->field >= 0) {
-        target->is_switch = strcmp(mn_generation_fields()[target->field].kind, "boolean") == 0;
-        return true;
-    }
-    return v->bit & VERB_RUN && strncmp(flag, "--", 2) == 0 && find_fixed(target, flag, n);
+    if (target->field < 0) return false;
+    target->is_switch = strcmp(mn_generation_fields()[target->field].kind, "boolean") == 0;
+    return true;
 }
 
 /* Also --no-NAME for a switch. */
@@ -382,19 +408,6 @@ static bool find_flag(flag_target *target, const verb *v, const char *flag, size
     bool found = find_target(target, v, positive, strlen(positive)) && target->is_switch;
     target->negated = true;
     return found;
-}
-
-/* A field that has one value here: that value is accepted, so that nothing need be kept. */
-static mn_status check_fixed(const char *name, const char *value) {
-    const mn_generation_field field = {.name = name, .kind = "any"};
-    mn_generation_config *scratch = NULL;
-    char *text = generation_value(&field, value);
-    if (!text) return mem_no_memory();
-    mn_status status = mn_generation_config_open(&scratch, NULL);
-    if (status == MN_OK) status = mn_generation_config_set(scratch, name, text);
-    mn_generation_config_close(&scratch);
-    mem_free(text);
-    return status;
 }
 
 /* One flag at argv[*i]; moves *i over its value. */
@@ -410,9 +423,8 @@ static mn_status read_flag(options *o, int argc, char **argv, int *i) {
         if (*i + 1 >= argc) MN_FAIL(MN_E_ARG, "%.*s needs a value", (int)n, flag);
         value = argv[++*i];
     }
-    mn_status status = target.is_fixed   ? check_fixed(target.fixed_name, value)
-                       : target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG)
-                                         : set_field(o, target.field, value, ORIGIN_FLAG);
+    mn_status status = target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG)
+                                       : set_field(o, target.field, value, ORIGIN_FLAG);
     return status_context(status, "%.*s", (int)n, flag);
 }
 

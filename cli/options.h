@@ -160,7 +160,7 @@ int generation_field(const char *name);
 /* JSON text of what was said about a field, or NULL. */
 const char *generation_text(const options *o, const char *name);
 /* What a command line says about a generation field as JSON text, owned by the caller: "1,2" of an integer
- * list becomes [1,2], a bare word of a string list ["word"]. NULL: no memory. */
+ * list becomes [1,2], a bare word of a string list ["word"], "15=-5" of an object {"15":-5}. NULL: no memory. */
 char *generation_value(const mn_generation_field *field, const char *text);
 
 /* "512M", "1.5GiB", "1000" in bytes. */
