@@ -89,8 +89,7 @@ static inline processor_setup search_processors(const search_setup *setup) {
                              .process = setup->options->process,
                              .prefix_allowed = setup->options->prefix_allowed,
                              .user = setup->options->user,
-                             .constraint = setup->constraint,
-                             .constraint_allow = constraint_allow};
+                             .constraint = setup->constraint};
 }
 
 static inline bool search_time_is_over(const search_setup *setup) {
