@@ -202,7 +202,7 @@ static line_end read_message(chat *c, bytes *message) {
         bytes_append(message, line.data + from, line.n - from - (closes ? MARK : joins ? 1 : 0));
         goes_on = joins || (in_block && !closes);
         if (!goes_on) break;
-        bool is_begin = in_block && message->n == 0; /* the opening mark stood alone */
+        bool is_begin = in_block && from && message->n == 0; /* the opening mark stood alone */
         if (!is_begin) bytes_append_text(message, "\n");
         from = 0;
         end = read_more(c, NULL, false, &line);

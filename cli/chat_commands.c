@@ -334,7 +334,7 @@ static mn_status run_stats(chat *c, const char *argument) {
         fputs("  no turn yet\n", stderr);
     } else {
         chat_print_stats(c);
-        fprintf(stderr, "  %zu turns: %zu prompt tokens, %zu of them cached, %zu new; seed of the last one %llu\n", c->n_turns, c->n_prompt,
+        fprintf(stderr, "  all turns (%zu): %zu prompt tokens, %zu of them cached, %zu new; last seed %llu\n", c->n_turns, c->n_prompt,
                 c->n_cached, c->n_new, (unsigned long long)c->last.seed);
     }
     for (size_t i = 0; c->n_talks > 1 && i < c->n_talks; i++)
@@ -350,15 +350,15 @@ static mn_status run_help(chat *c, const char *argument);
 static const chat_command_row rows[] = {
     {"help", "?", "", "this list", run_help},
     {"clear", NULL, "", "begin anew; the system message stays", run_clear},
-    {"undo", NULL, "", "take the last turn back; the cache is cropped", run_undo},
-    {"regen", NULL, "", "answer the last message anew, with another seed", run_regen},
-    {"edit", NULL, "[TEXT]", "put another message in place of the last one, and answer it", run_edit},
+    {"undo", NULL, "", "take the last turn back; crops the cache", run_undo},
+    {"regen", NULL, "", "answer the last message anew, other seed", run_regen},
+    {"edit", NULL, "[TEXT]", "replace the last message and answer it", run_edit},
     {"save", NULL, "FOLDER", "write text, settings and cache", run_save},
-    {"load", NULL, "FOLDER", "go on with a saved talk, without computing it again", run_load},
-    {"fork", NULL, "[NAME]", "a second timeline from here; the cache is shared until one writes", run_fork},
-    {"switch", NULL, "[NAME]", "to another timeline, or back to the one before", run_switch},
-    {"cache", NULL, "[NAME [k=v,...]]", "show the cache, or make it another kind with all that it holds", run_cache},
-    {"set", NULL, "[name=value]", "show or change settings, by the names of the flags", run_set},
+    {"load", NULL, "FOLDER", "go on with a saved talk at once", run_load},
+    {"fork", NULL, "[NAME]", "a second timeline from here, pages shared", run_fork},
+    {"switch", NULL, "[NAME]", "to another timeline, or the one before", run_switch},
+    {"cache", NULL, "[NAME [k=v,...]]", "show the cache, or change its kind in place", run_cache},
+    {"set", NULL, "[name=value]", "show or change settings, named as flags", run_set},
     {"system", NULL, "[TEXT|none]", "show or change the system message", run_system},
     {"stats", NULL, "", "tokens, cached tokens, speed, cache", run_stats},
     {"exit", "quit bye", "", "leave", run_exit},
@@ -372,8 +372,8 @@ static mn_status run_help(chat *c, const char *argument) {
         snprintf(left, sizeof left, "/%s%s%s", rows[i].name, *rows[i].argument ? " " : "", rows[i].argument);
         fprintf(stderr, "  %-26s %s\n", left, rows[i].help);
     }
-    fputs("  Several lines: between \"\"\" and \"\"\", or a \\ at a line's end; a pasted block arrives whole.\n"
-          "  Ctrl-C stops an answer and keeps what there is of it; Ctrl-D leaves. ! may stand for /.\n",
+    fputs("  Several lines: between \"\"\" and \"\"\", or \\ at a line's end, or pasted.\n"
+          "  Ctrl-C stops an answer and keeps what there is; Ctrl-D leaves; ! is as /.\n",
           stderr);
     return MN_OK;
 }

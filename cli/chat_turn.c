@@ -226,9 +226,7 @@ static mn_status keep(turn *w) {
     const mn_sequence *s = &w->generation->sequences[0];
     if (s->n_ids == 0) return talk_keep(w->t, &w->prompt, NULL, 0);
     MN_TRY(talk_keep(w->t, &w->prompt, s->ids, s->n_ids));
-    MN_TRY(talk_add(w->t, TALK_ASSISTANT, s->text ? s->text : "", s->n_text));
-    w->t->messages[w->t->n - 1].n_ids = w->t->n_ids;
-    return MN_OK;
+    return talk_add_answer(w->t, &w->c->form, s->text ? s->text : "", s->n_text);
 }
 
 void chat_answer(chat *c, bool is_again) {

@@ -8,7 +8,9 @@
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "base/utf8.h"
 #include "interrupt.h"
@@ -55,6 +57,33 @@ static void note_typed(line_editor *e) {
     put_wide(&e->typed, line->buffer, (size_t)(line->lastchar - line->buffer));
 }
 
+/* Rows between the prompt and the cursor, as a terminal that wraps its lines anew has them now. */
+static int rows_above(const line_editor *e) {
+    const LineInfoW *line = el_wline(e->el);
+    struct winsize size = {0};
+    ioctl(fileno(e->screen), TIOCGWINSZ, &size);
+    int width = size.ws_col > 1 ? size.ws_col : 80, rows = 0, column = (int)strlen(e->prompt);
+    for (const wchar_t *at = line->buffer; at < line->cursor; at++) {
+        int n = wcwidth(*at);
+        if (*at == L'\n' || column + (n > 0 ? n : 0) > width) {
+            rows++;
+            column = 0;
+        }
+        if (*at != L'\n' && n > 0) column += n;
+    }
+    return rows;
+}
+
+/* Draws the line again where it stands. */
+static void redraw(line_editor *e) {
+    int rows = rows_above(e);
+    if (e->pastes && rows) fprintf(e->screen, "\x1b[%dA", rows);
+    fputs(e->pastes ? "\r\x1b[J" : "\n", e->screen);
+    fflush(e->screen);
+    el_resize(e->el);
+    el_set(e->el, EL_REFRESH);
+}
+
 /* Acts on the signals that came: true when reading breaks off. */
 static bool take_signs(line_editor *e) {
     interrupt_signs signs = interrupt_take();
@@ -69,8 +98,7 @@ static bool take_signs(line_editor *e) {
         el_set(e->el, EL_PREP_TERM, 1);
         if (e->pastes) fputs(paste_on, e->screen);
     }
-    if (signs.resized) el_resize(e->el);
-    if (signs.resumed || signs.resized) el_set(e->el, EL_REFRESH);
+    if (signs.resumed || signs.resized) redraw(e);
     return false;
 }
 

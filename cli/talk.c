@@ -106,12 +106,8 @@ static mn_status render_template(bytes *out, const talk_message *messages, size_
 
 static mn_status render_plain(bytes *out, const talk_message *messages, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        const talk_message *m = &messages[i];
-        bytes_append_text(out, plain_heads[m->role]);
-        /* Whether an answer's text shows the space that its first token begins with is the tokenizer's affair. */
-        bool wants_space = m->role == TALK_ASSISTANT && !(m->text.n && strchr(" \n", m->text.data[0]));
-        if (wants_space) bytes_append_text(out, " ");
-        bytes_append(out, m->text.data, m->text.n);
+        bytes_append_text(out, plain_heads[messages[i].role]);
+        bytes_append(out, messages[i].text.data, messages[i].text.n);
         bytes_append_text(out, "\n");
     }
     bytes_append_text(out, plain_heads[TALK_ASSISTANT]);
@@ -187,9 +183,11 @@ static void find_seam(size_t *n_a, size_t *n_b, const spelled *a, const spelled 
     *n_b = j > common ? k : common;
 }
 
-/* Puts the ids held in front of those of the rest; where their texts cannot be compared, the prompt stays as it is. */
-static mn_status join(prompt *p, const talk *t, const talk_form *form) {
+/* Puts the ids held in front of those of the rest; where their texts cannot be compared, the prompt stays as it is. *n_kept: how many of
+ * those held it begins with. */
+static mn_status join(prompt *p, size_t *n_kept, const talk *t, const talk_form *form) {
     size_t common = talk_common(t->ids, t->n_ids, p->ids, p->n), n_held = 0, n_fresh = 0;
+    *n_kept = common;
     if (common == t->n_ids || common == p->n) return MN_OK;
     spelled held = {.tokenizer = form->tokenizer, .ids = t->ids, .n = t->n_ids};
     spelled fresh = {.tokenizer = form->tokenizer, .ids = p->ids, .n = p->n};
@@ -206,14 +204,20 @@ static mn_status join(prompt *p, const talk *t, const talk_form *form) {
     p->n = n_held + p->n - n_fresh;
     mem_free(p->ids);
     p->ids = ids;
+    *n_kept = n_held;
     return MN_OK;
 }
 
-mn_status talk_prompt(prompt *p, const talk *t, const talk_form *form) {
+static mn_status talk_ids(prompt *p, size_t *n_kept, const talk *t, const talk_form *form) {
     mn_status status = tokenize_all(p, t->messages, t->n, form);
-    if (status == MN_OK) status = join(p, t, form);
+    if (status == MN_OK) status = join(p, n_kept, t, form);
     if (status != MN_OK) prompt_clear(p);
     return status;
+}
+
+mn_status talk_prompt(prompt *p, const talk *t, const talk_form *form) {
+    size_t n_kept = 0;
+    return talk_ids(p, &n_kept, t, form);
 }
 
 mn_status talk_keep(talk *t, const prompt *p, const int32_t *answer, size_t n_answer) {
@@ -227,6 +231,58 @@ mn_status talk_keep(talk *t, const prompt *p, const int32_t *answer, size_t n_an
     t->n_ids = p->n + n_answer;
     t->messages[t->n - 1].n_ids = p->n;
     return MN_OK;
+}
+
+/* How many ids held the next prompt will begin with; 0 when it cannot be rendered. */
+static size_t count_kept(const talk *t, const talk_form *form) {
+    prompt p = {0};
+    size_t n = 0;
+    if (talk_ids(&p, &n, t, form) != MN_OK) n = 0;
+    prompt_clear(&p);
+    return n;
+}
+
+static size_t blanks(const char *text, size_t n) {
+    size_t i = 0;
+    while (i < n && (text[i] == ' ' || text[i] == '\n')) i++;
+    return i;
+}
+
+/* The blanks that an answer begins with where it stands: the text of its ids alone may lack a space, by the tokenizer's rules. */
+static void put_own_blanks(bytes *out, const talk *t, const talk_form *form, size_t n_prompt) {
+    char *before = NULL, *all = NULL;
+    size_t n_before = 0, n_all = 0;
+    if (mn_detokenize(form->tokenizer, t->ids, n_prompt, 0, &before, &n_before) == MN_OK &&
+        mn_detokenize(form->tokenizer, t->ids, t->n_ids, 0, &all, &n_all) == MN_OK && n_all > n_before)
+        bytes_append(out, all + n_before, blanks(all + n_before, n_all - n_before));
+    mn_free(before);
+    mn_free(all);
+}
+
+mn_status talk_add_answer(talk *t, const talk_form *form, const char *text, size_t n) {
+    size_t n_prompt = t->messages[t->n - 1].n_ids, n_blank = blanks(text, n), best = 0;
+    bytes ways[3] = {{0}}; /* as it is; with its own blanks in front; without any */
+    bytes_append(&ways[0], text, n);
+    put_own_blanks(&ways[1], t, form, n_prompt);
+    bytes_append(&ways[1], text + n_blank, n - n_blank);
+    bytes_append(&ways[2], text + n_blank, n - n_blank);
+    bool failed = ways[0].failed || ways[1].failed || ways[2].failed;
+    mn_status status = failed ? mem_no_memory() : talk_add(t, TALK_ASSISTANT, "", 0);
+    talk_message *answer = &t->messages[t->n - 1];
+    size_t chosen = 0;
+    for (size_t i = 0; status == MN_OK && i < 3 && best + 1 < t->n_ids; i++) { /* one less: an end token need not be in the text */
+        answer->text = ways[i];
+        size_t n_kept = i == 0 || ways[i].n != ways[0].n ? count_kept(t, form) : 0;
+        if (n_kept <= best) continue;
+        best = n_kept;
+        chosen = i;
+    }
+    if (status == MN_OK) {
+        *answer = (talk_message){.role = TALK_ASSISTANT, .text = ways[chosen], .n_ids = t->n_ids};
+        ways[chosen] = (bytes){0};
+    }
+    for (int i = 0; i < 3; i++) bytes_clear(&ways[i]);
+    return status;
 }
 
 size_t talk_head(const talk *t, const talk_form *form) {

@@ -56,6 +56,10 @@ mn_status talk_prompt(prompt *p, const talk *t, const talk_form *form);
  * mark. */
 mn_status talk_keep(talk *t, const prompt *p, const int32_t *answer, size_t n_answer);
 
+/* Appends the answer whose ids were just kept. Templates put blanks before it or not, and tokenizers show those it begins with or not: of
+ * the ways to write them, the one is taken whose rendering keeps most of the ids. */
+mn_status talk_add_answer(talk *t, const talk_form *form, const char *text, size_t n);
+
 /* Ids at the start of every talk with this system message, whatever the user says first; 0 when that cannot be told. */
 size_t talk_head(const talk *t, const talk_form *form);
 
