@@ -45,7 +45,8 @@ static mn_status set_plain_stop(chat *c) {
     json_put_string(&value, talk_plain_stop, strlen(talk_plain_stop));
     bytes_append_text(&value, "]");
     mn_status status = bytes_status(&value);
-    if (status == MN_OK && !is_said) status = mn_generation_config_set(c->config, "stop_strings", bytes_text(&value));
+    if (status == MN_OK && !is_said)
+        status = mn_generation_config_set(c->config, "stop_strings", bytes_text(&value));
     bytes_clear(&value);
     return status;
 }
@@ -102,7 +103,9 @@ static mn_status read_positional(const options *o, const char **model, const cha
 
 static mn_status check_files(const options *o) {
     int n = option_is_set(o, OPT_LOAD) + option_is_set(o, OPT_LOAD_CACHE) + option_is_set(o, OPT_CACHE_DIR);
-    if (n > 1) MN_FAIL(MN_E_ARG, "--load, --load-cache and --cache-dir all say where the cache comes from; give one of them");
+    if (n > 1)
+        MN_FAIL(MN_E_ARG,
+                "--load, --load-cache and --cache-dir all say where the cache comes from; give one of them");
     if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_SAVE)) MN_TRY(talk_save_check(option_text(o, OPT_SAVE, NULL)));
     if (option_is_set(o, OPT_LOGPROBS) && !option_on(o, OPT_JSON))
@@ -127,10 +130,13 @@ static int prepare(chat *c) {
 static mn_status settle(chat *c) {
     mn_cache_summary kind = {0};
     c->form.tokenizer = mn_model_tokenizer(c->e.model);
-    if (!c->form.tokenizer) MN_FAIL(MN_E_UNSUPPORTED, "this model has no tokenizer, so there is no talking with it; `mneme run --ids` works");
+    if (!c->form.tokenizer)
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "this model has no tokenizer, so there is no talking with it; `mneme run --ids` works");
     c->form.use_template = mn_has_chat_template(c->form.tokenizer) && !option_on(c->o, OPT_RAW);
     MN_TRY(cache_settle(&c->cache, &kind));
-    if (kind.reserves && c->cache.max_cache_len <= 0) c->cache.max_cache_len = c->e.info.max_position_embeddings;
+    if (kind.reserves && c->cache.max_cache_len <= 0)
+        c->cache.max_cache_len = c->e.info.max_position_embeddings;
     return open_config(c);
 }
 
@@ -157,7 +163,8 @@ static void greet(chat *c) {
     if (!line_is_terminal(c->reader) || mn_session_cache(t->session, &info) != MN_OK) return;
     if (t->n) chat_note("%zu messages, %lld tokens", t->n, (long long)mn_session_length(t->session));
     const char *name = strrchr(c->e.path, '/');
-    chat_note("%s, %s cache; /help lists the commands, Ctrl-D leaves", name && name[1] ? name + 1 : c->e.path, info.implementation);
+    chat_note("%s, %s cache; /help lists the commands, Ctrl-D leaves", name && name[1] ? name + 1 : c->e.path,
+              info.implementation);
 }
 
 /* ---- messages ---- */

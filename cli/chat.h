@@ -23,7 +23,7 @@ typedef struct chat {
     mn_cache_options cache; /* of the start */
     bytes cache_text;       /* of its config, from the file */
     talk_form form;
-    talk *talks; /* the timelines; never none once the talk has begun */
+    talk *talks;                           /* the timelines; never none once the talk has begun */
     size_t n_talks, capacity, at, last_at; /* at: the one talked in; last_at: the one before it */
     line_reader *reader;
     bool leaves; /* the loop ends */
@@ -31,7 +31,7 @@ typedef struct chat {
     bytes next;  /* text to begin the next line with */
     turn_stats last;
     size_t n_turns, n_prompt, n_cached, n_new; /* of all turns */
-    uint64_t n_again;                          /* how often the last question was answered anew: each time with another seed */
+    uint64_t n_again; /* how often the last question was answered anew: each time with another seed */
 } chat;
 
 /* The timeline talked in. */

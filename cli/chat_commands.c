@@ -12,11 +12,13 @@
 typedef struct chat_command_row {
     const char *name, *aliases; /* further names, space between; NULL: none */
     const char *argument, *help;
-    mn_status (*run)(chat *c, const char *argument); /* argument: without blanks around; "" when there is none */
+    mn_status (*run)(chat *c,
+                     const char *argument); /* argument: without blanks around; "" when there is none */
 } chat_command_row;
 
 static void forgotten(bool is_forgotten) {
-    if (is_forgotten) chat_note("this cache cannot go back; what it has forgotten is computed again with the next message");
+    if (is_forgotten)
+        chat_note("this cache cannot go back; what it has forgotten is computed again with the next message");
 }
 
 /* Ids before a message: those when the one before it was complete, or what every talk begins with. */
@@ -81,7 +83,8 @@ static mn_status answer_anew(chat *c, size_t first, const char *question) {
     if (n_old > MOST) n_old = MOST;
     memcpy(old, t->messages + first, n_old * sizeof *old);
     t->n = first;
-    mn_status status = talk_add(t, TALK_USER, question ? question : old[0].text.data, question ? strlen(question) : old[0].text.n);
+    mn_status status = talk_add(t, TALK_USER, question ? question : old[0].text.data,
+                                question ? strlen(question) : old[0].text.n);
     if (status == MN_OK) status = talk_crop(t, keep, &is_forgotten);
     if (status == MN_OK) {
         if (!question) t->messages[first].n_ids = old[0].n_ids;
@@ -107,7 +110,8 @@ static mn_status run_regen(chat *c, const char *argument) {
     MN_TRY(find_exchange(c, &question, "answer anew"));
     char *sample = mn_generation_config_get(c->config, "do_sample");
     if (sample && strcmp(sample, "false") == 0)
-        chat_note("answers are the most likely ones, so this one will be the same; /set do_sample=true draws others");
+        chat_note(
+            "answers are the most likely ones, so this one will be the same; /set do_sample=true draws others");
     mn_free(sample);
     return answer_anew(c, question, NULL);
 }
@@ -116,7 +120,8 @@ static mn_status run_edit(chat *c, const char *argument) {
     size_t question = 0;
     MN_TRY(find_exchange(c, &question, "edit"));
     if (*argument) return answer_anew(c, question, argument);
-    if (!line_can_edit(c->reader)) MN_FAIL(MN_E_ARG, "say what the last message should have been: /edit TEXT");
+    if (!line_can_edit(c->reader))
+        MN_FAIL(MN_E_ARG, "say what the last message should have been: /edit TEXT");
     const bytes *text = &chat_talk(c)->messages[question].text;
     bytes_clear(&c->next);
     bytes_append_text(&c->next, "/edit ");
@@ -139,12 +144,14 @@ static mn_status run_fork(chat *c, const char *argument) {
         if (find_talk(c, name) == c->n_talks) break;
     }
     if (!*argument) argument = name;
-    if (find_talk(c, argument) < c->n_talks) MN_FAIL(MN_E_ARG, "there is a timeline '%.60s' already; take another name", argument);
+    if (find_talk(c, argument) < c->n_talks)
+        MN_FAIL(MN_E_ARG, "there is a timeline '%.60s' already; take another name", argument);
     MN_TRY(mem_grow(&c->talks, &c->capacity, c->n_talks + 1, sizeof *c->talks));
     MN_TRY(talk_fork(&c->talks[c->n_talks], chat_talk(c), argument));
     c->last_at = c->at;
     c->at = c->n_talks++;
-    chat_note("a second timeline '%s' goes on from here; /switch %s goes back", argument, c->talks[c->last_at].name);
+    chat_note("a second timeline '%s' goes on from here; /switch %s goes back", argument,
+              c->talks[c->last_at].name);
     return MN_OK;
 }
 
@@ -158,7 +165,8 @@ static mn_status run_switch(chat *c, const char *argument) {
         mem_free(names);
         return status;
     }
-    if (c->n_talks == 1) MN_FAIL(MN_E_ARG, "there is one timeline only, '%s'; /fork makes another", c->talks[0].name);
+    if (c->n_talks == 1)
+        MN_FAIL(MN_E_ARG, "there is one timeline only, '%s'; /fork makes another", c->talks[0].name);
     if (to != c->at) c->last_at = c->at;
     c->at = to;
     const talk *t = chat_talk(c);
@@ -175,8 +183,10 @@ static mn_status put_settings(bytes *b, const chat *c) {
     const mn_generation_field *fields = mn_generation_fields();
     bytes_append_text(b, "{");
     for (int i = 0; fields[i].name; i++) {
-        char *value = mn_generation_config_get(c->config, fields[i].name), *own = mn_generation_config_get(plain, fields[i].name);
-        if (value && own && strcmp(value, own) != 0) bytes_printf(b, "%s\"%s\":%s", b->n > 1 ? "," : "", fields[i].name, value);
+        char *value = mn_generation_config_get(c->config, fields[i].name),
+             *own = mn_generation_config_get(plain, fields[i].name);
+        if (value && own && strcmp(value, own) != 0)
+            bytes_printf(b, "%s\"%s\":%s", b->n > 1 ? "," : "", fields[i].name, value);
         mn_free(value);
         mn_free(own);
     }
@@ -198,14 +208,16 @@ static mn_status run_save(chat *c, const char *argument) {
     if (!*argument) MN_FAIL(MN_E_ARG, "say where to: /save FOLDER");
     MN_TRY(chat_save(c, argument));
     const talk *t = chat_talk(c);
-    chat_note("saved %zu messages and the cache of %lld tokens to '%s'", t->n, (long long)mn_session_length(t->session), argument);
+    chat_note("saved %zu messages and the cache of %lld tokens to '%s'", t->n,
+              (long long)mn_session_length(t->session), argument);
     if (c->n_talks > 1) chat_note("that is timeline '%s'; the others are saved one by one", t->name);
     return MN_OK;
 }
 
 mn_status chat_load(chat *c, const char *path, bool is_start) {
     const options *o = c->o;
-    bool is_said = is_start && (option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG) || option_is_set(o, OPT_CACHE_DTYPE));
+    bool is_said = is_start && (option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG) ||
+                                option_is_set(o, OPT_CACHE_DTYPE));
     talk loaded = {0};
     char *settings = NULL;
     MN_TRY(talk_load(&loaded, &settings, c->e.model, path, &c->cache, is_said));
@@ -225,7 +237,8 @@ static mn_status run_load(chat *c, const char *argument) {
     if (!*argument) MN_FAIL(MN_E_ARG, "say what: /load FOLDER, one that /save made");
     MN_TRY(chat_load(c, argument, false));
     const talk *t = chat_talk(c);
-    chat_note("loaded %zu messages and the cache of %lld tokens", t->n, (long long)mn_session_length(t->session));
+    chat_note("loaded %zu messages and the cache of %lld tokens", t->n,
+              (long long)mn_session_length(t->session));
     return MN_OK;
 }
 
@@ -236,13 +249,14 @@ static void print_cache(chat *c) {
     mn_layer_info layer = {.size = sizeof layer};
     const mn_session *session = chat_talk(c)->session;
     if (mn_session_cache(session, &info) != MN_OK) return;
-    fprintf(stderr, "%s cache (%s): %lld tokens, %.2f MiB of %llu bytes a token, %.2f MiB at most", info.implementation, info.dtype,
-            (long long)info.tokens, (double)info.bytes / (1 << 20), (unsigned long long)info.bytes_per_token,
-            (double)info.peak_bytes / (1 << 20));
+    fprintf(stderr, "%s cache (%s): %lld tokens, %.2f MiB of %llu bytes a token, %.2f MiB at most",
+            info.implementation, info.dtype, (long long)info.tokens, (double)info.bytes / (1 << 20),
+            (unsigned long long)info.bytes_per_token, (double)info.peak_bytes / (1 << 20));
     if (info.far_bytes) fprintf(stderr, ", %.2f MiB of it far", (double)info.far_bytes / (1 << 20));
     if (info.max_cache_len) fprintf(stderr, ", room for %lld tokens", (long long)info.max_cache_len);
     if (mn_session_layer(session, 0, &layer) == MN_OK && layer.window_length)
-        fprintf(stderr, ", window of %lld, the first %lld kept", (long long)layer.window_length, (long long)layer.first_exact);
+        fprintf(stderr, ", window of %lld, the first %lld kept", (long long)layer.window_length,
+                (long long)layer.first_exact);
     fputc('\n', stderr);
 }
 
@@ -284,7 +298,8 @@ static void print_settings(const chat *c) {
     const mn_generation_field *fields = mn_generation_fields();
     for (int i = 0; fields[i].name; i++) {
         char *value = mn_generation_config_get(c->config, fields[i].name);
-        if (value && strcmp(value, fields[i].standard) != 0) fprintf(stderr, "  %s=%s\n", fields[i].name, value);
+        if (value && strcmp(value, fields[i].standard) != 0)
+            fprintf(stderr, "  %s=%s\n", fields[i].name, value);
         mn_free(value);
     }
     fputs("  all others are as `mneme chat --help-all` says\n", stderr);
@@ -318,7 +333,8 @@ static mn_status run_system(chat *c, const char *argument) {
     talk *t = chat_talk(c);
     const talk_message *old = talk_system(t);
     if (!*argument) {
-        fprintf(stderr, "  %.*s\n", old ? (int)old->text.n : 21, old ? old->text.data : "(no system message)");
+        fprintf(stderr, "  %.*s\n", old ? (int)old->text.n : 21,
+                old ? old->text.data : "(no system message)");
         return MN_OK;
     }
     bool is_none = strcmp(argument, "none") == 0;
@@ -334,11 +350,12 @@ static mn_status run_stats(chat *c, const char *argument) {
         fputs("  no turn yet\n", stderr);
     } else {
         chat_print_stats(c);
-        fprintf(stderr, "  all turns (%zu): %zu prompt tokens, %zu of them cached, %zu new; last seed %llu\n", c->n_turns, c->n_prompt,
-                c->n_cached, c->n_new, (unsigned long long)c->last.seed);
+        fprintf(stderr, "  all turns (%zu): %zu prompt tokens, %zu of them cached, %zu new; last seed %llu\n",
+                c->n_turns, c->n_prompt, c->n_cached, c->n_new, (unsigned long long)c->last.seed);
     }
     for (size_t i = 0; c->n_talks > 1 && i < c->n_talks; i++)
-        fprintf(stderr, "%c %s: %zu messages, %zu tokens\n", i == c->at ? '*' : ' ', c->talks[i].name, c->talks[i].n, c->talks[i].n_ids);
+        fprintf(stderr, "%c %s: %zu messages, %zu tokens\n", i == c->at ? '*' : ' ', c->talks[i].name,
+                c->talks[i].n, c->talks[i].n_ids);
     print_cache(c);
     return MN_OK;
 }

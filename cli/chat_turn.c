@@ -31,7 +31,8 @@ bool chat_is_endless(const mn_session *session) {
     mn_cache_summary summary = {.size = sizeof summary};
     mn_cache_options asked = mn_cache_options_default();
     char window[48];
-    if (mn_session_cache(session, &info) != MN_OK || mn_session_layer(session, 0, &layer) != MN_OK) return false;
+    if (mn_session_cache(session, &info) != MN_OK || mn_session_layer(session, 0, &layer) != MN_OK)
+        return false;
     snprintf(window, sizeof window, "window_length=%lld", (long long)layer.window_length);
     asked.implementation = info.implementation;
     asked.config = layer.window_length > 0 ? window : NULL;
@@ -47,12 +48,13 @@ static mn_status settle_limits(turn *w) {
     bool is_endless = chat_is_endless(w->t->session);
     w->most = limit > 0 ? limit : is_endless ? 0 : own;
     if (w->most > 0 && n > w->most) {
-        MN_FAIL(limit > 0 ? MN_E_FULL : MN_E_ARG,
-                "the talk would have %lld tokens with this message, and %s holds %lld: /clear begins anew, /undo takes turns back, "
-                "%s, and `--max-cache-len N` at the start %s",
-                (long long)n, limit > 0 ? "the cache" : "the model's context", (long long)w->most,
-                limit > 0 && is_endless ? "/save keeps the talk" : "/cache sink goes on without end",
-                limit > 0 ? "holds more" : "goes beyond");
+        MN_FAIL(
+            limit > 0 ? MN_E_FULL : MN_E_ARG,
+            "the talk would have %lld tokens with this message, and %s holds %lld: /clear begins anew, /undo takes turns back, "
+            "%s, and `--max-cache-len N` at the start %s",
+            (long long)n, limit > 0 ? "the cache" : "the model's context", (long long)w->most,
+            limit > 0 && is_endless ? "/save keeps the talk" : "/cache sink goes on without end",
+            limit > 0 ? "holds more" : "goes beyond");
     }
     int64_t room = w->most > 0 ? w->most - n + (limit > 0) : own > 0 ? own : INT64_C(1) << 20;
     return generation_limit(c->config, c->o, c->file, NULL, true, room);
@@ -153,7 +155,8 @@ static mn_status run_turn(turn *w) {
     size_t held = (size_t)mn_session_length(w->t->session);
     w->expected = talk_common(mn_session_ids(w->t->session), held, w->prompt.ids, w->prompt.n);
     if (w->expected == w->prompt.n) w->expected--; /* the last one's logits are wanted */
-    int64_t new_tokens = generation_integer(c->config, "max_new_tokens", -1), seed = generation_integer(c->config, "seed", -1);
+    int64_t new_tokens = generation_integer(c->config, "max_new_tokens", -1),
+            seed = generation_integer(c->config, "seed", -1);
     mn_status status = settle_limits(w);
     if (status == MN_OK) status = set_seed(c, seed, c->n_again);
     if (status == MN_OK) status = generate(w);
@@ -193,7 +196,8 @@ static void print_answer(turn *w) {
     const mn_sequence *s = &w->generation->sequences[0];
     if (!w->shows) {
         bytes b = {0};
-        result_put(&b, &w->c->e, w->generation, &w->prompt, 1, -1, (int)option_number(w->c->o, OPT_LOGPROBS, -1));
+        result_put(&b, &w->c->e, w->generation, &w->prompt, 1, -1,
+                   (int)option_number(w->c->o, OPT_LOGPROBS, -1));
         bytes_append_text(&b, "\n");
         put_bytes(&b);
         return;
@@ -210,16 +214,19 @@ static void say_notes(const turn *w) {
     const mn_cache_info *cache = &w->generation->cache;
     int64_t total = (int64_t)(s->prompt_tokens + s->n_ids);
     if (cache->before)
-        chat_note("memory ended: the cache '%s' became '%s', and the talk went on", cache->before, cache->implementation);
+        chat_note("memory ended: the cache '%s' became '%s', and the talk went on", cache->before,
+                  cache->implementation);
     if (s->cached_tokens < w->expected && strcmp(cache->implementation, "none") != 0)
-        chat_note("the %s cache cannot go back that far: %zu tokens of the past were computed again", cache->implementation,
-                  w->expected - s->cached_tokens);
+        chat_note("the %s cache cannot go back that far: %zu tokens of the past were computed again",
+                  cache->implementation, w->expected - s->cached_tokens);
     if (strcmp(s->finish_reason, "length") == 0 && w->most > 0 && total >= w->most)
-        chat_note("the answer was cut: the talk has %lld tokens, and no more fit; /clear begins anew, /undo takes turns back, /cache sink "
-                  "goes on without end",
-                  (long long)total);
+        chat_note(
+            "the answer was cut: the talk has %lld tokens, and no more fit; /clear begins anew, /undo takes turns back, /cache sink "
+            "goes on without end",
+            (long long)total);
     if (strcmp(s->finish_reason, "cancelled") == 0 && line_is_terminal(w->c->reader))
-        chat_note(s->n_ids ? "(stopped; what there is stays in the talk)" : "(stopped before the answer began; the message was taken back)");
+        chat_note(s->n_ids ? "(stopped; what there is stays in the talk)"
+                           : "(stopped before the answer began; the message was taken back)");
 }
 
 static mn_status keep(turn *w) {
@@ -266,9 +273,10 @@ void chat_print_stats(const chat *c) {
     const turn_stats *s = &c->last;
     mn_cache_info info = {.size = sizeof info};
     if (!s->finish || mn_session_cache(c->talks[c->at].session, &info) != MN_OK) return;
-    chat_note("%zu prompt tokens, %zu cached, %zu computed in %.0f ms; %zu new at %.1f tok/s, the first after %.0f ms (%s); %s cache: "
-              "%lld tokens, %.1f MiB",
-              s->prompt_tokens, s->cached_tokens, s->prompt_tokens - s->cached_tokens, s->prompt_ms, s->new_tokens,
-              rate(s->new_tokens, s->predicted_ms), s->first_ms, s->finish, info.implementation, (long long)info.tokens,
-              (double)info.bytes / (1 << 20));
+    chat_note(
+        "%zu prompt tokens, %zu cached, %zu computed in %.0f ms; %zu new at %.1f tok/s, the first after %.0f ms (%s); %s cache: "
+        "%lld tokens, %.1f MiB",
+        s->prompt_tokens, s->cached_tokens, s->prompt_tokens - s->cached_tokens, s->prompt_ms, s->new_tokens,
+        rate(s->new_tokens, s->predicted_ms), s->first_ms, s->finish, info.implementation,
+        (long long)info.tokens, (double)info.bytes / (1 << 20));
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "interrupt.h"
@@ -96,8 +97,11 @@ static line_end read_more(line_reader *r, bool *is_dropped) {
     ssize_t n = read(STDIN_FILENO, block, sizeof block);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return LINE_READ;
     if (n <= 0) {
+        struct termios settings;
         r->has_ended = true;
-        return n < 0 && r->is_terminal ? LINE_LEAVE : LINE_READ;
+        bool is_gone =
+            r->is_terminal && tcgetattr(STDIN_FILENO, &settings) != 0; /* otherwise it was Ctrl-D */
+        return is_gone ? LINE_LEAVE : LINE_READ;
     }
     if (r->input.n + (size_t)n > LINE_LIMIT) {
         *is_dropped = true;

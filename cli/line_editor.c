@@ -113,8 +113,8 @@ static int next_byte(line_editor *e, char *byte) {
     }
     ssize_t n = read(STDIN_FILENO, byte, 1);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return next_byte(e, byte);
-    if (n <= 0) {
-        e->end = n < 0 ? LINE_LEAVE : LINE_CLOSED;
+    if (n <= 0) { /* Ctrl-D is a key here: the terminal itself has gone */
+        e->end = LINE_LEAVE;
         note_typed(e);
     }
     return (int)n;
@@ -256,9 +256,10 @@ line_end line_editor_read(line_editor *e, const char *prompt, const char *initia
     e->prompt = prompt;
     e->end = LINE_READ;
     give(e, initial);
+    locale_t before = uselocale(e->utf8);
+    el_set(e->el, EL_PREP_TERM, 1); /* first: what is pasted from now on must not be edited by the system */
     if (e->pastes) fputs(paste_on, e->screen);
     fflush(e->screen);
-    locale_t before = uselocale(e->utf8);
     const wchar_t *text = el_wgets(e->el, &n);
     if (text && n > 0) put_wide(line, text, (size_t)n);
     uselocale(before);

@@ -106,7 +106,9 @@ mn_status history_append(const char *path, const char *text, size_t n) {
         int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
         /* One write, so that two talks at once do not mix their lines. */
         bool done = fd >= 0 && fchmod(fd, 0600) == 0 && write(fd, line.data, line.n) == (ssize_t)line.n;
-        if (!done) status = status_fail(MN_E_IO, "cannot keep the history of lines in '%s': %s", path, strerror(errno));
+        if (!done)
+            status =
+                status_fail(MN_E_IO, "cannot keep the history of lines in '%s': %s", path, strerror(errno));
         if (fd >= 0) close(fd);
     }
     bytes_clear(&folders);

@@ -36,7 +36,8 @@ static mn_status check_text(const char *text, size_t n) {
     if (n == 0) MN_FAIL(MN_E_ARG, "the message is empty; say something");
     size_t valid = utf8_valid_prefix(text, n); /* JSON would replace what is not */
     if (valid < n)
-        MN_FAIL(MN_E_ARG, "the message is not UTF-8 at byte %zu (0x%02X)", valid, (unsigned)(unsigned char)text[valid]);
+        MN_FAIL(MN_E_ARG, "the message is not UTF-8 at byte %zu (0x%02X)", valid,
+                (unsigned)(unsigned char)text[valid]);
     return MN_OK;
 }
 
@@ -91,7 +92,8 @@ static mn_status render_template(bytes *out, const talk_message *messages, size_
     size_t n_text = 0;
     bytes_append_text(&list, "[");
     for (size_t i = 0; i < n; i++) {
-        bytes_printf(&list, "%s{\"role\":\"%s\",\"content\":", i ? "," : "", talk_role_names[messages[i].role]);
+        bytes_printf(&list, "%s{\"role\":\"%s\",\"content\":", i ? "," : "",
+                     talk_role_names[messages[i].role]);
         json_put_string(&list, messages[i].text.data, messages[i].text.n);
         bytes_append_text(&list, "}");
     }
@@ -117,7 +119,8 @@ static mn_status render_plain(bytes *out, const talk_message *messages, size_t n
 /* The ids of messages[n] as if nothing were held; a template writes its own special tokens, plain text gets the tokenizer's. */
 static mn_status tokenize_all(prompt *p, const talk_message *messages, size_t n, const talk_form *form) {
     bytes text = {0};
-    mn_status status = form->use_template ? render_template(&text, messages, n, form) : render_plain(&text, messages, n);
+    mn_status status =
+        form->use_template ? render_template(&text, messages, n, form) : render_plain(&text, messages, n);
     if (status == MN_OK) status = prompt_from_text(p, form->tokenizer, text.data, text.n, form->use_template);
     p->is_chat = true;
     bytes_clear(&text);
@@ -191,8 +194,9 @@ static mn_status join(prompt *p, size_t *n_kept, const talk *t, const talk_form 
     if (common == t->n_ids || common == p->n) return MN_OK;
     spelled held = {.tokenizer = form->tokenizer, .ids = t->ids, .n = t->n_ids};
     spelled fresh = {.tokenizer = form->tokenizer, .ids = p->ids, .n = p->n};
-    bool comparable = mn_detokenize(form->tokenizer, t->ids, t->n_ids, 0, &held.text, &held.n_text) == MN_OK &&
-                      mn_detokenize(form->tokenizer, p->ids, p->n, 0, &fresh.text, &fresh.n_text) == MN_OK;
+    bool comparable =
+        mn_detokenize(form->tokenizer, t->ids, t->n_ids, 0, &held.text, &held.n_text) == MN_OK &&
+        mn_detokenize(form->tokenizer, p->ids, p->n, 0, &fresh.text, &fresh.n_text) == MN_OK;
     if (comparable) find_seam(&n_held, &n_fresh, &held, &fresh, common);
     mn_free(held.text);
     mn_free(fresh.text);
@@ -270,7 +274,8 @@ mn_status talk_add_answer(talk *t, const talk_form *form, const char *text, size
     mn_status status = failed ? mem_no_memory() : talk_add(t, TALK_ASSISTANT, "", 0);
     talk_message *answer = &t->messages[t->n - 1];
     size_t chosen = 0;
-    for (size_t i = 0; status == MN_OK && i < 3 && best + 1 < t->n_ids; i++) { /* one less: an end token need not be in the text */
+    for (size_t i = 0; status == MN_OK && i < 3 && best + 1 < t->n_ids;
+         i++) { /* one less: an end token need not be in the text */
         answer->text = ways[i];
         size_t n_kept = i == 0 || ways[i].n != ways[0].n ? count_kept(t, form) : 0;
         if (n_kept <= best) continue;

@@ -14,7 +14,8 @@ extern const char *const talk_role_names[N_TALK_ROLES];
 typedef struct talk_message {
     talk_role role;
     bytes text;
-    size_t n_ids; /* ids of the talk when the message was complete; of a user's message, with the answer's head. 0: not known */
+    size_t
+        n_ids; /* ids of the talk when the message was complete; of a user's message, with the answer's head. 0: not known */
 } talk_message;
 
 typedef struct talk {
@@ -85,6 +86,7 @@ mn_status talk_save_check(const char *path);
 /* Opens one into *t, where nothing but a name may be; everything is verified first. cache: what a talk without one gets; is_said:
  * that strategy must be the file's, otherwise the file's is taken. *settings is owned by the caller. MN_E_NOT_FOUND,
  * MN_E_FORMAT, and what mn_session_load says. */
-mn_status talk_load(talk *t, char **settings, mn_model *model, const char *path, const mn_cache_options *cache, bool is_said);
+mn_status talk_load(talk *t, char **settings, mn_model *model, const char *path,
+                    const mn_cache_options *cache, bool is_said);
 
 #endif

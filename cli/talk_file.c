@@ -28,7 +28,10 @@ mn_status talk_save_check(const char *path) {
         MN_FAIL(MN_E_IO, "cannot save the talk to '%s': %s", path, strerror(errno));
     }
     if (!S_ISDIR(info.st_mode))
-        MN_FAIL(MN_E_ARG, "cannot save the talk to '%s': a talk is a folder, and there is something else; take another name", path);
+        MN_FAIL(
+            MN_E_ARG,
+            "cannot save the talk to '%s': a talk is a folder, and there is something else; take another name",
+            path);
     mn_status status = path_join(&text, path, text_name);
     bool is_ours = status == MN_OK && file_exists(bytes_text(&text)), is_empty = true;
     bytes_clear(&text);
@@ -37,13 +40,16 @@ mn_status talk_save_check(const char *path) {
         is_empty = is_empty && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0);
     if (folder) closedir(folder);
     if (status == MN_OK && !is_ours && !is_empty)
-        MN_FAIL(MN_E_ARG, "cannot save the talk to '%s': the folder holds other files and no %s; take another name", path, text_name);
+        MN_FAIL(MN_E_ARG,
+                "cannot save the talk to '%s': the folder holds other files and no %s; take another name",
+                path, text_name);
     return status;
 }
 
 static bool is_cache_name(const char *name) {
     size_t n = strlen(name), a = sizeof cache_begin - 1, b = sizeof cache_end - 1;
-    return n > a + b && strncmp(name, cache_begin, a) == 0 && strcmp(name + n - b, cache_end) == 0 && !strchr(name, '/');
+    return n > a + b && strncmp(name, cache_begin, a) == 0 && strcmp(name + n - b, cache_end) == 0 &&
+           !strchr(name, '/');
 }
 
 /* Writes the cache under a name that its content decides; "" when there is none to write. */
@@ -93,7 +99,8 @@ static void put_talk(bytes *b, const talk *t, const char *model, const char *set
 static void remove_others(const char *path, const char *cache) {
     DIR *folder = opendir(path);
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        if (is_cache_name(entry->d_name) && strcmp(entry->d_name, cache) != 0) unlinkat(dirfd(folder), entry->d_name, 0);
+        if (is_cache_name(entry->d_name) && strcmp(entry->d_name, cache) != 0)
+            unlinkat(dirfd(folder), entry->d_name, 0);
     }
     if (folder) closedir(folder);
 }
@@ -127,9 +134,13 @@ static mn_status read_message(talk *t, const char *what, const json *object, siz
         if (json_is_string(role, talk_role_names[i])) found = i;
     }
     bool is_fine = found >= 0 && content && content->kind == JSON_STRING && (found != TALK_SYSTEM || at == 0);
-    if (!is_fine) MN_FAIL(MN_E_FORMAT, "%s: message %zu has no content, or its role is not system (first), user or assistant", what, at);
+    if (!is_fine)
+        MN_FAIL(MN_E_FORMAT,
+                "%s: message %zu has no content, or its role is not system (first), user or assistant", what,
+                at);
     MN_TRY(json_int(what, object, "n_ids", 0, INT64_C(1) << 40, &n_ids));
-    MN_TRY(status_context(talk_add(t, (talk_role)found, content->string, content->n), "%s: message %zu", what, at));
+    MN_TRY(status_context(talk_add(t, (talk_role)found, content->string, content->n), "%s: message %zu", what,
+                          at));
     t->messages[t->n - 1].n_ids = (size_t)n_ids;
     return MN_OK;
 }
@@ -148,7 +159,8 @@ static mn_status read_ids(talk *t, const char *what, const json *list, int32_t v
 
 static mn_status read_text(talk *t, char **settings, const json_doc *doc) {
     const char *what = json_what(doc);
-    const json *root = json_root(doc), *messages = json_get(root, "messages"), *fields = json_get(root, "settings");
+    const json *root = json_root(doc), *messages = json_get(root, "messages"),
+               *fields = json_get(root, "settings");
     if (!json_is_string(json_get(root, "format"), format) || !messages || messages->kind != JSON_ARRAY ||
         (fields && fields->kind != JSON_OBJECT))
         MN_FAIL(MN_E_FORMAT, "%s is no saved talk of this program ('%s')", what, format);
@@ -161,8 +173,8 @@ static mn_status read_text(talk *t, char **settings, const json_doc *doc) {
 }
 
 /* The cache that the text names, and the ids that it was computed from. */
-static mn_status read_cache(talk *t, const json_doc *doc, mn_model *model, const char *path, const mn_cache_options *cache,
-                            bool is_said) {
+static mn_status read_cache(talk *t, const json_doc *doc, mn_model *model, const char *path,
+                            const mn_cache_options *cache, bool is_said) {
     const json *root = json_root(doc), *name = json_get(root, "cache");
     const char *what = json_what(doc);
     bytes file = {0};
@@ -172,7 +184,8 @@ static mn_status read_cache(talk *t, const json_doc *doc, mn_model *model, const
         return mn_session_open(&t->session, model, cache);
     }
     if (name->kind != JSON_STRING || !is_cache_name(name->string))
-        MN_FAIL(MN_E_FORMAT, "%s: the cache's name is not as it was written: %s...%s", what, cache_begin, cache_end);
+        MN_FAIL(MN_E_FORMAT, "%s: the cache's name is not as it was written: %s...%s", what, cache_begin,
+                cache_end);
     MN_TRY(path_join(&file, path, name->string));
     mn_cache_options expected = *cache;
     if (!is_said) expected.implementation = expected.config = NULL;
@@ -192,11 +205,13 @@ static mn_status read_cache(talk *t, const json_doc *doc, mn_model *model, const
     return MN_OK;
 }
 
-mn_status talk_load(talk *t, char **settings, mn_model *model, const char *path, const mn_cache_options *cache, bool is_said) {
+mn_status talk_load(talk *t, char **settings, mn_model *model, const char *path,
+                    const mn_cache_options *cache, bool is_said) {
     bytes file = {0};
     json_doc *doc = NULL;
     *settings = NULL;
-    if (!file_is_directory(path)) MN_FAIL(MN_E_NOT_FOUND, "there is no saved talk '%s': it is a folder that /save made", path);
+    if (!file_is_directory(path))
+        MN_FAIL(MN_E_NOT_FOUND, "there is no saved talk '%s': it is a folder that /save made", path);
     mn_status status = path_join(&file, path, text_name);
     if (status == MN_OK) status = json_open(&doc, bytes_text(&file), JSON_STRICT, TALK_LIMIT);
     if (status == MN_OK) status = read_text(t, settings, doc);
