@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "chat.h"
 #include "config.h"
 #include "interrupt.h"
@@ -87,6 +88,7 @@ static bool on_token(void *user, const mn_token_event *event) {
     turn *w = user;
     if (w->first_ms <= 0) w->first_ms = clock_ms() - w->started;
     if (interrupt_seen()) return false;
+    if (event->sequence != 0) return true; /* of several, the first is the answer */
     w->n_shown += event->n_text;
     return !w->shows || event->n_text == 0 || show(w, event->text, event->n_text);
 }
@@ -168,7 +170,7 @@ static mn_status run_turn(turn *w) {
 /* ---- what is kept and said ---- */
 
 static const char *fixed_reason(const char *reason) {
-    static const char *const reasons[] = {"eos", "length", "stop_string", "time", "cancelled"};
+    static const char *const reasons[] = {"eos", "length", "stop_string", "time", "callback", "cancelled"};
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
         if (strcmp(reasons[i], reason) == 0) return reasons[i];
     }
