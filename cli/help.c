@@ -91,7 +91,7 @@ void help_print(const verb *v, bool all) {
         const option *row = &option_table[i];
         if (row->help && (all ? row->verbs : row->brief) & v->bit) print_row(row);
     }
-    if (v->bit & VERB_RUN) {
+    if (v->bit & VERB_GENERATES) {
         const mn_generation_field *fields = mn_generation_fields();
         puts(all ? "Generation, Transformers' fields (defaults are the model's own where it has some):"
                  : "Generation:");

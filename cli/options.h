@@ -36,6 +36,11 @@ typedef enum option_id {
     OPT_LOAD_CACHE,
     OPT_CACHE_DIR,
     OPT_ON_OOM,
+    OPT_SYSTEM,
+    OPT_SAVE,
+    OPT_LOAD,
+    OPT_STATS,
+    OPT_NO_HISTORY,
     OPT_CHUNK,
     OPT_OUT,
     OPT_DECODE,
@@ -78,8 +83,10 @@ enum {
     VERB_DOCTOR = 16,
     VERB_BENCH = 32,
     VERB_CACHE = 64,
-    VERB_ALL = 127,
-    VERB_COMPUTES = VERB_RUN | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR,
+    VERB_CHAT = 128,
+    VERB_ALL = 255,
+    VERB_COMPUTES = VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR,
+    VERB_GENERATES = VERB_RUN | VERB_CHAT, /* these take the fields of GenerationConfig */
 };
 
 /* Where a value came from, the weakest first. */
@@ -157,6 +164,8 @@ int64_t option_number(const options *o, option_id id, int64_t standard);
 
 /* The index of a generation field, -1 when there is none of that name. */
 int generation_field(const char *name);
+/* The same by any of its flags, without dashes in front: "n" and "predict" are max_new_tokens. */
+int generation_flag(const char *name);
 /* JSON text of what was said about a field, or NULL. */
 const char *generation_text(const options *o, const char *name);
 /* What a command line says about a generation field as JSON text, owned by the caller: "1,2" of an integer

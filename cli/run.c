@@ -55,16 +55,8 @@ static bool looks_like_path(const char *text) {
  * when a text is said otherwise or when it leads to one, else the TEXT. */
 static mn_status read_positional(run *r, const char **text) {
     const options *o = r->o;
-    *text = NULL;
-    if (o->n_positional == 2) {
-        if (option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG) {
-            MN_FAIL(MN_E_ARG,
-                    "two arguments besides --model; usage: mneme %s (put a text of several words in quotes)",
-                    o->verb->usage);
-        }
-        r->model_name = o->positional[0];
-        *text = o->positional[1];
-    } else if (o->n_positional == 1) {
+    MN_TRY(positional_pair(&r->model_name, text, o));
+    if (o->n_positional == 1) {
         const char *lone = o->positional[0];
         bool model_said = option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG;
         char *path = NULL;
