@@ -5,25 +5,13 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "gen/retelling.h"
 #include "gen/scores.h"
 
 /* A way to guess. */
 typedef struct draft_kind {
     mn_status (*propose)(drafter *d, size_t most, int32_t *proposals, size_t *n);
 } draft_kind;
-
-/* The text of the sequence in the words of a draft model with another vocabulary. */
-typedef struct retelling {
-    const tokenizer *from, *to;
-    tokenizer_stream *stream; /* of `from` */
-    size_t n_told;            /* ids of the sequence that are in the text */
-    bytes text;
-    token_list ids; /* of `to`: of the text, */
-    size_t begun;   /* of which those of text[0 .. settled) stay as they are */
-    size_t settled;
-    bytes before, behind; /* scratch: the end of a text without and with what follows */
-    token_list trial;     /* scratch */
-} retelling;
 
 struct drafter {
     const draft_kind *kind;
@@ -51,7 +39,7 @@ static bool is_cancelled(const drafter *d) {
     return atomic_load(&d->setup->session->cancelled);
 }
 
-/* The model that guesses; NULL: the text itself does, which goes before. */
+/* The model that guesses; NULL: the text itself does, which is asked first where both are given. */
 static mn_model *draft_model(const search_setup *setup) {
     return setup->config->prompt_lookup_num_tokens > 0 ? NULL : setup->options->assistant;
 }
@@ -83,6 +71,13 @@ static const draft_kind by_window = {propose_window};
 
 static size_t vocab_of(const mn_session *session) {
     return (size_t)session->model->config.vocab_size;
+}
+
+/* Vocabularies that agree may be padded to other sizes, and tokenizers may have more tokens than their models have rows. */
+static bool all_below(const int32_t *ids, size_t n, size_t vocab) {
+    size_t i = 0;
+    while (i < n && (size_t)ids[i] < vocab) i++;
+    return i == n;
 }
 
 /* How many tokens the draft model may still say behind n. */
@@ -130,7 +125,8 @@ static mn_status propose_tokens(drafter *d, size_t most, int32_t *proposals, siz
     double sureness = 1;
     *n = 0;
     most = room_of(d, length, most);
-    if (most > 0) MN_TRY(mn_session_sync(d->session, ids, length, NULL));
+    if (most == 0 || !all_below(ids, length, vocab_of(d->session))) return MN_OK;
+    MN_TRY(mn_session_sync(d->session, ids, length, NULL));
     while (*n < most && !is_cancelled(d)) {
         if (*n > 0) MN_TRY(mn_session_step(d->session, &proposals[*n - 1], 1, NULL));
         take_logits(d);
@@ -149,96 +145,6 @@ static mn_status propose_tokens(drafter *d, size_t most, int32_t *proposals, siz
 static const draft_kind by_tokens = {propose_tokens};
 
 /* ---- a draft model of another vocabulary ---- */
-
-static void bytes_reset(bytes *b) {
-    b->n = 0;
-}
-
-static mn_status retelling_open(retelling *r, const tokenizer *from, const tokenizer *to) {
-    r->from = from;
-    r->to = to;
-    return tokenizer_stream_open(&r->stream, from, 0);
-}
-
-static void retelling_close(retelling *r) {
-    tokenizer_stream_close(&r->stream);
-    bytes_clear(&r->text);
-    bytes_clear(&r->before);
-    bytes_clear(&r->behind);
-    token_list_clear(&r->ids);
-    token_list_clear(&r->trial);
-}
-
-static mn_status encode_part(retelling *r, size_t begin, size_t end) {
-    const char *bos = tokenizer_role_text(r->to, TOKEN_BOS);
-    size_t n_bos = bos ? strlen(bos) : 0;
-    bool says_bos = n_bos && r->text.n >= n_bos && memcmp(r->text.data, bos, n_bos) == 0;
-    unsigned flags = TOKENIZER_PARSE_SPECIAL | (begin == 0 && !says_bos ? TOKENIZER_ADD_SPECIAL : 0u);
-    return begin < end ? tokenizer_encode(r->to, r->text.data + begin, end - begin, flags, &r->ids) : MN_OK;
-}
-
-/* Brings text and ids up to the sequence. Only the last part of the text is encoded again, from a space on. */
-static mn_status retell(retelling *r, const int32_t *ids, size_t n) {
-    enum { OPEN_BYTES = 64, MOST_OPEN = 512 };
-    for (; r->n_told < n; r->n_told++) {
-        if ((size_t)ids[r->n_told] >= tokenizer_size(r->from)) continue;
-        MN_TRY(tokenizer_stream_push(r->stream, ids[r->n_told], &r->text));
-    }
-    MN_TRY(bytes_status(&r->text));
-    r->ids.n = r->begun;
-    if (r->text.n - r->settled > MOST_OPEN) {
-        size_t cut = r->text.n - OPEN_BYTES;
-        while (cut > r->settled && r->text.data[cut] != ' ') cut--;
-        MN_TRY(encode_part(r, r->settled, cut));
-        r->settled = cut;
-        r->begun = r->ids.n;
-    }
-    return encode_part(r, r->settled, r->text.n);
-}
-
-/* The text of `more` ids behind ids [n], of which the last few are decoded with them: what stands at the beginning of a text is not always
- * written as inside. *out: a view into r->behind; empty where the two cannot be told apart. */
-static mn_status text_behind(retelling *r, const tokenizer *t, const int32_t *ids, size_t n, size_t more,
-                             const char **out, size_t *n_out) {
-    enum { CONTEXT = 4 };
-    size_t context = n < CONTEXT ? n : CONTEXT;
-    bytes_reset(&r->before);
-    bytes_reset(&r->behind);
-    MN_TRY(tokenizer_decode(t, ids + n - context, context, 0, &r->before));
-    MN_TRY(tokenizer_decode(t, ids + n - context, context + more, 0, &r->behind));
-    MN_TRY(bytes_status(&r->behind));
-    bool follows = r->behind.n > r->before.n &&
-                   (r->before.n == 0 || memcmp(r->behind.data, r->before.data, r->before.n) == 0);
-    *out = follows ? r->behind.data + r->before.n : "";
-    *n_out = follows ? r->behind.n - r->before.n : 0;
-    return MN_OK;
-}
-
-/* Tokens of the target for the text that follows ids [n], together with its last few tokens, as many as come out as they are. */
-static mn_status tokens_behind(retelling *r, const int32_t *ids, size_t n, const char *text, size_t n_text,
-                               size_t most, int32_t *proposals, size_t *n_proposals) {
-    bytes joined = {0};
-    mn_status status = MN_OK;
-    *n_proposals = 0;
-    for (size_t context = n < 4 ? n : 4; status == MN_OK; context /= 2) {
-        bytes_reset(&joined);
-        r->trial.n = 0;
-        if (context) status = tokenizer_decode(r->from, ids + n - context, context, 0, &joined);
-        bytes_append(&joined, text, n_text);
-        if (status == MN_OK) status = bytes_status(&joined);
-        if (status == MN_OK)
-            status = tokenizer_encode(r->from, joined.data, joined.n, TOKENIZER_PARSE_SPECIAL, &r->trial);
-        bool fits = status == MN_OK && r->trial.n > context &&
-                    (context == 0 || memcmp(r->trial.ids, ids + n - context, context * sizeof *ids) == 0);
-        if (fits) {
-            *n_proposals = r->trial.n - context < most ? r->trial.n - context : most;
-            memcpy(proposals, r->trial.ids + context, *n_proposals * sizeof *proposals);
-        }
-        if (fits || context == 0) break;
-    }
-    bytes_clear(&joined);
-    return status;
-}
 
 /* What the draft model says behind the text, appended to the retold ids. */
 static mn_status say_on(drafter *d, size_t most) {
@@ -265,16 +171,13 @@ static mn_status say_on(drafter *d, size_t most) {
 
 static mn_status propose_text(drafter *d, size_t most, int32_t *proposals, size_t *n) {
     retelling *r = &d->retold;
-    const char *text = "";
-    size_t n_text = 0, length = length_of(d);
+    size_t length = length_of(d);
     *n = 0;
-    MN_TRY(retell(r, d->to->all, length));
+    MN_TRY(retelling_tell(r, d->to->all, length));
     size_t told = r->ids.n, room = room_of(d, told, most);
-    if (told == 0 || room == 0) return MN_OK;
+    if (told == 0 || room == 0 || !all_below(r->ids.ids, told, vocab_of(d->session))) return MN_OK;
     MN_TRY(say_on(d, room));
-    MN_TRY(text_behind(r, r->to, r->ids.ids, told, r->ids.n - told, &text, &n_text));
-    if (n_text == 0) return MN_OK;
-    return tokens_behind(r, d->to->all, length, text, n_text, most, proposals, n);
+    return retelling_back(r, d->to->all, length, told, most, proposals, n);
 }
 
 static const draft_kind by_text = {propose_text};
@@ -363,7 +266,9 @@ void drafter_close(drafter **d) {
 mn_status drafter_propose(drafter *d, size_t most, int32_t *proposals, size_t *n) {
     *n = 0;
     if (most > d->wanted) most = d->wanted;
-    return most > 0 ? d->kind->propose(d, most, proposals, n) : MN_OK;
+    if (most > 0) MN_TRY(d->kind->propose(d, most, proposals, n));
+    while (!all_below(proposals, *n, d->chooser->vocab)) --*n;
+    return MN_OK;
 }
 
 const float *drafter_distribution(const drafter *d, size_t i) {

@@ -118,6 +118,7 @@ int64_t session_quiet_tokens(const mn_session *s, int64_t most) {
     const model_config *config = &s->model->config;
     int64_t n = kv_quiet_tokens(s->cache, most), length = (int64_t)s->n_ids;
     int64_t regime = rope_regime(config, session_angle_length(s, length + 1));
+    if (regime != s->regime) return 1; /* the next call computes everything again */
     while (n > 1 && rope_regime(config, session_angle_length(s, length + n)) != regime) n--;
     return n;
 }
