@@ -32,6 +32,7 @@ struct constraint {
     size_t n_ends, vocab, words;
     mask_slot *slots;
     size_t n_slots, most_slots, oldest_slot; /* slots are taken over in turn */
+    size_t n_masks;                          /* computed so far */
     uint64_t *first_mask;                    /* of the empty text, where tokens read differently there */
     bool has_first_mask;
     prefix prefixes[PREFIXES];
@@ -89,6 +90,7 @@ static mn_status correct_first(constraint *c, uint64_t *mask) {
 }
 
 static mn_status fill_mask(constraint *c, uint32_t state, bool first, uint64_t *mask, size_t n_new) {
+    c->n_masks++;
     memset(mask, 0, c->words * sizeof *mask);
     MN_TRY(allow_tokens(c, state, mask));
     if (first) MN_TRY(correct_first(c, mask));
@@ -288,5 +290,6 @@ void constraint_close(constraint **c) {
 constraint_size constraint_measure(const constraint *c) {
     return (constraint_size){.nodes = c->g.n,
                              .states = c->r.n_states,
-                             .bytes = run_bytes(&c->r) + c->n_slots * c->words * sizeof(uint64_t)};
+                             .bytes = run_bytes(&c->r) + c->n_slots * c->words * sizeof(uint64_t),
+                             .masks = c->n_masks};
 }

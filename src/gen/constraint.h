@@ -40,6 +40,7 @@ typedef struct constraint_size {
     size_t nodes;  /* of the network */
     size_t states; /* made and not forgotten */
     size_t bytes;  /* states, their transitions, stacks and masks; without the token tree */
+    size_t masks;  /* computed since the opening; calls that found theirs are not counted */
 } constraint_size;
 
 constraint_size constraint_measure(const constraint *c);

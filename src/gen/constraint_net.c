@@ -252,7 +252,7 @@ static uint32_t utf8_range(net *g, uint32_t first, uint32_t last, uint32_t next)
         uint32_t cut = first & low ? first | low : (last & low) != low ? (last & ~low) - 1 : last;
         if (cut < last) return net_split(g, utf8_range(g, first, cut, next), utf8_range(g, cut + 1, last, next));
     }
-    char a[4], b[4];
+    char a[4] = {0}, b[4] = {0};
     size_t n = utf8_encode(a, first);
     utf8_encode(b, last);
     while (n-- > 0) next = net_bytes(g, (unsigned char)a[n], (unsigned char)b[n], next);

@@ -156,6 +156,27 @@ static bool check_array(const json *root, const json *schema, const json *value)
     return true;
 }
 
+/* ~1, ~0 and %25 as they stand for others. */
+static void decode(char *step) {
+    static const struct {
+        const char *code;
+        char meaning;
+    } codes[] = {{"~1", '/'}, {"~0", '~'}, {"%25", '%'}};
+    char *to = step;
+    for (const char *at = step; *at;) {
+        size_t used = 1;
+        *to = *at;
+        for (size_t i = 0; i < 3; i++) {
+            if (strncmp(at, codes[i].code, strlen(codes[i].code)) != 0) continue;
+            *to = codes[i].meaning;
+            used = strlen(codes[i].code);
+        }
+        at += used;
+        to++;
+    }
+    *to = 0;
+}
+
 static const json *target_of(const json *root, const char *ref) {
     const json *at = root;
     char step[200];
@@ -163,6 +184,7 @@ static const json *target_of(const json *root, const char *ref) {
     for (ref++; *ref == '/'; ref += strcspn(ref, "/")) {
         ref++;
         snprintf(step, sizeof step, "%.*s", (int)strcspn(ref, "/"), ref);
+        decode(step);
         at = at->kind == JSON_ARRAY ? &at->items[atoi(step)] : json_get(at, step);
         assert_non_null(at);
     }
