@@ -33,40 +33,64 @@ static void machine_close(machine *m) {
 static bool takes(machine *m, const char *text, size_t n) {
     uint32_t state = m->r.start;
     m->r.steps = 0;
-    for (size_t i = 0; i < n && state != RUN_DEAD; i++) assert_ok(run_step(&m->r, state, (uint8_t)text[i], &state));
+    for (size_t i = 0; i < n && state != RUN_DEAD; i++)
+        assert_ok(run_step(&m->r, state, (uint8_t)text[i], &state));
     return m->r.states[state].accepts;
 }
 
-#define PERSON                                                                                                                     \
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":12},\"age\":"                      \
-    "{\"type\":\"integer\",\"minimum\":0,\"maximum\":130},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\\n\",7,null]},"      \
+#define PERSON                                                                                                                        \
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":12},\"age\":"                   \
+    "{\"type\":\"integer\",\"minimum\":0,\"maximum\":130},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\\n\",7,null]}," \
     "\"maxItems\":3}},\"required\":[\"name\",\"age\"],\"additionalProperties\":false}"
 
 static const char *const schemas[] = {
-    "true", "{}", "{\"type\":\"object\"}", "{\"type\":\"array\"}", "{\"type\":\"string\"}", "{\"type\":\"number\"}",
-    "{\"type\":\"integer\"}", "{\"type\":[\"boolean\",\"null\"]}", "{\"type\":[\"integer\",\"string\"],\"minimum\":-3,\"maxLength\":2}",
-    "{\"enum\":[\"red\",\"green\",\"greenish\",1,1.5,true,null,{\"a\":[1,\"\\\"\"]},\"\\u00e9\"]}", "{\"const\":{\"x\":[]}}",
-    "{\"type\":\"string\",\"enum\":[\"a\",1,\"b\"]}", "{\"type\":\"string\",\"minLength\":3,\"maxLength\":5}",
-    "{\"type\":\"string\",\"minLength\":2}", "{\"type\":\"string\",\"pattern\":\"^[a-f]+-\\\\d{2}$\"}",
-    "{\"type\":\"string\",\"pattern\":\"b[\\\"\\\\\\\\]c\"}", "{\"type\":\"string\",\"pattern\":\"^[^a-z]{2,4}$\"}",
-    "{\"type\":\"string\",\"pattern\":\"^\\\\S+$\",\"maxLength\":6,\"minLength\":2}", "{\"type\":\"string\",\"format\":\"date\"}",
-    "{\"type\":\"string\",\"format\":\"time\"}", "{\"type\":\"string\",\"format\":\"date-time\"}", "{\"type\":\"string\",\"format\":\"uuid\"}",
-    "{\"type\":\"string\",\"format\":\"email\"}", "{\"type\":\"string\",\"format\":\"ipv4\"}", "{\"type\":\"string\",\"format\":\"color\"}",
-    "{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}", "{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":2.5}",
-    "{\"type\":\"integer\",\"exclusiveMinimum\":3}", "{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
-    "{\"type\":\"number\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":12}", "{\"type\":\"number\",\"maximum\":-5}", PERSON,
+    "true",
+    "{}",
+    "{\"type\":\"object\"}",
+    "{\"type\":\"array\"}",
+    "{\"type\":\"string\"}",
+    "{\"type\":\"number\"}",
+    "{\"type\":\"integer\"}",
+    "{\"type\":[\"boolean\",\"null\"]}",
+    "{\"type\":[\"integer\",\"string\"],\"minimum\":-3,\"maxLength\":2}",
+    "{\"enum\":[\"red\",\"green\",\"greenish\",1,1.5,true,null,{\"a\":[1,\"\\\"\"]},\"\\u00e9\"]}",
+    "{\"const\":{\"x\":[]}}",
+    "{\"type\":\"string\",\"enum\":[\"a\",1,\"b\"]}",
+    "{\"type\":\"string\",\"minLength\":3,\"maxLength\":5}",
+    "{\"type\":\"string\",\"minLength\":2}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-f]+-\\\\d{2}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"b[\\\"\\\\\\\\]c\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[^a-z]{2,4}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^\\\\S+$\",\"maxLength\":6,\"minLength\":2}",
+    "{\"type\":\"string\",\"format\":\"date\"}",
+    "{\"type\":\"string\",\"format\":\"time\"}",
+    "{\"type\":\"string\",\"format\":\"date-time\"}",
+    "{\"type\":\"string\",\"format\":\"uuid\"}",
+    "{\"type\":\"string\",\"format\":\"email\"}",
+    "{\"type\":\"string\",\"format\":\"ipv4\"}",
+    "{\"type\":\"string\",\"format\":\"color\"}",
+    "{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}",
+    "{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":2.5}",
+    "{\"type\":\"integer\",\"exclusiveMinimum\":3}",
+    "{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
+    "{\"type\":\"number\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":12}",
+    "{\"type\":\"number\",\"maximum\":-5}",
+    PERSON,
     "{\"type\":\"array\",\"items\":" PERSON ",\"minItems\":1,\"maxItems\":3}",
     "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":3}],\"items\":{\"type\":\"boolean\"},\"minItems\":1,\"maxItems\":4}",
     "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"items\":false}",
     "{\"type\":\"array\",\"items\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"additionalItems\":{\"const\":0},\"minItems\":2}",
-    "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2}", "{\"type\":\"array\",\"maxItems\":0}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2}",
+    "{\"type\":\"array\",\"maxItems\":0}",
     "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}}}}",
     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"ab\":{\"type\":\"string\"},\"\\u00e9\\\"\":{\"type\":\"null\"}},"
     "\"additionalProperties\":{\"type\":\"boolean\"}}",
     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"additionalProperties\":true,\"required\":[\"zz\",\"a\"]}",
-    "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}", "{\"type\":\"object\",\"required\":[\"x\",\"y\"]}",
+    "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}",
+    "{\"type\":\"object\",\"required\":[\"x\",\"y\"]}",
     "{\"type\":\"object\",\"properties\":{\"a\":false,\"b\":true,\"c\":{\"type\":\"null\"}}}",
-    "{\"properties\":{\"a\":{\"type\":\"integer\"}}}", "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1},{\"type\":\"null\"}]}",
+    "{\"properties\":{\"a\":{\"type\":\"integer\"}}}",
+    "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1},{\"type\":\"null\"}]}",
     "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"a\"},\"x\":{\"type\":\"integer\"}},\"required\":[\"kind\",\"x\"]},"
     "{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"b\",\"c\"]},\"y\":{\"type\":\"string\",\"maxLength\":2}},\"required\":[\"kind\"]}]}",
     "{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3}},\"required\":[\"a\"]},"
@@ -160,7 +184,8 @@ static void walks_are_valid(void **state) {
         assert_ok(open_schema(&m, schemas[i]));
         for (int k = 0; k < (test_is_long() ? 3000 : 300); k++) {
             size_t n = walk(&m, &seed, text);
-            if (!schema_check_text(json_root(m.doc), text, n)) fail_msg("%s\ngave %.*s", schemas[i], (int)n, text);
+            if (!schema_check_text(json_root(m.doc), text, n))
+                fail_msg("%s\ngave %.*s", schemas[i], (int)n, text);
         }
         machine_close(&m);
     }
@@ -189,7 +214,8 @@ static void comma(writer *w, bool first) {
 }
 
 static void put_text(writer *w, size_t min, size_t max) {
-    static const char *const parts[] = {"a", "Z", " ", "\"", "\\", "/", "\n", "\t", "\x01", "\x7f", "é", "€", "😀", "{", ":", "0"};
+    static const char *const parts[] = {"a",    "Z",    " ", "\"", "\\", "/", "\n", "\t",
+                                        "\x01", "\x7f", "é", "€",  "😀",  "{", ":",  "0"};
     bytes text = {0};
     size_t n = min + below(w, max - min + 1);
     for (size_t i = 0; i < n; i++) bytes_append_text(&text, parts[below(w, sizeof parts / sizeof *parts)]);
@@ -200,7 +226,15 @@ static void put_text(writer *w, size_t min, size_t max) {
 static void put_value(writer *w, const json *schema);
 
 static void put_any(writer *w) {
-    static const char *const values[] = {"{}", "[]", "null", "true", "-0.5e+10", "1E2", "\"\\u00e9\\ud83d\\ude00\\/\"", "12", "[[1,[2]],{\"\":{}}]"};
+    static const char *const values[] = {"{}",
+                                         "[]",
+                                         "null",
+                                         "true",
+                                         "-0.5e+10",
+                                         "1E2",
+                                         "\"\\u00e9\\ud83d\\ude00\\/\"",
+                                         "12",
+                                         "[[1,[2]],{\"\":{}}]"};
     bytes_append_text(&w->out, values[below(w, sizeof values / sizeof *values)]);
 }
 
@@ -213,8 +247,11 @@ static void put_object(writer *w, const json *schema) {
     for (size_t i = 0; properties && i < properties->n; i++) {
         const json_member *member = &properties->members[i];
         bool needed = false;
-        for (size_t k = 0; required && k < required->n; k++) needed |= json_is_string(&required->items[k], member->key);
-        if ((member->value.kind == JSON_BOOL && !member->value.boolean) || (!needed && (below(w, 2) || w->depth > 6))) continue;
+        for (size_t k = 0; required && k < required->n; k++)
+            needed |= json_is_string(&required->items[k], member->key);
+        if ((member->value.kind == JSON_BOOL && !member->value.boolean) ||
+            (!needed && (below(w, 2) || w->depth > 6)))
+            continue;
         comma(w, first);
         first = false;
         json_put_string(&w->out, member->key, member->key_n);
@@ -222,7 +259,8 @@ static void put_object(writer *w, const json *schema) {
         put_value(w, &member->value);
     }
     for (size_t i = 0; others && others->kind == JSON_OBJECT && i < below(w, 3); i++) {
-        static const char *const names[] = {"\"\":", "\"b\":", "\"abc\":", "\"x\\u0041\":", "\"é\":", "\"\\\"\":"};
+        static const char *const names[] = {
+            "\"\":", "\"b\":", "\"abc\":", "\"x\\u0041\":", "\"é\":", "\"\\\"\":"};
         comma(w, first);
         first = false;
         bytes_append_text(&w->out, names[i + below(w, 3)]);
@@ -267,8 +305,10 @@ static void put_number(writer *w, const json *schema) {
 
 /* Schemas of one type, enum, const, anyOf or oneOf without neighbours, and $ref. */
 static void put_value(writer *w, const json *schema) {
-    const json *ref = json_get(schema, "$ref"), *any = json_get(schema, "anyOf"), *one = json_get(schema, "oneOf");
-    const json *values = json_get(schema, "enum"), *constant = json_get(schema, "const"), *type = json_get(schema, "type");
+    const json *ref = json_get(schema, "$ref"), *any = json_get(schema, "anyOf"),
+               *one = json_get(schema, "oneOf");
+    const json *values = json_get(schema, "enum"), *constant = json_get(schema, "const"),
+               *type = json_get(schema, "type");
     if (!any) any = one;
     if (schema->kind == JSON_BOOL || schema->n == 0) {
         put_any(w);
@@ -282,9 +322,12 @@ static void put_value(writer *w, const json *schema) {
         }
         put_value(w, target);
     } else if (any) {
-        put_value(w, &any->items[w->depth > 6 && any->items[0].kind == JSON_OBJECT && json_get(&any->items[0], "$ref") ? any->n - 1
-                                 : w->depth > 6                                                                       ? 0
-                                                                                                                      : below(w, any->n)]);
+        put_value(
+            w,
+            &any->items[w->depth > 6 && any->items[0].kind == JSON_OBJECT && json_get(&any->items[0], "$ref")
+                            ? any->n - 1
+                        : w->depth > 6 ? 0
+                                       : below(w, any->n)]);
     } else if (constant || values) {
         json_put(&w->out, constant ? constant : &values->items[below(w, values->n)]);
     } else if (json_is_string(type, "object")) {
@@ -306,8 +349,20 @@ static void put_value(writer *w, const json *schema) {
 
 /* Whether the writer above knows everything in the schema. */
 static bool is_writable(const char *schema) {
-    static const char *const hard[] = {"allOf", "pattern", "format\":\"", "exclusive", "1.5", "[\"integer\"", "[\"boolean\"", "zz", "\"x\",\"y\"", "~",
-                                       "\"properties\":{\"v\":{\"type\":\"string\"", "{\"properties\":{\"a\":{\"type\":\"integer\"}}}", "#/anyOf/1", "\"a\",1,\"b\""};
+    static const char *const hard[] = {"allOf",
+                                       "pattern",
+                                       "format\":\"",
+                                       "exclusive",
+                                       "1.5",
+                                       "[\"integer\"",
+                                       "[\"boolean\"",
+                                       "zz",
+                                       "\"x\",\"y\"",
+                                       "~",
+                                       "\"properties\":{\"v\":{\"type\":\"string\"",
+                                       "{\"properties\":{\"a\":{\"type\":\"integer\"}}}",
+                                       "#/anyOf/1",
+                                       "\"a\",1,\"b\""};
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
         if (strstr(schema, hard[i])) return false;
     }
@@ -326,8 +381,10 @@ static void valid_texts_are_accepted(void **state) {
         for (int k = 0; k < 300; k++) {
             writer w = {.root = json_root(m.doc), .seed = &seed, .style = k % 3};
             put_value(&w, w.root);
-            if (!schema_check_text(w.root, w.out.data, w.out.n)) fail_msg("the test is wrong: %s\n%.*s", schemas[i], (int)w.out.n, w.out.data);
-            if (!takes(&m, w.out.data, w.out.n)) fail_msg("%s\nrefuses %.*s", schemas[i], (int)w.out.n, w.out.data);
+            if (!schema_check_text(w.root, w.out.data, w.out.n))
+                fail_msg("the test is wrong: %s\n%.*s", schemas[i], (int)w.out.n, w.out.data);
+            if (!takes(&m, w.out.data, w.out.n))
+                fail_msg("%s\nrefuses %.*s", schemas[i], (int)w.out.n, w.out.data);
             bytes_clear(&w.out);
         }
         machine_close(&m);
@@ -406,16 +463,20 @@ static void single_texts(void **state) {
         {"{\"properties\":{\"a\":{},\"b\":{}}}", "{\"b\":2,\"a\":1}", false},
         {"{\"properties\":{\"a\":{},\"b\":{}}}", "{\"c\":2}", false},
         {"{\"properties\":{\"a\":{}},\"additionalProperties\":true}", "{\"a\":1,\"b\":2}", true},
-        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true}", "{\"b\":2,\"a\":1}", false},
-        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true}", "{\"\\u0061\":1}", false},
-        {"{\"properties\":{\"a\":{}},\"additionalProperties\":true,\"required\":[\"z\"]}", "{\"a\":1,\"z\":2,\"y\":3}", true},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true}", "{\"b\":2,\"a\":1}",
+         false},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true}", "{\"\\u0061\":1}",
+         false},
+        {"{\"properties\":{\"a\":{}},\"additionalProperties\":true,\"required\":[\"z\"]}",
+         "{\"a\":1,\"z\":2,\"y\":3}", true},
         {"{\"required\":[\"a\",\"a\"]}", "{\"a\":1}", true},
         {"{\"required\":[\"a\",\"a\"]}", "{}", false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
         assert_ok(open_schema(&m, rows[i].schema));
-        if (takes(&m, rows[i].text, strlen(rows[i].text)) != rows[i].expected) fail_msg("%s on %s", rows[i].schema, rows[i].text);
+        if (takes(&m, rows[i].text, strlen(rows[i].text)) != rows[i].expected)
+            fail_msg("%s on %s", rows[i].schema, rows[i].text);
         machine_close(&m);
     }
 }
@@ -431,24 +492,32 @@ static void refusals(void **state) {
         {"{\"enum\":[]}", MN_E_ARG, "none of its constants is allowed"},
         {"{\"type\":\"string\",\"enum\":[1,2]}", MN_E_ARG, "none of its constants"},
         {"{\"type\":[]}", MN_E_ARG, "no type is left"},
-        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", MN_E_ARG, "$: at least 3 items, but at most 2"},
-        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", MN_E_ARG, "at least 3 characters, but at most 2"},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", MN_E_ARG,
+         "$: at least 3 items, but at most 2"},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", MN_E_ARG,
+         "at least 3 characters, but at most 2"},
         {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", MN_E_ARG, "no number lies within its limits"},
         {"{\"type\":\"number\",\"exclusiveMinimum\":3,\"maximum\":3}", MN_E_ARG, "no number lies"},
         {"{\"type\":\"integer\",\"exclusiveMinimum\":9223372036854775807}", MN_E_ARG, "no number lies"},
-        {"{\"type\":\"object\",\"required\":[\"a\"],\"properties\":{\"a\":false}}", MN_E_ARG, "$.a: no value is allowed"},
-        {"{\"type\":\"object\",\"required\":[\"b\"],\"properties\":{\"a\":{}},\"additionalProperties\":false}", MN_E_ARG, "$.b: no value is allowed"},
-        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", MN_E_ARG, "cannot be met"},
+        {"{\"type\":\"object\",\"required\":[\"a\"],\"properties\":{\"a\":false}}", MN_E_ARG,
+         "$.a: no value is allowed"},
+        {"{\"type\":\"object\",\"required\":[\"b\"],\"properties\":{\"a\":{}},\"additionalProperties\":false}",
+         MN_E_ARG, "$.b: no value is allowed"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", MN_E_ARG,
+         "cannot be met"},
         {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", MN_E_ARG, "no type is left"},
         {"{\"allOf\":[{\"const\":1},{\"const\":2}]}", MN_E_ARG, "none of its constants"},
-        {"{\"anyOf\":[false,{\"type\":\"array\",\"items\":false,\"minItems\":1}]}", MN_E_ARG, "no value is allowed"},
+        {"{\"anyOf\":[false,{\"type\":\"array\",\"items\":false,\"minItems\":1}]}", MN_E_ARG,
+         "no value is allowed"},
         {"{\"type\":\"string\",\"pattern\":\"^[^\\\\s\\\\S]$\"}", MN_E_ARG, "no text matches"},
         {"{\"$ref\":\"#/$defs/x\"}", MN_E_ARG, "the $ref '#/$defs/x' leads nowhere"},
         {"{\"$ref\":\"other.json\"}", MN_E_UNSUPPORTED, "only this schema is read"},
         {"{\"$ref\":\"#\"}", MN_E_ARG, "leads back to itself"},
-        {"{\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"$ref\":\"#/$defs/a\"}},\"$ref\":\"#/$defs/a\"}", MN_E_ARG, "leads back to itself"},
+        {"{\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"$ref\":\"#/$defs/a\"}},\"$ref\":\"#/$defs/a\"}",
+         MN_E_ARG, "leads back to itself"},
         {"{\"$ref\":7}", MN_E_ARG, "'$ref' must be a text"},
-        {"{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}", MN_E_UNSUPPORTED, "schema, $.a: the keyword 'not' is not supported"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}", MN_E_UNSUPPORTED,
+         "schema, $.a: the keyword 'not' is not supported"},
         {"{\"uniqueItems\":true}", MN_E_UNSUPPORTED, "'uniqueItems'"},
         {"{\"multipleOf\":2}", MN_E_UNSUPPORTED, "'multipleOf'"},
         {"{\"patternProperties\":{}}", MN_E_UNSUPPORTED, "'patternProperties'"},
@@ -466,13 +535,18 @@ static void refusals(void **state) {
         {"{\"enum\":3}", MN_E_ARG, "'enum' must be an array"},
         {"{\"items\":3}", MN_E_ARG, "must be an object, true or false"},
         {"[1]", MN_E_ARG, "must be an object, true or false"},
-        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", MN_E_UNSUPPORTED, "branches 0 and 1 of 'oneOf'"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", MN_E_UNSUPPORTED,
+         "branches 0 and 1 of 'oneOf'"},
         {"{\"type\":\"number\",\"minimum\":0.5}", MN_E_UNSUPPORTED, "'minimum' is no whole number"},
-        {"{\"type\":\"number\",\"minimum\":0,\"exclusiveMinimum\":true}", MN_E_ARG, "'exclusiveMinimum' must be a number"},
+        {"{\"type\":\"number\",\"minimum\":0,\"exclusiveMinimum\":true}", MN_E_ARG,
+         "'exclusiveMinimum' must be a number"},
         {"{\"enum\":[\"a\"],\"minLength\":3}", MN_E_UNSUPPORTED, "'minLength' beside constants"},
-        {"{\"type\":\"string\",\"pattern\":\"a\",\"format\":\"date\"}", MN_E_UNSUPPORTED, "only one 'pattern' or 'format'"},
-        {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", MN_E_UNSUPPORTED, "schema, $: regular expression '(?=a)': looking ahead"},
-        {"{\"type\":\"string\",\"pattern\":\"^(ab)*$\",\"maxLength\":3}", MN_E_UNSUPPORTED, "limits of the length"},
+        {"{\"type\":\"string\",\"pattern\":\"a\",\"format\":\"date\"}", MN_E_UNSUPPORTED,
+         "only one 'pattern' or 'format'"},
+        {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", MN_E_UNSUPPORTED,
+         "schema, $: regular expression '(?=a)': looking ahead"},
+        {"{\"type\":\"string\",\"pattern\":\"^(ab)*$\",\"maxLength\":3}", MN_E_UNSUPPORTED,
+         "limits of the length"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
@@ -485,8 +559,11 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(walks_are_valid), cmocka_unit_test(valid_texts_are_accepted), cmocka_unit_test(invalid_texts_are_refused),
-        cmocka_unit_test(single_texts),    cmocka_unit_test(refusals),
+        cmocka_unit_test(walks_are_valid),
+        cmocka_unit_test(valid_texts_are_accepted),
+        cmocka_unit_test(invalid_texts_are_refused),
+        cmocka_unit_test(single_texts),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
