@@ -29,34 +29,47 @@ static mn_status set_value(mn_generation_config *config, const char *name, const
 }
 
 static mn_status apply_file(mn_generation_config *config, const json_doc *file) {
-    const json *root = json_root(file);
     bytes text = {0};
-    bytes_append_text(&text, "{");
-    for (size_t i = 0; i < root->n; i++) {
-        if (strcmp(root->members[i].key, "use_cache") == 0) continue; /* chooses the cache */
-        if (text.n > 1) bytes_append_text(&text, ",");
-        json_put_string(&text, root->members[i].key, root->members[i].key_n);
-        bytes_append_text(&text, ":");
-        json_put(&text, &root->members[i].value);
-    }
-    bytes_append_text(&text, "}");
+    json_put_as(&text, json_root(file), JSON_PYTHON);
     mn_status status = bytes_status(&text);
     if (status == MN_OK) status = mn_generation_config_load(config, text.data, text.n);
     bytes_clear(&text);
     return status_context(status, "%s", json_what(file));
 }
 
-/* --temp T: llama.cpp's one switch for greedy and sampling. */
-static mn_status apply_temp(mn_generation_config *config, const options *o) {
-    const char *text = option_text(o, OPT_TEMP, NULL);
-    if (!text) return MN_OK;
+/* llama.cpp's one switch for greedy and sampling. */
+static mn_status set_temp(mn_generation_config *config, const char *text, bool sets_sampling) {
     char *end = NULL;
     double value = strtod(text, &end);
     if (end == text || *end || !(value >= 0))
         MN_FAIL(MN_E_ARG, "--temp: '%s' is no temperature; allowed: 0 (greedy) or above", text);
-    if (!generation_text(o, "do_sample"))
-        MN_TRY(mn_generation_config_set(config, "do_sample", value > 0 ? "true" : "false"));
+    if (sets_sampling) MN_TRY(mn_generation_config_set(config, "do_sample", value > 0 ? "true" : "false"));
     return value > 0 ? mn_generation_config_set(config, "temperature", text) : MN_OK;
+}
+
+static mn_status apply_temp(mn_generation_config *config, const options *o) {
+    const char *text = option_text(o, OPT_TEMP, NULL);
+    return text ? set_temp(config, text, !generation_text(o, "do_sample")) : MN_OK;
+}
+
+mn_status generation_say(mn_generation_config *config, const char *name, const char *text) {
+    char plain[64];
+    size_t n = strlen(name);
+    if (n >= sizeof plain) MN_FAIL(MN_E_ARG, "unknown field '%.60s...'", name);
+    for (size_t i = 0; i <= n; i++) plain[i] = name[i] == '-' ? '_' : name[i];
+    if (strcmp(plain, "temp") == 0) return set_temp(config, text, true);
+    bool is_greedy = strcmp(plain, "greedy") == 0;
+    if (is_greedy && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        MN_FAIL(MN_E_ARG, "greedy is '%.40s', allowed: true or false", text);
+    if (is_greedy) return mn_generation_config_set(config, "do_sample", text[0] == 't' ? "false" : "true");
+    int found = generation_flag(plain);
+    const mn_generation_field other = {.name = plain, .kind = "any"};
+    const mn_generation_field *field = found >= 0 ? &mn_generation_fields()[found] : &other;
+    char *value = generation_value(field, text);
+    if (!value) return mem_no_memory();
+    mn_status status = mn_generation_config_set(config, field->name, value);
+    mem_free(value);
+    return status;
 }
 
 static mn_status apply_options(mn_generation_config *config, const options *o) {
@@ -97,12 +110,14 @@ int64_t generation_integer(const mn_generation_config *config, const char *name,
 
 mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file,
                                 bytes *text) {
-    if (!file) return MN_OK;
-    const json *root = json_root(file), *name = json_get(root, "cache_implementation");
-    const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
+    const char *use_flag = generation_text(o, "use_cache");
     bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE), is_off = false;
+    const json *root = file ? json_root(file) : NULL, *name = json_get(root, "cache_implementation");
+    const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
     if (name && name->kind == JSON_STRING && !said) cache->implementation = name->string;
-    if (use && use->kind == JSON_BOOL && !use->boolean && !said) {
+    bool is_unused =
+        use_flag ? strcmp(use_flag, "false") == 0 : use && use->kind == JSON_BOOL && !use->boolean;
+    if (is_unused && !said) {
         cache->implementation = "none";
         is_off = true;
     }

@@ -14,6 +14,9 @@ mn_status generation_file_read(json_doc **doc, const options *o);
 mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model,
                            const json_doc *file, const json *row);
 
+/* Sets a field by any name of its flag, from text as the flag takes it: "temp" "0", "n" "20", "stop" "END". */
+mn_status generation_say(mn_generation_config *config, const char *name, const char *text);
+
 /* A field as a number; `absent` when it is null or unknown. */
 int64_t generation_integer(const mn_generation_config *config, const char *name, int64_t absent);
 

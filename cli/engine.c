@@ -21,6 +21,19 @@ mn_status model_path(char **path, const options *o, const char *name) {
     return mn_model_find(path, alias ? alias : name);
 }
 
+mn_status positional_pair(const char **model, const char **text, const options *o) {
+    *model = *text = NULL;
+    if (o->n_positional != 2) return MN_OK;
+    if (option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG) {
+        MN_FAIL(MN_E_ARG,
+                "two arguments besides --model; usage: mneme %s (put a text of several words in quotes)",
+                o->verb->usage);
+    }
+    *model = o->positional[0];
+    *text = o->positional[1];
+    return MN_OK;
+}
+
 int engine_open(engine *e, const options *o, const char *name, int threads) {
     mn_status status = model_path(&e->path, o, name);
     if (status != MN_OK) return report(o, exit_of_model(status), "model");

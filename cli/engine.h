@@ -16,6 +16,9 @@ typedef struct engine {
  */
 mn_status model_path(char **path, const options *o, const char *name);
 
+/* Two positional arguments are MODEL and TEXT; of fewer, both are NULL. MN_E_ARG when --model says a model too. */
+mn_status positional_pair(const char **model, const char **text, const options *o);
+
 /* An exit code; a failure has been reported. threads: 0 takes --threads. `name` as for model_path. */
 int engine_open(engine *e, const options *o, const char *name, int threads);
 void engine_close(engine *e);

@@ -31,8 +31,10 @@ static void print_row(const option *row) {
 static void print_field(const mn_generation_field *field) {
     static const struct {
         const char *kind, *argument;
-    } arguments[] = {
-        {"integer", " N"}, {"number", " X"}, {"boolean", ""}, {"integers", " 1,2"}, {"strings", " TEXT"}};
+    } arguments[] = {{"integer", " N"},           {"number", " X"},      {"boolean", ""},
+                     {"integers", " 1,2"},        {"pair", " N,X"},      {"lists of integers", " 1,2"},
+                     {"strings", " TEXT"},        {"string", " TEXT"},   {"choice", " WORD"},
+                     {"layers", " low|high|1,2"}, {"object", " k=v,..."}};
     char left[160], flag[64];
     const char *argument = " JSON";
     for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
@@ -89,7 +91,7 @@ void help_print(const verb *v, bool all) {
         const option *row = &option_table[i];
         if (row->help && (all ? row->verbs : row->brief) & v->bit) print_row(row);
     }
-    if (v->bit & VERB_RUN) {
+    if (v->bit & VERB_GENERATES) {
         const mn_generation_field *fields = mn_generation_fields();
         puts(all ? "Generation, Transformers' fields (defaults are the model's own where it has some):"
                  : "Generation:");

@@ -1,21 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interrupt.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "output.h"
+
+typedef enum attention { ATTENTION_NONE, ATTENTION_WATCH, ATTENTION_LISTEN } attention;
 
 /* Read by the signal handler, so process-wide of necessity. */
 static mn_session *volatile watched;
-static volatile sig_atomic_t watching, seen;
+static volatile sig_atomic_t attending, stop_seen, leave_seen, resize_seen, resume_seen;
+static int wake[2] = {-1, -1}; /* a byte for each signal, so that one that comes just before poll() is not missed */
 
 static void on_signal(int number) {
-    (void)number;
-    if (!watching || seen) _exit(EXIT_CANCELLED);
-    seen = 1;
+    int before = errno;
+    bool again = attending == ATTENTION_WATCH && (stop_seen || leave_seen);
+    if (attending == ATTENTION_NONE || again) _exit(EXIT_CANCELLED);
+    *(number == SIGINT ? &stop_seen : &leave_seen) = 1;
     if (watched) mn_session_cancel(watched);
+    if (wake[1] >= 0 && write(wake[1], "", 1) < 0) errno = before; /* a full pipe wakes as well */
+    errno = before;
+}
+
+static void on_terminal(int number) {
+    int before = errno;
+    *(number == SIGWINCH ? &resize_seen : &resume_seen) = 1;
+    if (write(wake[1], "", 1) < 0) errno = before;
+    errno = before;
 }
 
 /* Reading where a mapped file ended meanwhile. Anything else that comes as SIGBUS is a fault of the program. */
@@ -47,14 +65,56 @@ void interrupt_install(void) {
 
 void interrupt_watch(mn_session *session) {
     watched = session;
-    watching = 1;
+    attending = ATTENTION_WATCH;
 }
 
 void interrupt_unwatch(void) {
-    watching = 0;
+    attending = ATTENTION_NONE;
     watched = NULL;
 }
 
 bool interrupt_seen(void) {
-    return seen;
+    return stop_seen || leave_seen;
+}
+
+/* ---- listening ---- */
+
+static mn_status open_wake(void) {
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
+        MN_FAIL(MN_E_IO, "the system gives no pipe to wait with: %s", strerror(errno));
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+    action.sa_handler = on_terminal;
+    sigaction(SIGWINCH, &action, NULL);
+    sigaction(SIGCONT, &action, NULL);
+    return MN_OK;
+}
+
+mn_status interrupt_listen(void) {
+    if (wake[0] < 0) MN_TRY(open_wake());
+    attending = ATTENTION_LISTEN;
+    watched = NULL;
+    return MN_OK;
+}
+
+bool interrupt_wait(int fd) {
+    struct pollfd both[2] = {{.fd = wake[0], .events = POLLIN}, {.fd = fd, .events = POLLIN}};
+    char taken[64];
+    for (;;) {
+        int n = poll(both, 2, -1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return true; /* the read that follows tells what is wrong */
+        if (both[0].revents) {
+            while (read(wake[0], taken, sizeof taken) > 0) {}
+            return false;
+        }
+        if (both[1].revents) return true;
+    }
+}
+
+interrupt_signs interrupt_take(void) {
+    interrupt_signs signs = {stop_seen, leave_seen, resize_seen, resume_seen};
+    stop_seen = resize_seen = resume_seen = 0;
+    return signs;
 }

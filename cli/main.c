@@ -17,6 +17,13 @@ static const verb verbs[] = {
      "  mneme run ./SmolLM2 --raw -p \"The sea\" --do-sample --temperature 0.8 --seed 7\n"
      "  mneme run --batch prompts.jsonl --greedy > answers.jsonl\n",
      run_verb},
+    {"chat", VERB_CHAT, 2, "talk with a model, turn by turn", "chat [MODEL] [TEXT]",
+     "  mneme chat\n"
+     "  mneme chat ./SmolLM2 --system \"Answer in one sentence.\" --stats\n"
+     "  mneme chat --cache sink --cache-config window_length=1024      a talk without end in memory that stays\n"
+     "  mneme chat --load monday --save monday                         goes on where it stopped, without computing it again\n"
+     "  printf 'Hello\\nWhat is 2+2?\\n' | mneme chat --json           one line a turn, one object a turn\n",
+     chat_verb},
     {"score", VERB_SCORE, 1, "how likely a model finds a text",
      "score [MODEL] (-p TEXT | -f FILE | --ids 1,2,3)",
      "  mneme score -f book.txt --json\n"
@@ -60,6 +67,7 @@ static void print_help(void) {
     puts("Examples:\n"
          "  mneme run \"What is the capital of France?\"\n"
          "  mneme run embedded \"Once upon a time\"\n"
+         "  mneme chat\n"
          "  mneme inspect\n\n"
          "Usage: mneme VERB [MODEL] [options]");
     for (int i = 0; i < N_VERBS; i++) printf("  %-10s %s\n", verbs[i].name, verbs[i].summary);
@@ -123,7 +131,7 @@ int main(int argc, char **argv) {
     if (!name) {
         status_fail(
             MN_E_ARG,
-            "say what to do: run, score, tokenize, inspect, bench, cache or doctor; `mneme --help` explains");
+            "say what to do: run, chat, score, tokenize, inspect, bench, cache or doctor; `mneme --help` explains");
         return finish(report_json(as_json, EXIT_USAGE, NULL));
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

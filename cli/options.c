@@ -11,8 +11,8 @@
 #include "base/distance.h"
 #include "base/file.h"
 
-#define CACHED  (VERB_RUN | VERB_SCORE | VERB_BENCH)
-#define SAVING  (VERB_RUN | VERB_SCORE)
+#define CACHED  (VERB_GENERATES | VERB_SCORE | VERB_BENCH)
+#define SAVING  (VERB_GENERATES | VERB_SCORE)
 #define TEXTUAL (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
 
 /* clang-format off */
@@ -26,27 +26,33 @@ const option option_table[N_OPTIONS] = {
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
     [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
-    [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_RUN, VERB_RUN, 0, 0},
+    [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_GENERATES, VERB_RUN, 0, 0},
     [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},
 
-    [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_RUN, VERB_RUN, 0, 0},
-    [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_RUN, VERB_RUN, 0, 0},
-    [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_RUN, 0, 0, 0},
+    [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_GENERATES, VERB_GENERATES, 0, 0},
+    [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_GENERATES, VERB_GENERATES, 0, 0},
+    [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_GENERATES, 0, 0, 0},
     [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that guesses tokens, which the model verifies several at a time; the text stays the same", VERB_RUN, VERB_RUN, 0, 0},
     [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: what to lead away from; without it, from the text without its prompt", VERB_RUN, 0, 0, 0},
-    [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_RUN, 0, 0, 1000},
+    [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_GENERATES, 0, 0, 1000},
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
 
     [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "how the past is kept: names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | VERB_CACHE, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 0, 0},
     [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED | VERB_CACHE, CACHED, 0, 0},
-    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED | VERB_CACHE, VERB_RUN | VERB_SCORE, 1, INT64_C(1) << 40},
-    [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_RUN | VERB_SCORE, 0, 0, 0},
-    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, SAVING, 0, 0},
-    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "go on from such a file; without a text: continue it", SAVING, SAVING, 0, 0},
+    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 1, INT64_C(1) << 40},
+    [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_GENERATES | VERB_SCORE, 0, 0, 0},
+    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "go on from such a file; without a text: continue it", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "keep caches of past runs there and use the longest prefix that matches", SAVING, VERB_RUN, 0, 0},
-    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory ends: what the cache becomes, so that the run goes on", CACHED, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory ends: what the cache becomes, so that the run goes on", CACHED, VERB_GENERATES | VERB_SCORE, 0, 0},
+
+    [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache there at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "go on with a saved talk, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_NO_HISTORY] = {"no_history", NULL, OPTION_SWITCH, NULL, NULL, "neither read nor keep the history of lines", VERB_CHAT, VERB_CHAT, 0, 0},
 
     [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "feed the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
     [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE | VERB_CACHE, VERB_SCORE, 0, 0},
@@ -69,18 +75,18 @@ const option option_table[N_OPTIONS] = {
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
 
-    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", VERB_CACHE | VERB_RUN | VERB_SCORE, VERB_CACHE, 0, 0},
+    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", VERB_CACHE | VERB_GENERATES | VERB_SCORE, VERB_CACHE, 0, 0},
     [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy form", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy form", VERB_CACHE, VERB_CACHE, 0, 1000000},
 
     [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
-    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_RUN | VERB_SCORE, 1, 1024},
-    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_RUN | VERB_INSPECT, 1, 0},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 1, 1024},
+    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},
-    [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, VERB_RUN, 0, 0},
+    [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, VERB_GENERATES, 0, 0},
     [OPT_HELP] = {"help", "-h", OPTION_SWITCH, NULL, NULL, "this page", VERB_ALL, 0, 0, 0},
     [OPT_HELP_ALL] = {"help_all", NULL, OPTION_SWITCH, NULL, NULL, "every option", VERB_ALL, VERB_ALL, 0, 0},
 };
@@ -212,7 +218,7 @@ static int find_row(unsigned taker, const char *flag, size_t n) {
 
 static int find_field(unsigned taker, const char *flag, size_t n) {
     const mn_generation_field *fields = mn_generation_fields();
-    if (!(taker & VERB_RUN)) return -1;
+    if (!(taker & VERB_GENERATES)) return -1;
     for (size_t i = 0; i < sizeof generation_aliases / sizeof *generation_aliases; i++) {
         if (strlen(generation_aliases[i].flag) == n && strncmp(generation_aliases[i].flag, flag, n) == 0) {
             return generation_field(generation_aliases[i].field);
@@ -226,6 +232,16 @@ static int find_field(unsigned taker, const char *flag, size_t n) {
     return -1;
 }
 
+int generation_flag(const char *name) {
+    char flag[72];
+    int field = generation_field(name);
+    for (int dashes = 1; field < 0 && dashes <= 2; dashes++) {
+        int n = snprintf(flag, sizeof flag, "%s%.64s", dashes == 1 ? "-" : "--", name);
+        field = find_field(VERB_GENERATES, flag, (size_t)n);
+    }
+    return field;
+}
+
 static mn_status unknown_flag(const verb *v, const char *flag) {
     enum { MOST = 256 };
     char spelled[MOST][64];
@@ -236,7 +252,7 @@ static mn_status unknown_flag(const verb *v, const char *flag) {
         if (option_table[i].verbs & v->bit && option_table[i].help)
             flag_spelling(spelled[n++], 64, option_table[i].name);
     }
-    for (int i = 0; v->bit & VERB_RUN && fields[i].name && n < MOST; i++)
+    for (int i = 0; v->bit & VERB_GENERATES && fields[i].name && n < MOST; i++)
         flag_spelling(spelled[n++], 64, fields[i].name);
     for (size_t i = 0; i < n; i++) names[i] = spelled[i];
     names[n] = NULL;
@@ -285,30 +301,78 @@ static mn_status set_row(options *o, int id, const char *text, option_origin ori
     return store(&o->set[id], text, number, origin);
 }
 
-char *generation_value(const mn_generation_field *field, const char *text) {
-    bytes json_text = {0};
-    bool is_list = text[0] == '[' || text[0] == '{';
-    if (is_list || strcmp(field->kind, "integer") == 0 || strcmp(field->kind, "number") == 0 ||
-        strcmp(field->kind, "boolean") == 0 || strcmp(text, "null") == 0) {
-        bytes_append_text(&json_text, text);
-    } else if (strcmp(field->kind, "integers") == 0) {
-        bytes_printf(&json_text, "[%s]", text);
-    } else if (strcmp(field->kind, "strings") == 0) {
-        bytes_append_text(&json_text, "[");
-        json_put_string(&json_text, text, strlen(text));
-        bytes_append_text(&json_text, "]");
+/* What reads as JSON is JSON, the rest is a text. */
+static void put_value(bytes *out, const char *text, size_t n) {
+    json_doc *doc = NULL;
+    if (json_parse(&doc, text, n, JSON_PYTHON, "value") == MN_OK) {
+        bytes_append(out, text, n);
     } else {
-        json_doc *doc = NULL; /* a kind with words and numbers: what reads as JSON is JSON */
-        if (json_parse(&doc, text, strlen(text), JSON_PYTHON, field->name) == MN_OK) {
-            bytes_append_text(&json_text, text);
-        } else {
-            json_put_string(&json_text, text, strlen(text));
-        }
-        json_close(&doc);
+        json_put_string(out, text, n);
     }
-    char *copy = json_text.failed ? NULL : mem_copy_text(json_text.data, json_text.n);
-    bytes_clear(&json_text);
+    json_close(&doc);
+}
+
+/* "bias=2,seeding_scheme=selfhash" as a JSON object. */
+static void put_pairs(bytes *out, const char *text) {
+    bytes_append_text(out, "{");
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, ","), n_key = strcspn(at, "=,"), skipped = n_key + (n_key < n);
+        if (at != text) bytes_append_text(out, ",");
+        json_put_string(out, at, n_key);
+        bytes_append_text(out, ":");
+        put_value(out, at + skipped, n - skipped);
+        at += n + (at[n] == ',');
+    }
+    bytes_append_text(out, "}");
+}
+
+/* The short ways of saying a value: what stands around the text, or around the text in quotes, to make it JSON. */
+static const struct {
+    const char *kind, *before, *after;
+    bool is_quoted;
+} short_forms[] = {
+    {"integer", "", "", false},    {"number", "", "", false},   {"boolean", "", "", false},
+    {"integers", "[", "]", false}, {"pair", "[", "]", false},   {"lists of integers", "[[", "]]", false},
+    {"string", "", "", true},      {"strings", "[", "]", true},
+};
+
+static void put_field_value(bytes *out, const char *kind, const char *text) {
+    bool is_text = strcmp(kind, "string") == 0, is_list = text[0] == '[' || text[0] == '{';
+    if (strcmp(text, "null") == 0 || (is_list && !is_text)) {
+        bytes_append_text(out, text);
+        return;
+    }
+    for (size_t i = 0; i < sizeof short_forms / sizeof *short_forms; i++) {
+        if (strcmp(kind, short_forms[i].kind) != 0) continue;
+        bytes_append_text(out, short_forms[i].before);
+        if (short_forms[i].is_quoted) {
+            json_put_string(out, text, strlen(text));
+        } else {
+            bytes_append_text(out, text);
+        }
+        bytes_append_text(out, short_forms[i].after);
+        return;
+    }
+    if (strcmp(kind, "object") == 0) {
+        put_pairs(out, text);
+    } else if (strcmp(kind, "layers") == 0 && isdigit((unsigned char)text[0])) {
+        bytes_printf(out, "[%s]", text);
+    } else {
+        put_value(out, text, strlen(text));
+    }
+}
+
+char *generation_value(const mn_generation_field *field, const char *text) {
+    bytes out = {0};
+    put_field_value(&out, field->kind, text);
+    char *copy = out.failed ? NULL : mem_copy_text(out.data, out.n);
+    bytes_clear(&out);
     return copy;
+}
+
+/* Fields that a repeated flag adds to: --stop A --stop B. */
+static bool adds_up(const mn_generation_field *field) {
+    return strcmp(field->kind, "strings") == 0 || strcmp(field->kind, "lists of integers") == 0;
 }
 
 static mn_status set_field(options *o, int id, const char *text, option_origin origin) {
@@ -317,9 +381,8 @@ static mn_status set_field(options *o, int id, const char *text, option_origin o
     char *value = generation_value(field, text);
     if (!value) return mem_no_memory();
     size_t n = strlen(value);
-    bool repeats =
-        s->text && s->origin == origin && origin == ORIGIN_FLAG && strcmp(field->kind, "strings") == 0;
-    if (repeats && n > 2 && value[0] == '[' && strlen(s->text) > 2) { /* --stop A --stop B: one list */
+    bool repeats = s->text && s->origin == origin && origin == ORIGIN_FLAG && adds_up(field);
+    if (repeats && n > 2 && value[0] == '[' && strlen(s->text) > 2) {
         bytes both = {0};
         bytes_append(&both, s->text, strlen(s->text) - 1);
         bytes_append_text(&both, ",");
@@ -336,30 +399,11 @@ static mn_status set_field(options *o, int id, const char *text, option_origin o
 
 /* ---- the three sources ---- */
 
-/* What a flag means: a row, a generation field, or a field of Transformers that has one value here
- * (num_beams). */
+/* What a flag means: a row or a generation field. */
 typedef struct flag_target {
     int row, field; /* -1: no */
-    bool is_fixed, is_switch, negated;
-    char fixed_name[64];
+    bool is_switch, negated;
 } flag_target;
-
-/* Whether the library knows a field that is in no list of mn_generation_fields, because it cannot be changed
- * yet; asked by setting it to its neutral value and to nonsense. */
-static bool find_fixed(flag_target *target, const char *flag, size_t n) {
-    mn_generation_config *scratch = NULL;
-    if (n <= 2 || n - 2 >= sizeof target->fixed_name || mn_generation_config_open(&scratch, NULL) != MN_OK)
-        return false;
-    char *name = target->fixed_name;
-    for (size_t i = 2; i < n; i++) name[i - 2] = flag[i] == '-' ? '_' : flag[i];
-    name[n - 2] = 0;
-    target->is_fixed = mn_generation_config_set(scratch, name, "null") == MN_OK &&
-                       mn_generation_config_set(scratch, name, "\"nonsense\"") != MN_OK;
-    target->is_switch = target->is_fixed && (mn_generation_config_set(scratch, name, "false") == MN_OK ||
-                                             mn_generation_config_set(scratch, name, "true") == MN_OK);
-    mn_generation_config_close(&scratch);
-    return target->is_fixed;
-}
 
 static bool find_target(flag_target *target, const verb *v, const char *flag, size_t n) {
     *target = (flag_target){.row = find_row(v->bit, flag, n), .field = -1};
@@ -368,11 +412,9 @@ static bool find_target(flag_target *target, const verb *v, const char *flag, si
         return true;
     }
     target->field = find_field(v->bit, flag, n);
-    if (target->field >= 0) {
-        target->is_switch = strcmp(mn_generation_fields()[target->field].kind, "boolean") == 0;
-        return true;
-    }
-    return v->bit & VERB_RUN && strncmp(flag, "--", 2) == 0 && find_fixed(target, flag, n);
+    if (target->field < 0) return false;
+    target->is_switch = strcmp(mn_generation_fields()[target->field].kind, "boolean") == 0;
+    return true;
 }
 
 /* Also --no-NAME for a switch. */
@@ -384,19 +426,6 @@ static bool find_flag(flag_target *target, const verb *v, const char *flag, size
     bool found = find_target(target, v, positive, strlen(positive)) && target->is_switch;
     target->negated = true;
     return found;
-}
-
-/* A field that has one value here: that value is accepted, so that nothing need be kept. */
-static mn_status check_fixed(const char *name, const char *value) {
-    const mn_generation_field field = {.name = name, .kind = "any"};
-    mn_generation_config *scratch = NULL;
-    char *text = generation_value(&field, value);
-    if (!text) return mem_no_memory();
-    mn_status status = mn_generation_config_open(&scratch, NULL);
-    if (status == MN_OK) status = mn_generation_config_set(scratch, name, text);
-    mn_generation_config_close(&scratch);
-    mem_free(text);
-    return status;
 }
 
 /* One flag at argv[*i]; moves *i over its value. */
@@ -412,9 +441,8 @@ static mn_status read_flag(options *o, int argc, char **argv, int *i) {
         if (*i + 1 >= argc) MN_FAIL(MN_E_ARG, "%.*s needs a value", (int)n, flag);
         value = argv[++*i];
     }
-    mn_status status = target.is_fixed   ? check_fixed(target.fixed_name, value)
-                       : target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG)
-                                         : set_field(o, target.field, value, ORIGIN_FLAG);
+    mn_status status = target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG)
+                                       : set_field(o, target.field, value, ORIGIN_FLAG);
     return status_context(status, "%.*s", (int)n, flag);
 }
 
@@ -460,7 +488,7 @@ static mn_status read_environment(options *o, const char **param) {
         *param = variable;
         MN_TRY(status_context(set_row(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
     }
-    for (int i = 0; o->verb->bit & VERB_RUN && fields[i].name; i++) {
+    for (int i = 0; o->verb->bit & VERB_GENERATES && fields[i].name; i++) {
         const char *value = getenv(variable_of(variable, sizeof variable, fields[i].name));
         if (!value || o->generation[i].text || field_has_row(fields[i].name)) continue;
         *param = variable;
@@ -502,7 +530,7 @@ static mn_status read_config_member(options *o, const char *what, const json_mem
             status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE);
         }
     }
-    if (status == MN_OK && field >= 0 && o->verb->bit & VERB_RUN && !o->generation[field].text) {
+    if (status == MN_OK && field >= 0 && o->verb->bit & VERB_GENERATES && !o->generation[field].text) {
         status = set_field(o, field, bytes_text(&text), ORIGIN_CONFIG_FILE);
     }
     if (status == MN_OK && !known) {

@@ -38,6 +38,11 @@ typedef enum option_id {
     OPT_LOAD_CACHE,
     OPT_CACHE_DIR,
     OPT_ON_OOM,
+    OPT_SYSTEM,
+    OPT_SAVE,
+    OPT_LOAD,
+    OPT_STATS,
+    OPT_NO_HISTORY,
     OPT_CHUNK,
     OPT_OUT,
     OPT_DECODE,
@@ -80,8 +85,10 @@ enum {
     VERB_DOCTOR = 16,
     VERB_BENCH = 32,
     VERB_CACHE = 64,
-    VERB_ALL = 127,
-    VERB_COMPUTES = VERB_RUN | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR,
+    VERB_CHAT = 128,
+    VERB_ALL = 255,
+    VERB_COMPUTES = VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR,
+    VERB_GENERATES = VERB_RUN | VERB_CHAT, /* these take the fields of GenerationConfig */
 };
 
 /* Where a value came from, the weakest first. */
@@ -159,10 +166,12 @@ int64_t option_number(const options *o, option_id id, int64_t standard);
 
 /* The index of a generation field, -1 when there is none of that name. */
 int generation_field(const char *name);
+/* The same by any of its flags, without dashes in front: "n" and "predict" are max_new_tokens. */
+int generation_flag(const char *name);
 /* JSON text of what was said about a field, or NULL. */
 const char *generation_text(const options *o, const char *name);
 /* What a command line says about a generation field as JSON text, owned by the caller: "1,2" of an integer
- * list becomes [1,2], a bare word of a string list ["word"]. NULL: no memory. */
+ * list becomes [1,2], a bare word of a string list ["word"], "15=-5" of an object {"15":-5}. NULL: no memory. */
 char *generation_value(const mn_generation_field *field, const char *text);
 
 /* "512M", "1.5GiB", "1000" in bytes. */

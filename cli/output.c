@@ -97,7 +97,8 @@ bool put_bytes(bytes *b) {
 int finish(int code) {
     errno = 0;
     if (!write_error && (fflush(stdout) != 0 || ferror(stdout))) write_error = errno ? errno : EIO;
-    if (!write_error) return code;
+    bool is_gone = code == EXIT_CANCELLED && write_error == EIO; /* the terminal, and with it what was to be shown */
+    if (!write_error || is_gone) return code;
     if (write_error != EPIPE) say("cannot write to the standard output: %s", strerror(write_error));
     return EXIT_FAILED;
 }

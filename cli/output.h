@@ -28,7 +28,7 @@ bool put(const char *text, size_t n);
 bool put_bytes(bytes *b); /* and clears b; a b that ran out of memory counts as failed */
 
 /* Flushes stdout. Returns `code`, or EXIT_FAILED when the output did not all leave: with a sentence, but for
- * a closed pipe. */
+ * a closed pipe. A terminal that has gone is what a cancelled command ended for. */
 int finish(int code);
 
 /* Tells whether a file could be created at `path` before anything is computed: MN_E_IO. */

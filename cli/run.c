@@ -35,6 +35,7 @@ typedef struct run {
     bool streamed; /* some text has been printed */
     char last;     /* its last byte */
     size_t n_new;  /* tokens seen by the callback */
+    int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
 } run;
 
@@ -55,16 +56,8 @@ static bool looks_like_path(const char *text) {
  * when a text is said otherwise or when it leads to one, else the TEXT. */
 static mn_status read_positional(run *r, const char **text) {
     const options *o = r->o;
-    *text = NULL;
-    if (o->n_positional == 2) {
-        if (option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG) {
-            MN_FAIL(MN_E_ARG,
-                    "two arguments besides --model; usage: mneme %s (put a text of several words in quotes)",
-                    o->verb->usage);
-        }
-        r->model_name = o->positional[0];
-        *text = o->positional[1];
-    } else if (o->n_positional == 1) {
+    MN_TRY(positional_pair(&r->model_name, text, o));
+    if (o->n_positional == 1) {
         const char *lone = o->positional[0];
         bool model_said = option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG;
         char *path = NULL;
@@ -213,7 +206,7 @@ static bool on_token(void *user, const mn_token_event *event) {
         if (r->n_new++ == 0) r->first_ms = clock_ms();
     }
     if (interrupt_seen()) return false;
-    bool quiet = option_on(r->o, OPT_JSON) || is_batch(r);
+    bool quiet = option_on(r->o, OPT_JSON) || is_batch(r) || r->n_sequences > 1;
     if (!quiet && event->n_text) {
         progress_clear();
         r->streamed = true;
@@ -269,6 +262,7 @@ static mn_status generate(run *r) {
     how.assistant = r->draft.model;
     how.negative_prompt = r->negative.ids;
     how.n_negative_prompt = r->negative.n;
+    r->n_sequences = generation_integer(r->batch.lines[0].config, "num_return_sequences", 1);
     if (!is_batch(r)) {
         const batch_line *line = &r->batch.lines[0];
         if (!r->session) MN_TRY(open_session(r, line->prompt.ids, line->prompt.n));

@@ -6,6 +6,7 @@
 #include "options.h"
 
 int run_verb(options *o);
+int chat_verb(options *o);
 int score_verb(options *o);
 int tokenize_verb(options *o);
 int inspect_verb(options *o);

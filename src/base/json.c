@@ -587,18 +587,27 @@ void json_put_real(bytes *out, double value) {
     bytes_append_text(out, text);
 }
 
-void json_put(bytes *out, const json *value) {
+/* JSON has no infinite numbers; Python's json module writes and reads them all the same. */
+static void put_number(bytes *out, double value, json_mode mode) {
+    if (mode == JSON_STRICT || isfinite(value)) {
+        json_put_real(out, value);
+    } else {
+        bytes_append_text(out, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
+    }
+}
+
+static void put_value(bytes *out, const json *value, json_mode mode) {
     switch (value->kind) {
     case JSON_NULL: bytes_append_text(out, "null"); return;
     case JSON_BOOL: bytes_append_text(out, value->boolean ? "true" : "false"); return;
     case JSON_INT: bytes_printf(out, "%" PRId64, value->integer); return;
-    case JSON_REAL: json_put_real(out, value->real); return;
+    case JSON_REAL: put_number(out, value->real, mode); return;
     case JSON_STRING: json_put_string(out, value->string, value->n); return;
     case JSON_ARRAY:
         bytes_append_text(out, "[");
         for (size_t i = 0; i < value->n; i++) {
             if (i) bytes_append_text(out, ",");
-            json_put(out, &value->items[i]);
+            put_value(out, &value->items[i], mode);
         }
         bytes_append_text(out, "]");
         return;
@@ -608,9 +617,17 @@ void json_put(bytes *out, const json *value) {
             if (i) bytes_append_text(out, ",");
             json_put_string(out, value->members[i].key, value->members[i].key_n);
             bytes_append_text(out, ":");
-            json_put(out, &value->members[i].value);
+            put_value(out, &value->members[i].value, mode);
         }
         bytes_append_text(out, "}");
         return;
     }
+}
+
+void json_put(bytes *out, const json *value) {
+    put_value(out, value, JSON_STRICT);
+}
+
+void json_put_as(bytes *out, const json *value, json_mode mode) {
+    put_value(out, value, mode);
 }

@@ -73,5 +73,7 @@ mn_status json_require(const char *what, const json *object, const char *key);
 void json_put_string(bytes *out, const char *text, size_t n);
 void json_put_real(bytes *out, double value); /* shortest text that reads back equal; NaN and infinities as null */
 void json_put(bytes *out, const json *value); /* compact */
+/* As json_put; JSON_PYTHON: NaN and infinities as json_parse reads them in that mode. */
+void json_put_as(bytes *out, const json *value, json_mode mode);
 
 #endif

@@ -26,10 +26,10 @@ void choice_close(choice *c) {
 
 int32_t choice_best(const float *scores, size_t n) {
     float max = scores_max(scores, n);
-    for (size_t i = 0; i < n; i++) {
-        if (scores[i] == max) return (int32_t)i;
-    }
-    return 0;
+    size_t at = 0;
+    while (at + BLOCK < n && scores_max(scores + at, BLOCK) != max) at += BLOCK;
+    while (at + 1 < n && scores[at] != max) at++;
+    return scores[at] == max ? (int32_t)at : 0;
 }
 
 static size_t block_length(const choice *c, size_t block) {

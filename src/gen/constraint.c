@@ -10,7 +10,8 @@
 enum {
     MASK_BYTES = 16 << 20, /* of masks kept */
     MASKS_LEAST = 4,
-    PREFIXES = 64, /* texts whose state is remembered: the rows of a batch, or beams and those they come from */
+    PREFIXES =
+        64, /* texts whose state is remembered: the rows of a batch, or beams and those they come from */
 };
 
 typedef struct prefix {
@@ -32,6 +33,7 @@ struct constraint {
     size_t n_ends, vocab, words;
     mask_slot *slots;
     size_t n_slots, most_slots, oldest_slot; /* slots are taken over in turn */
+    size_t n_masks;                          /* computed so far */
     uint64_t *first_mask;                    /* of the empty text, where tokens read differently there */
     bool has_first_mask;
     prefix prefixes[PREFIXES];
@@ -52,7 +54,8 @@ static bool is_end(const constraint *c, int32_t id) {
 }
 
 static mn_status read_text(constraint *c, const char *text, size_t n, uint32_t *state) {
-    for (size_t i = 0; i < n && *state != RUN_DEAD; i++) MN_TRY(run_step(&c->r, *state, (uint8_t)text[i], state));
+    for (size_t i = 0; i < n && *state != RUN_DEAD; i++)
+        MN_TRY(run_step(&c->r, *state, (uint8_t)text[i], state));
     return MN_OK;
 }
 
@@ -89,6 +92,7 @@ static mn_status correct_first(constraint *c, uint64_t *mask) {
 }
 
 static mn_status fill_mask(constraint *c, uint32_t state, bool first, uint64_t *mask, size_t n_new) {
+    c->n_masks++;
     memset(mask, 0, c->words * sizeof *mask);
     MN_TRY(allow_tokens(c, state, mask));
     if (first) MN_TRY(correct_first(c, mask));
@@ -135,10 +139,37 @@ static mn_status mask_of(constraint *c, uint32_t state, size_t n_new, const uint
 
 /* ---- states ---- */
 
-static mn_status forget(constraint *c) {
+/* Moves what is needed of the states to `fresh`: the current one and those of the newest prefixes, with their new numbers. */
+static mn_status move_states(constraint *c, run *fresh, uint32_t *current, uint32_t *moved) {
+    uint32_t *frames = mem_alloc(c->r.n_frames, sizeof *frames);
+    mn_status status = frames ? run_move(fresh, &c->r, *current, frames, current) : MN_E_NOMEM;
+    for (size_t i = 0; i < PREFIXES && status == MN_OK; i++) {
+        size_t k = (c->oldest_prefix + PREFIXES - 1 - i) % PREFIXES; /* the newest first */
+        moved[k] = RUN_NO_STATE;
+        if (c->prefixes[k].state == RUN_NO_STATE || run_bytes(fresh) > RUN_SOFT / 2) continue;
+        status = run_move(fresh, &c->r, c->prefixes[k].state, frames, &moved[k]);
+    }
+    mem_free(frames);
+    return status;
+}
+
+/* Begins anew with few states when there are too many. */
+static mn_status forget(constraint *c, uint32_t *current) {
+    run fresh;
+    uint32_t moved[PREFIXES], state = *current;
+    if (run_bytes(&c->r) <= RUN_SOFT) return MN_OK;
+    mn_status status = run_open(&fresh, &c->g);
+    if (status == MN_OK) status = move_states(c, &fresh, &state, moved);
+    if (status != MN_OK) {
+        run_clear(&fresh);
+        return status;
+    }
+    run_clear(&c->r);
+    c->r = fresh;
+    *current = state;
     for (size_t i = 0; i < c->n_slots; i++) c->slots[i].owner = RUN_NO_STATE;
-    for (size_t i = 0; i < PREFIXES; i++) c->prefixes[i].state = RUN_NO_STATE;
-    return run_reset(&c->r);
+    for (size_t i = 0; i < PREFIXES; i++) c->prefixes[i].state = moved[i];
+    return MN_OK;
 }
 
 /* The longest remembered beginning of the ids. */
@@ -173,7 +204,8 @@ static mn_status read_token(constraint *c, int32_t id, size_t place, uint32_t *s
         if (text.n == 0) *state = RUN_DEAD;
         MN_TRY(read_text(c, c->tree.texts.data + text.at, text.n, state));
     }
-    if (*state == RUN_DEAD) MN_FAIL(MN_E_ARG, "the constraint does not allow token %" PRId32 " as new token %zu", id, place);
+    if (*state == RUN_DEAD)
+        MN_FAIL(MN_E_ARG, "the constraint does not allow token %" PRId32 " as new token %zu", id, place);
     return MN_OK;
 }
 
@@ -182,7 +214,11 @@ static mn_status state_of(constraint *c, const int32_t *ids, size_t n, uint32_t 
     size_t i = known ? known->n : 0;
     uint32_t state = known ? known->state : c->r.start;
     bool is_new = i < n;
-    for (; i < n; i++) MN_TRY(read_token(c, ids[i], i, &state));
+    for (; i < n; i++) {
+        c->r.steps = 0;
+        MN_TRY(read_token(c, ids[i], i, &state));
+        MN_TRY(forget(c, &state));
+    }
     if (is_new) MN_TRY(remember(c, ids, n, state));
     *out = state;
     return MN_OK;
@@ -191,9 +227,9 @@ static mn_status state_of(constraint *c, const int32_t *ids, size_t n, uint32_t 
 mn_status constraint_allow(constraint *c, const int32_t *new_ids, size_t n_new, const uint64_t **mask) {
     uint32_t state;
     *mask = NULL;
-    c->r.steps = 0;
-    if (run_bytes(&c->r) > RUN_SOFT) MN_TRY(forget(c));
+    MN_TRY(forget(c, &c->r.start));
     MN_TRY(state_of(c, new_ids, n_new, &state));
+    c->r.steps = 0;
     return mask_of(c, state, n_new, mask);
 }
 
@@ -201,18 +237,21 @@ mn_status constraint_allow(constraint *c, const int32_t *new_ids, size_t n_new, 
 
 static mn_status check_ends(const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab) {
     if (!text) MN_FAIL(MN_E_ARG, "a constraint of the text needs a tokenizer, the model has none");
-    if (n_ends == 0) MN_FAIL(MN_E_ARG, "a constraint needs an end token, without one the answer could not end");
+    if (n_ends == 0)
+        MN_FAIL(MN_E_ARG, "a constraint needs an end token, without one the answer could not end");
     if (vocab == 0 || vocab > INT32_MAX)
         MN_FAIL(MN_E_ARG, "a vocabulary of %zu tokens, allowed: 1 to %d", vocab, INT32_MAX);
     for (size_t i = 0; i < n_ends; i++) {
         if (ends[i] < 0 || (size_t)ends[i] >= vocab)
-            MN_FAIL(MN_E_ARG, "the end token %" PRId32 " is out of range, allowed: 0 to %zu", ends[i], vocab - 1);
+            MN_FAIL(MN_E_ARG, "the end token %" PRId32 " is out of range, allowed: 0 to %zu", ends[i],
+                    vocab - 1);
     }
     return MN_OK;
 }
 
 /* Everything but the network. */
-static mn_status open_run(constraint *c, const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab) {
+static mn_status open_run(constraint *c, const tokenizer *text, const int32_t *ends, size_t n_ends,
+                          size_t vocab) {
     c->n_ends = n_ends;
     c->vocab = vocab;
     c->words = (vocab + 63) / 64;
@@ -234,16 +273,18 @@ static mn_status open_run(constraint *c, const tokenizer *text, const int32_t *e
 
 static mn_status open_net(net *g, const char *pattern, size_t n, const json *schema) {
     MN_TRY(net_open(g));
-    uint32_t root = schema ? net_schema(g, schema) : net_regex(g, pattern, n, &(net_pattern){.max = NET_MANY}, NET_END);
+    uint32_t root =
+        schema ? net_schema(g, schema) : net_regex(g, pattern, n, &(net_pattern){.max = NET_MANY}, NET_END);
     MN_TRY(net_finish(g, root));
     if (g->nodes[root].need <= NET_DEPTH) return MN_OK;
     if (!schema) MN_FAIL(MN_E_ARG, "the regular expression matches no text");
     MN_FAIL(MN_E_ARG, "the schema cannot be met: %s",
-            g->reason[0] ? g->reason : "every value would have to contain itself, or to nest deeper than 64 levels");
+            g->reason[0] ? g->reason
+                         : "every value would have to contain itself, or to nest deeper than 64 levels");
 }
 
-static mn_status open_constraint(constraint **out, const char *pattern, size_t n, const json *schema, const tokenizer *text,
-                                 const int32_t *ends, size_t n_ends, size_t vocab) {
+static mn_status open_constraint(constraint **out, const char *pattern, size_t n, const json *schema,
+                                 const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab) {
     *out = NULL;
     MN_TRY(check_ends(text, ends, n_ends, vocab));
     constraint *c = mem_alloc(1, sizeof *c);
@@ -264,8 +305,8 @@ mn_status constraint_open_regex(constraint **out, const char *pattern, size_t n,
     return open_constraint(out, pattern, n, NULL, text, end_ids, n_end, vocab);
 }
 
-mn_status constraint_open_schema(constraint **out, const json *schema, const tokenizer *text, const int32_t *end_ids,
-                                 size_t n_end, size_t vocab) {
+mn_status constraint_open_schema(constraint **out, const json *schema, const tokenizer *text,
+                                 const int32_t *end_ids, size_t n_end, size_t vocab) {
     *out = NULL;
     if (!schema) MN_FAIL(MN_E_ARG, "there is no schema");
     return open_constraint(out, NULL, 0, schema, text, end_ids, n_end, vocab);
@@ -288,5 +329,6 @@ void constraint_close(constraint **c) {
 constraint_size constraint_measure(const constraint *c) {
     return (constraint_size){.nodes = c->g.n,
                              .states = c->r.n_states,
-                             .bytes = run_bytes(&c->r) + c->n_slots * c->words * sizeof(uint64_t)};
+                             .bytes = run_bytes(&c->r) + c->n_slots * c->words * sizeof(uint64_t),
+                             .masks = c->n_masks};
 }

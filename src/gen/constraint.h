@@ -23,8 +23,8 @@ mn_status constraint_open_regex(constraint **out, const char *pattern, size_t n,
 
 /* The answer is a JSON text valid under `schema`, which is only needed during the call; `true` and {} stand for any value.
  * MN_E_ARG: a schema that is none, cannot be met, or is too large; MN_E_UNSUPPORTED: a keyword that is not understood. */
-mn_status constraint_open_schema(constraint **out, const json *schema, const tokenizer *text, const int32_t *end_ids,
-                                 size_t n_end, size_t vocab);
+mn_status constraint_open_schema(constraint **out, const json *schema, const tokenizer *text,
+                                 const int32_t *end_ids, size_t n_end, size_t vocab);
 
 /* *mask: (vocab + 63) / 64 words; bit i % 64 of word i / 64 is set when token i may come after the n_new tokens that were
  * generated so far. End ids are allowed exactly where the text may end, and after an end id nothing but end ids. At least
@@ -40,6 +40,7 @@ typedef struct constraint_size {
     size_t nodes;  /* of the network */
     size_t states; /* made and not forgotten */
     size_t bytes;  /* states, their transitions, stacks and masks; without the token tree */
+    size_t masks;  /* computed since the opening; calls that found theirs are not counted */
 } constraint_size;
 
 constraint_size constraint_measure(const constraint *c);

@@ -8,15 +8,15 @@
 enum { DIGITS = 20 };
 
 /* Digits after the point and of an exponent are limited so that a number cannot go on for ever and stays finite. */
-#define FRACTION "(?:\\.\\d{1,18})?"
+#define FRACTION            "(?:\\.\\d{1,18})?"
 #define FRACTION_ABOVE_ZERO "\\.\\d{0,17}[1-9]"
-#define FRACTION_ZERO "(?:\\.0{1,18})?"
-#define NUMBER "-?(?:0|[1-9]\\d{0,17})" FRACTION "(?:[eE][+-]?\\d{1,2})?"
+#define FRACTION_ZERO       "(?:\\.0{1,18})?"
+#define NUMBER              "-?(?:0|[1-9]\\d{0,17})" FRACTION "(?:[eE][+-]?\\d{1,2})?"
 
 #define HEX "[0-9A-Fa-f]"
 #define CHARACTER                                                                                            \
-    "[^\"\\\\\\x00-\\x1F]|\\\\(?:[\"\\\\/bfnrt]|u(?:[0-9A-CEFa-cef]" HEX "{3}|[Dd][0-7]" HEX "{2}|[Dd][89ABab]" HEX  \
-    "{2}\\\\u[Dd][C-Fc-f]" HEX "{2}))"
+    "[^\"\\\\\\x00-\\x1F]|\\\\(?:[\"\\\\/bfnrt]|u(?:[0-9A-CEFa-cef]" HEX "{3}|[Dd][0-7]" HEX                 \
+    "{2}|[Dd][89ABab]" HEX "{2}\\\\u[Dd][C-Fc-f]" HEX "{2}))"
 
 uint32_t net_json_rest(net *g, uint32_t next) {
     uint32_t loop = net_loop(g, net_bytes(g, '"', '"', next));
@@ -89,9 +89,11 @@ static uint64_t absolute(int64_t x) {
 
 uint32_t net_integer(net *g, int64_t lo, int64_t hi, uint32_t next) {
     uint32_t node = NET_FAIL;
+    if (lo == -NET_INTEGER_MOST && hi == NET_INTEGER_MOST) return net_plain(g, "0|-?[1-9]\\d{0,17}", next);
     if (hi >= 0 && lo <= hi) node = magnitude(g, lo > 0 ? (uint64_t)lo : 0, (uint64_t)hi, next);
     if (lo < 0 && lo <= hi)
-        node = net_split(g, node, net_bytes(g, '-', '-', magnitude(g, hi < 0 ? absolute(hi) : 1, absolute(lo), next)));
+        node = net_split(g, node,
+                         net_bytes(g, '-', '-', magnitude(g, hi < 0 ? absolute(hi) : 1, absolute(lo), next)));
     return node;
 }
 
@@ -101,7 +103,8 @@ static uint32_t magnitude_real(net *g, uint64_t lo, bool lo_open, uint64_t hi, b
     uint32_t node = NET_FAIL;
     if (lo < hi) {
         node = magnitude(g, lo, lo, net_plain(g, lo_open ? FRACTION_ABOVE_ZERO : FRACTION, next));
-        if (lo + 1 < hi) node = net_split(g, node, magnitude(g, lo + 1, hi - 1, net_plain(g, FRACTION, next)));
+        if (lo + 1 < hi)
+            node = net_split(g, node, magnitude(g, lo + 1, hi - 1, net_plain(g, FRACTION, next)));
     }
     bool has_hi = lo < hi ? !hi_open : lo == hi && !lo_open && !hi_open;
     return has_hi ? net_split(g, node, magnitude(g, hi, hi, net_plain(g, FRACTION_ZERO, next))) : node;
@@ -113,12 +116,14 @@ uint32_t net_number(net *g, const net_interval *within, uint32_t next) {
     uint32_t node = NET_FAIL;
     if (lo > hi) return NET_FAIL;
     if (hi >= 0)
-        node = magnitude_real(g, lo > 0 ? (uint64_t)lo : 0, lo >= 0 && within->lo_open, (uint64_t)hi, within->hi_open, next);
+        node = magnitude_real(g, lo > 0 ? (uint64_t)lo : 0, lo >= 0 && within->lo_open, (uint64_t)hi,
+                              within->hi_open, next);
     if (lo < 0) { /* mirrored; zero belongs to it only as an open end */
         bool touches = hi < 0 ? within->hi_open : hi == 0 && within->hi_open;
         node = net_split(g, node,
                          net_bytes(g, '-', '-',
-                                   magnitude_real(g, hi < 0 ? absolute(hi) : 0, touches, absolute(lo), within->lo_open, next)));
+                                   magnitude_real(g, hi < 0 ? absolute(hi) : 0, touches, absolute(lo),
+                                                  within->lo_open, next)));
     }
     return node;
 }

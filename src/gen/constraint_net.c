@@ -30,7 +30,8 @@ bool net_check(net *g, mn_status status) {
 static uint32_t add_node(net *g, net_node node) {
     if (g->status != MN_OK) return NET_FAIL;
     if (g->n == NET_NODES) {
-        g->status = status_fail(MN_E_ARG, "the constraint is too large: it needs more than %d nodes", NET_NODES);
+        g->status =
+            status_fail(MN_E_ARG, "the constraint is too large: it needs more than %d nodes", NET_NODES);
         return NET_FAIL;
     }
     if (!net_check(g, mem_grow(&g->nodes, &g->capacity, g->n + 1, sizeof *g->nodes))) return NET_FAIL;
@@ -54,7 +55,8 @@ void net_clear(net *g) {
 
 static size_t slot_of(const net *g, const net_node *node) {
     uint64_t h = (uint64_t)node->next << 32 | node->other;
-    h = (h ^ (uint64_t)(node->kind << 16 | node->lo << 8 | node->hi) * 0xD6E8FEB86659FD93u) * 0x9E3779B97F4A7C15u;
+    h = (h ^ (uint64_t)(node->kind << 16 | node->lo << 8 | node->hi) * 0xD6E8FEB86659FD93u) *
+        0x9E3779B97F4A7C15u;
     return (size_t)(h ^ h >> 31) & (g->n_slots - 1);
 }
 
@@ -80,8 +82,8 @@ static uint32_t share_node(net *g, net_node node) {
     size_t slot = slot_of(g, &node);
     for (; g->slots[slot]; slot = (slot + 1) & (g->n_slots - 1)) {
         const net_node *known = &g->nodes[g->slots[slot]];
-        if (known->kind == node.kind && known->lo == node.lo && known->hi == node.hi && known->next == node.next &&
-            known->other == node.other)
+        if (known->kind == node.kind && known->lo == node.lo && known->hi == node.hi &&
+            known->next == node.next && known->other == node.other)
             return g->slots[slot];
     }
     uint32_t id = add_node(g, node);
@@ -127,7 +129,8 @@ uint32_t net_call(net *g, uint32_t rule, uint32_t next) {
 uint32_t net_rule(net *g) {
     if (g->status != MN_OK) return 0;
     if (g->n_rules == NET_RULES) {
-        g->status = status_fail(MN_E_ARG, "the constraint is too large: it needs more than %d rules", NET_RULES);
+        g->status =
+            status_fail(MN_E_ARG, "the constraint is too large: it needs more than %d rules", NET_RULES);
         return 0;
     }
     if (!net_check(g, mem_grow(&g->rules, &g->rules_capacity, g->n_rules + 1, sizeof *g->rules))) return 0;
@@ -147,9 +150,7 @@ static uint8_t need_of(const net *g, const net_node *node) {
     case NET_IS_END: return 0;
     case NET_IS_FAIL: return NET_NEVER;
     case NET_BYTES: return next;
-    case NET_SPLIT:
-        other = g->nodes[node->other].need;
-        return next < other ? next : other;
+    case NET_SPLIT: other = g->nodes[node->other].need; return next < other ? next : other;
     case NET_REPEAT: return node->min ? most(next, g->nodes[node->other].need) : next;
     case NET_CALL:
         other = g->nodes[g->rules[node->other]].need;
@@ -250,9 +251,10 @@ static uint32_t utf8_range(net *g, uint32_t first, uint32_t last, uint32_t next)
     for (uint32_t low = 0x3F; last > 0x7F && low <= 0x3FFFF; low = low << 6 | 0x3F) {
         if ((first & ~low) == (last & ~low)) continue;
         uint32_t cut = first & low ? first | low : (last & low) != low ? (last & ~low) - 1 : last;
-        if (cut < last) return net_split(g, utf8_range(g, first, cut, next), utf8_range(g, cut + 1, last, next));
+        if (cut < last)
+            return net_split(g, utf8_range(g, first, cut, next), utf8_range(g, cut + 1, last, next));
     }
-    char a[4], b[4];
+    char a[4] = {0}, b[4] = {0};
     size_t n = utf8_encode(a, first);
     utf8_encode(b, last);
     while (n-- > 0) next = net_bytes(g, (unsigned char)a[n], (unsigned char)b[n], next);
@@ -295,7 +297,9 @@ uint32_t net_class(net *g, const code_set *set, net_spelling spelling, uint32_t 
     uint32_t node = NET_FAIL;
     for (size_t i = set->n; i-- > 0;) { /* the highest first, so that sets alike up there share nodes */
         uint32_t first = (uint32_t)(set->ranges[i] >> 32), last = (uint32_t)set->ranges[i];
-        node = net_split(g, spelling == SPELL_JSON ? json_range(g, first, last, next) : utf8_range(g, first, last, next), node);
+        node = net_split(
+            g, spelling == SPELL_JSON ? json_range(g, first, last, next) : utf8_range(g, first, last, next),
+            node);
     }
     return node;
 }

@@ -14,8 +14,8 @@ enum {
     NET_END = 0,  /* node: the rule, or the body of a repetition, is done */
     NET_FAIL = 1, /* node: no way on */
     NET_NODES = 1 << 19,
-    NET_DEPTH = 64,   /* calls that may be open at once */
-    NET_NEVER = 255,  /* net_node.need: no way to the end */
+    NET_DEPTH = 64,  /* calls that may be open at once */
+    NET_NEVER = 255, /* net_node.need: no way to the end */
     NET_RULES = 1 << 16,
 };
 
@@ -25,10 +25,11 @@ typedef enum net_kind { NET_IS_END, NET_IS_FAIL, NET_BYTES, NET_SPLIT, NET_CALL,
 
 typedef struct net_node {
     uint8_t kind;
-    uint8_t lo, hi;    /* NET_BYTES: inclusive */
-    uint8_t need;      /* fewest calls that must be open at once, besides those open here, to reach the end */
-    uint32_t next;     /* what comes after */
-    uint32_t other;    /* NET_SPLIT: the other way; NET_CALL: the rule; NET_REPEAT: the body, which ends in NET_END */
+    uint8_t lo, hi; /* NET_BYTES: inclusive */
+    uint8_t need;   /* fewest calls that must be open at once, besides those open here, to reach the end */
+    uint32_t next;  /* what comes after */
+    uint32_t
+        other; /* NET_SPLIT: the other way; NET_CALL: the rule; NET_REPEAT: the body, which ends in NET_END */
     uint32_t min, max; /* NET_REPEAT */
 } net_node;
 
@@ -44,7 +45,8 @@ typedef struct net {
     uint8_t sample[256];   /* a byte of each class */
     unsigned n_classes;
     mn_status status;
-    char reason[256]; /* why some part cannot be met, when building saw one: for the message if that makes the whole fail */
+    char reason
+        [256]; /* why some part cannot be met, when building saw one: for the message if that makes the whole fail */
 } net;
 
 mn_status net_open(net *g);
@@ -86,7 +88,7 @@ void code_set_clear(code_set *set);
 /* How characters stand in the text. */
 typedef enum net_spelling {
     SPELL_PLAIN, /* as UTF-8 */
-    SPELL_JSON,  /* as inside a JSON string, each character in its usual spelling: escaped only where it must be */
+    SPELL_JSON, /* as inside a JSON string, each character in its usual spelling: escaped only where it must be */
 } net_spelling;
 
 /* One character of an ordered set. */
@@ -96,8 +98,9 @@ uint32_t net_class(net *g, const code_set *set, net_spelling spelling, uint32_t 
 
 typedef struct net_pattern {
     net_spelling spelling;
-    bool search;        /* the pattern may match anywhere in the text, as a schema's does; else it is the whole text */
-    uint32_t min, max;  /* characters of the whole text: 0 and NET_MANY for any number */
+    bool
+        search; /* the pattern may match anywhere in the text, as a schema's does; else it is the whole text */
+    uint32_t min, max; /* characters of the whole text: 0 and NET_MANY for any number */
 } net_pattern;
 
 /* pattern: UTF-8. Failures name it and the place. */
@@ -107,18 +110,21 @@ uint32_t net_plain(net *g, const char *pattern, uint32_t next);
 
 /* ---- JSON ---- */
 
-uint32_t net_json_string(net *g, uint32_t min, uint32_t max, uint32_t next); /* quotes included; counts characters */
+uint32_t net_json_string(net *g, uint32_t min, uint32_t max,
+                         uint32_t next);        /* quotes included; counts characters */
 uint32_t net_json_rest(net *g, uint32_t next);  /* any characters and the closing quote */
 uint32_t net_json_space(net *g, uint32_t next); /* what may stand between tokens of JSON */
 
-#define NET_INTEGER_MOST 999999999999999999 /* without limits of its own a number has up to 18 digits, exact in 64 bits */
+#define NET_INTEGER_MOST                                                                                     \
+    999999999999999999 /* without limits of its own a number has up to 18 digits, exact in 64 bits */
 
 typedef struct net_interval {
     int64_t lo, hi;
     bool lo_open, hi_open; /* the limit itself is not meant */
 } net_interval;
 
-uint32_t net_integer(net *g, int64_t lo, int64_t hi, uint32_t next); /* of lo..hi; no way when that is empty */
+uint32_t net_integer(net *g, int64_t lo, int64_t hi,
+                     uint32_t next); /* of lo..hi; no way when that is empty */
 /* Any number of the interval, with digits after the point and without an exponent; NULL: any number, in every notation. */
 uint32_t net_number(net *g, const net_interval *within, uint32_t next);
 

@@ -16,7 +16,14 @@ enum {
     NO_PART = UINT32_MAX,
 };
 
-typedef enum part_kind { PART_CLASS, PART_SEQUENCE, PART_CHOICE, PART_REPEAT, PART_START, PART_STOP } part_kind;
+typedef enum part_kind {
+    PART_CLASS,
+    PART_SEQUENCE,
+    PART_CHOICE,
+    PART_REPEAT,
+    PART_START,
+    PART_STOP
+} part_kind;
 
 typedef struct part {
     part_kind kind;
@@ -49,7 +56,8 @@ static void fail(parser *p, mn_status code, size_t place, const char *problem) {
 }
 
 static uint32_t add_part(parser *p, part_kind kind, size_t place) {
-    if (!ok(p) || !net_check(p->g, mem_grow(&p->parts, &p->parts_capacity, p->n_parts + 1, sizeof *p->parts))) return 0;
+    if (!ok(p) || !net_check(p->g, mem_grow(&p->parts, &p->parts_capacity, p->n_parts + 1, sizeof *p->parts)))
+        return 0;
     p->parts[p->n_parts] = (part){.kind = kind, .last = NO_PART, .before = NO_PART, .place = (uint32_t)place};
     return (uint32_t)p->n_parts++;
 }
@@ -108,7 +116,8 @@ static bool take_hex(parser *p, int least, int most, uint32_t *code) {
 /* Behind \x or \u. */
 static uint32_t take_number(parser *p, int digits, size_t place) {
     uint32_t code, low;
-    bool braces = accept(p, "{"), good = braces ? take_hex(p, 1, 6, &code) && accept(p, "}") : take_hex(p, digits, digits, &code);
+    bool braces = accept(p, "{"),
+         good = braces ? take_hex(p, 1, 6, &code) && accept(p, "}") : take_hex(p, digits, digits, &code);
     if (good && !braces && code >= 0xD800 && code < 0xDC00 && next_is(p, "\\u")) {
         size_t back = p->at;
         p->at += 2;
@@ -128,9 +137,12 @@ static uint32_t take_number(parser *p, int digits, size_t place) {
 /* Adds \d, \w, \s or the like to the set; letters as in ECMAScript: digits and word characters are ASCII, white space is
  * Unicode's with the byte order mark. */
 static void add_named(parser *p, char letter, code_set *set) {
-    static const uint32_t digits[][2] = {{'0', '9'}}, words[][2] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
-                          spaces[][2] = {{9, 13},           {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-                                         {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    static const uint32_t digits[][2] = {{'0', '9'}},
+                          words[][2] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+                          spaces[][2] = {{9, 13},          {' ', ' '},       {0xA0, 0xA0},
+                                         {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
+                                         {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000},
+                                         {0xFEFF, 0xFEFF}};
     bool d = letter == 'd' || letter == 'D', w = letter == 'w' || letter == 'W';
     const uint32_t(*ranges)[2] = d ? digits : w ? words : spaces;
     size_t n = d ? 1 : w ? sizeof words / sizeof *words : sizeof spaces / sizeof *spaces;
@@ -175,7 +187,8 @@ static bool take_escape(parser *p, bool in_class, code_set *set, uint32_t *code)
         return false;
     }
     const char *letter = strchr(letters, c);
-    bool plain = (unsigned char)c < 0x80 && !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'));
+    bool plain = (unsigned char)c < 0x80 &&
+                 !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'));
     if (letter && *letter) {
         p->at++;
         *code = (unsigned char)meanings[letter - letters];
@@ -275,9 +288,12 @@ static uint32_t parse_choice(parser *p);
 static uint32_t parse_group(parser *p, size_t place) {
     static const struct {
         const char *begin, *problem;
-    } refused[] = {{"?=", "looking ahead is not supported"},     {"?!", "looking ahead is not supported"},
-                   {"?<=", "looking behind is not supported"},   {"?<!", "looking behind is not supported"},
-                   {"?>", "atomic groups are not supported"},    {"?#", "comments are not supported"},
+    } refused[] = {{"?=", "looking ahead is not supported"},
+                   {"?!", "looking ahead is not supported"},
+                   {"?<=", "looking behind is not supported"},
+                   {"?<!", "looking behind is not supported"},
+                   {"?>", "atomic groups are not supported"},
+                   {"?#", "comments are not supported"},
                    {"?P=", "references back to a group are not supported"},
                    {"*", "verbs are not supported"}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -362,15 +378,14 @@ static uint32_t parse_repeated(parser *p) {
 
 static uint32_t parse_sequence(parser *p) {
     uint32_t id = add_part(p, PART_SEQUENCE, p->at);
-    while (ok(p) && p->at < p->n && !next_is(p, "|") && !next_is(p, ")")) append_part(p, id, parse_repeated(p));
+    while (ok(p) && p->at < p->n && !next_is(p, "|") && !next_is(p, ")"))
+        append_part(p, id, parse_repeated(p));
     return unwrap(p, id);
 }
 
 static uint32_t parse_choice(parser *p) {
     uint32_t id = add_part(p, PART_CHOICE, p->at);
-    do {
-        append_part(p, id, parse_sequence(p));
-    } while (ok(p) && accept(p, "|"));
+    do { append_part(p, id, parse_sequence(p)); } while (ok(p) && accept(p, "|"));
     return unwrap(p, id);
 }
 
@@ -389,13 +404,15 @@ static uint32_t first_of(const parser *p, uint32_t id) {
 /* Fails for a ^ or $ that stands where text may precede or follow. */
 static void check_ends(parser *p, uint32_t id, bool left, bool right, bool search) {
     const part *it = &p->parts[id];
-    if (it->kind == PART_START && !left) fail(p, MN_E_UNSUPPORTED, it->place, "^ may only stand at the beginning");
+    if (it->kind == PART_START && !left)
+        fail(p, MN_E_UNSUPPORTED, it->place, "^ may only stand at the beginning");
     if (it->kind == PART_STOP && !right) fail(p, MN_E_UNSUPPORTED, it->place, "$ may only stand at the end");
     bool is_choice = it->kind == PART_CHOICE, ends = it->kind == PART_SEQUENCE || is_choice;
     uint32_t first = first_of(p, id);
     bool after = right && ends; /* nothing but $ follows the child */
     for (uint32_t child = it->last; child != NO_PART && ok(p); child = p->parts[child].before) {
-        bool before = left && ends && (is_choice || child == first || is_mark(p, p->parts[child].before, PART_START));
+        bool before =
+            left && ends && (is_choice || child == first || is_mark(p, p->parts[child].before, PART_START));
         bool own = is_choice || (p->parts[child].kind == PART_START || p->parts[child].kind == PART_STOP);
         /* Where a match may begin anywhere, only a whole alternative can say that it does not. */
         check_ends(p, child, before && (own || !search), after && (own || !search), search);
@@ -439,8 +456,10 @@ static span length_of(const parser *p, uint32_t id) {
 
 /* Makes the texts keep to how->min..max characters: when they do anyhow, or when the pattern is ^x{m,n}$ of one class. */
 static void limit_length(parser *p, uint32_t root, const net_pattern *how) {
-    uint32_t last = p->parts[root].last, middle = is_mark(p, last, PART_STOP) ? p->parts[last].before : NO_PART;
-    bool whole = middle != NO_PART && p->parts[root].kind == PART_SEQUENCE && is_mark(p, first_of(p, root), PART_START);
+    uint32_t last = p->parts[root].last,
+             middle = is_mark(p, last, PART_STOP) ? p->parts[last].before : NO_PART;
+    bool whole = middle != NO_PART && p->parts[root].kind == PART_SEQUENCE &&
+                 is_mark(p, first_of(p, root), PART_START);
     span length = length_of(p, root);
     if (!whole && how->search) length.max = NET_MANY;
     if (length.min >= how->min && (length.max <= how->max || how->max == NET_MANY)) return;
@@ -450,7 +469,8 @@ static void limit_length(parser *p, uint32_t root, const net_pattern *how) {
         if (it->min < how->min) it->min = how->min;
         if (it->max > how->max) it->max = how->max;
     } else {
-        fail(p, MN_E_UNSUPPORTED, 0, "limits of the length are only supported beside a pattern ^[...]*$ or one that keeps to them");
+        fail(p, MN_E_UNSUPPORTED, 0,
+             "limits of the length are only supported beside a pattern ^[...]*$ or one that keeps to them");
     }
 }
 
@@ -535,9 +555,11 @@ uint32_t net_regex(net *g, const char *pattern, size_t n, const net_pattern *how
     if (g->status != MN_OK) return NET_FAIL;
     if (n > PATTERN_BYTES) {
         p.n = 0;
-        g->status = status_fail(MN_E_ARG, "a regular expression of %zu bytes, at most %d are allowed", n, PATTERN_BYTES);
+        g->status = status_fail(MN_E_ARG, "a regular expression of %zu bytes, at most %d are allowed", n,
+                                PATTERN_BYTES);
     } else if (utf8_valid_prefix(pattern, n) < n) {
-        g->status = status_fail(MN_E_ARG, "the regular expression is not UTF-8 at byte %zu", utf8_valid_prefix(pattern, n));
+        g->status = status_fail(MN_E_ARG, "the regular expression is not UTF-8 at byte %zu",
+                                utf8_valid_prefix(pattern, n));
     } else {
         node = build_pattern(&p, how, next);
     }

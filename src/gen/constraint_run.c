@@ -17,7 +17,8 @@ static uint64_t reading_of(uint32_t node, uint32_t frame) {
 /* ---- tables ---- */
 
 /* Room for one more entry: at least twice as many slots as entries. hash_of gives an entry's hash. */
-static mn_status table_reserve(run_table *table, size_t n, uint64_t (*hash_of)(const run *, uint32_t), const run *r) {
+static mn_status table_reserve(run_table *table, size_t n, uint64_t (*hash_of)(const run *, uint32_t),
+                               const run *r) {
     if ((n + 1) * 2 <= table->n_slots) return MN_OK;
     size_t n_slots = table->n_slots ? table->n_slots * 2 : 256;
     uint32_t *slots = mem_alloc(n_slots, sizeof *slots);
@@ -46,14 +47,16 @@ static uint64_t hash_of_frame(const run *r, uint32_t id) {
     return hash_frame(&r->frames[id]);
 }
 
-static mn_status put_frame(run *r, uint32_t parent, uint32_t node, uint32_t count, bool fresh, uint32_t *out) {
+static mn_status put_frame(run *r, uint32_t parent, uint32_t node, uint32_t count, bool fresh,
+                           uint32_t *out) {
     run_frame f = {parent, node, count, 0, fresh};
     MN_TRY(table_reserve(&r->frame_table, r->n_frames, hash_of_frame, r));
     size_t mask = r->frame_table.n_slots - 1, slot = (size_t)hash_frame(&f) & mask;
     for (; r->frame_table.slots[slot]; slot = (slot + 1) & mask) {
         *out = r->frame_table.slots[slot] - 1;
         const run_frame *known = &r->frames[*out];
-        if (known->parent == parent && known->node == node && known->count == count && known->fresh == fresh) return MN_OK;
+        if (known->parent == parent && known->node == node && known->count == count && known->fresh == fresh)
+            return MN_OK;
     }
     if (run_bytes(r) > RUN_HARD) return too_much("bytes of states", RUN_HARD);
     MN_TRY(mem_grow(&r->frames, &r->frames_capacity, r->n_frames + 1, sizeof *r->frames));
@@ -79,7 +82,8 @@ static mn_status settle_frame(run *r, uint32_t *frame) {
         above[n++] = f;
         *frame = r->frames[f].parent;
     }
-    while (n-- > 0) MN_TRY(put_frame(r, *frame, r->frames[above[n]].node, r->frames[above[n]].count, false, frame));
+    while (n-- > 0)
+        MN_TRY(put_frame(r, *frame, r->frames[above[n]].node, r->frames[above[n]].count, false, frame));
     return MN_OK;
 }
 
@@ -236,15 +240,35 @@ mn_status run_open(run *r, const net *g) {
     return put_first_states(r);
 }
 
-mn_status run_reset(run *r) {
-    r->n_frames = r->n_states = r->n_readings = 0;
-    if (r->frame_table.slots) memset(r->frame_table.slots, 0, r->frame_table.n_slots * sizeof *r->frame_table.slots);
-    if (r->state_table.slots) memset(r->state_table.slots, 0, r->state_table.n_slots * sizeof *r->state_table.slots);
-    return put_first_states(r);
+/* The stack of `from` in `to`. No frame of a state is fresh. */
+static mn_status move_frame(run *to, const run *from, uint32_t frame, uint32_t *frames) {
+    while (frame && !frames[frame]) { /* from the lowest unknown one up */
+        uint32_t lowest = frame;
+        while (from->frames[lowest].parent && !frames[from->frames[lowest].parent])
+            lowest = from->frames[lowest].parent;
+        const run_frame *f = &from->frames[lowest];
+        MN_TRY(put_frame(to, frames[f->parent], f->node, f->count, false, &frames[lowest]));
+    }
+    return MN_OK;
+}
+
+mn_status run_move(run *to, const run *from, uint32_t state, uint32_t *frames, uint32_t *out) {
+    const run_state *s = &from->states[state];
+    begin_step(to);
+    MN_TRY(mem_grow(&to->kept, &to->kept_capacity, s->n, sizeof *to->kept));
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t reading = from->readings[s->at + i];
+        uint32_t frame = (uint32_t)reading;
+        MN_TRY(move_frame(to, from, frame, frames));
+        to->kept[to->n_kept++] = reading_of((uint32_t)(reading >> 32), frame ? frames[frame] : 0);
+    }
+    to->accepts = s->accepts;
+    return put_state(to, out);
 }
 
 size_t run_bytes(const run *r) {
-    return r->n_frames * sizeof *r->frames + r->n_states * (sizeof *r->states + r->g->n_classes * sizeof *r->next) +
+    return r->n_frames * sizeof *r->frames +
+           r->n_states * (sizeof *r->states + r->g->n_classes * sizeof *r->next) +
            r->n_readings * sizeof *r->readings;
 }
 

@@ -11,22 +11,22 @@
 #include "gen/constraint_net.h"
 
 enum {
-    RUN_DEAD = 0,  /* no text goes on here */
-    RUN_DONE = 1,  /* complete, and no byte may follow */
-    RUN_READINGS = 1 << 14,    /* of one text */
-    RUN_STEPS = 1 << 23,       /* nodes visited in one call of the constraint */
-    RUN_SOFT = 24 << 20,       /* bytes after which all states are forgotten between two calls */
-    RUN_HARD = 96 << 20,       /* bytes that one call may reach */
+    RUN_DEAD = 0,           /* no text goes on here */
+    RUN_DONE = 1,           /* complete, and no byte may follow */
+    RUN_READINGS = 1 << 14, /* of one text */
+    RUN_STEPS = 1 << 21,    /* nodes visited for one token or one mask */
+    RUN_SOFT = 24 << 20,    /* bytes after which the caller should move what it needs to a new run */
+    RUN_HARD = 96 << 20,    /* bytes that a run may reach */
 };
 
 #define RUN_NO_STATE UINT32_MAX /* a transition not made yet */
-#define RUN_NO_MASK UINT32_MAX
+#define RUN_NO_MASK  UINT32_MAX
 
 typedef struct run_frame {
     uint32_t parent, node; /* NET_CALL or NET_REPEAT */
     uint32_t count;        /* NET_REPEAT: rounds done; never more than min when max is NET_MANY */
     uint16_t depth;        /* calls open, this one included */
-    bool fresh;            /* opened or begun anew since the last byte: a round that ends so has read nothing */
+    bool fresh; /* opened or begun anew since the last byte: a round that ends so has read nothing */
 } run_frame;
 
 typedef struct run_state {
@@ -66,8 +66,8 @@ typedef struct run {
 /* g is borrowed and must be finished. MN_E_ARG when nothing matches; *r may be cleared after a failure. */
 mn_status run_open(run *r, const net *g);
 void run_clear(run *r);
-/* Forgets every state but the first ones; all state numbers are void. */
-mn_status run_reset(run *r);
+/* A state of another run of the same network. frames: scratch, [from->n_frames], zeros before the first state is moved. */
+mn_status run_move(run *to, const run *from, uint32_t state, uint32_t *frames, uint32_t *out);
 size_t run_bytes(const run *r); /* held by states, frames and transitions */
 
 /* The state after one more byte: RUN_DEAD when none may come. MN_E_FULL when a limit above is met, MN_E_NOMEM. */

@@ -51,16 +51,53 @@ bool schema_spend(schema_build *b, size_t steps) {
 
 /* ---- keywords ---- */
 
-static const char *const understood[] = {
-    "type",     "enum",         "const",       "properties",       "required", "additionalProperties", "items",  "prefixItems",
-    "minItems", "maxItems",     "minLength",   "maxLength",        "pattern",  "format",               "anyOf",  "oneOf",
-    "allOf",    "minimum",      "maximum",     "exclusiveMinimum", "$ref",     "exclusiveMaximum",     "additionalItems", NULL};
+static const char *const understood[] = {"type",
+                                         "enum",
+                                         "const",
+                                         "properties",
+                                         "required",
+                                         "additionalProperties",
+                                         "items",
+                                         "prefixItems",
+                                         "minItems",
+                                         "maxItems",
+                                         "minLength",
+                                         "maxLength",
+                                         "pattern",
+                                         "format",
+                                         "anyOf",
+                                         "oneOf",
+                                         "allOf",
+                                         "minimum",
+                                         "maximum",
+                                         "exclusiveMinimum",
+                                         "$ref",
+                                         "exclusiveMaximum",
+                                         "additionalItems",
+                                         NULL};
 
 /* Say nothing of the value, or nothing that is asserted. */
-static const char *const annotations[] = {
-    "title",           "description", "default",   "examples",        "example",          "deprecated",    "readOnly",
-    "writeOnly",       "$schema",     "$id",       "id",              "$comment",         "$defs",         "definitions",
-    "contentEncoding", "$anchor",     "$vocabulary", "contentMediaType", "contentSchema", "discriminator", NULL};
+static const char *const annotations[] = {"title",
+                                          "description",
+                                          "default",
+                                          "examples",
+                                          "example",
+                                          "deprecated",
+                                          "readOnly",
+                                          "writeOnly",
+                                          "$schema",
+                                          "$id",
+                                          "id",
+                                          "$comment",
+                                          "$defs",
+                                          "definitions",
+                                          "contentEncoding",
+                                          "$anchor",
+                                          "$vocabulary",
+                                          "contentMediaType",
+                                          "contentSchema",
+                                          "discriminator",
+                                          NULL};
 
 static bool is_among(const char *name, const char *const *names) {
     while (*names && strcmp(*names, name) != 0) names++;
@@ -78,8 +115,8 @@ static void check_keywords(schema_build *b, const json *schema, bool *restricts)
         *restricts = true;
         if (is_among(m->key, understood)) continue;
         const char *near = text_nearest(m->key, understood);
-        schema_fail(b, MN_E_UNSUPPORTED, "the keyword '%.60s' is not supported%s%s", m->key, near ? "; did you mean " : "",
-                    near ? near : "");
+        schema_fail(b, MN_E_UNSUPPORTED, "the keyword '%.60s' is not supported%s%s", m->key,
+                    near ? "; did you mean " : "", near ? near : "");
     }
 }
 
@@ -87,8 +124,9 @@ unsigned schema_types(schema_build *b, const json *schema) {
     static const struct {
         const char *name;
         unsigned bits;
-    } names[] = {{"null", VALUE_NULL},       {"boolean", VALUE_BOOL},  {"integer", VALUE_INT}, {"number", VALUE_NUMBER},
-                 {"string", VALUE_STRING}, {"array", VALUE_ARRAY}, {"object", VALUE_OBJECT}};
+    } names[] = {{"null", VALUE_NULL},     {"boolean", VALUE_BOOL},  {"integer", VALUE_INT},
+                 {"number", VALUE_NUMBER}, {"string", VALUE_STRING}, {"array", VALUE_ARRAY},
+                 {"object", VALUE_OBJECT}};
     const json *type = json_get(schema, "type");
     if (!type) return VALUE_ANY;
     size_t n = type->kind == JSON_ARRAY ? type->n : 1;
@@ -100,7 +138,8 @@ unsigned schema_types(schema_build *b, const json *schema) {
             if (json_is_string(one, names[k].name)) found = names[k].bits;
         }
         if (!found)
-            schema_fail(b, MN_E_ARG, "'type' is '%.60s', allowed: null, boolean, integer, number, string, array, object",
+            schema_fail(b, MN_E_ARG,
+                        "'type' is '%.60s', allowed: null, boolean, integer, number, string, array, object",
                         one->kind == JSON_STRING ? one->string : "no text");
         bits |= found;
     }
@@ -112,20 +151,32 @@ static unsigned implied_types(const json *schema) {
     static const struct {
         const char *keyword;
         unsigned bits;
-    } rows[] = {{"properties", VALUE_OBJECT}, {"required", VALUE_OBJECT},   {"additionalProperties", VALUE_OBJECT},
-                {"items", VALUE_ARRAY},       {"prefixItems", VALUE_ARRAY}, {"minItems", VALUE_ARRAY},
-                {"maxItems", VALUE_ARRAY},    {"minLength", VALUE_STRING},  {"maxLength", VALUE_STRING},
-                {"pattern", VALUE_STRING},    {"format", VALUE_STRING},     {"minimum", VALUE_NUMBER},
-                {"maximum", VALUE_NUMBER},    {"exclusiveMinimum", VALUE_NUMBER}, {"exclusiveMaximum", VALUE_NUMBER}};
+    } rows[] = {{"properties", VALUE_OBJECT},
+                {"required", VALUE_OBJECT},
+                {"additionalProperties", VALUE_OBJECT},
+                {"items", VALUE_ARRAY},
+                {"prefixItems", VALUE_ARRAY},
+                {"minItems", VALUE_ARRAY},
+                {"maxItems", VALUE_ARRAY},
+                {"minLength", VALUE_STRING},
+                {"maxLength", VALUE_STRING},
+                {"pattern", VALUE_STRING},
+                {"format", VALUE_STRING},
+                {"minimum", VALUE_NUMBER},
+                {"maximum", VALUE_NUMBER},
+                {"exclusiveMinimum", VALUE_NUMBER},
+                {"exclusiveMaximum", VALUE_NUMBER}};
     unsigned bits = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (json_get(schema, rows[i].keyword)) bits |= rows[i].bits;
     }
-    bool one_kind = bits == VALUE_OBJECT || bits == VALUE_ARRAY || bits == VALUE_STRING || bits == VALUE_NUMBER;
+    bool one_kind =
+        bits == VALUE_OBJECT || bits == VALUE_ARRAY || bits == VALUE_STRING || bits == VALUE_NUMBER;
     return one_kind ? bits : VALUE_ANY;
 }
 
-void schema_counts(schema_build *b, terms list, const char *least, const char *most, uint32_t *min, uint32_t *max) {
+void schema_counts(schema_build *b, terms list, const char *least, const char *most, uint32_t *min,
+                   uint32_t *max) {
     *min = 0;
     *max = NET_MANY;
     for (size_t i = 0; i < list.n; i++) {
@@ -182,7 +233,8 @@ static bool decode_step(const char **at, char *out, size_t room) {
         if (text[0] == '~' && (text[1] == '0' || text[1] == '1')) {
             out[n] = text[1] == '0' ? '~' : '/';
             text += 2;
-        } else if (text[0] == '%' && sscanf(text + 1, "%2x", &hex) == 1 && text[1] && text[2] && text[1] != ' ') {
+        } else if (text[0] == '%' && sscanf(text + 1, "%2x", &hex) == 1 && text[1] && text[2] &&
+                   text[1] != ' ') {
             out[n] = (char)hex;
             text += 3;
         } else {
@@ -199,7 +251,8 @@ static const json *find_step(const json *at, const char *step) {
     char *end;
     if (at->kind != JSON_ARRAY || step[0] < '0' || step[0] > '9') return NULL;
     size_t index = 0;
-    for (end = (char *)step; *end >= '0' && *end <= '9' && index < at->n; end++) index = index * 10 + (size_t)(*end - '0');
+    for (end = (char *)step; *end >= '0' && *end <= '9' && index < at->n; end++)
+        index = index * 10 + (size_t)(*end - '0');
     return *end == 0 && index < at->n ? &at->items[index] : NULL;
 }
 
@@ -212,12 +265,14 @@ const json *schema_target(schema_build *b, const json *ref) {
     const char *at = ref->string;
     const json *found = *at == '#' && (at[1] == 0 || at[1] == '/') ? b->root : NULL;
     if (!found) {
-        schema_fail(b, MN_E_UNSUPPORTED, "the $ref '%.100s' does not begin with '#/': only this schema is read", at);
+        schema_fail(b, MN_E_UNSUPPORTED,
+                    "the $ref '%.100s' does not begin with '#/': only this schema is read", at);
         return NULL;
     }
     for (at++; *at == '/' && found;) {
         at++;
-        found = decode_step(&at, step, sizeof step) && schema_spend(b, found->n) ? find_step(found, step) : NULL;
+        found =
+            decode_step(&at, step, sizeof step) && schema_spend(b, found->n) ? find_step(found, step) : NULL;
     }
     if (!found) schema_fail(b, MN_E_ARG, "the $ref '%.100s' leads nowhere", ref->string);
     return found;
@@ -242,7 +297,8 @@ static void take_apart(schema_build *b, terms *list, bool inside, bool *has_ref)
             }
         }
         if (!all || (done & TERM_ALL)) continue;
-        if (all->kind != JSON_ARRAY || all->n == 0) schema_fail(b, MN_E_ARG, "'allOf' must be an array of schemas");
+        if (all->kind != JSON_ARRAY || all->n == 0)
+            schema_fail(b, MN_E_ARG, "'allOf' must be an array of schemas");
         for (size_t k = 0; k < all->n && all->kind == JSON_ARRAY && schema_ok(b); k++) {
             if (!holds(b, *list, &all->items[k])) schema_push(b, list, &all->items[k], 0);
         }
@@ -280,7 +336,8 @@ static uint32_t rule_of(schema_build *b, terms list) {
     }
     const char *place = bytes_text(&b->place);
     schema_rule rule = {.key = b->n_keys, .n_key = list.n};
-    if (!schema_ok(b) || !net_check(b->g, mem_grow(&b->rules, &b->rules_capacity, b->n_rules + 1, sizeof *b->rules)) ||
+    if (!schema_ok(b) ||
+        !net_check(b->g, mem_grow(&b->rules, &b->rules_capacity, b->n_rules + 1, sizeof *b->rules)) ||
         !net_check(b->g, mem_grow(&b->keys, &b->keys_capacity, b->n_keys + list.n, sizeof *b->keys)))
         return 0;
     rule.rule = net_rule(b->g);
@@ -298,7 +355,8 @@ static void check_apart(schema_build *b, const json *branches) {
     for (size_t k = 0; k < branches->n; k++) {
         for (size_t j = 0; j < k && schema_spend(b, 1); j++) {
             if (schema_apart(b, &branches->items[j], &branches->items[k], 0)) continue;
-            schema_fail(b, MN_E_UNSUPPORTED, "branches %zu and %zu of 'oneOf' may both hold of one value; use anyOf", j, k);
+            schema_fail(b, MN_E_UNSUPPORTED,
+                        "branches %zu and %zu of 'oneOf' may both hold of one value; use anyOf", j, k);
             return;
         }
     }
@@ -349,7 +407,8 @@ static uint32_t plain_value(schema_build *b, terms list, uint32_t next) {
     if (types == 0) return schema_never(b, "no type is left");
     if (types & VALUE_NULL) node = net_split(g, net_literal(g, "null", 4, next), node);
     if (types & VALUE_BOOL)
-        node = net_split(g, net_split(g, net_literal(g, "true", 4, next), net_literal(g, "false", 5, next)), node);
+        node = net_split(g, net_split(g, net_literal(g, "true", 4, next), net_literal(g, "false", 5, next)),
+                         node);
     if (types & VALUE_NUMBER) node = net_split(g, schema_number(b, list, !(types & VALUE_REAL), next), node);
     if (types & VALUE_STRING) node = net_split(g, schema_string(b, list, next), node);
     if (types & VALUE_ARRAY) node = net_split(g, schema_array(b, list, next), node);
@@ -376,7 +435,8 @@ static uint32_t value_of(schema_build *b, terms list, bool shared, uint32_t next
     if (!drop_silent(b, &list)) {
         node = schema_never(b, "no value is allowed");
     } else if (schema_ok(b)) {
-        node = shared || has_ref || list.n == 0 ? net_call(b->g, rule_of(b, list), next) : chosen_value(b, list, next);
+        node = shared || has_ref || list.n == 0 ? net_call(b->g, rule_of(b, list), next)
+                                                : chosen_value(b, list, next);
     }
     b->depth--;
     b->n_terms = begin;
@@ -402,7 +462,8 @@ static void build_rule(schema_build *b, size_t i) {
     take_apart(b, &list, true, &has_ref);
     bool possible = drop_silent(b, &list);
     uint32_t node = NET_FAIL;
-    if (schema_ok(b)) node = possible ? chosen_value(b, list, NET_END) : schema_never(b, "no value is allowed");
+    if (schema_ok(b))
+        node = possible ? chosen_value(b, list, NET_END) : schema_never(b, "no value is allowed");
     if (schema_ok(b)) b->g->rules[rule.rule] = node;
     b->n_terms = 0;
 }

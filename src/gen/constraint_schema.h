@@ -9,7 +9,12 @@
 
 #include "gen/constraint_net.h"
 
-enum { TERM_REF = 1, TERM_ALL = 2, TERM_ANY = 4, TERM_ONE = 8 }; /* keywords of a term that have been taken apart */
+enum {
+    TERM_REF = 1,
+    TERM_ALL = 2,
+    TERM_ANY = 4,
+    TERM_ONE = 8
+}; /* keywords of a term that have been taken apart */
 
 typedef struct term {
     const json *schema; /* true, false or an object */
@@ -41,12 +46,21 @@ typedef struct schema_build {
     int depth;
 } schema_build;
 
-enum { VALUE_NULL = 1, VALUE_BOOL = 2, VALUE_INT = 4, VALUE_REAL = 8, VALUE_STRING = 16, VALUE_ARRAY = 32, VALUE_OBJECT = 64 };
+enum {
+    VALUE_NULL = 1,
+    VALUE_BOOL = 2,
+    VALUE_INT = 4,
+    VALUE_REAL = 8,
+    VALUE_STRING = 16,
+    VALUE_ARRAY = 32,
+    VALUE_OBJECT = 64
+};
 enum { VALUE_NUMBER = VALUE_INT | VALUE_REAL, VALUE_ANY = 127 };
 
 bool schema_ok(const schema_build *b);
 /* Keeps the first failure: "schema, PLACE: ...". */
-void schema_fail(schema_build *b, mn_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void schema_fail(schema_build *b, mn_status code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Notes why the value at this place cannot exist, and gives the node of no way. */
 uint32_t schema_never(schema_build *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Counts work that grows faster than the schema; false when there was too much. */
@@ -61,7 +75,8 @@ terms schema_list(const schema_build *b);
 void schema_push(schema_build *b, terms *list, const json *schema, unsigned done);
 
 /* Lengths and counts: the strictest of all terms. *max is NET_MANY without one. */
-void schema_counts(schema_build *b, terms list, const char *least, const char *most, uint32_t *min, uint32_t *max);
+void schema_counts(schema_build *b, terms list, const char *least, const char *most, uint32_t *min,
+                   uint32_t *max);
 
 /* What follows a "#/..." pointer; NULL with a failure. */
 const json *schema_target(schema_build *b, const json *ref);

@@ -64,7 +64,8 @@ static void gather_properties(object *o) {
         if (properties->kind != JSON_OBJECT) schema_fail(o->b, MN_E_ARG, "'properties' must be an object");
         for (size_t k = 0; properties->kind == JSON_OBJECT && k < properties->n && schema_ok(o->b); k++) {
             const json_member *m = &properties->members[k];
-            bool counts = schema_spend(o->b, properties->n / 16) && json_get(properties, m->key) == &m->value; /* the last of its name */
+            bool counts = schema_spend(o->b, properties->n / 16) &&
+                          json_get(properties, m->key) == &m->value; /* the last of its name */
             if (counts && (o->list.n == 1 || !find_property(o, m->key))) add_property(o, m->key, m->key_n);
         }
     }
@@ -95,7 +96,8 @@ static void gather_required(object *o) {
 static void decide_open(object *o) {
     bool allowed = true, named = false, told = false;
     for (size_t i = 0; i < o->list.n; i++) {
-        const json *schema = schema_term(o->b, o->list, i), *others = json_get(schema, "additionalProperties");
+        const json *schema = schema_term(o->b, o->list, i),
+                   *others = json_get(schema, "additionalProperties");
         named |= json_get(schema, "properties") != NULL;
         told |= others != NULL;
         if (!others) continue;
@@ -112,7 +114,8 @@ static terms terms_of_member(object *o, const char *name) {
     terms member = schema_list(b);
     for (size_t i = 0; i < o->list.n && schema_ok(b); i++) {
         const json *schema = schema_term(b, o->list, i), *properties = json_get(schema, "properties");
-        const json *own = name && properties && schema_spend(b, properties->n / 16) ? json_get(properties, name) : NULL;
+        const json *own =
+            name && properties && schema_spend(b, properties->n / 16) ? json_get(properties, name) : NULL;
         const json *others = json_get(schema, "additionalProperties");
         if (own || others) schema_push(b, &member, own ? own : others, 0);
     }
@@ -186,7 +189,8 @@ static uint32_t other_name(object *o, uint32_t next) {
     name_tree t = {.g = g};
     uint32_t end = net_bytes(g, '"', '"', next), rest = net_json_rest(g, next), first = NET_FAIL;
     add_name_node(&t, 0, 0);
-    for (size_t i = 0; i < o->n && schema_ok(o->b); i++) add_name(o->b, &t, o->properties[i].name, o->properties[i].n);
+    for (size_t i = 0; i < o->n && schema_ok(o->b); i++)
+        add_name(o->b, &t, o->properties[i].name, o->properties[i].n);
     for (size_t id = t.n; id-- > 0 && schema_ok(o->b);) t.nodes[id].entry = name_entry(&t, id, end, rest);
     if (schema_ok(o->b)) first = t.nodes[0].entry;
     mem_free(t.nodes);
@@ -245,7 +249,8 @@ static const json *item_schema(schema_build *b, const json *schema, size_t index
         prefix = items;
         items = json_get(schema, "additionalItems");
     }
-    if (prefix && prefix->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'prefixItems' must be an array of schemas");
+    if (prefix && prefix->kind != JSON_ARRAY)
+        schema_fail(b, MN_E_ARG, "'prefixItems' must be an array of schemas");
     return prefix && prefix->kind == JSON_ARRAY && index < prefix->n ? &prefix->items[index] : items;
 }
 
@@ -285,7 +290,8 @@ uint32_t schema_array(schema_build *b, terms list, uint32_t next) {
     uint32_t alone = prefix ? (uint32_t)prefix : 1, least = min > alone ? min - alone : 0;
     uint32_t most = max == NET_MANY ? NET_MANY : max - alone, more = end;
     if (most > 0) {
-        uint32_t round = net_bytes(g, ',', ',', net_json_space(g, item_value(b, list, prefix, true, NET_END)));
+        uint32_t round =
+            net_bytes(g, ',', ',', net_json_space(g, item_value(b, list, prefix, true, NET_END)));
         more = net_repeat(g, round, least, most, end);
     }
     node = more;

@@ -7,12 +7,12 @@
 
 /* ---- strings ---- */
 
-#define DATE                                                                                                 \
+#define DATE                                                                                                                  \
     "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))" \
     "|(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
-#define TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+#define TIME  "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define BYTE "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define BYTE  "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 
 /* RFC 3339, 9562, 5321 (without quoted names and addresses in numbers), 1123, 2673. Other formats are annotations. */
 static const struct {
@@ -38,17 +38,21 @@ static const char *format_pattern(const json *format) {
 static const char *pattern_of(schema_build *b, terms list, size_t *n) {
     const char *found = NULL;
     for (size_t i = 0; i < list.n; i++) {
-        const json *pattern = json_get(schema_term(b, list, i), "pattern"), *format = json_get(schema_term(b, list, i), "format");
+        const json *pattern = json_get(schema_term(b, list, i), "pattern"),
+                   *format = json_get(schema_term(b, list, i), "format");
         if (pattern && pattern->kind != JSON_STRING) {
             schema_fail(b, MN_E_ARG, "'pattern' must be a text");
             return NULL;
         }
         for (int k = 0; k < 2; k++) {
-            const char *text = k ? (format ? format_pattern(format) : NULL) : pattern ? pattern->string : NULL;
+            const char *text = k         ? (format ? format_pattern(format) : NULL)
+                               : pattern ? pattern->string
+                                         : NULL;
             size_t length = !text ? 0 : k ? strlen(text) : pattern->n;
             if (!text) continue;
             if (found && (*n != length || memcmp(found, text, length) != 0))
-                schema_fail(b, MN_E_UNSUPPORTED, "only one 'pattern' or 'format' can be followed for one text");
+                schema_fail(b, MN_E_UNSUPPORTED,
+                            "only one 'pattern' or 'format' can be followed for one text");
             found = text;
             *n = length;
         }
@@ -99,7 +103,8 @@ static void put_limit(schema_build *b, limits *l, const char *name, const json *
         limit = (int64_t)inner;
     }
     if (fraction && !whole) {
-        schema_fail(b, MN_E_UNSUPPORTED, "'%s' is no whole number, which is only supported for integers", name);
+        schema_fail(b, MN_E_UNSUPPORTED, "'%s' is no whole number, which is only supported for integers",
+                    name);
         return;
     }
     open = open && !fraction;
@@ -137,7 +142,8 @@ uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next) {
     complete(&l, whole);
     uint32_t node = NET_FAIL;
     if (!l.never)
-        node = whole ? net_integer(b->g, l.within.lo, l.within.hi, next) : net_number(b->g, limited ? &l.within : NULL, next);
+        node = whole ? net_integer(b->g, l.within.lo, l.within.hi, next)
+                     : net_number(b->g, limited ? &l.within : NULL, next);
     return schema_ok(b) && node == NET_FAIL ? schema_never(b, "no number lies within its limits") : node;
 }
 
@@ -153,7 +159,8 @@ static bool is_number(const json *value) {
 
 bool schema_equal(const json *a, const json *b) {
     if (is_number(a) && is_number(b)) {
-        return a->kind == JSON_INT && b->kind == JSON_INT ? a->integer == b->integer : real_of(a) == real_of(b);
+        return a->kind == JSON_INT && b->kind == JSON_INT ? a->integer == b->integer
+                                                          : real_of(a) == real_of(b);
     }
     if (a->kind != b->kind) return false;
     bool same = a->kind < JSON_STRING || a->n == b->n;
@@ -201,23 +208,38 @@ static bool is_one_of(schema_build *b, const json *value, const json *values, si
 }
 
 static void check_constants(schema_build *b, const json *schema) {
-    static const char *const others[] = {"properties",  "required",  "additionalProperties", "items",   "prefixItems",
-                                         "minItems",    "maxItems",  "minLength",            "pattern", "maxLength",
-                                         "minimum",     "maximum",   "exclusiveMinimum",     "format",  "exclusiveMaximum"};
+    static const char *const others[] = {"properties",
+                                         "required",
+                                         "additionalProperties",
+                                         "items",
+                                         "prefixItems",
+                                         "minItems",
+                                         "maxItems",
+                                         "minLength",
+                                         "pattern",
+                                         "maxLength",
+                                         "minimum",
+                                         "maximum",
+                                         "exclusiveMinimum",
+                                         "format",
+                                         "exclusiveMaximum"};
     const json *several = json_get(schema, "enum");
     if (several && several->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'enum' must be an array of values");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (json_get(schema, others[i])) schema_fail(b, MN_E_UNSUPPORTED, "'%s' beside constants is not supported", others[i]);
+        if (json_get(schema, others[i]))
+            schema_fail(b, MN_E_UNSUPPORTED, "'%s' beside constants is not supported", others[i]);
     }
 }
 
-/* Whether the terms allow the constant, as far as types and constants say. */
-static bool allows(schema_build *b, terms list, const json *value) {
+/* Whether the terms allow the constant, as far as types and constants say. It is one of `values`. */
+static bool allows(schema_build *b, terms list, const json *value, const json *values) {
     for (size_t i = 0; i < list.n; i++) {
-        const json *schema = schema_term(b, list, i), *one = json_get(schema, "const"), *several = json_get(schema, "enum");
+        const json *schema = schema_term(b, list, i), *one = json_get(schema, "const"),
+                   *several = json_get(schema, "enum");
         if (!(schema_types(b, schema) & kinds_of(value))) return false;
         if (one && !schema_equal(one, value)) return false;
-        if (several && !is_one_of(b, value, several->items, several->n)) return false;
+        if (several && several->items != values && !is_one_of(b, value, several->items, several->n))
+            return false;
     }
     return true;
 }
@@ -255,7 +277,9 @@ static uint32_t build_texts(schema_build *b, text_tree *t, uint32_t next) {
     for (size_t id = t->n; id-- > 0 && schema_ok(b);) {
         uint32_t node = t->nodes[id].ends ? next : (uint32_t)NET_FAIL;
         for (uint32_t child = t->nodes[id].child; child; child = t->nodes[child].sibling)
-            node = net_split(b->g, net_bytes(b->g, t->nodes[child].byte, t->nodes[child].byte, t->nodes[child].entry), node);
+            node = net_split(
+                b->g, net_bytes(b->g, t->nodes[child].byte, t->nodes[child].byte, t->nodes[child].entry),
+                node);
         t->nodes[id].entry = node;
     }
     return schema_ok(b) ? t->nodes[0].entry : (uint32_t)NET_FAIL;
@@ -271,7 +295,7 @@ uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next) 
     if (schema_ok(b) && net_check(b->g, mem_grow(&tree.nodes, &tree.capacity, 1, sizeof *tree.nodes))) {
         tree.nodes[tree.n++] = (text_node){0};
         for (size_t k = 0; k < n && schema_spend(b, 1); k++) {
-            if (!allows(b, list, &values[k])) continue;
+            if (!allows(b, list, &values[k], values)) continue;
             text.n = 0;
             json_put(&text, &values[k]);
             if (net_check(b->g, bytes_status(&text))) add_text(b, &tree, text.data, text.n);
@@ -297,7 +321,8 @@ static const json *follow_refs(schema_build *b, const json *schema) {
 
 static bool requires(schema_build *b, const json *schema, const char *name) {
     const json *required = json_get(schema, "required");
-    for (size_t i = 0; required && required->kind == JSON_ARRAY && i < required->n && schema_spend(b, 1); i++) {
+    for (size_t i = 0; required && required->kind == JSON_ARRAY && i < required->n && schema_spend(b, 1);
+         i++) {
         if (json_is_string(&required->items[i], name)) return true;
     }
     return false;

@@ -15,12 +15,14 @@ static mn_status read_texts(token_tree *tree, const tokenizer *text, bytes *scra
             size_t at = tree->texts.n;
             if ((int32_t)id == tokenizer_role(text, TOKEN_UNK)) continue;
             MN_TRY(tokenizer_token_bytes(text, (int32_t)id, pass == 1, scratch, &tree->texts));
-            if (tree->texts.n > UINT32_MAX) MN_FAIL(MN_E_UNSUPPORTED, "the tokens are longer than 4 GiB together");
+            if (tree->texts.n > UINT32_MAX)
+                MN_FAIL(MN_E_UNSUPPORTED, "the tokens are longer than 4 GiB together");
             texts[id] = (token_text){(uint32_t)at, (uint32_t)(tree->texts.n - at)};
             if (texts[id].n > TOKEN_BYTES) texts[id].n = 0;
             if (!pass) continue;
             const token_text *usual = &tree->text[id];
-            if (usual->n == texts[id].n && memcmp(tree->texts.data + usual->at, tree->texts.data + at, usual->n) == 0) {
+            if (usual->n == texts[id].n &&
+                memcmp(tree->texts.data + usual->at, tree->texts.data + at, usual->n) == 0) {
                 texts[id] = *usual;
                 tree->texts.n = at;
             } else {
@@ -48,12 +50,15 @@ static int order_of_entries(const void *a, const void *b) {
 }
 
 /* Adds a token whose bytes come after all those added; open[d] is the element of depth d + 1 on the way to the last one. */
-static mn_status add_token(token_tree *tree, const entry *token, const entry *before, uint32_t *open, size_t *n_open) {
+static mn_status add_token(token_tree *tree, const entry *token, const entry *before, uint32_t *open,
+                           size_t *n_open) {
     size_t shared = 0;
-    while (before && shared < before->n && shared < token->n && before->text[shared] == token->text[shared]) shared++;
+    while (before && shared < before->n && shared < token->n && before->text[shared] == token->text[shared])
+        shared++;
     for (size_t d = shared; d < *n_open; d++) tree->nodes[open[d]].skip = (uint32_t)tree->n;
     for (size_t d = shared; d < token->n; d++) {
-        MN_TRY(mem_grow(&tree->nodes, &tree->capacity, tree->n + 2, sizeof *tree->nodes)); /* one closes the array */
+        MN_TRY(mem_grow(&tree->nodes, &tree->capacity, tree->n + 2,
+                        sizeof *tree->nodes)); /* one closes the array */
         open[d] = (uint32_t)tree->n;
         tree->nodes[tree->n++] = (token_node){
             .token = (uint32_t)tree->n_order, .depth = (uint16_t)(d + 1), .byte = (uint8_t)token->text[d]};
@@ -73,14 +78,16 @@ static mn_status build_tree(token_tree *tree, entry *entries, const void **sorte
         n++;
     }
     MN_TRY(sort_pointers(sorted, n, order_of_entries));
-    for (size_t i = 0; i < n; i++) MN_TRY(add_token(tree, sorted[i], i ? sorted[i - 1] : NULL, open, &n_open));
+    for (size_t i = 0; i < n; i++)
+        MN_TRY(add_token(tree, sorted[i], i ? sorted[i - 1] : NULL, open, &n_open));
     MN_TRY(mem_grow(&tree->nodes, &tree->capacity, tree->n + 1, sizeof *tree->nodes));
     for (size_t d = 0; d < n_open; d++) tree->nodes[open[d]].skip = (uint32_t)tree->n;
     tree->nodes[tree->n] = (token_node){.token = (uint32_t)tree->n_order};
     return MN_OK;
 }
 
-mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab) {
+mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t *ends, size_t n_ends,
+                          size_t vocab) {
     *tree = (token_tree){.vocab = vocab};
     tree->text = mem_alloc(vocab, sizeof *tree->text);
     tree->first = mem_alloc(vocab, sizeof *tree->first);

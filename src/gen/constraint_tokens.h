@@ -31,7 +31,8 @@ typedef struct token_tree {
 } token_tree;
 
 /* Tokens named in `ends` (n_ends) are left out. A tree that failed to open may be cleared. */
-mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab);
+mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t *ends, size_t n_ends,
+                          size_t vocab);
 void token_tree_clear(token_tree *tree);
 
 static inline token_text token_tree_text(const token_tree *tree, int32_t id, bool first) {

@@ -22,6 +22,7 @@ typedef struct gen_row {
     sequence *sequences;  /* [n_opened] */
     size_t n_opened;
     step_log steps;
+    constraint *constraint; /* owned */
 } gen_row;
 
 typedef struct gen_result {
@@ -89,6 +90,39 @@ static mn_status plan_length(search_setup *row) {
 
 /* ---- rows ---- */
 
+/* Rows with one configuration share the constraint: it is asked by one row after the other. */
+static mn_status open_constraint(gen_run *run, gen_row *row) {
+    const mn_generation_config *config = row->setup.config;
+    const tokenizer *text = row->setup.session->owner->text;
+    const id_list *end = &config->eos_token_id;
+    size_t vocab = (size_t)row->setup.session->model->config.vocab_size;
+    if (!config->json_schema && !config->regex) return MN_OK;
+    if (config->json_schema && config->regex)
+        MN_FAIL(MN_E_ARG, "json_schema and regex both say what an answer is; give one of them");
+    if (!text)
+        MN_FAIL(MN_E_ARG, "%s needs a tokenizer, and this checkpoint has none",
+                config->regex ? "regex" : "json_schema");
+    for (const gen_row *other = run->result->rows; other < row; other++) {
+        if (other->setup.config == config) {
+            row->setup.constraint = other->setup.constraint;
+            return MN_OK;
+        }
+    }
+    mn_status status;
+    if (config->regex) {
+        status = constraint_open_regex(&row->constraint, config->regex, strlen(config->regex), text, end->ids,
+                                       end->n, vocab);
+    } else {
+        json_doc *schema = NULL;
+        MN_TRY(json_parse(&schema, config->json_schema, strlen(config->json_schema), JSON_STRICT,
+                          "json_schema"));
+        status = constraint_open_schema(&row->constraint, json_root(schema), text, end->ids, end->n, vocab);
+        json_close(&schema);
+    }
+    row->setup.constraint = row->constraint;
+    return status;
+}
+
 static mn_status open_sequences(gen_row *row) {
     search_setup *setup = &row->setup;
     row->sequences = mem_alloc(setup->n_sequences, sizeof *row->sequences);
@@ -126,6 +160,7 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
         }
     }
     MN_TRY(plan_length(setup));
+    MN_TRY(open_constraint(run, row));
     setup->n_sequences = (size_t)setup->config->num_return_sequences;
     row->kind = search_choose(setup->config, setup->options);
     if (row->kind->check) MN_TRY(row->kind->check(setup));
@@ -158,6 +193,7 @@ static void close_row(gen_row *row) {
     mem_free(row->feeds.feeds);
     mem_free(row->steps.scores);
     mem_free(row->steps.logits);
+    constraint_close(&row->constraint);
 }
 
 /* ---- the loop ---- */
@@ -392,7 +428,8 @@ static mn_status publish(gen_result *result) {
     for (size_t i = 0; i < result->n_rows; i++) {
         gen_row *row = &result->rows[i];
         for (size_t k = 0; k < row->n_opened; k++) {
-            result->sequences[public->n_sequences++] = view_of(row, &row->sequences[k]);
+            if (row->sequences[k].finish) /* else beams found fewer texts */
+                result->sequences[public->n_sequences++] = view_of(row, &row->sequences[k]);
         }
     }
     public->sequences = result->sequences;

@@ -373,7 +373,7 @@ static bool read_key(const json_member *member, json *id) {
 
 static mn_status set_bias_map(void *place, const field_row *row, const json *value, const char *what) {
     double bias;
-    json id;
+    json id = {0};
     if (value->kind != JSON_OBJECT) return wrong_value(row, value, what);
     for (size_t i = 0; i < value->n; i++) {
         if (!read_key(&value->members[i], &id) || !read_bias(row, &value->members[i].value, &bias))

@@ -220,10 +220,11 @@ static mn_status allow_prefix(processors *p, const processor_step *step, float *
 
 static mn_status follow_constraint(processors *p, const processor_step *step, float *scores) {
     const uint64_t *mask = NULL;
-    MN_TRY(p->setup.constraint_allow(p->setup.constraint, step->ids + p->setup.n_prompt,
-                                     step->n - p->setup.n_prompt, &mask));
+    MN_TRY(constraint_allow(p->setup.constraint, step->ids + p->setup.n_prompt, step->n - p->setup.n_prompt,
+                            &mask));
     for (size_t i = 0; i < p->vocab; i++) {
-        if (!(mask[i / 64] >> i % 64 & 1)) scores[i] = -INFINITY;
+        bool is_allowed = mask[i / 64] >> i % 64 & 1;
+        scores[i] = is_allowed ? scores[i] : -INFINITY;
     }
     return MN_OK;
 }

@@ -8,14 +8,10 @@
 #ifndef MN_GEN_PROCESSORS_H
 #define MN_GEN_PROCESSORS_H
 
+#include "gen/constraint.h"
 #include "gen/generation_config.h"
 
 typedef struct processors processors;
-struct constraint;
-
-/* Which tokens may follow: bit i of mask[i / 64] set = token i may. As constraint_allow in gen/constraint.h. */
-typedef mn_status (*constraint_callback)(struct constraint *constraint, const int32_t *new_ids, size_t n_new,
-                                         const uint64_t **mask);
 
 /* Everything is borrowed until processors_close. */
 typedef struct processor_setup {
@@ -30,8 +26,7 @@ typedef struct processor_setup {
     mn_logits_processor process; /* NULL: none, as prefix_allowed */
     mn_prefix_allowed prefix_allowed;
     void *user; /* of both */
-    struct constraint *constraint; /* NULL: none */
-    constraint_callback constraint_allow;
+    constraint *constraint; /* on the new tokens; NULL: none */
 } processor_setup;
 
 typedef struct processor_step {

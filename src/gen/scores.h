@@ -11,6 +11,9 @@
 /* The largest score; -infinity when there is none. */
 float scores_max(const float *scores, size_t n);
 
+/* The smallest value, and the largest that is not infinite (-infinity when there is none). */
+void scores_range(const float *values, size_t n, float *least, float *most);
+
 /* out[i] = exp(scores[i] - max), max at least as large as every score and finite; returns their sum. `out` may be
  * `scores`. */
 double scores_exp(float *out, const float *scores, size_t n, float max);

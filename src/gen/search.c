@@ -1,6 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gen/search.h"
 
+static bool is_beams(const mn_generation_config *config, const mn_generate_options *options) {
+    (void)options;
+    return config->num_beams > 1 && config->num_beam_groups == 1 && !config->force_words_ids.n;
+}
+
+static bool is_groups(const mn_generation_config *config, const mn_generate_options *options) {
+    (void)options;
+    return config->num_beams > 1;
+}
+
 static bool is_assisted(const mn_generation_config *config, const mn_generate_options *options) {
     return options->assistant || config->prompt_lookup_num_tokens > 0;
 }
@@ -22,8 +32,8 @@ const search_kind *search_choose(const mn_generation_config *config, const mn_ge
         const search_kind *kind;
     } kinds[] = {
         /* the first that is asked for */
-        {is_assisted, &search_assisted},
-        {is_contrastive, &search_contrastive},
+        {is_beams, &search_beam},        {is_groups, &search_group},
+        {is_assisted, &search_assisted}, {is_contrastive, &search_contrastive},
         {is_other, &search_sample},
     };
     size_t i = 0;

@@ -7,6 +7,7 @@
 #define MN_GEN_SEARCH_H
 
 #include "base/clock.h"
+#include "gen/constraint.h"
 #include "gen/pass.h"
 #include "gen/processors.h"
 #include "gen/sequence.h"
@@ -28,6 +29,7 @@ typedef struct search_setup {
     float *exit_logits; /* [n_exits][vocab_size] of these layers behind the prompt; the search may overwrite them */
     const mn_generation_config *config;
     const mn_generate_options *options;
+    constraint *constraint; /* NULL: none */
     int row; /* of the batch, for callbacks */
     uint64_t seed;
     size_t max_new;
@@ -66,6 +68,8 @@ const search_kind *search_choose(const mn_generation_config *config, const mn_ge
 extern const search_kind search_sample;      /* greedy, and sampling of one or several sequences */
 extern const search_kind search_assisted;    /* both of them with a draft model or prompt lookup */
 extern const search_kind search_contrastive;
+extern const search_kind search_beam;        /* beams, chosen or drawn */
+extern const search_kind search_group;       /* diverse groups of beams, and beams with forced phrases */
 
 /* Lists a feed; there is room for most_feeds of them. */
 static inline feed *feed_list_add(feed_list *list, mn_session *session, const int32_t *ids, size_t n) {
@@ -84,7 +88,8 @@ static inline processor_setup search_processors(const search_setup *setup) {
                              .max_length = (int64_t)(setup->n_prompt + setup->max_new),
                              .process = setup->options->process,
                              .prefix_allowed = setup->options->prefix_allowed,
-                             .user = setup->options->user};
+                             .user = setup->options->user,
+                             .constraint = setup->constraint};
 }
 
 static inline bool search_time_is_over(const search_setup *setup) {

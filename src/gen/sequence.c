@@ -80,10 +80,7 @@ static mn_status add_text(sequence *s, int32_t id) {
     return MN_OK;
 }
 
-/* The chosen token's log-probability and the best ones', best first. */
-static void note_logprobs(sequence *s, int32_t id, const float *scores) {
-    size_t vocab = (size_t)s->session->model->config.vocab_size, top = (size_t)s->options->top_logprobs;
-    mn_logprob *out = s->logprobs + s->n_ids * (1 + top);
+void sequence_rank(mn_logprob *out, size_t top, int32_t id, const float *scores, size_t vocab) {
     double log_sum = scores_log_sum(scores, vocab);
     out[0] = (mn_logprob){id, (float)((double)scores[id] - log_sum)};
     size_t n = 0;
@@ -96,14 +93,19 @@ static void note_logprobs(sequence *s, int32_t id, const float *scores) {
     }
 }
 
-mn_status sequence_add(sequence *s, int32_t id, const float *scores, const float *raw) {
+mn_status sequence_append(sequence *s, int32_t id, const float *scores, const float *raw) {
     size_t vocab = (size_t)s->session->model->config.vocab_size;
     if (s->raw && raw) memcpy(s->raw + s->n_ids * vocab, raw, vocab * sizeof *raw);
     if (s->scores && scores) memcpy(s->scores + s->n_ids * vocab, scores, vocab * sizeof *scores);
-    if (s->logprobs && scores) note_logprobs(s, id, scores);
     s->ids[s->n_ids++] = id;
+    return add_text(s, id);
+}
+
+mn_status sequence_add(sequence *s, int32_t id, const float *scores, const float *raw) {
+    size_t vocab = (size_t)s->session->model->config.vocab_size, top = (size_t)s->options->top_logprobs;
+    if (s->logprobs && scores) sequence_rank(s->logprobs + s->n_ids * (1 + top), top, id, scores, vocab);
     if (!s->config->ignore_eos && id_list_has(&s->config->eos_token_id, id)) s->finish = "eos";
-    MN_TRY(add_text(s, id));
+    MN_TRY(sequence_append(s, id, scores, raw));
     mn_stopping stop = s->options->stop;
     if (!s->finish && stop && stop(s->options->user, s->row, s->all, s->n_prompt + s->n_ids))
         s->finish = "callback";

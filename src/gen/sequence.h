@@ -39,6 +39,13 @@ void sequence_close(sequence *s);
  * "callback", "length". scores: [vocab_size] processed scores it was chosen by; raw: logits before; NULL: not known. */
 mn_status sequence_add(sequence *s, int32_t id, const float *scores, const float *raw);
 
+/* The same for one token of a text that is known to the end: nothing is judged, so that sequence_end says why it ended; a stop
+ * string alone ends it here too. The log-probabilities are the caller's to write. */
+mn_status sequence_append(sequence *s, int32_t id, const float *scores, const float *raw);
+
+/* Log-probabilities by scores [vocab]: of the token, then the `top` best ones, best first. out: [1 + top]. */
+void sequence_rank(mn_logprob *out, size_t top, int32_t id, const float *scores, size_t vocab);
+
 /* Ends it for a reason from outside and releases the text held back; an ended one stays as it is. */
 mn_status sequence_end(sequence *s, const char *reason);
 

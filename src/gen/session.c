@@ -196,6 +196,20 @@ mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
     return MN_OK;
 }
 
+/* The strategy of another session of the same model. */
+static mn_status take_strategy(mn_session *s, const mn_session *like) {
+    char *config = like->config ? mem_copy_text(like->config, strlen(like->config)) : NULL;
+    if (like->config && !config) return MN_E_NOMEM;
+    mem_free(s->config);
+    s->config = config;
+    s->plan = like->plan;
+    s->bases = like->bases;
+    s->on_oom = like->on_oom;
+    memcpy(s->before, like->before, sizeof s->before);
+    s->prefill_chunk = like->prefill_chunk;
+    return MN_OK;
+}
+
 /* A session of the same model and strategy without a cache; room for n ids. */
 static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     mn_session *s = mem_alloc(1, sizeof *s);
@@ -203,16 +217,8 @@ static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     if (!s) return MN_E_NOMEM;
     s->owner = like->owner;
     s->model = like->model;
-    s->plan = like->plan;
-    s->bases = like->bases;
-    s->on_oom = like->on_oom;
-    memcpy(s->before, like->before, sizeof s->before);
-    s->prefill_chunk = like->prefill_chunk;
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, n, sizeof *s->ids));
-    if (like->config) {
-        s->config = mem_copy_text(like->config, strlen(like->config));
-        if (!s->config) return MN_E_NOMEM;
-    }
+    MN_TRY(take_strategy(s, like));
     s->logits = mem_alloc_raw((size_t)s->model->config.vocab_size, sizeof *s->logits);
     return s->logits ? MN_OK : MN_E_NOMEM;
 }
@@ -224,20 +230,42 @@ mn_status session_open_like(mn_session **out, const mn_session *like) {
     return status;
 }
 
-mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
-    mn_status status = open_bare(fork, s, s->n_ids);
-    if (status == MN_OK) status = kv_fork(&(*fork)->cache, s->cache);
+mn_status session_refork(mn_session *f, const mn_session *s, bool with_logits) {
+    kv_cache *cache = NULL;
+    MN_TRY(mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids));
+    MN_TRY(kv_fork(&cache, s->cache));
+    mn_status status = take_strategy(f, s);
     if (status != MN_OK) {
-        mn_session_close(fork);
+        kv_close(&cache);
         return status;
     }
-    mn_session *f = *fork;
+    kv_close(&f->cache);
+    f->cache = cache;
     f->regime = s->regime;
-    f->has_logits = s->has_logits;
+    f->has_logits = s->has_logits && with_logits;
     f->n_ids = s->n_ids;
     if (s->n_ids) memcpy(f->ids, s->ids, s->n_ids * sizeof *f->ids);
-    if (s->has_logits) memcpy(f->logits, s->logits, (size_t)s->model->config.vocab_size * sizeof *f->logits);
+    if (f->has_logits) memcpy(f->logits, s->logits, (size_t)s->model->config.vocab_size * sizeof *f->logits);
     return MN_OK;
+}
+
+mn_status session_fork(mn_session **fork, const mn_session *s, bool with_logits) {
+    mn_status status = open_bare(fork, s, s->n_ids);
+    if (status == MN_OK) status = session_refork(*fork, s, with_logits);
+    if (status != MN_OK) mn_session_close(fork);
+    return status;
+}
+
+mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
+    return session_fork(fork, s, true);
+}
+
+void session_swap(mn_session *a, mn_session *b) {
+    enum { PART = offsetof(mn_session, cancelled) };
+    char part[PART];
+    memcpy(part, a, PART);
+    memcpy(a, b, PART);
+    memcpy(b, part, PART);
 }
 
 mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {

@@ -107,12 +107,19 @@ typedef struct selection {
     double before; /* weight of all that comes before these */
 } selection;
 
-enum { BUCKETS = 1024, FEW = 48 };
+enum { BUCKETS = 1024, FEW = 48, PIECE = 512 };
 
-/* Infinite keys are in the last bucket, alone. */
-static size_t bucket_of(float key, double lowest, double scale) {
-    double at = ((double)key - lowest) * scale;
-    return at < BUCKETS - 1 ? (size_t)at : BUCKETS - 1;
+/* How keys are spread over buckets: the lowest is in the first, infinite ones are alone in the last. Quarters, because the
+ * difference of two floats may be none. */
+typedef struct spread {
+    float base, scale;
+} spread;
+
+static void find_buckets(int32_t *buckets, const float *keys, size_t n, spread by) {
+    for (size_t i = 0; i < n; i++) {
+        float at = (keys[i] * 0.25f - by.base) * by.scale;
+        buckets[i] = (int32_t)(at < BUCKETS - 1 ? at : BUCKETS - 1);
+    }
 }
 
 static double weight_at(const selection *s, size_t i) {
@@ -129,58 +136,71 @@ static void move_selected(selection *s, size_t to, float key, float weight, uint
     if (s->weights) s->weights[to] = weight;
 }
 
-/* Smallest and largest finite key; some larger number where all are equal but for infinite ones. False when the keys
- * are all the same. */
-static bool range_of(const selection *s, double *lowest, double *highest) {
-    float least = INFINITY, finite_most = -INFINITY, most = -INFINITY;
-    for (size_t i = 0; i < s->n; i++) {
-        float key = s->keys[i], finite = key < INFINITY ? key : -INFINITY;
-        least = key < least ? key : least;
-        most = key > most ? key : most;
-        finite_most = finite > finite_most ? finite : finite_most;
+/* False when the keys are all the same, or too near each other to tell. */
+static bool find_spread(const selection *s, spread *by) {
+    float least, most;
+    scores_range(s->keys, s->n, &least, &most);
+    if (least == INFINITY) return false;
+    if (most == least) { /* and perhaps infinite ones, which go into the last bucket */
+        *by = (spread){least * 0.25f, 1};
+        return scores_max(s->keys, s->n) == INFINITY;
     }
-    *lowest = (double)least;
-    *highest = finite_most > least ? (double)finite_most : *lowest + 1 + fabs(*lowest);
-    return least < most;
+    *by = (spread){least * 0.25f, (BUCKETS - 2) / (most * 0.25f - least * 0.25f)};
+    return by->scale < INFINITY;
 }
 
-/* By (key, position), inserting one by one: a few keys, or many that are all the same and so in order already. */
+/* By (key, position), inserting one by one: a few keys, or many that are as good as the same and so in order. */
 static void sort_selection(selection *s) {
     for (size_t i = 0; i < s->n; i++) {
+        bool is_few = s->n <= FEW;
         float key = s->keys[i], weight = (float)weight_at(s, i);
         uint32_t position = position_at(s, i);
         size_t at = i;
-        for (; at > 0 && s->keys[at - 1] > key; at--)
+        for (; is_few && at > 0 && s->keys[at - 1] > key; at--)
             move_selected(s, at, s->keys[at - 1], (float)weight_at(s, at - 1), s->positions[at - 1]);
         move_selected(s, at, key, weight, position);
     }
     s->gathered = true;
 }
 
-/* Narrows the selection to the bucket in which `mass` is reached; false when it is reached in none. */
-static bool narrow(selection *s, double mass, double lowest, double highest) {
-    double sums[BUCKETS] = {0}, scale = (BUCKETS - 2) / (highest - lowest);
-    for (size_t i = 0; i < s->n; i++) sums[bucket_of(s->keys[i], lowest, scale)] += weight_at(s, i);
-    size_t chosen = 0, n = 0;
-    while (chosen < BUCKETS && s->before + sums[chosen] < mass) s->before += sums[chosen++];
-    if (chosen == BUCKETS) return false;
-    for (size_t i = 0; i < s->n; i++) {
-        float key = s->keys[i];
-        move_selected(s, n, key, (float)weight_at(s, i), position_at(s, i));
-        n += bucket_of(key, lowest, scale) == chosen;
+/* Weights of the buckets. */
+static void fill_histogram(const selection *s, spread by, double *sums) {
+    int32_t buckets[PIECE];
+    for (size_t begin = 0; begin < s->n; begin += PIECE) {
+        size_t n = s->n - begin < PIECE ? s->n - begin : PIECE;
+        find_buckets(buckets, s->keys + begin, n, by);
+        for (size_t i = 0; i < n; i++) sums[buckets[i]] += weight_at(s, begin + i);
     }
-    s->n = n;
+}
+
+static void gather_bucket(selection *s, spread by, int32_t bucket) {
+    int32_t buckets[PIECE];
+    size_t n_left = 0;
+    for (size_t begin = 0; begin < s->n; begin += PIECE) {
+        size_t n = s->n - begin < PIECE ? s->n - begin : PIECE;
+        find_buckets(buckets, s->keys + begin, n, by);
+        for (size_t i = 0; i < n; i++) {
+            move_selected(s, n_left, s->keys[begin + i], (float)weight_at(s, begin + i),
+                          position_at(s, begin + i));
+            n_left += buckets[i] == bucket;
+        }
+    }
+    s->n = n_left;
     s->gathered = true;
-    return true;
 }
 
 /* The last token that stays when those stay before which, in order, there is less than `mass`; the first token always
  * does. Uses up what `s` points to. A histogram of the keys shows in which of its buckets that is, another one where in
  * that bucket; a few are sorted. A bucket is a thousandth as wide as the range of its keys, which bounds the levels. */
 static boundary find_boundary(selection *s, double mass) {
-    double lowest, highest;
-    while (s->n > FEW && range_of(s, &lowest, &highest)) {
-        if (!narrow(s, mass, lowest, highest)) return (boundary){INFINITY, SIZE_MAX};
+    spread by;
+    while (s->n > FEW && find_spread(s, &by)) {
+        double sums[BUCKETS] = {0};
+        int32_t bucket = 0;
+        fill_histogram(s, by, sums);
+        while (bucket < BUCKETS && s->before + sums[bucket] < mass) s->before += sums[bucket++];
+        if (bucket == BUCKETS) return (boundary){INFINITY, SIZE_MAX};
+        gather_bucket(s, by, bucket);
     }
     sort_selection(s);
     size_t last = 0;
@@ -232,31 +252,46 @@ void warp_temperature(shortlist *list, double temperature) {
     tame(list->values, list->n);
 }
 
-/* There are k blocks whose best is at least the k-th best of the blocks' best ones, so that many tokens are at least as
- * good: few blocks have more to search. */
-void warp_top_k(shortlist *list, size_t k) {
+/* A score that the k-th best, k from 1 to list->n, is not below. There are k blocks whose best is at least the k-th best of
+ * the blocks' best ones, so that many tokens are at least as good, and few blocks have more to search. */
+static float below_kth(shortlist *list, size_t k) {
     enum { BLOCK = 32 };
     size_t n_blocks = (list->n + BLOCK - 1) / BLOCK;
+    if (k > n_blocks / 2) return -INFINITY;
+    for (size_t b = 0; b < n_blocks; b++) {
+        size_t begin = b * BLOCK, n = list->n - begin < BLOCK ? list->n - begin : BLOCK;
+        list->keys[b] = -scores_max(list->values + begin, n);
+    }
+    return -boundary_by_rank(list, n_blocks, k).key;
+}
+
+void warp_top_k(shortlist *list, size_t k) {
     if (k < list->min_keep) k = list->min_keep;
     if (k >= list->n) return;
-    if (k <= n_blocks / 2) {
-        for (size_t b = 0; b < n_blocks; b++) {
-            size_t begin = b * BLOCK, n = list->n - begin < BLOCK ? list->n - begin : BLOCK;
-            list->keys[b] = -scores_max(list->values + begin, n);
-        }
-        keep_from(list, -boundary_by_rank(list, n_blocks, k).key);
-        if (k >= list->n) return;
-    }
+    keep_from(list, below_kth(list, k));
+    if (k >= list->n) return;
     order_by_value(list);
     keep_from(list, -boundary_by_rank(list, list->n, k).key);
+}
+
+/* Removes what is below `least` and not among the min_keep best: what is known to go, so that less has to be searched. */
+static void prune(shortlist *list, double least) {
+    float best = list->min_keep < list->n ? below_kth(list, list->min_keep) : -INFINITY;
+    keep_from(list, least < (double)best ? (float)least : best);
+}
+
+/* Weights that are all below this add up to less than `share` of the sum, whichever they are. */
+static double negligible(const shortlist *list, double share, double sum) {
+    return 0.999 * share * sum / (double)list->n;
 }
 
 /* Keeps what comes before the boundary by value or is one of the min_keep best. */
 static void keep_by_value(shortlist *list, boundary last) {
     if (list->min_keep > 1) {
         order_by_value(list);
-        boundary least = boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
-        if (is_later(least, last)) last = least;
+        boundary fewest =
+            boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
+        if (is_later(fewest, last)) last = fewest;
     }
     order_by_value(list);
     keep_until(list, last);
@@ -264,8 +299,10 @@ static void keep_by_value(shortlist *list, boundary last) {
 
 void warp_top_p(shortlist *list, double p) {
     float max;
-    double sum;
+    double sum, sum_of_left;
     if (!weigh(list, &max, &sum)) return;
+    prune(list, (double)max + log(negligible(list, 1 - p, sum)));
+    weigh(list, &max, &sum_of_left);
     order_by_value(list);
     keep_by_value(list, boundary_by_mass(list, p * sum));
 }
@@ -315,14 +352,20 @@ void warp_typical(shortlist *list, double p) {
     double sum;
     if (!weigh(list, &max, &sum)) return;
     /* -log p_i - H, with p_i = exp(value - max) / sum. */
-    float centre = (float)((double)max + log(sum) - entropy(list, max, sum));
+    double middle = (double)max + log(sum) - entropy(list, max, sum), sum_of_left;
+    float centre = (float)middle;
+    /* What is farther below the centre than the best is above it, and has little weight in all, is due last. */
+    double least = fmin(log(negligible(list, 1 - p, sum)), 2 * (middle - (double)max) - 1);
+    prune(list, (double)max + least);
+    weigh(list, &max, &sum_of_left);
     order_by_typicality(list, centre);
     boundary last = boundary_by_mass(list, p * sum);
     last.position = SIZE_MAX;
     if (list->min_keep > 1) {
         order_by_typicality(list, centre);
-        boundary least = boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
-        if (is_later(least, last)) last = least;
+        boundary fewest =
+            boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
+        if (is_later(fewest, last)) last = fewest;
     }
     order_by_typicality(list, centre);
     keep_until(list, last);

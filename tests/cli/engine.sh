@@ -208,6 +208,16 @@ print_config() {
   json 'j["cache_implementation"] == {"value": "static", "origin": "generation-config file"}'
   expect 0 run embedded --print-config
   out_has '^max_new_tokens '
+  # Lists, words and pairs in short.
+  echo '{"sequence_bias": [[[5], -Infinity]]}' >"$work/g.json"
+  expect 0 run embedded --print-config --json --generation-config "$work/g.json" --suppress-tokens 1,2 --bad-words-ids 5,6 --bad-words-ids '[[7]]' \
+    --early-stopping never --dola-layers 1,2 --logit-bias 15=-5,3=0.5 --watermarking-config bias=3,seeding_scheme=selfhash \
+    --exponential-decay-length-penalty 3,1.5 --regex '[0-9]+' --json-schema '{"type": "object"}' --num-beams 3 --no-use-cache
+  json 'j["suppress_tokens"]["value"] == [1, 2] and j["bad_words_ids"]["value"] == [[5, 6], [7]] and j["early_stopping"]["value"] == "never"'
+  json 'j["dola_layers"]["value"] == [1, 2] and j["logit_bias"]["value"] == {"15": -5, "3": 0.5} and j["regex"]["value"] == "[0-9]+"'
+  json 'j["watermarking_config"]["value"]["bias"] == 3 and j["watermarking_config"]["value"]["seeding_scheme"] == "selfhash"'
+  json 'j["exponential_decay_length_penalty"]["value"] == [3, 1.5] and j["json_schema"]["value"] == {"type": "object"}'
+  json 'j["sequence_bias"]["value"] == [[[5], "-inf"]] and j["num_beams"] == {"value": 3, "origin": "flag"}'
 }
 
 # Every value that the listing shows can be said in the environment and is shown again.
@@ -216,10 +226,15 @@ config_round_trip() {
   expect 0 run embedded --print-config --json
   python3 - "$mneme" "$work/out" <<'PYTHON' || problem "an option does not come back from the environment"
 import json, os, subprocess, sys
-shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation"}  # said apart, or a file that is read
+shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation", "prefix_file"}  # said apart, or a file that is read
 special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_config": "max_cache_len=77",
            "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "on_oom": "evict", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
-           "eos_token_id": "[2, 3]"}
+           "eos_token_id": "[2, 3]", "typical_p": "0.5", "epsilon_cutoff": "0.5", "eta_cutoff": "0.5", "penalty_alpha": "0.5",
+           "assistant_confidence_threshold": "0.5", "logit_bias": '{"15": -5}', "sequence_bias": '[[[5, 6], "-inf"]]',
+           "bad_words_ids": "[[5], [6, 7]]", "force_words_ids": "[[5]]", "suppress_tokens": "[5]", "begin_suppress_tokens": "[5]",
+           "forced_eos_token_id": "[2]", "exponential_decay_length_penalty": "[3, 1.5]", "json_schema": '{"type": "object"}',
+           "early_stopping": '"never"', "num_assistant_tokens_schedule": '"heuristic"', "dola_layers": '"low"', "watermarking_config":
+           '{"greenlist_ratio": 0.5, "bias": 1, "hashing_key": 3, "seeding_scheme": "selfhash", "context_width": 2}'}
 ok = True
 for name, entry in json.load(open(sys.argv[2])).items():
     if name in shapes_output:

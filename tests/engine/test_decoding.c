@@ -32,18 +32,25 @@ typedef struct mode {
 
 static const mode modes[] = {
     {"greedy", RULE_GREEDY, 1, .settings = {{"num_beams", "1"}}},
-    {"sampling", RULE_NONE, 3, .settings = {{"do_sample", "true"}, {"num_return_sequences", "3"}, {"temperature", "1.5"}}},
-    {"beams", RULE_BEAMS, 3, .settings = {{"num_beams", "4"}, {"num_return_sequences", "3"}, {"length_penalty", "0.7"}}},
-    {"beam sampling", RULE_NONE, 2, .settings = {{"num_beams", "3"}, {"num_return_sequences", "2"}, {"do_sample", "true"}}},
-    {"diverse beams",
-     RULE_NONE,
-     4,
-     .settings = {{"num_beams", "4"}, {"num_beam_groups", "2"}, {"num_return_sequences", "4"}, {"diversity_penalty", "0.8"}}},
+    {"sampling", RULE_NONE, 3,
+     .settings = {{"do_sample", "true"}, {"num_return_sequences", "3"}, {"temperature", "1.5"}}},
+    {"beams", RULE_BEAMS, 3,
+     .settings = {{"num_beams", "4"}, {"num_return_sequences", "3"}, {"length_penalty", "0.7"}}},
+    {"beam sampling", RULE_NONE, 2,
+     .settings = {{"num_beams", "3"}, {"num_return_sequences", "2"}, {"do_sample", "true"}}},
+    {"diverse beams", RULE_NONE, 4,
+     .settings = {{"num_beams", "4"},
+                  {"num_beam_groups", "2"},
+                  {"num_return_sequences", "4"},
+                  {"diversity_penalty", "0.8"}}},
     {"constrained beams", RULE_NONE, 1, .settings = {{"num_beams", "3"}, {"force_words_ids", "[[57]]"}}},
     {"contrastive", RULE_NONE, 1, .settings = {{"penalty_alpha", "0.5"}, {"top_k", "3"}}},
-    {"assisted", RULE_GREEDY, 1, .assisted = true, .settings = {{"num_assistant_tokens", "4"}, {"assistant_confidence_threshold", "0"}}},
-    {"assisted sampling", RULE_NONE, 1, .assisted = true, .settings = {{"do_sample", "true"}, {"num_assistant_tokens", "3"}}},
-    {"prompt lookup", RULE_GREEDY, 1, .settings = {{"prompt_lookup_num_tokens", "5"}, {"max_matching_ngram_size", "2"}}},
+    {"assisted", RULE_GREEDY, 1, .assisted = true,
+     .settings = {{"num_assistant_tokens", "4"}, {"assistant_confidence_threshold", "0"}}},
+    {"assisted sampling", RULE_NONE, 1, .assisted = true,
+     .settings = {{"do_sample", "true"}, {"num_assistant_tokens", "3"}}},
+    {"prompt lookup", RULE_GREEDY, 1,
+     .settings = {{"prompt_lookup_num_tokens", "5"}, {"max_matching_ngram_size", "2"}}},
     {"guidance", RULE_NONE, 1, .settings = {{"guidance_scale", "1.5"}}},
     {"DoLa", RULE_NONE, 1, .settings = {{"dola_layers", "[1]"}}},
 };
@@ -80,7 +87,8 @@ static void close_world(world *w) {
 }
 
 /* Logits [N_NEW][vocab] that choose each of a sequence's tokens, by a session that gets prompt and tokens one after the other. */
-static void plain_logits(const world *w, engine_cache cache, int row, const int32_t *ids, size_t n, float *logits) {
+static void plain_logits(const world *w, engine_cache cache, int row, const int32_t *ids, size_t n,
+                         float *logits) {
     mn_session *session = engine_session(w->model, cache);
     assert_ok(mn_session_step(session, w->ids[row], lengths[row], NULL));
     for (size_t i = 0; i < n; i++) {
@@ -91,7 +99,8 @@ static void plain_logits(const world *w, engine_cache cache, int row, const int3
 }
 
 /* The same in double, without a cache. */
-static void check_oracle(const world *w, const engine_cache *cache, int row, const int32_t *ids, size_t n, const float *logits) {
+static void check_oracle(const world *w, const engine_cache *cache, int row, const int32_t *ids, size_t n,
+                         const float *logits) {
     enum { MOST = MOST_PROMPT + N_NEW };
     int32_t all[MOST];
     oracle o = w->oracle;
@@ -112,7 +121,8 @@ static void check_oracle(const world *w, const engine_cache *cache, int row, con
     oracle_logits(&o, all, lengths[row] + n, wanted);
     double distance = oracle_distance(logits, wanted + (lengths[row] - 1) * w->vocab, n * w->vocab);
     free(wanted);
-    if (!(distance > 0 && distance < 2e-4)) fail_msg("%s: %g away from the oracle", cache->implementation, distance);
+    if (!(distance > 0 && distance < 2e-4))
+        fail_msg("%s: %g away from the oracle", cache->implementation, distance);
 }
 
 static double log_probability(const float *logits, size_t vocab, int32_t id) {
@@ -122,7 +132,8 @@ static double log_probability(const float *logits, size_t vocab, int32_t id) {
     return (double)logits[id] - most - log(sum);
 }
 
-static void check_rule(world *w, const mode *m, const mn_sequence *s, const float *logits, bool is_first_mode) {
+static void check_rule(world *w, const mode *m, const mn_sequence *s, const float *logits,
+                       bool is_first_mode) {
     double sum = 0;
     for (size_t i = 0; i < s->n_ids; i++) {
         const float *row = logits + i * w->vocab;
@@ -151,7 +162,8 @@ static mn_generation_config *config_of(const world *w, const mode *m) {
 }
 
 /* One cell: first_row and n_rows say which rows run together. */
-static void check_cell(world *w, const mode *m, const engine_strategy *strategy, int first_row, int n_rows, bool is_first_mode) {
+static void check_cell(world *w, const mode *m, const engine_strategy *strategy, int first_row, int n_rows,
+                       bool is_first_mode) {
     mn_generation_config *config = config_of(w, m);
     mn_cache_options options = engine_cache_options(strategy->cache);
     mn_generate_options how = mn_generate_options_default();
@@ -159,7 +171,8 @@ static void check_cell(world *w, const mode *m, const engine_strategy *strategy,
     mn_generation *generation = NULL;
     how.keep_logits = true;
     how.assistant = m->assisted ? w->draft : NULL;
-    for (int r = 0; r < n_rows; r++) rows[r] = (mn_batch_row){w->ids[first_row + r], lengths[first_row + r], config, NULL};
+    for (int r = 0; r < n_rows; r++)
+        rows[r] = (mn_batch_row){w->ids[first_row + r], lengths[first_row + r], config, NULL};
     mn_status status = mn_generate_batch(w->model, &options, rows, (size_t)n_rows, NULL, &how, &generation);
     mn_generation_config_close(&config);
     w->n_cells++;
@@ -170,8 +183,8 @@ static void check_cell(world *w, const mode *m, const engine_strategy *strategy,
         return;
     }
     if (status != MN_OK)
-        fail_msg("%s with %s %s: %s", m->name, strategy->cache.implementation, strategy->cache.config ? strategy->cache.config : "",
-                 mn_last_error());
+        fail_msg("%s with %s %s: %s", m->name, strategy->cache.implementation,
+                 strategy->cache.config ? strategy->cache.config : "", mn_last_error());
     assert_int_equal(generation->n_sequences, n_rows * m->n_sequences);
     float *wanted = malloc(N_NEW * w->vocab * sizeof *wanted);
     assert_non_null(wanted);
@@ -182,9 +195,9 @@ static void check_cell(world *w, const mode *m, const engine_strategy *strategy,
         assert_int_equal(s.n_ids, N_NEW);
         s.row += first_row;
         plain_logits(w, strategy->cache, s.row, s.ids, s.n_ids, wanted);
-        engine_same_bits(s.logits, wanted, s.n_ids, w->vocab, "%s with %s %s, row %d of %d, sequence %d", m->name,
-                         strategy->cache.implementation, strategy->cache.config ? strategy->cache.config : "", s.row, n_rows,
-                         s.index);
+        engine_same_bits(s.logits, wanted, s.n_ids, w->vocab, "%s with %s %s, row %d of %d, sequence %d",
+                         m->name, strategy->cache.implementation,
+                         strategy->cache.config ? strategy->cache.config : "", s.row, n_rows, s.index);
         if (!strategy->is_lossy && i == 0) check_oracle(w, &strategy->cache, s.row, s.ids, s.n_ids, wanted);
         check_rule(w, m, &s, wanted, is_first_mode);
         if (m->rule == RULE_BEAMS && s.index > 0) assert_true(generation->sequences[i - 1].score >= s.score);

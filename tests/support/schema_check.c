@@ -20,7 +20,8 @@ static bool equal(const json *a, const json *b) {
     if (a->kind == JSON_STRING) return memcmp(a->string, b->string, a->n) == 0;
     for (size_t i = 0; i < a->n; i++) {
         const json *other = a->kind == JSON_ARRAY ? &b->items[i] : json_get(b, a->members[i].key);
-        if (!other || !equal(a->kind == JSON_ARRAY ? &a->items[i] : &a->members[i].value, other)) return false;
+        if (!other || !equal(a->kind == JSON_ARRAY ? &a->items[i] : &a->members[i].value, other))
+            return false;
     }
     return true;
 }
@@ -67,7 +68,8 @@ static bool is_date(const char *text, size_t n) {
 
 static bool is_time(const char *text, size_t n) {
     int hour, minute, second, used = 0, zone = 0;
-    if (n < 9 || sscanf(text, "%2d:%2d:%2d%n", &hour, &minute, &second, &used) != 3 || used != 8) return false;
+    if (n < 9 || sscanf(text, "%2d:%2d:%2d%n", &hour, &minute, &second, &used) != 3 || used != 8)
+        return false;
     if (hour > 23 || minute > 59 || second > 59) return false;
     const char *at = text + 8;
     if (*at == '.') {
@@ -77,8 +79,8 @@ static bool is_time(const char *text, size_t n) {
         at += digits;
     }
     if (strcmp(at, "Z") == 0) return true;
-    return (*at == '+' || *at == '-') && sscanf(at + 1, "%2d:%2d%n", &hour, &minute, &zone) == 2 && zone == 5 && at[6] == 0 &&
-           hour <= 23 && minute <= 59;
+    return (*at == '+' || *at == '-') && sscanf(at + 1, "%2d:%2d%n", &hour, &minute, &zone) == 2 &&
+           zone == 5 && at[6] == 0 && hour <= 23 && minute <= 59;
 }
 
 static bool has_format(const json *value, const char *format) {
@@ -100,12 +102,13 @@ static bool has_format(const json *value, const char *format) {
     }
     if (strcmp(format, "email") == 0) {
         cut = strchr(text, '@');
-        return cut && cut > text && !strchr(cut + 1, '@') && strchr(cut, '.') && !strstr(text, "..") && !strpbrk(text, " \"\\");
+        return cut && cut > text && !strchr(cut + 1, '@') && strchr(cut, '.') && !strstr(text, "..") &&
+               !strpbrk(text, " \"\\");
     }
     if (strcmp(format, "ipv4") == 0) {
         int a, b, c, d, used = 0;
-        return sscanf(text, "%3d.%3d.%3d.%3d%n", &a, &b, &c, &d, &used) == 4 && (size_t)used == value->n && a < 256 && b < 256 &&
-               c < 256 && d < 256;
+        return sscanf(text, "%3d.%3d.%3d.%3d%n", &a, &b, &c, &d, &used) == 4 && (size_t)used == value->n &&
+               a < 256 && b < 256 && c < 256 && d < 256;
     }
     return true;
 }
@@ -123,7 +126,8 @@ static bool check_number(const json *schema, const json *value) {
     const json *lo = json_get(schema, "minimum"), *above = json_get(schema, "exclusiveMinimum");
     const json *hi = json_get(schema, "maximum"), *below = json_get(schema, "exclusiveMaximum");
     double x = number(value);
-    return (!lo || x >= number(lo)) && (!above || x > number(above)) && (!hi || x <= number(hi)) && (!below || x < number(below));
+    return (!lo || x >= number(lo)) && (!above || x > number(above)) && (!hi || x <= number(hi)) &&
+           (!below || x < number(below));
 }
 
 static bool check_object(const json *root, const json *schema, const json *value) {
@@ -156,6 +160,27 @@ static bool check_array(const json *root, const json *schema, const json *value)
     return true;
 }
 
+/* ~1, ~0 and %25 as they stand for others. */
+static void decode(char *step) {
+    static const struct {
+        const char *code;
+        char meaning;
+    } codes[] = {{"~1", '/'}, {"~0", '~'}, {"%25", '%'}};
+    char *to = step;
+    for (const char *at = step; *at;) {
+        size_t used = 1;
+        *to = *at;
+        for (size_t i = 0; i < 3; i++) {
+            if (strncmp(at, codes[i].code, strlen(codes[i].code)) != 0) continue;
+            *to = codes[i].meaning;
+            used = strlen(codes[i].code);
+        }
+        at += used;
+        to++;
+    }
+    *to = 0;
+}
+
 static const json *target_of(const json *root, const char *ref) {
     const json *at = root;
     char step[200];
@@ -163,6 +188,7 @@ static const json *target_of(const json *root, const char *ref) {
     for (ref++; *ref == '/'; ref += strcspn(ref, "/")) {
         ref++;
         snprintf(step, sizeof step, "%.*s", (int)strcspn(ref, "/"), ref);
+        decode(step);
         at = at->kind == JSON_ARRAY ? &at->items[atoi(step)] : json_get(at, step);
         assert_non_null(at);
     }
@@ -177,8 +203,10 @@ static size_t how_many(const json *root, const json *list, const json *value) {
 
 bool schema_check(const json *root, const json *schema, const json *value) {
     if (schema->kind == JSON_BOOL) return schema->boolean;
-    const json *type = json_get(schema, "type"), *ref = json_get(schema, "$ref"), *values = json_get(schema, "enum");
-    const json *all = json_get(schema, "allOf"), *any = json_get(schema, "anyOf"), *one = json_get(schema, "oneOf");
+    const json *type = json_get(schema, "type"), *ref = json_get(schema, "$ref"),
+               *values = json_get(schema, "enum");
+    const json *all = json_get(schema, "allOf"), *any = json_get(schema, "anyOf"),
+               *one = json_get(schema, "oneOf");
     const json *constant = json_get(schema, "const");
     bool fits = !type;
     for (size_t i = 0; type && i < (type->kind == JSON_ARRAY ? type->n : 1); i++)

@@ -29,7 +29,8 @@ static void machine_close(machine *m) {
 static uint32_t after(machine *m, const char *text, size_t n) {
     uint32_t state = m->r.start;
     m->r.steps = 0;
-    for (size_t i = 0; i < n && state != RUN_DEAD; i++) assert_ok(run_step(&m->r, state, (uint8_t)text[i], &state));
+    for (size_t i = 0; i < n && state != RUN_DEAD; i++)
+        assert_ok(run_step(&m->r, state, (uint8_t)text[i], &state));
     return state;
 }
 
@@ -46,7 +47,11 @@ static void oracle_pattern(bytes *out, const char *pattern) {
         const char *set = NULL;
         if (pattern[i] == '\\') {
             char c = pattern[i + 1];
-            set = c == 'd' ? "0-9" : c == 'w' ? "A-Za-z0-9_" : c == 'D' ? "^0-9" : c == 'W' ? "^A-Za-z0-9_" : NULL;
+            set = c == 'd'   ? "0-9"
+                  : c == 'w' ? "A-Za-z0-9_"
+                  : c == 'D' ? "^0-9"
+                  : c == 'W' ? "^A-Za-z0-9_"
+                             : NULL;
             if (c == 'u') { /* PCRE2 has no such escape */
                 bytes_printf(out, "\\x{%.4s}", pattern + i + 2);
                 i += 5;
@@ -67,23 +72,130 @@ static void oracle_pattern(bytes *out, const char *pattern) {
 }
 
 static const char *const patterns[] = {
-    "", "a", "abc", "a|b", "a|", "|a", "(a|b)*abb", "a*", "a+", "a?", "a{3}", "a{2,4}", "a{2,}", "a{0,2}b", "(ab){2,3}", "(a|ab)(c|bcd)(d*)",
-    "(a*)*", "(a*)+b", "(a?){3}", "(a?b?){2,3}", "((a|b){2}){2}", "(a{2}){3}", "(a{1,2}){2,3}", "(a|aa)+", "(a|aa)+b", "((a?)?)?", "(|a)+",
-    "(a{0,2}b{0,2}){2}", "(a*b*){2,}", "((ab?)+c?){2}", "(?:a{2,}b){1,2}", "(a{2,3}){2,}c", "((a{0,1}){2}){2}b", "(b|(a{2})*){3}",
-    "[abc]", "[^abc]", "[a-c]+", "[^a-c]+", "[a\\-c]+", "[-a]+", "[a-]+", "[\\]a]+", "[\\d_]+x", "\\d+", "\\D", "\\w+", "\\W+", "\\s+a",
-    "\\S+", ".", ".*", ".*b", "a.c", "a.{2}c", ".{3}", "[^\\n]*", "\\n", "a\\tb", "\\x41+", "\\u00e9", "[\\u00e0-\\u00ff]+", "é", "[éß]+",
-    "[^é]", "é*a", "(é|b){2}", "[a-é]+", "[\\u0430-\\u044f]{1,3}", "€|a", "[€-₿]", "😀+", "[😀-😂]|b", "[^\\x00-\\x7f]+", ".b", "\\.", "\\*a\\+",
-    "a\\|b", "\\(\\)", "\\{a\\}", "a{b", "a{,2}", "a{1", "{", "}", "]", "a{2}{", "^a$", "^(a|b)$", "(^a|b)c?", "^a|b$", "^^a$$", "(?:^a)b",
-    "(a|b(c|d(e|f)*)+)?", "(?<name>a)b", "(?P<n>a|b)+", "a*?b", "a+?", "a??b", "a{1,3}?c", "[\\w.]+@[a-c]+\\.(com|de)", "-?(0|[1-9]\\d*)(\\.\\d+)?",
-    "(a|b)*a(a|b){3}", "x*(a{1,3}b?){0,2}y*", "(a(b(c)?)?)?d", "[\\s\\S]{2}", "[a-c&&b]+", "\\/a", "[/]", "\\\\", "[\\\\a]+", "\\$", "\\^a", "a-b",
+    "",
+    "a",
+    "abc",
+    "a|b",
+    "a|",
+    "|a",
+    "(a|b)*abb",
+    "a*",
+    "a+",
+    "a?",
+    "a{3}",
+    "a{2,4}",
+    "a{2,}",
+    "a{0,2}b",
+    "(ab){2,3}",
+    "(a|ab)(c|bcd)(d*)",
+    "(a*)*",
+    "(a*)+b",
+    "(a?){3}",
+    "(a?b?){2,3}",
+    "((a|b){2}){2}",
+    "(a{2}){3}",
+    "(a{1,2}){2,3}",
+    "(a|aa)+",
+    "(a|aa)+b",
+    "((a?)?)?",
+    "(|a)+",
+    "(a{0,2}b{0,2}){2}",
+    "(a*b*){2,}",
+    "((ab?)+c?){2}",
+    "(?:a{2,}b){1,2}",
+    "(a{2,3}){2,}c",
+    "((a{0,1}){2}){2}b",
+    "(b|(a{2})*){3}",
+    "[abc]",
+    "[^abc]",
+    "[a-c]+",
+    "[^a-c]+",
+    "[a\\-c]+",
+    "[-a]+",
+    "[a-]+",
+    "[\\]a]+",
+    "[\\d_]+x",
+    "\\d+",
+    "\\D",
+    "\\w+",
+    "\\W+",
+    "\\s+a",
+    "\\S+",
+    ".",
+    ".*",
+    ".*b",
+    "a.c",
+    "a.{2}c",
+    ".{3}",
+    "[^\\n]*",
+    "\\n",
+    "a\\tb",
+    "\\x41+",
+    "\\u00e9",
+    "[\\u00e0-\\u00ff]+",
+    "é",
+    "[éß]+",
+    "[^é]",
+    "é*a",
+    "(é|b){2}",
+    "[a-é]+",
+    "[\\u0430-\\u044f]{1,3}",
+    "€|a",
+    "[€-₿]",
+    "😀+",
+    "[😀-😂]|b",
+    "[^\\x00-\\x7f]+",
+    ".b",
+    "\\.",
+    "\\*a\\+",
+    "a\\|b",
+    "\\(\\)",
+    "\\{a\\}",
+    "a{b",
+    "a{,2}",
+    "a{1",
+    "{",
+    "}",
+    "]",
+    "a{2}{",
+    "^a$",
+    "^(a|b)$",
+    "(^a|b)c?",
+    "^a|b$",
+    "^^a$$",
+    "(?:^a)b",
+    "(a|b(c|d(e|f)*)+)?",
+    "(?<name>a)b",
+    "(?P<n>a|b)+",
+    "a*?b",
+    "a+?",
+    "a??b",
+    "a{1,3}?c",
+    "[\\w.]+@[a-c]+\\.(com|de)",
+    "-?(0|[1-9]\\d*)(\\.\\d+)?",
+    "(a|b)*a(a|b){3}",
+    "x*(a{1,3}b?){0,2}y*",
+    "(a(b(c)?)?)?d",
+    "[\\s\\S]{2}",
+    "[a-c&&b]+",
+    "\\/a",
+    "[/]",
+    "\\\\",
+    "[\\\\a]+",
+    "\\$",
+    "\\^a",
+    "a-b",
 };
 
-static const char *const letters[] = {"a", "b", "c", "d", "A", "_", "0", "1", "9", "-", ".", " ", "\n", "\t", "é", "ß", "€", "😀", "а", "x",
-                                      "y", "{", "}", "(", ")", "]", "[", "@", "com", "de", "*", "+", "|", "\\", "/", "$", "^", ",", "2", "e", "f", "&"};
+static const char *const letters[] = {"a",  "b",  "c",  "d", "A", "_", "0",   "1",  "9", "-", ".",
+                                      " ",  "\n", "\t", "é", "ß", "€", "😀",   "а",  "x", "y", "{",
+                                      "}",  "(",  ")",  "]", "[", "@", "com", "de", "*", "+", "|",
+                                      "\\", "/",  "$",  "^", ",", "2", "e",   "f",  "&"};
 
 static size_t random_text(uint64_t *seed, char *out) {
     size_t n = 0, count = (size_t)(test_random(seed) % 8), kinds = sizeof letters / sizeof *letters;
-    if (test_random(seed) % 3) kinds = 2 + (size_t)(test_random(seed) % 4); /* mostly few letters, so that many match */
+    if (test_random(seed) % 3)
+        kinds = 2 + (size_t)(test_random(seed) % 4); /* mostly few letters, so that many match */
     for (size_t i = 0; i < count; i++) {
         const char *letter = letters[test_random(seed) % kinds];
         memcpy(out + n, letter, strlen(letter));
@@ -124,7 +236,9 @@ static bool matches(const regex *oracle, regex_state *state, const char *text, s
 static bool is_common_ground(const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
-        if (c == '\r' || c == 0xC2 || c == 0xE2 || c == 0xEF || c == 0xE1 || c == 0xE3 || c == '\v' || c == '\f') return c == 0xE2 && memcmp(text + i, "€", 3) == 0;
+        if (c == '\r' || c == 0xC2 || c == 0xE2 || c == 0xEF || c == 0xE1 || c == 0xE3 || c == '\v' ||
+            c == '\f')
+            return c == 0xE2 && memcmp(text + i, "€", 3) == 0;
     }
     return true;
 }
@@ -190,8 +304,8 @@ static bool completes(machine *m, uint32_t from) {
 
 static void no_way_is_a_dead_end(void **state) {
     (void)state;
-    static const char *const more[] = {"a([^\\s\\S]|b)", "(a|b[^\\s\\S])*", "(a|[^\\s\\S]){2,3}", "([^\\s\\S])?a", "([^\\s\\S])*",
-                                       "a{3}(b|c[^\\s\\S])"};
+    static const char *const more[] = {"a([^\\s\\S]|b)", "(a|b[^\\s\\S])*", "(a|[^\\s\\S]){2,3}",
+                                       "([^\\s\\S])?a",  "([^\\s\\S])*",    "a{3}(b|c[^\\s\\S])"};
     uint64_t seed = 5;
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns + sizeof more / sizeof *more; p++) {
         machine m;
@@ -251,7 +365,8 @@ static void refusals(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         net g;
         assert_ok(net_open(&g));
-        uint32_t root = net_regex(&g, rows[i].pattern, strlen(rows[i].pattern), &(net_pattern){.max = NET_MANY}, NET_END);
+        uint32_t root =
+            net_regex(&g, rows[i].pattern, strlen(rows[i].pattern), &(net_pattern){.max = NET_MANY}, NET_END);
         assert_fails(rows[i].code, rows[i].part, net_finish(&g, root));
         net_clear(&g);
     }
@@ -282,12 +397,24 @@ static void searching(void **state) {
         const char *pattern, *text;
         uint32_t min, max;
         bool expected;
-    } rows[] = {{"b", "abc", 0, NET_MANY, true},      {"^b", "abc", 0, NET_MANY, false},   {"^a", "abc", 0, NET_MANY, true},
-                {"c$", "abc", 0, NET_MANY, true},     {"b$", "abc", 0, NET_MANY, false},   {"^a|x$", "zzx", 0, NET_MANY, true},
-                {"^a|x$", "xza", 0, NET_MANY, false}, {"(^a|x$)|m", "bmb", 0, NET_MANY, true}, {"(^a|x$)|m", "bxb", 0, NET_MANY, false},
-                {"", "abc", 0, NET_MANY, true},       {"^$", "", 0, NET_MANY, true},       {"^$", "a", 0, NET_MANY, false},
-                {"^[a-c]*$", "abc", 2, 3, true},      {"^[a-c]*$", "abca", 2, 3, false},   {"^[a-c]*$", "a", 2, 3, false},
-                {"^[a-c]{3}$", "abc", 1, 5, true},    {"^a{2,8}$", "aaa", 3, 4, true},     {"^a{2,8}$", "aa", 3, 4, false},
+    } rows[] = {{"b", "abc", 0, NET_MANY, true},
+                {"^b", "abc", 0, NET_MANY, false},
+                {"^a", "abc", 0, NET_MANY, true},
+                {"c$", "abc", 0, NET_MANY, true},
+                {"b$", "abc", 0, NET_MANY, false},
+                {"^a|x$", "zzx", 0, NET_MANY, true},
+                {"^a|x$", "xza", 0, NET_MANY, false},
+                {"(^a|x$)|m", "bmb", 0, NET_MANY, true},
+                {"(^a|x$)|m", "bxb", 0, NET_MANY, false},
+                {"", "abc", 0, NET_MANY, true},
+                {"^$", "", 0, NET_MANY, true},
+                {"^$", "a", 0, NET_MANY, false},
+                {"^[a-c]*$", "abc", 2, 3, true},
+                {"^[a-c]*$", "abca", 2, 3, false},
+                {"^[a-c]*$", "a", 2, 3, false},
+                {"^[a-c]{3}$", "abc", 1, 5, true},
+                {"^a{2,8}$", "aaa", 3, 4, true},
+                {"^a{2,8}$", "aa", 3, 4, false},
                 {"abc", "xabc", 3, NET_MANY, true}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
@@ -309,8 +436,10 @@ static void searching(void **state) {
 /* Whole numbers of a range: every number near its ends. */
 static void integer_ranges(void **state) {
     (void)state;
-    static const int64_t ends[] = {INT64_MIN, -1000000007, -1000, -999, -101, -100, -99, -11, -10, -9, -1, 0, 1, 2, 9,
-                                   10, 11, 57, 99, 100, 101, 255, 999, 1000, 4096, 99999, 1000000007, INT64_MAX};
+    static const int64_t ends[] = {INT64_MIN, -1000000007, -1000, -999, -101,  -100,       -99,
+                                   -11,       -10,         -9,    -1,   0,     1,          2,
+                                   9,         10,          11,    57,   99,    100,        101,
+                                   255,       999,         1000,  4096, 99999, 1000000007, INT64_MAX};
     enum { N = sizeof ends / sizeof *ends };
     for (size_t a = 0; a < N; a++) {
         for (size_t b = a; b < N; b++) {
@@ -328,8 +457,7 @@ static void integer_ranges(void **state) {
                         fail_msg("%s in %lld..%lld", text, (long long)ends[a], (long long)ends[b]);
                 }
             }
-            assert_false(takes(&m, "00", 2) || takes(&m, "-0", 2) ||
-                         takes(&m, "01", 2) || takes(&m, "", 0));
+            assert_false(takes(&m, "00", 2) || takes(&m, "-0", 2) || takes(&m, "01", 2) || takes(&m, "", 0));
             machine_close(&m);
         }
     }
@@ -337,8 +465,10 @@ static void integer_ranges(void **state) {
 
 static void number_intervals(void **state) {
     (void)state;
-    static const char *const numbers[] = {"-10", "-9.99", "-9", "-2.0", "-2", "-1.5", "-1", "-0.5", "-0.001", "0", "-0", "0.0", "0.5", "0.999",
-                                          "1", "1.0", "1.000", "1.5", "2", "2.0", "2.001", "3", "9", "9.5", "10", "10.0", "10.1", "11"};
+    static const char *const numbers[] = {"-10",  "-9.99",  "-9",    "-2.0", "-2",   "-1.5", "-1",
+                                          "-0.5", "-0.001", "0",     "-0",   "0.0",  "0.5",  "0.999",
+                                          "1",    "1.0",    "1.000", "1.5",  "2",    "2.0",  "2.001",
+                                          "3",    "9",      "9.5",   "10",   "10.0", "10.1", "11"};
     for (int64_t lo = -10; lo <= 10; lo += lo == -2 || (lo >= -2 && lo < 2) ? 1 : 4) {
         for (int64_t hi = lo; hi <= 10; hi++) {
             for (int open = 0; open < 4; open++) {
@@ -349,10 +479,12 @@ static void number_intervals(void **state) {
                 assert_ok(run_open(&m.r, &m.g));
                 for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
                     double x = strtod(numbers[i], NULL);
-                    bool inside = (open & 1 ? x > (double)lo : x >= (double)lo) && (open & 2 ? x < (double)hi : x <= (double)hi);
+                    bool inside = (open & 1 ? x > (double)lo : x >= (double)lo) &&
+                                  (open & 2 ? x < (double)hi : x <= (double)hi);
                     bool accepts = takes(&m, numbers[i], strlen(numbers[i]));
                     bool spare = x == 0 && numbers[i][0] == '-'; /* minus zero need not be written */
-                    if (accepts != inside && !(spare && inside)) fail_msg("%s in %lld..%lld (%d)", numbers[i], (long long)lo, (long long)hi, open);
+                    if (accepts != inside && !(spare && inside))
+                        fail_msg("%s in %lld..%lld (%d)", numbers[i], (long long)lo, (long long)hi, open);
                 }
                 machine_close(&m);
             }
@@ -362,8 +494,9 @@ static void number_intervals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_pcre2), cmocka_unit_test(no_way_is_a_dead_end), cmocka_unit_test(refusals),
-        cmocka_unit_test(odd_bytes),    cmocka_unit_test(searching),            cmocka_unit_test(integer_ranges),
+        cmocka_unit_test(equals_pcre2),     cmocka_unit_test(no_way_is_a_dead_end),
+        cmocka_unit_test(refusals),         cmocka_unit_test(odd_bytes),
+        cmocka_unit_test(searching),        cmocka_unit_test(integer_ranges),
         cmocka_unit_test(number_intervals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,55 +15,172 @@ typedef struct field_case {
 
 #define WRONG_KINDS "\"1\"", "[1]", "{}", "true"
 
+/* clang-format off */
 static const field_case cases[] = {
-    {"max_new_tokens",
-     "integer",
+    {"max_new_tokens", "integer",
      {{"null", "null"}, {"1", "1"}, {"1000000000", "1000000000"}, {"20.0", "20"}},
      {"0", "-1", "1.5", "1e10", WRONG_KINDS}},
-    {"min_new_tokens",
-     "integer",
+    {"min_new_tokens", "integer",
      {{"0", "0"}, {"7", "7"}, {"null", "0"}},
      {"-1", "0.5", "1e300", WRONG_KINDS}},
-    {"max_length", "integer", {{"null", "null"}, {"4096", "4096"}}, {"0", "-4", "2.25", WRONG_KINDS}},
-    {"min_length", "integer", {{"0", "0"}, {"10", "10"}, {"null", "0"}}, {"-10", "1e-3", WRONG_KINDS}},
-    {"max_time", "number", {{"null", "0"}, {"0.25", "0.25"}, {"3", "3"}}, {"-0.5", "1e10", WRONG_KINDS}},
-    {"do_sample",
-     "boolean",
+    {"max_length", "integer",
+     {{"null", "null"}, {"4096", "4096"}},
+     {"0", "-4", "2.25", WRONG_KINDS}},
+    {"min_length", "integer",
+     {{"0", "0"}, {"10", "10"}, {"null", "0"}},
+     {"-10", "1e-3", WRONG_KINDS}},
+    {"max_time", "number",
+     {{"null", "0"}, {"0.25", "0.25"}, {"3", "3"}},
+     {"-0.5", "1e10", WRONG_KINDS}},
+    {"do_sample", "boolean",
      {{"false", "false"}, {"true", "true"}, {"null", "false"}},
      {"1", "0", "\"true\"", "[]", "{}"}},
-    {"temperature",
-     "number",
+    {"temperature", "number",
      {{"1", "1"}, {"0.7", "0.7"}, {"100", "100"}, {"0.000001", "1e-06"}, {"null", "1"}},
      {"0", "-1", "1e7", WRONG_KINDS}},
-    {"top_k", "integer", {{"50", "50"}, {"0", "0"}, {"1", "1"}, {"null", "0"}}, {"-1", "2.5", WRONG_KINDS}},
-    {"top_p",
-     "number",
+    {"top_k", "integer",
+     {{"50", "50"}, {"0", "0"}, {"1", "1"}, {"null", "0"}},
+     {"-1", "2.5", WRONG_KINDS}},
+    {"top_p", "number",
      {{"1", "1"}, {"0.9", "0.9"}, {"0", "0"}, {"null", "1"}},
      {"-0.1", "1.0001", "90", WRONG_KINDS}},
-    {"min_p", "number", {{"null", "0"}, {"0.05", "0.05"}, {"1", "1"}}, {"-0.1", "1.5", WRONG_KINDS}},
-    {"repetition_penalty",
-     "number",
+    {"min_p", "number",
+     {{"null", "0"}, {"0.05", "0.05"}, {"1", "1"}},
+     {"-0.1", "1.5", WRONG_KINDS}},
+    {"typical_p", "number",
+     {{"1", "1"}, {"0.2", "0.2"}, {"null", "1"}},
+     {"0", "1.1", "-0.5", WRONG_KINDS}},
+    {"epsilon_cutoff", "number",
+     {{"0", "0"}, {"0.0003", "0.0003"}, {"null", "0"}},
+     {"-0.1", "1.5", WRONG_KINDS}},
+    {"eta_cutoff", "number",
+     {{"0", "0"}, {"0.002", "0.002"}, {"null", "0"}},
+     {"-0.1", "1.5", WRONG_KINDS}},
+    {"repetition_penalty", "number",
      {{"1", "1"}, {"1.1", "1.1"}, {"0.5", "0.5"}},
      {"0", "-1.2", WRONG_KINDS}},
-    {"stop_strings",
-     "strings",
+    {"encoder_repetition_penalty", "number",
+     {{"1", "1"}, {"1.5", "1.5"}, {"null", "1"}},
+     {"0", "-1.2", WRONG_KINDS}},
+    {"presence_penalty", "number",
+     {{"0", "0"}, {"-1.5", "-1.5"}, {"null", "0"}},
+     {"101", "-101", WRONG_KINDS}},
+    {"frequency_penalty", "number",
+     {{"0", "0"}, {"0.25", "0.25"}, {"null", "0"}},
+     {"101", "-101", WRONG_KINDS}},
+    {"logit_bias", "object",
+     {{"null", "{}"}, {"{\"15\": -5, \"3\": 0.5}", "{\"15\":-5,\"3\":0.5}"}, {"{}", "{}"}, {"{\"0\": 100}", "{\"0\":100}"}},
+     {"{\"a\": 1}", "{\"-1\": 1}", "{\"1\": 101}", "{\"1\": \"x\"}", "{\"4294967296\": 1}", "[[1, 2]]", "{\"\": 1}", "3", "\"{}\""}},
+    {"sequence_bias", "biases",
+     {{"null", "[]"}, {"[[[5, 6], -10.5], [[7], 3]]", "[[[5,6],-10.5],[[7],3]]"}, {"[[[4], \"-inf\"]]", "[[[4],\"-inf\"]]"}, {"[[[4], \"-Infinity\"]]", "[[[4],\"-inf\"]]"}},
+     {"[[[], 1]]", "[[[1]]]", "[[[1], 2, 3]]", "[[1, 2]]", "[[[1.5], 2]]", "[[[1], \"inf\"]]", "[[[-1], 1]]", "{\"5\": 1}", "[[[1], 1e31]]"}},
+    {"no_repeat_ngram_size", "integer",
+     {{"0", "0"}, {"3", "3"}, {"null", "0"}},
+     {"-1", "1.5", WRONG_KINDS}},
+    {"encoder_no_repeat_ngram_size", "integer",
+     {{"0", "0"}, {"3", "3"}, {"null", "0"}},
+     {"-1", "1.5", WRONG_KINDS}},
+    {"bad_words_ids", "lists of integers",
+     {{"null", "[]"}, {"[[5], [6, 7]]", "[[5],[6,7]]"}, {"[]", "[]"}},
+     {"[[]]", "[5]", "[[5], 6]", "[[-1]]", "[[1.5]]", "[[\"a\"]]", "{}", "[[[1]]]", "5"}},
+    {"force_words_ids", "lists of integers",
+     {{"null", "[]"}, {"[[5], [6, 7]]", "[[5],[6,7]]"}},
+     {"[[]]", "[5]", "[[[5]], [6]]", "[[[5], [6]]]", "[[-1]]", "{}", "true"}},
+    {"suppress_tokens", "integers",
+     {{"null", "[]"}, {"[0, 3]", "[0,3]"}, {"7", "[7]"}},
+     {"-1", "[2, -7]", "2.5", "[\"2\"]", "true", "{}"}},
+    {"begin_suppress_tokens", "integers",
+     {{"null", "[]"}, {"[220, 50256]", "[220,50256]"}},
+     {"-1", "[2, -7]", "2.5", "[\"2\"]", "true", "{}"}},
+    {"forced_bos_token_id", "integer",
+     {{"null", "null"}, {"0", "0"}, {"12", "12"}},
+     {"-1", "1.5", "4294967296", WRONG_KINDS}},
+    {"forced_eos_token_id", "integers",
+     {{"null", "[]"}, {"2", "[2]"}, {"[2, 3]", "[2,3]"}},
+     {"-1", "[2, -7]", "2.5", "[\"2\"]", "true", "{}"}},
+    {"exponential_decay_length_penalty", "pair",
+     {{"null", "null"}, {"[3, 1.5]", "[3,1.5]"}, {"[0, 1]", "[0,1]"}},
+     {"[3]", "[3, 1, 1]", "[-1, 1]", "[1.5, 1]", "[3, 0]", "[3, \"1\"]", "3", "{\"start\": 3}", "[\"3\", 1]"}},
+    {"json_schema", "schema",
+     {{"null", "null"}, {"{\"type\": \"object\", \"properties\": {\"b\": {}, \"a\": true}}", "{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":true}}"}, {"true", "true"}, {"\"{\\\"type\\\": \\\"string\\\"}\"", "{\"type\":\"string\"}"}, {"false", "false"}},
+     {"1", "[]", "\"nonsense\"", "\"3\"", "\"[{}]\"", "\"{\"", "\"\""}},
+    {"regex", "string",
+     {{"null", "null"}, {"\"[0-9]+\\\\.\"", "\"[0-9]+\\\\.\""}},
+     {"\"\"", "1", "[\"a\"]", "{}", "true", "\"\\u0000\"", "\"a\\u0000\""}},
+    {"guidance_scale", "number",
+     {{"null", "1"}, {"1.5", "1.5"}, {"0", "0"}},
+     {"-1", "1e7", WRONG_KINDS}},
+    {"watermarking_config", "object",
+     {{"null", "null"}, {"{}", "{\"greenlist_ratio\":0.25,\"bias\":2,\"hashing_key\":15485863,\"seeding_scheme\":\"lefthash\",\"context_width\":1}"}, {"{\"bias\": 2.5, \"seeding_scheme\": \"selfhash\", \"context_width\": 4, \"hashing_key\": 7, \"greenlist_ratio\": 0.5}", "{\"greenlist_ratio\":0.5,\"bias\":2.5,\"hashing_key\":7,\"seeding_scheme\":\"selfhash\",\"context_width\":4}"}},
+     {"{\"ngram_len\": 5}", "{\"greenlist_ratio\": 2}", "{\"seeding_scheme\": \"righthash\"}", "{\"context_width\": 0}", "{\"bias\": \"2\"}", "[]", "true", "\"lefthash\""}},
+    {"remove_invalid_values", "boolean",
+     {{"false", "false"}, {"true", "true"}, {"null", "false"}},
+     {"1", "\"false\"", "[true]"}},
+    {"renormalize_logits", "boolean",
+     {{"false", "false"}, {"true", "true"}, {"null", "false"}},
+     {"1", "\"false\"", "[true]"}},
+    {"num_return_sequences", "integer",
+     {{"1", "1"}, {"3", "3"}, {"null", "1"}},
+     {"0", "-1", "4097", "1.5", WRONG_KINDS}},
+    {"num_beams", "integer",
+     {{"1", "1"}, {"40", "40"}, {"null", "1"}},
+     {"0", "-1", "4097", "1.5", WRONG_KINDS}},
+    {"num_beam_groups", "integer",
+     {{"1", "1"}, {"40", "40"}, {"null", "1"}},
+     {"0", "-1", "4097", "1.5", WRONG_KINDS}},
+    {"diversity_penalty", "number",
+     {{"0", "0"}, {"0.5", "0.5"}, {"null", "0"}},
+     {"-0.1", "1e7", WRONG_KINDS}},
+    {"length_penalty", "number",
+     {{"1", "1"}, {"-2.5", "-2.5"}, {"null", "1"}},
+     {"1e7", "-1e7", WRONG_KINDS}},
+    {"early_stopping", "choice",
+     {{"false", "false"}, {"true", "true"}, {"\"never\"", "\"never\""}, {"null", "false"}},
+     {"1", "\"true\"", "\"always\"", "[]", "{}", "\"never|\"", "\"\""}},
+    {"penalty_alpha", "number",
+     {{"null", "0"}, {"0.6", "0.6"}, {"0", "0"}},
+     {"-0.1", "1.5", WRONG_KINDS}},
+    {"dola_layers", "layers",
+     {{"null", "null"}, {"\"low\"", "\"low\""}, {"\"high\"", "\"high\""}, {"[2, 4]", "[2,4]"}},
+     {"\"middle\"", "2", "[]", "[1.5]", "[-1]", "{}", "true", "[\"low\"]"}},
+    {"prompt_lookup_num_tokens", "integer",
+     {{"null", "null"}, {"10", "10"}},
+     {"0", "-1", "1.5", WRONG_KINDS}},
+    {"max_matching_ngram_size", "integer",
+     {{"2", "2"}, {"5", "5"}, {"null", "2"}},
+     {"0", "-1", "1.5", WRONG_KINDS}},
+    {"num_assistant_tokens", "integer",
+     {{"20", "20"}, {"5", "5"}, {"null", "20"}},
+     {"0", "-1", "1.5", WRONG_KINDS}},
+    {"num_assistant_tokens_schedule", "choice",
+     {{"\"constant\"", "\"constant\""}, {"\"heuristic_transient\"", "\"heuristic_transient\""}, {"\"heuristic\"", "\"heuristic\""}},
+     {"\"heuristics\"", "1", "true", "[]", "{}"}},
+    {"assistant_confidence_threshold", "number",
+     {{"0.4", "0.4"}, {"0", "0"}, {"1", "1"}},
+     {"-0.1", "1.5", WRONG_KINDS}},
+    {"use_cache", "boolean",
+     {{"true", "true"}, {"false", "false"}, {"null", "true"}},
+     {"1", "\"false\"", "[true]"}},
+    {"stop_strings", "strings",
      {{"null", "[]"}, {"[\"a\", \"\\n\\n\"]", "[\"a\",\"\\n\\n\"]"}, {"\"end\"", "[\"end\"]"}, {"[]", "[]"}},
      {"[\"\"]", "\"\"", "3", "[3]", "[\"a\", null]", "true", "{}", "\"\\u0000\"", "[\"a\\u0000b\"]"}},
-    {"eos_token_id",
-     "integers",
+    {"eos_token_id", "integers",
      {{"null", "[]"}, {"2", "[2]"}, {"[2, 7]", "[2,7]"}, {"[]", "[]"}, {"0", "[0]"}},
      {"-1", "[2, -7]", "2.5", "[\"2\"]", "2147483648", "\"2\"", "true", "{}", "[[2]]"}},
-    {"ignore_eos", "boolean", {{"false", "false"}, {"true", "true"}}, {"1", "\"false\"", "[true]"}},
-    {"bos_token_id",
-     "integer",
+    {"ignore_eos", "boolean",
+     {{"false", "false"}, {"true", "true"}},
+     {"1", "\"false\"", "[true]"}},
+    {"bos_token_id", "integer",
      {{"null", "null"}, {"1", "1"}, {"0", "0"}},
      {"-1", "1.5", "4294967296", WRONG_KINDS}},
-    {"pad_token_id", "integer", {{"null", "null"}, {"0", "0"}}, {"-1", "1.5", WRONG_KINDS}},
-    {"seed",
-     "integer",
+    {"pad_token_id", "integer",
+     {{"null", "null"}, {"0", "0"}},
+     {"-1", "1.5", WRONG_KINDS}},
+    {"seed", "integer",
      {{"null", "null"}, {"0", "0"}, {"9007199254740992", "9007199254740992"}},
      {"-1", "0.5", "1e17", WRONG_KINDS}},
 };
+/* clang-format on */
 
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
@@ -88,6 +205,8 @@ static void fields_take_what_they_say(void **state) {
         check_reads(config, f->name, f->good[0].reads);
         for (int i = 0; i < 6 && f->good[i].value; i++) {
             assert_ok(mn_generation_config_set(config, f->name, f->good[i].value));
+            check_reads(config, f->name, f->good[i].reads);
+            assert_ok(mn_generation_config_set(config, f->name, f->good[i].reads)); /* what reads can be set */
             check_reads(config, f->name, f->good[i].reads);
             for (int j = 0; j < 9 && f->bad[j]; j++) {
                 mn_status status = mn_generation_config_set(config, f->name, f->bad[j]);
@@ -154,39 +273,35 @@ static void unknown_names_get_the_nearest(void **state) {
     mn_generation_config_close(&config);
 }
 
-/* Transformers' fields that are not offered: their standard value is taken, another is refused by name. */
-static void fixed_fields_keep_their_standard(void **state) {
+/* Which fields a program set itself: not what defaults and checkpoints set, and not what was refused. */
+static void what_was_said(void **state) {
     (void)state;
-    static const char *const fixed[][3] = {
-        {"num_beams", "1", "4"},
-        {"num_beam_groups", "1", "2"},
-        {"diversity_penalty", "0.0", "0.5"},
-        {"length_penalty", "1.0", "2"},
-        {"early_stopping", "false", "true"},
-        {"num_return_sequences", "1", "3"},
-        {"penalty_alpha", "null", "0.6"},
-        {"typical_p", "1.0", "0.9"},
-        {"epsilon_cutoff", "0.0", "0.1"},
-        {"eta_cutoff", "0", "0.1"},
-        {"encoder_repetition_penalty", "1.0", "1.5"},
-        {"no_repeat_ngram_size", "0", "3"},
-        {"bad_words_ids", "null", "[[5]]"},
-        {"renormalize_logits", "false", "true"},
-        {"forced_bos_token_id", "null", "0"},
-        {"forced_eos_token_id", "null", "2"},
-        {"suppress_tokens", "null", "[1, 2]"},
-        {"sequence_bias", "null", "[[[1], 2.0]]"},
-        {"guidance_scale", "null", "1.5"},
-        {"prompt_lookup_num_tokens", "null", "10"},
-        {"use_cache", "true", "false"},
-    };
-    mn_generation_config *config = open_config();
-    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
-        assert_ok(mn_generation_config_set(config, fixed[i][0], fixed[i][1]));
-        assert_ok(mn_generation_config_set(config, fixed[i][0], "null"));
-        assert_fails(MN_E_ARG, fixed[i][0], mn_generation_config_set(config, fixed[i][0], fixed[i][2]));
+    mn_generation_config *config = open_config(), *copy = NULL;
+    const char *object = "{\"num_beams\": 4, \"transformers_version\": \"4.46\"}";
+    json_doc *doc = open_json(data_path("golden/llama/generation_config.json"));
+    assert_ok(generation_config_load(config, json_root(doc), true, "checkpoint"));
+    json_close(&doc);
+    for (int c = 0; c < N_CASES; c++) assert_false(generation_config_said(config, cases[c].name));
+    assert_ok(mn_generation_config_set(config, "top_k", "50"));
+    assert_int_equal(mn_generation_config_set(config, "top_p", "7"), MN_E_ARG);
+    assert_ok(mn_generation_config_load(config, object, strlen(object)));
+    assert_ok(generation_config_copy(&copy, config));
+    for (int c = 0; c < N_CASES; c++) {
+        bool is_said = strcmp(cases[c].name, "top_k") == 0 || strcmp(cases[c].name, "num_beams") == 0;
+        assert_int_equal(generation_config_said(config, cases[c].name), is_said);
+        assert_int_equal(generation_config_said(copy, cases[c].name), is_said);
     }
-    for (int c = 0; c < N_CASES; c++) check_reads(config, cases[c].name, cases[c].good[0].reads);
+    mn_generation_config_close(&copy);
+    mn_generation_config_close(&config);
+}
+
+/* Minus infinity as Python writes it is read from files. */
+static void biases_of_pythons_files(void **state) {
+    (void)state;
+    const char *object = "{\"sequence_bias\": [[[5], -Infinity], [[6], \"-inf\"]]}";
+    mn_generation_config *config = open_config();
+    assert_ok(mn_generation_config_load(config, object, strlen(object)));
+    check_reads(config, "sequence_bias", "[[[5],\"-inf\"],[[6],\"-inf\"]]");
     mn_generation_config_close(&config);
 }
 
@@ -210,7 +325,7 @@ static void objects_are_loaded_whole_or_not_at_all(void **state) {
                                         "[\"temperature\"]",
                                         "\"text\"",
                                         "",
-                                        "{\"eos_token_id\": [1], \"num_beams\": 4}",
+                                        "{\"eos_token_id\": [1], \"num_beams\": 0}",
                                         "null"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         mn_status status = mn_generation_config_load(config, wrong[i], strlen(wrong[i]));
@@ -297,14 +412,26 @@ static void failed_allocations_change_nothing(void **state) {
     }
     assert_true(k > 10);
     check_reads(config, "stop_strings", "[\"one\",\"two\"]");
-    for (k = 1;; k++) {
-        mem_fail_after(k);
-        mn_status status = mn_generation_config_set(config, "eos_token_id", "[5, 6]");
-        mem_fail_after(0);
-        if (status == MN_OK) break;
-        assert_int_equal(status, MN_E_NOMEM);
-        check_reads(config, "eos_token_id", "[1,2,3]");
+    mn_generation_config_close(&config);
+    for (int c = 0; c < N_CASES; c++) { /* every kind of value, set over another one */
+        const field_case *f = &cases[c];
+        for (k = 1;; k++) {
+            config = open_config();
+            assert_ok(mn_generation_config_set(config, f->name, f->good[1].value));
+            live = mem_count().live;
+            mem_fail_after(k);
+            mn_status status = mn_generation_config_set(config, f->name, f->good[1].value);
+            mem_fail_after(0);
+            check_reads(config, f->name, f->good[1].reads);
+            assert_int_equal(mem_count().live, live);
+            mn_generation_config_close(&config);
+            if (status == MN_OK) break;
+            assert_int_equal(status, MN_E_NOMEM);
+        }
     }
+    config = open_config();
+    for (int c = 0; c < N_CASES; c++)
+        assert_ok(mn_generation_config_set(config, cases[c].name, cases[c].good[1].value));
     for (k = 1;; k++) {
         mn_generation_config *copy = NULL;
         live = mem_count().live;
@@ -328,7 +455,8 @@ int main(void) {
         cmocka_unit_test(the_list_of_fields_is_complete),
         cmocka_unit_test(values_that_are_no_json_are_refused),
         cmocka_unit_test(unknown_names_get_the_nearest),
-        cmocka_unit_test(fixed_fields_keep_their_standard),
+        cmocka_unit_test(what_was_said),
+        cmocka_unit_test(biases_of_pythons_files),
         cmocka_unit_test(objects_are_loaded_whole_or_not_at_all),
         cmocka_unit_test(copies_hold_every_field),
         cmocka_unit_test(files_of_checkpoints),

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "gen/scores.h"
+#include "gen/session.h"
 #include "gen/watermark.h"
 #include "support/support.h"
 #include "tensor/safetensors.h"
@@ -647,43 +648,40 @@ static void callbacks(void **state) {
     mn_generation_config_close(&config);
 }
 
-struct constraint {
-    uint64_t mask[2];
-    int32_t seen[4];
-    size_t n_seen;
-    mn_status status;
-};
-
-static mn_status allow(struct constraint *c, const int32_t *new_ids, size_t n_new, const uint64_t **mask) {
-    memcpy(c->seen, new_ids, n_new * sizeof *new_ids);
-    c->n_seen = n_new;
-    *mask = c->mask;
-    return c->status;
-}
-
+/* Every score that stays is of a token that makes the answer longer in a way that the expression allows. */
 static void constraints(void **state) {
     (void)state;
+    static float scores[MOST_VOCAB];
+    mn_model *model = NULL;
+    constraint *c = NULL;
+    assert_ok(mn_model_open(&model, "embedded", NULL));
+    size_t vocab = (size_t)model->core->config.vocab_size, n_left = 0;
+    assert_ok(constraint_open_regex(&c, "[0-9]{3}", 8, model->text, (int32_t[]){END}, 1, vocab));
+    const mn_tokenizer *text = mn_model_tokenizer(model);
     mn_generation_config *config = open_config();
-    struct constraint c = {.mask = {UINT64_C(1) << 5, UINT64_C(1) << 1}};
-    int32_t ids[] = {0, 3, 9, 8};
-    float scores[70];
-    for (int i = 0; i < 70; i++) scores[i] = (float)i;
-    processor_setup setup = {.config = config,
-                             .vocab = 70,
-                             .prompt = ids,
-                             .n_prompt = 2,
-                             .constraint = &c,
-                             .constraint_allow = allow};
-    processor_step step = {.ids = ids, .n = 4};
-    assert_ok(run(&setup, &step, scores));
-    for (int i = 0; i < 70; i++) assert_true(scores[i] == (i == 5 || i == 65 ? (float)i : NONE));
-    assert_int_equal(c.n_seen, 2);
-    assert_true(c.seen[0] == 9 && c.seen[1] == 8);
-    c.status = MN_E_FULL;
-    assert_int_equal(run(&setup, &step, scores), MN_E_FULL);
-    c = (struct constraint){.mask = {0}};
-    assert_fails(MN_E_ARG, "no token is left", run(&setup, &step, scores));
+    int32_t ids[] = {1, -1, -1}; /* the first is the prompt's and says nothing */
+    processor_setup setup = {.config = config, .vocab = vocab, .prompt = ids, .n_prompt = 1, .constraint = c};
+    for (size_t n = 1; n <= 3; n++) {
+        for (size_t i = 0; i < vocab; i++) scores[i] = 1;
+        assert_ok(run(&setup, &(processor_step){.ids = ids, .n = n}, scores));
+        n_left = 0;
+        for (int32_t id = 0; id < (int32_t)vocab; id++) {
+            if (scores[id] == NONE) continue;
+            char *piece = NULL;
+            size_t n_piece = 0;
+            assert_ok(mn_detokenize(text, &id, 1, 0, &piece, &n_piece));
+            for (size_t j = 0; j < n_piece; j++) assert_in_range(piece[j], '0', '9');
+            mn_free(piece);
+            if (n < 3) ids[n] = id;
+            n_left++;
+        }
+        assert_true(n_left >= 10);
+    }
+    ids[2] = END; /* an answer that is none */
+    assert_int_equal(run(&setup, &(processor_step){.ids = ids, .n = 3}, scores), MN_E_ARG);
+    constraint_close(&c);
     mn_generation_config_close(&config);
+    mn_model_close(&model);
 }
 
 /* ---- the watermark ---- */

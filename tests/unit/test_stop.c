@@ -55,7 +55,8 @@ static void check_pieces(const char *text, size_t n, char *const *stops, size_t 
         if (!s.stopped && !may_be_shown(text, until, given, stops, n_stops))
             fail_msg("'%.*s' released %zu bytes of %zu: they may end in a stop string", (int)n, text, until,
                      given);
-        if (until && memcmp(s.text.data, text, until) != 0) fail_msg("'%.*s': other text was released", (int)n, text);
+        if (until && memcmp(s.text.data, text, until) != 0)
+            fail_msg("'%.*s': other text was released", (int)n, text);
         s.shown = until;
     }
     /* Nothing that could be shown was held back for more than a stop string's length. */
@@ -76,6 +77,24 @@ static void random_text(uint64_t *seed, char *text, size_t n, int n_letters) {
     text[n] = 0;
 }
 
+/* The text in two pieces, cut at every place. */
+static void check_cuts(const char *text, size_t n, char *const *stops, size_t n_stops) {
+    text_list list = {(char **)(uintptr_t)stops, n_stops};
+    bool stopped;
+    size_t wanted = cut(text, n, stops, n_stops, &stopped);
+    for (size_t at = 0; at <= n; at++) {
+        stop_text s = {.stops = &list};
+        s.shown = stop_text_push(&s, text, at);
+        if (s.shown > wanted || (!s.stopped && !may_be_shown(text, s.shown, at, stops, n_stops)))
+            fail_msg("'%.*s' cut at %zu: %zu bytes released", (int)n, text, at, s.shown);
+        stop_text_push(&s, text + at, n - at);
+        if (s.text.n != wanted || s.stopped != stopped)
+            fail_msg("'%.*s' cut at %zu: %zu bytes are left, expected %zu", (int)n, text, at, s.text.n,
+                     wanted);
+        bytes_clear(&s.text);
+    }
+}
+
 static void released_text_does_not_depend_on_the_pieces(void **state) {
     (void)state;
     uint64_t seed = 31;
@@ -93,6 +112,7 @@ static void released_text_does_not_depend_on_the_pieces(void **state) {
         }
         random_text(&seed, text, n, n_letters);
         for (int split = 0; split < 3; split++) check_pieces(text, n, stops, n_stops, &seed);
+        check_cuts(text, n < 60 ? n : 60, stops, n_stops);
     }
 }
 

@@ -1,0 +1,63 @@
+/* What `mneme chat` is made of: the verb and its loop (chat.c), one turn (chat_turn.c), the commands (chat_commands.c).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_CLI_CHAT_H
+#define MNEME_CLI_CHAT_H
+
+#include "engine.h"
+#include "line.h"
+#include "talk.h"
+
+/* What the last turn took. */
+typedef struct turn_stats {
+    size_t prompt_tokens, cached_tokens, new_tokens;
+    double prompt_ms, predicted_ms, first_ms; /* first_ms: from the message to the first token */
+    uint64_t seed;
+    const char *finish; /* a fixed text; NULL: there was no turn yet */
+} turn_stats;
+
+typedef struct chat {
+    const options *o;
+    engine e;
+    json_doc *file; /* --generation-config, or NULL */
+    mn_generation_config *config;
+    mn_cache_options cache; /* of the start */
+    bytes cache_text;       /* of its config, from the file */
+    talk_form form;
+    talk *talks;                           /* the timelines; never none once the talk has begun */
+    size_t n_talks, capacity, at, last_at; /* at: the one talked in; last_at: the one before it */
+    line_reader *reader;
+    bool leaves; /* the loop ends */
+    int code;    /* exit code then */
+    bytes next;  /* text to begin the next line with */
+    turn_stats last;
+    size_t n_turns, n_prompt, n_cached, n_new; /* of all turns */
+    uint64_t n_again; /* how often the last question was answered anew: each time with another seed */
+} chat;
+
+/* The timeline talked in. */
+talk *chat_talk(chat *c);
+
+/* One sentence on stderr about what was done; faint on terminals. */
+void chat_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Whether a session's texts may pass the model's context. */
+bool chat_is_endless(const mn_session *session);
+
+/* Puts the fields of a saved talk's settings over the configuration, but for those that the command line sets when `is_start`. */
+mn_status chat_apply_settings(chat *c, const char *settings, bool is_start);
+
+/* Writes the timeline talked in; puts a saved one in its place (on failure it is as before). */
+mn_status chat_save(chat *c, const char *path);
+mn_status chat_load(chat *c, const char *path, bool is_start);
+
+/* Adds the text as the user's message, answers, and keeps the answer. A failure is reported, and the message taken back. */
+void chat_turn(chat *c, const char *text, size_t n);
+/* Answers the last message, which is the user's. is_again: with another seed than before. */
+void chat_answer(chat *c, bool is_again);
+/* One line about the last turn. */
+void chat_print_stats(const chat *c);
+
+/* Runs a line that is a command ("/help", "!exit"): false when it is none. */
+bool chat_command(chat *c, const char *line, size_t n);
+
+#endif
