@@ -20,6 +20,8 @@ typedef struct contrastive {
     chooser chooser;
     candidate *candidates; /* [most] */
     size_t n, most;
+    mn_session *
+        ahead; /* the last winner, which holds the last token; the row's session follows one token behind. NULL: there is none yet */
     float *tried;   /* [most][hidden] states behind the candidates */
     float *context; /* [n_prompt + max_new][hidden] states behind all tokens so far, of length 1 */
     size_t n_context, hidden;
@@ -31,6 +33,7 @@ static size_t most_feeds(const search_setup *setup) {
 }
 
 static mn_status check(const search_setup *setup) {
+    MN_TRY(search_refuse_guidance(setup, "contrastive search"));
     if (setup->n_sequences == 1) return MN_OK;
     MN_FAIL(MN_E_ARG,
             "num_return_sequences is %zu, allowed for contrastive search, which gives one answer: 1",
@@ -94,16 +97,23 @@ static size_t best_candidate(const contrastive *s) {
     return best;
 }
 
-/* The winner becomes the sequence's next token, its fork the row's session unless that ends the sequence. */
+static mn_session *newest(const contrastive *s) {
+    return s->ahead ? s->ahead : s->setup->session;
+}
+
+/* The winner's token is the sequence's next one. */
 static mn_status choose(contrastive *s) {
     const search_setup *setup = s->setup;
     sequence *to = setup->sequences;
     size_t best = best_candidate(s);
-    MN_TRY(sequence_add(to, s->candidates[best].id, s->chooser.scores, mn_session_logits(setup->session)));
+    MN_TRY(sequence_add(to, s->candidates[best].id, s->chooser.scores, mn_session_logits(newest(s))));
     if (!to->finish && search_time_is_over(setup)) MN_TRY(sequence_end(to, "time"));
+    if (s->ahead) session_exchange(setup->session, s->ahead);
+    mn_session_close(&s->ahead);
     if (!to->finish) {
         add_context(s, s->tried + best * s->hidden);
-        session_exchange(setup->session, s->candidates[best].fork);
+        s->ahead = s->candidates[best].fork;
+        s->candidates[best].fork = NULL;
     }
     drop_candidates(s);
     return MN_OK;
@@ -111,7 +121,7 @@ static mn_status choose(contrastive *s) {
 
 /* The most probable tokens, the lower id first among equals, with a fork each. */
 static mn_status list_candidates(contrastive *s, feed_list *next) {
-    mn_session *session = s->setup->session;
+    mn_session *session = newest(s);
     const sequence *to = s->setup->sequences;
     chooser *c = &s->chooser;
     MN_TRY(chooser_process(c, to->all, to->n_prompt + to->n_ids, mn_session_logits(session)));
@@ -151,6 +161,7 @@ static void close(void *state) {
     contrastive *s = state;
     if (!s) return;
     drop_candidates(s);
+    mn_session_close(&s->ahead);
     chooser_close(&s->chooser);
     mem_free(s->candidates);
     mem_free(s->tried);
