@@ -23,6 +23,8 @@ typedef enum option_id {
     OPT_GENERATION_CONFIG,
     OPT_GREEDY,
     OPT_TEMP,
+    OPT_ASSISTANT_MODEL,
+    OPT_NEGATIVE_PROMPT,
 
     OPT_LOGPROBS,
     OPT_SCORES_OUT,

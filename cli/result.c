@@ -62,7 +62,7 @@ static void put_sequence(bytes *b, const mn_sequence *sequence, int top_logprobs
 
 void result_put(bytes *b, const engine *e, const mn_generation *generation, const prompt *prompts,
                 size_t n_prompts, int only_row, int top_logprobs) {
-    size_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, n = 0;
+    size_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, n = 0, drafted = 0, accepted = 0;
     bytes_append_text(b, "{\"model\":");
     json_put_string(b, e->path, strlen(e->path));
     bytes_append_text(b, ",\"prompt_ids\":[");
@@ -81,10 +81,14 @@ void result_put(bytes *b, const engine *e, const mn_generation *generation, cons
         put_sequence(b, sequence, top_logprobs);
         cached_tokens += sequence->cached_tokens;
         completion_tokens += sequence->n_ids;
+        drafted += sequence->draft_tokens;
+        accepted += sequence->draft_accepted;
     }
     bytes_printf(
-        b, "],\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%zu},\"cache\":",
+        b, "],\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%zu",
         prompt_tokens, completion_tokens, cached_tokens);
+    if (drafted) bytes_printf(b, ",\"draft_tokens\":%zu,\"draft_accepted\":%zu", drafted, accepted);
+    bytes_append_text(b, "},\"cache\":");
     result_put_cache(b, &generation->cache);
     double rates[2] = {(double)(prompt_tokens - cached_tokens) / generation->prompt_ms * 1e3,
                        (double)completion_tokens / generation->predicted_ms * 1e3};

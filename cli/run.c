@@ -23,7 +23,8 @@ typedef struct run {
     mn_cache_options cache;
     bytes cache_text; /* of its config, from the file */
     mn_cache_summary kind; /* of the cache */
-    engine e;
+    engine e, draft; /* the latter: of --assistant-model */
+    prompt negative; /* --negative-prompt */
     batch batch;
     prompt *prompts;   /* views of the lines' prompts, for the result */
     bytes prefix;      /* --prefix-file */
@@ -262,7 +263,16 @@ static mn_status open_common(run *r) {
     return mn_session_step(r->common, first->ids, n, NULL);
 }
 
+/* Tokens that a text of its own would begin with too. */
+static mn_status read_negative(run *r) {
+    const char *text = option_text(r->o, OPT_NEGATIVE_PROMPT, NULL);
+    if (!text) return MN_OK;
+    return prompt_from_text(&r->negative, mn_model_tokenizer(r->e.model), text, strlen(text),
+                            option_on(r->o, OPT_NO_SPECIAL_TOKENS));
+}
+
 static mn_status generate(run *r) {
+    MN_TRY(read_negative(r));
     mn_generate_options how = mn_generate_options_default();
     how.top_logprobs = (int)option_number(r->o, OPT_LOGPROBS, -1);
     how.keep_scores = option_is_set(r->o, OPT_SCORES_OUT);
@@ -270,6 +280,9 @@ static mn_status generate(run *r) {
     how.on_token = on_token;
     how.on_prefill = progress_shown() ? progress_prefill : NULL;
     how.user = r;
+    how.assistant = r->draft.model;
+    how.negative_prompt = r->negative.ids;
+    how.n_negative_prompt = r->negative.n;
     r->n_sequences = generation_integer(r->batch.lines[0].config, "num_return_sequences", 1);
     if (!is_batch(r)) {
         const batch_line *line = &r->batch.lines[0];
@@ -377,6 +390,8 @@ static int print_results(run *r) {
 static int run_all(run *r) {
     int code = prepare(r);
     if (code == EXIT_DONE) code = engine_open(&r->e, r->o, r->model_name, 0);
+    const char *draft = option_text(r->o, OPT_ASSISTANT_MODEL, NULL);
+    if (code == EXIT_DONE && draft && !option_on(r->o, OPT_PRINT_CONFIG)) code = engine_open(&r->draft, r->o, draft, 0);
     if (code != EXIT_DONE) return code;
     if (option_on(r->o, OPT_PRINT_CONFIG)) {
         mn_generation_config *config = NULL;
@@ -406,6 +421,8 @@ int run_verb(options *o) {
     json_close(&r.file);
     bytes_clear(&r.cache_text);
     input_clear(&r.in);
+    prompt_clear(&r.negative);
+    engine_close(&r.draft);
     engine_close(&r.e);
     return code;
 }
