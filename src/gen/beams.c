@@ -376,7 +376,7 @@ static void give_session(beams *b, const hypothesis *best) {
     mn_session *session = b->setup->session;
     size_t n = b->setup->n_prompt;
     for (int32_t node = best->node; node >= 0; node = b->nodes[node].before) n++;
-    if (at > 0) session_swap(session, b->sessions[at]);
+    if (at > 0) session_exchange(session, b->sessions[at]);
     if (best->node < 0 || session->n_ids < n) return;
     session->n_ids = n - 1;
     session->has_logits = false;

@@ -39,7 +39,7 @@ struct mn_session {
     float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
-    atomic_bool cancelled; /* the last member: session_swap leaves it */
+    atomic_bool cancelled; /* the last member: session_exchange leaves it */
 };
 
 /* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
@@ -80,8 +80,5 @@ mn_status session_fork(mn_session **fork, const mn_session *session, bool with_l
 /* Gives `fork`, whose own text is not needed any more, the same past as `session`: what a fork is, in the memory of an old one.
  * On failure it is as it was. */
 mn_status session_refork(mn_session *fork, const mn_session *session, bool with_logits);
-
-/* Exchanges all that two sessions of one model hold; a wish to cancel stays where it was made. */
-void session_swap(mn_session *a, mn_session *b);
 
 #endif
