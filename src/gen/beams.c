@@ -323,14 +323,19 @@ mn_status beams_move(beams *b, feed_list *feeds) {
         if (b->next[i].session < 0 && b->running[i].from >= 0)
             MN_TRY(fork_beam(b, b->running[i].from, &b->next[i].session, &at));
     }
+    for (size_t i = 0; i < b->width; i++) {
+        if (!b->taken[i] && b->sessions[i]) session_empty(b->sessions[i]);
+    }
     beam *used = b->running;
     b->running = b->next;
     b->next = used;
     b->n_new++;
     for (size_t i = 0; i < b->width; i++) {
         const beam *now = &b->running[i];
-        if (now->session >= 0) feed_list_add(feeds, b->sessions[now->session], &b->nodes[now->node].id, 1);
         b->next[i].session = -1;
+        if (now->session < 0) continue;
+        feed_list_add(feeds, b->sessions[now->session], &b->nodes[now->node].id, 1)->kin =
+            b->sessions[b->width];
     }
     return MN_OK;
 }

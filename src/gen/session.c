@@ -130,6 +130,12 @@ void session_take_back(mn_session *s, size_t n, const float *logits) {
     s->has_logits = true;
 }
 
+void session_empty(mn_session *s) {
+    s->n_ids = 0;
+    s->has_logits = false;
+    session_go_back(s, 0);
+}
+
 mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *all_logits) {
     feed f = {.session = s, .ids = ids, .n = n, .logits = all_logits};
     return feed_run(&f);

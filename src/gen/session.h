@@ -71,6 +71,9 @@ void session_take_back(mn_session *session, size_t n, const float *logits);
 /* Gives each the tokens, cache and logits of the other; sessions of one model. */
 void session_exchange(mn_session *a, mn_session *b);
 
+/* Forgets all tokens; the pages go. */
+void session_empty(mn_session *session);
+
 /* An empty session of the same model and strategy. */
 mn_status session_open_like(mn_session **out, const mn_session *like);
 
