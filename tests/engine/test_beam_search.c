@@ -183,7 +183,7 @@ static void callback_ends_beams(void **state) {
 static void stop_strings_end_beams(void **state) {
     (void)state;
     static const char prompt[] = "Once upon a time, there was a little";
-    static const char *const stops[] = {". ", "he", "wa", "\xc3\xa9"};
+    static const char *const stops[] = {". ", "he", "d to", "\xc3\xa9"};
     mn_model *model = engine_model("embedded", "f32", "auto", 2);
     mn_session *session = engine_session(model, (engine_cache){0});
     int32_t *ids = NULL;
