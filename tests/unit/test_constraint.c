@@ -435,7 +435,7 @@ static void drive(mn_status status, constraint **c, const tokenizer *t, const ch
         assert_true(constraint_measure(*c).bytes < (size_t)130 << 20);
         if (ids[n] == end_of(t)) break;
     }
-    if (status != MN_OK && status != MN_E_ARG && status != MN_E_FULL && status != MN_E_UNSUPPORTED)
+    if (status != MN_OK && status != MN_E_ARG && status != MN_E_UNSUPPORTED)
         fail_msg("%.60s: status %d: %s", what, status, mn_last_error());
     if (seconds() - start > 60) fail_msg("%.60s took %.1f seconds", what, seconds() - start);
     constraint_close(c);
@@ -559,7 +559,7 @@ static void long_texts_stay_small(void **state) {
     size_t shrunk = 0, before = 0, words = (tokenizer_size(t) + 63) / 64;
     uint64_t *copy = mem_alloc_raw(words, sizeof *mask);
     assert_ok(open_schema(&c, schema, t));
-    for (size_t n = 0; n < LONG; n++) ids[n] = tokenizer_find(t, n ? "there" : "\"");
+    for (size_t n = 0; n < LONG; n++) ids[n] = tokenizer_find(t, n ? "Ġinternational" : "\"");
     for (size_t n = 0; n<LONG; n += n> LONG - 3 * STRIDE ? 1 : STRIDE) {
         assert_ok(constraint_allow(c, ids, n, &mask));
         assert_true(allowed(mask, ids[n]));
