@@ -53,6 +53,18 @@ def answers_are_those_of_a_run_without_past():
             assert answer_of(turn) == answer_of(alone), cache
 
 
+def every_way_of_decoding_goes_on():
+    for way in (["--num-beams", "3"], ["--num-beams", "4", "--num-beam-groups", "2", "--diversity-penalty", "0.5"], ["--prompt-lookup-num-tokens", "3"],
+                ["--do-sample", "--seed", "3"]):
+        talk, _ = turns(TEMPLATE, "-n", "16", *way, lines=["Tell me of a cat", "And of a dog?"])
+        assert talk[1]["usage"]["cached_tokens"] == computed(talk[0]), way
+        ids = ",".join(map(str, prompt_of(talk[1])))
+        alone = mneme("run", TEMPLATE, "--ids", ids, "-n", "16", *way, "--json").objects()[0]
+        assert answer_of(talk[1]) == answer_of(alone), way
+        shown = chat(TEMPLATE, "-n", "16", *way, lines=["Tell me of a cat"])
+        assert shown.out.strip() == talk[0]["sequences"][0]["text"].strip(), (way, shown.out)
+
+
 def rendered_talk_gives_the_same_prompt():
     talk, _ = turns(TEMPLATE, "-n", "20", lines=["Tell me of a cat", "And of a dog?"])
     path = os.path.join(WORK, "messages.json")
@@ -748,7 +760,7 @@ def smollm2_talks():
 
 
 CASES = [
-    second_turn_computes_what_is_new, answers_are_those_of_a_run_without_past, rendered_talk_gives_the_same_prompt, generated_ids_are_kept,
+    second_turn_computes_what_is_new, answers_are_those_of_a_run_without_past, every_way_of_decoding_goes_on, rendered_talk_gives_the_same_prompt, generated_ids_are_kept,
     undo_computes_nothing_again, clear_keeps_the_system_message, regen_crops_and_draws_anew, edit_replaces_the_last_message,
     save_and_load_go_on, saved_caches_of_every_kind_load, what_does_not_fit_is_refused, save_writes_the_old_or_the_new,
     run_options_for_caches_work, forks_share_and_part, caches_change_in_place, context_ends_with_advice, memory_that_ends_is_one_sentence, sink_never_ends_in_flat_memory,
