@@ -159,7 +159,8 @@ static void greet(chat *c) {
     const talk *t = chat_talk(c);
     mn_cache_info info = {.size = sizeof info};
     if (!c->form.use_template)
-        say("this model has no chat template: turns are written as 'User: ...' and 'Assistant: ...'");
+        say("%s chat template: turns are written as 'User: ...' and 'Assistant: ...'",
+            option_on(c->o, OPT_RAW) ? "without the" : "this model has no");
     if (!line_is_terminal(c->reader) || mn_session_cache(t->session, &info) != MN_OK) return;
     if (t->n) chat_note("%zu messages, %lld tokens", t->n, (long long)mn_session_length(t->session));
     const char *name = strrchr(c->e.path, '/');

@@ -201,6 +201,8 @@ mn_status chat_save(chat *c, const char *path) {
     if (status == MN_OK)
         status = talk_save(chat_talk(c), path, c->e.path, bytes_text(&settings), option_on(c->o, OPT_ZSTD));
     bytes_clear(&settings);
+    if (status == MN_OK && c->n_talks > 1)
+        chat_note("saved is timeline '%s'; the others are saved one by one", chat_talk(c)->name);
     return status;
 }
 
@@ -210,7 +212,6 @@ static mn_status run_save(chat *c, const char *argument) {
     const talk *t = chat_talk(c);
     chat_note("saved %zu messages and the cache of %lld tokens to '%s'", t->n,
               (long long)mn_session_length(t->session), argument);
-    if (c->n_talks > 1) chat_note("that is timeline '%s'; the others are saved one by one", t->name);
     return MN_OK;
 }
 
@@ -431,7 +432,9 @@ bool chat_command(chat *c, const char *line, size_t n) {
         if (!rows[i].name) {
             status = unknown_command(line + 1, word - 1);
         } else if (has_name(&rows[i], line + 1, word - 1)) {
-            status = rows[i].run(c, argument);
+            bool takes_it = *rows[i].argument || !*argument; /* a pasted text may begin like a command */
+            status = takes_it ? rows[i].run(c, argument)
+                              : status_fail(MN_E_ARG, "/%s stands alone on its line", rows[i].name);
             break;
         }
     }

@@ -120,10 +120,11 @@ static line_end read_plain(line_reader *r, const char *prompt, bytes *line) {
         fflush(r->screen);
     }
     while (!take_line(r, line)) {
-        if (r->has_ended) return LINE_CLOSED;
-        line_end end = read_more(r, &is_dropped);
+        line_end end = r->has_ended ? LINE_CLOSED : read_more(r, &is_dropped);
+        if (end == LINE_READ) continue;
         if (end == LINE_FAILED) mem_no_memory();
-        if (end != LINE_READ) return end;
+        if (r->screen) fputc('\n', r->screen); /* what comes next is not part of the prompt's line */
+        return end;
     }
     if (is_dropped) {
         status_fail(MN_E_ARG, "a line of the input is longer than %d MiB and was left out", LINE_LIMIT >> 20);

@@ -56,6 +56,10 @@ static void put_sequence(bytes *b, const mn_sequence *sequence, int top_logprobs
         bytes_append_text(b, "null");
     }
     bytes_printf(b, ",\"finish_reason\":\"%s\"", sequence->finish_reason);
+    if (sequence->has_score) {
+        bytes_append_text(b, ",");
+        put_named_real(b, "score", sequence->score);
+    }
     if (sequence->logprobs && top_logprobs >= 0) put_logprobs(b, sequence, top_logprobs);
     bytes_append_text(b, "}");
 }
@@ -99,14 +103,12 @@ void result_put(bytes *b, const engine *e, const mn_generation *generation, cons
                  isfinite(rates[0]) ? rates[0] : 0, isfinite(rates[1]) ? rates[1] : 0);
 }
 
-mn_status result_write_scores(const char *path, const mn_generation *generation, int32_t vocab_size,
-                              bool raw) {
-    size_t steps = 0, rows = generation->n_sequences, vocab = (size_t)vocab_size, total = 0;
-    for (size_t i = 0; i < rows; i++) {
-        if (generation->sequences[i].n_ids > steps) steps = generation->sequences[i].n_ids;
-    }
+/* [steps][sequences][vocab] of the sequences' own, side by side; owned by the caller. */
+static mn_status join_sequences(float **out, const mn_generation *generation, size_t steps, size_t vocab, bool raw) {
+    size_t rows = generation->n_sequences, total = 0;
     if (!size_mul(steps, rows, &total) || !size_mul(total, vocab, &total)) return mem_no_memory();
     float *all = mem_alloc_raw(total, sizeof *all);
+    *out = all;
     if (!all) return mem_no_memory();
     for (size_t step = 0; step < steps; step++) {
         for (size_t row = 0; row < rows; row++) {
@@ -120,15 +122,32 @@ mn_status result_write_scores(const char *path, const mn_generation *generation,
             }
         }
     }
+    return MN_OK;
+}
+
+mn_status result_write_scores(const char *path, const mn_generation *generation, int32_t vocab_size,
+                              bool raw) {
+    const float *all = raw ? generation->beam_logits : generation->beam_scores;
+    size_t steps = generation->n_steps, rows = generation->n_beams;
+    float *joined = NULL;
+    if (!all) {
+        steps = 0;
+        rows = generation->n_sequences;
+        for (size_t i = 0; i < rows; i++) {
+            if (generation->sequences[i].n_ids > steps) steps = generation->sequences[i].n_ids;
+        }
+        MN_TRY(join_sequences(&joined, generation, steps, (size_t)vocab_size, raw));
+        all = joined;
+    }
     tensor file = {.name = raw ? "logits" : "scores",
                    .type = DTYPE_F32,
                    .n_dims = 3,
                    .data = (const uint8_t *)all,
-                   .bytes = total * sizeof *all};
+                   .bytes = steps * rows * (size_t)vocab_size * sizeof *all};
     file.shape[0] = (int64_t)steps;
     file.shape[1] = (int64_t)rows;
     file.shape[2] = vocab_size;
     mn_status status = safetensors_write(path, &file, 1, NULL);
-    mem_free(all);
+    mem_free(joined);
     return status;
 }

@@ -14,8 +14,8 @@ void result_put_cache(bytes *b, const mn_cache_info *cache);
 void result_put(bytes *b, const engine *e, const mn_generation *generation, const prompt *prompts,
                 size_t n_prompts, int only_row, int top_logprobs);
 
-/* Writes F32 `name` [steps][sequences][vocab] of the scores (raw: the logits); NaN where a sequence had
- * already ended. */
+/* Writes F32 "scores" (raw: "logits") [steps][sequences][vocab], with beams [steps][running beams][vocab]; NaN where a sequence, or
+ * a row's beams, had already ended. */
 mn_status result_write_scores(const char *path, const mn_generation *generation, int32_t vocab_size,
                               bool raw);
 

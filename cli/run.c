@@ -184,8 +184,29 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
     return MN_OK;
 }
 
+/* Settings that have no effect, said once when rows agree. *said: what was said of the row before. */
+static mn_status warn_of_settings(const mn_generation_config *config, char **said) {
+    char *warnings = NULL;
+    MN_TRY(mn_generation_config_check(config, NULL, &warnings));
+    bool is_new = !*said || strcmp(*said, warnings) != 0;
+    for (const char *at = warnings; is_new && *at;) {
+        size_t n = strcspn(at, "\n");
+        say("warning: %.*s", (int)n, at);
+        at += n + 1;
+    }
+    mn_free(*said);
+    *said = warnings;
+    return MN_OK;
+}
+
 static mn_status settle_all(run *r) {
     int64_t longest = 0;
+    char *said = NULL;
+    mn_status status = MN_OK;
+    for (size_t i = 0; status == MN_OK && i < r->batch.n; i++)
+        status = warn_of_settings(r->batch.lines[i].config, &said);
+    mn_free(said);
+    MN_TRY(status);
     r->prompts = mem_alloc(r->batch.n, sizeof *r->prompts);
     if (!r->prompts) return mem_no_memory();
     for (size_t i = 0; i < r->batch.n; i++) {

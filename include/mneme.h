@@ -408,6 +408,12 @@ typedef struct mn_generate_options {
 
 MN_API mn_generate_options mn_generate_options_default(void);
 
+/* Whether the settings fit together: MN_E_ARG with a sentence when two contradict each other, which generating would refuse
+ * too. *warnings: one line for each that was set but has no effect, and why; "" when there is none; owned by the caller.
+ * options may be NULL. */
+MN_API mn_status mn_generation_config_check(const mn_generation_config *config, const mn_generate_options *options,
+                                            char **warnings);
+
 /* Continues `session`: synchronises it to the prompt, then generates. The session afterwards holds the prompt and the new
  * tokens but the last (which was never fed). A cancelled run is MN_OK with finish_reason "cancelled" and what there was. */
 MN_API mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt, const mn_generation_config *config,

@@ -323,14 +323,19 @@ mn_status beams_move(beams *b, feed_list *feeds) {
         if (b->next[i].session < 0 && b->running[i].from >= 0)
             MN_TRY(fork_beam(b, b->running[i].from, &b->next[i].session, &at));
     }
+    for (size_t i = 0; i < b->width; i++) {
+        if (!b->taken[i] && b->sessions[i]) session_empty(b->sessions[i]);
+    }
     beam *used = b->running;
     b->running = b->next;
     b->next = used;
     b->n_new++;
     for (size_t i = 0; i < b->width; i++) {
         const beam *now = &b->running[i];
-        if (now->session >= 0) feed_list_add(feeds, b->sessions[now->session], &b->nodes[now->node].id, 1);
         b->next[i].session = -1;
+        if (now->session < 0) continue;
+        feed_list_add(feeds, b->sessions[now->session], &b->nodes[now->node].id, 1)->kin =
+            b->sessions[b->width];
     }
     return MN_OK;
 }
@@ -376,7 +381,7 @@ static void give_session(beams *b, const hypothesis *best) {
     mn_session *session = b->setup->session;
     size_t n = b->setup->n_prompt;
     for (int32_t node = best->node; node >= 0; node = b->nodes[node].before) n++;
-    if (at > 0) session_swap(session, b->sessions[at]);
+    if (at > 0) session_exchange(session, b->sessions[at]);
     if (best->node < 0 || session->n_ids < n) return;
     session->n_ids = n - 1;
     session->has_logits = false;

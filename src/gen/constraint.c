@@ -327,8 +327,7 @@ void constraint_close(constraint **c) {
 }
 
 constraint_size constraint_measure(const constraint *c) {
-    return (constraint_size){.nodes = c->g.n,
-                             .states = c->r.n_states,
-                             .bytes = run_bytes(&c->r) + c->n_slots * c->words * sizeof(uint64_t),
-                             .masks = c->n_masks};
+    size_t kept = run_bytes(&c->r) + c->n_slots * c->words * sizeof(uint64_t);
+    for (size_t i = 0; i < PREFIXES; i++) kept += c->prefixes[i].capacity * sizeof(int32_t);
+    return (constraint_size){.nodes = c->g.n, .states = c->r.n_states, .bytes = kept, .masks = c->n_masks};
 }

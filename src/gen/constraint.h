@@ -30,7 +30,7 @@ mn_status constraint_open_schema(constraint **out, const json *schema, const tok
  * generated so far. End ids are allowed exactly where the text may end, and after an end id nothing but end ids. At least
  * one bit is set. The mask is owned by c and valid until the next call. A function of the ids alone: calls may come in any
  * order, for any rows. MN_E_ARG: the ids themselves break the constraint (a removed token was chosen); MN_E_UNSUPPORTED: no
- * token of this vocabulary fits; MN_E_FULL: the text has too many readings at once; MN_E_NOMEM. c is usable after each. */
+ * token of this vocabulary fits, or the text has too many readings at once; MN_E_NOMEM. c is usable after each. */
 mn_status constraint_allow(constraint *c, const int32_t *new_ids, size_t n_new, const uint64_t **mask);
 
 void constraint_close(constraint **c);
@@ -39,7 +39,7 @@ void constraint_close(constraint **c);
 typedef struct constraint_size {
     size_t nodes;  /* of the network */
     size_t states; /* made and not forgotten */
-    size_t bytes;  /* states, their transitions, stacks and masks; without the token tree */
+    size_t bytes;  /* states, their transitions, stacks, masks, remembered prefixes; without the token tree */
     size_t masks;  /* computed since the opening; calls that found theirs are not counted */
 } constraint_size;
 

@@ -13,8 +13,9 @@ enum {
     PATTERN_BYTES = 1 << 16,
     GROUPS_DEEP = 100,
     SHOWN = 80, /* bytes of a pattern in a message */
-    NO_PART = UINT32_MAX,
 };
+
+#define NO_PART UINT32_MAX
 
 typedef enum part_kind {
     PART_CLASS,
@@ -356,7 +357,10 @@ static bool take_repetition(parser *p, uint32_t *min, uint32_t *max) {
 static uint32_t parse_repeated(parser *p) {
     size_t place = p->at;
     uint32_t min, max, inner;
-    if (take_repetition(p, &min, &max)) fail(p, MN_E_ARG, place, "there is nothing to repeat");
+    if (take_repetition(p, &min, &max)) {
+        fail(p, MN_E_ARG, place, "there is nothing to repeat");
+        return 0;
+    }
     if (accept(p, "^")) return add_part(p, PART_START, place);
     if (accept(p, "$")) return add_part(p, PART_STOP, place);
     inner = accept(p, "(") ? parse_group(p, place) : parse_character(p);

@@ -34,7 +34,7 @@ static mn_status table_reserve(run_table *table, size_t n, uint64_t (*hash_of)(c
 }
 
 static mn_status too_much(const char *what, size_t limit) {
-    MN_FAIL(MN_E_FULL, "the constraint is too ambiguous here: more than %zu %s", limit, what);
+    MN_FAIL(MN_E_UNSUPPORTED, "the constraint is too ambiguous here: more than %zu %s", limit, what);
 }
 
 /* ---- frames ---- */

@@ -70,7 +70,7 @@ void run_clear(run *r);
 mn_status run_move(run *to, const run *from, uint32_t state, uint32_t *frames, uint32_t *out);
 size_t run_bytes(const run *r); /* held by states, frames and transitions */
 
-/* The state after one more byte: RUN_DEAD when none may come. MN_E_FULL when a limit above is met, MN_E_NOMEM. */
+/* The state after one more byte: RUN_DEAD when none may come. MN_E_UNSUPPORTED when a limit above is met, MN_E_NOMEM. */
 mn_status run_step_slow(run *r, uint32_t state, unsigned class, uint32_t *out);
 
 static inline mn_status run_step(run *r, uint32_t state, uint8_t byte, uint32_t *out) {

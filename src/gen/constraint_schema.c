@@ -248,11 +248,10 @@ static bool decode_step(const char **at, char *out, size_t room) {
 
 static const json *find_step(const json *at, const char *step) {
     if (at->kind == JSON_OBJECT) return json_get(at, step);
-    char *end;
     if (at->kind != JSON_ARRAY || step[0] < '0' || step[0] > '9') return NULL;
     size_t index = 0;
-    for (end = (char *)step; *end >= '0' && *end <= '9' && index < at->n; end++)
-        index = index * 10 + (size_t)(*end - '0');
+    const char *end = step;
+    for (; *end >= '0' && *end <= '9' && index < at->n; end++) index = index * 10 + (size_t)(*end - '0');
     return *end == 0 && index < at->n ? &at->items[index] : NULL;
 }
 

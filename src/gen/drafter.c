@@ -39,11 +39,6 @@ static bool is_cancelled(const drafter *d) {
     return atomic_load(&d->setup->session->cancelled);
 }
 
-/* The model that guesses; NULL: the text itself does, which is asked first where both are given. */
-static mn_model *draft_model(const search_setup *setup) {
-    return setup->config->prompt_lookup_num_tokens > 0 ? NULL : setup->options->assistant;
-}
-
 /* ---- prompt lookup ---- */
 
 /* First place behind an earlier window of the text that equals its last `width` tokens; n: none. */
@@ -196,14 +191,14 @@ static bool is_same_vocabulary(const tokenizer *a, const tokenizer *b) {
 }
 
 static const draft_kind *kind_of(const search_setup *setup) {
-    const mn_model *draft = draft_model(setup), *target = setup->session->owner;
+    const mn_model *draft = setup->options->assistant, *target = setup->session->owner;
     if (!draft) return &by_window;
     if (draft->text && target->text && !is_same_vocabulary(draft->text, target->text)) return &by_text;
     return &by_tokens;
 }
 
 mn_status drafter_check(const search_setup *setup) {
-    const mn_model *draft = draft_model(setup), *target = setup->session->owner;
+    const mn_model *draft = setup->options->assistant, *target = setup->session->owner;
     if (!draft || (draft->text && target->text)) return MN_OK;
     long long theirs = (long long)draft->core->config.vocab_size,
               ours = (long long)target->core->config.vocab_size;
@@ -216,8 +211,8 @@ mn_status drafter_check(const search_setup *setup) {
 
 size_t drafter_most(const search_setup *setup) {
     const mn_generation_config *config = setup->config;
-    bool grows = draft_model(setup) && config->num_assistant_tokens_schedule != DRAFT_CONSTANT;
-    int64_t wanted = draft_model(setup) ? config->num_assistant_tokens : config->prompt_lookup_num_tokens;
+    bool grows = setup->options->assistant && config->num_assistant_tokens_schedule != DRAFT_CONSTANT;
+    int64_t wanted = setup->options->assistant ? config->num_assistant_tokens : config->prompt_lookup_num_tokens;
     if (grows || wanted > MOST_DRAFT) wanted = MOST_DRAFT;
     if (wanted > (int64_t)setup->max_new) wanted = (int64_t)setup->max_new;
     return (size_t)wanted;
@@ -225,7 +220,7 @@ size_t drafter_most(const search_setup *setup) {
 
 static mn_status open_model(drafter *d, const drafter *like) {
     const search_setup *setup = d->setup;
-    mn_model *model = draft_model(setup);
+    mn_model *model = setup->options->assistant;
     if (setup->config->do_sample && d->kind == &by_tokens) {
         d->distributions = mem_alloc_raw(d->most * d->chooser->vocab, sizeof *d->distributions);
         if (!d->distributions) return MN_E_NOMEM;
@@ -249,7 +244,7 @@ mn_status drafter_open(drafter **out, chooser *c, const sequence *to, const draf
                    .to = to,
                    .most = drafter_most(setup)};
     d->wanted = d->most;
-    if (!draft_model(setup)) return MN_OK;
+    if (!setup->options->assistant) return MN_OK;
     if ((int64_t)d->wanted > config->num_assistant_tokens) d->wanted = (size_t)config->num_assistant_tokens;
     return open_model(d, like);
 }

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "gen/dola.h"
 #include "gen/search.h"
+#include "gen/validation.h"
 
 /* One input row: its prompt is computed first, then its search goes on. */
 typedef struct gen_row {
@@ -97,8 +98,6 @@ static mn_status open_constraint(gen_run *run, gen_row *row) {
     const id_list *end = &config->eos_token_id;
     size_t vocab = (size_t)row->setup.session->model->config.vocab_size;
     if (!config->json_schema && !config->regex) return MN_OK;
-    if (config->json_schema && config->regex)
-        MN_FAIL(MN_E_ARG, "json_schema and regex both say what an answer is; give one of them");
     if (!text)
         MN_FAIL(MN_E_ARG, "%s needs a tokenizer, and this checkpoint has none",
                 config->regex ? "regex" : "json_schema");
@@ -159,6 +158,7 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
                     vocab - 1);
         }
     }
+    MN_TRY(validation_check(setup->config, setup->options));
     MN_TRY(plan_length(setup));
     MN_TRY(open_constraint(run, row));
     setup->n_sequences = (size_t)setup->config->num_return_sequences;

@@ -103,11 +103,11 @@ static forward_row row_of(const feed *f) {
     return row;
 }
 
-/* The feeds of the next pass, at most MOST_ROWS from *at on, and their rows. */
-static int gather(feed *const *feeds, size_t n, size_t *at, int64_t *n_long, feed **chosen,
+/* The feeds of the next pass, at most `most` from *at on, and their rows. */
+static int gather(feed *const *feeds, size_t n, size_t *at, int most, int64_t *n_long, feed **chosen,
                   forward_row *rows) {
     int count = 0;
-    for (; *at < n && count < MOST_ROWS; ++*at) {
+    for (; *at < n && count < most; ++*at) {
         feed *f = feeds[*at];
         if (f->is_done) continue;
         rows[count] = row_of(f);
@@ -128,11 +128,16 @@ static mn_status relieve(feed *const *feeds, const forward_row *rows, int n) {
         return MN_OK;
     }
     for (int i = 0; i < n; i++) {
-        if (session_relieve(feeds[i]->session) != MN_OK) continue;
-        feeds[i]->most = (int64_t)feeds[i]->session->n_ids;
+        mn_session *session = feeds[i]->session, *kin = feeds[i]->kin;
+        if (session_relieve(session) != MN_OK && (!kin || session_relieve(kin) != MN_OK)) continue;
+        feeds[i]->most = (int64_t)session->n_ids;
         return MN_OK;
     }
     return MN_E_NOMEM;
+}
+
+static void unstage(feed *const *feeds, size_t n) {
+    for (size_t i = 0; i < n; i++) kv_unstage(feeds[i]->session->cache);
 }
 
 static void finish(feed *f) {
@@ -147,22 +152,30 @@ mn_status feeds_pass(feed *const *feeds, size_t n) {
     feed *chosen[MOST_ROWS];
     forward_row rows[MOST_ROWS];
     int64_t n_long = 0;
+    int most = MOST_ROWS;
     for (size_t at = 0; at < n;) {
         size_t begin = at;
         int64_t long_before = n_long;
-        int count = gather(feeds, n, &at, &n_long, chosen, rows);
+        int count = gather(feeds, n, &at, most, &n_long, chosen, rows);
         if (count == 0) continue;
         for (int i = 0; i < count; i++) {
             if (atomic_exchange(&chosen[i]->session->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
         }
         mn_status status = model_forward(chosen[0]->session->model, rows, count);
         if (status == MN_E_NOMEM) {
-            MN_TRY(relieve(chosen, rows, count));
+            status = relieve(chosen, rows, count);
+            if (status != MN_OK && most > 1) {
+                most = count > 1 ? count / 2 : 1;
+                unstage(feeds, n);
+                status = MN_OK;
+            }
             at = begin; /* the pass is planned again */
             n_long = long_before;
+            MN_TRY(status);
             continue;
         }
         MN_TRY(status);
+        if (most < MOST_ROWS) unstage(chosen, (size_t)count);
         for (int i = 0; i < count; i++) {
             if (kv_length(chosen[i]->session->cache) == (int64_t)chosen[i]->session->n_ids) finish(chosen[i]);
         }

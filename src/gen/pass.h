@@ -17,6 +17,7 @@ typedef struct feed {
     const int *exits; /* [n_exits] layers whose states go through the head too: 0 the embedding, i what layer i gives; ascending */
     int n_exits;
     float *exit_logits; /* [n_exits][vocab_size] behind the last token */
+    mn_session *kin;    /* not fed, but with pages of the session: its cache is made smaller, too, when memory ends; NULL: none */
 
     size_t before; /* tokens held before; set by feed_begin, as all below */
     int64_t most;  /* tokens of a pass; fewer when memory is short */
@@ -27,7 +28,8 @@ typedef struct feed {
 mn_status feed_begin(feed *f);
 
 /* Computes the next piece of every feed that is not done: short ones at once, of long ones as many in order as one chunk
- * holds. When memory ends, pieces get shorter and sessions do what their on_oom says. A failure leaves every feed where it was;
+ * holds. When memory ends, pieces get shorter, sessions do what their on_oom says, and fewer rows are computed at a time, so that far pages
+ * are near for few of them at once. A failure leaves every feed where it was;
  * MN_E_CANCELLED when one of the sessions was. */
 mn_status feeds_pass(feed *const *feeds, size_t n);
 

@@ -92,13 +92,6 @@ static inline processor_setup search_processors(const search_setup *setup) {
                              .constraint = setup->constraint};
 }
 
-/* For kinds that have no second context. */
-static inline mn_status search_refuse_guidance(const search_setup *setup, const char *mode) {
-    double scale = setup->config->guidance_scale;
-    if (scale == 1) return MN_OK;
-    MN_FAIL(MN_E_ARG, "guidance_scale is %g, allowed for %s: 1 (off); greedy search and sampling have guidance", scale, mode);
-}
-
 static inline bool search_time_is_over(const search_setup *setup) {
     double most = setup->config->max_time;
     return most > 0 && clock_ms() - setup->started > most * 1e3;

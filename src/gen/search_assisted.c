@@ -27,11 +27,6 @@ typedef struct assisted {
     speculation *speculations; /* [n_sequences] */
 } assisted;
 
-static mn_status check(const search_setup *setup) {
-    MN_TRY(search_refuse_guidance(setup, "assisted decoding"));
-    return drafter_check(setup);
-}
-
 static size_t most_feeds(const search_setup *setup) {
     return setup->n_sequences;
 }
@@ -173,7 +168,7 @@ static void close(void *state) {
 
 const search_kind search_assisted = {
     .name = "assisted",
-    .check = check,
+    .check = drafter_check,
     .most_feeds = most_feeds,
     .open = open,
     .advance = advance,

@@ -32,14 +32,6 @@ static size_t most_feeds(const search_setup *setup) {
     return k < vocab ? k : vocab;
 }
 
-static mn_status check(const search_setup *setup) {
-    MN_TRY(search_refuse_guidance(setup, "contrastive search"));
-    if (setup->n_sequences == 1) return MN_OK;
-    MN_FAIL(MN_E_ARG,
-            "num_return_sequences is %zu, allowed for contrastive search, which gives one answer: 1",
-            setup->n_sequences);
-}
-
 static void add_context(contrastive *s, const float *state) {
     float *to = s->context + s->n_context++ * s->hidden;
     double sum = 0;
@@ -172,7 +164,6 @@ static void close(void *state) {
 const search_kind search_contrastive = {
     .name = "contrastive",
     .wants_states = true,
-    .check = check,
     .most_feeds = most_feeds,
     .open = open,
     .advance = advance,

@@ -65,9 +65,6 @@ static mn_status open(void **state, const search_setup *setup) {
     group_search *s = mem_alloc(1, sizeof *s);
     *state = s;
     if (!s) return MN_E_NOMEM;
-    if (config->num_beams % config->num_beam_groups)
-        MN_FAIL(MN_E_ARG, "num_beam_groups is %lld, allowed: a divisor of num_beams, which is %lld",
-                (long long)config->num_beam_groups, (long long)config->num_beams);
     s->n_groups = (size_t)config->num_beam_groups;
     s->size = (size_t)config->num_beams / s->n_groups;
     MN_TRY(beams_open(&s->beams, setup, s->size, false));

@@ -130,28 +130,10 @@ void session_take_back(mn_session *s, size_t n, const float *logits) {
     s->has_logits = true;
 }
 
-void session_exchange(mn_session *a, mn_session *b) {
-#define EXCHANGE(type, field)                                                                                \
-    do {                                                                                                     \
-        type was = a->field;                                                                                 \
-        a->field = b->field;                                                                                 \
-        b->field = was;                                                                                      \
-    } while (0)
-    EXCHANGE(kv_plan, plan);
-    EXCHANGE(char *, config);
-    EXCHANGE(const kv_basis_set *, bases);
-    EXCHANGE(kv_cache *, cache);
-    EXCHANGE(int64_t, regime);
-    EXCHANGE(int32_t *, ids);
-    EXCHANGE(size_t, n_ids);
-    EXCHANGE(size_t, ids_capacity);
-    EXCHANGE(float *, logits);
-    EXCHANGE(bool, has_logits);
-#undef EXCHANGE
-    char was[sizeof a->before];
-    memcpy(was, a->before, sizeof was);
-    memcpy(a->before, b->before, sizeof was);
-    memcpy(b->before, was, sizeof was);
+void session_empty(mn_session *s) {
+    s->n_ids = 0;
+    s->has_logits = false;
+    session_go_back(s, 0);
 }
 
 mn_status mn_session_step(mn_session *s, const int32_t *ids, size_t n, float *all_logits) {
@@ -260,7 +242,7 @@ mn_status mn_session_fork(mn_session **fork, const mn_session *s) {
     return session_fork(fork, s, true);
 }
 
-void session_swap(mn_session *a, mn_session *b) {
+void session_exchange(mn_session *a, mn_session *b) {
     enum { PART = offsetof(mn_session, cancelled) };
     char part[PART];
     memcpy(part, a, PART);

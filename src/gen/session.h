@@ -39,7 +39,7 @@ struct mn_session {
     float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
-    atomic_bool cancelled; /* the last member: session_swap leaves it */
+    atomic_bool cancelled; /* the last member: session_exchange leaves it */
 };
 
 /* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
@@ -71,6 +71,9 @@ void session_take_back(mn_session *session, size_t n, const float *logits);
 /* Gives each the tokens, cache and logits of the other; sessions of one model. */
 void session_exchange(mn_session *a, mn_session *b);
 
+/* Forgets all tokens; the pages go. */
+void session_empty(mn_session *session);
+
 /* An empty session of the same model and strategy. */
 mn_status session_open_like(mn_session **out, const mn_session *like);
 
@@ -80,8 +83,5 @@ mn_status session_fork(mn_session **fork, const mn_session *session, bool with_l
 /* Gives `fork`, whose own text is not needed any more, the same past as `session`: what a fork is, in the memory of an old one.
  * On failure it is as it was. */
 mn_status session_refork(mn_session *fork, const mn_session *session, bool with_logits);
-
-/* Exchanges all that two sessions of one model hold; a wish to cancel stays where it was made. */
-void session_swap(mn_session *a, mn_session *b);
 
 #endif

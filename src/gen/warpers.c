@@ -220,8 +220,33 @@ static boundary boundary_by_rank(shortlist *list, size_t n, size_t k) {
     return find_boundary(&s, (double)k);
 }
 
-static void order_by_value(shortlist *list) {
-    for (size_t i = 0; i < list->n; i++) list->keys[i] = -list->values[i];
+/* What list->keys are: how far values are below 0, or how far from a centre. */
+typedef struct ranking {
+    bool by_distance;
+    float centre;
+} ranking;
+
+static const ranking by_value = {false, 0};
+
+static void order(shortlist *list, ranking by) {
+    for (size_t i = 0; i < list->n; i++)
+        list->keys[i] = by.by_distance ? fabsf(by.centre - list->values[i]) : -list->values[i];
+}
+
+/* The last of those that must stay whatever their weight; uses up the keys. */
+static boundary last_to_keep(shortlist *list) {
+    return boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
+}
+
+/* Keeps what comes before the boundary or on it, and min_keep tokens in any case. */
+static void keep_ranked(shortlist *list, ranking by, boundary last) {
+    if (list->min_keep > 1) {
+        order(list, by);
+        boundary least = last_to_keep(list);
+        if (is_later(least, last)) last = least;
+    }
+    order(list, by);
+    keep_until(list, last);
 }
 
 /* ---- the warpers ---- */
@@ -270,7 +295,7 @@ void warp_top_k(shortlist *list, size_t k) {
     if (k >= list->n) return;
     keep_from(list, below_kth(list, k));
     if (k >= list->n) return;
-    order_by_value(list);
+    order(list, by_value);
     keep_from(list, -boundary_by_rank(list, list->n, k).key);
 }
 
@@ -285,53 +310,39 @@ static double negligible(const shortlist *list, double share, double sum) {
     return 0.999 * share * sum / (double)list->n;
 }
 
-/* Keeps what comes before the boundary by value or is one of the min_keep best. */
-static void keep_by_value(shortlist *list, boundary last) {
-    if (list->min_keep > 1) {
-        order_by_value(list);
-        boundary fewest =
-            boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
-        if (is_later(fewest, last)) last = fewest;
-    }
-    order_by_value(list);
-    keep_until(list, last);
-}
-
 void warp_top_p(shortlist *list, double p) {
     float max;
     double sum, sum_of_left;
     if (!weigh(list, &max, &sum)) return;
     prune(list, (double)max + log(negligible(list, 1 - p, sum)));
     weigh(list, &max, &sum_of_left);
-    order_by_value(list);
-    keep_by_value(list, boundary_by_mass(list, p * sum));
-}
-
-/* Keeps values from `least` up, and at least min_keep tokens, or as many as are equally good. */
-static void keep_from_at_least(shortlist *list, float least, bool with_equals) {
-    float max = scores_max(list->values, list->n);
-    if (least > max) least = max;
-    if (list->min_keep == 1) {
-        keep_from(list, least);
-        return;
-    }
-    order_by_value(list);
-    boundary kept = boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
-    if (with_equals) kept.position = SIZE_MAX;
-    boundary last = {-least, SIZE_MAX};
-    order_by_value(list);
-    keep_until(list, is_later(kept, last) ? kept : last);
+    order(list, by_value);
+    keep_ranked(list, by_value, boundary_by_mass(list, p * sum));
 }
 
 void warp_min_p(shortlist *list, double share) {
-    float max = scores_max(list->values, list->n);
-    keep_from_at_least(list, (float)((double)max + log(share)), false);
+    float least = (float)((double)scores_max(list->values, list->n) + log(share));
+    if (list->min_keep == 1) {
+        keep_from(list, least);
+    } else {
+        keep_ranked(list, by_value, (boundary){-least, SIZE_MAX});
+    }
+}
+
+/* Keeps values from `least` up, and the min_keep best with their equals. */
+static void keep_from_at_least(shortlist *list, float least) {
+    float best = scores_max(list->values, list->n);
+    if (list->min_keep > 1) {
+        order(list, by_value);
+        best = -last_to_keep(list).key;
+    }
+    keep_from(list, least < best ? least : best);
 }
 
 void warp_epsilon(shortlist *list, double epsilon) {
     float max;
     double sum;
-    if (weigh(list, &max, &sum)) keep_from_at_least(list, (float)((double)max + log(epsilon * sum)), true);
+    if (weigh(list, &max, &sum)) keep_from_at_least(list, (float)((double)max + log(epsilon * sum)));
 }
 
 void warp_eta(shortlist *list, double epsilon) {
@@ -339,12 +350,7 @@ void warp_eta(shortlist *list, double epsilon) {
     double sum;
     if (!weigh(list, &max, &sum)) return;
     double cut = fmin(epsilon, sqrt(epsilon) * exp(-entropy(list, max, sum)));
-    keep_from_at_least(list, (float)((double)max + log(cut * sum)), true);
-}
-
-/* How far the information of each token is from the entropy. */
-static void order_by_typicality(shortlist *list, float centre) {
-    for (size_t i = 0; i < list->n; i++) list->keys[i] = fabsf(centre - list->values[i]);
+    keep_from_at_least(list, (float)((double)max + log(cut * sum)));
 }
 
 void warp_typical(shortlist *list, double p) {
@@ -353,20 +359,13 @@ void warp_typical(shortlist *list, double p) {
     if (!weigh(list, &max, &sum)) return;
     /* -log p_i - H, with p_i = exp(value - max) / sum. */
     double middle = (double)max + log(sum) - entropy(list, max, sum), sum_of_left;
-    float centre = (float)middle;
+    const ranking near = {true, (float)middle};
     /* What is farther below the centre than the best is above it, and has little weight in all, is due last. */
     double least = fmin(log(negligible(list, 1 - p, sum)), 2 * (middle - (double)max) - 1);
     prune(list, (double)max + least);
     weigh(list, &max, &sum_of_left);
-    order_by_typicality(list, centre);
+    order(list, near);
     boundary last = boundary_by_mass(list, p * sum);
-    last.position = SIZE_MAX;
-    if (list->min_keep > 1) {
-        order_by_typicality(list, centre);
-        boundary fewest =
-            boundary_by_rank(list, list->n, list->min_keep < list->n ? list->min_keep : list->n);
-        if (is_later(fewest, last)) last = fewest;
-    }
-    order_by_typicality(list, centre);
-    keep_until(list, last);
+    last.position = SIZE_MAX; /* equals stay */
+    keep_ranked(list, near, last);
 }

@@ -111,6 +111,8 @@ void kv_abandon(kv_cache *cache);
  * remembered: kv_fault, asked before kv_commit, says so, and the step is to be abandoned. */
 void kv_stage(kv_cache *cache, int entry);
 mn_status kv_fault(kv_cache *cache);
+/* Between steps: gives the memory for far pages made near back; the next step takes it again. */
+void kv_unstage(kv_cache *cache);
 
 /* Where the streams of an entry lie in a page. */
 typedef struct kv_place {

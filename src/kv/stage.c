@@ -46,13 +46,22 @@ void stage_drain(kv_cache *cache) {
     }
 }
 
-void stage_close(kv_cache *cache) {
-    if (!cache->stage) return;
+void kv_unstage(kv_cache *cache) {
     stage_drain(cache);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; cache->stage && i < 2; i++) {
         stage_area *area = &cache->stage->areas[i];
         kv_pool_discount(cache->pool, area->capacity);
         mem_free(area->memory);
+        area->memory = NULL;
+        area->capacity = 0;
+    }
+}
+
+void stage_close(kv_cache *cache) {
+    if (!cache->stage) return;
+    kv_unstage(cache);
+    for (int i = 0; i < 2; i++) {
+        stage_area *area = &cache->stage->areas[i];
         mem_free(area->slices);
         for (int kind = 0; kind < 2; kind++) mem_free(area->bases[kind]);
     }

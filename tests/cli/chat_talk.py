@@ -53,6 +53,18 @@ def answers_are_those_of_a_run_without_past():
             assert answer_of(turn) == answer_of(alone), cache
 
 
+def every_way_of_decoding_goes_on():
+    for way in (["--num-beams", "3"], ["--num-beams", "4", "--num-beam-groups", "2", "--diversity-penalty", "0.5"], ["--prompt-lookup-num-tokens", "3"],
+                ["--do-sample", "--seed", "3"]):
+        talk, _ = turns(TEMPLATE, "-n", "16", *way, lines=["Tell me of a cat", "And of a dog?"])
+        assert talk[1]["usage"]["cached_tokens"] == computed(talk[0]), way
+        ids = ",".join(map(str, prompt_of(talk[1])))
+        alone = mneme("run", TEMPLATE, "--ids", ids, "-n", "16", *way, "--json").objects()[0]
+        assert answer_of(talk[1]) == answer_of(alone), way
+        shown = chat(TEMPLATE, "-n", "16", *way, lines=["Tell me of a cat"])
+        assert shown.out.strip() == talk[0]["sequences"][0]["text"].strip(), (way, shown.out)
+
+
 def rendered_talk_gives_the_same_prompt():
     talk, _ = turns(TEMPLATE, "-n", "20", lines=["Tell me of a cat", "And of a dog?"])
     path = os.path.join(WORK, "messages.json")
@@ -279,6 +291,18 @@ def context_ends_with_advice():
     assert not [t for t in talk if "error" in t]
 
 
+def memory_that_ends_is_one_sentence():
+    lines = ["Tell me of a cat"] * 12 + ["/clear", "Hello"]
+    talk, _ = turns(TEMPLATE, "-n", "200", "--min-new-tokens", "200", "--max-cache-len", "100000", "--memory-limit", "2M", lines=lines)
+    kinds = ["error" in t for t in talk]
+    assert kinds[0] is False and kinds[-2] is True and kinds[-1] is False and talk[-2]["error"]["code"] == "out_of_memory", kinds
+    # The last good talk is what goes on: the failed message was taken back.
+    good = [t for t in talk if "error" not in t]
+    assert good[-1]["usage"]["cached_tokens"] < 10
+    talk, err = turns(TEMPLATE, "-n", "200", "--min-new-tokens", "200", "--max-cache-len", "100000", "--memory-limit", "2M", "--on-oom", "evict", lines=lines[:12])
+    assert len(talk) == 12 and "memory ended" in err
+
+
 def sink_never_ends_in_flat_memory():
     talk, err = turns(TEMPLATE, *SIXTY, "--cache", "sink", "--cache-config", "window_length=128", lines=["Tell me of a cat"] * 40)
     assert len(talk) == 40 and err == "", err
@@ -341,9 +365,9 @@ def commands_are_found_and_named():
     for name in "help clear undo regen edit save load fork switch cache set system stats exit".split():
         assert result.err.count("  /" + name) == 3, name
     assert max(map(len, result.err.splitlines())) <= 79
-    result = chat(TEMPLATE, lines=["/undoo", "/xyzzy", "!stat", "/Help"])
+    result = chat(TEMPLATE, lines=["/undoo", "/xyzzy", "!stat", "/Help", "/clear it all"])
     assert "did you mean /undo?" in result.err and "/help lists" in result.err and "did you mean /stats?" in result.err
-    assert len(result.err.splitlines()) == 4 and result.out == ""
+    assert len(result.err.splitlines()) == 5 and "stands alone" in result.err and result.out == ""
     for word in ("/exit", "/quit", "/bye", "!exit"):
         assert chat(TEMPLATE, "-n", "3", lines=[word, "Hello"]).out == ""
     # Not everything that begins so is a command.
@@ -736,10 +760,10 @@ def smollm2_talks():
 
 
 CASES = [
-    second_turn_computes_what_is_new, answers_are_those_of_a_run_without_past, rendered_talk_gives_the_same_prompt, generated_ids_are_kept,
+    second_turn_computes_what_is_new, answers_are_those_of_a_run_without_past, every_way_of_decoding_goes_on, rendered_talk_gives_the_same_prompt, generated_ids_are_kept,
     undo_computes_nothing_again, clear_keeps_the_system_message, regen_crops_and_draws_anew, edit_replaces_the_last_message,
     save_and_load_go_on, saved_caches_of_every_kind_load, what_does_not_fit_is_refused, save_writes_the_old_or_the_new,
-    run_options_for_caches_work, forks_share_and_part, caches_change_in_place, context_ends_with_advice, sink_never_ends_in_flat_memory,
+    run_options_for_caches_work, forks_share_and_part, caches_change_in_place, context_ends_with_advice, memory_that_ends_is_one_sentence, sink_never_ends_in_flat_memory,
     what_cannot_go_back_is_computed_and_said, settings_are_those_of_the_flags, system_message_can_change, stats_tell_tokens_speed_and_cache,
     commands_are_found_and_named, several_lines_make_one_message, bad_text_is_refused_and_the_talk_goes_on, plain_answers_are_lines_on_stdout,
     arguments, template_that_refuses, signals_in_the_middle_save_what_there_is, signals_at_the_prompt_save_too, closed_streams, terminal_talk,

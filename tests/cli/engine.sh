@@ -191,6 +191,14 @@ generation_files() {
   expect 0 run embedded hi --num-beams 1 -n 2
   expect 2 run embedded hi --num-beams 0
   err_has "num_beams"
+  # What contradicts is refused, what has no effect is said.
+  expect 2 run embedded hi --num-return-sequences 2 -n 2
+  err_has "num_return_sequences is 2, but greedy search has one answer"
+  expect 0 run embedded hi --temperature 0.5 --top-p 0.9 -n 2
+  err_has "warning: temperature is 0.5 but has no effect: do_sample is false"
+  err_has "warning: top_p is 0.9 but has no effect"
+  expect 0 run embedded hi --temperature 0.5 --do-sample --seed 1 -n 2
+  err_empty
 }
 
 print_config() {

@@ -37,7 +37,7 @@ mkdir "$work/pc"
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 read -r -a flags <<<"$(pkg-config --cflags --libs mneme)"
 for name in generate own_loop own_beams prefix; do
-  "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic "$source/examples/$name.c" "${flags[@]}" "-Wl,-rpath,$libdir" -o "$work/pc/$name" ||
+  "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic "$source/examples/$name.c" "${flags[@]}" -lm "-Wl,-rpath,$libdir" -o "$work/pc/$name" ||
     fail "$name through pkg-config"
 done
 done_one

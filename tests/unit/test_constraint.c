@@ -80,37 +80,6 @@ static constraint *open_case(size_t i, const tokenizer *t) {
     return c;
 }
 
-/* ---- what a token appends ---- */
-
-static void bytes_of_tokens_make_the_text(void **state) {
-    (void)state;
-    static const char *const texts[] = {"Hello world",
-                                        " two  spaces",
-                                        "naïve café 😀😁 日本語 \x01\x7f",
-                                        "{\"a\": [1, 2.5e3],\n  \"b\": null}\n\n",
-                                        "x",
-                                        "\n",
-                                        "     five",
-                                        "▁mark <0x41> and <s>?",
-                                        "don't , you ?",
-                                        "𝔘𝔫𝔦"};
-    for (size_t k = 0; k < N_TOKENIZERS; k++) {
-        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-            token_list ids = {0};
-            bytes expected = {0}, seen = {0}, scratch = {0};
-            assert_ok(tokenizer_encode(opened[k], texts[i], strlen(texts[i]), 0, &ids));
-            assert_ok(tokenizer_decode(opened[k], ids.ids, ids.n, 0, &expected));
-            for (size_t at = 0; at < ids.n; at++)
-                assert_ok(tokenizer_token_bytes(opened[k], ids.ids[at], at == 0, &scratch, &seen));
-            assert_string_equal(bytes_text(&seen), bytes_text(&expected));
-            token_list_clear(&ids);
-            bytes_clear(&expected);
-            bytes_clear(&seen);
-            bytes_clear(&scratch);
-        }
-    }
-}
-
 /* ---- walks ---- */
 
 /* The answer as a program sees it. */
@@ -466,7 +435,7 @@ static void drive(mn_status status, constraint **c, const tokenizer *t, const ch
         assert_true(constraint_measure(*c).bytes < (size_t)130 << 20);
         if (ids[n] == end_of(t)) break;
     }
-    if (status != MN_OK && status != MN_E_ARG && status != MN_E_FULL && status != MN_E_UNSUPPORTED)
+    if (status != MN_OK && status != MN_E_ARG && status != MN_E_UNSUPPORTED)
         fail_msg("%.60s: status %d: %s", what, status, mn_last_error());
     if (seconds() - start > 60) fail_msg("%.60s took %.1f seconds", what, seconds() - start);
     constraint_close(c);
@@ -590,7 +559,7 @@ static void long_texts_stay_small(void **state) {
     size_t shrunk = 0, before = 0, words = (tokenizer_size(t) + 63) / 64;
     uint64_t *copy = mem_alloc_raw(words, sizeof *mask);
     assert_ok(open_schema(&c, schema, t));
-    for (size_t n = 0; n < LONG; n++) ids[n] = tokenizer_find(t, n ? "there" : "\"");
+    for (size_t n = 0; n < LONG; n++) ids[n] = tokenizer_find(t, n ? "Ġinternational" : "\"");
     for (size_t n = 0; n<LONG; n += n> LONG - 3 * STRIDE ? 1 : STRIDE) {
         assert_ok(constraint_allow(c, ids, n, &mask));
         assert_true(allowed(mask, ids[n]));
@@ -660,7 +629,6 @@ static void failing_allocations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_of_tokens_make_the_text),
         cmocka_unit_test(walks_give_valid_texts),
         cmocka_unit_test(masks_equal_every_token_tried),
         cmocka_unit_test(tokenized_texts_are_allowed),

@@ -348,6 +348,7 @@ static void refusals(void **state) {
         {"a**", MN_E_ARG, "nothing to repeat"},
         {"a{2}{3}", MN_E_ARG, "nothing to repeat (at byte 4)"},
         {"^*", MN_E_ARG, "nothing to repeat"},
+        {"a$?", MN_E_ARG, "nothing to repeat (at byte 2)"},
         {"(a", MN_E_ARG, "the group has no end (at byte 0)"},
         {"a)", MN_E_ARG, "closing parenthesis"},
         {"[a", MN_E_ARG, "the class has no end"},

@@ -251,6 +251,78 @@ static void streams(void **state) {
     tokenizer_close(&t);
 }
 
+/* What tokens append one by one, put together, is the text. */
+static void assert_bytes(const tokenizer *t, const int32_t *ids, size_t n, const char *expected) {
+    bytes seen = {0}, scratch = {0};
+    for (size_t i = 0; i < n; i++) assert_ok(tokenizer_token_bytes(t, ids[i], i == 0, &scratch, &seen));
+    assert_string_equal(bytes_text(&seen), expected);
+    bytes_clear(&seen);
+    bytes_clear(&scratch);
+}
+
+static void bytes_of_tokens(void **state) {
+    (void)state;
+    static const char *const names[] = {"smollm2", "gpt2", "mistral", "mistral-v3/tokenizer.model"};
+    static const char *const texts[] = {"Hello world",
+                                        " two  spaces",
+                                        "naïve café 😀😁 日本語 \x01\x7f",
+                                        "{\"a\": [1, 2.5e3],\n  \"b\": null}\n\n",
+                                        "x",
+                                        "\n",
+                                        "     five",
+                                        "▁mark <0x41> and <s>?",
+                                        "𝔘𝔫𝔦"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        char path[64];
+        tokenizer *t = NULL;
+        snprintf(path, sizeof path, "tokenizers/%s", names[k]);
+        assert_ok(tokenizer_open(&t, data_path(path)));
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+            token_list ids = {0};
+            bytes expected = {0};
+            assert_ok(tokenizer_encode(t, texts[i], strlen(texts[i]), 0, &ids));
+            assert_ok(tokenizer_decode(t, ids.ids, ids.n, 0, &expected));
+            assert_bytes(t, ids.ids, ids.n, bytes_text(&expected));
+            token_list_clear(&ids);
+            bytes_clear(&expected);
+        }
+        tokenizer_close(&t);
+    }
+
+    tokenizer *t = open_small(NULL); /* marks, bytes, one space less at the beginning */
+    bytes out = {0}, scratch = {0};
+    assert_bytes(t, (int32_t[]){6, 6, 2}, 3, "ab aba");
+    assert_bytes(t, (int32_t[]){4, 6}, 2, " ab");
+    assert_bytes(t, (int32_t[]){8}, 1, "\xC3"); /* part of a character */
+    assert_bytes(t, (int32_t[]){20, 21, 10}, 3, "[X]Yesé");
+    assert_bytes(t, (int32_t[]){0, 1, 12}, 3, ""); /* special ones, and none at all */
+    assert_fails(MN_E_ARG, "out of range", tokenizer_token_bytes(t, 99, false, &scratch, &out));
+    assert_fails(MN_E_ARG, "out of range", tokenizer_token_bytes(t, -1, false, &scratch, &out));
+    tokenizer_close(&t);
+
+    static const char *const decoders[][3] = {
+        {"null", "a a", "ab b▁"}, /* spaces between */
+        {"{\"type\":\"Metaspace\",\"replacement\":\"▁\",\"prepend_scheme\":\"always\"}", "aa",
+         "abb "}, /* no mark at first */
+        {"{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Strip\",\"content\":\"b\",\"start\":0,\"stop\":1},"
+         "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"xyz\"}]}",
+         "xyzxyz", "xyzb▁"},
+    };
+    for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++) {
+        char text[600];
+        snprintf(
+            text, sizeof text,
+            "{\"decoder\":%s,\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b▁\":1,\"ab\":2},\"merges\":[]}}",
+            decoders[i][0]);
+        assert_ok(tokenizer_from_memory(&t, text, strlen(text), NULL, 0));
+        assert_bytes(t, (int32_t[]){0, 0}, 2, decoders[i][1]);
+        assert_bytes(t, (int32_t[]){2, 1}, 2, decoders[i][2]);
+        tokenizer_close(&t);
+    }
+    bytes_clear(&out);
+    bytes_clear(&scratch);
+}
+
 static void text_arrives_as_soon_as_it_can(void **state) {
     (void)state;
     tokenizer *t = NULL;
@@ -421,6 +493,7 @@ int main(void) {
         cmocka_unit_test(configuration),
         cmocka_unit_test(files_beside),
         cmocka_unit_test(streams),
+        cmocka_unit_test(bytes_of_tokens),
         cmocka_unit_test(text_arrives_as_soon_as_it_can),
         cmocka_unit_test(long_texts),
         cmocka_unit_test(long_words),

@@ -1,0 +1,34 @@
+/* Whether the settings of a generation fit together: which decoding mode they ask for, which contradict each other and are
+ * refused, and which have no effect and why. The rules are Transformers' (4.46), but for what only its engine cannot do.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_GEN_VALIDATION_H
+#define MN_GEN_VALIDATION_H
+
+#include "gen/generation_config.h"
+
+typedef enum decoding_mode {
+    DECODING_GREEDY,
+    DECODING_SAMPLE,
+    DECODING_CONTRASTIVE,
+    DECODING_DOLA,          /* greedy or sampling */
+    DECODING_ASSISTED,      /* greedy or sampling, a draft model proposes */
+    DECODING_PROMPT_LOOKUP, /* the same, the text itself proposes */
+    DECODING_BEAM,
+    DECODING_BEAM_SAMPLE,
+    DECODING_GROUP_BEAM,
+    DECODING_CONSTRAINED_BEAM, /* force_words_ids */
+} decoding_mode;
+
+/* For the eyes of people: "beam search". */
+const char *decoding_mode_name(decoding_mode mode);
+
+/* The mode, also of settings that contradict each other. options: whether there is a draft model; NULL: there is none. */
+decoding_mode decoding_mode_of(const mn_generation_config *config, const mn_generate_options *options);
+
+/* MN_E_ARG with the first contradiction. */
+mn_status validation_check(const mn_generation_config *config, const mn_generate_options *options);
+
+/* Appends one line for each setting that the program said itself and that has no effect. MN_E_NOMEM. */
+mn_status validation_warn(const mn_generation_config *config, const mn_generate_options *options, bytes *lines);
+
+#endif

@@ -1,0 +1,656 @@
+/* Beams beyond the golden outputs: what ends single beams, draws, the winner's cache and how it goes on, batches, memory that ends
+ * or fails, cancelling. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "gen/choice.h"
+#include "kv/group.h"
+#include "support/changing.h"
+#include "support/strategies.h"
+
+enum { N_PROMPT = 29, N_BEAMS = 4 };
+
+static mn_generation_config *config_of(const mn_model *model, const char *text) {
+    mn_generation_config *config = NULL;
+    assert_ok(mn_generation_config_open(&config, model));
+    assert_ok(mn_generation_config_load(config, text, strlen(text)));
+    return config;
+}
+
+static mn_generation *generate(mn_session *session, const int32_t *ids, size_t n, const char *settings,
+                               const mn_generate_options *options) {
+    mn_generation_config *config = config_of(session->owner, settings);
+    mn_generation *g = NULL;
+    assert_ok(mn_generate(session, ids, n, config, options, &g));
+    mn_generation_config_close(&config);
+    assert_ok(kv_check(session->cache));
+    return g;
+}
+
+static void same_texts(const mn_generation *a, const mn_generation *b, bool same_reasons) {
+    assert_int_equal(a->n_sequences, b->n_sequences);
+    for (size_t i = 0; i < a->n_sequences; i++) {
+        const mn_sequence *x = &a->sequences[i], *y = &b->sequences[i];
+        assert_int_equal(x->n_ids, y->n_ids);
+        assert_memory_equal(x->ids, y->ids, x->n_ids * sizeof *x->ids);
+        assert_memory_equal(x->beam_indices, y->beam_indices, x->n_ids * sizeof *x->beam_indices);
+        assert_memory_equal(x->transition_scores, y->transition_scores,
+                            x->n_ids * sizeof *x->transition_scores);
+        assert_true(x->score == y->score);
+        if (same_reasons) assert_string_equal(x->finish_reason, y->finish_reason);
+    }
+}
+
+/* ---- the winner's cache ---- */
+
+/* The session holds the prompt and the best text but its last token, and goes on as one that was given them plainly. */
+static void check_winner(strategy_world *w, int i, const char *exact, const char *settings) {
+    const engine_strategy *strategy = &engine_strategies[i];
+    enum { MORE = 10 };
+    engine_cache cache = strategy_cache(i, exact);
+    mn_session *session = engine_session(w->model, cache), *plain = engine_session(w->model, cache);
+    mn_generation *g = generate(session, w->ids, N_PROMPT, settings, NULL);
+    const mn_sequence *best = &g->sequences[0];
+    assert_int_equal(mn_session_length(session), N_PROMPT + (int64_t)best->n_ids - 1);
+    assert_memory_equal(mn_session_ids(session), w->ids, N_PROMPT * sizeof *w->ids);
+    assert_memory_equal(mn_session_ids(session) + N_PROMPT, best->ids, (best->n_ids - 1) * sizeof *best->ids);
+    assert_ok(mn_session_step(plain, w->ids, N_PROMPT, NULL));
+    for (size_t k = 0; k + 1 < best->n_ids; k++) assert_ok(mn_session_step(plain, &best->ids[k], 1, NULL));
+    engine_ends_with(session, mn_session_logits(plain), strategy->cache.implementation);
+    int32_t next = best->ids[best->n_ids - 1];
+    for (int k = 0; k < MORE; k++) {
+        assert_ok(mn_session_step(session, &next, 1, NULL));
+        assert_ok(mn_session_step(plain, &next, 1, NULL));
+        engine_ends_with(session, mn_session_logits(plain), strategy->cache.implementation);
+        next = choice_best(mn_session_logits(session), w->vocab);
+    }
+    mn_generation_close(&g);
+    mn_session_close(&session);
+    mn_session_close(&plain);
+}
+
+static void winners_cache_goes_on(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "{\"num_beams\": 4, \"max_new_tokens\": 17}",
+        "{\"num_beams\": 4, \"max_new_tokens\": 17, \"eos_token_id\": [105, 127, 139, 200, 201, 202, 203]}",
+        "{\"num_beams\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.7, \"max_new_tokens\": 17}",
+        "{\"num_beams\": 3, \"do_sample\": true, \"seed\": 4, \"max_new_tokens\": 17, \"ignore_eos\": true}",
+        "{\"num_beams\": 3, \"force_words_ids\": [[7, 9], [44]], \"max_new_tokens\": 17}",
+    };
+    for (int j = 0; j < N_STRATEGY_MODELS; j++) {
+        strategy_world w = strategy_world_open(strategy_models[j], "auto", 2);
+        for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
+            if (strcmp(engine_strategies[i].cache.implementation, "hybrid") == 0 && j < 3) continue;
+            for (int form = 0; form < 2; form++) {
+                if (strategy_tries(i, form, j))
+                    check_winner(&w, i, strategy_dtypes[form], settings[(i + form + j / 2) % 5]);
+            }
+        }
+        strategy_world_close(&w);
+    }
+}
+
+/* Greedy search from the winner's cache is greedy search over the whole text without any. */
+static void winner_equals_no_cache(void **state) {
+    (void)state;
+    static const char *const greedy = "{\"max_new_tokens\": 12, \"ignore_eos\": true}";
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    mn_session *session = engine_session(w.model, (engine_cache){.dtype = "f32", .page_tokens = 4}),
+               *none = engine_session(w.model, (engine_cache){.implementation = "none", .dtype = "f32"});
+    mn_generation *g = generate(session, w.ids, N_PROMPT, "{\"num_beams\": 5, \"max_new_tokens\": 20}", NULL),
+                  *got, *wanted;
+    int32_t ids[64];
+    size_t n = g->sequences[0].n_ids;
+    memcpy(ids, w.ids, N_PROMPT * sizeof *ids);
+    memcpy(ids + N_PROMPT, g->sequences[0].ids, n * sizeof *ids);
+    got = generate(session, ids, N_PROMPT + n, greedy, NULL);
+    wanted = generate(none, ids, N_PROMPT + n, greedy, NULL);
+    assert_int_equal(got->sequences[0].cached_tokens, N_PROMPT + n - 1);
+    assert_int_equal(wanted->sequences[0].n_ids, 12);
+    assert_memory_equal(got->sequences[0].ids, wanted->sequences[0].ids, 12 * sizeof *ids);
+    mn_generation_close(&g);
+    mn_generation_close(&got);
+    mn_generation_close(&wanted);
+    mn_session_close(&session);
+    mn_session_close(&none);
+    strategy_world_close(&w);
+}
+
+/* ---- what ends a beam ---- */
+
+typedef struct ender {
+    const mn_tokenizer *text; /* NULL: the token counts */
+    size_t n_prompt;
+    const char *stop;
+    int32_t id;
+    int n_calls;
+} ender;
+
+static bool ends_here(void *user, int row, const int32_t *ids, size_t n) {
+    ender *e = user;
+    assert_int_equal(row, 0);
+    e->n_calls++;
+    if (!e->text) return ids[n - 1] == e->id;
+    char *text = NULL;
+    size_t n_text = 0;
+    assert_ok(mn_detokenize(e->text, ids + e->n_prompt, n - e->n_prompt, MN_SKIP_SPECIAL, &text, &n_text));
+    bool found = memmem(text, n_text, e->stop, strlen(e->stop)) != NULL;
+    mn_free(text);
+    return found;
+}
+
+/* A callback ends beams as the end token does. */
+static void callback_ends_beams(void **state) {
+    (void)state;
+    static const char *const forms[] = {
+        "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 20, \"length_penalty\": 0, \"eos_token_id\": %s}",
+        "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 20, \"num_beam_groups\": 2, "
+        "\"diversity_penalty\": 0.5, \"length_penalty\": 0, \"eos_token_id\": %s}"};
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    mn_session *session = engine_session(w.model, (engine_cache){.page_tokens = 4});
+    for (int i = 0; i < 2; i++) {
+        char settings[256];
+        int n_ended = 0;
+        ender e = {0};
+        snprintf(settings, sizeof settings, forms[i], "null");
+        mn_generation *g = generate(session, w.ids, N_PROMPT, settings, NULL);
+        e.id = g->sequences[0].ids[6]; /* one that comes up */
+        mn_generation_close(&g);
+        mn_generate_options how = mn_generate_options_default();
+        how.stop = ends_here;
+        how.user = &e;
+        g = generate(session, w.ids, N_PROMPT, settings, &how);
+        char id[16];
+        snprintf(id, sizeof id, "%d", e.id);
+        snprintf(settings, sizeof settings, forms[i], id);
+        mn_generation *wanted = generate(session, w.ids, N_PROMPT, settings, NULL);
+        same_texts(g, wanted, false);
+        assert_true(e.n_calls > 0);
+        for (size_t k = 0; k < g->n_sequences; k++) {
+            bool ended = strcmp(g->sequences[k].finish_reason, "callback") == 0;
+            n_ended += ended;
+            assert_string_equal(wanted->sequences[k].finish_reason, ended ? "eos" : "length");
+        }
+        assert_true(n_ended > 0);
+        mn_generation_close(&g);
+        mn_generation_close(&wanted);
+    }
+    mn_session_close(&session);
+    strategy_world_close(&w);
+}
+
+/* Stop strings end each beam alone, wherever their bytes fall into tokens; a callback that decodes the text says the same. */
+static void stop_strings_end_beams(void **state) {
+    (void)state;
+    static const char prompt[] = "Once upon a time, there was a little";
+    static const char *const stops[] = {". ", "he", "d to", "\xc3\xa9"};
+    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_session *session = engine_session(model, (engine_cache){0});
+    int32_t *ids = NULL;
+    size_t n = 0;
+    assert_ok(mn_tokenize(mn_model_tokenizer(model), prompt, strlen(prompt), MN_ADD_SPECIAL, &ids, &n));
+    for (int i = 0; i < 4; i++) {
+        char settings[256];
+        snprintf(
+            settings, sizeof settings,
+            "{\"num_beams\": 4, \"num_return_sequences\": 3, \"length_penalty\": 0, \"max_new_tokens\": 24, \"stop_strings\": [\"%s\"]}",
+            stops[i]);
+        mn_generation *g = generate(session, ids, n, settings, NULL);
+        ender e = {.text = mn_model_tokenizer(model), .n_prompt = n, .stop = stops[i]};
+        mn_generate_options how = mn_generate_options_default();
+        how.stop = ends_here;
+        how.user = &e;
+        mn_generation *wanted = generate(
+            session, ids, n,
+            "{\"num_beams\": 4, \"num_return_sequences\": 3, \"length_penalty\": 0, \"max_new_tokens\": 24}",
+            &how);
+        same_texts(g, wanted, false);
+        int n_stopped = 0;
+        for (size_t k = 0; k < g->n_sequences; k++) {
+            const mn_sequence *s = &g->sequences[k];
+            bool stopped = strcmp(s->finish_reason, "stop_string") == 0;
+            n_stopped += stopped;
+            assert_null(memmem(s->text, s->n_text, stops[i], strlen(stops[i])));
+            assert_string_equal(wanted->sequences[k].finish_reason, stopped ? "callback" : "length");
+        }
+        assert_int_equal(n_stopped > 0, i < 3);
+        mn_generation_close(&g);
+        mn_generation_close(&wanted);
+    }
+    mn_free(ids);
+    mn_session_close(&session);
+    mn_model_close(&model);
+}
+
+static void time_ends_all_beams(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 20, \"max_time\": 1e-9, \"eos_token_id\": null}",
+        "{\"num_beams\": 4, \"num_return_sequences\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.5, \"max_new_tokens\": 20, "
+        "\"max_time\": 1e-9, \"eos_token_id\": null}"};
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    mn_session *session = engine_session(w.model, (engine_cache){0});
+    for (int i = 0; i < 2; i++) {
+        mn_generation *g = generate(session, w.ids, N_PROMPT, settings[i], NULL);
+        assert_int_equal(g->n_sequences, 4);
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(g->sequences[k].n_ids, 1);
+            assert_string_equal(g->sequences[k].finish_reason, "time");
+        }
+        assert_int_equal(mn_session_length(session), N_PROMPT);
+        mn_generation_close(&g);
+    }
+    mn_session_close(&session);
+    strategy_world_close(&w);
+}
+
+/* ---- scores ---- */
+
+static bool few_are_left(void *user, int row, const int32_t *ids, size_t n, float *scores, size_t vocab) {
+    size_t n_prompt = N_PROMPT, most = *(const size_t *)user;
+    (void)row;
+    (void)ids;
+    for (size_t i = 0; i < vocab; i++) {
+        if (i % 40 != 3 || n - n_prompt >= most) scores[i] = -INFINITY;
+    }
+    return true;
+}
+
+/* Eight tokens twice make 64 texts: all of them are found, in order, and no other; where nothing is left it is said. */
+static void beams_that_find_everything(void **state) {
+    (void)state;
+    size_t most = 2;
+    double last = INFINITY;
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    mn_session *session = engine_session(w.model, (engine_cache){.dtype = "f32", .page_tokens = 4});
+    mn_generate_options how = mn_generate_options_default();
+    how.process = few_are_left;
+    how.user = &most;
+    how.keep_logits = true;
+    how.top_logprobs = 2;
+    mn_generation *g = generate(
+        session, w.ids, N_PROMPT,
+        "{\"num_beams\": 70, \"num_return_sequences\": 70, \"max_new_tokens\": 2, \"eos_token_id\": null}",
+        &how);
+    assert_int_equal(g->n_sequences, 64);
+    bool seen[64] = {false};
+    for (int i = 0; i < 64; i++) {
+        const mn_sequence *s = &g->sequences[i];
+        assert_int_equal(s->n_ids, 2);
+        assert_true(s->ids[0] % 40 == 3 && s->ids[1] % 40 == 3);
+        int which = s->ids[0] / 40 * 8 + s->ids[1] / 40;
+        assert_false(seen[which]);
+        seen[which] = true;
+        assert_true(s->score <= last);
+        last = s->score;
+        double sum = 0;
+        for (int k = 0; k < 2; k++) { /* log-probabilities from the logits, in double */
+            double total = 0;
+            for (size_t v = 0; v < w.vocab; v++) total += exp((double)s->logits[(size_t)k * w.vocab + v]);
+            sum += (double)s->logits[(size_t)k * w.vocab + (size_t)s->ids[k]] - log(total);
+            /* Of the eight tokens left, again a distribution. */
+            const mn_logprob *top = s->logprobs + 3 * k;
+            assert_int_equal(top[0].id, s->ids[k]);
+            assert_true(top[1].logprob >= top[0].logprob && top[1].logprob >= top[2].logprob);
+            assert_true(top[1].id % 40 == 3 && top[0].logprob > s->transition_scores[k]);
+        }
+        assert_true(fabs(sum / 2 - s->score) < 1e-5);
+    }
+    mn_generation_close(&g);
+    most = 1;
+    mn_generation_config *config =
+        config_of(w.model, "{\"num_beams\": 4, \"max_new_tokens\": 2, \"eos_token_id\": null}");
+    assert_fails(MN_E_ARG, "no token is left", mn_generate(session, w.ids, N_PROMPT, config, &how, &g));
+    assert_null(g);
+    mn_generation_config_close(&config);
+    g = generate(session, w.ids, N_PROMPT, "{\"max_new_tokens\": 3}", NULL); /* the session is usable */
+    mn_generation_close(&g);
+    mn_session_close(&session);
+    strategy_world_close(&w);
+}
+
+/* One step of beam sampling: of two beams the better one of two tokens drawn without putting back, here of five. */
+static void draws_follow_the_distribution(void **state) {
+    (void)state;
+    enum { KEPT = 5, DRAWS = 20000 };
+    static const double critical = 18.47; /* of chi square with 4 degrees of freedom, p = 0.001 */
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    mn_session *session = engine_session(w.model, (engine_cache){0});
+    int32_t ids[KEPT];
+    double p[KEPT], wanted[KEPT] = {0}, sum = 0, chi = 0;
+    int counts[KEPT] = {0};
+    assert_ok(mn_session_step(session, w.ids, N_PROMPT, NULL));
+    float *logits = malloc(w.vocab * sizeof *logits);
+    memcpy(logits, mn_session_logits(session), w.vocab * sizeof *logits);
+    for (int i = 0; i < KEPT; i++) {
+        ids[i] = choice_best(logits, w.vocab);
+        p[i] = exp((double)logits[ids[i]]);
+        logits[ids[i]] = -INFINITY;
+        sum += p[i];
+    }
+    for (int i = 0; i < KEPT; i++) p[i] /= sum;
+    for (int i = 0; i < KEPT; i++) {
+        for (int j = 0; j < KEPT; j++) {
+            if (i != j) wanted[i < j ? i : j] += p[i] * p[j] / (1 - p[i]);
+        }
+    }
+    mn_generation_config *config = config_of(
+        w.model,
+        "{\"num_beams\": 2, \"do_sample\": true, \"top_k\": 5, \"max_new_tokens\": 1, \"eos_token_id\": null}");
+    for (int d = 0; d < DRAWS; d++) {
+        char seed[16];
+        mn_generation *g = NULL;
+        int at = 0;
+        snprintf(seed, sizeof seed, "%d", d);
+        assert_ok(mn_generation_config_set(config, "seed", seed));
+        assert_ok(mn_generate(session, w.ids, N_PROMPT, config, NULL, &g));
+        while (at < KEPT && ids[at] != g->sequences[0].ids[0]) at++;
+        assert_true(at < KEPT - 1); /* the worst of all is never the better one of two */
+        counts[at]++;
+        mn_generation_close(&g);
+    }
+    for (int i = 0; i < KEPT - 1; i++) chi += pow(counts[i] - DRAWS * wanted[i], 2) / (DRAWS * wanted[i]);
+    if (!(chi < critical)) fail_msg("chi square is %g", chi);
+    mn_generation_config_close(&config);
+    free(logits);
+    mn_session_close(&session);
+    strategy_world_close(&w);
+}
+
+/* ---- batches ---- */
+
+static void rows_are_as_if_alone(void **state) {
+    (void)state;
+    enum { ROWS = 4 };
+    static const size_t lengths[ROWS] = {3, 29, 1, 90};
+    static const char *const settings[ROWS] = {
+        "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 18, \"eos_token_id\": [100, 101, 102, 103, 104, 105]}",
+        "{\"num_beams\": 6, \"num_beam_groups\": 3, \"diversity_penalty\": 0.5, \"num_return_sequences\": 2, \"max_new_tokens\": 11}",
+        "{\"num_beams\": 3, \"do_sample\": true, \"seed\": 9, \"num_return_sequences\": 3, \"max_new_tokens\": 14}",
+        "{\"max_new_tokens\": 21, \"ignore_eos\": true}"};
+    for (int threads = 1; threads < 3; threads++) {
+        strategy_world w = strategy_world_open("golden/qwen3", "auto", threads);
+        mn_generate_options how = mn_generate_options_default();
+        mn_cache_options cache = engine_cache_options((engine_cache){.page_tokens = 4, .prefill_chunk = 32});
+        mn_generation_config *configs[ROWS];
+        mn_batch_row rows[ROWS];
+        mn_generation *all = NULL;
+        how.keep_scores = how.keep_logits = true;
+        for (int r = 0; r < ROWS; r++) {
+            configs[r] = config_of(w.model, settings[r]);
+            rows[r] = (mn_batch_row){.prompt = w.ids, .n_prompt = lengths[r], .config = configs[r]};
+        }
+        assert_ok(mn_generate_batch(w.model, &cache, rows, ROWS, NULL, &how, &all));
+        size_t at = 0;
+        for (int r = 0; r < ROWS; r++) {
+            mn_generation *one = NULL;
+            assert_ok(mn_generate_batch(w.model, &cache, &rows[r], 1, NULL, &how, &one));
+            assert_true(one->n_sequences > 0);
+            for (size_t i = 0; i < one->n_sequences; i++, at++) {
+                const mn_sequence *a = &one->sequences[i], *s = &all->sequences[at];
+                assert_int_equal(s->row, r);
+                assert_int_equal(s->n_ids, a->n_ids);
+                assert_memory_equal(s->ids, a->ids, a->n_ids * sizeof *a->ids);
+                engine_same_bits(s->scores, a->scores, a->n_ids, w.vocab, "scores of row %d", r);
+                engine_same_bits(s->logits, a->logits, a->n_ids, w.vocab, "logits of row %d", r);
+                assert_true(s->score == a->score);
+            }
+            mn_generation_close(&one);
+            mn_generation_config_close(&configs[r]);
+        }
+        assert_int_equal(at, all->n_sequences);
+        mn_generation_close(&all);
+        strategy_world_close(&w);
+    }
+}
+
+/* ---- memory ---- */
+
+/* Beams share what they have in common: no more pages near than the prompt's and two of its own for each beam. */
+typedef struct page_watch {
+    kv_pool *pool;
+    size_t most;
+} page_watch;
+
+static bool watch_pages(void *user, int row, const int32_t *ids, size_t n, float *scores, size_t vocab) {
+    page_watch *watch = user;
+    (void)row;
+    (void)ids;
+    (void)n;
+    (void)scores;
+    (void)vocab;
+    size_t used = kv_pool_used(watch->pool);
+    if (used > watch->most) watch->most = used;
+    return true;
+}
+
+static void beams_share_their_past(void **state) {
+    (void)state;
+    enum { PROMPT = 128, NEW = 40, PAGE = 4 };
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    mn_session *session = engine_session(w.model, (engine_cache){.page_tokens = PAGE});
+    page_watch watch = {.pool = w.model->core->pool};
+    mn_generate_options how = mn_generate_options_default();
+    how.process = watch_pages;
+    how.user = &watch;
+    mn_generation *g = generate(session, w.ids, PROMPT,
+                                "{\"num_beams\": 4, \"max_new_tokens\": 40, \"eos_token_id\": null}", &how);
+    size_t token = kv_cache_token_bytes(session->cache), own = NEW * N_BEAMS + 2 * PAGE * N_BEAMS;
+    assert_true(watch.most >= PROMPT * token);
+    if (watch.most > (PROMPT + own) * token) fail_msg("%zu bytes, a token takes %zu", watch.most, token);
+    mn_generation_close(&g);
+    mn_session_close(&session);
+    assert_int_equal(kv_pool_used(w.model->core->pool), 0);
+    strategy_world_close(&w);
+}
+
+static void allocations_that_fail(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "{\"num_beams\": 3, \"num_return_sequences\": 2, \"max_new_tokens\": 9, \"eos_token_id\": [100, 101, 102, 103, 104]}",
+        "{\"num_beams\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.5, \"max_new_tokens\": 7}",
+        "{\"num_beams\": 3, \"force_words_ids\": [[7, 9], [44]], \"max_new_tokens\": 7}"};
+    changing w = changing_open("golden/llama", 1);
+    mn_generate_options how = mn_generate_options_default();
+    how.keep_scores = true;
+    how.top_logprobs = 1;
+    for (int i = 0; i < 3; i++) {
+        mn_session *session = engine_session(w.model, (engine_cache){.page_tokens = 4});
+        mn_generation *wanted = generate(session, w.ids, N_PROMPT, settings[i], &how), *g = NULL;
+        mn_generation_config *config = config_of(w.model, settings[i]);
+        int64_t before = mem_count().allocations, n_allocations;
+        int n_failed = 0;
+        assert_ok(mn_generate(session, w.ids, N_PROMPT, config, &how, &g));
+        n_allocations = mem_count().allocations - before;
+        mn_generation_close(&g);
+        assert_true(n_allocations > 60);
+        for (int64_t k = 1; k <= n_allocations; k += 1 + k / 16) {
+            int64_t live = mem_count().live;
+            mem_fail_after(k);
+            mn_status status = mn_generate(session, w.ids, N_PROMPT, config, &how, &g);
+            mem_fail_after(0);
+            assert_ok(kv_check(session->cache));
+            if (status == MN_OK) { /* a step was tried again */
+                same_texts(g, wanted, true);
+                mn_generation_close(&g);
+                continue;
+            }
+            assert_int_equal(status, MN_E_NOMEM);
+            assert_null(g);
+            if (mem_count().live > live + 2)
+                fail_msg("%lld blocks are left", (long long)(mem_count().live - live));
+            n_failed++;
+            if (n_failed % 8) continue;
+            g = generate(session, w.ids, N_PROMPT, settings[i], &how);
+            same_texts(g, wanted, true);
+            mn_generation_close(&g);
+        }
+        assert_true(n_failed > 20);
+        mn_generation_close(&wanted);
+        mn_generation_config_close(&config);
+        mn_session_close(&session);
+    }
+    changing_close(&w);
+}
+
+/* ---- memory that ends ---- */
+
+/* A thousand tokens of one word, forty beams in as many groups, and not enough memory for all of their pages: the same texts as
+ * with enough. The pages of the prompt stay shared when every session's cache changes. */
+static void forty_beams_without_memory(void **state) {
+    (void)state;
+    enum { LONG = 1000, BUDGET = 1700000, WORDS = 1000 };
+    static const char settings[] =
+        "{\"num_beams\": 40, \"num_beam_groups\": 40, \"num_return_sequences\": 40, \"diversity_penalty\": 1.0, "
+        "\"max_new_tokens\": 24, \"ignore_eos\": true}";
+    static char text[WORDS * 5 + 1];
+    int32_t *ids = NULL;
+    size_t n = 0;
+    mn_generation *got[2];
+    page_watch watch[2] = {{0}};
+    for (int i = 0; i < WORDS; i++) memcpy(text + i * 5, "okay ", 5);
+    for (int limited = 0; limited < 2; limited++) {
+        changing w = changing_open("embedded", 2);
+        mn_session *session = NULL;
+        mn_cache_options options = engine_cache_options((engine_cache){
+            .dtype = "f32", .page_tokens = 16, .max_cache_len = LONG + 64, .prefill_chunk = 64});
+        if (limited) {
+            kv_pool_close(&w.model->core->pool);
+            assert_ok(kv_pool_open(&w.model->core->pool, BUDGET));
+            options.on_oom = "offload";
+        }
+        mn_free(ids);
+        assert_ok(mn_tokenize(mn_model_tokenizer(w.model), text, strlen(text), MN_ADD_SPECIAL, &ids, &n));
+        assert_true(n >= LONG);
+        assert_ok(mn_session_open(&session, w.model, &options));
+        mn_generate_options how = mn_generate_options_default();
+        watch[limited].pool = w.model->core->pool;
+        how.process = watch_pages;
+        how.user = &watch[limited];
+        got[limited] = generate(session, ids, LONG, settings, &how);
+        assert_string_equal(got[limited]->cache.implementation, limited ? "offloaded" : "dynamic");
+        assert_int_equal(got[limited]->n_sequences, 40);
+        assert_int_equal(mn_session_length(session), LONG + 23);
+        if (limited) assert_true(got[1]->cache.far_bytes > 0);
+        /* The handle's texts are its own; the cache's name belongs to the session. */
+        mn_session_close(&session);
+        changing_close(&w);
+    }
+    same_texts(got[1], got[0], true);
+    assert_true(watch[0].most > BUDGET); /* or there was no need */
+    assert_true(watch[1].most <= BUDGET);
+    for (int i = 0; i < 2; i++) mn_generation_close(&got[i]);
+    mn_free(ids);
+}
+
+/* ---- cancelling ---- */
+
+typedef struct stopper {
+    mn_session *session;
+    size_t at;
+    bool by_token; /* the token callback says it, which is asked at the end only */
+} stopper;
+
+static bool cancel_at(void *user, int row, const int32_t *ids, size_t n, float *scores, size_t vocab) {
+    const stopper *s = user;
+    (void)row;
+    (void)ids;
+    (void)scores;
+    (void)vocab;
+    if (n == N_PROMPT + s->at) mn_session_cancel(s->session);
+    return true;
+}
+
+static void cancelled_runs_give_the_best(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "{\"num_beams\": 4, \"num_return_sequences\": 3, \"max_new_tokens\": 20, \"eos_token_id\": null}",
+        "{\"num_beams\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.5, \"num_return_sequences\": 3, "
+        "\"max_new_tokens\": 20, \"eos_token_id\": null}"};
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    mn_session *session = engine_session(w.model, (engine_cache){.dtype = "f32", .page_tokens = 4});
+    for (int i = 0; i < 2; i++) {
+        for (size_t at = 0; at < 12; at += 4) {
+            stopper s = {.session = session, .at = at};
+            mn_generate_options how = mn_generate_options_default();
+            how.process = cancel_at;
+            how.user = &s;
+            mn_generation *g = generate(session, w.ids, N_PROMPT, settings[i], &how), *wanted;
+            char shorter[256];
+            assert_int_equal(g->n_sequences, 3);
+            assert_int_equal(mn_session_length(session), N_PROMPT + (int64_t)at);
+            for (int k = 0; k < 3; k++) {
+                assert_string_equal(g->sequences[k].finish_reason, "cancelled");
+                assert_int_equal(g->sequences[k].n_ids, at + 1);
+            }
+            /* The same as when that was the limit. */
+            snprintf(shorter, sizeof shorter, "%.*s, \"max_new_tokens\": %zu}", (int)strlen(settings[i]) - 1,
+                     settings[i], at + 1);
+            wanted = generate(session, w.ids, N_PROMPT, shorter, NULL);
+            same_texts(g, wanted, false);
+            mn_generation_close(&g);
+            mn_generation_close(&wanted);
+        }
+        mn_session_cancel(session); /* before the first step */
+        mn_generation *g = generate(session, w.ids, N_PROMPT + 5, settings[i], NULL);
+        assert_int_equal(g->n_sequences, 3);
+        assert_int_equal(g->sequences[0].n_ids, 0);
+        assert_string_equal(g->sequences[2].finish_reason, "cancelled");
+        mn_generation_close(&g);
+    }
+    mn_session_close(&session);
+    strategy_world_close(&w);
+}
+
+/* ---- what is shown ---- */
+
+typedef struct shown {
+    char text[3][512];
+    size_t n[3];
+} shown;
+
+static bool note_text(void *user, const mn_token_event *event) {
+    shown *s = user;
+    memcpy(s->text[event->sequence] + s->n[event->sequence], event->text, event->n_text);
+    s->n[event->sequence] += event->n_text;
+    return true;
+}
+
+static void texts_are_shown_at_the_end(void **state) {
+    (void)state;
+    static const char prompt[] = "Once upon a time";
+    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_session *session = engine_session(model, (engine_cache){0});
+    int32_t *ids = NULL;
+    size_t n = 0;
+    shown s = {0};
+    mn_generate_options how = mn_generate_options_default();
+    how.on_token = note_text;
+    how.user = &s;
+    assert_ok(mn_tokenize(mn_model_tokenizer(model), prompt, strlen(prompt), MN_ADD_SPECIAL, &ids, &n));
+    mn_generation *g = generate(
+        session, ids, n, "{\"num_beams\": 3, \"num_return_sequences\": 3, \"max_new_tokens\": 30}", &how);
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(g->sequences[k].n_text, s.n[k]);
+        assert_memory_equal(g->sequences[k].text, s.text[k], s.n[k]);
+    }
+    assert_true(s.n[0] > 20);
+    assert_null(g->beam_scores);
+    mn_generation_close(&g);
+    mn_free(ids);
+    mn_session_close(&session);
+    mn_model_close(&model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CHANGING_TEST(winners_cache_goes_on),         CHANGING_TEST(winner_equals_no_cache),
+        CHANGING_TEST(callback_ends_beams),           CHANGING_TEST(stop_strings_end_beams),
+        CHANGING_TEST(time_ends_all_beams),           CHANGING_TEST(beams_that_find_everything),
+        CHANGING_TEST(draws_follow_the_distribution), CHANGING_TEST(rows_are_as_if_alone),
+        CHANGING_TEST(beams_share_their_past),        CHANGING_TEST(allocations_that_fail),
+        CHANGING_TEST(forty_beams_without_memory),    CHANGING_TEST(cancelled_runs_give_the_best),
+        CHANGING_TEST(texts_are_shown_at_the_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
