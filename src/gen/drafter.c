@@ -23,6 +23,8 @@ struct drafter {
     float *distributions; /* [most][vocab] what each proposal was drawn from; NULL: proposals are no draws */
     uint64_t n_draws;
     retelling retold;
+    size_t *repeats; /* scratch of prompt lookup */
+    size_t repeats_capacity;
 };
 
 static size_t length_of(const drafter *d) {
@@ -41,21 +43,34 @@ static bool is_cancelled(const drafter *d) {
 
 /* ---- prompt lookup ---- */
 
-/* First place behind an earlier window of the text that equals its last `width` tokens; n: none. */
-static size_t find_window(const int32_t *ids, size_t n, size_t width) {
-    const int32_t *last = ids + n - width;
-    for (size_t at = 0; at + width < n; at++) {
-        if (memcmp(ids + at, last, width * sizeof *ids) == 0) return at + width;
+/* repeats[i]: how many of the last tokens stand i places earlier as well (the Z algorithm, backwards). */
+static void count_repeats(size_t *repeats, const int32_t *ids, size_t n) {
+    const int32_t *last = ids + n - 1;
+    size_t begin = 0, end = 0; /* the run of repeats that reaches furthest back */
+    for (size_t i = 1; i < n; i++) {
+        size_t known = i < end ? (repeats[i - begin] < end - i ? repeats[i - begin] : end - i) : 0;
+        while (i + known < n && *(last - known) == *(last - i - known)) known++;
+        repeats[i] = known;
+        if (i + known > end) {
+            begin = i;
+            end = i + known;
+        }
     }
-    return n;
 }
 
+/* What follows the first of the longest windows, up to max_matching_ngram_size, that equal the end of the text; up to an end token. */
 static mn_status propose_window(drafter *d, size_t most, int32_t *proposals, size_t *n) {
     const int32_t *ids = d->to->all;
-    size_t length = length_of(d), width = (size_t)d->setup->config->max_matching_ngram_size, at = length;
+    size_t length = length_of(d), widest = (size_t)d->setup->config->max_matching_ngram_size, width = 0,
+           at = length;
     *n = 0;
-    if (width > length - 1) width = length - 1;
-    for (; width > 0 && at == length; width--) at = find_window(ids, length, width);
+    MN_TRY(mem_grow(&d->repeats, &d->repeats_capacity, length, sizeof *d->repeats));
+    count_repeats(d->repeats, ids, length);
+    for (size_t i = length - 1; i > 0 && width < widest; i--) {
+        if (d->repeats[i] <= width) continue;
+        width = d->repeats[i] < widest ? d->repeats[i] : widest;
+        at = length - i;
+    }
     for (; at < length && *n < most && !is_end(d, ids[at]); at++) proposals[(*n)++] = ids[at];
     return MN_OK;
 }
@@ -212,7 +227,8 @@ mn_status drafter_check(const search_setup *setup) {
 size_t drafter_most(const search_setup *setup) {
     const mn_generation_config *config = setup->config;
     bool grows = setup->options->assistant && config->num_assistant_tokens_schedule != DRAFT_CONSTANT;
-    int64_t wanted = setup->options->assistant ? config->num_assistant_tokens : config->prompt_lookup_num_tokens;
+    int64_t wanted =
+        setup->options->assistant ? config->num_assistant_tokens : config->prompt_lookup_num_tokens;
     if (grows || wanted > MOST_DRAFT) wanted = MOST_DRAFT;
     if (wanted > (int64_t)setup->max_new) wanted = (int64_t)setup->max_new;
     return (size_t)wanted;
@@ -254,6 +270,7 @@ void drafter_close(drafter **d) {
     mn_session_close(&(*d)->session);
     retelling_close(&(*d)->retold);
     mem_free((*d)->distributions);
+    mem_free((*d)->repeats);
     mem_free(*d);
     *d = NULL;
 }

@@ -520,6 +520,50 @@ static void lookup_follows_the_first_window(void **state) {
     close_trial(&t);
 }
 
+/* The rule as it is written down: all widths from the widest, all windows from the first. */
+static size_t look_up(const int32_t *ids, size_t n, size_t widest, size_t most, int32_t *found) {
+    for (size_t width = widest < n - 1 ? widest : n - 1; width > 0; width--) {
+        for (size_t at = 0; at + width < n; at++) {
+            size_t count = 0;
+            if (memcmp(ids + at, ids + n - width, width * sizeof *ids) != 0) continue;
+            for (size_t i = at + width; i < n && count < most && ids[i] != 2; i++) found[count++] = ids[i];
+            return count;
+        }
+    }
+    return 0;
+}
+
+static void lookup_of_random_texts(void **state) {
+    (void)state;
+    enum { LONGEST = 40, PROPOSED = 4, ROUNDS = 20000 };
+    trial t = open_trial("golden/llama", NULL);
+    mn_session *session = engine_session(t.model, (engine_cache){0});
+    set(t.config, "ignore_eos", "false");
+    set(t.config, "eos_token_id", "2");
+    set(t.config, "prompt_lookup_num_tokens", "4");
+    uint64_t seed = 8;
+    int32_t ids[LONGEST], got[PROPOSED], wanted[PROPOSED];
+    sequence text = {.all = ids};
+    search_setup setup = {.session = session, .config = t.config, .options = &t.options, .max_new = 9};
+    chooser c = {.setup = &setup, .vocab = t.vocab};
+    drafter *d = NULL;
+    assert_ok(drafter_open(&d, &c, &text, NULL));
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t n = 0, letters = 2 + (size_t)(test_random(&seed) % 4);
+        text.n_prompt = 1 + (size_t)(test_random(&seed) % LONGEST);
+        t.config->max_matching_ngram_size = (int64_t)(1 + test_random(&seed) % 12);
+        for (size_t i = 0; i < text.n_prompt; i++) ids[i] = (int32_t)(2 + test_random(&seed) % letters);
+        size_t n_wanted =
+            look_up(ids, text.n_prompt, (size_t)t.config->max_matching_ngram_size, PROPOSED, wanted);
+        assert_ok(drafter_propose(d, PROPOSED, got, &n));
+        assert_int_equal(n, n_wanted);
+        if (n) assert_memory_equal(got, wanted, n * sizeof *got);
+    }
+    drafter_close(&d);
+    mn_session_close(&session);
+    close_trial(&t);
+}
+
 /* ---- other vocabularies ---- */
 
 /* A folder with a model and a byte-level tokenizer of its own. */
@@ -653,6 +697,7 @@ int main(void) {
         cmocka_unit_test(drafts_keep_the_distribution),
         cmocka_unit_test(schedules_and_thresholds),
         cmocka_unit_test(lookup_follows_the_first_window),
+        cmocka_unit_test(lookup_of_random_texts),
         cmocka_unit_test(other_tokenizers_are_told_in_text),
         cmocka_unit_test(trained_draft_of_another_tokenizer),
         cmocka_unit_test(other_vocabularies_are_refused),
