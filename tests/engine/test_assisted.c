@@ -221,7 +221,7 @@ static void every_length_ends_alike(void **state) {
     (void)state;
     trial t = open_trial("golden/llama", "golden/decoding/draft");
     for (long long n_new = 1; n_new <= 12; n_new++) {
-        for (long long tokens = 1; tokens <= 9; tokens++) {
+        for (long long tokens = 1 + n_new % 2; tokens <= 9; tokens += 3) {
             set_number(t.config, "max_new_tokens", n_new);
             for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) compare(&t, how, tokens, "max_new_tokens");
         }
@@ -240,7 +240,7 @@ static void end_tokens_inside_guesses(void **state) {
     mn_session *session = engine_session(t.model, (engine_cache){0});
     mn_generation *text = run(&t, session);
     set(t.config, "ignore_eos", "false");
-    for (size_t i = 0; i < N_NEW; i++) {
+    for (size_t i = 0; i < N_NEW; i += 1 + i / 12) {
         set_number(t.config, "eos_token_id", text->sequences[0].ids[i]);
         for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) compare(&t, how, 6, "eos");
         set_number(t.config, "min_new_tokens", (long long)i / 2);
@@ -342,7 +342,7 @@ static void windows_keep_the_draws(void **state) {
     close_trial(&t);
 }
 
-enum { KEPT = 4, N_DRAWN = 3, N_CELLS = KEPT * KEPT * KEPT, N_SEEDS = 10, N_SAMPLES = 1000 };
+enum { KEPT = 4, N_DRAWN = 3, N_CELLS = KEPT * KEPT * KEPT, N_SEEDS = 6, N_SAMPLES = 1000 };
 
 /* Probabilities of the KEPT best tokens, best first, by double precision. */
 static void best_tokens(const float *logits, size_t vocab, double temperature, int32_t *ids, double *p) {

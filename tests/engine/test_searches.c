@@ -10,7 +10,7 @@ enum { N_NEW = 20, MOST_PROMPT = 70, N_AFTER = 2 };
 /* Settings of one search, NAME VALUE by NAME VALUE. */
 typedef struct search_case {
     const char *name;
-    const char *settings[10];
+    const char *settings[12];
     bool has_negative;
 } search_case;
 
