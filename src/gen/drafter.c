@@ -23,6 +23,8 @@ struct drafter {
     float *distributions; /* [most][vocab] what each proposal was drawn from; NULL: proposals are no draws */
     uint64_t n_draws;
     retelling retold;
+    size_t *repeats; /* scratch of prompt lookup */
+    size_t repeats_capacity;
 };
 
 static size_t length_of(const drafter *d) {
@@ -39,28 +41,36 @@ static bool is_cancelled(const drafter *d) {
     return atomic_load(&d->setup->session->cancelled);
 }
 
-/* The model that guesses; NULL: the text itself does, which is asked first where both are given. */
-static mn_model *draft_model(const search_setup *setup) {
-    return setup->config->prompt_lookup_num_tokens > 0 ? NULL : setup->options->assistant;
-}
-
 /* ---- prompt lookup ---- */
 
-/* First place behind an earlier window of the text that equals its last `width` tokens; n: none. */
-static size_t find_window(const int32_t *ids, size_t n, size_t width) {
-    const int32_t *last = ids + n - width;
-    for (size_t at = 0; at + width < n; at++) {
-        if (memcmp(ids + at, last, width * sizeof *ids) == 0) return at + width;
+/* repeats[i]: how many of the last tokens stand i places earlier as well (the Z algorithm, backwards). */
+static void count_repeats(size_t *repeats, const int32_t *ids, size_t n) {
+    const int32_t *last = ids + n - 1;
+    size_t begin = 0, end = 0; /* the run of repeats that reaches furthest back */
+    for (size_t i = 1; i < n; i++) {
+        size_t known = i < end ? (repeats[i - begin] < end - i ? repeats[i - begin] : end - i) : 0;
+        while (i + known < n && *(last - known) == *(last - i - known)) known++;
+        repeats[i] = known;
+        if (i + known > end) {
+            begin = i;
+            end = i + known;
+        }
     }
-    return n;
 }
 
+/* What follows the first of the longest windows, up to max_matching_ngram_size, that equal the end of the text; up to an end token. */
 static mn_status propose_window(drafter *d, size_t most, int32_t *proposals, size_t *n) {
     const int32_t *ids = d->to->all;
-    size_t length = length_of(d), width = (size_t)d->setup->config->max_matching_ngram_size, at = length;
+    size_t length = length_of(d), widest = (size_t)d->setup->config->max_matching_ngram_size, width = 0,
+           at = length;
     *n = 0;
-    if (width > length - 1) width = length - 1;
-    for (; width > 0 && at == length; width--) at = find_window(ids, length, width);
+    MN_TRY(mem_grow(&d->repeats, &d->repeats_capacity, length, sizeof *d->repeats));
+    count_repeats(d->repeats, ids, length);
+    for (size_t i = length - 1; i > 0 && width < widest; i--) {
+        if (d->repeats[i] <= width) continue;
+        width = d->repeats[i] < widest ? d->repeats[i] : widest;
+        at = length - i;
+    }
     for (; at < length && *n < most && !is_end(d, ids[at]); at++) proposals[(*n)++] = ids[at];
     return MN_OK;
 }
@@ -196,14 +206,14 @@ static bool is_same_vocabulary(const tokenizer *a, const tokenizer *b) {
 }
 
 static const draft_kind *kind_of(const search_setup *setup) {
-    const mn_model *draft = draft_model(setup), *target = setup->session->owner;
+    const mn_model *draft = setup->options->assistant, *target = setup->session->owner;
     if (!draft) return &by_window;
     if (draft->text && target->text && !is_same_vocabulary(draft->text, target->text)) return &by_text;
     return &by_tokens;
 }
 
 mn_status drafter_check(const search_setup *setup) {
-    const mn_model *draft = draft_model(setup), *target = setup->session->owner;
+    const mn_model *draft = setup->options->assistant, *target = setup->session->owner;
     if (!draft || (draft->text && target->text)) return MN_OK;
     long long theirs = (long long)draft->core->config.vocab_size,
               ours = (long long)target->core->config.vocab_size;
@@ -216,8 +226,9 @@ mn_status drafter_check(const search_setup *setup) {
 
 size_t drafter_most(const search_setup *setup) {
     const mn_generation_config *config = setup->config;
-    bool grows = draft_model(setup) && config->num_assistant_tokens_schedule != DRAFT_CONSTANT;
-    int64_t wanted = draft_model(setup) ? config->num_assistant_tokens : config->prompt_lookup_num_tokens;
+    bool grows = setup->options->assistant && config->num_assistant_tokens_schedule != DRAFT_CONSTANT;
+    int64_t wanted =
+        setup->options->assistant ? config->num_assistant_tokens : config->prompt_lookup_num_tokens;
     if (grows || wanted > MOST_DRAFT) wanted = MOST_DRAFT;
     if (wanted > (int64_t)setup->max_new) wanted = (int64_t)setup->max_new;
     return (size_t)wanted;
@@ -225,7 +236,7 @@ size_t drafter_most(const search_setup *setup) {
 
 static mn_status open_model(drafter *d, const drafter *like) {
     const search_setup *setup = d->setup;
-    mn_model *model = draft_model(setup);
+    mn_model *model = setup->options->assistant;
     if (setup->config->do_sample && d->kind == &by_tokens) {
         d->distributions = mem_alloc_raw(d->most * d->chooser->vocab, sizeof *d->distributions);
         if (!d->distributions) return MN_E_NOMEM;
@@ -249,7 +260,7 @@ mn_status drafter_open(drafter **out, chooser *c, const sequence *to, const draf
                    .to = to,
                    .most = drafter_most(setup)};
     d->wanted = d->most;
-    if (!draft_model(setup)) return MN_OK;
+    if (!setup->options->assistant) return MN_OK;
     if ((int64_t)d->wanted > config->num_assistant_tokens) d->wanted = (size_t)config->num_assistant_tokens;
     return open_model(d, like);
 }
@@ -259,6 +270,7 @@ void drafter_close(drafter **d) {
     mn_session_close(&(*d)->session);
     retelling_close(&(*d)->retold);
     mem_free((*d)->distributions);
+    mem_free((*d)->repeats);
     mem_free(*d);
     *d = NULL;
 }

@@ -31,6 +31,14 @@ static size_t most_feeds(const search_setup *setup) {
     return setup->n_sequences;
 }
 
+/* What an ended sequence needs no more; its pages go to those that go on. */
+static void release(speculation *sp, size_t i) {
+    if (i > 0) mn_session_close(&sp->session);
+    drafter_close(&sp->drafter);
+    mem_free(sp->logits);
+    sp->logits = NULL;
+}
+
 static mn_status open_speculation(assisted *s, size_t i) {
     const search_setup *setup = s->setup;
     speculation *sp = &s->speculations[i];
@@ -141,7 +149,11 @@ static mn_status advance(void *state, feed_list *next) {
         speculation *sp = &s->speculations[i];
         if (to->finish) continue;
         MN_TRY(verify(s, sp, to));
-        if (!to->finish) MN_TRY(propose(sp, to, next));
+        if (to->finish) {
+            release(sp, i);
+        } else {
+            MN_TRY(propose(sp, to, next));
+        }
     }
     return MN_OK;
 }
@@ -155,12 +167,7 @@ static mn_status end(void *state, const char *reason) {
 static void close(void *state) {
     assisted *s = state;
     if (!s) return;
-    for (size_t i = 0; s->speculations && i < s->setup->n_sequences; i++) {
-        speculation *sp = &s->speculations[i];
-        if (i > 0) mn_session_close(&sp->session);
-        drafter_close(&sp->drafter);
-        mem_free(sp->logits);
-    }
+    for (size_t i = 0; s->speculations && i < s->setup->n_sequences; i++) release(&s->speculations[i], i);
     chooser_close(&s->chooser);
     mem_free(s->speculations);
     mem_free(s);

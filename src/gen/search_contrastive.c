@@ -10,7 +10,7 @@
 #include "base/mem.h"
 
 typedef struct candidate {
-    mn_session *fork; /* NULL while nothing is tried */
+    mn_session *fork; /* kept from step to step; NULL: not needed yet */
     int32_t id;
     double probability;
 } candidate;
@@ -20,6 +20,8 @@ typedef struct contrastive {
     chooser chooser;
     candidate *candidates; /* [most] */
     size_t n, most;
+    mn_session *
+        ahead; /* the last winner, which holds the last token; the row's session follows one token behind. NULL: there is none yet */
     float *tried;   /* [most][hidden] states behind the candidates */
     float *context; /* [n_prompt + max_new][hidden] states behind all tokens so far, of length 1 */
     size_t n_context, hidden;
@@ -55,9 +57,9 @@ static mn_status open(void **state, const search_setup *setup) {
 
 /* ---- choosing ---- */
 
-static void drop_candidates(contrastive *s) {
-    for (size_t i = 0; i < s->n; i++) mn_session_close(&s->candidates[i].fork);
-    s->n = 0;
+static void drop_forks(contrastive *s) {
+    for (size_t i = 0; s->candidates && i < s->most; i++) mn_session_close(&s->candidates[i].fork);
+    mn_session_close(&s->ahead);
 }
 
 /* The largest cosine of a state with those of the context. */
@@ -87,24 +89,33 @@ static size_t best_candidate(const contrastive *s) {
     return best;
 }
 
-/* The winner becomes the sequence's next token, its fork the row's session unless that ends the sequence. */
+static mn_session *newest(const contrastive *s) {
+    return s->ahead ? s->ahead : s->setup->session;
+}
+
+/* The winner's token is the sequence's next one. */
 static mn_status choose(contrastive *s) {
     const search_setup *setup = s->setup;
     sequence *to = setup->sequences;
     size_t best = best_candidate(s);
-    MN_TRY(sequence_add(to, s->candidates[best].id, s->chooser.scores, mn_session_logits(setup->session)));
+    MN_TRY(sequence_add(to, s->candidates[best].id, s->chooser.scores, mn_session_logits(newest(s))));
     if (!to->finish && search_time_is_over(setup)) MN_TRY(sequence_end(to, "time"));
-    if (!to->finish) {
-        add_context(s, s->tried + best * s->hidden);
-        session_exchange(setup->session, s->candidates[best].fork);
+    if (s->ahead) session_exchange(setup->session, s->ahead);
+    s->n = 0;
+    if (to->finish) {
+        drop_forks(s);
+        return MN_OK;
     }
-    drop_candidates(s);
+    add_context(s, s->tried + best * s->hidden);
+    mn_session *spare = s->ahead;
+    s->ahead = s->candidates[best].fork;
+    s->candidates[best].fork = spare;
     return MN_OK;
 }
 
 /* The most probable tokens, the lower id first among equals, with a fork each. */
 static mn_status list_candidates(contrastive *s, feed_list *next) {
-    mn_session *session = s->setup->session;
+    mn_session *session = newest(s);
     const sequence *to = s->setup->sequences;
     chooser *c = &s->chooser;
     MN_TRY(chooser_process(c, to->all, to->n_prompt + to->n_ids, mn_session_logits(session)));
@@ -119,12 +130,12 @@ static mn_status list_candidates(contrastive *s, feed_list *next) {
             best = i;
         }
         if (best == c->vocab) break;
-        candidate *it = &s->candidates[s->n++];
+        candidate *it = &s->candidates[s->n];
         it->id = (int32_t)best;
         it->probability = choice_probability(&c->choice, best);
         c->choice.weights[best] = -1; /* listed; the sum stays */
-        MN_TRY(mn_session_fork(&it->fork, session));
-        feed_list_add(next, it->fork, &it->id, 1)->states = s->tried + (s->n - 1) * s->hidden;
+        MN_TRY(it->fork ? session_refork(it->fork, session, false) : session_fork(&it->fork, session, false));
+        feed_list_add(next, it->fork, &it->id, 1)->states = s->tried + s->n++ * s->hidden;
     }
     return MN_OK;
 }
@@ -143,7 +154,7 @@ static mn_status end(void *state, const char *reason) {
 static void close(void *state) {
     contrastive *s = state;
     if (!s) return;
-    drop_candidates(s);
+    drop_forks(s);
     chooser_close(&s->chooser);
     mem_free(s->candidates);
     mem_free(s->tried);

@@ -57,6 +57,14 @@ static mn_status check(const search_setup *setup) {
     return MN_OK;
 }
 
+/* What an ended sequence needs no more; its pages go to those that go on. */
+static void release(draw *d, size_t i) {
+    if (i > 0) mn_session_close(&d->session);
+    mn_session_close(&d->free);
+    mem_free(d->early);
+    d->early = NULL;
+}
+
 static mn_status open_draw(sampling *s, size_t i) {
     const search_setup *setup = s->setup;
     draw *d = &s->draws[i];
@@ -135,7 +143,11 @@ static mn_status advance(void *state, feed_list *next) {
         sequence *to = &s->setup->sequences[i];
         if (to->finish) continue;
         MN_TRY(choose(s, d, to));
-        if (!to->finish) list_next(s, d, next);
+        if (to->finish) {
+            release(d, i);
+        } else {
+            list_next(s, d, next);
+        }
     }
     return MN_OK;
 }
@@ -149,12 +161,7 @@ static mn_status end(void *state, const char *reason) {
 static void close(void *state) {
     sampling *s = state;
     if (!s) return;
-    for (size_t i = 0; s->draws && i < s->setup->n_sequences; i++) {
-        draw *d = &s->draws[i];
-        if (i > 0) mn_session_close(&d->session);
-        mn_session_close(&d->free);
-        mem_free(d->early);
-    }
+    for (size_t i = 0; s->draws && i < s->setup->n_sequences; i++) release(&s->draws[i], i);
     chooser_close(&s->chooser);
     mem_free(s->scratch);
     mem_free(s->draws);

@@ -128,12 +128,21 @@ static mn_status check_helpers(const mn_generation_config *c, const mn_generate_
     return MN_OK;
 }
 
+/* A second context goes along with single texts that grow token by token. */
+static mn_status check_guidance(const mn_generation_config *c, const mn_generate_options *options) {
+    decoding_mode mode = decoding_mode_of(c, options);
+    if (c->guidance_scale == 1 || is_plain(mode) || mode == DECODING_DOLA) return MN_OK;
+    MN_FAIL(MN_E_ARG, "guidance_scale is %g, allowed for %s: 1 (off); greedy search and sampling have guidance",
+            c->guidance_scale, names[mode]);
+}
+
 mn_status validation_check(const mn_generation_config *config, const mn_generate_options *options) {
     MN_TRY(check_forced_words(config));
     MN_TRY(check_groups(config));
     MN_TRY(check_sequences(config));
     if (config->json_schema && config->regex)
         MN_FAIL(MN_E_ARG, "json_schema and regex both say what an answer is; give one of them");
+    MN_TRY(check_guidance(config, options));
     return check_helpers(config, options);
 }
 

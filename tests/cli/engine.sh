@@ -28,6 +28,31 @@ lone_argument_is_the_text() {
   cmp -s "$work/out" "$work/first" || problem "differs with --ids"
 }
 
+# Guesses change how fast a text comes, not the text.
+draft_models_and_prompt_lookup() {
+  expect 0 run embedded "Once upon a time" --max-new-tokens 40
+  cp "$work/out" "$work/first"
+  expect 0 run embedded "Once upon a time" --max-new-tokens 40 --assistant-model embedded
+  cmp -s "$work/out" "$work/first" || problem "differs with a draft model"
+  expect 0 run embedded "Once upon a time" --max-new-tokens 40 --prompt-lookup-num-tokens 4
+  cmp -s "$work/out" "$work/first" || problem "differs with prompt lookup"
+  expect 0 run embedded "Once upon a time" --max-new-tokens 40 --json --assistant-model embedded --num-assistant-tokens 4 --assistant-confidence-threshold 0
+  json 'j["usage"]["draft_tokens"] == j["usage"]["draft_accepted"] == 31 and len(j["sequences"][0]["ids"]) == 40'
+  expect 3 run embedded "Once upon a time" --assistant-model "$work/none"
+  err_is_sentence
+  err_has "no model '$work/none'"
+  expect 2 run embedded "Once upon a time" --assistant-model embedded --num-beams 2
+  err_is_sentence
+}
+
+guidance_has_a_negative_prompt() {
+  expect 0 run embedded "Once upon a time" --max-new-tokens 20 --guidance-scale 3 --json
+  cp "$work/out" "$work/first"
+  expect 0 run embedded "Once upon a time" --max-new-tokens 20 --guidance-scale 3 --negative-prompt "Lily" --json
+  json 'j["sequences"][0]["ids"] != json.load(open("'"$work/first"'"))["sequences"][0]["ids"]'
+  err_empty
+}
+
 json_result() {
   expect 0 run embedded "Once upon a time" --max-new-tokens 8 --json
   json 'len(all) == 1 and j["model"] == "embedded" and j["prompt_ids"] == [[1, 403, 407, 261, 378]] and isinstance(j["seed"], int)'
@@ -423,6 +448,8 @@ output_that_fails() {
 check "the embedded model tells a story" tells_a_story
 check "a lone argument is the text" lone_argument_is_the_text
 check "the result as JSON" json_result
+check "draft models and prompt lookup" draft_models_and_prompt_lookup
+check "guidance" guidance_has_a_negative_prompt
 check "none, dynamic and static say the same" every_cache_says_the_same
 check "every strategy runs" every_strategy_runs
 check "quantized caches score nearly as well in less memory" quantized_scores

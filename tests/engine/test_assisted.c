@@ -92,7 +92,8 @@ static void same_session(mn_session *got, mn_session *wanted, size_t vocab, cons
     assert_ok(kv_check(got->cache));
     assert_int_equal(strategy_sealed(got), strategy_sealed(wanted));
     assert_non_null(mn_session_logits(got));
-    engine_same_bits(mn_session_logits(got), mn_session_logits(wanted), 1, vocab, "%s, behind the text", what);
+    engine_same_bits(mn_session_logits(got), mn_session_logits(wanted), 1, vocab, "%s, behind the text",
+                     what);
     for (int32_t i = 0; i < N_AFTER; i++) {
         int32_t id = (int32_t)((size_t)(7 * i + 1) % vocab);
         assert_ok(mn_session_step(got, &id, 1, NULL));
@@ -104,11 +105,13 @@ static void same_session(mn_session *got, mn_session *wanted, size_t vocab, cons
 
 /* ---- every strategy ---- */
 
-static void check_strategy(trial *t, int i, int turn, const char *exact, size_t accepted[N_GUESSES], size_t proposed[N_GUESSES]) {
+static void check_strategy(trial *t, int i, int turn, const char *exact, size_t accepted[N_GUESSES],
+                           size_t proposed[N_GUESSES]) {
     static const long long tokens[N_GUESSES] = {0, 4, 7, 3};
     engine_cache cache = strategy_cache(i, exact);
     for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) {
-        if (!strategy_is_long() && (int)how != 1 + (i + turn) % 3) continue; /* in the short tier one for each */
+        if (!strategy_is_long() && (int)how != 1 + (i + turn) % 3)
+            continue; /* in the short tier one for each */
         char what[160];
         snprintf(what, sizeof what, "strategy %d (%s %s) %s, guesses by %s", i, cache.implementation,
                  cache.config ? cache.config : "", exact, guess_names[how]);
@@ -179,7 +182,8 @@ static void batches_as_alone(void **state) {
         mn_cache_options options = engine_cache_options(cache);
         mn_batch_row rows[N_ROWS];
         mn_generation *got = NULL;
-        for (size_t r = 0; r < N_ROWS; r++) rows[r] = (mn_batch_row){.prompt = t.prompt, .n_prompt = lengths[r]};
+        for (size_t r = 0; r < N_ROWS; r++)
+            rows[r] = (mn_batch_row){.prompt = t.prompt, .n_prompt = lengths[r]};
         set_guess(&t, how, 5);
         assert_ok(mn_generate_batch(t.model, &options, rows, N_ROWS, t.config, &t.options, &got));
         set_guess(&t, GUESS_NOTHING, 1);
@@ -264,7 +268,8 @@ static bool show(void *user, const mn_token_event *event) {
 static void compare_shown(trial *t, guess how, size_t most) {
     shown without = {.most = most}, with = {.most = most};
     t->options.on_token = show;
-    mn_session *plain = engine_session(t->model, (engine_cache){0}), *session = engine_session(t->model, (engine_cache){0});
+    mn_session *plain = engine_session(t->model, (engine_cache){0}),
+               *session = engine_session(t->model, (engine_cache){0});
     set_guess(t, GUESS_NOTHING, 1);
     t->options.user = &without;
     mn_generation *wanted = run(t, plain);
@@ -287,7 +292,8 @@ static void compare_shown(trial *t, guess how, size_t most) {
 
 static void stop_strings_and_cancelling(void **state) {
     (void)state;
-    static const char *const stops[] = {"[\" a\"]", "[\"the\"]", "[\"there wa\"]", "[\".\"]", "[\"e \", \"Once upon\"]"};
+    static const char *const stops[] = {"[\" a\"]", "[\"the\"]", "[\"there wa\"]", "[\".\"]",
+                                        "[\"e \", \"Once upon\"]"};
     trial t = open_trial("embedded", NULL);
     t.prompt[0] = 1;
     t.n_prompt = 1;
@@ -421,8 +427,8 @@ static void drafts_keep_the_distribution(void **state) {
         chi += (counts[cell] - p[cell] * total) * (counts[cell] - p[cell] * total) / (p[cell] * total);
     }
     double tail = chi_square_tail(chi, N_CELLS - 1);
-    print_message("chi-square %.1f over %d texts, p = %.3f; %zu of %zu proposals accepted\n", chi, N_CELLS, tail,
-                  accepted, proposed);
+    print_message("chi-square %.1f over %d texts, p = %.3f; %zu of %zu proposals accepted\n", chi, N_CELLS,
+                  tail, accepted, proposed);
     assert_true(tail > 0.001);
     assert_true(accepted * 10 > proposed && accepted * 10 < proposed * 9);
     mn_session_close(&session);
@@ -431,7 +437,8 @@ static void drafts_keep_the_distribution(void **state) {
 
 /* ---- how much is guessed ---- */
 
-static size_t count_proposed(trial *t, guess how, const char *tokens, const char *schedule, const char *threshold) {
+static size_t count_proposed(trial *t, guess how, const char *tokens, const char *schedule,
+                             const char *threshold) {
     mn_session *session = engine_session(t->model, (engine_cache){0});
     set_guess(t, how, 1);
     set(t->config, "num_assistant_tokens", tokens);
@@ -451,9 +458,12 @@ static void schedules_and_thresholds(void **state) {
     trial t = open_trial("golden/llama", NULL);
     set(t.config, "max_new_tokens", "20");
     /* The first token, then rounds of guesses and one more token each. */
-    assert_int_equal(count_proposed(&t, GUESS_SELF, "3", "\"constant\"", "0"), 3 * 4 + 2);  /* 1 + 4 * 4, 3 left */
-    assert_int_equal(count_proposed(&t, GUESS_SELF, "1", "\"heuristic\"", "0"), 1 + 3 + 5 + 6); /* 1 + 2 + 4 + 6, 7 left */
-    assert_int_equal(count_proposed(&t, GUESS_SELF, "5", "\"constant\"", "1"), 9);          /* never sure: one guess a round */
+    assert_int_equal(count_proposed(&t, GUESS_SELF, "3", "\"constant\"", "0"),
+                     3 * 4 + 2); /* 1 + 4 * 4, 3 left */
+    assert_int_equal(count_proposed(&t, GUESS_SELF, "1", "\"heuristic\"", "0"),
+                     1 + 3 + 5 + 6); /* 1 + 2 + 4 + 6, 7 left */
+    assert_int_equal(count_proposed(&t, GUESS_SELF, "5", "\"constant\"", "1"),
+                     9); /* never sure: one guess a round */
     close_trial(&t);
 }
 
@@ -467,7 +477,12 @@ static void lookup_follows_the_first_window(void **state) {
     } cases[] = {
         {"2", 9, 4, 4, {5, 6, 7, 8, 5, 6, 9, 5, 6}, {7, 8, 5, 6}}, /* not the newer 9 */
         {"2", 9, 2, 2, {5, 6, 7, 8, 5, 6, 9, 5, 6}, {7, 8}},
-        {"3", 9, 4, 2, {5, 6, 7, 9, 2, 6, 8, 5, 6}, {7, 9}}, /* 8 5 6 did not occur, 5 6 did; 9 is followed by an end */
+        {"3",
+         9,
+         4,
+         2,
+         {5, 6, 7, 9, 2, 6, 8, 5, 6},
+         {7, 9}}, /* 8 5 6 did not occur, 5 6 did; 9 is followed by an end */
         {"1", 6, 4, 4, {3, 4, 4, 5, 6, 4}, {4, 5, 6, 4}},
         {"2", 5, 4, 0, {5, 2, 7, 8, 5}, {0}}, /* an end token follows */
         {"2", 4, 4, 0, {5, 6, 7, 8}, {0}},
@@ -485,7 +500,14 @@ static void lookup_follows_the_first_window(void **state) {
         memcpy(ids, cases[i].ids, sizeof ids);
         set(t.config, "max_matching_ngram_size", cases[i].width);
         sequence text = {.all = ids, .n_prompt = cases[i].n};
-        search_setup setup = {.session = session, .config = t.config, .options = &t.options, .prompt = ids, .n_prompt = cases[i].n, .sequences = &text, .n_sequences = 1, .max_new = 9};
+        search_setup setup = {.session = session,
+                              .config = t.config,
+                              .options = &t.options,
+                              .prompt = ids,
+                              .n_prompt = cases[i].n,
+                              .sequences = &text,
+                              .n_sequences = 1,
+                              .max_new = 9};
         chooser c = {.setup = &setup, .vocab = t.vocab};
         drafter *d = NULL;
         assert_ok(drafter_open(&d, &c, &text, NULL));
@@ -498,16 +520,62 @@ static void lookup_follows_the_first_window(void **state) {
     close_trial(&t);
 }
 
+/* The rule as it is written down: all widths from the widest, all windows from the first. */
+static size_t look_up(const int32_t *ids, size_t n, size_t widest, size_t most, int32_t *found) {
+    for (size_t width = widest < n - 1 ? widest : n - 1; width > 0; width--) {
+        for (size_t at = 0; at + width < n; at++) {
+            size_t count = 0;
+            if (memcmp(ids + at, ids + n - width, width * sizeof *ids) != 0) continue;
+            for (size_t i = at + width; i < n && count < most && ids[i] != 2; i++) found[count++] = ids[i];
+            return count;
+        }
+    }
+    return 0;
+}
+
+static void lookup_of_random_texts(void **state) {
+    (void)state;
+    enum { LONGEST = 40, PROPOSED = 4, ROUNDS = 20000 };
+    trial t = open_trial("golden/llama", NULL);
+    mn_session *session = engine_session(t.model, (engine_cache){0});
+    set(t.config, "ignore_eos", "false");
+    set(t.config, "eos_token_id", "2");
+    set(t.config, "prompt_lookup_num_tokens", "4");
+    uint64_t seed = 8;
+    int32_t ids[LONGEST], got[PROPOSED], wanted[PROPOSED];
+    sequence text = {.all = ids};
+    search_setup setup = {.session = session, .config = t.config, .options = &t.options, .max_new = 9};
+    chooser c = {.setup = &setup, .vocab = t.vocab};
+    drafter *d = NULL;
+    assert_ok(drafter_open(&d, &c, &text, NULL));
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t n = 0, letters = 2 + (size_t)(test_random(&seed) % 4);
+        text.n_prompt = 1 + (size_t)(test_random(&seed) % LONGEST);
+        t.config->max_matching_ngram_size = (int64_t)(1 + test_random(&seed) % 12);
+        for (size_t i = 0; i < text.n_prompt; i++) ids[i] = (int32_t)(2 + test_random(&seed) % letters);
+        size_t n_wanted =
+            look_up(ids, text.n_prompt, (size_t)t.config->max_matching_ngram_size, PROPOSED, wanted);
+        assert_ok(drafter_propose(d, PROPOSED, got, &n));
+        assert_int_equal(n, n_wanted);
+        if (n) assert_memory_equal(got, wanted, n * sizeof *got);
+    }
+    drafter_close(&d);
+    mn_session_close(&session);
+    close_trial(&t);
+}
+
 /* ---- other vocabularies ---- */
 
 /* A folder with a model and a byte-level tokenizer of its own. */
 static const char *folder_with_tokenizer(void) {
     const char *folder = strategy_hybrid_folder();
     bytes text = {0};
-    bytes_append_text(&text, "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-                             "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,"
-                             "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
-                             "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"vocab\":{");
+    bytes_append_text(
+        &text,
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+        "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,"
+        "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
+        "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"vocab\":{");
     int shifted = 256;
     for (int b = 0; b < 256; b++) {
         bool is_plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -527,7 +595,8 @@ static void other_tokenizers_are_told_in_text(void **state) {
     const char *const pairs[][2] = {{"embedded", folder}, {folder, "embedded"}};
     for (int i = 0; i < 2; i++) {
         trial t = open_trial(pairs[i][0], pairs[i][1]);
-        static const char prompt[] = "Once upon a time, there was a little girl named Lily. She loved to play";
+        static const char prompt[] =
+            "Once upon a time, there was a little girl named Lily. She loved to play";
         token_list ids = {0};
         assert_ok(tokenizer_encode(t.model->text, prompt, strlen(prompt), 0, &ids));
         t.n_prompt = ids.n;
@@ -550,7 +619,8 @@ static void trained_draft_of_another_tokenizer(void **state) {
     t.prompt[0] = 1;
     t.n_prompt = 1;
     set_number(t.config, "max_new_tokens", 30);
-    mn_session *plain = engine_session(t.model, (engine_cache){0}), *session = engine_session(t.model, (engine_cache){0});
+    mn_session *plain = engine_session(t.model, (engine_cache){0}),
+               *session = engine_session(t.model, (engine_cache){0});
     mn_generation *wanted = run(&t, plain);
     set_guess(&t, GUESS_OTHER, 4);
     mn_generation *got = run(&t, session);
@@ -573,7 +643,8 @@ static void other_vocabularies_are_refused(void **state) {
     mn_session *session = engine_session(t.model, (engine_cache){0});
     mn_generation *generation = NULL;
     set_guess(&t, GUESS_OTHER, 4);
-    assert_fails(MN_E_ARG, "another vocabulary", mn_generate(session, t.prompt, t.n_prompt, t.config, &t.options, &generation));
+    assert_fails(MN_E_ARG, "another vocabulary",
+                 mn_generate(session, t.prompt, t.n_prompt, t.config, &t.options, &generation));
     assert_null(generation);
     assert_int_equal(mn_session_length(session), 0);
     set_guess(&t, GUESS_WINDOW, 4);
@@ -626,6 +697,7 @@ int main(void) {
         cmocka_unit_test(drafts_keep_the_distribution),
         cmocka_unit_test(schedules_and_thresholds),
         cmocka_unit_test(lookup_follows_the_first_window),
+        cmocka_unit_test(lookup_of_random_texts),
         cmocka_unit_test(other_tokenizers_are_told_in_text),
         cmocka_unit_test(trained_draft_of_another_tokenizer),
         cmocka_unit_test(other_vocabularies_are_refused),
