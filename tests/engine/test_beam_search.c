@@ -455,7 +455,9 @@ static void allocations_that_fail(void **state) {
     how.keep_scores = true;
     how.top_logprobs = 1;
     for (int i = 0; i < 3; i++) {
-        mn_session *session = engine_session(w.model, (engine_cache){.page_tokens = 4});
+        engine_cache cache = {
+            .implementation = i == 1 ? "static" : "dynamic", .page_tokens = 4, .max_cache_len = 64};
+        mn_session *session = engine_session(w.model, cache);
         mn_generation *wanted = generate(session, w.ids, N_PROMPT, settings[i], &how), *g = NULL;
         mn_generation_config *config = config_of(w.model, settings[i]);
         int64_t before = mem_count().allocations, n_allocations;
