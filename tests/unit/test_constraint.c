@@ -565,10 +565,16 @@ static void long_texts_stay_small(void **state) {
         assert_true(allowed(mask, ids[n]) && allowed(mask, end_of(t)));
         size_t size = constraint_measure(c).bytes;
         assert_true(size < (size_t)64 << 20);
-        shrunk += size < before;
+        if (size < before) { /* states were forgotten, but not those of the latest texts */
+            for (size_t k = 1; k < 4; k++) {
+                assert_ok(constraint_allow(c, ids, n - k * STRIDE, &mask));
+                assert_true(allowed(mask, ids[n]) && allowed(mask, end_of(t)));
+            }
+            shrunk++;
+        }
         before = size;
     }
-    assert_true(shrunk > 0); /* states were forgotten */
+    assert_true(shrunk > 0);
     assert_ok(open_regex(&other, pattern, t));
     for (size_t n = LONG - 1; n > 9000; n -= 9000) {
         assert_ok(constraint_allow(c, ids, n, &mask));
