@@ -15,9 +15,17 @@ static inline vf v_dot(vf acc, vf w, vf x) {
 
 #include "kernels/linear_dense.inc"
 
-DENSE_TILES(linear_bf16, 1, true)
-DENSE_TILES(linear_bf16, 4, true)
-DENSE_KERNEL(linear_bf16, 4)
+/* One panel and as many rows as there are registers: weights are one stream, read once for up to 16 rows. */
+#define EACH_HEIGHT(M)  M(1) M(2) M(3) M(4) M(5) M(6) M(7) M(8) M(9) M(10) M(11) M(12) M(13) M(14) M(15) M(16)
+#define TALL_TILE(rows) DENSE_TILE(linear_bf16, rows, 1, true)
+#define TALL_NAME(rows) linear_bf16_##rows##_1,
+EACH_HEIGHT(TALL_TILE)
+
+static void linear_bf16(const linear_job *job) {
+    static const tile tiles[] = {NULL, EACH_HEIGHT(TALL_NAME)};
+    static const tile_set set = {TALL_ROWS, 1, tiles, tiles, 1};
+    drive(job, &set);
+}
 
 /* ---- integers ---- */
 
@@ -69,7 +77,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 #define DOT(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        __m512i input = i_broadcast(at + r * next_row);                                                           \
+        __m512i input = i_broadcast(at + r * next_row);                                                      \
         i##r##a = dot4(i##r##a, wa, input);                                                                  \
         if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                               \
     }
@@ -82,9 +90,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         UNROLLED for (int plane = 0; plane < ACT_PLANES; plane++) {
             const int8_t *at = x + (size_t)plane * k + begin;
             const char *w = codes;
-            if (plane == 1) {
-                EACH_ROW(NEXT_PLANE)
-            }
+            if (plane == 1) { EACH_ROW(NEXT_PLANE) }
             UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
                 __m512i packed_a = i_load(w), packed_b = packed_a;
                 if (n_panels == 2) packed_b = i_load(w + next_panel);

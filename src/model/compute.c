@@ -36,8 +36,7 @@ static void convert_row(const row_job *job, int r) {
         x = y;
     }
     if (job->forms & 1u << WEIGHT_BF16) {
-        size_t stride = (size_t)(k + k % 2);
-        bf16 *y = rows->rounded + (size_t)r * stride;
+        bf16 *y = rows->rounded + (size_t)r * act_bf16_stride(k);
         kernels->bf16_row(y, x, (size_t)k);
         if (k % 2) y[k] = 0;
     }
@@ -123,6 +122,15 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
     }
 }
 
+/* Where a chunk begins. Matrices lie in the order in which they are read, so chunks beyond the last are those of the next. */
+static const void *chunk_place(const linear_plan *plan, int chunk) {
+    int part = 0, n_chunks = plan->first_chunk[plan->n_parts];
+    while (part + 1 < plan->n_parts && chunk >= plan->first_chunk[part + 1]) part++;
+    const weight *w = plan->up && chunk >= n_chunks ? plan->up : plan->parts[part].w;
+    size_t panels = (size_t)(chunk - plan->first_chunk[part]) * (size_t)plan->task_panels;
+    return w->packed ? (const void *)((uintptr_t)w->packed + panels * w->layout.panel_bytes) : NULL;
+}
+
 static void linear_task(void *arg, int task, int thread) {
     const linear_plan *plan = arg;
     int chunk = task / plan->n_row_blocks, block = task % plan->n_row_blocks, part = 0;
@@ -138,6 +146,8 @@ static void linear_task(void *arg, int task, int thread) {
                       .y_stride = p->stride,
                       .add = p->add};
     if (job.row_end > plan->rows->m) job.row_end = plan->rows->m;
+    /* Threads take chunks in turn, about. */
+    if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + plan->c->n_threads);
     char *scratch = plan->c->scratch[thread];
     if (!plan->up) {
         run_kernel(plan, p->w, &job, scratch);
@@ -151,6 +161,7 @@ static void linear_task(void *arg, int task, int thread) {
     linear_job second = job;
     second.y = up - (ptrdiff_t)job.row_begin * (TASK_PANELS * PANEL) - column;
     second.y_stride = TASK_PANELS * PANEL;
+    if (plan->up->packed) job.next = plan->up->packed + (size_t)begin * plan->up->layout.panel_bytes;
     run_kernel(plan, p->w, &job, rest);
     run_kernel(plan, plan->up, &second, rest);
     for (int r = 0; r < n_rows; r++) {
@@ -619,10 +630,12 @@ static void calibrate(const attend_plan *plan, const attend_rows *row, int head,
     const attend_shape *shape = plan->shape;
     kv_view view = kv_look(row->cache, row->entry);
     if (row->position + begin < view.page_tokens) return;
-    const float *keys = row->qkv + begin * shape->stride + (ptrdiff_t)(shape->n_heads + head) * shape->head_dim;
+    const float *keys =
+        row->qkv + begin * shape->stride + (ptrdiff_t)(shape->n_heads + head) * shape->head_dim;
     kv_calibration_add_keys(plan->c->calibration, row->entry, head, keys, shape->stride, end - begin);
     for (int t = begin; t < end; t++) {
-        const float *queries = row->qkv + t * shape->stride + (ptrdiff_t)(head * plan->group) * shape->head_dim;
+        const float *queries =
+            row->qkv + t * shape->stride + (ptrdiff_t)(head * plan->group) * shape->head_dim;
         kv_calibration_add_queries(plan->c->calibration, row->entry, head, queries, plan->group);
     }
 }
@@ -750,7 +763,8 @@ void compute_attention(compute *c, const attend_shape *shape, const attend_rows 
             n_attend += (int)ceil_div(rows[i].n, plan.tile) * shape->n_kv_heads;
         }
     }
-    if ((int64_t)n_new * shape->stride <= INLINE_VALUES || c->calibration) { /* sums of a head are one thread's */
+    if ((int64_t)n_new * shape->stride <= INLINE_VALUES ||
+        c->calibration) { /* sums of a head are one thread's */
         for (int task = 0; task < n_store; task++) store_task(&plan, task, 0);
     } else {
         thread_run(c->pool, n_store, store_task, &plan);
@@ -771,7 +785,8 @@ typedef struct seal_job {
 
 static void seal_run(void *arg, int task, int thread) {
     const seal_job *job = arg;
-    kv_seal(job->cache, &job->c->kernels, job->first + task, job->space->seal + (size_t)thread * job->space->seal_bytes);
+    kv_seal(job->cache, &job->c->kernels, job->first + task,
+            job->space->seal + (size_t)thread * job->space->seal_bytes);
 }
 
 void compute_seal(compute *c, kv_cache *cache, int first, int n, const attend_space *space) {

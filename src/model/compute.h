@@ -46,7 +46,7 @@ size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_d
 typedef struct act_rows {
     int m, k;
     const float *f32; /* [m][k] */
-    bf16 *rounded;    /* [m][k rounded up to even] */
+    bf16 *rounded;    /* [m][act_bf16_stride(k)] */
     int8_t *codes;    /* [m][2][k] */
     float *scale;     /* [m][k / 32] */
     int32_t *sum;     /* [m][k / 16] */
