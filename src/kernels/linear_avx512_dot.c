@@ -50,6 +50,9 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const int32_t *sum = job->x->sum + (size_t)row * n_sums;
     const int quads = group / 4, zero = layout->zero;
     const __m512i low = _mm512_set1_epi8(15);
+    const ptrdiff_t ahead = ahead_of(job, panel, n_panels);
+    const size_t group_bytes = shape.span * (size_t)group / INT_SPAN; /* of a panel, scales included */
+    const char *fetched = first;
 
 #define DECLARE(r)                                                                                           \
     __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                           \
@@ -64,6 +67,10 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
             span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
         /* The sums of the upper bytes count 256 times; those of the lower ones start from -zero * (sum of activations). */
         const int32_t *group_sum = sum + begin / ACT_SUM_GROUP;
+        for (const char *end = fetched + group_bytes; fetched < end; fetched += 64) {
+            __builtin_prefetch(fetched + ahead, 0, 2);
+            if (n_panels == 2) __builtin_prefetch(fetched + (ptrdiff_t)next_panel + ahead, 0, 2);
+        }
 #define START(r)                                                                                             \
     int32_t sum##r = 0;                                                                                      \
     if (n_rows > r) {                                                                                        \

@@ -107,6 +107,8 @@ typedef struct attend_space {
     size_t parts_capacity; /* floats */
     _Atomic int *pending;  /* per sequence and KV head: segments not done yet */
     size_t pending_capacity;
+    int *first_tasks; /* tasks before each sequence, of storing and of attention */
+    size_t first_tasks_capacity;
     float *queries; /* slot_q and coded_q of the rows */
     size_t queries_capacity;
     char *seal; /* [threads][seal_bytes]: memory in which tokens are sealed */
