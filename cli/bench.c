@@ -183,14 +183,14 @@ static mn_status sample(bench *b, const bench_test *test, uint64_t *ns) {
     MN_TRY(feed_new(b, test->rows, test->depth + test->prompt, test->gen));
     *ns = clock_ns(CLOCK_MONOTONIC) - start;
     b->result.cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_start;
-    size_t bytes = 0;
+    uint64_t held = 0;
     for (int r = 0; r < test->rows; r++) {
         b->result.cache.size = sizeof b->result.cache;
         MN_TRY(mn_session_cache(b->sessions[r], &b->result.cache));
-        bytes += b->result.cache.bytes;
+        held += b->result.cache.bytes;
         MN_TRY(mn_session_truncate(b->sessions[r], test->depth));
     }
-    b->result.cache.bytes = bytes;
+    b->result.cache.bytes = held;
     return MN_OK;
 }
 
