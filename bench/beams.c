@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "gen/beams.h"
 
-enum { BEAMS = 4, ROUNDS = 15, NEW = 24, CHOICES = 301 };
+enum { BEAMS = 4, ROUNDS = 9, NEW = 17, CHOICES = 301 };
 static const double allowed = 1.3;
 static const size_t prompts[] = {60, 700};
 

@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "kernels/kernels.h"
 
-enum { STREAM_BYTES = 192 << 20, MOST_RUNS = 400 };
+enum { STREAM_BYTES = 192 << 20, MOST_RUNS = 400, MOST_DECODED = 64 /* rows of a decode step */ };
 
 static double seconds(void) {
     struct timespec now;
@@ -115,16 +115,16 @@ static void fill_weights(char *weights, const weight_layout *layout) {
 static void bench(const kernel_table *table, const kind *what, int m, int n, int k, const char *place) {
     weight_layout layout;
     weight_layout_make(&layout, what->form, what->type, n, k);
-    size_t size = weight_layout_bytes(&layout), inputs = (size_t)m * (size_t)k;
+    size_t size = weight_layout_bytes(&layout), inputs = (size_t)m * (size_t)k; /* and room between rows */
     void *block;
     char *weights = allocate_weights(size, &block);
-    void *x = mem_alloc(inputs, sizeof(float));
+    void *x = mem_alloc(inputs + 64 * (size_t)m, sizeof(float));
     float *scale = mem_alloc(inputs / ACT_GROUP + 1, sizeof(float)),
           *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
     int32_t *sum = mem_alloc(inputs / ACT_SUM_GROUP + 1, sizeof(int32_t));
     if (!x || !scale || !y || !sum) exit(1);
     fill_weights(weights, &layout);
-    memset(x, 0x35, inputs * sizeof(float));
+    memset(x, 0x35, (inputs + 64 * (size_t)m) * sizeof(float));
     for (size_t i = 0; i < inputs / ACT_GROUP; i++) scale[i] = 1e-3f;
     activations acts = {what->form, m, k, x, scale, sum};
     task t = {.job = {.layout = &layout,
@@ -214,9 +214,9 @@ int main(int argc, char **argv) {
     int n = argc > 4 ? atoi(argv[3]) : 2048, k = argc > 4 ? atoi(argv[4]) : 2048;
     for (char *at = strtok(rows, ","); at; at = strtok(NULL, ",")) {
         int m = atoi(at);
-        if (m < 8) bench_read();
+        if (m <= MOST_DECODED) bench_read();
         for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-            if (m < 8) {
+            if (m <= MOST_DECODED) {
                 weight_layout one;
                 weight_layout_make(&one, kinds[i].form, kinds[i].type, 16, k);
                 bench(&table, &kinds[i], m, (int)(STREAM_BYTES / one.panel_bytes) * 16, k, "stream");

@@ -16,7 +16,7 @@
 #include "progress.h"
 #include "verbs.h"
 
-enum { MOST_VALUES = 64, MOST_TESTS = 1024, MOST_TOKENS = 1 << 24 };
+enum { MOST_VALUES = 64, MOST_TESTS = 1024, MOST_TOKENS = 1 << 24, MOST_ROWS = 1024 };
 
 typedef struct list {
     int n, values[MOST_VALUES];
@@ -24,6 +24,7 @@ typedef struct list {
 
 typedef struct bench_test {
     int prompt, gen, depth;
+    int rows; /* sequences, each with its own prompt and depth, that go on together */
 } bench_test;
 
 typedef struct result {
@@ -40,7 +41,7 @@ typedef struct result {
 typedef struct bench {
     const options *o;
     const char *form; /* md, csv, json, jsonl */
-    list prompts, gens, depths, threads;
+    list prompts, gens, depths, threads, parallel;
     list pg; /* pairs */
     bench_test tests[MOST_TESTS];
     int n_tests, n_printed, repetitions;
@@ -50,6 +51,7 @@ typedef struct bench {
     mn_cache_summary kind; /* of the cache */
     int32_t *ids;
     size_t n_ids;
+    mn_session *sessions[MOST_ROWS];
     result result;
 } bench;
 
@@ -94,9 +96,21 @@ static mn_status list_read(list *l, const char *text) {
     return MN_OK;
 }
 
+/* New tokens are measured for every number of rows; prompts alone, which rows would compute one after the other, for one. */
 static void add_test(bench *b, int prompt, int gen, int depth) {
-    if (prompt + gen > 0 && b->n_tests < MOST_TESTS)
-        b->tests[b->n_tests++] = (bench_test){prompt, gen, depth};
+    for (int i = 0; i < (gen ? b->parallel.n : 1); i++) {
+        int rows = gen ? b->parallel.values[i] : 1;
+        if (prompt + gen > 0 && b->n_tests < MOST_TESTS)
+            b->tests[b->n_tests++] = (bench_test){prompt, gen, depth, rows};
+    }
+}
+
+static mn_status check_values(const list *l, int lo, int hi, const char *name) {
+    for (int i = 0; i < l->n; i++) {
+        if (l->values[i] < lo || l->values[i] > hi)
+            MN_FAIL(MN_E_ARG, "%s: %d is out of range; allowed: %d to %d", name, l->values[i], lo, hi);
+    }
+    return MN_OK;
 }
 
 static mn_status read_options(bench *b) {
@@ -110,10 +124,9 @@ static mn_status read_options(bench *b) {
     if (option_is_set(o, OPT_PG))
         MN_TRY(status_context(list_read(&b->pg, option_text(o, OPT_PG, "")), "-pg"));
     if (b->pg.n % 2) MN_FAIL(MN_E_ARG, "-pg takes pairs, as in 512,128");
-    for (int i = 0; i < b->threads.n; i++) {
-        if (b->threads.values[i] > 1024)
-            MN_FAIL(MN_E_ARG, "-t: %d is out of range; allowed: 1 to 1024", b->threads.values[i]);
-    }
+    MN_TRY(status_context(list_read(&b->parallel, option_text(o, OPT_PARALLEL, "1")), "-npl"));
+    MN_TRY(check_values(&b->threads, 0, 1024, "-t"));
+    MN_TRY(check_values(&b->parallel, 1, MOST_ROWS, "-npl"));
     for (int d = 0; d < b->depths.n; d++) {
         for (int i = 0; i < b->prompts.n; i++) add_test(b, b->prompts.values[i], 0, b->depths.values[d]);
         for (int i = 0; i < b->gens.n; i++) add_test(b, 0, b->gens.values[i], b->depths.values[d]);
@@ -136,8 +149,9 @@ static uint64_t clock_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Row r takes the ids from the r-th on. */
 static mn_status make_ids(bench *b, const bench_test *test) {
-    size_t need = (size_t)test->depth + (size_t)test->prompt + (size_t)test->gen;
+    size_t need = (size_t)test->depth + (size_t)test->prompt + (size_t)test->gen + (size_t)test->rows;
     if (need > b->n_ids) {
         mem_free(b->ids);
         b->n_ids = 0;
@@ -150,47 +164,79 @@ static mn_status make_ids(bench *b, const bench_test *test) {
     return MN_OK;
 }
 
-/* One sample: the session stands at the test's depth before and after. */
-static mn_status sample(bench *b, mn_session *session, const bench_test *test, uint64_t *ns) {
-    const int32_t *ids = b->ids + test->depth;
-    uint64_t start = clock_ns(CLOCK_MONOTONIC), cpu_start = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    if (test->prompt) MN_TRY(mn_session_step(session, ids, (size_t)test->prompt, NULL));
-    for (int i = 0; i < test->gen; i++) MN_TRY(mn_session_step(session, ids + test->prompt + i, 1, NULL));
-    *ns = clock_ns(CLOCK_MONOTONIC) - start;
-    b->result.cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_start;
-    b->result.cache.size = sizeof b->result.cache;
-    MN_TRY(mn_session_cache(session, &b->result.cache));
-    return mn_session_truncate(session, test->depth);
+/* Tokens [begin, begin + n) of every row: a prompt as one, new tokens one by one and side by side. */
+static mn_status feed_prompts(bench *b, int rows, int begin, int n) {
+    for (int r = 0; n > 0 && r < rows; r++)
+        MN_TRY(mn_session_step(b->sessions[r], b->ids + r + begin, (size_t)n, NULL));
+    return MN_OK;
 }
 
-static mn_status measure(bench *b, const bench_test *test) {
-    mn_session *session = NULL;
+static mn_status feed_new(bench *b, int rows, int begin, int n) {
+    for (int i = 0; i < n; i++) MN_TRY(mn_sessions_step(b->sessions, (size_t)rows, b->ids + begin + i));
+    return MN_OK;
+}
+
+/* One sample: the sessions stand at the test's depth before and after. */
+static mn_status sample(bench *b, const bench_test *test, uint64_t *ns) {
+    uint64_t start = clock_ns(CLOCK_MONOTONIC), cpu_start = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    MN_TRY(feed_prompts(b, test->rows, test->depth, test->prompt));
+    MN_TRY(feed_new(b, test->rows, test->depth + test->prompt, test->gen));
+    *ns = clock_ns(CLOCK_MONOTONIC) - start;
+    b->result.cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_start;
+    uint64_t held = 0;
+    for (int r = 0; r < test->rows; r++) {
+        b->result.cache.size = sizeof b->result.cache;
+        MN_TRY(mn_session_cache(b->sessions[r], &b->result.cache));
+        held += b->result.cache.bytes;
+        MN_TRY(mn_session_truncate(b->sessions[r], test->depth));
+    }
+    b->result.cache.bytes = held;
+    return MN_OK;
+}
+
+static mn_status open_sessions(bench *b, const bench_test *test) {
     mn_cache_options cache = b->cache;
     int64_t total = (int64_t)test->depth + test->prompt + test->gen;
     if (b->kind.reserves && cache.max_cache_len <= 0) cache.max_cache_len = total;
-    MN_TRY(make_ids(b, test));
-    MN_TRY(mn_session_open(&session, b->e.model, &cache));
-    interrupt_watch(session);
-    mn_status status = test->depth ? mn_session_step(session, b->ids, (size_t)test->depth, NULL) : MN_OK;
-    bench_test warm = {test->prompt, test->gen > 1 ? 1 : test->gen, test->depth};
+    for (int r = 0; r < test->rows; r++) MN_TRY(mn_session_open(&b->sessions[r], b->e.model, &cache));
+    return MN_OK;
+}
+
+static mn_status measure_open(bench *b, const bench_test *test) {
+    bench_test warm = {test->prompt, test->gen > 1 ? 1 : test->gen, test->depth, test->rows};
     uint64_t ns = 0;
-    if (status == MN_OK && !option_on(b->o, OPT_NO_WARMUP)) status = sample(b, session, &warm, &ns);
+    MN_TRY(feed_prompts(b, test->rows, 0, test->depth));
+    if (!option_on(b->o, OPT_NO_WARMUP)) MN_TRY(sample(b, &warm, &ns));
     b->result.cpu_ns = 0;
-    for (int i = 0; status == MN_OK && i < b->repetitions; i++) {
-        progress_line("depth %d, prompt %d, new %d: run %d of %d", test->depth, test->prompt, test->gen,
-                      i + 1, b->repetitions);
-        status = sample(b, session, test, &b->result.samples_ns[i]);
-        if (status == MN_OK && interrupt_seen()) status = status_fail(MN_E_CANCELLED, "cancelled");
+    for (int i = 0; i < b->repetitions; i++) {
+        progress_line("depth %d, prompt %d, new %d, rows %d: run %d of %d", test->depth, test->prompt,
+                      test->gen, test->rows, i + 1, b->repetitions);
+        MN_TRY(sample(b, test, &b->result.samples_ns[i]));
+        if (interrupt_seen()) return status_fail(MN_E_CANCELLED, "cancelled");
     }
-    interrupt_unwatch();
-    progress_clear();
-    mn_session_close(&session);
+    return MN_OK;
+}
+
+static mn_status measure(bench *b, const bench_test *test) {
+    MN_TRY(make_ids(b, test));
+    mn_status status = open_sessions(b, test);
+    if (status == MN_OK) {
+        interrupt_watch(b->sessions[0]);
+        status = measure_open(b, test);
+        interrupt_unwatch();
+        progress_clear();
+    }
+    for (int r = 0; r < test->rows; r++) mn_session_close(&b->sessions[r]);
     return status;
+}
+
+static double tokens_of(const bench_test *test) {
+    return (double)test->rows * (test->prompt + test->gen);
 }
 
 static void summarise(bench *b, const bench_test *test) {
     result *r = &b->result;
-    double n = b->repetitions, tokens = test->prompt + test->gen, sums[4] = {0};
+    double n = b->repetitions, tokens = tokens_of(test), sums[4] = {0};
     for (int i = 0; i < b->repetitions; i++) {
         double ns = (double)r->samples_ns[i], ts = tokens * 1e9 / ns;
         sums[0] += ns;
@@ -251,7 +297,7 @@ static void put_member(bytes *b, bool as_json, const char *key, const char *text
 static void put_members(const bench *b, bytes *out, bool as_json, bool head) {
     const result *r = &b->result;
     const mn_model_info *info = &b->e.info;
-    char type[64], n[12][40];
+    char type[64], n[11][40];
     snprintf(type, sizeof type, "%s %s", info->architecture, info->compute_type);
     const long long integers[] = {(long long)info->file_bytes,
                                   (long long)info->parameters,
@@ -262,8 +308,9 @@ static void put_members(const bench *b, bytes *out, bool as_json, bool head) {
                                   r->test.depth,
                                   (long long)r->cache.bytes,
                                   r->peak_rss,
-                                  (long long)(r->cpu_ns / (uint64_t)r->n)};
-    for (int i = 0; i < 10; i++) snprintf(n[i], sizeof n[i], "%lld", integers[i]);
+                                  (long long)(r->cpu_ns / (uint64_t)r->n),
+                                  r->test.rows};
+    for (int i = 0; i < 11; i++) snprintf(n[i], sizeof n[i], "%lld", integers[i]);
     char reals[4][40];
     const double values[] = {r->avg_ns, r->stddev_ns, r->avg_ts, r->stddev_ts};
     for (int i = 0; i < 4; i++) snprintf(reals[i], sizeof reals[i], i < 2 ? "%.0f" : "%.6f", values[i]);
@@ -309,6 +356,7 @@ static void put_members(const bench *b, bytes *out, bool as_json, bool head) {
         {"peak_rss", n[8], false},
         {"cpu_level", info->cpu, true},
         {"avg_cpu_ns", n[9], false},
+        {"pl", n[10], false}, /* as llama-batched-bench calls the rows */
     };
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         const char *text = head ? members[i].key : members[i].text ? members[i].text : "";
@@ -318,7 +366,7 @@ static void put_members(const bench *b, bytes *out, bool as_json, bool head) {
 
 static void put_json(const bench *b, bytes *out) {
     const result *r = &b->result;
-    double tokens = r->test.prompt + r->test.gen;
+    double tokens = tokens_of(&r->test);
     bytes object = {0};
     put_members(b, &object, true, false);
     bytes_append_text(&object, ",\"samples_ns\":[");
@@ -334,7 +382,7 @@ static void put_json(const bench *b, bytes *out) {
 
 static void put_table(const bench *b, bytes *out) {
     const result *r = &b->result;
-    char test[64], part[32] = "", rate[64], model[64];
+    char test[64], part[48] = "", rate[64], model[64];
     if (b->n_printed == 0) {
         bytes_append_text(
             out,
@@ -342,6 +390,7 @@ static void put_table(const bench *b, bytes *out) {
             "| -------------------- | --------: | --------: | ------: | -------------- | -----------------: | -------------------: |\n");
     }
     if (r->test.depth) snprintf(part, sizeof part, " @ d%d", r->test.depth);
+    if (r->test.rows > 1) snprintf(part + strlen(part), sizeof part - strlen(part), " x%d", r->test.rows);
     if (r->test.prompt && r->test.gen) {
         snprintf(test, sizeof test, "pp%d+tg%d%s", r->test.prompt, r->test.gen, part);
     } else {

@@ -131,9 +131,9 @@ static mn_status read_number(const options *o, option_id id, int lo, int hi, int
 }
 
 static mn_status check_options(const options *o) {
-    static const option_id others[] = {OPT_N_DEPTH, OPT_PG};
+    static const option_id others[] = {OPT_N_DEPTH, OPT_PG, OPT_PARALLEL};
     const char *form = option_text(o, OPT_OUTPUT, "md");
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (option_is_set(o, others[i]))
             MN_FAIL(MN_E_ARG, "--%s has no meaning where caches are compared on a text; use -p and -n",
                     option_table[others[i]].name);

@@ -199,6 +199,8 @@ mn_status line_editor_open(line_editor **editor, FILE *screen) {
     if (!e) return mem_no_memory();
     e->screen = screen;
     e->utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
+    if (!e->utf8)
+        e->utf8 = newlocale(LC_CTYPE_MASK, "", (locale_t)0); /* systems without that one: the person's own */
     locale_t before = e->utf8 ? uselocale(e->utf8) : (locale_t)0;
     e->el = e->utf8 ? el_init("mneme", stdin, screen, stderr) : NULL;
     mn_status status = MN_OK;
@@ -208,7 +210,7 @@ mn_status line_editor_open(line_editor **editor, FILE *screen) {
         el_set(e->el, EL_PROMPT, show_prompt);
         el_set(e->el, EL_EDITOR, "emacs");
         status = open_history(e);
-        el_set(e->el, EL_ADDFN, "mneme-paste", "takes a pasted block", on_paste);
+        el_wset(e->el, EL_ADDFN, L"mneme-paste", L"takes a pasted block", on_paste);
         el_set(e->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
         el_source(e->el, NULL); /* ~/.editrc: what the person likes */
         el_set(e->el, EL_BIND, paste_begin, "mneme-paste", NULL);
@@ -218,7 +220,7 @@ mn_status line_editor_open(line_editor **editor, FILE *screen) {
     if (status == MN_OK && e->el) {
         *editor = e;
     } else {
-        line_editor_close(&e); /* no such locale or terminal: lines come as the terminal gives them */
+        line_editor_close(&e); /* no locale or terminal for it: lines come as they are */
     }
     return status;
 }

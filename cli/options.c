@@ -69,6 +69,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_N_GEN] = {"n_gen", "-n", OPTION_TEXT, "N,...", "128", "tokens generated", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_N_DEPTH] = {"n_depth", "-d", OPTION_TEXT, "N,...", "0", "tokens in the cache before", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_PG] = {"pg", "-pg", OPTION_TEXT, "P,N", NULL, "a prompt of P and then N tokens, timed together", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_PARALLEL] = {"parallel", "-npl", OPTION_TEXT, "N,...", "1", "rows that get their new tokens side by side", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_REPETITIONS] = {"repetitions", "-r", OPTION_INTEGER, "N", "5", "measurements of each test", VERB_BENCH, VERB_BENCH, 1, 10000},
     [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},

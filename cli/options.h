@@ -55,6 +55,7 @@ typedef enum option_id {
     OPT_N_GEN,
     OPT_N_DEPTH,
     OPT_PG,
+    OPT_PARALLEL,
     OPT_REPETITIONS,
     OPT_BENCH_THREADS,
     OPT_OUTPUT,

@@ -185,9 +185,13 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
 }
 
 /* Settings that have no effect, said once when rows agree. *said: what was said of the row before. */
-static mn_status warn_of_settings(const mn_generation_config *config, char **said) {
+static mn_status warn_of_settings(const run *r, const mn_generation_config *config, char **said) {
     char *warnings = NULL;
-    MN_TRY(mn_generation_config_check(config, NULL, &warnings));
+    mn_generate_options how = mn_generate_options_default();
+    how.assistant = r->draft.model;
+    how.negative_prompt = r->negative.ids;
+    how.n_negative_prompt = r->negative.n;
+    MN_TRY(mn_generation_config_check(config, &how, &warnings));
     bool is_new = !*said || strcmp(*said, warnings) != 0;
     for (const char *at = warnings; is_new && *at;) {
         size_t n = strcspn(at, "\n");
@@ -204,7 +208,7 @@ static mn_status settle_all(run *r) {
     char *said = NULL;
     mn_status status = MN_OK;
     for (size_t i = 0; status == MN_OK && i < r->batch.n; i++)
-        status = warn_of_settings(r->batch.lines[i].config, &said);
+        status = warn_of_settings(r, r->batch.lines[i].config, &said);
     mn_free(said);
     MN_TRY(status);
     r->prompts = mem_alloc(r->batch.n, sizeof *r->prompts);
@@ -272,7 +276,6 @@ static mn_status read_negative(run *r) {
 }
 
 static mn_status generate(run *r) {
-    MN_TRY(read_negative(r));
     mn_generate_options how = mn_generate_options_default();
     how.top_logprobs = (int)option_number(r->o, OPT_LOGPROBS, -1);
     how.keep_scores = option_is_set(r->o, OPT_SCORES_OUT);
@@ -402,6 +405,7 @@ static int run_all(run *r) {
         return EXIT_DONE;
     }
     mn_status status = is_batch(r) ? read_batch(r) : read_one(r);
+    if (status == MN_OK) status = read_negative(r);
     if (status == MN_OK) status = settle_all(r);
     if (status == MN_OK) status = generate(r);
     if (status != MN_OK) return report(r->o, exit_of(status), NULL);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "gen/guidance.h"
 #include "gen/scores.h"
 
 enum { RESERVED_STEPS = 1024 }; /* for which the tree has room from the beginning */
@@ -66,6 +67,11 @@ mn_status beams_open(beams *b, const search_setup *setup, size_t group, bool dra
     MN_TRY(open_origins(setup));
     MN_TRY(grow_nodes(b, width * (setup->max_new < RESERVED_STEPS ? setup->max_new : RESERVED_STEPS)));
     b->sessions[0] = setup->session;
+    if (guidance_is_on(setup)) {
+        b->free = mem_alloc(width, sizeof *b->free);
+        if (!b->free) return MN_E_NOMEM;
+        MN_TRY(session_open_like(&b->free[0], setup->session));
+    }
     for (size_t i = 0; i < width; i++) {
         b->running[i] = (beam){.session = i % group ? -1 : 0, .node = -1};
         b->next[i].session = -1;
@@ -75,6 +81,7 @@ mn_status beams_open(beams *b, const search_setup *setup, size_t group, bool dra
 
 void beams_close(beams *b) {
     for (size_t i = 1; b->sessions && i <= b->width; i++) mn_session_close(&b->sessions[i]);
+    for (size_t i = 0; b->free && i < b->width; i++) mn_session_close(&b->free[i]);
     processors_close(&b->processors);
     choice_close(&b->choice);
     tokenizer_stream_close(&b->stream);
@@ -84,12 +91,25 @@ void beams_close(beams *b) {
     mem_free(b->next);
     mem_free(b->candidates);
     mem_free(b->sessions);
+    mem_free(b->free);
     mem_free(b->taken);
     mem_free(b->scores);
     mem_free(b->sums);
     mem_free(b->ids);
     mem_free(b->nodes);
     mem_free(b->logprobs);
+}
+
+size_t beams_most_feeds(const search_setup *setup) {
+    return (size_t)setup->config->num_beams * (guidance_is_on(setup) ? 2 : 1);
+}
+
+bool beams_begin(beams *b, feed_list *feeds) {
+    size_t n = 0;
+    if (!b->free || b->free[0]->n_ids > 0 || b->n_new > 0) return false;
+    const int32_t *ids = guidance_ids(b->setup, &n);
+    feed_list_add(feeds, b->free[0], ids, n);
+    return true;
 }
 
 /* ---- scores ---- */
@@ -131,6 +151,10 @@ mn_status beams_score(beams *b, size_t first, size_t n, const int32_t *chosen, s
         float *scores = b->scores + i * b->vocab;
         memcpy(scores, session->logits, b->vocab * sizeof *scores);
         scores_log_softmax(scores, b->vocab);
+        if (b->free) {
+            scores_guide(scores, b->free[b->running[i].session]->logits, b->vocab,
+                         b->setup->config->guidance_scale);
+        }
         MN_TRY(processors_run(b->processors, &step, scores));
         log_row(b, log->scores, i, first + n, scores);
         log_row(b, log->logits, i, first + n, session->logits);
@@ -297,14 +321,26 @@ hypothesis beams_open_text(const beams *b, const beam *open, size_t length, cons
 
 /* ---- on to the next step ---- */
 
+static mn_status fork_into(mn_session **to, const mn_session *from) {
+    return *to ? session_refork(*to, from, false) : session_fork(to, from, false);
+}
+
 /* A session for one more beam with the past of `from`: one that no beam goes on in. */
 static mn_status fork_beam(beams *b, int32_t from, int32_t *to, size_t *at) {
     while (b->taken[*at]) ++*at;
-    mn_session **session = &b->sessions[*at];
     b->taken[*at] = true;
     *to = (int32_t)*at;
-    if (*session) return session_refork(*session, b->sessions[from], false);
-    return session_fork(session, b->sessions[from], false);
+    if (b->free) MN_TRY(fork_into(&b->free[*at], b->free[from]));
+    return fork_into(&b->sessions[*at], b->sessions[from]);
+}
+
+/* Beams that are gone hold no pages. */
+static void empty_rest(beams *b) {
+    for (size_t i = 0; i < b->width; i++) {
+        if (b->taken[i]) continue;
+        if (b->sessions[i]) session_empty(b->sessions[i]);
+        if (b->free && b->free[i]) session_empty(b->free[i]);
+    }
 }
 
 mn_status beams_move(beams *b, feed_list *feeds) {
@@ -323,9 +359,7 @@ mn_status beams_move(beams *b, feed_list *feeds) {
         if (b->next[i].session < 0 && b->running[i].from >= 0)
             MN_TRY(fork_beam(b, b->running[i].from, &b->next[i].session, &at));
     }
-    for (size_t i = 0; i < b->width; i++) {
-        if (!b->taken[i] && b->sessions[i]) session_empty(b->sessions[i]);
-    }
+    empty_rest(b);
     beam *used = b->running;
     b->running = b->next;
     b->next = used;
@@ -334,8 +368,9 @@ mn_status beams_move(beams *b, feed_list *feeds) {
         const beam *now = &b->running[i];
         b->next[i].session = -1;
         if (now->session < 0) continue;
-        feed_list_add(feeds, b->sessions[now->session], &b->nodes[now->node].id, 1)->kin =
-            b->sessions[b->width];
+        const int32_t *id = &b->nodes[now->node].id;
+        feed_list_add(feeds, b->sessions[now->session], id, 1)->kin = b->sessions[b->width];
+        if (b->free) feed_list_add(feeds, b->free[now->session], id, 1);
     }
     return MN_OK;
 }

@@ -61,6 +61,7 @@ typedef struct beams {
     mn_logprob *logprobs; /* [n_nodes][1 + top_logprobs]; NULL: not kept */
     size_t logprob_capacity;
     mn_session **sessions; /* [width + 1], the first one the setup's, the last one that of the best text ended; NULL: not used yet */
+    mn_session **free;     /* [width] guidance: the same tokens without the prompt (gen/guidance.h); NULL: none */
     bool *taken;           /* [width] scratch */
     int32_t best_node;     /* what the last session holds but for its last token; -1: nothing */
     double best_score;
@@ -74,6 +75,10 @@ typedef struct beams {
 /* Takes all memory that does not grow; closed by beams_close in any case. The first of every `group` places becomes the prompt. */
 mn_status beams_open(beams *b, const search_setup *setup, size_t group, bool draws);
 void beams_close(beams *b);
+size_t beams_most_feeds(const search_setup *setup);
+
+/* Whether something is to be fed before the first step. */
+bool beams_begin(beams *b, feed_list *feeds);
 
 /* Processed log-probabilities of the running beams in places [first, first + n). chosen: as in processor_step. */
 mn_status beams_score(beams *b, size_t first, size_t n, const int32_t *chosen, size_t n_chosen);

@@ -8,8 +8,9 @@
 #include "gen/constraint_tokens.h"
 
 enum {
-    MASK_BYTES = 16 << 20, /* of masks kept */
+    MASK_BYTES = 16 << 20, /* of masks kept, within these numbers */
     MASKS_LEAST = 4,
+    MASKS_MOST = 4096,
     PREFIXES =
         64, /* texts whose state is remembered: the rows of a batch, or beams and those they come from */
 };
@@ -257,6 +258,7 @@ static mn_status open_run(constraint *c, const tokenizer *text, const int32_t *e
     c->words = (vocab + 63) / 64;
     c->most_slots = MASK_BYTES / (c->words * sizeof(uint64_t));
     if (c->most_slots < MASKS_LEAST) c->most_slots = MASKS_LEAST;
+    if (c->most_slots > MASKS_MOST) c->most_slots = MASKS_MOST;
     c->ends = mem_alloc_raw(n_ends, sizeof *c->ends);
     c->slots = mem_alloc(c->most_slots, sizeof *c->slots);
     if (!c->ends || !c->slots) return MN_E_NOMEM;

@@ -13,7 +13,6 @@ static mn_status read_texts(token_tree *tree, const tokenizer *text, bytes *scra
         token_text *texts = pass ? tree->first : tree->text;
         for (size_t id = 0; id < known; id++) {
             size_t at = tree->texts.n;
-            if ((int32_t)id == tokenizer_role(text, TOKEN_UNK)) continue;
             MN_TRY(tokenizer_token_bytes(text, (int32_t)id, pass == 1, scratch, &tree->texts));
             if (tree->texts.n > UINT32_MAX)
                 MN_FAIL(MN_E_UNSUPPORTED, "the tokens are longer than 4 GiB together");

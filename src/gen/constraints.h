@@ -25,7 +25,9 @@ void constraints_close(constraints *c);
 void constraints_read(constraints *c, const int32_t *ids, size_t n);
 void constraints_add(constraints *c, int32_t id);
 
-static inline bool constraints_are_met(const constraints *c) { return c->n_done == c->phrases->n; }
+static inline bool constraints_are_met(const constraints *c) {
+    return c->n_done == c->phrases->n;
+}
 
 /* How far the text is: the tokens of whole phrases, each counted as the longest one, and more the less is missing of the one
  * under way. */

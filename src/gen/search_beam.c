@@ -5,16 +5,13 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "gen/guidance.h"
 
 typedef struct beam_search {
     beams beams;
     hypothesis *ended; /* [n_ended] of at most `width`, best first; with room for as many open ones */
     size_t n_ended;
 } beam_search;
-
-static size_t most_feeds(const search_setup *setup) {
-    return (size_t)setup->config->num_beams;
-}
 
 static mn_status open(void **state, const search_setup *setup) {
     beam_search *s = mem_alloc(1, sizeof *s);
@@ -69,6 +66,7 @@ static mn_status advance(void *state, feed_list *feeds) {
     beam_search *s = state;
     beams *b = &s->beams;
     size_t n_kept = 0;
+    if (beams_begin(b, feeds)) return MN_OK;
     MN_TRY(beams_score(b, 0, b->width, NULL, 0));
     size_t n = beams_rank(b, 0, b->width, b->n_ranked, b->candidates);
     for (size_t i = 0; i < n; i++) {
@@ -100,7 +98,8 @@ static mn_status end(void *state, const char *reason) {
 
 const search_kind search_beam = {
     .name = "beam",
-    .most_feeds = most_feeds,
+    .check = guidance_check,
+    .most_feeds = beams_most_feeds,
     .open = open,
     .advance = advance,
     .end = end,

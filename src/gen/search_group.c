@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "gen/constraints.h"
+#include "gen/guidance.h"
 
 typedef struct beam_group {
     hypothesis *texts; /* [n_texts] of at most `size`; room for one more */
@@ -38,10 +39,6 @@ typedef struct group_search {
     banked *banked;  /* scratch: the beams that were kept and those that phrases lead to */
     int32_t *forced; /* scratch */
 } group_search;
-
-static size_t most_feeds(const search_setup *setup) {
-    return (size_t)setup->config->num_beams;
-}
 
 static mn_status open_constraints(group_search *s, const id_lists *phrases) {
     size_t vocab = s->beams.vocab;
@@ -256,6 +253,7 @@ static mn_status advance(void *state, feed_list *feeds) {
     group_search *s = state;
     beams *b = &s->beams;
     bool goes_on = false;
+    if (beams_begin(b, feeds)) return MN_OK;
     s->n_chosen = 0;
     for (size_t g = 0; g < s->n_groups; g++) {
         if (!s->groups[g].is_done) MN_TRY(step_group(s, g));
@@ -273,7 +271,8 @@ static mn_status end(void *state, const char *reason) {
 
 const search_kind search_group = {
     .name = "group",
-    .most_feeds = most_feeds,
+    .check = guidance_check,
+    .most_feeds = beams_most_feeds,
     .open = open,
     .advance = advance,
     .end = end,

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "gen/dola.h"
+#include "gen/guidance.h"
 #include "gen/scores.h"
 
 /* One returned sequence. */
@@ -24,37 +25,8 @@ typedef struct sampling {
     bool has_begun; /* draws[0].free holds the negative prompt */
 } sampling;
 
-static bool is_guided(const search_setup *setup) {
-    return setup->config->guidance_scale != 1;
-}
-
 static size_t most_feeds(const search_setup *setup) {
-    return setup->n_sequences * (is_guided(setup) ? 2 : 1);
-}
-
-/* What the unconditional context begins with: without a negative prompt, the prompt's last token. */
-static const int32_t *negative_ids(const search_setup *setup, size_t *n) {
-    const mn_generate_options *options = setup->options;
-    *n = options->n_negative_prompt ? options->n_negative_prompt : 1;
-    return options->n_negative_prompt ? options->negative_prompt : setup->prompt + setup->n_prompt - 1;
-}
-
-static mn_status check(const search_setup *setup) {
-    size_t n = 0;
-    const int32_t *ids = negative_ids(setup, &n);
-    int64_t limit = setup->session->plan.options.limit, vocab = setup->session->model->config.vocab_size;
-    if (!is_guided(setup)) return MN_OK;
-    for (size_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= vocab)
-            MN_FAIL(MN_E_ARG, "token %zu of the negative prompt is %d, allowed: 0 to %lld", i, ids[i],
-                    (long long)vocab - 1);
-    }
-    if (limit && (int64_t)(n + setup->max_new) > limit + 1) {
-        MN_FAIL(MN_E_FULL,
-                "max_cache_len is %lld: too small for a negative prompt of %zu tokens and %zu new ones",
-                (long long)limit, n, setup->max_new);
-    }
-    return MN_OK;
+    return setup->n_sequences * (guidance_is_on(setup) ? 2 : 1);
 }
 
 /* What an ended sequence needs no more; its pages go to those that go on. */
@@ -76,7 +48,7 @@ static mn_status open_draw(sampling *s, size_t i) {
     }
     if (i > 0) return mn_session_fork(&d->session, setup->session);
     d->session = setup->session;
-    return is_guided(setup) ? session_open_like(&d->free, setup->session) : MN_OK;
+    return guidance_is_on(setup) ? session_open_like(&d->free, setup->session) : MN_OK;
 }
 
 static mn_status open(void **state, const search_setup *setup) {
@@ -124,7 +96,7 @@ static void list_next(const sampling *s, draw *d, feed_list *next) {
 /* The negative prompt is computed once and shared. */
 static mn_status begin(sampling *s, feed_list *next) {
     size_t n = 0;
-    const int32_t *ids = negative_ids(s->setup, &n);
+    const int32_t *ids = guidance_ids(s->setup, &n);
     if (s->draws[0].free && s->draws[0].free->n_ids == 0) {
         feed_list_add(next, s->draws[0].free, ids, n);
         return MN_OK;
@@ -170,7 +142,7 @@ static void close(void *state) {
 
 const search_kind search_sample = {
     .name = "sample",
-    .check = check,
+    .check = guidance_check,
     .most_feeds = most_feeds,
     .open = open,
     .advance = advance,

@@ -178,10 +178,8 @@ mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
     return MN_OK;
 }
 
-/* The strategy of another session of the same model. */
-static mn_status take_strategy(mn_session *s, const mn_session *like) {
-    char *config = like->config ? mem_copy_text(like->config, strlen(like->config)) : NULL;
-    if (like->config && !config) return MN_E_NOMEM;
+/* The strategy of another session of the same model; config: a copy of its own text. */
+static void take_strategy(mn_session *s, const mn_session *like, char *config) {
     mem_free(s->config);
     s->config = config;
     s->plan = like->plan;
@@ -189,18 +187,24 @@ static mn_status take_strategy(mn_session *s, const mn_session *like) {
     s->on_oom = like->on_oom;
     memcpy(s->before, like->before, sizeof s->before);
     s->prefill_chunk = like->prefill_chunk;
-    return MN_OK;
+}
+
+static mn_status copy_config(char **out, const mn_session *s) {
+    *out = s->config ? mem_copy_text(s->config, strlen(s->config)) : NULL;
+    return s->config && !*out ? MN_E_NOMEM : MN_OK;
 }
 
 /* A session of the same model and strategy without a cache; room for n ids. */
 static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     mn_session *s = mem_alloc(1, sizeof *s);
+    char *config = NULL;
     *out = s;
     if (!s) return MN_E_NOMEM;
     s->owner = like->owner;
     s->model = like->model;
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, n, sizeof *s->ids));
-    MN_TRY(take_strategy(s, like));
+    MN_TRY(copy_config(&config, like));
+    take_strategy(s, like, config);
     s->logits = mem_alloc_raw((size_t)s->model->config.vocab_size, sizeof *s->logits);
     return s->logits ? MN_OK : MN_E_NOMEM;
 }
@@ -212,30 +216,39 @@ mn_status session_open_like(mn_session **out, const mn_session *like) {
     return status;
 }
 
-mn_status session_refork(mn_session *f, const mn_session *s, bool with_logits) {
-    kv_cache *cache = NULL;
-    MN_TRY(mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids));
-    MN_TRY(kv_fork(&cache, s->cache));
-    mn_status status = take_strategy(f, s);
-    if (status != MN_OK) {
-        kv_close(&cache);
-        return status;
-    }
-    kv_close(&f->cache);
-    f->cache = cache;
+/* What a fork has besides its cache, for which there is room. */
+static void take_text(mn_session *f, const mn_session *s, bool with_logits) {
     f->regime = s->regime;
     f->has_logits = s->has_logits && with_logits;
     f->n_ids = s->n_ids;
     if (s->n_ids) memcpy(f->ids, s->ids, s->n_ids * sizeof *f->ids);
     if (f->has_logits) memcpy(f->logits, s->logits, (size_t)s->model->config.vocab_size * sizeof *f->logits);
+}
+
+mn_status session_refork(mn_session *f, const mn_session *s, bool with_logits) {
+    char *config = NULL;
+    session_empty(f);
+    MN_TRY(mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids));
+    MN_TRY(copy_config(&config, s));
+    mn_status status = kv_refork(&f->cache, s->cache);
+    if (status != MN_OK) {
+        mem_free(config);
+        return status;
+    }
+    take_strategy(f, s, config);
+    take_text(f, s, with_logits);
     return MN_OK;
 }
 
 mn_status session_fork(mn_session **fork, const mn_session *s, bool with_logits) {
     mn_status status = open_bare(fork, s, s->n_ids);
-    if (status == MN_OK) status = session_refork(*fork, s, with_logits);
-    if (status != MN_OK) mn_session_close(fork);
-    return status;
+    if (status == MN_OK) status = kv_fork(&(*fork)->cache, s->cache);
+    if (status != MN_OK) {
+        mn_session_close(fork);
+        return status;
+    }
+    take_text(*fork, s, with_logits);
+    return MN_OK;
 }
 
 mn_status mn_session_fork(mn_session **fork, const mn_session *s) {

@@ -81,7 +81,7 @@ mn_status session_open_like(mn_session **out, const mn_session *like);
 mn_status session_fork(mn_session **fork, const mn_session *session, bool with_logits);
 
 /* Gives `fork`, whose own text is not needed any more, the same past as `session`: what a fork is, in the memory of an old one.
- * On failure it is as it was. */
+ * On failure it is empty. */
 mn_status session_refork(mn_session *fork, const mn_session *session, bool with_logits);
 
 #endif

@@ -55,11 +55,17 @@ typedef struct weight_layout {
 typedef struct activations {
     weight_form form;
     int m, k;             /* rows, inputs */
-    const void *x;        /* f32 [m][k]; bf16 [m][k rounded up to even, the pad zero]; int8 [m][2][k], upper bytes, then
-                             lower ones: code = 256 * upper + lower (k a multiple of 32) */
+    const void *x;        /* f32 [m][k]; bf16 [m][act_bf16_stride(k)], of which k rounded up to even are read, the pad zero; int8
+                             [m][2][k], upper bytes, then lower ones: code = 256 * upper + lower (k a multiple of 32) */
     const float *scale;   /* WEIGHT_INT: [m][k / 32] */
     const int32_t *sum;   /* WEIGHT_INT: [m][k / 16] sums of the codes of each run of 16 */
 } activations;
+
+/* Elements from one bf16 row to the next: an odd number of cache lines, so that the same place in many rows, which a tile
+ * reads together, falls into as many sets of the first-level cache. */
+static inline size_t act_bf16_stride(int k) {
+    return (((size_t)k + 31) / 32 | 1) * 32;
+}
 
 typedef struct linear_job {
     const weight_layout *layout;
@@ -67,6 +73,7 @@ typedef struct linear_job {
     const activations *x;
     int row_begin, row_end;    /* rows of x to do */
     int panel_begin, panel_end;
+    const void *next;          /* what will probably be read after the last of these panels, fetched meanwhile; NULL: not known */
     float *y;                  /* f32, row r at y + r * y_stride; outputs of the panels, at most n */
     ptrdiff_t y_stride;        /* floats */
     const float *bias;         /* [n] or NULL: added to the finished chain */

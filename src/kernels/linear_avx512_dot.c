@@ -15,9 +15,17 @@ static inline vf v_dot(vf acc, vf w, vf x) {
 
 #include "kernels/linear_dense.inc"
 
-DENSE_TILES(linear_bf16, 1, true)
-DENSE_TILES(linear_bf16, 4, true)
-DENSE_KERNEL(linear_bf16, 4)
+/* One panel and as many rows as there are registers: weights are one stream, read once for up to 16 rows. */
+#define EACH_HEIGHT(M)  M(1) M(2) M(3) M(4) M(5) M(6) M(7) M(8) M(9) M(10) M(11) M(12) M(13) M(14) M(15) M(16)
+#define TALL_TILE(rows) DENSE_TILE(linear_bf16, rows, 1, true)
+#define TALL_NAME(rows) linear_bf16_##rows##_1,
+EACH_HEIGHT(TALL_TILE)
+
+static void linear_bf16(const linear_job *job) {
+    static const tile tiles[] = {NULL, EACH_HEIGHT(TALL_NAME)};
+    static const tile_set set = {TALL_ROWS, 1, tiles, tiles, 1};
+    drive(job, &set);
+}
 
 /* ---- integers ---- */
 
@@ -42,6 +50,9 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const int32_t *sum = job->x->sum + (size_t)row * n_sums;
     const int quads = group / 4, zero = layout->zero;
     const __m512i low = _mm512_set1_epi8(15);
+    const ptrdiff_t ahead = ahead_of(job, panel, n_panels);
+    const size_t group_bytes = shape.span * (size_t)group / INT_SPAN; /* of a panel, scales included */
+    const char *fetched = first;
 
 #define DECLARE(r)                                                                                           \
     __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                           \
@@ -56,6 +67,10 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
             span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
         /* The sums of the upper bytes count 256 times; those of the lower ones start from -zero * (sum of activations). */
         const int32_t *group_sum = sum + begin / ACT_SUM_GROUP;
+        for (const char *end = fetched + group_bytes; fetched < end; fetched += 64) {
+            __builtin_prefetch(fetched + ahead, 0, 2);
+            if (n_panels == 2) __builtin_prefetch(fetched + (ptrdiff_t)next_panel + ahead, 0, 2);
+        }
 #define START(r)                                                                                             \
     int32_t sum##r = 0;                                                                                      \
     if (n_rows > r) {                                                                                        \
@@ -69,7 +84,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 #define DOT(r)                                                                                               \
     if (n_rows > r) {                                                                                        \
-        __m512i input = i_broadcast(at + r * next_row);                                                           \
+        __m512i input = i_broadcast(at + r * next_row);                                                      \
         i##r##a = dot4(i##r##a, wa, input);                                                                  \
         if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                               \
     }
@@ -82,9 +97,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         UNROLLED for (int plane = 0; plane < ACT_PLANES; plane++) {
             const int8_t *at = x + (size_t)plane * k + begin;
             const char *w = codes;
-            if (plane == 1) {
-                EACH_ROW(NEXT_PLANE)
-            }
+            if (plane == 1) { EACH_ROW(NEXT_PLANE) }
             UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
                 __m512i packed_a = i_load(w), packed_b = packed_a;
                 if (n_panels == 2) packed_b = i_load(w + next_panel);

@@ -31,7 +31,7 @@ static void panel_f32(const linear_job *job, int row, int panel) {
 static void panel_bf16(const linear_job *job, int row, int panel) {
     int k = job->layout->k + job->layout->k % 2;
     const bf16 *w = (const bf16 *)panel_at(job, panel);
-    const bf16 *x = (const bf16 *)job->x->x + (size_t)row * (size_t)k;
+    const bf16 *x = (const bf16 *)job->x->x + (size_t)row * act_bf16_stride(job->layout->k);
     float acc[PANEL] = {0};
     for (int i = 0; i < k; i += 2, w += 2 * PANEL) {
         float x0 = f32_from_bf16(x[i]), x1 = f32_from_bf16(x[i + 1]);

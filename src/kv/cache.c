@@ -447,6 +447,46 @@ mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
     return MN_OK;
 }
 
+/* Whether the tables of `fork` can hold what those of `cache` do. */
+static bool is_alike(const kv_cache *fork, const kv_cache *cache) {
+    bool alike = fork->n_entries == cache->n_entries && fork->n_groups == cache->n_groups &&
+                 fork->options.page_tokens == cache->options.page_tokens &&
+                 fork->options.reserve == cache->options.reserve && fork->options.limit == cache->options.limit;
+    for (int i = 0; alike && i < cache->n_entries; i++) {
+        const kv_entry *a = &fork->entries[i], *b = &cache->entries[i];
+        alike = a->group == b->group && a->member == b->member && a->bases == b->bases;
+    }
+    for (int g = 0; alike && g < cache->n_groups; g++) {
+        const kv_spec *spec = &cache->groups[g].spec;
+        alike = spec->kind == KV_PAGES && !spec->write_once && kv_spec_equal(&fork->groups[g].spec, spec);
+    }
+    return alike;
+}
+
+mn_status kv_refork(kv_cache **fork, const kv_cache *cache) {
+    kv_cache *to = *fork, *fresh = NULL;
+    mn_status status = MN_OK;
+    if (!is_alike(to, cache)) {
+        MN_TRY(kv_fork(&fresh, cache));
+        kv_close(fork);
+        *fork = fresh;
+        return MN_OK;
+    }
+    MN_TRY(kv_truncate(to, 0));
+    for (int g = 0; status == MN_OK && g < cache->n_groups; g++) {
+        status =
+            group_refork(&to->groups[g], &cache->groups[g], cache->pool, cache->n_tokens, &cache->options);
+    }
+    if (status == MN_OK) {
+        to->n_tokens = cache->n_tokens;
+        to->call_ends = cache->call_ends;
+        to->peak_bytes = kv_bytes(to);
+    } else {
+        tidy_all(to);
+    }
+    return status;
+}
+
 int64_t kv_length(const kv_cache *cache) {
     return cache->n_tokens;
 }

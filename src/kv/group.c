@@ -344,18 +344,28 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
     for (int kind = 0; kind < 2; kind++) {
         page_pile *pile = &group->reserved[kind];
         if (most[kind] == 0) continue;
-        pile->pages = mem_alloc(most[kind], sizeof *pile->pages);
+        if (!pile->pages) pile->pages = mem_alloc(most[kind], sizeof *pile->pages);
         if (!pile->pages) return MN_E_NOMEM;
         pile->capacity = most[kind];
         while (pile->n + group->n_held[kind] < most[kind]) {
             MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
             pile->n++;
         }
+        while (pile->n > 0 && pile->n + group->n_held[kind] > most[kind]) kv_pool_return(pool, pile_pop(pile));
     }
     return MN_OK;
 }
 
 /* ---- forks ---- */
+
+/* A copy for the fork alone, in a page of its reserve when it has one. */
+static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind, const kv_page *page) {
+    page_pile *reserved = &fork->reserved[kind];
+    if (reserved->n == 0) return copy_page(out, pool, page);
+    MN_TRY(kv_pool_copy(pool, page, 0, page->bytes, reserved->pages[reserved->n - 1]->data));
+    *out = pile_pop(reserved);
+    return MN_OK;
+}
 
 /* A fork's page: shared, unless the cache reserves its pages and this one will still be written. */
 static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool, page_kind kind, size_t slot,
@@ -363,7 +373,7 @@ static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool,
     kv_page *page = group->pages[kind][slot];
     if (!page) return MN_OK;
     if (copies) {
-        MN_TRY(copy_page(&page, pool, page));
+        MN_TRY(copy_into_fork(&page, fork, pool, kind, page));
     } else {
         kv_page_share(page);
     }
@@ -379,9 +389,26 @@ static mn_status fork_head(kv_group *fork, const kv_group *group, kv_pool *pool,
     return MN_OK;
 }
 
+mn_status group_refork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
+                       const kv_options *options) {
+    bool has_reserve = options->reserve > 0;
+    if (group->spec.write_once) n_tokens = group->n_filled;
+    fork->first_page = group->first_page;
+    fork->flushes = group->flushes;
+    MN_TRY(group_grow(fork, group->n_slots > 0 ? group->n_slots : 1));
+    for (size_t i = 0; i < group->n_slots; i++) {
+        fork->n_slots = i + 1;
+        fork->n_sealed[i] = group->n_sealed[i];
+        bool full = (group->first_page + (int64_t)i + 1) * group->page_tokens <= n_tokens;
+        MN_TRY(fork_page(fork, group, pool, PAGE_EXACT, i, has_reserve && !full));
+        MN_TRY(fork_page(fork, group, pool, PAGE_CODED, i, has_reserve && !full));
+    }
+    MN_TRY(fork_head(fork, group, pool, has_reserve && n_tokens < group->head_tokens));
+    return group_reserve_all(fork, pool, options);
+}
+
 mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
                      const kv_options *options) {
-    bool has_reserve = options->reserve > 0;
     *fork = *group;
     for (int kind = 0; kind < 2; kind++) {
         fork->pages[kind] = NULL;
@@ -396,17 +423,7 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
     fork->states = NULL;
     fork->n_states = 0;
     if (group->spec.kind == KV_STATE) return state_fork(fork, group);
-    if (group->spec.write_once) n_tokens = group->n_filled;
-    MN_TRY(group_grow(fork, group->n_slots > 0 ? group->n_slots : 1));
-    for (size_t i = 0; i < group->n_slots; i++) {
-        fork->n_slots = i + 1;
-        fork->n_sealed[i] = group->n_sealed[i];
-        bool full = (group->first_page + (int64_t)i + 1) * group->page_tokens <= n_tokens;
-        MN_TRY(fork_page(fork, group, pool, PAGE_EXACT, i, has_reserve && !full));
-        MN_TRY(fork_page(fork, group, pool, PAGE_CODED, i, has_reserve && !full));
-    }
-    MN_TRY(fork_head(fork, group, pool, has_reserve && n_tokens < group->head_tokens));
-    return group_reserve_all(fork, pool, options);
+    return group_refork(fork, group, pool, n_tokens, options);
 }
 
 /* ---- going back ---- */

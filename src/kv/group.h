@@ -107,6 +107,9 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens);
 /* `fork` becomes a second table over the same pages. */
 mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
                      const kv_options *options);
+/* The same for a table of equal specs, of pages, that is empty; its reserve is used. */
+mn_status group_refork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
+                       const kv_options *options);
 size_t group_bytes(const kv_group *group);
 
 /* A far page that will be written or read here is wanted near, with the bytes that it has. */

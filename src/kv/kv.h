@@ -178,6 +178,10 @@ int64_t kv_reachable(const kv_cache *cache, int64_t n_keep);
  * pages gives its fork private ones for everything that is not full, so that its own addresses stay. */
 mn_status kv_fork(kv_cache **out, const kv_cache *cache);
 
+/* The same into a cache of the same pool that is not needed any more: of equal specs it is emptied and its tables and reserved
+ * pages serve again, else it is replaced. On failure it is as it was, or empty. */
+mn_status kv_refork(kv_cache **fork, const kv_cache *cache);
+
 /* Gives a cache other specs while it holds tokens: it may become far, quantized, or narrower. MN_E_UNSUPPORTED says why not;
  * then, and on MN_E_NOMEM, it is as before. */
 mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,

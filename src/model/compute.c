@@ -36,8 +36,7 @@ static void convert_row(const row_job *job, int r) {
         x = y;
     }
     if (job->forms & 1u << WEIGHT_BF16) {
-        size_t stride = (size_t)(k + k % 2);
-        bf16 *y = rows->rounded + (size_t)r * stride;
+        bf16 *y = rows->rounded + (size_t)r * act_bf16_stride(k);
         kernels->bf16_row(y, x, (size_t)k);
         if (k % 2) y[k] = 0;
     }
@@ -123,6 +122,15 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
     }
 }
 
+/* Where a chunk begins. Matrices lie in the order in which they are read, so chunks beyond the last are those of the next. */
+static const void *chunk_place(const linear_plan *plan, int chunk) {
+    int part = 0, n_chunks = plan->first_chunk[plan->n_parts];
+    while (part + 1 < plan->n_parts && chunk >= plan->first_chunk[part + 1]) part++;
+    const weight *w = plan->up && chunk >= n_chunks ? plan->up : plan->parts[part].w;
+    size_t panels = (size_t)(chunk - plan->first_chunk[part]) * (size_t)plan->task_panels;
+    return w->packed ? (const void *)((uintptr_t)w->packed + panels * w->layout.panel_bytes) : NULL;
+}
+
 static void linear_task(void *arg, int task, int thread) {
     const linear_plan *plan = arg;
     int chunk = task / plan->n_row_blocks, block = task % plan->n_row_blocks, part = 0;
@@ -138,6 +146,8 @@ static void linear_task(void *arg, int task, int thread) {
                       .y_stride = p->stride,
                       .add = p->add};
     if (job.row_end > plan->rows->m) job.row_end = plan->rows->m;
+    /* Threads take chunks in turn, about. */
+    if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + plan->c->n_threads);
     char *scratch = plan->c->scratch[thread];
     if (!plan->up) {
         run_kernel(plan, p->w, &job, scratch);
@@ -151,6 +161,7 @@ static void linear_task(void *arg, int task, int thread) {
     linear_job second = job;
     second.y = up - (ptrdiff_t)job.row_begin * (TASK_PANELS * PANEL) - column;
     second.y_stride = TASK_PANELS * PANEL;
+    if (plan->up->packed) job.next = plan->up->packed + (size_t)begin * plan->up->layout.panel_bytes;
     run_kernel(plan, p->w, &job, rest);
     run_kernel(plan, plan->up, &second, rest);
     for (int r = 0; r < n_rows; r++) {
@@ -259,7 +270,7 @@ typedef struct attend_plan {
     int group;        /* query heads of a KV head */
     int tile;         /* query tokens worked on together */
     bool by_segments; /* every sequence has one tile: cut by segments of the cache instead */
-    int n_tasks;
+    const int *first_store, *first_task; /* [n_rows + 1] tasks of storing and of attention before each sequence */
 } attend_plan;
 
 static int segment_tokens(const kv_view *view) {
@@ -404,14 +415,14 @@ static void attend_coded(const attend_plan *plan, const kv_view *view, const att
 /* Pages [i, i + n) of the table, all exact or all coded, from position lo and up to hi. */
 static void attend_pages(const attend_plan *plan, const kv_view *view, int head, int n_rows,
                          const attend_buffers *b, attend_state state, bool coded, int64_t i, int n,
-                         int64_t lo, int64_t hi) {
+                         int64_t lo, int64_t hi, const char *follow) {
     const kv_spec *spec = view->spec;
     const char *const *pages = coded ? view->coded : view->exact;
     attend_job job =
         job_over(plan, view, head, n_rows, b, state, coded ? &view->coded_place : &view->exact_place);
     job.pages = pages + i;
     job.n_pages = n;
-    job.next = i + n < view->n_pages ? pages[i + n] : NULL;
+    job.next = follow ? follow - job.k_offset : i + n < view->n_pages ? pages[i + n] : NULL;
     job.position = (view->first_page + i) * view->page_tokens;
     job.lo = lo > view->n_head ? lo : view->n_head;
     job.hi = hi;
@@ -436,9 +447,10 @@ static int page_sealed(const kv_view *view, int64_t i, int64_t early) {
     return is_early ? view->page_tokens : view->n_sealed[i];
 }
 
-/* One part of the cache for the query rows in b, into `state` (which is reset first). */
+/* One part of the cache for the query rows in b, into `state` (which is reset first). follow: keys that are wanted after it;
+ * NULL: those of the next page. */
 static void attend_segment(const attend_plan *plan, const kv_view *view, int head, int64_t segment,
-                           int n_rows, const attend_buffers *b, attend_state state) {
+                           int n_rows, const attend_buffers *b, attend_state state, const char *follow) {
     state_reset(&state, n_rows, view->spec->v_dim);
     if (segment < 0) {
         attend_head(plan, view, head, n_rows, b, state);
@@ -454,9 +466,11 @@ static void attend_segment(const attend_plan *plan, const kv_view *view, int hea
         while (whole && i + n < end && page_sealed(view, i + n, early) == sealed) n++;
         int64_t border = (view->first_page + i) * page_tokens + sealed;
         if (sealed > 0)
-            attend_pages(plan, view, head, n_rows, b, state, true, i, n, 0, whole ? INT64_MAX : border);
+            attend_pages(plan, view, head, n_rows, b, state, true, i, n, 0, whole ? INT64_MAX : border,
+                         i + n < end ? NULL : follow);
         if (sealed < page_tokens)
-            attend_pages(plan, view, head, n_rows, b, state, false, i, n, border, INT64_MAX);
+            attend_pages(plan, view, head, n_rows, b, state, false, i, n, border, INT64_MAX,
+                         i + n < end ? NULL : follow);
         i += n;
     }
 }
@@ -490,7 +504,7 @@ static void attend_tile(const attend_plan *plan, const attend_rows *row, int hea
     int n = segment_range(&view, row->position + t_begin, row->position + t_end, &first);
     state_reset(&b.total, n_rows, dim);
     for (int i = 0; i < n; i++) {
-        attend_segment(plan, &view, head, part_segment(&view, first, i), n_rows, &b, b.part);
+        attend_segment(plan, &view, head, part_segment(&view, first, i), n_rows, &b, b.part, NULL);
         plan->c->kernels.attend_merge(&b.total, &b.part, n_rows, dim);
     }
     finish_tile(plan, row, head, t_begin, t_end, &b.total);
@@ -521,7 +535,7 @@ static attend_state part_state(float *place, int n_rows) {
 
 /* One part for all new tokens of a sequence; whoever does the last one merges them in order. */
 static void attend_one_segment(const attend_plan *plan, const attend_rows *row, int head, int i_segment,
-                               float *parts, _Atomic int *pending, char *scratch) {
+                               float *parts, _Atomic int *pending, const char *follow, char *scratch) {
     kv_view view = kv_look(row->cache, row->entry);
     int dim = plan->shape->head_dim, n_rows = row->n * plan->group;
     size_t part = part_floats(plan->shape, n_rows);
@@ -530,7 +544,7 @@ static void attend_one_segment(const attend_plan *plan, const attend_rows *row, 
     int64_t first;
     int n = segment_range(&view, row->position, row->position + row->n, &first);
     attend_segment(plan, &view, head, part_segment(&view, first, i_segment), n_rows, &b,
-                   part_state(parts + (size_t)i_segment * part, n_rows));
+                   part_state(parts + (size_t)i_segment * part, n_rows), follow);
     if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) != 1) return;
     state_reset(&b.total, n_rows, dim);
     for (int i = 0; i < n; i++) {
@@ -540,37 +554,67 @@ static void attend_one_segment(const attend_plan *plan, const attend_rows *row, 
     finish_tile(plan, row, head, 0, row->n, &b.total);
 }
 
+/* Which segment of which head a task by segments is. */
+typedef struct segment_task {
+    int row, head, segment, n_segments;
+} segment_task;
+
+static segment_task find_segment(const attend_plan *plan, int row, int task) {
+    while (task >= plan->first_task[row + 1]) row++;
+    int n = (plan->first_task[row + 1] - plan->first_task[row]) / plan->shape->n_kv_heads;
+    task -= plan->first_task[row];
+    return (segment_task){row, task / n, task % n, n};
+}
+
+/* The first keys that a task by segments reads; NULL: its head page, which is small. */
+static const char *segment_keys(const attend_plan *plan, const segment_task *task) {
+    const attend_rows *row = &plan->rows[task->row];
+    kv_view view = kv_look(row->cache, row->entry);
+    int64_t first;
+    segment_range(&view, row->position, row->position + row->n, &first);
+    int64_t segment = part_segment(&view, first, task->segment);
+    if (segment < 0) return NULL;
+    int64_t i = max_i64(segment * ATTEND_SEGMENT_PAGES - view.first_page, 0);
+    bool coded = view.n_sealed[i] > 0;
+    const kv_place *place = coded ? &view.coded_place : &view.exact_place;
+    const char *page = coded ? view.coded[i] : view.exact[i];
+    return page ? page + place->k_offset + (size_t)task->head * place->k_head_bytes : NULL;
+}
+
+static void attend_segment_task(const attend_plan *plan, int task, char *scratch) {
+    const attend_shape *shape = plan->shape;
+    segment_task own = find_segment(plan, 0, task);
+    const attend_rows *row = &plan->rows[own.row];
+    const char *follow = NULL; /* threads take tasks in turn, about */
+    if (task + plan->c->n_threads < plan->first_task[plan->n_rows]) {
+        segment_task next = find_segment(plan, own.row, task + plan->c->n_threads);
+        follow = segment_keys(plan, &next);
+    }
+    float *parts = plan->space->parts;
+    for (int i = 0; i < own.row; i++) {
+        size_t n = (size_t)(plan->first_task[i + 1] - plan->first_task[i]);
+        parts += n * part_floats(shape, plan->rows[i].n * plan->group);
+    }
+    parts += (size_t)(own.head * own.n_segments) * part_floats(shape, row->n * plan->group);
+    attend_one_segment(plan, row, own.head, own.segment, parts,
+                       &plan->space->pending[own.row * shape->n_kv_heads + own.head], follow, scratch);
+}
+
 static void attend_task(void *arg, int task, int thread) {
     const attend_plan *plan = arg;
-    const attend_shape *shape = plan->shape;
     char *scratch = plan->c->scratch[thread];
-    float *parts = plan->space->parts;
-    for (int i = 0; i < plan->n_rows; i++) {
-        const attend_rows *row = &plan->rows[i];
-        if (plan->by_segments) {
-            int n_segments = row_segments(row);
-            size_t head_floats = (size_t)n_segments * part_floats(shape, row->n * plan->group);
-            if (task < n_segments * shape->n_kv_heads) {
-                int head = task / n_segments;
-                attend_one_segment(plan, row, head, task % n_segments, parts + (size_t)head * head_floats,
-                                   &plan->space->pending[i * shape->n_kv_heads + head], scratch);
-                return;
-            }
-            task -= n_segments * shape->n_kv_heads;
-            parts += (size_t)shape->n_kv_heads * head_floats;
-        } else {
-            int tile = plan->tile, n_tiles = (int)ceil_div(row->n, tile);
-            if (task < n_tiles * shape->n_kv_heads) {
-                /* The last tiles see most: they go first, so that no thread is left with a long one at the
-                 * end. */
-                int i_tile = n_tiles - 1 - task / shape->n_kv_heads, begin = i_tile * tile;
-                int end = begin + tile < row->n ? begin + tile : row->n;
-                attend_tile(plan, row, task % shape->n_kv_heads, begin, end, scratch);
-                return;
-            }
-            task -= n_tiles * shape->n_kv_heads;
-        }
+    if (plan->by_segments) {
+        attend_segment_task(plan, task, scratch);
+        return;
     }
+    int i = 0;
+    while (task >= plan->first_task[i + 1]) i++;
+    const attend_rows *row = &plan->rows[i];
+    int tile = plan->tile, n_tiles = (int)ceil_div(row->n, tile), n_heads = plan->shape->n_kv_heads;
+    task -= plan->first_task[i];
+    /* The last tiles see most: they go first, so that no thread is left with a long one at the end. */
+    int begin = (n_tiles - 1 - task / n_heads) * tile, end = begin + tile < row->n ? begin + tile : row->n;
+    attend_tile(plan, row, task % n_heads, begin, end, scratch);
 }
 
 /* The queries of one token and KV head beside their ordinary form: as sinks and as coded keys want them.
@@ -619,10 +663,12 @@ static void calibrate(const attend_plan *plan, const attend_rows *row, int head,
     const attend_shape *shape = plan->shape;
     kv_view view = kv_look(row->cache, row->entry);
     if (row->position + begin < view.page_tokens) return;
-    const float *keys = row->qkv + begin * shape->stride + (ptrdiff_t)(shape->n_heads + head) * shape->head_dim;
+    const float *keys =
+        row->qkv + begin * shape->stride + (ptrdiff_t)(shape->n_heads + head) * shape->head_dim;
     kv_calibration_add_keys(plan->c->calibration, row->entry, head, keys, shape->stride, end - begin);
     for (int t = begin; t < end; t++) {
-        const float *queries = row->qkv + t * shape->stride + (ptrdiff_t)(head * plan->group) * shape->head_dim;
+        const float *queries =
+            row->qkv + t * shape->stride + (ptrdiff_t)(head * plan->group) * shape->head_dim;
         kv_calibration_add_queries(plan->c->calibration, row->entry, head, queries, plan->group);
     }
 }
@@ -632,21 +678,18 @@ static void store_task(void *arg, int task, int thread) {
     (void)thread;
     const attend_plan *plan = arg;
     const attend_shape *shape = plan->shape;
-    const attend_rows *row = plan->rows;
-    int page_tokens = 0;
-    for (;; row++) {
-        page_tokens = kv_look(row->cache, row->entry).page_tokens;
-        int n_tasks = shape->n_kv_heads * pages_touched(row, page_tokens);
-        if (task < n_tasks) break;
-        task -= n_tasks;
-    }
+    int i = 0;
+    while (task >= plan->first_store[i + 1]) i++;
+    task -= plan->first_store[i];
+    const attend_rows *row = &plan->rows[i];
+    kv_view view = kv_look(row->cache, row->entry);
+    int page_tokens = view.page_tokens;
     int head = task % shape->n_kv_heads, dim = shape->head_dim, half = shape->rotary / 2;
     int64_t page_begin = (row->position / page_tokens + task / shape->n_kv_heads) * page_tokens;
     int begin = (int)max_i64(page_begin - row->position, 0);
     int end = (int)min_i64(page_begin + page_tokens - row->position, row->n);
     ptrdiff_t key = (ptrdiff_t)(shape->n_heads + head) * dim,
               value = key + (ptrdiff_t)shape->n_kv_heads * dim;
-    kv_view view = kv_look(row->cache, row->entry);
     for (int t = begin; t < end; t++) {
         float *x = row->qkv + t * shape->stride, *queries = x + (ptrdiff_t)(head * plan->group) * dim;
         const float *cos = row->cos + (ptrdiff_t)t * half, *sin = row->sin + (ptrdiff_t)t * half;
@@ -707,6 +750,8 @@ static mn_status reserve_queries(attend_space *space, const attend_shape *shape,
 mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, attend_rows *rows,
                                int n_rows) {
     MN_TRY(reserve_queries(space, shape, rows, n_rows));
+    MN_TRY(mem_grow(&space->first_tasks, &space->first_tasks_capacity, 2 * ((size_t)n_rows + 1),
+                    sizeof *space->first_tasks));
     size_t floats = 0;
     if (!cut_by_segments(shape, rows, n_rows)) return MN_OK;
     for (int i = 0; i < n_rows; i++) {
@@ -724,42 +769,47 @@ void attend_space_clear(attend_space *space) {
     mem_free(space->queries);
     mem_free(space->pending);
     mem_free(space->seal);
+    mem_free(space->first_tasks);
     *space = (attend_space){0};
 }
 
 void compute_attention(compute *c, const attend_shape *shape, const attend_rows *rows, int n_rows,
                        attend_space *space) {
     attend_plan plan = {.c = c, .shape = shape, .rows = rows, .space = space, .n_rows = n_rows};
+    int *first_store = space->first_tasks, *first_task = first_store + n_rows + 1;
+    plan.first_store = first_store;
+    plan.first_task = first_task;
     plan.group = shape->n_heads / shape->n_kv_heads;
     plan.tile = choose_tile(shape, rows, n_rows);
     plan.by_segments = cut_by_segments(shape, rows, n_rows);
-    int n_store = 0, n_new = 0, n_attend = 0;
+    int n_new = 0;
+    first_store[0] = first_task[0] = 0;
     for (int i = 0; i < n_rows; i++) {
         kv_stage(rows[i].cache, rows[i].entry);
-        n_store +=
-            shape->n_kv_heads * pages_touched(&rows[i], kv_look(rows[i].cache, rows[i].entry).page_tokens);
+        int n_pages = pages_touched(&rows[i], kv_look(rows[i].cache, rows[i].entry).page_tokens);
+        first_store[i + 1] = first_store[i] + n_pages * shape->n_kv_heads;
         n_new += rows[i].n;
+        int n_parts = (int)ceil_div(rows[i].n, plan.tile);
         if (plan.by_segments) {
-            int n_segments = row_segments(&rows[i]);
+            n_parts = row_segments(&rows[i]);
             for (int h = 0; h < shape->n_kv_heads; h++) {
-                atomic_store_explicit(&space->pending[i * shape->n_kv_heads + h], n_segments,
+                atomic_store_explicit(&space->pending[i * shape->n_kv_heads + h], n_parts,
                                       memory_order_relaxed);
             }
-            n_attend += n_segments * shape->n_kv_heads;
-        } else {
-            n_attend += (int)ceil_div(rows[i].n, plan.tile) * shape->n_kv_heads;
         }
+        first_task[i + 1] = first_task[i] + n_parts * shape->n_kv_heads;
     }
-    if ((int64_t)n_new * shape->stride <= INLINE_VALUES || c->calibration) { /* sums of a head are one thread's */
-        for (int task = 0; task < n_store; task++) store_task(&plan, task, 0);
+    if ((int64_t)n_new * shape->stride <= INLINE_VALUES ||
+        c->calibration) { /* sums of a head are one thread's */
+        for (int task = 0; task < first_store[n_rows]; task++) store_task(&plan, task, 0);
     } else {
-        thread_run(c->pool, n_store, store_task, &plan);
+        thread_run(c->pool, first_store[n_rows], store_task, &plan);
     }
     for (int i = 0; i < n_rows; i++) {
         int first, n = kv_early(rows[i].cache, rows[i].entry, &first);
         compute_seal(c, rows[i].cache, first, n, space);
     }
-    thread_run(c->pool, n_attend, attend_task, &plan);
+    thread_run(c->pool, first_task[n_rows], attend_task, &plan);
 }
 
 typedef struct seal_job {
@@ -771,7 +821,8 @@ typedef struct seal_job {
 
 static void seal_run(void *arg, int task, int thread) {
     const seal_job *job = arg;
-    kv_seal(job->cache, &job->c->kernels, job->first + task, job->space->seal + (size_t)thread * job->space->seal_bytes);
+    kv_seal(job->cache, &job->c->kernels, job->first + task,
+            job->space->seal + (size_t)thread * job->space->seal_bytes);
 }
 
 void compute_seal(compute *c, kv_cache *cache, int first, int n, const attend_space *space) {

@@ -46,7 +46,7 @@ size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_d
 typedef struct act_rows {
     int m, k;
     const float *f32; /* [m][k] */
-    bf16 *rounded;    /* [m][k rounded up to even] */
+    bf16 *rounded;    /* [m][act_bf16_stride(k)] */
     int8_t *codes;    /* [m][2][k] */
     float *scale;     /* [m][k / 32] */
     int32_t *sum;     /* [m][k / 16] */
@@ -107,6 +107,8 @@ typedef struct attend_space {
     size_t parts_capacity; /* floats */
     _Atomic int *pending;  /* per sequence and KV head: segments not done yet */
     size_t pending_capacity;
+    int *first_tasks; /* tasks before each sequence, of storing and of attention */
+    size_t first_tasks_capacity;
     float *queries; /* slot_q and coded_q of the rows */
     size_t queries_capacity;
     char *seal; /* [threads][seal_bytes]: memory in which tokens are sealed */

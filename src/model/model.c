@@ -265,7 +265,7 @@ static mn_status grow_tokens(model_core *model, int m) {
         {&ws->sin, half, sizeof(float)},
         {&ws->slot_cos, half, sizeof(float)},
         {&ws->slot_sin, half, sizeof(float)},
-        {&ws->rows.rounded, widest + 1, sizeof(bf16)},
+        {&ws->rows.rounded, act_bf16_stride((int)widest), sizeof(bf16)},
         {&ws->rows.codes, widest * ACT_PLANES, 1},
         {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
         {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},

@@ -222,6 +222,8 @@ generation_files() {
   expect 0 run embedded hi --temperature 0.5 --top-p 0.9 -n 2
   err_has "warning: temperature is 0.5 but has no effect: do_sample is false"
   err_has "warning: top_p is 0.9 but has no effect"
+  expect 0 run embedded hi --negative-prompt no -n 2
+  err_has "the negative prompt has no effect"
   expect 0 run embedded hi --temperature 0.5 --do-sample --seed 1 -n 2
   err_empty
 }

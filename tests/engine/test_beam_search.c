@@ -357,6 +357,55 @@ static void draws_follow_the_distribution(void **state) {
     strategy_world_close(&w);
 }
 
+static double log_softmax(const float *logits, size_t n, int32_t id) {
+    double sum = 0;
+    for (size_t v = 0; v < n; v++) sum += exp((double)logits[v]);
+    return (double)logits[id] - log(sum);
+}
+
+/* With guidance every beam has a second past, without the prompt: each token's score from sessions that were given these texts. */
+static void beams_are_guided(void **state) {
+    (void)state;
+    enum { N_NEGATIVE = 3 };
+    static const double guidance = 1.7;
+    static const int32_t negative[N_NEGATIVE] = {44, 5, 291};
+    static const char *const settings[] = {
+        "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 11, \"guidance_scale\": 1.7, \"eos_token_id\": null}",
+        "{\"num_beams\": 4, \"num_beam_groups\": 4, \"num_return_sequences\": 4, \"diversity_penalty\": 1e-9, "
+        "\"max_new_tokens\": 11, \"guidance_scale\": 1.7, \"eos_token_id\": null}"};
+    strategy_world w = strategy_world_open("golden/llama", "auto", 2);
+    const engine_cache cache = {.dtype = "f32", .page_tokens = 4};
+    for (int i = 0; i < 4; i++) {
+        mn_session *session = engine_session(w.model, cache);
+        mn_generate_options how = mn_generate_options_default();
+        if (i % 2) {
+            how.negative_prompt = negative;
+            how.n_negative_prompt = N_NEGATIVE;
+        }
+        mn_generation *g = generate(session, w.ids, N_PROMPT, settings[i / 2], &how);
+        for (int k = 0; k < 4; k++) {
+            const mn_sequence *s = &g->sequences[k];
+            mn_session *with = engine_session(w.model, cache), *without = engine_session(w.model, cache);
+            assert_ok(mn_session_step(with, w.ids, N_PROMPT, NULL));
+            assert_ok(mn_session_step(without, i % 2 ? negative : &w.ids[N_PROMPT - 1],
+                                      i % 2 ? N_NEGATIVE : 1, NULL));
+            for (size_t t = 0; t < s->n_ids; t++) {
+                double c = log_softmax(mn_session_logits(with), w.vocab, s->ids[t]),
+                       u = log_softmax(mn_session_logits(without), w.vocab, s->ids[t]),
+                       wanted = guidance * (c - u) + u;
+                assert_true(fabs((double)s->transition_scores[t] - wanted) < 1e-4);
+                assert_ok(mn_session_step(with, &s->ids[t], 1, NULL));
+                assert_ok(mn_session_step(without, &s->ids[t], 1, NULL));
+            }
+            mn_session_close(&with);
+            mn_session_close(&without);
+        }
+        mn_generation_close(&g);
+        mn_session_close(&session);
+    }
+    strategy_world_close(&w);
+}
+
 /* ---- batches ---- */
 
 static void rows_are_as_if_alone(void **state) {
@@ -455,7 +504,9 @@ static void allocations_that_fail(void **state) {
     how.keep_scores = true;
     how.top_logprobs = 1;
     for (int i = 0; i < 3; i++) {
-        mn_session *session = engine_session(w.model, (engine_cache){.page_tokens = 4});
+        engine_cache cache = {
+            .implementation = i == 1 ? "static" : "dynamic", .page_tokens = 4, .max_cache_len = 64};
+        mn_session *session = engine_session(w.model, cache);
         mn_generation *wanted = generate(session, w.ids, N_PROMPT, settings[i], &how), *g = NULL;
         mn_generation_config *config = config_of(w.model, settings[i]);
         int64_t before = mem_count().allocations, n_allocations;
@@ -647,10 +698,10 @@ int main(void) {
         CHANGING_TEST(winners_cache_goes_on),         CHANGING_TEST(winner_equals_no_cache),
         CHANGING_TEST(callback_ends_beams),           CHANGING_TEST(stop_strings_end_beams),
         CHANGING_TEST(time_ends_all_beams),           CHANGING_TEST(beams_that_find_everything),
-        CHANGING_TEST(draws_follow_the_distribution), CHANGING_TEST(rows_are_as_if_alone),
-        CHANGING_TEST(beams_share_their_past),        CHANGING_TEST(allocations_that_fail),
-        CHANGING_TEST(forty_beams_without_memory),    CHANGING_TEST(cancelled_runs_give_the_best),
-        CHANGING_TEST(texts_are_shown_at_the_end),
+        CHANGING_TEST(draws_follow_the_distribution), CHANGING_TEST(beams_are_guided),
+        CHANGING_TEST(rows_are_as_if_alone),          CHANGING_TEST(beams_share_their_past),
+        CHANGING_TEST(allocations_that_fail),         CHANGING_TEST(forty_beams_without_memory),
+        CHANGING_TEST(cancelled_runs_give_the_best),  CHANGING_TEST(texts_are_shown_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,6 +72,8 @@ static const char *const schemas[] = {
     "{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}",
     "{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":2.5}",
     "{\"type\":\"integer\",\"exclusiveMinimum\":3}",
+    "{\"type\":\"integer\",\"minimum\":3,\"exclusiveMinimum\":3,\"maximum\":5,\"exclusiveMaximum\":5}",
+    "{\"type\":\"integer\",\"exclusiveMinimum\":1.5,\"exclusiveMaximum\":2.5}",
     "{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
     "{\"type\":\"number\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":12}",
     "{\"type\":\"number\",\"maximum\":-5}",
@@ -481,6 +483,46 @@ static void single_texts(void **state) {
     }
 }
 
+/* As deep as can be, byte by byte: what may be begun can be completed, though some values need more levels than they show. */
+static void the_deepest_texts(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *unit;
+    } rows[] = {
+        {"true", "["},
+        {"true", "{\"k\":"},
+        {"{\"type\":\"array\",\"items\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]},\"minItems\":1}",
+         "["},
+        {"{\"$defs\":{\"n\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\",\"prefixItems\":[{\"type\":\"null\"}],\"items\":"
+         "{\"$ref\":\"#/$defs/n\"},\"minItems\":2}]}},\"$ref\":\"#/$defs/n\"}",
+         "[null,"},
+        {"{\"$defs\":{\"n\":{\"type\":\"array\",\"items\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"object\",\"properties\":{\"k\":"
+         "{\"$ref\":\"#/$defs/n\"}},\"required\":[\"k\"]}]},\"minItems\":1}},\"$ref\":\"#/$defs/n\"}",
+         "[{\"k\":"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        machine m;
+        char text[LONGEST], avoid[257] = {0};
+        size_t n = 0, unit = strlen(rows[i].unit), n_avoid = 0;
+        assert_ok(open_schema(&m, rows[i].schema));
+        for (uint32_t s = m.r.start, next;; s = next, n++) {
+            text[n] = rows[i].unit[n % unit];
+            assert_ok(run_step(&m.r, s, (uint8_t)text[n], &next));
+            if (next != RUN_DEAD) continue;
+            assert_true(n / unit >= 20 && n / unit <= NET_DEPTH);
+            for (unsigned c = 0; c < m.g.n_classes; c++) {
+                char byte = (char)m.g.sample[c];
+                if (!byte || !strchr("null]}\"k:,", byte)) avoid[n_avoid++] = byte ? byte : ' ';
+            }
+            n = complete(&m, s, avoid, text, n);
+            if (n == 0) fail_msg("%s: no end", rows[i].schema);
+            break;
+        }
+        if (!schema_check_text(json_root(m.doc), text, n)) fail_msg("%s: %.*s", rows[i].schema, (int)n, text);
+        machine_close(&m);
+    }
+}
+
 static void refusals(void **state) {
     (void)state;
     static const struct {
@@ -559,11 +601,9 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(walks_are_valid),
-        cmocka_unit_test(valid_texts_are_accepted),
-        cmocka_unit_test(invalid_texts_are_refused),
-        cmocka_unit_test(single_texts),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(walks_are_valid),           cmocka_unit_test(valid_texts_are_accepted),
+        cmocka_unit_test(invalid_texts_are_refused), cmocka_unit_test(single_texts),
+        cmocka_unit_test(the_deepest_texts),         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
