@@ -131,14 +131,13 @@ static void mlp(model_core *model, int i_layer, int m) {
     compute_linear(c, &ws->rows, &down, 1);
 }
 
-/* n states [n][hidden] through the last norm, to normed [n][hidden], and the head, to logits [n][vocab]. */
-static void head(model_core *model, const float *states, int n, float *normed, float *logits) {
+/* n states [n][hidden] through the last norm, to normed [n][hidden], and the head, to `to`, whose matrix is the head. */
+static void head(model_core *model, const float *states, int n, float *normed, linear_part to) {
     workspace *ws = &model->workspace;
-    const weight *w = &model->weights.head;
+    to.w = &model->weights.head;
     compute_rows(&model->compute, &ws->rows, states, n, (int)model->config.hidden_size,
-                 model->weights.final_norm, (float)model->config.rms_norm_eps, normed, form_of(w));
-    linear_part part = {.w = w, .y = logits, .stride = model->config.vocab_size};
-    compute_linear(&model->compute, &ws->rows, &part, 1);
+                 model->weights.final_norm, (float)model->config.rms_norm_eps, normed, form_of(to.w));
+    compute_linear(&model->compute, &ws->rows, &to, 1);
 }
 
 /* Logits that were gathered so that the head is read once for all of them. */
@@ -148,12 +147,8 @@ typedef struct gathered {
 } gathered;
 
 static void flush(model_core *model, gathered *g) {
-    workspace *ws = &model->workspace;
-    size_t vocab = (size_t)model->config.vocab_size;
-    if (g->n == 0) return;
-    head(model, ws->last, g->n, ws->last, ws->logits);
-    for (int i = 0; i < g->n; i++)
-        memcpy(g->to[i], ws->logits + (size_t)i * vocab, vocab * sizeof *ws->logits);
+    float *states = model->workspace.last;
+    if (g->n > 0) head(model, states, g->n, states, (linear_part){.rows = g->to});
     g->n = 0;
 }
 
@@ -168,7 +163,7 @@ static void gathered_logits(model_core *model, const forward_row *rows, int n_ro
             const float *state = x + (size_t)(rows[i].n - wanted + k) * hidden;
             memcpy(ws->last + (size_t)g.n * hidden, state, hidden * sizeof *x);
             g.to[g.n++] = rows[i].logits + (size_t)k * vocab;
-            if (g.n == ws->n_logits) flush(model, &g);
+            if (g.n == ws->n_last) flush(model, &g);
         }
     }
     flush(model, &g);
@@ -178,15 +173,12 @@ static void logits(model_core *model, const forward_row *rows, int n_rows) {
     workspace *ws = &model->workspace;
     size_t hidden = (size_t)model->config.hidden_size;
     const float *x = ws->x;
-    bool one = n_rows == 1 && rows->want == WANT_LAST;
-    if (one) {
-        head(model, x + (size_t)(rows->n - 1) * hidden, 1, ws->last, rows->logits);
-    } else {
-        gathered_logits(model, rows, n_rows);
-    }
+    gathered_logits(model, rows, n_rows);
     for (int i = 0; i < n_rows; x += (size_t)rows[i].n * hidden, i++) {
-        if (rows[i].want == WANT_ALL && !forward_gathered(&rows[i]))
-            head(model, x, rows[i].n, ws->normed, rows[i].logits);
+        if (rows[i].want == WANT_ALL && !forward_gathered(&rows[i])) {
+            linear_part all = {.y = rows[i].logits, .stride = model->config.vocab_size};
+            head(model, x, rows[i].n, ws->normed, all);
+        }
         for (int t = 0; rows[i].states && t < rows[i].n; t++) {
             model->compute.kernels.rms_norm(rows[i].states + (size_t)t * hidden, x + (size_t)t * hidden,
                                             model->weights.final_norm, (int)hidden,

@@ -131,6 +131,47 @@ static const void *chunk_place(const linear_plan *plan, int chunk) {
     return w->packed ? (const void *)((uintptr_t)w->packed + panels * w->layout.panel_bytes) : NULL;
 }
 
+enum { TASK_WIDTH = TASK_PANELS * PANEL /* outputs of a task in scratch */ };
+
+/* The job with its outputs, from `column` on, in scratch: row r of them at r * TASK_WIDTH. */
+static linear_job into_scratch(const linear_job *job, float *scratch, int column) {
+    linear_job other = *job;
+    other.y = scratch - (ptrdiff_t)job->row_begin * TASK_WIDTH - column;
+    other.y_stride = TASK_WIDTH;
+    return other;
+}
+
+/* Gate into the output, up into scratch, then the activation while both are in the cache. */
+static void run_gated(const linear_plan *plan, linear_job *job, int column, int width, char *scratch) {
+    const linear_part *p = plan->parts;
+    float *up = (float *)(void *)scratch;
+    char *rest = scratch + (size_t)ROW_BLOCK * TASK_WIDTH * sizeof *up;
+    linear_job second = into_scratch(job, up, column);
+    if (plan->up->packed) job->next = plan->up->packed + (size_t)job->panel_begin * plan->up->layout.panel_bytes;
+    run_kernel(plan, p->w, job, rest);
+    run_kernel(plan, plan->up, &second, rest);
+    for (int r = job->row_begin; r < job->row_end; r++) {
+        float *y = p->y + r * p->stride + column;
+        const float *u = up + (r - job->row_begin) * TASK_WIDTH;
+        if (plan->gelu) {
+            plan->c->kernels.gelu_tanh_mul(y, y, u, (size_t)width);
+        } else {
+            plan->c->kernels.silu_mul(y, y, u, (size_t)width);
+        }
+    }
+}
+
+/* Rows that are wanted in places of their own go there from scratch, while they are in the cache. */
+static void run_scattered(const linear_plan *plan, const linear_part *p, const linear_job *job, int column,
+                          int width, char *scratch) {
+    float *y = (float *)(void *)scratch;
+    linear_job here = into_scratch(job, y, column);
+    run_kernel(plan, p->w, &here, scratch + (size_t)ROW_BLOCK * TASK_WIDTH * sizeof *y);
+    for (int r = job->row_begin; r < job->row_end; r++) {
+        memcpy(p->rows[r] + column, y + (r - job->row_begin) * TASK_WIDTH, (size_t)width * sizeof *y);
+    }
+}
+
 static void linear_task(void *arg, int task, int thread) {
     const linear_plan *plan = arg;
     int chunk = task / plan->n_row_blocks, block = task % plan->n_row_blocks, part = 0;
@@ -148,30 +189,15 @@ static void linear_task(void *arg, int task, int thread) {
     if (job.row_end > plan->rows->m) job.row_end = plan->rows->m;
     /* Threads take chunks in turn, about. */
     if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + plan->c->n_threads);
-    char *scratch = plan->c->scratch[thread];
-    if (!plan->up) {
-        run_kernel(plan, p->w, &job, scratch);
-        return;
-    }
-    /* Gate into the output, up into scratch, then the activation while both are in the cache. */
-    int n_rows = job.row_end - job.row_begin, column = begin * PANEL, width = end * PANEL - column;
+    int column = begin * PANEL, width = end * PANEL - column;
     if (column + width > p->w->layout.n) width = p->w->layout.n - column;
-    float *up = (float *)(void *)scratch;
-    char *rest = scratch + (size_t)ROW_BLOCK * TASK_PANELS * PANEL * sizeof *up;
-    linear_job second = job;
-    second.y = up - (ptrdiff_t)job.row_begin * (TASK_PANELS * PANEL) - column;
-    second.y_stride = TASK_PANELS * PANEL;
-    if (plan->up->packed) job.next = plan->up->packed + (size_t)begin * plan->up->layout.panel_bytes;
-    run_kernel(plan, p->w, &job, rest);
-    run_kernel(plan, plan->up, &second, rest);
-    for (int r = 0; r < n_rows; r++) {
-        float *y = p->y + (ptrdiff_t)(job.row_begin + r) * p->stride + column;
-        const float *u = up + (size_t)r * TASK_PANELS * PANEL;
-        if (plan->gelu) {
-            plan->c->kernels.gelu_tanh_mul(y, y, u, (size_t)width);
-        } else {
-            plan->c->kernels.silu_mul(y, y, u, (size_t)width);
-        }
+    char *scratch = plan->c->scratch[thread];
+    if (plan->up) {
+        run_gated(plan, &job, column, width, scratch);
+    } else if (p->rows) {
+        run_scattered(plan, p, &job, column, width, scratch);
+    } else {
+        run_kernel(plan, p->w, &job, scratch);
     }
 }
 
@@ -252,7 +278,7 @@ size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_d
     attend_buffers b = carve_buffers(origin, n_rows, k_dim, v_dim, page_tokens);
     size_t attention =
         (size_t)((char *)b.kernel - origin) + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
-    size_t linear = (size_t)ROW_BLOCK * TASK_PANELS * PANEL * sizeof(float);
+    size_t linear = (size_t)ROW_BLOCK * TASK_WIDTH * sizeof(float);
     if (lazy) {
         weight_layout layout;
         weight_layout_make(&layout, WEIGHT_F32, DTYPE_F32, PANEL, max_k);

@@ -68,6 +68,7 @@ typedef struct linear_part {
     float *y;         /* row r at y + r * stride */
     ptrdiff_t stride; /* floats */
     bool add;
+    float *const *rows; /* NULL, or where each row goes instead; nothing is added then */
 } linear_part;
 
 enum { MAX_LINEAR_PARTS = 4 };

@@ -202,7 +202,7 @@ mn_status model_open(model_core **out, const char *path, const mn_model_options 
 
 static void workspace_clear(workspace *ws) {
     float *buffers[] = {ws->x,   ws->normed, ws->qkv,  ws->attended, ws->inner,
-                        ws->cos, ws->sin,    ws->last, ws->logits,   ws->rows.scale, ws->slot_cos, ws->slot_sin};
+                        ws->cos, ws->sin,    ws->last,   ws->rows.scale, ws->slot_cos, ws->slot_sin};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) mem_free(buffers[i]);
     mem_free(ws->rows.rounded);
     mem_free(ws->rows.codes);
@@ -277,16 +277,14 @@ static mn_status grow_tokens(model_core *model, int m) {
     return MN_OK;
 }
 
-/* Room for n_rows sequences and for n_logits rows of logits that are computed together. */
-static mn_status grow_rows(model_core *model, int n_rows, int n_logits) {
+/* Room for n_rows sequences and for n_last states whose logits are computed together. */
+static mn_status grow_rows(model_core *model, int n_rows, int n_last) {
     workspace *ws = &model->workspace;
     MN_TRY(mem_grow(&ws->attend, &ws->attend_capacity, (size_t)n_rows, sizeof *ws->attend));
-    if (n_logits <= ws->n_logits) return MN_OK;
-    size_t n = (size_t)n_logits;
-    ws->n_logits = 0;
-    MN_TRY(replace_buffer(&ws->last, n * (size_t)model->config.hidden_size, sizeof(float)));
-    MN_TRY(replace_buffer(&ws->logits, n * (size_t)model->config.vocab_size, sizeof(float)));
-    ws->n_logits = n_logits;
+    if (n_last <= ws->n_last) return MN_OK;
+    ws->n_last = 0;
+    MN_TRY(replace_buffer(&ws->last, (size_t)n_last * (size_t)model->config.hidden_size, sizeof(float)));
+    ws->n_last = n_last;
     return MN_OK;
 }
 
@@ -303,13 +301,13 @@ static mn_status grow_seal_scratch(model_core *model, const forward_row *rows, i
 }
 
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
-    int64_t m = 0, n_logits = 1;
+    int64_t m = 0, n_last = 1;
     for (int i = 0; i < n_rows; i++) {
         m += rows[i].n;
-        n_logits += forward_gathered(&rows[i]);
+        n_last += forward_gathered(&rows[i]);
     }
     MN_TRY(grow_tokens(model, (int)m));
-    MN_TRY(grow_rows(model, n_rows, (int)min_i64(n_logits, HEAD_ROWS)));
+    MN_TRY(grow_rows(model, n_rows, (int)min_i64(n_last, HEAD_ROWS)));
     mn_status status = MN_OK;
     int n_reserved = 0;
     while (n_reserved < n_rows && status == MN_OK) {

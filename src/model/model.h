@@ -31,7 +31,7 @@ typedef struct packed_weights {
 /* Buffers of a pass over m tokens; grown between passes, never inside. */
 typedef struct workspace {
     int m;             /* tokens they have room for */
-    int n_logits;      /* rows of logits */
+    int n_last;        /* rows of `last` */
     float *x;          /* [m][hidden_size] residual stream */
     float *normed;     /* [m][hidden_size] */
     float *qkv;        /* [m][(heads + 2 kv heads) * head_dim] */
@@ -39,8 +39,7 @@ typedef struct workspace {
     float *inner;      /* [m][intermediate_size] */
     float *cos, *sin;  /* [m][rotary_dim / 2] */
     float *slot_cos, *slot_sin; /* the same, of queries that look at sinks */
-    float *last;       /* [n_logits][hidden_size] rows whose logits are wanted */
-    float *logits;     /* [n_logits][vocab_size] */
+    float *last;       /* [n_last][hidden_size] rows whose logits are wanted */
     attend_rows *attend; /* [attend_capacity] one a sequence */
     size_t attend_capacity;
     double *frequencies; /* [rotary_dim / 2] */
