@@ -370,7 +370,7 @@ typedef struct mn_sequence {
 } mn_sequence;
 
 typedef struct mn_generation {
-    size_t n_sequences;
+    size_t n_sequences; /* fewer than asked for where beams find fewer texts */
     const mn_sequence *sequences; /* in the order of the input rows */
     uint64_t seed;                /* the one used */
     double prompt_ms, predicted_ms;
