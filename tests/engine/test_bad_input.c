@@ -586,7 +586,8 @@ static mn_status whole_program(const char *path) {
     return status;
 }
 
-/* The first failures one by one, later ones in steps: opening allocates for every piece of the vocabulary. */
+/* The first failures one by one, later ones in steps: opening allocates for every piece of the vocabulary. A pass that finds no memory
+ * is tried again with fewer rows, so a failure in it may be survived. */
 static void failed_allocations_leave_nothing(void **state) {
     (void)state;
     int64_t before = mem_count().allocations, live = mem_count().live;
@@ -594,16 +595,19 @@ static void failed_allocations_leave_nothing(void **state) {
     int64_t n = mem_count().allocations - before, stride = n / 250 + 1;
     assert_true(n > 100);
     assert_int_equal(mem_count().live, live);
-    for (int64_t k = 1; k <= n; k += k < 60 || k > n - 160 ? 1 : stride) {
+    int n_tried = 0, n_survived = 0;
+    for (int64_t k = 1; k <= n; k += k < 60 || k > n - 160 ? 1 : stride, n_tried++) {
         mem_fail_after(k);
         mn_status status = whole_program("embedded");
         mem_fail_after(0);
-        if (status != MN_E_NOMEM)
+        n_survived += status == MN_OK;
+        if (status != MN_E_NOMEM && status != MN_OK)
             fail_msg("allocation %d of %d failed: status %d, '%s'", (int)k, (int)n, status, mn_last_error());
         if (mem_count().live != live)
             fail_msg("allocation %d of %d failed: %d blocks are left", (int)k, (int)n,
                      (int)(mem_count().live - live));
     }
+    if (n_survived * 8 > n_tried) fail_msg("%d of %d failures were survived", n_survived, n_tried);
 }
 
 int main(void) {
