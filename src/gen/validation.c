@@ -128,11 +128,13 @@ static mn_status check_helpers(const mn_generation_config *c, const mn_generate_
     return MN_OK;
 }
 
-/* A second context goes along with single texts that grow token by token. */
+/* A second context goes along with texts that grow token by token. */
 static mn_status check_guidance(const mn_generation_config *c, const mn_generate_options *options) {
     decoding_mode mode = decoding_mode_of(c, options);
-    if (c->guidance_scale == 1 || is_plain(mode) || mode == DECODING_DOLA) return MN_OK;
-    MN_FAIL(MN_E_ARG, "guidance_scale is %g, allowed for %s: 1 (off); greedy search and sampling have guidance",
+    bool proposes = mode == DECODING_CONTRASTIVE || mode == DECODING_ASSISTED || mode == DECODING_PROMPT_LOOKUP;
+    if (c->guidance_scale == 1 || !proposes) return MN_OK;
+    MN_FAIL(MN_E_ARG,
+            "guidance_scale is %g, allowed for %s: 1 (off); greedy search, sampling and beams have guidance",
             c->guidance_scale, names[mode]);
 }
 

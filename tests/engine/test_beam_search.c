@@ -594,6 +594,34 @@ static void forty_beams_without_memory(void **state) {
     mn_free(ids);
 }
 
+/* The beams' own pages alone are too many: whatever is wished for, one sentence says so, and the session is usable. */
+static void too_little_memory_is_said(void **state) {
+    (void)state;
+    enum { BUDGET = 600000, LONG = 200 };
+    static const char *const wishes[] = {"fail", "offload", "quantize", "evict"};
+    changing w = changing_open("embedded", 2);
+    kv_pool_close(&w.model->core->pool);
+    assert_ok(kv_pool_open(&w.model->core->pool, BUDGET));
+    mn_generation_config *config =
+        config_of(w.model, "{\"num_beams\": 40, \"max_new_tokens\": 24, \"ignore_eos\": true}");
+    for (int i = 0; i < 4; i++) {
+        mn_session *session = NULL;
+        mn_generation *g = NULL;
+        mn_cache_options options =
+            engine_cache_options((engine_cache){.dtype = "f32", .page_tokens = 16, .prefill_chunk = 64});
+        options.on_oom = wishes[i];
+        assert_ok(mn_session_open(&session, w.model, &options));
+        assert_fails(MN_E_NOMEM, "600000 allowed", mn_generate(session, w.ids, LONG, config, NULL, &g));
+        assert_null(g);
+        assert_ok(kv_check(session->cache));
+        g = generate(session, w.ids, LONG, "{\"num_beams\": 2, \"max_new_tokens\": 5}", NULL);
+        mn_generation_close(&g);
+        mn_session_close(&session);
+    }
+    mn_generation_config_close(&config);
+    changing_close(&w);
+}
+
 /* ---- cancelling ---- */
 
 typedef struct stopper {
@@ -701,7 +729,8 @@ int main(void) {
         CHANGING_TEST(draws_follow_the_distribution), CHANGING_TEST(beams_are_guided),
         CHANGING_TEST(rows_are_as_if_alone),          CHANGING_TEST(beams_share_their_past),
         CHANGING_TEST(allocations_that_fail),         CHANGING_TEST(forty_beams_without_memory),
-        CHANGING_TEST(cancelled_runs_give_the_best),  CHANGING_TEST(texts_are_shown_at_the_end),
+        CHANGING_TEST(too_little_memory_is_said),     CHANGING_TEST(cancelled_runs_give_the_best),
+        CHANGING_TEST(texts_are_shown_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

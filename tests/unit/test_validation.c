@@ -96,7 +96,6 @@ static void contradictions(void **state) {
         {"{\"prompt_lookup_num_tokens\": 4}", true, "a draft model and prompt_lookup_num_tokens were both"},
         {"{\"dola_layers\": \"low\"}", true, "dola_layers and a draft model were both given"},
         {"{\"dola_layers\": \"low\", \"prompt_lookup_num_tokens\": 4}", false, "were both given"},
-        {"{\"guidance_scale\": 2, \"num_beams\": 2}", false, "guidance_scale is 2, allowed for beam search: 1"},
         {"{\"guidance_scale\": 1.5, \"penalty_alpha\": 0.5}", false, "allowed for contrastive search"},
         {"{\"guidance_scale\": 1.5, \"prompt_lookup_num_tokens\": 4}", false, "allowed for prompt lookup"},
         {"{\"guidance_scale\": 1.5, \"do_sample\": true}", true, "allowed for assisted decoding"},
@@ -134,6 +133,7 @@ static void settings_without_effect(void **state) {
          "early_stopping is \"never\" but has no effect: num_beams is 1\n"
          "length_penalty is 2 but has no effect: num_beams is 1\n"},
         {"{\"early_stopping\": true, \"num_beams\": 2}", false, ""},
+        {"{\"guidance_scale\": 2, \"num_beams\": 2}", false, ""},
         {"{\"diversity_penalty\": 2}", false, "diversity_penalty is 2 but has no effect: num_beams is 1\n"},
         {"{\"diversity_penalty\": 2, \"num_beams\": 2}", false,
          "diversity_penalty is 2 but has no effect: num_beam_groups is 1\n"},
