@@ -50,9 +50,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const int32_t *sum = job->x->sum + (size_t)row * n_sums;
     const int quads = group / 4, zero = layout->zero;
     const __m512i low = _mm512_set1_epi8(15);
-    const ptrdiff_t ahead = ahead_of(job, panel, n_panels);
-    const size_t group_bytes = shape.span * (size_t)group / INT_SPAN; /* of a panel, scales included */
-    const char *fetched = first;
+    const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
 
 #define DECLARE(r)                                                                                           \
     __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                           \
@@ -67,10 +65,9 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
             span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
         /* The sums of the upper bytes count 256 times; those of the lower ones start from -zero * (sum of activations). */
         const int32_t *group_sum = sum + begin / ACT_SUM_GROUP;
-        for (const char *end = fetched + group_bytes; fetched < end; fetched += 64) {
-            __builtin_prefetch(fetched + ahead, 0, 2);
-            if (n_panels == 2) __builtin_prefetch(fetched + (ptrdiff_t)next_panel + ahead, 0, 2);
-        }
+        /* Scales and mins of a span are as many cache lines as it has groups, or half as many. */
+        __builtin_prefetch(span + part * 64 + ahead, 0, 2);
+        if (n_panels == 2) __builtin_prefetch(span + part * 64 + next_panel + ahead, 0, 2);
 #define START(r)                                                                                             \
     int32_t sum##r = 0;                                                                                      \
     if (n_rows > r) {                                                                                        \
@@ -99,6 +96,10 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
             const char *w = codes;
             if (plane == 1) { EACH_ROW(NEXT_PLANE) }
             UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
+                if (plane == 0) {
+                    __builtin_prefetch(w + ahead, 0, 2);
+                    if (n_panels == 2) __builtin_prefetch(w + next_panel + ahead, 0, 2);
+                }
                 __m512i packed_a = i_load(w), packed_b = packed_a;
                 if (n_panels == 2) packed_b = i_load(w + next_panel);
                 __m512i wa = packed_a, wb = packed_b;

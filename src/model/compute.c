@@ -207,7 +207,7 @@ static void run_linear(linear_plan *plan) {
     for (int i = 0; i < plan->n_parts; i++) n_panels += plan->parts[i].w->layout.n_panels;
     plan->n_row_blocks = (int)ceil_div(m, ROW_BLOCK);
     int fine = n_panels / (plan->c->n_threads * TASKS_PER_THREAD);
-    plan->task_panels = fine < 1 ? 1 : fine > TASK_PANELS ? TASK_PANELS : fine;
+    plan->task_panels = fine < 2 ? 1 : fine < TASK_PANELS ? 2 : TASK_PANELS; /* pairs fit the tiles */
     if (m > 16) plan->task_panels = TASK_PANELS;
     for (int i = 0; i < plan->n_parts; i++) {
         int chunks = (int)ceil_div(plan->parts[i].w->layout.n_panels, plan->task_panels);
