@@ -74,6 +74,7 @@ struct kv_cache {
     size_t peak_bytes;
     bool call_ends;               /* with the step under way */
     struct kv_stage_areas *stage; /* of far entries; NULL: there are none */
+    uint64_t n_sent;              /* kv_pool_sent when the step under way was staged */
     mn_status fault;              /* a far page that could not be read in this step */
     char fault_text[256];
     seal_task *tasks;    /* [n_tasks], made room for by kv_reserve */

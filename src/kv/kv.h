@@ -83,6 +83,9 @@ int64_t kv_quiet_tokens(const kv_cache *cache, int64_t most);
 /* Room for n_new tokens in every entry: new pages, private copies of shared pages that will be written, pages
  * that sealing will fill. MN_E_FULL, MN_E_NOMEM; then nothing has changed. */
 mn_status kv_reserve(kv_cache *cache, int64_t n_new);
+/* When caches are reserved for one pass: called for each of them once all are, as one's reserve may have sent away pages that
+ * others share. MN_E_NOMEM; then all are to be abandoned. */
+mn_status kv_restage(kv_cache *cache);
 
 /* Stores tokens [token_begin, token_end) of the step, KV head `head` of an entry. k and v: f32 rows of token
  * 0 of the step; the row of token t lies t * stride floats further. Keys are rotated already. Different

@@ -30,6 +30,7 @@ struct kv_pool {
     free_place *free_places;
     size_t used, budget;
     kv_far *far; /* NULL: no far home */
+    _Atomic uint64_t n_sent;
 };
 
 mn_status kv_pool_open(kv_pool **out, size_t budget) {
@@ -265,7 +266,12 @@ mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
     }
     page->data = NULL;
     page->region = region;
+    atomic_fetch_add_explicit(&pool->n_sent, 1, memory_order_relaxed);
     return MN_OK;
+}
+
+uint64_t kv_pool_sent(kv_pool *pool) {
+    return atomic_load_explicit(&pool->n_sent, memory_order_relaxed);
 }
 
 mn_status kv_pool_copy(kv_pool *pool, const kv_page *page, size_t offset, size_t n_bytes, void *to) {

@@ -58,6 +58,7 @@ kv_far *kv_pool_far(kv_pool *pool); /* NULL: not open */
 
 /* Moves a near page away. On failure (MN_E_IO, MN_E_FULL) it stays. */
 mn_status kv_pool_send(kv_pool *pool, kv_page *page);
+uint64_t kv_pool_sent(kv_pool *pool); /* pages moved away since the pool was opened */
 /* Copies a page's bytes, wherever they are. */
 mn_status kv_pool_copy(kv_pool *pool, const kv_page *page, size_t offset, size_t n_bytes, void *to);
 

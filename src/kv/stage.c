@@ -185,9 +185,18 @@ static void area_request(kv_cache *cache, stage_area *area, int i_entry) {
 
 void stage_begin(kv_cache *cache) {
     int first = next_far_entry(cache, 0);
+    cache->n_sent = kv_pool_sent(cache->pool);
     if (!cache->stage || !cache->stage->areas[0].bases[0] || first < 0) return;
     cache->stage->current = 1;
     area_request(cache, &cache->stage->areas[0], first);
+}
+
+mn_status kv_restage(kv_cache *cache) {
+    if (!cache->stage || cache->n_sent == kv_pool_sent(cache->pool)) return MN_OK;
+    stage_drain(cache);
+    MN_TRY(stage_reserve(cache));
+    stage_begin(cache);
+    return MN_OK;
 }
 
 void kv_stage(kv_cache *cache, int entry) {

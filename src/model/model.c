@@ -314,6 +314,7 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
         status = kv_reserve(rows[n_reserved].cache, rows[n_reserved].n);
         if (status == MN_OK) n_reserved++;
     }
+    for (int i = 0; i < n_rows && status == MN_OK; i++) status = kv_restage(rows[i].cache);
     if (status == MN_OK) status = grow_seal_scratch(model, rows, n_rows);
     if (status == MN_OK) status = llama_prepare(model, rows, n_rows);
     if (status != MN_OK) {

@@ -332,6 +332,10 @@ output_files() {
   json 'j["scores"]["dtype"] == "F32" and j["scores"]["shape"] == [4, 1, 512]'
   header "$work/l.safetensors"
   json 'j["logits"]["shape"] == [4, 1, 512]'
+  expect 0 run embedded --ids 1,403 -n 4 --num-beams 3 --num-return-sequences 2 --scores-out "$work/s.safetensors" --json
+  json 'len(j["sequences"]) == 2 and 0 > j["sequences"][0]["score"] >= j["sequences"][1]["score"]'
+  header "$work/s.safetensors"
+  json 'j["scores"]["shape"] == [4, 3, 512]' # of all running beams
   expect 0 score embedded --ids 1,403,407 --out "$work/x.safetensors"
   header "$work/x.safetensors"
   json 'j["logits"]["shape"] == [3, 512] and j["logits"]["data_offsets"] == [0, 3 * 512 * 4]'

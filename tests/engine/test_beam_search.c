@@ -546,52 +546,67 @@ static void allocations_that_fail(void **state) {
 
 /* ---- memory that ends ---- */
 
-/* A thousand tokens of one word, forty beams in as many groups, and not enough memory for all of their pages: the same texts as
- * with enough. The pages of the prompt stay shared when every session's cache changes. */
-static void forty_beams_without_memory(void **state) {
-    (void)state;
-    enum { LONG = 1000, BUDGET = 1700000, WORDS = 1000 };
-    static const char settings[] =
-        "{\"num_beams\": 40, \"num_beam_groups\": 40, \"num_return_sequences\": 40, \"diversity_penalty\": 1.0, "
-        "\"max_new_tokens\": 24, \"ignore_eos\": true}";
-    static char text[WORDS * 5 + 1];
+enum { OKAYS = 1000 };
+
+/* A thousand tokens of one word, forty beams in as many groups, in `budget` bytes of pages; 0: no limit. *most: bytes in use. */
+static mn_generation *forty_beams(const char *settings, size_t budget, size_t *most) {
+    static char text[OKAYS * 5 + 1];
+    for (int i = 0; i < OKAYS; i++) memcpy(text + i * 5, "okay ", 5);
+    changing w = changing_open("embedded", 2);
+    mn_session *session = NULL;
     int32_t *ids = NULL;
     size_t n = 0;
-    mn_generation *got[2];
-    page_watch watch[2] = {{0}};
-    for (int i = 0; i < WORDS; i++) memcpy(text + i * 5, "okay ", 5);
-    for (int limited = 0; limited < 2; limited++) {
-        changing w = changing_open("embedded", 2);
-        mn_session *session = NULL;
-        mn_cache_options options = engine_cache_options((engine_cache){
-            .dtype = "f32", .page_tokens = 16, .max_cache_len = LONG + 64, .prefill_chunk = 64});
-        if (limited) {
-            kv_pool_close(&w.model->core->pool);
-            assert_ok(kv_pool_open(&w.model->core->pool, BUDGET));
-            options.on_oom = "offload";
-        }
-        mn_free(ids);
-        assert_ok(mn_tokenize(mn_model_tokenizer(w.model), text, strlen(text), MN_ADD_SPECIAL, &ids, &n));
-        assert_true(n >= LONG);
-        assert_ok(mn_session_open(&session, w.model, &options));
-        mn_generate_options how = mn_generate_options_default();
-        watch[limited].pool = w.model->core->pool;
-        how.process = watch_pages;
-        how.user = &watch[limited];
-        got[limited] = generate(session, ids, LONG, settings, &how);
-        assert_string_equal(got[limited]->cache.implementation, limited ? "offloaded" : "dynamic");
-        assert_int_equal(got[limited]->n_sequences, 40);
-        assert_int_equal(mn_session_length(session), LONG + 23);
-        if (limited) assert_true(got[1]->cache.far_bytes > 0);
-        /* The handle's texts are its own; the cache's name belongs to the session. */
-        mn_session_close(&session);
-        changing_close(&w);
+    mn_cache_options options = engine_cache_options(
+        (engine_cache){.dtype = "f32", .page_tokens = 16, .max_cache_len = OKAYS + 64, .prefill_chunk = 64});
+    if (budget) {
+        kv_pool_close(&w.model->core->pool);
+        assert_ok(kv_pool_open(&w.model->core->pool, budget));
+        options.on_oom = "offload";
     }
-    same_texts(got[1], got[0], true);
-    assert_true(watch[0].most > BUDGET); /* or there was no need */
-    assert_true(watch[1].most <= BUDGET);
-    for (int i = 0; i < 2; i++) mn_generation_close(&got[i]);
+    assert_ok(mn_tokenize(mn_model_tokenizer(w.model), text, strlen(text), MN_ADD_SPECIAL, &ids, &n));
+    assert_true(n >= OKAYS);
+    assert_ok(mn_session_open(&session, w.model, &options));
+    page_watch watch = {.pool = w.model->core->pool};
+    mn_generate_options how = mn_generate_options_default();
+    how.process = watch_pages;
+    how.user = &watch;
+    mn_generation *g = generate(session, ids, OKAYS, settings, &how);
+    assert_string_equal(g->cache.implementation, budget ? "offloaded" : "dynamic");
+    assert_int_equal(g->n_sequences, 40);
+    assert_int_equal(mn_session_length(session), OKAYS - 1 + (int64_t)g->sequences[0].n_ids);
+    *most = watch.most;
     mn_free(ids);
+    mn_session_close(&session);
+    changing_close(&w);
+    return g;
+}
+
+/* Not enough memory for all of their pages: the same texts as with enough. The prompt's pages stay shared when every session's
+ * cache changes; first at once, then after some texts have ended, the best of which has a session of its own. */
+static void forty_beams_without_memory(void **state) {
+    (void)state;
+    static const size_t budgets[2] = {1700000, 2400000};
+    int32_t end = -1;
+    for (int i = 0; i < 2; i++) {
+        char settings[256];
+        size_t most[2];
+        snprintf(
+            settings, sizeof settings,
+            "{\"num_beams\": 40, \"num_beam_groups\": 40, \"num_return_sequences\": 40, \"diversity_penalty\": 1.0, "
+            "\"max_new_tokens\": 24, \"eos_token_id\": [%d]}",
+            i ? end : 511);
+        mn_generation *wanted = forty_beams(settings, 0, &most[0]),
+                      *got = forty_beams(settings, budgets[i], &most[1]);
+        same_texts(got, wanted, true);
+        assert_true(most[0] > budgets[i]); /* or there was no need */
+        assert_true(most[1] <= budgets[i]);
+        end = wanted->sequences[20].ids[2];
+        int n_ended = 0;
+        for (int k = 0; k < 40; k++) n_ended += strcmp(wanted->sequences[k].finish_reason, "eos") == 0;
+        if (i ? n_ended < 1 || n_ended > 20 : n_ended > 0) fail_msg("%d texts ended", n_ended);
+        mn_generation_close(&got);
+        mn_generation_close(&wanted);
+    }
 }
 
 /* The beams' own pages alone are too many: whatever is wished for, one sentence says so, and the session is usable. */
