@@ -425,6 +425,14 @@ PYTHON
   fi
   expect 0 bench embedded -p 8 -n 0 -r 1 -o jsonl --threads 1,2
   json '[x["n_threads"] for x in all] == [1, 2]'
+  # A prompt is measured once, new tokens for every number of rows, whose caches count together.
+  expect 0 bench embedded -p 8 -n 4 -d 3 -npl 1,5 -r 1 -o jsonl
+  json '[(x["n_prompt"], x["n_gen"], x["pl"]) for x in all] == [(8, 0, 1), (0, 4, 1), (0, 4, 5)]'
+  json 'all[2]["cache_bytes"] == 5 * all[1]["cache_bytes"] and abs(all[2]["avg_ts"] * all[2]["avg_ns"] / 1e9 - 20) < 1e-3'
+  expect 0 bench embedded -p 0 -n 4 --parallel 3 -r 1
+  out_has 'tg4 x3'
+  expect 2 bench embedded -n 4 -npl 0
+  err_has "npl: 0 is out of range; allowed: 1 to 1024"
   expect 0 bench embedded -p 8 -n 4 -r 1 -o csv --cache static
   [ "$(wc -l <"$work/out")" = 3 ] || problem "csv has no header and two rows"
   expect 0 bench embedded -p 8 -n 4 -pg 4,4 -r 1
