@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "gen/constraints.h"
+#include "gen/phrases.h"
 #include "gen/guidance.h"
 
 typedef struct beam_group {
@@ -35,26 +35,26 @@ typedef struct group_search {
     int32_t *chosen;   /* [n_chosen] tokens of this step */
     size_t n_chosen;
     bool is_constrained;
-    constraints constraints;
+    phrases phrases;
     banked *banked;  /* scratch: the beams that were kept and those that phrases lead to */
     int32_t *forced; /* scratch */
 } group_search;
 
-static mn_status open_constraints(group_search *s, const id_lists *phrases) {
+static mn_status open_phrases(group_search *s, const id_lists *wanted) {
     size_t vocab = s->beams.vocab;
-    for (size_t i = 0; i < phrases->n; i++) {
-        for (size_t k = 0; k < phrases->lists[i].n; k++) {
-            int32_t id = phrases->lists[i].ids[k];
+    for (size_t i = 0; i < wanted->n; i++) {
+        for (size_t k = 0; k < wanted->lists[i].n; k++) {
+            int32_t id = wanted->lists[i].ids[k];
             if (id < 0 || (size_t)id >= vocab)
                 MN_FAIL(MN_E_ARG, "force_words_ids: phrase %zu holds token %d, allowed: 0 to %zu", i, id,
                         vocab - 1);
         }
     }
     s->is_constrained = true;
-    s->banked = mem_alloc(s->size * (1 + phrases->n), sizeof *s->banked);
-    s->forced = mem_alloc(phrases->n, sizeof *s->forced);
+    s->banked = mem_alloc(s->size * (1 + wanted->n), sizeof *s->banked);
+    s->forced = mem_alloc(wanted->n, sizeof *s->forced);
     if (!s->banked || !s->forced) return MN_E_NOMEM;
-    return constraints_open(&s->constraints, phrases);
+    return phrases_open(&s->phrases, wanted);
 }
 
 static mn_status open(void **state, const search_setup *setup) {
@@ -70,14 +70,14 @@ static mn_status open(void **state, const search_setup *setup) {
     s->chosen = mem_alloc(s->beams.width, sizeof *s->chosen);
     if (!s->groups || !s->texts || !s->chosen) return MN_E_NOMEM;
     for (size_t g = 0; g < s->n_groups; g++) s->groups[g].texts = s->texts + g * (s->size + 1);
-    return config->force_words_ids.n ? open_constraints(s, &config->force_words_ids) : MN_OK;
+    return config->force_words_ids.n ? open_phrases(s, &config->force_words_ids) : MN_OK;
 }
 
 static void close(void *state) {
     group_search *s = state;
     if (!s) return;
     beams_close(&s->beams);
-    constraints_close(&s->constraints);
+    phrases_close(&s->phrases);
     mem_free(s->groups);
     mem_free(s->texts);
     mem_free(s->chosen);
@@ -122,12 +122,12 @@ static bool is_settled(const group_search *s, const beam_group *group, double be
 
 /* ---- forced phrases ---- */
 
-/* Whether the text up to a node holds every phrase; leaves the constraints there. */
+/* Whether the text up to a node holds every phrase; leaves the phrases there. */
 static bool is_met(group_search *s, int32_t node) {
     if (!s->is_constrained) return true;
     size_t n = beams_ids(&s->beams, node);
-    constraints_read(&s->constraints, s->beams.ids, n);
-    return constraints_are_met(&s->constraints);
+    phrases_read(&s->phrases, s->beams.ids, n);
+    return phrases_are_met(&s->phrases);
 }
 
 static size_t add_banked(group_search *s, size_t n, const beam_candidate *c) {
@@ -135,8 +135,8 @@ static size_t add_banked(group_search *s, size_t n, const beam_candidate *c) {
         if (s->banked[i].candidate.from == c->from && s->banked[i].candidate.id == c->id) return n;
     }
     is_met(s, s->beams.running[c->from].node);
-    constraints_add(&s->constraints, c->id);
-    s->banked[n] = (banked){.candidate = *c, .bank = constraints_bank(&s->constraints), .order = n};
+    phrases_add(&s->phrases, c->id);
+    s->banked[n] = (banked){.candidate = *c, .bank = phrases_bank(&s->phrases), .order = n};
     return n + 1;
 }
 
@@ -145,7 +145,7 @@ static size_t add_forced(group_search *s, size_t first, size_t n) {
     beams *b = &s->beams;
     for (size_t i = first; i < first + s->size; i++) {
         if (b->running[i].session < 0 || is_met(s, b->running[i].node)) continue;
-        size_t n_forced = constraints_list(&s->constraints, s->forced);
+        size_t n_forced = phrases_list(&s->phrases, s->forced);
         for (size_t k = 0; k < n_forced; k++) {
             beam_candidate c = beams_candidate(b, i, (size_t)s->forced[k]);
             if (c.sum > -INFINITY) n = add_banked(s, n, &c);

@@ -4,36 +4,36 @@
  * beam search"; Hu et al. 2019 for the banks): of several phrases one is under way at a time, a token that does not continue it
  * puts it back behind the others, and beams are sorted into banks by how many tokens of phrases they hold.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef MN_GEN_CONSTRAINTS_H
-#define MN_GEN_CONSTRAINTS_H
+#ifndef MN_GEN_PHRASES_H
+#define MN_GEN_PHRASES_H
 
 #include "gen/generation_config.h"
 
-typedef struct constraints {
-    const id_lists *phrases;
+typedef struct phrases {
+    const id_lists *wanted;
     size_t longest;
     /* Of the text that was read last. */
     size_t *pending; /* [n_pending] phrases not begun, in the order in which they are tried */
     size_t n_pending, n_done;
     size_t current, n_met; /* the phrase under way, and how many of its tokens are there; 0: none is */
-} constraints;
+} phrases;
 
-mn_status constraints_open(constraints *c, const id_lists *phrases);
-void constraints_close(constraints *c);
+mn_status phrases_open(phrases *c, const id_lists *wanted);
+void phrases_close(phrases *c);
 
 /* Reads a text from its beginning, the prompt included, as Transformers does. */
-void constraints_read(constraints *c, const int32_t *ids, size_t n);
-void constraints_add(constraints *c, int32_t id);
+void phrases_read(phrases *c, const int32_t *ids, size_t n);
+void phrases_add(phrases *c, int32_t id);
 
-static inline bool constraints_are_met(const constraints *c) {
-    return c->n_done == c->phrases->n;
+static inline bool phrases_are_met(const phrases *c) {
+    return c->n_done == c->wanted->n;
 }
 
 /* How far the text is: the tokens of whole phrases, each counted as the longest one, and more the less is missing of the one
  * under way. */
-size_t constraints_bank(const constraints *c);
+size_t phrases_bank(const phrases *c);
 
-/* Tokens that bring the text further, some perhaps several times; [phrases->n] at most. */
-size_t constraints_list(const constraints *c, int32_t *ids);
+/* Tokens that bring the text further, some perhaps several times; [wanted->n] at most. */
+size_t phrases_list(const phrases *c, int32_t *ids);
 
 #endif
