@@ -53,6 +53,7 @@ static mn_status set_plain_stop(chat *c) {
 
 static mn_status open_config(chat *c) {
     MN_TRY(generation_build(&c->config, c->o, c->e.model, c->file, NULL));
+    MN_TRY(generation_warn(c->config, NULL, &c->said));
     return set_plain_stop(c);
 }
 
@@ -309,6 +310,7 @@ int chat_verb(options *o) {
     json_close(&c.file);
     bytes_clear(&c.cache_text);
     bytes_clear(&c.next);
+    mn_free(c.said);
     engine_close(&c.e);
     return code;
 }

@@ -29,6 +29,7 @@ typedef struct chat {
     bool leaves; /* the loop ends */
     int code;    /* exit code then */
     bytes next;  /* text to begin the next line with */
+    char *said; /* warnings of the settings */
     turn_stats last;
     size_t n_turns, n_prompt, n_cached, n_new; /* of all turns */
     uint64_t n_again; /* how often the last question was answered anew: each time with another seed */

@@ -319,6 +319,8 @@ static mn_status run_set(chat *c, const char *argument) {
     if (argument[at] == '=') {
         at++;
         MN_TRY(generation_say(c->config, name, argument + at + strspn(argument + at, " \t")));
+        if (generation_warn(c->config, NULL, &c->said) != MN_OK)
+            chat_note("as it stands, %s", mn_last_error());
     } else if (argument[at]) {
         MN_FAIL(MN_E_ARG, "'%.60s' sets nothing; write /set name=value, as /set temperature=0.7", argument);
     }

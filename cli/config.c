@@ -72,6 +72,20 @@ mn_status generation_say(mn_generation_config *config, const char *name, const c
     return status;
 }
 
+mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, char **said) {
+    char *warnings = NULL;
+    MN_TRY(mn_generation_config_check(config, how, &warnings));
+    bool is_new = !*said || strcmp(*said, warnings) != 0;
+    for (const char *at = warnings; is_new && *at;) {
+        size_t n = strcspn(at, "\n");
+        say("warning: %.*s", (int)n, at);
+        at += n + 1;
+    }
+    mn_free(*said);
+    *said = warnings;
+    return MN_OK;
+}
+
 static mn_status apply_options(mn_generation_config *config, const options *o) {
     const mn_generation_field *fields = mn_generation_fields();
     for (size_t i = 0; i < o->n_generation; i++) {

@@ -33,4 +33,8 @@ mn_status generation_limit(mn_generation_config *config, const options *o, const
  * origin. */
 void config_print(const options *o, const mn_generation_config *config, const json_doc *file);
 
+/* Says which settings have no effect, unless the same was said before: *said, owned by the caller, NULL at first. MN_E_ARG when two
+ * contradict each other. how: NULL for the defaults. */
+mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, char **said);
+
 #endif

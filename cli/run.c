@@ -21,20 +21,20 @@ typedef struct run {
     input in;
     json_doc *file; /* --generation-config, or NULL */
     mn_cache_options cache;
-    bytes cache_text; /* of its config, from the file */
+    bytes cache_text;      /* of its config, from the file */
     mn_cache_summary kind; /* of the cache */
-    engine e, draft; /* the latter: of --assistant-model */
-    prompt negative; /* --negative-prompt */
+    engine e, draft;       /* the latter: of --assistant-model */
+    prompt negative;       /* --negative-prompt */
     batch batch;
-    prompt *prompts;   /* views of the lines' prompts, for the result */
-    bytes prefix;      /* --prefix-file */
+    prompt *prompts; /* views of the lines' prompts, for the result */
+    bytes prefix;    /* --prefix-file */
     mn_session *session;
     mn_session *common; /* what the prompts behind a prefix have in common */
-    bool has_text; /* a prompt was given, in whatever way */
+    bool has_text;      /* a prompt was given, in whatever way */
     mn_generation *generation;
-    bool streamed; /* some text has been printed */
-    char last;     /* its last byte */
-    size_t n_new;  /* tokens seen by the callback */
+    bool streamed;       /* some text has been printed */
+    char last;           /* its last byte */
+    size_t n_new;        /* tokens seen by the callback */
     int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
 } run;
@@ -72,10 +72,13 @@ static mn_status read_positional(run *r, const char **text) {
 static mn_status check_outputs(const options *o) {
     if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_LOAD_CACHE) && option_is_set(o, OPT_CACHE_DIR))
-        MN_FAIL(MN_E_ARG, "--load-cache and --cache-dir both say where the cache comes from; give one of them");
+        MN_FAIL(MN_E_ARG,
+                "--load-cache and --cache-dir both say where the cache comes from; give one of them");
     for (option_id id = OPT_SAVE_CACHE; id <= OPT_CACHE_DIR; id++) {
         if (option_is_set(o, id) && option_is_set(o, OPT_BATCH))
-            MN_FAIL(MN_E_ARG, "--batch has a cache for every row; --save-cache, --load-cache and --cache-dir are for one");
+            MN_FAIL(
+                MN_E_ARG,
+                "--batch has a cache for every row; --save-cache, --load-cache and --cache-dir are for one");
     }
     for (option_id id = OPT_SCORES_OUT; id <= OPT_LOGITS_OUT; id++) {
         if (option_is_set(o, id)) MN_TRY(output_check(option_text(o, id, NULL)));
@@ -126,7 +129,8 @@ static mn_status read_batch(run *r) {
 /* One text behind the prefix is a longer text. */
 static mn_status put_prefix_first(run *r) {
     if (!r->prefix.n) return MN_OK;
-    if (r->in.kind != INPUT_TEXT) MN_FAIL(MN_E_ARG, "--prefix-file stands before texts; %s is none", r->in.what);
+    if (r->in.kind != INPUT_TEXT)
+        MN_FAIL(MN_E_ARG, "--prefix-file stands before texts; %s is none", r->in.what);
     bytes all = r->prefix;
     bytes_append(&all, r->in.data.data, r->in.data.n);
     r->prefix = (bytes){0};
@@ -184,23 +188,12 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
     return MN_OK;
 }
 
-/* Settings that have no effect, said once when rows agree. *said: what was said of the row before. */
 static mn_status warn_of_settings(const run *r, const mn_generation_config *config, char **said) {
-    char *warnings = NULL;
     mn_generate_options how = mn_generate_options_default();
     how.assistant = r->draft.model;
     how.negative_prompt = r->negative.ids;
     how.n_negative_prompt = r->negative.n;
-    MN_TRY(mn_generation_config_check(config, &how, &warnings));
-    bool is_new = !*said || strcmp(*said, warnings) != 0;
-    for (const char *at = warnings; is_new && *at;) {
-        size_t n = strcspn(at, "\n");
-        say("warning: %.*s", (int)n, at);
-        at += n + 1;
-    }
-    mn_free(*said);
-    *said = warnings;
-    return MN_OK;
+    return generation_warn(config, &how, said);
 }
 
 static mn_status settle_all(run *r) {
@@ -297,7 +290,8 @@ static mn_status generate(run *r) {
     mn_batch_row *rows = mem_alloc(r->batch.n, sizeof *rows);
     if (!rows) return mem_no_memory();
     for (size_t i = 0; i < r->batch.n; i++) {
-        rows[i] = (mn_batch_row){r->batch.lines[i].prompt.ids, r->batch.lines[i].prompt.n, r->batch.lines[i].config, r->common};
+        rows[i] = (mn_batch_row){r->batch.lines[i].prompt.ids, r->batch.lines[i].prompt.n,
+                                 r->batch.lines[i].config, r->common};
     }
     interrupt_watch(NULL);
     mn_status status = mn_generate_batch(r->e.model, &r->cache, rows, r->batch.n, NULL, &how, &r->generation);
@@ -326,7 +320,8 @@ static void print_plain(run *r, bool cancelled) {
 static void print_summary(const run *r) {
     const mn_generation *g = r->generation;
     if (g->cache.before)
-        say("memory ended: the cache '%s' became '%s', and the run went on", g->cache.before, g->cache.implementation);
+        say("memory ended: the cache '%s' became '%s', and the run went on", g->cache.before,
+            g->cache.implementation);
     size_t prompt_tokens = 0, new_tokens = 0;
     for (size_t i = 0; i < r->batch.n; i++) prompt_tokens += r->batch.lines[i].prompt.n;
     for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i].n_ids;
@@ -394,7 +389,8 @@ static int run_all(run *r) {
     int code = prepare(r);
     if (code == EXIT_DONE) code = engine_open(&r->e, r->o, r->model_name, 0);
     const char *draft = option_text(r->o, OPT_ASSISTANT_MODEL, NULL);
-    if (code == EXIT_DONE && draft && !option_on(r->o, OPT_PRINT_CONFIG)) code = engine_open(&r->draft, r->o, draft, 0);
+    if (code == EXIT_DONE && draft && !option_on(r->o, OPT_PRINT_CONFIG))
+        code = engine_open(&r->draft, r->o, draft, 0);
     if (code != EXIT_DONE) return code;
     if (option_on(r->o, OPT_PRINT_CONFIG)) {
         mn_generation_config *config = NULL;
