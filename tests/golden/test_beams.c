@@ -7,33 +7,28 @@
 #include "support/engine.h"
 #include "tensor/safetensors.h"
 
-static const char *const families[] = {
-    "llama",          "llama-rope-linear", "llama-rope-llama3", "llama-rope-yarn", "llama-untied-bias", "mistral-full",
-    "mistral-window", "qwen2",             "qwen3",             "phi3",            "phi3-window",       "phi3-longrope"};
+static const char *const families[] = {"llama",
+                                       "llama-rope-linear",
+                                       "llama-rope-llama3",
+                                       "llama-rope-yarn",
+                                       "llama-untied-bias",
+                                       "mistral-full",
+                                       "mistral-window",
+                                       "qwen2",
+                                       "qwen3",
+                                       "phi3",
+                                       "phi3-window",
+                                       "phi3-longrope"};
 static const char *const caches[] = {"dynamic", "static", "offloaded", "none"};
 
 enum { N_FAMILIES = 12, N_CACHES = 4, MOST_IDS = 64, MOST_ROWS = 4 };
 static const double tolerance = 1e-4;
 
 static mn_cache_options cache_options(const char *name) {
-    return engine_cache_options((engine_cache){
-        .implementation = name, .dtype = "f32", .page_tokens = 4, .max_cache_len = strstr(name, "static") ? 64 : 0});
-}
-
-static mn_generation_config *read_config(const mn_model *model, const json *arguments) {
-    mn_generation_config *config = NULL;
-    bytes text = {0};
-    json_put(&text, arguments);
-    assert_ok(mn_generation_config_open(&config, model));
-    assert_ok(mn_generation_config_load(config, bytes_text(&text), text.n));
-    bytes_clear(&text);
-    return config;
-}
-
-static size_t read_ids(const json *list, int32_t *ids) {
-    assert_true(list && list->n <= MOST_IDS);
-    for (size_t i = 0; i < list->n; i++) ids[i] = (int32_t)list->items[i].integer;
-    return list->n;
+    return engine_cache_options((engine_cache){.implementation = name,
+                                               .dtype = "f32",
+                                               .page_tokens = 4,
+                                               .max_cache_len = strstr(name, "static") ? 64 : 0});
 }
 
 static double number(const json *value) {
@@ -61,7 +56,8 @@ static void check_ids(const mn_sequence *sequence, const json *wanted, const jso
     assert_true(n <= wanted->n);
     for (size_t i = 0; i < n; i++) {
         if (sequence->ids[i] == wanted->items[i].integer) continue;
-        if (groups && i == n - 1 && is_end(ends, sequence->ids[i]) && wanted->items[i].integer == first) continue;
+        if (groups && i == n - 1 && is_end(ends, sequence->ids[i]) && wanted->items[i].integer == first)
+            continue;
         fail_msg("%s, text %d: token %zu is %d, golden %d", name, sequence->index, i, sequence->ids[i],
                  (int)wanted->items[i].integer);
     }
@@ -110,7 +106,8 @@ static void check_steps(const mn_generation *g, const json *test, const tensor_s
     wanted = (const float *)(const void *)transitions->data;
     for (size_t i = 0; i < g->n_sequences; i++) {
         const mn_sequence *s = &g->sequences[i];
-        size_t width = (size_t)transitions->shape[1], row = (size_t)s->row * (g->n_beams / json_get(test, "rows")->n);
+        size_t width = (size_t)transitions->shape[1],
+               row = (size_t)s->row * (g->n_beams / json_get(test, "rows")->n);
         for (size_t k = 0; k < s->n_ids; k++) {
             size_t at = (k * g->n_beams + row + (size_t)s->beam_indices[k]) * vocab;
             check_close((double)s->transition_scores[k], (double)wanted[i * width + k], "a transition", name);
@@ -127,15 +124,17 @@ static void check_sums(const mn_generation *g, const json *args, const char *nam
         const mn_sequence *s = &g->sequences[i];
         double sum = 0;
         for (size_t k = 0; k < s->n_ids; k++) sum += (double)s->transition_scores[k];
-        check_close(sum / pow((double)s->n_ids, penalty ? number(penalty) : 1), s->score, "a sum of transitions", name);
+        check_close(sum / pow((double)s->n_ids, penalty ? number(penalty) : 1), s->score,
+                    "a sum of transitions", name);
     }
 }
 
-static bool allowed_by_table(void *user, int row, const int32_t *ids, size_t n, const int32_t **allowed, size_t *n_allowed) {
+static bool allowed_by_table(void *user, int row, const int32_t *ids, size_t n, const int32_t **allowed,
+                             size_t *n_allowed) {
     static int32_t list[MOST_IDS];
     const json *table = user;
     (void)row;
-    *n_allowed = read_ids(&table->items[(size_t)ids[n - 1] % table->n], list);
+    *n_allowed = engine_read_ids(&table->items[(size_t)ids[n - 1] % table->n], list, MOST_IDS);
     *allowed = list;
     return true;
 }
@@ -151,17 +150,20 @@ static void read_rows(rows *r, const json *test) {
     r->n = several ? several->n : 1;
     assert_true(r->n <= MOST_ROWS);
     for (size_t i = 0; i < r->n; i++)
-        r->list[i] = (mn_batch_row){r->ids[i], read_ids(several ? &several->items[i] : one, r->ids[i]), NULL, NULL};
+        r->list[i] = (mn_batch_row){
+            r->ids[i], engine_read_ids(several ? &several->items[i] : one, r->ids[i], MOST_IDS), NULL, NULL};
 }
 
 static void check_case(mn_model *model, const char *family, const json *test, const tensor_set *set) {
     rows r;
-    const json *args = json_get(test, "args"), *wanted = json_get(test, "new"), *scores = json_get(test, "scores"),
-               *table = json_get(test, "prefix_table"), *groups = json_get(args, "num_beam_groups");
+    const json *args = json_get(test, "args"), *wanted = json_get(test, "new"),
+               *scores = json_get(test, "scores"), *table = json_get(test, "prefix_table"),
+               *groups = json_get(args, "num_beam_groups");
     char name[128];
     snprintf(name, sizeof name, "%s, %s", family, json_get(test, "name")->string);
-    int n_beams = (int)json_get(args, "num_beams")->integer, group = groups ? n_beams / (int)groups->integer : n_beams;
-    mn_generation_config *config = read_config(model, args);
+    int n_beams = (int)json_get(args, "num_beams")->integer,
+        group = groups ? n_beams / (int)groups->integer : n_beams;
+    mn_generation_config *config = engine_config(model, args);
     mn_generate_options how = mn_generate_options_default();
     how.keep_scores = true;
     how.user = (void *)(uintptr_t)table;

@@ -43,12 +43,6 @@ static int64_t integer(const json *object, const char *name) {
     return value->integer;
 }
 
-static size_t read_ids(const json *list, int32_t *ids) {
-    assert_true(list && list->n <= MOST_IDS);
-    for (size_t i = 0; i < list->n; i++) ids[i] = (int32_t)list->items[i].integer;
-    return list->n;
-}
-
 static const tensor *logits_of(const golden *g, const json *test) {
     const tensor *t = tensor_set_find(g->set, json_get(test, "logits")->string);
     assert_non_null(t);
@@ -98,8 +92,8 @@ static void check_window(mn_model *model, const golden *g, const json *test, int
     const tensor *wanted = logits_of(g, test);
     size_t vocab = (size_t)wanted->shape[1], n = (size_t)wanted->shape[0];
     int32_t ids[MOST_IDS], new[MOST_IDS];
-    size_t n_prompt = read_ids(json_get(test, "ids"), ids);
-    size_t n_new = read_ids(&json_get(test, "new")->items[0], new);
+    size_t n_prompt = engine_read_ids(json_get(test, "ids"), ids, MOST_IDS);
+    size_t n_new = engine_read_ids(&json_get(test, "new")->items[0], new, MOST_IDS);
     char config[64];
     assert_int_equal(n, n_prompt + n_new);
     if (slides) {
@@ -186,8 +180,8 @@ static quantized_case read_case(const golden *g, const json *test) {
     c.value.axis = (int)integer(cache, "axis_value");
     c.residual = (int)integer(cache, "residual_length");
     c.is_inside = c.key.axis == (is_hqq ? 1 : 0) && c.value.axis == c.key.axis;
-    c.n_prompt = read_ids(json_get(test, "ids"), c.ids);
-    c.n = c.n_prompt + read_ids(json_get(test, "new"), c.ids + c.n_prompt);
+    c.n_prompt = engine_read_ids(json_get(test, "ids"), c.ids, MOST_IDS);
+    c.n = c.n_prompt + engine_read_ids(json_get(test, "new"), c.ids + c.n_prompt, MOST_IDS);
     snprintf(c.config, sizeof c.config,
              "backend=%s,nbits=%d,q_group_size=%d,residual_length=%d,axis_key=%d,axis_value=%d", backend,
              c.key.nbits, c.key.group, c.residual, c.key.axis, c.value.axis);

@@ -1,6 +1,6 @@
 /* The tiny golden checkpoints: logits and ids through every cache strategy, for prompts fed in one piece and in chunks.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/support.h"
+#include "support/engine.h"
 
 #include <math.h>
 
@@ -15,12 +15,6 @@ static const size_t chunks[] = {0, 1, 3, 7}; /* 0: one piece */
 
 enum { N_STRATEGIES = 3, N_CHUNKS = 4, CAPACITY = 128, MOST_IDS = 256 };
 static const float tolerance = 2e-4f;
-
-static size_t read_ids(const json *list, int32_t *ids) {
-    assert_true(list && list->n <= MOST_IDS);
-    for (size_t i = 0; i < list->n; i++) ids[i] = (int32_t)list->items[i].integer;
-    return list->n;
-}
 
 static mn_model *open_family(const char *family, const char *cpu) {
     char name[128];
@@ -95,16 +89,6 @@ static void check_score(mn_model *model, const char *family) {
     tensor_set_close(&set);
 }
 
-static mn_generation_config *read_arguments(const mn_model *model, const json *arguments) {
-    mn_generation_config *config = NULL;
-    assert_ok(mn_generation_config_open(&config, model));
-    bytes text = {0};
-    json_put(&text, arguments);
-    assert_ok(mn_generation_config_load(config, bytes_text(&text), text.n));
-    bytes_clear(&text);
-    return config;
-}
-
 static void check_ids(const mn_sequence *sequence, const json *wanted, const char *family, const char *name, const char *strategy) {
     assert_int_equal(sequence->n_ids, wanted->n);
     for (size_t i = 0; i < wanted->n; i++) {
@@ -117,9 +101,9 @@ static void check_ids(const mn_sequence *sequence, const json *wanted, const cha
 
 static void check_generate(mn_model *model, const char *family, const json *test) {
     int32_t ids[MOST_IDS];
-    size_t n = read_ids(json_get(test, "ids"), ids);
+    size_t n = engine_read_ids(json_get(test, "ids"), ids, MOST_IDS);
     const char *name = json_get(test, "name")->string;
-    mn_generation_config *config = read_arguments(model, json_get(test, "args"));
+    mn_generation_config *config = engine_config(model, json_get(test, "args"));
     for (int s = 0; s < N_STRATEGIES; s++) {
         for (int c = 0; c < N_CHUNKS; c++) {
             mn_session *session = open_session(model, strategies[s]);
@@ -137,12 +121,12 @@ static void check_generate(mn_model *model, const char *family, const json *test
 
 static void check_batch(mn_model *model, const char *family, const json *test) {
     const json *prompts = json_get(test, "rows");
-    mn_generation_config *config = read_arguments(model, json_get(test, "args"));
+    mn_generation_config *config = engine_config(model, json_get(test, "args"));
     int32_t ids[8][MOST_IDS];
     mn_batch_row rows[8];
     assert_true(prompts->n <= 8);
     for (size_t i = 0; i < prompts->n; i++) {
-        rows[i] = (mn_batch_row){.prompt = ids[i], .n_prompt = read_ids(&prompts->items[i], ids[i])};
+        rows[i] = (mn_batch_row){.prompt = ids[i], .n_prompt = engine_read_ids(&prompts->items[i], ids[i], MOST_IDS)};
     }
     for (int s = 0; s < N_STRATEGIES; s++) {
         mn_cache_options cache = mn_cache_options_default();

@@ -24,22 +24,6 @@ static bool allow(void *user, int row, const int32_t *ids, size_t n, const int32
     return true;
 }
 
-static size_t read_ids(const json *list, int32_t *ids) {
-    assert_true(list->n <= MOST_IDS);
-    for (size_t i = 0; i < list->n; i++) ids[i] = (int32_t)list->items[i].integer;
-    return list->n;
-}
-
-static mn_generation_config *read_arguments(const mn_model *model, const json *arguments) {
-    mn_generation_config *config = NULL;
-    bytes text = {0};
-    assert_ok(mn_generation_config_open(&config, model));
-    json_put(&text, arguments);
-    assert_ok(mn_generation_config_load(config, bytes_text(&text), text.n));
-    bytes_clear(&text);
-    return config;
-}
-
 static void check_near(double got, const float *wanted, const char *what) {
     if (isinf(*wanted) ? got != (double)*wanted : !(fabs(got - (double)*wanted) <= 1e-4))
         fail_msg("%s is %g, golden %g", what, got, (double)*wanted);
@@ -77,7 +61,7 @@ static void check_case(mn_model *model, const json *test) {
     const json *prompts = json_get(test, "rows"), *wanted = json_get(test, "new"),
                *lengths = json_get(test, "lengths");
     const char *name = json_get(test, "name")->string;
-    mn_generation_config *config = read_arguments(model, json_get(test, "args"));
+    mn_generation_config *config = engine_config(model, json_get(test, "args"));
     int32_t ids[MOST_ROWS][MOST_IDS];
     mn_batch_row rows[MOST_ROWS];
     table t = {.lists = json_get(test, "prefix_table")};
@@ -88,7 +72,8 @@ static void check_case(mn_model *model, const json *test) {
     how.user = &t;
     assert_true(prompts->n <= MOST_ROWS);
     for (size_t r = 0; r < prompts->n; r++)
-        rows[r] = (mn_batch_row){.prompt = ids[r], .n_prompt = read_ids(&prompts->items[r], ids[r])};
+        rows[r] = (mn_batch_row){.prompt = ids[r],
+                                 .n_prompt = engine_read_ids(&prompts->items[r], ids[r], MOST_IDS)};
     mn_generation *got = NULL;
     assert_ok(mn_generate_batch(model, NULL, rows, prompts->n, config, &how, &got));
     assert_int_equal(got->n_sequences, prompts->n);

@@ -14,29 +14,18 @@ typedef struct mode_case {
     bool is_assisted;
 } mode_case;
 
-static size_t read_ids(const json *list, int32_t *ids) {
-    if (!list) return 0;
-    assert_true(list->n <= MOST_IDS);
-    for (size_t i = 0; i < list->n; i++) ids[i] = (int32_t)list->items[i].integer;
-    return list->n;
-}
-
 static size_t read_cases(const mn_model *model, const json_doc *doc, mode_case *cases) {
     const json *list = json_get(json_root(doc), "cases");
     assert_true(list && list->n > 0 && list->n <= MOST_CASES);
     for (size_t i = 0; i < list->n; i++) {
         const json *item = &list->items[i];
         mode_case *c = &cases[i];
-        bytes text = {0};
         *c = (mode_case){.name = json_get(item, "name")->string,
                          .is_assisted = json_get(item, "assistant") != NULL};
-        c->n_prompt = read_ids(&json_get(item, "rows")->items[0], c->prompt);
-        c->n_negative = read_ids(json_get(item, "negative_prompt_ids"), c->negative);
-        c->n_wanted = read_ids(&json_get(item, "new")->items[0], c->wanted);
-        assert_ok(mn_generation_config_open(&c->config, model));
-        json_put(&text, json_get(item, "args"));
-        assert_ok(mn_generation_config_load(c->config, bytes_text(&text), text.n));
-        bytes_clear(&text);
+        c->n_prompt = engine_read_ids(&json_get(item, "rows")->items[0], c->prompt, MOST_IDS);
+        c->n_negative = engine_read_ids(json_get(item, "negative_prompt_ids"), c->negative, MOST_IDS);
+        c->n_wanted = engine_read_ids(&json_get(item, "new")->items[0], c->wanted, MOST_IDS);
+        c->config = engine_config(model, json_get(item, "args"));
     }
     return list->n;
 }

@@ -10,12 +10,6 @@ static double real_of(const json *value) {
     return value->kind == JSON_INT ? (double)value->integer : value->real;
 }
 
-static size_t read_ids(const json *list, int32_t *ids) {
-    assert_true(list && list->n <= MOST_IDS);
-    for (size_t i = 0; i < list->n; i++) ids[i] = (int32_t)list->items[i].integer;
-    return list->n;
-}
-
 static mn_generation *tell(mn_model *model, const char *implementation, const char *n_new) {
     mn_generation_config *config = NULL;
     mn_session *session = engine_session(model, (engine_cache){.implementation = implementation});
@@ -32,7 +26,7 @@ static void greedy_ids(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("stories260k/golden.json"));
     int32_t wanted[MOST_IDS];
-    size_t n = read_ids(json_get(json_get(json_root(doc), "greedy"), "ids"), wanted);
+    size_t n = engine_read_ids(json_get(json_get(json_root(doc), "greedy"), "ids"), wanted, MOST_IDS);
     static const char *const strategies[] = {"dynamic", "static", "none"};
     mn_model *model = engine_model("embedded", "f32", "auto", 2);
     assert_int_equal(n, 301);
@@ -69,7 +63,7 @@ static void logits_of_the_story(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("stories260k/golden.json"));
     int32_t ids[MOST_IDS];
-    size_t n = read_ids(json_get(json_get(json_root(doc), "greedy"), "ids"), ids);
+    size_t n = engine_read_ids(json_get(json_get(json_root(doc), "greedy"), "ids"), ids, MOST_IDS);
     const json *places = json_get(json_root(doc), "logits");
     mn_model *model = engine_model("embedded", "f32", "auto", 2);
     float *logits = engine_logits(model, (engine_cache){0}, ids, n, 0, NULL);
@@ -101,7 +95,7 @@ static void encodings(void **state) {
     for (size_t i = 0; i < cases->n; i++) {
         const json *text = json_get(&cases->items[i], "text");
         int32_t wanted[MOST_IDS], *ids = NULL;
-        size_t n_wanted = read_ids(json_get(&cases->items[i], "ids_with_bos"), wanted), n = 0;
+        size_t n_wanted = engine_read_ids(json_get(&cases->items[i], "ids_with_bos"), wanted, MOST_IDS), n = 0;
         assert_ok(mn_tokenize(tokenizer, text->string, text->n, MN_ADD_SPECIAL, &ids, &n));
         assert_int_equal(n, n_wanted);
         assert_memory_equal(ids, wanted, n * sizeof *ids);
@@ -116,7 +110,7 @@ static void log_probabilities(void **state) {
     json_doc *doc = open_json(data_path("stories260k/golden.json"));
     const json *nll = json_get(json_root(doc), "nll"), *wanted = json_get(nll, "token_nll");
     int32_t ids[MOST_IDS];
-    size_t n = read_ids(json_get(nll, "ids"), ids);
+    size_t n = engine_read_ids(json_get(nll, "ids"), ids, MOST_IDS);
     double mean = 0;
     mn_model *model = engine_model("embedded", "f32", "auto", 2);
     float *logits = engine_logits(model, (engine_cache){0}, ids, n, 0, NULL);

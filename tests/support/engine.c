@@ -117,3 +117,20 @@ double engine_mean_square(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
     return sqrt(sum / (double)n);
 }
+
+size_t engine_read_ids(const json *list, int32_t *ids, size_t most) {
+    if (!list) return 0;
+    assert_true(list->n <= most);
+    for (size_t i = 0; i < list->n; i++) ids[i] = (int32_t)list->items[i].integer;
+    return list->n;
+}
+
+mn_generation_config *engine_config(const mn_model *model, const json *fields) {
+    mn_generation_config *config = NULL;
+    bytes text = {0};
+    json_put(&text, fields);
+    assert_ok(mn_generation_config_open(&config, model));
+    assert_ok(mn_generation_config_load(config, bytes_text(&text), text.n));
+    bytes_clear(&text);
+    return config;
+}

@@ -46,4 +46,10 @@ double engine_mean_square(const float *a, const float *b, size_t n);
 /* Fails unless the logits behind the session's last token have these bits. */
 void engine_ends_with(const mn_session *session, const float *wanted, const char *what);
 
+/* A JSON list of token ids, at most `most`; how many. NULL: none. */
+size_t engine_read_ids(const json *list, int32_t *ids, size_t most);
+
+/* The model's configuration with the fields of a JSON object. */
+mn_generation_config *engine_config(const mn_model *model, const json *fields);
+
 #endif
