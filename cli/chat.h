@@ -41,9 +41,6 @@ talk *chat_talk(chat *c);
 /* One sentence on stderr about what was done; faint on terminals. */
 void chat_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Whether a session's texts may pass the model's context. */
-bool chat_is_endless(const mn_session *session);
-
 /* Puts the fields of a saved talk's settings over the configuration, but for those that the command line sets when `is_start`. */
 mn_status chat_apply_settings(chat *c, const char *settings, bool is_start);
 

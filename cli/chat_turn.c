@@ -26,35 +26,20 @@ typedef struct turn {
 
 /* ---- limits ---- */
 
-bool chat_is_endless(const mn_session *session) {
-    mn_cache_info info = {.size = sizeof info};
-    mn_layer_info layer = {.size = sizeof layer};
-    mn_cache_summary summary = {.size = sizeof summary};
-    mn_cache_options asked = mn_cache_options_default();
-    char window[48];
-    if (mn_session_cache(session, &info) != MN_OK || mn_session_layer(session, 0, &layer) != MN_OK)
-        return false;
-    snprintf(window, sizeof window, "window_length=%lld", (long long)layer.window_length);
-    asked.implementation = info.implementation;
-    asked.config = layer.window_length > 0 ? window : NULL;
-    return mn_cache_check(&asked, &summary) == MN_OK && summary.is_endless;
-}
-
 /* Whether the prompt fits, and how much may be generated behind it, into max_new_tokens where nobody says. */
 static mn_status settle_limits(turn *w) {
     chat *c = w->c;
     mn_cache_info info = {.size = sizeof info};
     MN_TRY(mn_session_cache(w->t->session, &info));
     int64_t n = (int64_t)w->prompt.n, own = c->e.info.max_position_embeddings, limit = info.max_cache_len;
-    bool is_endless = chat_is_endless(w->t->session);
-    w->most = limit > 0 ? limit : is_endless ? 0 : own;
+    w->most = limit > 0 ? limit : info.is_endless ? 0 : own;
     if (w->most > 0 && n > w->most) {
         MN_FAIL(
             limit > 0 ? MN_E_FULL : MN_E_ARG,
             "the talk would have %lld tokens with this message, and %s holds %lld: /clear begins anew, /undo takes turns back, "
             "%s, and `--max-cache-len N` at the start %s",
             (long long)n, limit > 0 ? "the cache" : "the model's context", (long long)w->most,
-            limit > 0 && is_endless ? "/save keeps the talk" : "/cache sink goes on without end",
+            limit > 0 && info.is_endless ? "/save keeps the talk" : "/cache sink goes on without end",
             limit > 0 ? "holds more" : "goes beyond");
     }
     int64_t room = w->most > 0 ? w->most - n + (limit > 0) : own > 0 ? own : INT64_C(1) << 20;
@@ -169,14 +154,6 @@ static mn_status run_turn(turn *w) {
 
 /* ---- what is kept and said ---- */
 
-static const char *fixed_reason(const char *reason) {
-    static const char *const reasons[] = {"eos", "length", "stop_string", "time", "callback", "cancelled"};
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
-        if (strcmp(reasons[i], reason) == 0) return reasons[i];
-    }
-    return "other";
-}
-
 static void count(turn *w) {
     const mn_sequence *s = &w->generation->sequences[0];
     chat *c = w->c;
@@ -187,7 +164,7 @@ static void count(turn *w) {
                            .predicted_ms = w->generation->predicted_ms,
                            .first_ms = w->first_ms,
                            .seed = w->generation->seed,
-                           .finish = fixed_reason(s->finish_reason)};
+                           .finish = s->finish_reason};
     c->n_turns++;
     c->n_prompt += s->prompt_tokens;
     c->n_cached += s->cached_tokens;

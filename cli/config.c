@@ -19,22 +19,34 @@ mn_status generation_file_read(json_doc **doc, const options *o) {
     MN_FAIL(MN_E_ARG, "%s is no JSON object of generation fields", path);
 }
 
-static mn_status set_value(mn_generation_config *config, const char *name, const json *value) {
-    bytes text = {0};
-    json_put(&text, value);
-    mn_status status = bytes_status(&text);
-    if (status == MN_OK) status = mn_generation_config_set(config, name, bytes_text(&text));
-    bytes_clear(&text);
+/* The fields of an object; numbers may be infinite, as in the files that Transformers writes. */
+static mn_status apply_object(mn_generation_config *config, bytes *text) {
+    mn_status status = bytes_status(text);
+    if (status == MN_OK) status = mn_generation_config_load(config, text->data, text->n);
+    bytes_clear(text);
     return status;
 }
 
 static mn_status apply_file(mn_generation_config *config, const json_doc *file) {
     bytes text = {0};
     json_put_as(&text, json_root(file), JSON_PYTHON);
-    mn_status status = bytes_status(&text);
-    if (status == MN_OK) status = mn_generation_config_load(config, text.data, text.n);
-    bytes_clear(&text);
-    return status_context(status, "%s", json_what(file));
+    return status_context(apply_object(config, &text), "%s", json_what(file));
+}
+
+/* A line of a batch: what is not its prompt. */
+static mn_status apply_row(mn_generation_config *config, const json *row) {
+    bytes text = {0};
+    bytes_append_text(&text, "{");
+    for (size_t i = 0; i < row->n; i++) {
+        const char *key = row->members[i].key;
+        if (strcmp(key, "ids") == 0 || strcmp(key, "prompt") == 0 || strcmp(key, "messages") == 0) continue;
+        if (text.n > 1) bytes_append_text(&text, ",");
+        json_put_string(&text, key, strlen(key));
+        bytes_append_text(&text, ":");
+        json_put_as(&text, &row->members[i].value, JSON_PYTHON);
+    }
+    bytes_append_text(&text, "}");
+    return apply_object(config, &text);
 }
 
 /* llama.cpp's one switch for greedy and sampling. */
@@ -102,11 +114,7 @@ mn_status generation_build(mn_generation_config **config, const options *o, cons
     MN_TRY(mn_generation_config_open(config, model));
     mn_status status = file ? apply_file(*config, file) : MN_OK;
     if (status == MN_OK) status = apply_options(*config, o);
-    for (size_t i = 0; row && status == MN_OK && i < row->n; i++) {
-        const char *key = row->members[i].key;
-        if (strcmp(key, "ids") == 0 || strcmp(key, "prompt") == 0 || strcmp(key, "messages") == 0) continue;
-        status = set_value(*config, key, &row->members[i].value);
-    }
+    if (status == MN_OK && row) status = apply_row(*config, row);
     if (status != MN_OK) mn_generation_config_close(config);
     return status;
 }

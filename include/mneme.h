@@ -220,7 +220,8 @@ MN_API mn_status mn_session_truncate(mn_session *session, int64_t n_keep);
 MN_API mn_status mn_session_fork(mn_session **fork, const mn_session *session);
 
 /* Appends ids[i] to rows[i] for i < n_rows, different sessions of one model, all computed in one pass; each row gets the bits that it
- * would get alone. As mn_session_step; on failure every row holds the tokens that it held, though some may have lost their logits. */
+ * would get alone. As mn_session_step, and MN_E_ARG for a session that is there twice; on failure every row holds the
+ * tokens that it held, though some may have lost their logits. */
 MN_API mn_status mn_sessions_step(mn_session *const *rows, size_t n_rows, const int32_t *ids);
 
 /* Makes rows[i] go on from what rows[index[i]] was, for i < n_index: reorders, leaves out (such rows are closed) and repeats
@@ -273,6 +274,7 @@ typedef struct mn_cache_info {
     int32_t num_layers;
     uint64_t far_bytes;         /* of bytes: those in the far home of offloaded caches */
     const char *before;         /* the implementation before memory ended and on_oom changed it; NULL: it is the one asked for */
+    bool is_endless;            /* every query looks through a window: a text may pass the model's context */
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
@@ -357,7 +359,7 @@ typedef struct mn_sequence {
     size_t n_ids;
     const char *text;           /* NULL without a tokenizer */
     size_t n_text;
-    const char *finish_reason;  /* "eos", "length", "stop_string", "time", "callback", "cancelled" */
+    const char *finish_reason;  /* static text: "eos", "length", "stop_string", "time", "callback", "cancelled" */
     const mn_logprob *logprobs; /* [n_ids][1 + top_logprobs]: the chosen one, then the best; NULL unless asked for */
     const float *scores;        /* [n_ids][vocab_size] processed scores; NULL unless asked for */
     const float *logits;        /* [n_ids][vocab_size] raw logits; NULL unless asked for */

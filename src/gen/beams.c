@@ -58,7 +58,8 @@ mn_status beams_open(beams *b, const search_setup *setup, size_t group, bool dra
         return MN_E_NOMEM;
     if (draws) {
         b->sums = mem_alloc_raw(width * vocab, sizeof *b->sums);
-        if (!b->sums) return MN_E_NOMEM;
+        b->drawn = mem_alloc(b->n_ranked, sizeof *b->drawn);
+        if (!b->sums || !b->drawn) return MN_E_NOMEM;
         MN_TRY(choice_open(&b->choice, width * vocab));
     }
     const processor_setup wanted = search_processors(setup);
@@ -95,6 +96,7 @@ void beams_close(beams *b) {
     mem_free(b->taken);
     mem_free(b->scores);
     mem_free(b->sums);
+    mem_free(b->drawn);
     mem_free(b->ids);
     mem_free(b->nodes);
     mem_free(b->logprobs);
@@ -183,16 +185,11 @@ beam_candidate beams_candidate(const beams *b, size_t place, size_t id) {
 }
 
 static size_t rank_drawn(beams *b, size_t first, size_t n, size_t n_wanted, beam_candidate *out) {
-    size_t count = 0, at;
     draw_sums(b, first, n);
-    choice_weigh(&b->choice, b->sums + first * b->vocab, n * b->vocab);
-    while (count < n_wanted) {
-        double u = random_uniform(b->setup->seed, (uint64_t)count << 32, b->n_new);
-        at = choice_draw(&b->choice, u);
-        if (at == n * b->vocab) break;
-        choice_remove(&b->choice, at);
-        out[count++] = beams_candidate(b, first + at / b->vocab, at % b->vocab);
-    }
+    size_t count = choice_sample_several(&b->choice, b->sums + first * b->vocab, n * b->vocab, b->setup->seed,
+                                         0, b->n_new, b->drawn, n_wanted);
+    for (size_t i = 0; i < count; i++)
+        out[i] = beams_candidate(b, first + b->drawn[i] / b->vocab, b->drawn[i] % b->vocab);
     return count;
 }
 

@@ -51,6 +51,7 @@ typedef struct beams {
     float *scores;               /* [width][vocab] of this step */
     float *sums;                 /* [width][vocab] with those of the beams; NULL: nothing is drawn */
     choice choice;               /* over sums */
+    size_t *drawn;               /* [n_ranked] scratch; with sums */
     beam_candidate *candidates;  /* [n_ranked] scratch of the search */
     size_t n_ends;               /* end tokens */
     size_t n_ranked;             /* candidates looked at for each step, when all places are in one group */

@@ -52,7 +52,7 @@ mn_generate_options mn_generate_options_default(void) {
  * every query looks through makes them endless. */
 static int64_t context_of(const mn_session *session) {
     const model_config *c = &session->model->config;
-    if (session->plan.self.windows && session->plan.self.window_length > 0) return (int64_t)1 << 40;
+    if (kv_plan_window(&session->plan) > 0) return (int64_t)1 << 40;
     double stretch = c->rope_scaling.rope_type == ROPE_DYNAMIC ? c->rope_scaling.factor : 1;
     return (int64_t)((double)c->max_position_embeddings * stretch);
 }

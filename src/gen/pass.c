@@ -23,7 +23,7 @@ static mn_status check_ids(const mn_session *s, const int32_t *ids, size_t n) {
 }
 
 int64_t session_angle_length(const mn_session *s, int64_t total) {
-    int64_t window = s->plan.self.windows ? s->plan.self.window_length : 0;
+    int64_t window = kv_plan_window(&s->plan);
     return window > 0 ? min_i64(total, window) : total;
 }
 

@@ -84,13 +84,12 @@ static mn_status spread_groups(processors *p, const processor_step *step, float 
     return MN_OK;
 }
 
-/* Each token of ids once. */
-static void scale_occurring(processors *p, const int32_t *ids, size_t n, float up, float down,
-                            float *scores) {
+/* Weakens, or below 1 strengthens, each token of ids once. */
+static void penalize_occurring(processors *p, const int32_t *ids, size_t n, float penalty, float *scores) {
     for (size_t i = 0; i < n; i++) {
         if ((size_t)ids[i] >= p->vocab || p->counts[ids[i]]++) continue;
         float *score = &scores[ids[i]];
-        *score = *score < 0 ? *score * down : *score / up;
+        *score = *score < 0 ? *score * penalty : *score / penalty;
     }
     for (size_t i = 0; i < n; i++) {
         if ((size_t)ids[i] < p->vocab) p->counts[ids[i]] = 0;
@@ -98,15 +97,14 @@ static void scale_occurring(processors *p, const int32_t *ids, size_t n, float u
 }
 
 static mn_status penalize_repetition(processors *p, const processor_step *step, float *scores) {
-    float penalty = (float)p->config->repetition_penalty;
-    scale_occurring(p, step->ids, step->n, penalty, penalty, scores);
+    penalize_occurring(p, step->ids, step->n, (float)p->config->repetition_penalty, scores);
     return MN_OK;
 }
 
 static mn_status favour_encoder(processors *p, const processor_step *step, float *scores) {
     float inverse = (float)(1 / p->config->encoder_repetition_penalty);
     (void)step;
-    scale_occurring(p, p->setup.encoder, p->setup.n_encoder, inverse, inverse, scores);
+    penalize_occurring(p, p->setup.encoder, p->setup.n_encoder, inverse, scores);
     return MN_OK;
 }
 

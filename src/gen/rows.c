@@ -43,6 +43,18 @@ mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int32_t *in
     return status;
 }
 
+/* Each session once: one that stands in two rows has got two tokens. */
+static mn_status check_rows(const feed *feeds, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const mn_session *row = feeds[i].session;
+        if (row->model != feeds[0].session->model)
+            MN_FAIL(MN_E_ARG, "row %zu is a session of another model than row 0", i);
+        if (row->n_ids != feeds[i].before + 1)
+            MN_FAIL(MN_E_ARG, "row %zu is the session of another row too; fork it", i);
+    }
+    return MN_OK;
+}
+
 /* Rows that were fed when another one failed hold what they held, too. */
 static void take_back(feed *f) {
     if (!f->is_done) {
@@ -64,11 +76,13 @@ mn_status mn_sessions_step(mn_session *const *rows, size_t n_rows, const int32_t
         list[n] = &feeds[n];
         status = feed_begin(&feeds[n]);
     }
+    if (status == MN_OK) status = check_rows(feeds, n);
     while (status == MN_OK && n_done < n) {
         status = feeds_pass(list, n);
         for (n_done = 0; n_done < n && feeds[n_done].is_done;) n_done++;
     }
-    for (size_t i = 0; status != MN_OK && i < n; i++) take_back(&feeds[i]);
+    for (size_t i = n; status != MN_OK && i > 0; i--)
+        take_back(&feeds[i - 1]); /* the last first: a session may stand twice */
     mem_free(list);
     mem_free(feeds);
     return status;

@@ -26,7 +26,7 @@ mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summar
         .max_cache_len = plan.options.limit,
         .page_tokens = plan.options.page_tokens,
         .prefill_chunk = plan.prefill_chunk ? plan.prefill_chunk : DEFAULT_CHUNK,
-        .is_endless = plan.self.windows && plan.self.window_length > 0,
+        .is_endless = kv_plan_window(&plan) > 0,
     };
     return options_give(summary, &full, sizeof full, "mn_cache_summary");
 }
@@ -277,6 +277,7 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
         .num_layers = kv_entries(s->cache),
         .far_bytes = keeps ? kv_far_held(s->cache) : 0,
         .before = *s->before ? s->before : NULL,
+        .is_endless = kv_plan_window(&s->plan) > 0,
     };
     return options_give(info, &full, sizeof full, "mn_cache_info");
 }

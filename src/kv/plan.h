@@ -54,6 +54,11 @@ typedef struct kv_plan {
     char path[CONFIG_VALUE]; /* folder of the far home; "": the system's */
 } kv_plan;
 
+/* The window that the plan makes every query look through, so that a text may be endless; 0: none. */
+static inline int64_t kv_plan_window(const kv_plan *plan) {
+    return plan->self.windows ? plan->self.window_length : 0;
+}
+
 /* implementation, config, dtype and sizes as in mn_cache_options, whose own numbers stand above those in its
  * config; automatic: what dtype "auto" stands for. MN_E_ARG names what is wrong, the value seen and what is
  * allowed, the nearest name for an unknown one, and why two strategies do not go together. A plan that

@@ -318,6 +318,9 @@ batches() {
   : >"$work/b.jsonl"
   expect 2 run embedded --batch "$work/b.jsonl"
   err_is_sentence
+  printf '{"ids":[1,403]}\n{"ids":[1,403],"sequence_bias":[[[407],-Infinity]]}\n{"ids":[1,403],"sequence_bias":[[[407],"-inf"]]}\n' >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl" -n 3
+  json '(lambda ids: ids[0][0] == 407 and ids[1][0] != 407 and ids[1] == ids[2])([r["sequences"][0]["ids"] for r in all])'
 }
 
 # The header of a safetensors file as JSON in $work/out.
@@ -477,23 +480,15 @@ check "every option comes back from the environment" config_round_trip
 check "batches" batches
 
 prefixes() {
+  local row
   printf 'Once upon a time there was a little' >"$work/prefix.txt"
   printf '{"prompt":" dog"}\n{"prompt":" girl named Lily"}\n' >"$work/b.jsonl"
   expect 0 run embedded --raw --prefix-file "$work/prefix.txt" --batch "$work/b.jsonl" -n 12
   cp "$work/out" "$work/batch.out"
-  python3 - "$work/batch.out" <<'END' || fail "a prefix is not shared: $(cat "$work/batch.out")"
-import json, sys
-for line in open(sys.argv[1]):
-    usage = json.loads(line)["usage"]
-    assert usage["prompt_tokens"] > usage["cached_tokens"] >= 8, usage
-END
+  json 'len(all) == 2 and all_of(r["usage"]["prompt_tokens"] > r["usage"]["cached_tokens"] >= 8 for r in all)'
+  row="json.loads(open('$work/batch.out').readlines()[1])"
   expect 0 run embedded --raw --prefix-file "$work/prefix.txt" " girl named Lily" -n 12 --json
-  python3 - "$work/batch.out" "$work/out" <<'END' || fail "a prefix changes the answer"
-import json, sys
-row = json.loads(open(sys.argv[1]).readlines()[1])
-alone = json.load(open(sys.argv[2]))
-assert row["prompt_ids"] == alone["prompt_ids"] and row["sequences"][0]["ids"] == alone["sequences"][0]["ids"]
-END
+  json "j['prompt_ids'] == $row['prompt_ids'] and j['sequences'][0]['ids'] == $row['sequences'][0]['ids']"
   expect 2 run embedded --prefix-file "$work/prefix.txt" --ids 1,2
   err_has "prefix-file"
   expect 1 run embedded --prefix-file "$work/none.txt" hi

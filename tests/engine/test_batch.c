@@ -314,6 +314,9 @@ static void rows_step_together(void **state) {
         assert_ok(mn_session_step(alone[r], &next[r], 1, NULL));
         engine_same_bits(mn_session_logits(rows[r]), mn_session_logits(alone[r]), 1, b.vocab, "row %d", r);
     }
+    mn_session *twice[] = {rows[0], rows[1], rows[0]};
+    assert_fails(MN_E_ARG, "row 0 is the session of another row", mn_sessions_step(twice, 3, next));
+    assert_non_null(mn_session_logits(rows[0]));
     next[3] = -1;
     assert_fails(MN_E_ARG, "token 0 is -1", mn_sessions_step(rows, N_ROWS, next));
     for (int r = 0; r < N_ROWS; r++) {
