@@ -9,12 +9,5 @@
 #include "kernels/elem.inc"
 
 void elem_avx2_fill(kernel_table *table) {
-    table->rms_norm = rms_norm;
-    table->rope = rope;
-    table->silu_mul = silu_mul;
-    table->gelu_tanh_mul = gelu_tanh_mul;
-    table->add = add;
-    table->scale = scale;
-    table->exp_sum = exp_sum;
-    table->max_index = max_index;
+    elem_fill(table);
 }

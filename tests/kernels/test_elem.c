@@ -3,10 +3,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "kernels/kernels.h"
-#include "support/support.h"
+#include "support/kernel_check.h"
 
-enum { N_MAX = 600, GUARD = 16 };
+enum { GUARD = 16 };
 
 static const double u = 0x1p-24;
 
@@ -93,40 +92,177 @@ static void check_rope(const kernel_table *table, int n, uint64_t *state) {
     array_close(&x), array_close(&before), array_close(&angle), array_close(&c), array_close(&s);
 }
 
-/* 8 u of the exponential and 4 more roundings; where exp(-gate) overflows the result is below 1e-36. */
-static void check_silu(const kernel_table *table, int n, uint64_t *state) {
-    for (int kind = 0; kind < 4; kind++) {
-        double size = kind < 2 ? 6 : 150;
-        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
-              before = array_copy(&gate);
-        array y = array_open(n, state, 0, 1);
-        float *out = kind % 2 ? gate.x : y.x;
-        table->silu_mul(out, gate.x, up.x, (size_t)n);
+/* Moments: chains of 16 roundings, then double, so what the mean misses is 17 u of a deviation; 10 u come with the
+ * factor, 4 with the products. Means of any size beside the deviations. */
+static void check_layer_norm(const kernel_table *table, int n, uint64_t *state) {
+    if (n == 0) return;
+    static const double means[] = {0, 1000, -3e4, 1e-5};
+    for (int kind = 0; kind < 8; kind++) {
+        double mean = means[kind / 2], size = kind / 2 == 3 ? 1e-6 : 3;
+        float eps = kind == 4 ? 0.5f : 1e-5f;
+        array x = array_open(n, state, mean - size, mean + size), weight = array_open(n, state, -2, 2),
+              bias = array_open(n, state, -1, 1);
+        array y = kind % 2 ? array_copy(&x) : array_open(n, state, 0, 1), original = array_copy(&x);
+        double sum = 0, squares = 0;
+        for (int i = 0; i < n; i++) sum += (double)x.x[i];
+        for (int i = 0; i < n; i++) squares += pow((double)x.x[i] - sum / n, 2);
+        double factor = 1 / sqrt(squares / n + (double)eps);
+        bool biased = kind % 3 != 0;
+        table->layer_norm(y.x, kind % 2 ? y.x : x.x, weight.x, biased ? bias.x : NULL, n, eps);
         for (int i = 0; i < n; i++) {
-            double g = (double)before.x[i], expected = g / (1 + exp(-g)) * (double)up.x[i];
-            assert_near("silu_mul", i, (double)out[i], expected, 12 * u * fabs(expected) + 1e-36);
+            double z = ((double)original.x[i] - sum / n) * factor, w = (double)weight.x[i];
+            double expected = z * w + (biased ? (double)bias.x[i] : 0);
+            assert_near("layer_norm", i, (double)y.x[i], expected,
+                        u * ((16 * fabs(z) + 18) * fabs(w) + 2 * fabs(expected)));
         }
-        array_close(&gate), array_close(&up), array_close(&before), array_close(&y);
+        array_close(&x), array_close(&weight), array_close(&bias), array_close(&y), array_close(&original);
     }
 }
 
-/* Relative to gate * up, since 1 + tanh may cancel: 8 u of tanh, 2 of the sum, 2 of the products, halved; the
- * argument's four roundings, of which at most 0.45 of the result come through. */
-static void check_gelu(const kernel_table *table, int n, uint64_t *state) {
+/* ---- activations ---- */
+
+static double silu(double x) {
+    return x / (1 + exp(-x));
+}
+static double gelu(double x) {
+    return 0.5 * x * erfc(-x * sqrt(0.5));
+}
+static double gelu_tanh(double x) {
+    return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+static double relu(double x) {
+    return x > 0 ? x : 0;
+}
+
+/* 8 u of the exponential and 4 more roundings; where exp(-x) overflows the result is below 1e-36. */
+static double silu_error(double x) {
+    return 12 * fabs(silu(x)) + 1e-36 / u;
+}
+/* Of |x| Phi(-|x|): 8 u of the exponential, 12 of the rest, and an argument x^2 / 2 that four roundings made (in plain
+ * C; the vectors have one). Two more of the result. */
+static double gelu_error(double x) {
+    return 4 * fabs(gelu(x)) + (20 + 2 * x * x) * fabs(gelu(-fabs(x))) + 1e-36 / u;
+}
+/* Relative to x / 2, since 1 + tanh may cancel: 8 u of tanh, 2 of the sum, 2 of the products; the argument's
+ * four roundings, of which at most 0.45 of the result come through. */
+static double gelu_tanh_error(double x) {
+    return 16 * fabs(x / 2) + 1e-36 / u;
+}
+static double relu_error(double x) {
+    return x > 0 ? 1e-36 / u : 0;
+}
+
+/* What a function should give, and the units that it may miss it by before the product with `up`. */
+static const struct {
+    const char *name;
+    double (*exact)(double x), (*error)(double x);
+    size_t in_place, gate; /* offsets in the table of kernels */
+} functions[] = {
+#define ACTIVATION(name)                                                                                     \
+    { #name, name, name##_error, offsetof(kernel_table, activate_##name), offsetof(kernel_table, name##_mul) }
+    ACTIVATION(silu),
+    ACTIVATION(gelu),
+    ACTIVATION(gelu_tanh),
+    ACTIVATION(relu),
+#undef ACTIVATION
+};
+enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
+
+typedef void (*in_place)(float *y, size_t n);
+typedef void (*gated)(float *y, const float *gate, const float *up, size_t n);
+
+static in_place find_in_place(const kernel_table *table, int i) {
+    in_place f;
+    memcpy(&f, (const char *)table + functions[i].in_place, sizeof f);
+    return f;
+}
+
+static gated find_gated(const kernel_table *table, int i) {
+    gated f;
+    memcpy(&f, (const char *)table + functions[i].gate, sizeof f);
+    return f;
+}
+
+/* In place and as a gate, into a third row or into the gate; alone an element has the bits that it has among others. */
+static void check_activation(const kernel_table *table, int f, int n, uint64_t *state) {
     for (int kind = 0; kind < 4; kind++) {
-        double size = kind < 2 ? 4 : 60;
-        array gate = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
-              before = array_copy(&gate);
-        array y = array_open(n, state, 0, 1);
+        double size = kind < 2 ? 5 : 150;
+        array x = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
+              before = array_copy(&x), gate = array_copy(&x), y = array_open(n, state, 0, 1);
         float *out = kind % 2 ? gate.x : y.x;
-        table->gelu_tanh_mul(out, gate.x, up.x, (size_t)n);
+        find_in_place(table, f)(x.x, (size_t)n);
+        find_gated(table, f)(out, gate.x, up.x, (size_t)n);
         for (int i = 0; i < n; i++) {
-            double g = (double)before.x[i], half = 0.5 * g * (double)up.x[i];
-            double expected = half * (1 + tanh(sqrt(2 / acos(-1)) * (g + 0.044715 * g * g * g)));
-            assert_near("gelu_tanh_mul", i, (double)out[i], expected, 16 * u * fabs(half) + 1e-36);
+            double given = (double)before.x[i], expected = functions[f].exact(given);
+            double allowed = functions[f].error(given) * u, factor = (double)up.x[i];
+            float alone = before.x[i];
+            assert_near(functions[f].name, i, (double)x.x[i], expected, allowed);
+            assert_near(functions[f].name, i, (double)out[i], expected * factor,
+                        allowed * fabs(factor) + u * fabs(expected * factor) + 1e-36);
+            find_in_place(table, f)(&alone, 1);
+            assert_memory_equal(&alone, &x.x[i], sizeof alone);
         }
-        array_close(&gate), array_close(&up), array_close(&before), array_close(&y);
+        array_close(&x), array_close(&gate), array_close(&up), array_close(&before), array_close(&y);
     }
+}
+
+static void check_activations(const kernel_table *table, int n, uint64_t *state) {
+    for (int f = 0; f < N_FUNCTIONS; f++) check_activation(table, f, n, state);
+}
+
+/* The exact form over all of its range, near 0 and where it turns; relatively near zero as well. */
+static void gelu_is_accurate(void **state) {
+    (void)state;
+    FOR_LEVELS(level, CPU_SCALAR) {
+        kernel_table table;
+        uint64_t random = 5;
+        kernel_table_fill(&table, level);
+        for (int i = 0; i < 200000; i++) {
+            float size = i % 4 == 0   ? 1e-3f
+                         : i % 4 == 1 ? 1
+                                      : 15,
+                  x = (float)test_uniform(&random, -1, 1) * size;
+            double expected = gelu((double)x);
+            float y = x;
+            table.activate_gelu(&y, 1);
+            assert_near("gelu", i, (double)y, expected, 2e-7 * fmax(1, fabs((double)x)));
+            assert_near("gelu", i, (double)y, expected, gelu_error((double)x) * u);
+        }
+        float ends[] = {0, -1e30f, 1e30f, NAN}, given[] = {0, -1e30f, 1e30f, NAN};
+        table.activate_gelu(ends, 4);
+        assert_true(ends[0] == 0 && ends[1] == 0 && ends[2] == 1e30f && isnan(ends[3]));
+        table.activate_relu(given, 4);
+        assert_true(given[0] == 0 && given[1] == 0 && given[2] == 1e30f && isnan(given[3]));
+    }
+}
+
+/* 8 u of tanh, and two more roundings. */
+static void check_soft_cap(const kernel_table *table, int n, uint64_t *state) {
+    static const double sizes_of_x[] = {1e-3, 1, 60, 3000};
+    for (int kind = 0; kind < 4; kind++) {
+        array y = array_open(n, state, -sizes_of_x[kind], sizes_of_x[kind]);
+        if (n > 2) y.x[1] = -INFINITY, y.x[2] = INFINITY;
+        array before = array_copy(&y);
+        double cap = kind % 2 ? 30 : 50;
+        table->soft_cap(y.x, (float)cap, (size_t)n);
+        for (int i = 0; i < n; i++) {
+            double expected = cap * tanh((double)before.x[i] / cap);
+            assert_near("soft_cap", i, (double)y.x[i], expected, 10 * u * fabs(expected) + 1e-36);
+            assert_true(fabs((double)y.x[i]) <= cap);
+        }
+        array_close(&y), array_close(&before);
+    }
+}
+
+/* A product and a sum. */
+static void check_mul_add(const kernel_table *table, int n, uint64_t *state) {
+    array y = array_open(n, state, -5, 5), x = array_open(n, state, -5, 5), before = array_copy(&y);
+    table->mul_add(y.x, x.x, 0.3f, (size_t)n);
+    for (int i = 0; i < n; i++) {
+        double product = (double)x.x[i] * (double)0.3f, expected = (double)before.x[i] + product;
+        assert_near("mul_add", i, (double)y.x[i], expected, u * (1.001 * fabs(product) + fabs(expected)));
+    }
+    array_close(&y), array_close(&x), array_close(&before);
 }
 
 /* One rounding: exactly that of C. */
@@ -184,11 +320,17 @@ static void rms_norm_is_as_defined(void **state) {
 static void rope_turns_pairs(void **state) {
     (void)state, every_level(check_rope);
 }
-static void silu_is_as_defined(void **state) {
-    (void)state, every_level(check_silu);
+static void layer_norm_is_as_defined(void **state) {
+    (void)state, every_level(check_layer_norm);
 }
-static void gelu_is_as_defined(void **state) {
-    (void)state, every_level(check_gelu);
+static void activations_are_as_defined(void **state) {
+    (void)state, every_level(check_activations);
+}
+static void soft_cap_is_as_defined(void **state) {
+    (void)state, every_level(check_soft_cap);
+}
+static void mul_add_is_as_defined(void **state) {
+    (void)state, every_level(check_mul_add);
 }
 static void add_and_scale_round_once(void **state) {
     (void)state, every_level(check_add_and_scale);
@@ -226,10 +368,17 @@ static void exp_is_accurate(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rms_norm_is_as_defined),   cmocka_unit_test(rope_turns_pairs),
-        cmocka_unit_test(silu_is_as_defined),       cmocka_unit_test(gelu_is_as_defined),
-        cmocka_unit_test(add_and_scale_round_once), cmocka_unit_test(exp_sum_is_as_defined),
-        cmocka_unit_test(exp_is_accurate),          cmocka_unit_test(max_index_is_the_first_of_the_largest),
+        cmocka_unit_test(rms_norm_is_as_defined),
+        cmocka_unit_test(layer_norm_is_as_defined),
+        cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(activations_are_as_defined),
+        cmocka_unit_test(gelu_is_accurate),
+        cmocka_unit_test(soft_cap_is_as_defined),
+        cmocka_unit_test(mul_add_is_as_defined),
+        cmocka_unit_test(add_and_scale_round_once),
+        cmocka_unit_test(exp_sum_is_as_defined),
+        cmocka_unit_test(exp_is_accurate),
+        cmocka_unit_test(max_index_is_the_first_of_the_largest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
