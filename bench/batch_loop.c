@@ -82,9 +82,8 @@ static double matrix_weights(const model_core *core) {
     double sum = (double)core->weights.head.layout.n * core->weights.head.layout.k;
     for (int64_t i = 0; i < core->config.num_hidden_layers; i++) {
         const packed_layer *l = &core->weights.layers[i];
-        const weight *of_layer[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t j = 0; j < sizeof of_layer / sizeof of_layer[0]; j++)
-            sum += (double)of_layer[j]->layout.n * of_layer[j]->layout.k;
+        for (int j = 0; j < N_LAYER_MATRICES; j++)
+            sum += (double)l->matrices[j].layout.n * l->matrices[j].layout.k;
     }
     return sum;
 }

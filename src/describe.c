@@ -67,7 +67,7 @@ static void put_config(bytes *b, const model_config *c) {
         {"rotary_dim", c->rotary_dim},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) put_int(b, sizes[i].key, sizes[i].value);
-    put_real(b, "rms_norm_eps", c->rms_norm_eps);
+    put_real(b, c->layer_norm ? "layer_norm_eps" : "rms_norm_eps", c->norm_eps);
     put_real(b, "rope_theta", c->rope_theta);
     put_text(b, "rope_type", rope_type_name(c->rope_scaling.rope_type));
     put_bool(b, "tie_word_embeddings", c->tie_word_embeddings);

@@ -1,13 +1,15 @@
-/* Architectures: each is one file of plain code over compute.h, chosen by model_type.
+/* Architectures: each is one file of plain code over blocks.h, chosen by model_type.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_ARCH_H
 #define MN_MODEL_ARCH_H
 
-#include "model/model.h"
+#include "model/blocks.h"
 
-/* Everything of a pass that can fail, after the caches have reserved and the workspace has room: angles, attention space. */
-mn_status llama_prepare(model_core *model, const forward_row *rows, int n_rows);
 /* The pass itself; cannot fail. */
-void llama_forward(model_core *model, const forward_row *rows, int n_rows);
+typedef void arch_forward(const batch *b);
+
+arch_forward llama_forward, gemma_forward, gpt_neox_forward, mamba_forward;
+
+extern arch_forward *const arch_forwards[N_MODEL_TYPES];
 
 #endif

@@ -18,9 +18,8 @@ typedef struct row_job {
     compute *c;
     act_rows *rows;
     const float *x;
-    const float *norm_weight;
+    const row_norm *norm;
     float *norm_out;
-    float eps;
     form_set forms;
     int block; /* rows of a task */
 } row_job;
@@ -30,9 +29,9 @@ static void convert_row(const row_job *job, int r) {
     act_rows *rows = job->rows;
     int k = rows->k;
     const float *x = job->x + (size_t)r * (size_t)k;
-    if (job->norm_weight) {
+    if (job->norm) {
         float *y = job->norm_out + (size_t)r * (size_t)k;
-        kernels->rms_norm(y, x, job->norm_weight, k, job->eps);
+        row_norm_run(kernels, job->norm, y, x, k);
         x = y;
     }
     if (job->forms & 1u << WEIGHT_BF16) {
@@ -55,14 +54,93 @@ static void row_task(void *arg, int task, int thread) {
     for (int r = begin; r < end; r++) convert_row(job, r);
 }
 
-void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const float *norm_weight,
-                  float eps, float *norm_out, form_set forms) {
+void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const row_norm *norm,
+                  float *norm_out, form_set forms) {
     rows->m = m;
     rows->k = k;
-    rows->f32 = norm_weight ? norm_out : x;
-    row_job job = {c, rows, x, norm_weight, norm_out, eps, forms, 8};
+    rows->f32 = norm ? norm_out : x;
+    row_job job = {c, rows, x, norm, norm_out, forms, 8};
     if ((int64_t)m * k <= INLINE_VALUES) job.block = m;
     thread_run(c->pool, (int)ceil_div(m, job.block), row_task, &job);
+}
+
+/* What is done to runs of values in place; one of them for each row, or for a part of a long one. */
+typedef struct value_job {
+    const kernel_table *kernels;
+    float *x, *y;
+    int k; /* values of a run; the last one may be shorter */
+    size_t n;
+    const row_norm *norm;
+    float factor, cap;
+    void (*run)(const struct value_job *job, float *x, float *y, size_t n);
+    int block; /* runs of a task */
+} value_job;
+
+static void value_task(void *arg, int task, int thread) {
+    (void)thread;
+    const value_job *job = arg;
+    size_t k = (size_t)job->k, begin = (size_t)task * (size_t)job->block * k,
+           end = begin + (size_t)job->block * k;
+    if (end > job->n) end = job->n;
+    for (size_t at = begin; at < end; at += k) {
+        size_t n = end - at < k ? end - at : k;
+        job->run(job, job->x + at, job->y ? job->y + at : NULL, n);
+    }
+}
+
+static void run_values(compute *c, value_job *job) {
+    int runs = (int)((job->n + (size_t)job->k - 1) / (size_t)job->k);
+    job->kernels = &c->kernels;
+    job->block = job->n <= INLINE_VALUES ? runs : 8;
+    thread_run(c->pool, (int)ceil_div(runs, job->block), value_task, job);
+}
+
+static void add_values(const value_job *job, float *x, float *y, size_t n) {
+    if (job->norm) row_norm_run(job->kernels, job->norm, y, y, (int)n);
+    job->kernels->add(x, y, n);
+}
+
+void compute_add(compute *c, float *x, float *y, int m, int k, const row_norm *norm) {
+    value_job job = {.x = x, .y = y, .k = k, .n = (size_t)m * (size_t)k, .norm = norm, .run = add_values};
+    run_values(c, &job);
+}
+
+static void cap_values(const value_job *job, float *x, float *y, size_t n) {
+    (void)y;
+    if (job->factor != 1) job->kernels->scale(x, job->factor, n);
+    if (job->cap > 0) job->kernels->soft_cap(x, job->cap, n);
+}
+
+void compute_scale(compute *c, float *x, int m, int k, float factor) {
+    value_job job = {.x = x, .k = k, .n = (size_t)m * (size_t)k, .factor = factor, .run = cap_values};
+    run_values(c, &job);
+}
+
+void compute_cap(compute *c, float *y, size_t n, float factor, float cap) {
+    value_job job = {.x = y, .k = 1024, .n = n, .factor = factor, .cap = cap, .run = cap_values};
+    run_values(c, &job);
+}
+
+#define ACTIVATE(name)                                                                                       \
+    static void name##_values(const value_job *job, float *x, float *y, size_t n) {                          \
+        (void)y;                                                                                             \
+        job->kernels->activate_##name(x, n);                                                                 \
+    }
+ACTIVATE(silu)
+ACTIVATE(gelu)
+ACTIVATE(gelu_tanh)
+ACTIVATE(relu)
+#undef ACTIVATE
+
+void compute_activate(compute *c, float *x, int m, int k, activation act) {
+    static void (*const runs[])(const value_job *, float *, float *, size_t) = {
+        [ACTIVATION_SILU] = silu_values,
+        [ACTIVATION_GELU] = gelu_values,
+        [ACTIVATION_GELU_TANH] = gelu_tanh_values,
+        [ACTIVATION_RELU] = relu_values,
+    };
+    value_job job = {.x = x, .k = k, .n = (size_t)m * (size_t)k, .run = runs[act]};
+    run_values(c, &job);
 }
 
 /* ---- linear layers ---- */
@@ -81,7 +159,7 @@ typedef struct linear_plan {
     const linear_part *parts;
     int n_parts;
     const weight *up; /* compute_gated: the second matrix */
-    bool gelu;
+    activation act;
     int n_row_blocks;
     int task_panels;
     int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
@@ -141,23 +219,29 @@ static linear_job into_scratch(const linear_job *job, float *scratch, int column
     return other;
 }
 
+static void activate_gate(const kernel_table *kernels, activation act, float *y, const float *up, size_t n) {
+    switch (act) {
+    case ACTIVATION_SILU: kernels->silu_mul(y, y, up, n); break;
+    case ACTIVATION_GELU: kernels->gelu_mul(y, y, up, n); break;
+    case ACTIVATION_GELU_TANH: kernels->gelu_tanh_mul(y, y, up, n); break;
+    case ACTIVATION_RELU: kernels->relu_mul(y, y, up, n); break;
+    }
+}
+
 /* Gate into the output, up into scratch, then the activation while both are in the cache. */
 static void run_gated(const linear_plan *plan, linear_job *job, int column, int width, char *scratch) {
     const linear_part *p = plan->parts;
     float *up = (float *)(void *)scratch;
     char *rest = scratch + (size_t)ROW_BLOCK * TASK_WIDTH * sizeof *up;
     linear_job second = into_scratch(job, up, column);
-    if (plan->up->packed) job->next = plan->up->packed + (size_t)job->panel_begin * plan->up->layout.panel_bytes;
+    if (plan->up->packed)
+        job->next = plan->up->packed + (size_t)job->panel_begin * plan->up->layout.panel_bytes;
     run_kernel(plan, p->w, job, rest);
     run_kernel(plan, plan->up, &second, rest);
     for (int r = job->row_begin; r < job->row_end; r++) {
         float *y = p->y + r * p->stride + column;
         const float *u = up + (r - job->row_begin) * TASK_WIDTH;
-        if (plan->gelu) {
-            plan->c->kernels.gelu_tanh_mul(y, y, u, (size_t)width);
-        } else {
-            plan->c->kernels.silu_mul(y, y, u, (size_t)width);
-        }
+        activate_gate(&plan->c->kernels, plan->act, y, u, (size_t)width);
     }
 }
 
@@ -221,10 +305,10 @@ void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, 
     run_linear(&plan);
 }
 
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, bool gelu,
+void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
                    float *y) {
     linear_part part = {.w = gate, .y = y, .stride = gate->layout.n};
-    linear_plan plan = {.c = c, .rows = rows, .parts = &part, .n_parts = 1, .up = up, .gelu = gelu};
+    linear_plan plan = {.c = c, .rows = rows, .parts = &part, .n_parts = 1, .up = up, .act = act};
     run_linear(&plan);
 }
 
@@ -296,7 +380,8 @@ typedef struct attend_plan {
     int group;        /* query heads of a KV head */
     int tile;         /* query tokens worked on together */
     bool by_segments; /* every sequence has one tile: cut by segments of the cache instead */
-    const int *first_store, *first_task; /* [n_rows + 1] tasks of storing and of attention before each sequence */
+    const int *first_store,
+        *first_task; /* [n_rows + 1] tasks of storing and of attention before each sequence */
 } attend_plan;
 
 static int segment_tokens(const kv_view *view) {
@@ -758,7 +843,7 @@ static mn_status reserve_queries(attend_space *space, const attend_shape *shape,
             MN_TRY(mem_grow(&space->queries, &space->queries_capacity, floats, sizeof *space->queries));
         floats = 0;
         for (int i = 0; i < n_rows; i++) {
-            bool slot = rows[i].slot_cos != NULL, coded = false;
+            bool slot = rows[i].has_slots, coded = false;
             for (int entry = 0; entry < kv_entries(rows[i].cache); entry++) {
                 const kv_spec *spec = kv_entry_spec(rows[i].cache, entry);
                 coded |= spec->kind == KV_PAGES && kv_form_is_coded(spec->key);

@@ -24,7 +24,10 @@ typedef struct weight {
 
 /* Bytes between stored rows of a weight. */
 static inline size_t weight_row_bytes(const weight_source *source) {
-    return source->tensor->bytes / (size_t)source->tensor->shape[0];
+    const tensor *t = source->tensor;
+    size_t rows = 1;
+    for (int i = 0; i + 1 < t->n_dims; i++) rows *= (size_t)t->shape[i];
+    return t->bytes / rows;
 }
 /* The stored row of an output, as weight_pack asks for it; user: a weight_source. */
 int weight_row_of(const void *user, int output);
@@ -57,10 +60,35 @@ static inline form_set form_of(const weight *w) {
     return 1u << w->layout.form;
 }
 
-/* Makes `rows` the activations x[m][k], through an RMS norm first when norm_weight is given (norm_out [m][k]
- * then holds the float32 result and may be x). */
-void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const float *norm_weight,
-                  float eps, float *norm_out, form_set forms);
+/* A norm of rows: RMS, or LayerNorm where it centers. */
+typedef struct row_norm {
+    const float *weight, *bias; /* bias may be NULL; RMS has none */
+    float eps;
+    bool centers;
+} row_norm;
+
+/* y = norm(x), n values; y may be x. */
+static inline void row_norm_run(const kernel_table *kernels, const row_norm *norm, float *y, const float *x,
+                                int n) {
+    if (norm->centers) {
+        kernels->layer_norm(y, x, norm->weight, norm->bias, n, norm->eps);
+    } else {
+        kernels->rms_norm(y, x, norm->weight, n, norm->eps);
+    }
+}
+
+/* Makes `rows` the activations x[m][k], through a norm first unless it is NULL (norm_out [m][k] then holds the float32 result
+ * and may be x). */
+void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const row_norm *norm, float *norm_out,
+                  form_set forms);
+
+/* Row by row over [m][k]: x += y, through a norm first unless it is NULL (y then holds its result); x *= factor; x = f(x). */
+void compute_add(compute *c, float *x, float *y, int m, int k, const row_norm *norm);
+void compute_scale(compute *c, float *x, int m, int k, float factor);
+void compute_activate(compute *c, float *x, int m, int k, activation act);
+
+/* y [n] *= factor, then y = cap * tanh(y / cap) unless cap is 0. */
+void compute_cap(compute *c, float *y, size_t n, float factor, float cap);
 
 /* y = x W^T (+ bias) or y += ...; several matrices over the same rows in one job. */
 typedef struct linear_part {
@@ -75,7 +103,7 @@ enum { MAX_LINEAR_PARTS = 4 };
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts);
 
 /* y[m][n] = act(x G^T) * (x U^T). */
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, bool gelu,
+void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
                    float *y);
 
 /* The new tokens of one sequence in an attention layer. */
@@ -87,9 +115,9 @@ typedef struct attend_rows {
     float *qkv; /* [n][stride]: query heads, key heads, value heads; queries and keys are rotated in place */
     float *out; /* [n][n_heads * v_dim] */
     const float *cos, *sin; /* [n][rotary / 2] */
-    const float *slot_cos,
-        *slot_sin;  /* the same where queries stand when they look at sinks; NULL: no sinks */
-    float *slot_q;  /* [n][n_heads * head_dim] queries rotated so; with slot_cos */
+    bool has_slots;         /* the cache has sinks: */
+    const float *slot_cos, *slot_sin; /* the same where queries stand when they look at them */
+    float *slot_q;          /* [n][n_heads * head_dim] queries rotated so */
     float *coded_q; /* [n][n_heads * head_dim] queries as coded keys want them; NULL: no coded keys */
 } attend_rows;
 
@@ -116,7 +144,7 @@ typedef struct attend_space {
     size_t seal_bytes;
 } attend_space;
 
-/* Also gives the rows their slot_q (with slot_cos) and coded_q. */
+/* Also gives the rows their slot_q (with has_slots) and coded_q. */
 mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, attend_rows *rows, int n_rows);
 void attend_space_clear(attend_space *space);
 

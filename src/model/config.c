@@ -11,62 +11,6 @@
 #include "base/utf8.h"
 #include "model/config_rules.h"
 
-const model_type_info model_types[N_MODEL_TYPES] = {
-    [MODEL_LLAMA] = {.name = "llama",
-                     .gguf_name = "llama",
-                     .gguf_permuted = true,
-                     .reads_attention_bias = true,
-                     .reads_mlp_bias = true,
-                     .max_position_embeddings = 2048,
-                     .rms_norm_eps = 1e-6},
-    [MODEL_MISTRAL] = {.name = "mistral",
-                       .window = WINDOW_EVERY_LAYER,
-                       .sliding_window = 4096,
-                       .max_position_embeddings = 131072,
-                       .rms_norm_eps = 1e-6},
-    [MODEL_QWEN2] = {.name = "qwen2",
-                     .gguf_name = "qwen2",
-                     .qkv_bias = true,
-                     .window = WINDOW_UPPER_LAYERS,
-                     .sliding_window = 4096,
-                     .max_position_embeddings = 32768,
-                     .rms_norm_eps = 1e-6},
-    [MODEL_QWEN3] = {.name = "qwen3",
-                     .gguf_name = "qwen3",
-                     .reads_attention_bias = true,
-                     .qk_norm = true,
-                     .window = WINDOW_UPPER_LAYERS,
-                     .sliding_window = 4096,
-                     .max_position_embeddings = 32768,
-                     .head_dim = 128,
-                     .rms_norm_eps = 1e-6},
-    [MODEL_PHI3] = {.name = "phi3",
-                    .gguf_name = "phi3",
-                    .window = WINDOW_EVERY_LAYER,
-                    .max_position_embeddings = 4096,
-                    .original_max_position_embeddings = 4096,
-                    .rms_norm_eps = 1e-5},
-};
-
-#define SIZE(field, gguf_key, lo, hi, required)                                                              \
-    { #field, gguf_key, offsetof(model_config, field), lo, hi, required }
-const config_size config_sizes[N_CONFIG_SIZES] = {
-    SIZE(hidden_size, "embedding_length", 1, 1 << 20, true),
-    SIZE(intermediate_size, "feed_forward_length", 1, 1 << 22, true),
-    SIZE(num_hidden_layers, "block_count", 1, CONFIG_MAX_LAYERS, true),
-    SIZE(num_attention_heads, "attention.head_count", 1, 4096, true),
-    SIZE(num_key_value_heads, "attention.head_count_kv", 1, 4096, false),
-    SIZE(head_dim, "attention.key_length", 2, 1024, false),
-    SIZE(vocab_size, "vocab_size", 1, CONFIG_MAX_VOCAB, true),
-    SIZE(max_position_embeddings, "context_length", 1, CONFIG_MAX_POSITIONS, false),
-};
-#undef SIZE
-
-const config_real config_reals[N_CONFIG_REALS] = {
-    {"rms_norm_eps", "attention.layer_norm_rms_epsilon", offsetof(model_config, rms_norm_eps), 1e-30, 1},
-    {"rope_theta", "rope.freq_base", offsetof(model_config, rope_theta), 2, 1e15},
-};
-
 const config_word rope_type_words[] = {
     {"default", ROPE_DEFAULT},
     {"linear", ROPE_LINEAR},
@@ -171,23 +115,41 @@ mn_status config_find_type(const char *what, const char *key, const char *text, 
 
 void config_start(model_config *config, model_type type) {
     const model_type_info *info = &model_types[type];
+    bool every = info->all_biases, experts = info->fields & FIELDS_EXPERTS;
     *config = (model_config){
         .model_type = type,
         .head_dim = info->head_dim,
         .max_position_embeddings = info->max_position_embeddings,
-        .rms_norm_eps = info->rms_norm_eps,
+        .norm_eps = info->norm_eps,
+        .hidden_act = info->hidden_act,
         .qk_norm = info->qk_norm,
-        .attention_bias = {.q = info->qkv_bias, .k = info->qkv_bias, .v = info->qkv_bias},
+        .attention_bias = {info->qkv_bias || every, info->qkv_bias || every, info->qkv_bias || every, every},
+        .mlp_bias = every,
+        .tie_word_embeddings = info->ties,
+        .layer_norm = info->layer_norm,
+        .post_norms = info->post_norms,
+        .parallel_residual = info->parallel_residual,
+        .gated_mlp = !info->plain_mlp,
+        .num_local_experts = info->num_local_experts,
+        .num_experts_per_tok = experts ? 2 : 0,
+        .expert_layer_period = 1,
+        .norm_topk_prob = info->norm_topk_prob,
+        .use_conv_bias = info->fields & FIELDS_MAMBA,
+        .attention_multiplier = info->attention_multiplier,
+        .attn_logit_softcapping = info->attn_logit_softcapping,
+        .final_logit_softcapping = info->final_logit_softcapping,
         .residual_multiplier = 1,
         .embedding_multiplier = 1,
         .logits_scaling = 1,
-        .rope_theta = 10000,
+        .positions = info->positions,
+        .rope_theta = info->rope_theta > 0 ? info->rope_theta : 10000,
+        .rope_local_base_freq = info->rope_local_base_freq,
         .bos_token_id = -1,
         .pad_token_id = -1,
     };
 }
 
-mn_status config_check_sizes(model_config *config, const char *what, double partial) {
+static mn_status check_heads(model_config *config, const char *what) {
     if (config->num_key_value_heads == 0) config->num_key_value_heads = config->num_attention_heads;
     if (config->num_attention_heads % config->num_key_value_heads != 0) {
         MN_FAIL(MN_E_FORMAT,
@@ -208,6 +170,14 @@ mn_status config_check_sizes(model_config *config, const char *what, double part
         MN_FAIL(MN_E_FORMAT, "%s: head_dim is %" PRId64 ", allowed: an even number from 2 to 1024", what,
                 config->head_dim);
     }
+    return MN_OK;
+}
+
+static mn_status check_rotary(model_config *config, const char *what, double partial) {
+    if (config->positions != POSITIONS_ROTARY) {
+        config->rotary_dim = 0;
+        return MN_OK;
+    }
     if (config->rotary_dim == 0) config->rotary_dim = (int64_t)((double)config->head_dim * partial);
     if (config->rotary_dim < 2 || config->rotary_dim > config->head_dim || config->rotary_dim % 2 != 0) {
         MN_FAIL(MN_E_FORMAT,
@@ -215,8 +185,50 @@ mn_status config_check_sizes(model_config *config, const char *what, double part
                 ", allowed: an even number from 2 to head_dim, %" PRId64,
                 what, config->rotary_dim, config->head_dim);
     }
-    config->attention_multiplier = 1 / sqrt((double)config->head_dim);
     return MN_OK;
+}
+
+static mn_status check_experts(const model_config *config, const char *what) {
+    if (config->num_experts_per_tok > config->num_local_experts) {
+        MN_FAIL(MN_E_FORMAT,
+                "%s: num_experts_per_tok is %" PRId64 ", allowed: at most the number of experts, %" PRId64,
+                what, config->num_experts_per_tok, config->num_local_experts);
+    }
+    if (config->expert_layer_offset >= config->expert_layer_period) {
+        MN_FAIL(MN_E_FORMAT,
+                "%s: expert_layer_offset is %" PRId64 ", allowed: less than expert_layer_period, %" PRId64,
+                what, config->expert_layer_offset, config->expert_layer_period);
+    }
+    return MN_OK;
+}
+
+mn_status config_check_sizes(model_config *config, const char *what, double partial) {
+    if (config_has(config, FIELDS_ATTENTION)) {
+        MN_TRY(check_heads(config, what));
+        MN_TRY(check_rotary(config, what, partial));
+        double scalar = model_types[config->model_type].query_pre_attn_scalar;
+        if (scalar == 0) scalar = (double)config->head_dim;
+        if (config->attention_multiplier == 0) config->attention_multiplier = 1 / sqrt(scalar);
+    }
+    if (config_has(config, FIELDS_EXPERTS)) MN_TRY(check_experts(config, what));
+    if (config_has(config, FIELDS_MAMBA)) {
+        if (config->conv_kernel == 0) config->conv_kernel = 4;
+        if (config->state_size == 0) config->state_size = 16;
+        if (config->mamba_size == 0) config->mamba_size = 2 * config->hidden_size;
+        if (config->time_step_rank == 0) config->time_step_rank = ceil_div(config->hidden_size, 16);
+    }
+    return MN_OK;
+}
+
+bool config_slides(window_rule rule, int64_t i, int64_t first, int64_t pattern) {
+    switch (rule) {
+    case WINDOW_NEVER: return false;
+    case WINDOW_EVERY_LAYER: return true;
+    case WINDOW_UPPER_LAYERS: return i >= first;
+    case WINDOW_EVEN_LAYERS: return i % 2 == 0;
+    case WINDOW_PATTERN: return (i + 1) % pattern != 0;
+    }
+    return false;
 }
 
 mn_status config_check_rope(model_config *config, const char *what) {
@@ -242,7 +254,7 @@ void config_set_layers(model_config *config, layer_type *layer_types) {
     bool reachable = config->sliding_window > 0 && config->sliding_window < config->max_position_embeddings;
     bool any = false;
     for (int64_t i = 0; i < config->num_hidden_layers; i++) {
-        if (!reachable) layer_types[i] = LAYER_FULL_ATTENTION;
+        if (!reachable && layer_types[i] == LAYER_SLIDING_ATTENTION) layer_types[i] = LAYER_FULL_ATTENTION;
         any = any || layer_types[i] == LAYER_SLIDING_ATTENTION;
     }
     if (!any) config->sliding_window = 0;

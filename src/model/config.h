@@ -13,9 +13,17 @@
 typedef enum model_type {
     MODEL_LLAMA,
     MODEL_MISTRAL,
+    MODEL_MIXTRAL,
     MODEL_QWEN2,
     MODEL_QWEN3,
     MODEL_PHI3,
+    MODEL_GRANITE,
+    MODEL_GEMMA2,
+    MODEL_GEMMA3,
+    MODEL_GPT2,
+    MODEL_GPT_NEOX,
+    MODEL_MAMBA,
+    MODEL_JAMBA,
     N_MODEL_TYPES
 } model_type;
 
@@ -26,7 +34,13 @@ typedef enum activation {
     ACTIVATION_RELU
 } activation;
 
-typedef enum layer_type { LAYER_FULL_ATTENTION, LAYER_SLIDING_ATTENTION } layer_type;
+typedef enum layer_type { LAYER_FULL_ATTENTION, LAYER_SLIDING_ATTENTION, LAYER_MAMBA } layer_type;
+
+typedef enum position_kind {
+    POSITIONS_ROTARY,
+    POSITIONS_LEARNED, /* a table with max_position_embeddings rows is added to the embeddings */
+    POSITIONS_NONE
+} position_kind;
 
 typedef enum rope_type {
     ROPE_DEFAULT,
@@ -55,26 +69,41 @@ typedef struct rope_scaling {
 
 typedef struct model_config {
     model_type model_type;
-    int64_t hidden_size, intermediate_size, num_hidden_layers;
-    int64_t num_attention_heads, num_key_value_heads; /* the first is a multiple of the second */
-    int64_t head_dim;                                 /* even */
+    int64_t hidden_size, intermediate_size, num_hidden_layers; /* intermediate_size: 0 without an MLP (mamba) */
+    int64_t num_attention_heads, num_key_value_heads; /* the first is a multiple of the second; 0: no attention */
+    int64_t head_dim;                                 /* even; 0 without attention */
     int64_t vocab_size, max_position_embeddings;
-    double rms_norm_eps; /* from GGUF: the value of a float32 */
+    double norm_eps; /* from GGUF: the value of a float32 */
     activation hidden_act;
     struct {
         bool q, k, v, o;
     } attention_bias;
     bool mlp_bias, tie_word_embeddings, qk_norm;
+    bool layer_norm;        /* norms take the mean away and add a bias; else RMS */
+    bool norm_adds_one;     /* norms multiply by 1 + their weight */
+    bool post_norms;        /* what a sub-layer gives is normed before it is added */
+    bool parallel_residual; /* attention and MLP see the same input */
+    bool gated_mlp;
 
     int64_t sliding_window;  /* W: a query sees W keys with itself; above 0 exactly when some layer slides */
     layer_type *layer_types; /* [num_hidden_layers], owned */
 
+    int64_t num_local_experts, num_experts_per_tok;        /* 0 without experts */
+    int64_t expert_layer_period, expert_layer_offset;      /* layers i with i % period == offset have experts */
+    bool norm_topk_prob;                                   /* the chosen experts' weights sum to 1 */
+    int64_t conv_kernel, state_size, time_step_rank;       /* of Mamba layers; 0 without */
+    int64_t mamba_size;                                    /* channels of their states */
+    bool use_conv_bias, use_bias;                          /* of the convolution; of their projections in and out */
+
     double attention_multiplier; /* of the scores: 1 / sqrt(head_dim) unless the model has its own */
+    double attn_logit_softcapping, final_logit_softcapping; /* 0: none */
     double residual_multiplier, embedding_multiplier;
     double logits_scaling; /* logits are divided by it */
 
+    position_kind positions;
     double rope_theta;
-    int64_t rotary_dim; /* the first rotary_dim values of a head turn; even, 2..head_dim */
+    double rope_local_base_freq; /* of layers that slide, which no rope_scaling changes; 0: as the others */
+    int64_t rotary_dim; /* the first rotary_dim values of a head turn; even, 2..head_dim; 0 without rotation */
     rope_scaling rope_scaling;
 
     int64_t bos_token_id, pad_token_id; /* -1 = none; may lie outside the vocabulary */
@@ -91,6 +120,11 @@ typedef struct model_config {
  * path. */
 mn_status config_from_json(model_config *out, const json *root, const char *what);
 mn_status config_from_gguf(model_config *out, const gguf *file);
+
+/* Whether a layer's MLP is a mixture of experts. */
+static inline bool config_has_experts(const model_config *config, int64_t layer) {
+    return config->num_local_experts > 0 && layer % config->expert_layer_period == config->expert_layer_offset;
+}
 
 /* Frees what a configuration owns and zeroes it. */
 void model_config_clear(model_config *config);

@@ -29,6 +29,12 @@ static bool has_tensor(const source *from, const char *name) {
     return tensor_set_find(gguf_tensors(from->file), name) != NULL;
 }
 
+static bool has_layer_tensor(const source *from, int64_t layer, const char *name) {
+    char full[96];
+    snprintf(full, sizeof full, "blk.%" PRId64 ".%s", layer, name);
+    return has_tensor(from, full);
+}
+
 /* A whole number, or a list with one for each layer when they are all the same. */
 static mn_status read_size(const source *from, const char *name, int64_t lo, int64_t hi, int64_t *out) {
     key_text key = key_of(from, name);
@@ -54,28 +60,20 @@ static mn_status read_real(const source *from, const char *name, double lo, doub
     return gguf_real(from->file, key_of(from, name).text, lo, hi, out);
 }
 
-static mn_status read_sizes(model_config *config, const source *from) {
-    config->head_dim = 0; /* the format's own default, not the type's */
-    for (size_t i = 0; i < N_CONFIG_SIZES; i++) {
-        const config_size *field = &config_sizes[i];
-        int64_t *place = (int64_t *)((char *)config + field->offset);
-        MN_TRY(read_size(from, field->gguf_key, field->lo, field->hi, place));
-        if (place == &config->vocab_size && *place == 0) {
-            const gguf_array *tokens = gguf_array_find(from->file, "tokenizer.ggml.tokens");
-            size_t n = tokens ? gguf_array_n(tokens) : 0;
-            *place = n <= CONFIG_MAX_VOCAB ? (int64_t)n : 0;
-        }
-        if (field->required && *place == 0) {
-            MN_FAIL(MN_E_FORMAT, "%s: '%s' is missing", from->what, key_of(from, field->gguf_key).text);
-        }
-    }
-    for (size_t i = 0; i < N_CONFIG_REALS; i++) {
-        const config_real *field = &config_reals[i];
-        MN_TRY(read_real(from, field->gguf_key, field->lo, field->hi,
-                         (double *)((char *)config + field->offset)));
-    }
+/* Scores of Gemma's largest models are scaled by the heads that the hidden size would make. */
+static void choose_scale(model_config *config) {
+    const model_type_info *info = &model_types[config->model_type];
+    if (info->query_pre_attn_scalar == 0) return;
+    bool unusual = config->num_hidden_layers == info->unusual_scale_layers;
+    config->attention_multiplier =
+        1 / sqrt(unusual ? (double)config->hidden_size / (double)config->num_attention_heads
+                         : (double)config->head_dim);
+}
+
+static mn_status read_heads(model_config *config, const source *from) {
     MN_TRY(read_size(from, "rope.dimension_count", 2, 1024, &config->rotary_dim));
     MN_TRY(config_check_sizes(config, from->what, 1));
+    choose_scale(config);
     int64_t value_length = config->head_dim;
     MN_TRY(read_size(from, "attention.value_length", 1, 1024, &value_length));
     if (value_length != config->head_dim) {
@@ -89,6 +87,37 @@ static mn_status read_sizes(model_config *config, const source *from) {
     return MN_OK;
 }
 
+static mn_status read_sizes(model_config *config, const source *from) {
+    config->head_dim = 0; /* the format's own default, not the type's */
+    for (size_t i = 0; i < N_CONFIG_SIZES; i++) {
+        const config_size *field = &config_sizes[i];
+        if (!config_has(config, field->fields)) continue;
+        int64_t *place = (int64_t *)((char *)config + field->offset);
+        MN_TRY(read_size(from, field->gguf_key, field->lo, field->hi, place));
+        if (place == &config->vocab_size && *place == 0) {
+            const gguf_array *tokens = gguf_array_find(from->file, "tokenizer.ggml.tokens");
+            size_t n = tokens ? gguf_array_n(tokens) : 0;
+            *place = n <= CONFIG_MAX_VOCAB ? (int64_t)n : 0;
+        }
+        if (field->required && *place == 0) {
+            MN_FAIL(MN_E_FORMAT, "%s: '%s' is missing", from->what, key_of(from, field->gguf_key).text);
+        }
+    }
+    for (size_t i = 0; i < N_CONFIG_REALS; i++) {
+        const config_real *field = &config_reals[i];
+        if (!config_has(config, field->fields)) continue;
+        MN_TRY(read_real(from, field->gguf_key, field->lo, field->hi,
+                         (double *)((char *)config + field->offset)));
+    }
+    MN_TRY(read_real(from,
+                     config->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+                     1e-30, 1, &config->norm_eps));
+    if (config_has(config, FIELDS_MAMBA))
+        MN_TRY(read_size(from, "ssm.time_step_rank", 1, 1 << 20, &config->time_step_rank));
+    return config_has(config, FIELDS_ATTENTION) ? read_heads(config, from)
+                                                : config_check_sizes(config, from->what, 0);
+}
+
 static void read_switches(model_config *config, const source *from) {
     config->attention_bias.q = config->attention_bias.q || has_tensor(from, "blk.0.attn_q.bias");
     config->attention_bias.k = config->attention_bias.k || has_tensor(from, "blk.0.attn_k.bias");
@@ -97,6 +126,10 @@ static void read_switches(model_config *config, const source *from) {
     config->mlp_bias = has_tensor(from, "blk.0.ffn_down.bias");
     config->tie_word_embeddings = !has_tensor(from, "output.weight");
     config->torch_dtype = DTYPE_F32;
+    config->use_conv_bias = has_tensor(from, "blk.0.ssm_conv1d.bias");
+    config->use_bias = has_tensor(from, "blk.0.ssm_in.bias");
+    if (model_types[config->model_type].scales_embedding)
+        config->embedding_multiplier = (double)(float)sqrt((double)config->hidden_size);
 }
 
 /* ---- token ids ---- */
@@ -188,6 +221,7 @@ static mn_status read_rope_type(const source *from, rope_type *out) {
 
 static mn_status read_rotation(model_config *config, const source *from) {
     rope_scaling *out = &config->rope_scaling;
+    if (config->positions != POSITIONS_ROTARY) return MN_OK;
     *out = (rope_scaling){.factor = 1,
                           .beta_fast = 32,
                           .beta_slow = 1,
@@ -220,10 +254,19 @@ static mn_status read_rotation(model_config *config, const source *from) {
 
 static mn_status read_layers(model_config *config, const source *from) {
     MN_TRY(read_size(from, "attention.sliding_window", 0, CONFIG_MAX_POSITIONS, &config->sliding_window));
-    size_t n = (size_t)config->num_hidden_layers;
-    layer_type *types = mem_alloc(n, sizeof *types);
+    window_rule rule = model_types[config->model_type].window;
+    if (rule == WINDOW_NEVER || rule == WINDOW_UPPER_LAYERS)
+        rule = WINDOW_EVERY_LAYER; /* when there is one */
+    int64_t n = config->num_hidden_layers;
+    layer_type *types = mem_alloc((size_t)n, sizeof *types);
     if (!types) return mem_no_memory();
-    for (size_t i = 0; i < n; i++) types[i] = LAYER_SLIDING_ATTENTION;
+    for (int64_t i = 0; i < n; i++) {
+        bool attends = config_has(config, FIELDS_ATTENTION);
+        if (config_has(config, FIELDS_MAMBA)) attends = attends && has_layer_tensor(from, i, "attn_q.weight");
+        types[i] = !attends                       ? LAYER_MAMBA
+                   : config_slides(rule, i, 0, 6) ? LAYER_SLIDING_ATTENTION
+                                                  : LAYER_FULL_ATTENTION;
+    }
     config_set_layers(config, types);
     return MN_OK;
 }
@@ -245,6 +288,8 @@ mn_status config_from_gguf(model_config *out, const gguf *file) {
     if (!name.text) MN_FAIL(MN_E_FORMAT, "%s: 'general.architecture' is missing", from.what);
     MN_TRY(config_find_type(from.what, "general.architecture", name.text, name.n, true, &type));
     from.architecture = config_show(name.text, name.n);
+    /* One architecture's name stands for both kinds; experts tell. */
+    if (type == MODEL_LLAMA && has_tensor(&from, "blk.0.ffn_gate_inp.weight")) type = MODEL_MIXTRAL;
     config_start(out, type);
     out->permuted_rows = model_types[type].gguf_permuted;
     mn_status status = read_all(out, &from);

@@ -4,6 +4,7 @@
  * and partial_rotary_factor. Both forms are read.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,36 +52,122 @@ static mn_status require_real(const char *what, const json *object, const char *
     return json_real(what, object, key, lo, hi, out);
 }
 
-static mn_status read_basics(model_config *config, const json *root, const char *what) {
-    const model_type_info *info = &model_types[config->model_type];
+/* What a type's config.json calls a field. */
+static const char *key_of(const model_config *config, const char *field) {
+    const config_key *keys = model_types[config->model_type].keys;
+    for (; keys && keys->field; keys++) {
+        if (strcmp(keys->field, field) == 0) return keys->key;
+    }
+    return field;
+}
+
+static mn_status read_numbers(model_config *config, const json *root, const char *what) {
     for (size_t i = 0; i < N_CONFIG_SIZES; i++) {
         const config_size *field = &config_sizes[i];
+        if (!config_has(config, field->fields)) continue;
+        const char *key = key_of(config, field->json_key);
         int64_t *place = (int64_t *)((char *)config + field->offset);
-        const json *value = json_get(root, field->json_key);
-        if (field->required) MN_TRY(json_require(what, root, field->json_key));
+        const json *value = json_get(root, key);
+        bool derived = config->model_type == MODEL_GPT2 && place == &config->intermediate_size;
+        if (field->required && !derived) MN_TRY(json_require(what, root, key));
         if (value && value->kind == JSON_NULL && place == &config->head_dim)
             *place = 0; /* not the type's default */
-        MN_TRY(json_int(what, root, field->json_key, field->lo, field->hi, place));
+        MN_TRY(json_int(what, root, key, field->lo, field->hi, place));
+        if (derived && *place == 0) *place = 4 * config->hidden_size;
     }
     for (size_t i = 0; i < N_CONFIG_REALS; i++) {
         const config_real *field = &config_reals[i];
-        MN_TRY(json_real(what, root, field->json_key, field->lo, field->hi,
-                         (double *)((char *)config + field->offset)));
+        if (!config_has(config, field->fields)) continue;
+        double *place = (double *)((char *)config + field->offset);
+        const json *value = json_get(root, field->json_key);
+        if (value && value->kind == JSON_NULL && (field->fields & FIELDS_CAPS))
+            *place = 0; /* no cap, whatever the type's default is */
+        MN_TRY(json_real(what, root, field->json_key, field->lo, field->hi, place));
     }
-    int act = ACTIVATION_SILU, type = DTYPE_F32;
-    MN_TRY(read_word(what, root, "hidden_act", activation_words, &act));
+    const char *eps = key_of(config, "norm_eps");
+    return json_real(what, root, strcmp(eps, "norm_eps") == 0 ? "rms_norm_eps" : eps, 1e-30, 1,
+                     &config->norm_eps);
+}
+
+static mn_status read_switches(model_config *config, const json *root, const char *what) {
+    const model_type_info *info = &model_types[config->model_type];
+    int act = (int)config->hidden_act, type = DTYPE_F32;
+    MN_TRY(read_word(what, root, key_of(config, "hidden_act"), activation_words, &act));
     config->hidden_act = (activation)act;
     MN_TRY(read_word(what, root, member(root, "dtype") ? "dtype" : "torch_dtype", dtype_words, &type));
     config->torch_dtype = (dtype)type;
+    config->norm_adds_one = info->norm_adds_one;
     MN_TRY(json_bool(what, root, "tie_word_embeddings", &config->tie_word_embeddings));
     if (info->reads_mlp_bias) MN_TRY(json_bool(what, root, "mlp_bias", &config->mlp_bias));
+    if (info->parallel_residual)
+        MN_TRY(json_bool(what, root, "use_parallel_residual", &config->parallel_residual));
     if (info->reads_attention_bias) {
-        bool bias = false;
+        bool bias = config->attention_bias.o;
         MN_TRY(json_bool(what, root, "attention_bias", &bias));
         config->attention_bias.q = config->attention_bias.k = config->attention_bias.v =
             config->attention_bias.o = bias;
     }
     return MN_OK;
+}
+
+/* Refuses a switch that is not what the forward pass does. */
+static mn_status require_switch(const char *what, const json *root, const char *key, bool wanted) {
+    bool value = wanted;
+    MN_TRY(json_bool(what, root, key, &value));
+    if (value == wanted) return MN_OK;
+    MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is %s, allowed: %s", what, key, value ? "true" : "false",
+            wanted ? "true" : "false");
+}
+
+static mn_status read_scores(model_config *config, const json *root, const char *what) {
+    const model_type_info *info = &model_types[config->model_type];
+    if (config->model_type == MODEL_GPT2) {
+        MN_TRY(require_switch(what, root, "scale_attn_weights", true));
+        MN_TRY(require_switch(what, root, "scale_attn_by_inverse_layer_idx", false));
+    }
+    if (info->query_pre_attn_scalar > 0) {
+        double scalar = info->query_pre_attn_scalar;
+        MN_TRY(json_real(what, root, "query_pre_attn_scalar", 1e-6, 1e9, &scalar));
+        config->attention_multiplier = 1 / sqrt(scalar);
+    }
+    return MN_OK;
+}
+
+static mn_status read_mamba(model_config *config, const json *root, const char *what) {
+    const char *rank = key_of(config, "time_step_rank");
+    const json *value = member(root, rank);
+    int64_t expand = 2;
+    if (value && (value->kind != JSON_STRING || strcmp(value->string, "auto") != 0))
+        MN_TRY(json_int(what, root, rank, 1, 1 << 20, &config->time_step_rank));
+    MN_TRY(json_int(what, root, key_of(config, "expand"), 1, 64, &expand));
+    if (config->mamba_size == 0) config->mamba_size = expand * config->hidden_size;
+    MN_TRY(json_bool(what, root, key_of(config, "use_conv_bias"), &config->use_conv_bias));
+    return json_bool(what, root, key_of(config, "use_bias"), &config->use_bias);
+}
+
+static mn_status read_basics(model_config *config, const json *root, const char *what) {
+    MN_TRY(read_numbers(config, root, what));
+    MN_TRY(read_switches(config, root, what));
+    MN_TRY(read_scores(config, root, what));
+    if (model_types[config->model_type].scales_embedding) {
+        /* In Transformers the factor has the type of the weights. */
+        float factor = (float)sqrt((double)config->hidden_size);
+        bf16 as_bf16 = bf16_from_f32(factor);
+        f16 as_f16 = f16_from_f32(factor);
+        if (config->torch_dtype == DTYPE_BF16) dtype_table[DTYPE_BF16].to_f32(&factor, &as_bf16, 1);
+        if (config->torch_dtype == DTYPE_F16) dtype_table[DTYPE_F16].to_f32(&factor, &as_f16, 1);
+        config->embedding_multiplier = (double)factor;
+    }
+    if (config->model_type == MODEL_JAMBA) {
+        config->expert_layer_period = 2;
+        config->expert_layer_offset = 1;
+        MN_TRY(
+            json_int(what, root, "expert_layer_period", 1, CONFIG_MAX_LAYERS, &config->expert_layer_period));
+        MN_TRY(
+            json_int(what, root, "expert_layer_offset", 0, CONFIG_MAX_LAYERS, &config->expert_layer_offset));
+        if (config->num_local_experts == 1) config->num_local_experts = config->num_experts_per_tok = 0;
+    }
+    return config_has(config, FIELDS_MAMBA) ? read_mamba(config, root, what) : MN_OK;
 }
 
 static mn_status read_tokens(model_config *config, const json *root, const char *what) {
@@ -207,13 +294,19 @@ static mn_status read_rope_scaling(model_config *config, const json *root, const
 static mn_status read_rotation(model_config *config, const json *root, const char *what) {
     const json *scaling = member(root, "rope_scaling"), *parameters = member(root, "rope_parameters");
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
-    double partial = 1;
+    double partial = model_types[config->model_type].partial_rotary_factor;
+    if (config->positions != POSITIONS_ROTARY) return config_check_sizes(config, what, 0);
+    if (partial == 0) partial = 1;
+    if (config->model_type == MODEL_GPT_NEOX) { /* the names before partial_rotary_factor and rope_theta */
+        MN_TRY(json_real(what, root, "rotary_pct", 0, 1, &partial));
+        if (!member(root, "rope_theta"))
+            MN_TRY(json_real(what, root, "rotary_emb_base", 2, 1e15, &config->rope_theta));
+    }
     MN_TRY(json_real(what, root, "partial_rotary_factor", 0, 1, &partial));
     char inner[512];
     snprintf(inner, sizeof inner, "%.480s: %s", what, key);
     if (parameters && parameters->kind == JSON_OBJECT) {
-        MN_TRY(json_real(inner, parameters, "rope_theta", config_reals[1].lo, config_reals[1].hi,
-                         &config->rope_theta));
+        MN_TRY(json_real(inner, parameters, "rope_theta", 2, 1e15, &config->rope_theta));
         MN_TRY(json_real(inner, parameters, "partial_rotary_factor", 0, 1, &partial));
     }
     MN_TRY(config_check_sizes(config, what, partial));
@@ -239,39 +332,72 @@ static mn_status read_layer_types(layer_type *out, int64_t n, const json *list, 
     return MN_OK;
 }
 
-static mn_status read_layers(model_config *config, const json *root, const char *what) {
+/* The window that some layers have, and by which rule those are found that nothing names. */
+static mn_status read_window(model_config *config, const json *root, const char *what, int64_t *first,
+                             int64_t *pattern) {
     const model_type_info *info = &model_types[config->model_type];
-    int64_t window = 0, first = 28;
-    bool used = info->window == WINDOW_EVERY_LAYER;
-    if (info->window != WINDOW_NEVER) {
-        if (!json_get(root, "sliding_window")) window = info->sliding_window;
-        MN_TRY(json_int(what, root, "sliding_window", 0, CONFIG_MAX_POSITIONS, &window));
-    }
+    int64_t window = 0;
+    bool used = info->window != WINDOW_UPPER_LAYERS;
+    if (info->window == WINDOW_NEVER) return MN_OK;
+    if (!json_get(root, "sliding_window")) window = info->sliding_window;
+    MN_TRY(json_int(what, root, "sliding_window", 0, CONFIG_MAX_POSITIONS, &window));
     if (info->window == WINDOW_UPPER_LAYERS) {
         MN_TRY(json_bool(what, root, "use_sliding_window", &used));
-        MN_TRY(json_int(what, root, "max_window_layers", 0, CONFIG_MAX_POSITIONS, &first));
-    } else {
-        first = 0;
+        MN_TRY(json_int(what, root, "max_window_layers", 0, CONFIG_MAX_POSITIONS, first));
+    }
+    if (info->window == WINDOW_PATTERN) {
+        const char *key =
+            member(root, "sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+        MN_TRY(json_int(what, root, key, 1, CONFIG_MAX_LAYERS, pattern));
     }
     config->sliding_window = used ? window : 0;
+    return MN_OK;
+}
 
-    size_t n = (size_t)config->num_hidden_layers;
-    layer_type *types = mem_alloc(n, sizeof *types);
-    if (!types) return mem_no_memory();
-    const json *list = info->window == WINDOW_NEVER ? NULL : member(root, "layer_types");
-    mn_status status = list ? read_layer_types(types, config->num_hidden_layers, list, what) : MN_OK;
-    for (size_t i = 0; i < n && !list; i++) {
-        types[i] = used && (int64_t)i >= first ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
+/* Jamba: every attn_layer_period-th layer attends, the others are Mamba's. */
+static mn_status read_kinds(model_config *config, const json *root, const char *what, layer_type *types) {
+    int64_t period = 8, offset = 4;
+    MN_TRY(json_int(what, root, "attn_layer_period", 1, CONFIG_MAX_LAYERS, &period));
+    MN_TRY(json_int(what, root, "attn_layer_offset", 0, CONFIG_MAX_LAYERS, &offset));
+    if (offset >= period) {
+        MN_FAIL(MN_E_FORMAT,
+                "%s: attn_layer_offset is %" PRId64 ", allowed: less than attn_layer_period, %" PRId64, what,
+                offset, period);
     }
-    for (size_t i = 0; i < n && status == MN_OK; i++) {
-        if (types[i] == LAYER_SLIDING_ATTENTION && list && config->sliding_window == 0) {
-            status = status_fail(
-                MN_E_FORMAT,
-                "%s: layer_types[%zu] is \"sliding_attention\", allowed without a sliding_window: "
-                "\"full_attention\"",
-                what, i);
+    for (int64_t i = 0; i < config->num_hidden_layers; i++)
+        types[i] = i % period == offset ? LAYER_FULL_ATTENTION : LAYER_MAMBA;
+    return MN_OK;
+}
+
+static mn_status read_types(model_config *config, const json *root, const char *what, layer_type *types) {
+    const model_type_info *info = &model_types[config->model_type];
+    int64_t first = 28, pattern = 6, n = config->num_hidden_layers;
+    MN_TRY(read_window(config, root, what, &first, &pattern));
+    const json *list = info->window == WINDOW_NEVER ? NULL : member(root, "layer_types");
+    if (!config_has(config, FIELDS_ATTENTION)) {
+        for (int64_t i = 0; i < n; i++) types[i] = LAYER_MAMBA;
+        return MN_OK;
+    }
+    if (config_has(config, FIELDS_MAMBA)) return read_kinds(config, root, what, types);
+    if (list) MN_TRY(read_layer_types(types, n, list, what));
+    for (int64_t i = 0; i < n; i++) {
+        bool slides = config->sliding_window > 0 && config_slides(info->window, i, first, pattern);
+        if (!list) types[i] = slides ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
+        if (types[i] == LAYER_SLIDING_ATTENTION && config->sliding_window == 0) {
+            MN_FAIL(MN_E_FORMAT,
+                    "%s: layer_types[%" PRId64
+                    "] is \"sliding_attention\", allowed without a sliding_window: "
+                    "\"full_attention\"",
+                    what, i);
         }
     }
+    return MN_OK;
+}
+
+static mn_status read_layers(model_config *config, const json *root, const char *what) {
+    layer_type *types = mem_alloc((size_t)config->num_hidden_layers, sizeof *types);
+    if (!types) return mem_no_memory();
+    mn_status status = read_types(config, root, what, types);
     config_set_layers(config, types);
     return status;
 }

@@ -12,6 +12,7 @@ enum {
     CONFIG_MAX_LAYERS = 4096,
     CONFIG_MAX_VOCAB = 1 << 24,
     CONFIG_MAX_EOS = 64,
+    CONFIG_MAX_EXPERTS = 1024,
     CONFIG_MAX_POSITIONS = INT32_MAX,
 };
 
@@ -20,28 +21,62 @@ typedef enum window_rule {
     WINDOW_NEVER,
     WINDOW_EVERY_LAYER,  /* all, when sliding_window is set */
     WINDOW_UPPER_LAYERS, /* from max_window_layers on, when use_sliding_window is set */
+    WINDOW_EVEN_LAYERS,  /* layers 0, 2, ... */
+    WINDOW_PATTERN,      /* all but every sliding_window_pattern-th, 6 when it is not given */
 } window_rule;
+
+/* Groups of fields that only some types have. */
+typedef enum config_fields {
+    FIELDS_ATTENTION = 1,
+    FIELDS_MLP = 2,
+    FIELDS_EXPERTS = 4,
+    FIELDS_MAMBA = 8,
+    FIELDS_MULTIPLIERS = 16,
+    FIELDS_CAPS = 32,
+    FIELDS_LOCAL_ROPE = 64,
+} config_fields;
+
+/* A field that a type's config.json calls by another name. */
+typedef struct config_key {
+    const char *field, *key;
+} config_key;
 
 typedef struct model_type_info {
     const char *name;          /* model_type of config.json */
     const char *gguf_name;     /* general.architecture; NULL when its files carry another type's name */
+    unsigned fields;           /* a set of config_fields */
+    const config_key *keys;    /* ends with field NULL; NULL: none */
     bool gguf_permuted;        /* GGUF: rows of q and k are stored for interleaved rotation */
     bool qkv_bias;             /* q, k and v always have a bias */
-    bool reads_attention_bias; /* attention_bias gives all four a bias */
+    bool all_biases;           /* every matrix of attention and MLP has one */
+    bool reads_attention_bias; /* attention_bias gives all four a bias, or takes it */
     bool reads_mlp_bias;
-    bool qk_norm;
+    bool qk_norm, layer_norm, post_norms, parallel_residual, plain_mlp;
+    bool norm_adds_one;    /* config.json; GGUF files hold the sums */
+    bool ties;             /* tie_word_embeddings when it is not given */
+    bool scales_embedding; /* by the root of hidden_size */
+    bool norm_topk_prob;
+    activation hidden_act; /* default */
+    position_kind positions;
     window_rule window;
     int64_t sliding_window;                   /* default */
     int64_t max_position_embeddings;          /* default */
     int64_t head_dim;                         /* default; 0 = hidden_size / num_attention_heads */
     int64_t original_max_position_embeddings; /* default for longrope; 0 = none */
-    double rms_norm_eps;                      /* default */
+    int64_t num_local_experts;                /* default */
+    int64_t unusual_scale_layers; /* GGUF: with so many layers scores are scaled by the root of hidden_size / heads */
+    double norm_eps;              /* default */
+    double attention_multiplier;  /* default; 0: from query_pre_attn_scalar or head_dim */
+    double query_pre_attn_scalar; /* default; 0: head_dim */
+    double attn_logit_softcapping, final_logit_softcapping, partial_rotary_factor, rope_theta,
+        rope_local_base_freq; /* defaults; 0: none, none, 1, 10000, none */
 } model_type_info;
 
 extern const model_type_info model_types[N_MODEL_TYPES];
 
 /* A whole-number or real field with the same meaning in both formats. */
 typedef struct config_size {
+    unsigned fields;                 /* types without these do not have it; 0: all do */
     const char *json_key, *gguf_key; /* the GGUF key follows the architecture's name and a dot */
     size_t offset;                   /* of an int64_t in model_config */
     int64_t lo, hi;
@@ -49,14 +84,19 @@ typedef struct config_size {
 } config_size;
 
 typedef struct config_real {
+    unsigned fields;
     const char *json_key, *gguf_key;
     size_t offset; /* of a double in model_config */
     double lo, hi;
 } config_real;
 
-enum { N_CONFIG_SIZES = 8, N_CONFIG_REALS = 2 };
+enum { N_CONFIG_SIZES = 13, N_CONFIG_REALS = 8 };
 extern const config_size config_sizes[N_CONFIG_SIZES];
 extern const config_real config_reals[N_CONFIG_REALS];
+
+static inline bool config_has(const model_config *config, unsigned fields) {
+    return (model_types[config->model_type].fields & fields) == fields;
+}
 
 /* A word of a file and the value of an enum that it stands for; tables end with a NULL name. */
 typedef struct config_word {
@@ -83,9 +123,12 @@ mn_status config_find_type(const char *what, const char *key, const char *text, 
 /* Zeroes *config and sets the defaults of its type. */
 void config_start(model_config *config, model_type type);
 
-/* After the sizes, before rope_scaling: fills in head counts, head_dim, rotary_dim and checks what one field
- * alone cannot tell. `partial` is partial_rotary_factor; a rotary_dim that is set already is kept. */
+/* After the sizes, before rope_scaling: fills in head counts, head_dim, rotary_dim, attention_multiplier, the sizes of states and
+ * checks what one field alone cannot tell. `partial` is partial_rotary_factor; what is set already is kept. */
 mn_status config_check_sizes(model_config *config, const char *what, double partial);
+
+/* Whether layer i slides where a window is set; `first`: max_window_layers, `pattern`: sliding_window_pattern. */
+bool config_slides(window_rule rule, int64_t i, int64_t first, int64_t pattern);
 
 /* After rope_scaling was read: its checks across fields. */
 mn_status config_check_rope(model_config *config, const char *what);

@@ -29,7 +29,7 @@ static void add_config(fingerprint *f, const model_config *c) {
         c->max_position_embeddings,
     };
     const double numbers[] = {
-        c->rms_norm_eps,        c->attention_multiplier,
+        c->norm_eps,        c->attention_multiplier,
         c->residual_multiplier, c->embedding_multiplier,
         c->rope_theta,          rope->factor,
         rope->low_freq_factor,  rope->high_freq_factor,

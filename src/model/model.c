@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/model.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +13,10 @@
 #include "model/weights.h"
 #include "tensor/safetensors.h"
 
-enum { CONFIG_LIMIT = 1 << 24 }; /* bytes of a config.json that are read at most */
+enum {
+    CONFIG_LIMIT = 1 << 24, /* bytes of a config.json that are read at most */
+    STATE_CHECKPOINTS = 4,  /* states of past steps that are kept, so that steps may be taken back */
+};
 
 /* ---- memory ---- */
 
@@ -105,12 +109,19 @@ typedef struct compute_choice {
 static const compute_choice compute_choices[] = {
     {"f32", WEIGHT_F32}, {"bf16", WEIGHT_BF16}, {"int8", WEIGHT_INT}};
 
+static const tensor *first_matrix(const model_weights *bound) {
+    const weight_source *layer = bound->layers[0];
+    int i = 0;
+    while (!layer[i].tensor) i++;
+    return layer[i].tensor;
+}
+
 static mn_status choose_compute(model_core *model, const char *name, const model_weights *bound,
                                 bool *is_auto) {
     *is_auto = !name || strcmp(name, "auto") == 0;
     size_t n = sizeof compute_choices / sizeof compute_choices[0];
     weight_form form =
-        *is_auto ? weight_form_for(bound->layers[0][WEIGHT_Q].tensor->type, WEIGHT_F32, true) : WEIGHT_F32;
+        *is_auto ? weight_form_for(first_matrix(bound)->type, WEIGHT_F32, true) : WEIGHT_F32;
     for (size_t i = 0; i < n; i++) {
         bool chosen = *is_auto ? compute_choices[i].form == form : strcmp(name, compute_choices[i].name) == 0;
         if (!chosen) continue;
@@ -125,11 +136,18 @@ static size_t largest(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
+/* The most inputs that a matrix has. */
+static size_t widest_input(const model_config *c) {
+    size_t most = largest((size_t)c->hidden_size, (size_t)c->intermediate_size);
+    most = largest(most, (size_t)(c->num_attention_heads * c->head_dim));
+    return largest(most, (size_t)c->mamba_size);
+}
+
 static size_t scratch_need(const model_core *model, bool lazy) {
     const model_config *c = &model->config;
-    size_t max_k = largest((size_t)c->hidden_size, largest((size_t)c->intermediate_size,
-                                                           (size_t)(c->num_attention_heads * c->head_dim)));
-    int group = (int)(c->num_attention_heads / c->num_key_value_heads), dim = (int)c->head_dim;
+    int kv_heads = (int)c->num_key_value_heads;
+    int group = kv_heads ? (int)c->num_attention_heads / kv_heads : 1, dim = (int)c->head_dim;
+    size_t max_k = widest_input(c);
     return compute_scratch_bytes((int)max_k, lazy, group, dim, dim, PAGE_TOKENS);
 }
 
@@ -200,13 +218,60 @@ mn_status model_open(model_core **out, const char *path, const mn_model_options 
     return MN_OK;
 }
 
-static void workspace_clear(workspace *ws) {
-    float *buffers[] = {ws->x,   ws->normed, ws->qkv,  ws->attended, ws->inner,
-                        ws->cos, ws->sin,    ws->last,   ws->rows.scale, ws->slot_cos, ws->slot_sin};
-    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) mem_free(buffers[i]);
-    mem_free(ws->rows.rounded);
-    mem_free(ws->rows.codes);
-    mem_free(ws->rows.sum);
+/* The buffers of one token for each: where they are kept, what a token takes. */
+typedef struct token_buffer {
+    void *slot;
+    size_t width, size;
+} token_buffer;
+
+enum { MOST_TOKEN_BUFFERS = 32 };
+
+static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]) {
+    workspace *ws = &model->workspace;
+    const model_config *c = &model->config;
+    size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim),
+           kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
+           experts = (size_t)c->num_local_experts, half = (size_t)c->rotary_dim / 2,
+           local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c);
+    bool branches = experts || c->post_norms || c->parallel_residual;
+    angle_set *global = &ws->angles[ANGLES_GLOBAL], *other = &ws->angles[ANGLES_LOCAL];
+    const token_buffer buffers[] = {
+        {&ws->x, hidden, sizeof(float)},
+        {&ws->normed, hidden, sizeof(float)},
+        {&ws->branch, branches ? hidden : 0, sizeof(float)},
+        {&ws->qkv, heads + 2 * kv, sizeof(float)},
+        {&ws->attended, heads, sizeof(float)},
+        {&ws->inner, (size_t)c->intermediate_size, sizeof(float)},
+        {&ws->gathered, experts ? hidden : 0, sizeof(float)},
+        {&ws->routing, experts, sizeof(float)},
+        {&ws->routes, (size_t)c->num_experts_per_tok, sizeof(expert_route)},
+        {&ws->channels, 2 * channels, sizeof(float)},
+        {&ws->convolved, channels, sizeof(float)},
+        {&ws->projected, channels ? (size_t)(c->time_step_rank + 2 * c->state_size) : 0, sizeof(float)},
+        {&ws->steps, channels, sizeof(float)},
+        {&global->cos, half, sizeof(float)},
+        {&global->sin, half, sizeof(float)},
+        {&global->slot_cos, half, sizeof(float)},
+        {&global->slot_sin, half, sizeof(float)},
+        {&other->cos, local, sizeof(float)},
+        {&other->sin, local, sizeof(float)},
+        {&other->slot_cos, local, sizeof(float)},
+        {&other->slot_sin, local, sizeof(float)},
+        {&ws->rows.rounded, act_bf16_stride((int)widest), sizeof(bf16)},
+        {&ws->rows.codes, widest * ACT_PLANES, 1},
+        {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
+        {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},
+    };
+    memcpy(out, buffers, sizeof buffers);
+    return (int)(sizeof buffers / sizeof *buffers);
+}
+
+static void workspace_clear(model_core *model) {
+    workspace *ws = &model->workspace;
+    token_buffer buffers[MOST_TOKEN_BUFFERS];
+    int n = token_buffers(model, buffers);
+    for (int i = 0; i < n; i++) mem_free(*(void **)buffers[i].slot);
+    mem_free(ws->last);
     mem_free(ws->attend);
     mem_free(ws->frequencies);
     attend_space_clear(&ws->space);
@@ -216,7 +281,7 @@ static void workspace_clear(workspace *ws) {
 void model_close(model_core **model) {
     model_core *m = *model;
     if (!m) return;
-    workspace_clear(&m->workspace);
+    workspace_clear(m);
     weights_clear(&m->weights, m->config.num_hidden_layers);
     kv_pool_close(&m->pool);
     kv_basis_set_close(&m->bases);
@@ -245,33 +310,13 @@ static mn_status replace_buffer(void *slot, size_t count, size_t size) {
 
 static mn_status grow_tokens(model_core *model, int m) {
     workspace *ws = &model->workspace;
-    const model_config *c = &model->config;
+    token_buffer buffers[MOST_TOKEN_BUFFERS];
     if (m <= ws->m) return MN_OK;
-    size_t n = (size_t)m, hidden = (size_t)c->hidden_size,
-           heads = (size_t)(c->num_attention_heads * c->head_dim);
-    size_t kv = (size_t)(c->num_key_value_heads * c->head_dim), inner = (size_t)c->intermediate_size;
-    size_t widest = largest(hidden, largest(heads, inner)), half = (size_t)c->rotary_dim / 2;
+    int n = token_buffers(model, buffers);
     ws->m = 0; /* until all have grown */
-    const struct {
-        void *slot;
-        size_t width, size;
-    } buffers[] = {
-        {&ws->x, hidden, sizeof(float)},
-        {&ws->normed, hidden, sizeof(float)},
-        {&ws->qkv, heads + 2 * kv, sizeof(float)},
-        {&ws->attended, heads, sizeof(float)},
-        {&ws->inner, inner, sizeof(float)},
-        {&ws->cos, half, sizeof(float)},
-        {&ws->sin, half, sizeof(float)},
-        {&ws->slot_cos, half, sizeof(float)},
-        {&ws->slot_sin, half, sizeof(float)},
-        {&ws->rows.rounded, act_bf16_stride((int)widest), sizeof(bf16)},
-        {&ws->rows.codes, widest * ACT_PLANES, 1},
-        {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
-        {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},
-    };
-    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
-        MN_TRY(replace_buffer(buffers[i].slot, n * buffers[i].width, buffers[i].size));
+    for (int i = 0; i < n; i++) {
+        if (buffers[i].width > 0)
+            MN_TRY(replace_buffer(buffers[i].slot, (size_t)m * buffers[i].width, buffers[i].size));
     }
     ws->m = m;
     return MN_OK;
@@ -300,8 +345,22 @@ static mn_status grow_seal_scratch(model_core *model, const forward_row *rows, i
     return MN_OK;
 }
 
+/* Learned positions end; rotary ones do not. */
+static mn_status check_positions(const model_core *model, const forward_row *rows, int n_rows) {
+    if (model->config.positions != POSITIONS_LEARNED) return MN_OK;
+    for (int i = 0; i < n_rows; i++) {
+        int64_t end = kv_length(rows[i].cache) + rows[i].n, most = model->config.max_position_embeddings;
+        if (end > most) {
+            MN_FAIL(MN_E_FULL, "the text would have %" PRId64 " tokens, '%s' has learned positions for %" PRId64,
+                    end, model->what, most);
+        }
+    }
+    return MN_OK;
+}
+
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
     int64_t m = 0, n_last = 1;
+    MN_TRY(check_positions(model, rows, n_rows));
     for (int i = 0; i < n_rows; i++) {
         m += rows[i].n;
         n_last += forward_gathered(&rows[i]);
@@ -316,12 +375,12 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
     }
     for (int i = 0; i < n_rows && status == MN_OK; i++) status = kv_restage(rows[i].cache);
     if (status == MN_OK) status = grow_seal_scratch(model, rows, n_rows);
-    if (status == MN_OK) status = llama_prepare(model, rows, n_rows);
+    if (status == MN_OK) status = blocks_prepare(model, rows, n_rows);
     if (status != MN_OK) {
         for (int i = 0; i < n_reserved; i++) kv_abandon(rows[i].cache);
         return status;
     }
-    llama_forward(model, rows, n_rows);
+    arch_forwards[model->config.model_type](&(batch){model, rows, n_rows, (int)m});
     for (int i = 0; status == MN_OK && i < n_rows; i++) status = kv_fault(rows[i].cache);
     if (status != MN_OK) {
         for (int i = 0; i < n_rows; i++) kv_abandon(rows[i].cache);
@@ -341,23 +400,31 @@ mn_status model_forward(model_core *model, const forward_row *rows, int n_rows) 
     return status;
 }
 
+static kv_spec layer_spec(const model_config *c, int64_t layer, kv_codec codec) {
+    if (c->layer_types[layer] == LAYER_MAMBA) {
+        int64_t values = c->conv_kernel - 1 + c->state_size; /* of each channel */
+        return (kv_spec){.kind = KV_STATE,
+                         .state_bytes = (size_t)(values * c->mamba_size) * sizeof(float),
+                         .checkpoints = STATE_CHECKPOINTS};
+    }
+    return (kv_spec){
+        .n_heads = (int)c->num_key_value_heads,
+        .k_dim = (int)c->head_dim,
+        .v_dim = (int)c->head_dim,
+        .exact = codec,
+        .key = kv_form_exact(codec),
+        .value = kv_form_exact(codec),
+        .window = c->layer_types[layer] == LAYER_SLIDING_ATTENTION ? (int)c->sliding_window : 0,
+    };
+}
+
 mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_codec codec) {
-    const model_config *c = &model->config;
-    kv_spec *specs = mem_alloc((size_t)c->num_hidden_layers, sizeof *specs);
+    int64_t n_layers = model->config.num_hidden_layers;
+    kv_spec *specs = mem_alloc((size_t)n_layers, sizeof *specs);
     *out = NULL;
     if (!specs) return MN_E_NOMEM;
-    for (int64_t i = 0; i < c->num_hidden_layers; i++) {
-        specs[i] = (kv_spec){
-            .n_heads = (int)c->num_key_value_heads,
-            .k_dim = (int)c->head_dim,
-            .v_dim = (int)c->head_dim,
-            .exact = codec,
-            .key = kv_form_exact(codec),
-            .value = kv_form_exact(codec),
-            .window = c->layer_types[i] == LAYER_SLIDING_ATTENTION ? (int)c->sliding_window : 0,
-        };
-    }
+    for (int64_t i = 0; i < n_layers; i++) specs[i] = layer_spec(&model->config, i, codec);
     *out = specs;
-    *n = (int)c->num_hidden_layers;
+    *n = (int)n_layers;
     return MN_OK;
 }

@@ -13,33 +13,66 @@
 #include "model/config.h"
 
 typedef struct packed_layer {
-    float *input_norm, *post_norm; /* [hidden_size], owned */
-    float *q_norm, *k_norm;        /* [head_dim] or NULL, owned */
-    weight q, k, v, o;
-    weight gate, up, down;
+    weight matrices[N_LAYER_MATRICES];    /* by role; those that the layer does not have are zeros */
+    float *vectors[N_LAYER_VECTORS];      /* by role - FIRST_LAYER_VECTOR, or NULL; owned. Convolutions are [k][I], A is [N][I] */
+    weight (*experts)[N_EXPERT_MATRICES]; /* [num_local_experts], or NULL; owned */
 } packed_layer;
 
+static inline const float *layer_vector(const packed_layer *layer, weight_role role) {
+    return layer->vectors[role - FIRST_LAYER_VECTOR];
+}
+
+/* A stored matrix with rows and columns exchanged, until it is packed. */
+typedef struct transposed_tensor {
+    const tensor *from;
+    tensor turned; /* owns its data */
+} transposed_tensor;
+
 typedef struct packed_weights {
-    const tensor *embedding; /* [vocab_size][hidden_size], read row by row from the file */
-    packed_layer *layers;   /* [num_hidden_layers] */
-    float *final_norm;       /* [hidden_size] */
-    weight head;             /* [vocab_size] outputs */
-    char *arena;             /* all packed panels */
+    const tensor *embedding;     /* [vocab_size][hidden_size], read row by row from the file */
+    float *positions;            /* [max_position_embeddings][hidden_size], learned ones, or NULL */
+    packed_layer *layers;        /* [num_hidden_layers] */
+    float *final_norm;           /* [hidden_size] */
+    float *final_norm_bias;      /* [hidden_size] or NULL */
+    weight head;                 /* [vocab_size] outputs */
+    char *arena;                 /* all packed panels */
     size_t packed_bytes;
+    transposed_tensor *transposed; /* [n_transposed] */
+    size_t n_transposed;
 } packed_weights;
 
-/* Buffers of a pass over m tokens; grown between passes, never inside. */
+/* Rotary angles of a pass's tokens. */
+typedef struct angle_set {
+    float *cos, *sin;           /* [m][rotary_dim / 2] */
+    float *slot_cos, *slot_sin; /* the same, of queries that look at sinks */
+} angle_set;
+enum { ANGLES_GLOBAL, ANGLES_LOCAL, N_ANGLES };
+
+/* An expert that a token goes to. */
+typedef struct expert_route {
+    int expert;
+    float weight;
+} expert_route;
+
+/* Buffers of a pass over m tokens; grown between passes, never inside. Those that the architecture has no use for are NULL. */
 typedef struct workspace {
     int m;             /* tokens they have room for */
     int n_last;        /* rows of `last` */
     float *x;          /* [m][hidden_size] residual stream */
     float *normed;     /* [m][hidden_size] */
+    float *branch;     /* [m][hidden_size] what a sub-layer gives, where that is not added at once */
     float *qkv;        /* [m][(heads + 2 kv heads) * head_dim] */
     float *attended;   /* [m][heads * head_dim] */
     float *inner;      /* [m][intermediate_size] */
-    float *cos, *sin;  /* [m][rotary_dim / 2] */
-    float *slot_cos, *slot_sin; /* the same, of queries that look at sinks */
+    float *gathered;   /* [m][hidden_size] tokens of one expert */
+    float *routing;    /* [m][num_local_experts] */
+    expert_route *routes; /* [m][num_experts_per_tok] */
+    float *channels;   /* [m][2 * mamba_size] inputs of states and their gates */
+    float *convolved;  /* [m][mamba_size] */
+    float *projected;  /* [m][time_step_rank + 2 * state_size] */
+    float *steps;      /* [m][mamba_size] time steps */
     float *last;       /* [n_last][hidden_size] rows whose logits are wanted */
+    angle_set angles[N_ANGLES];
     attend_rows *attend; /* [attend_capacity] one a sequence */
     size_t attend_capacity;
     double *frequencies; /* [rotary_dim / 2] */

@@ -10,61 +10,97 @@
 /* A size of the configuration. */
 typedef enum extent {
     NONE, /* 0: first row of a whole tensor; columns of a vector */
+    ONE,
     HIDDEN,
     INTERMEDIATE,
     VOCAB,
+    POSITIONS,
     HEAD,
     QUERIES, /* heads x head_dim */
     KEYS,    /* key-value heads x head_dim; as many values */
     QUERIES_KEYS,
     QUERIES_KEYS_VALUES,
     GATE_UP,
+    EXPERTS,
+    CHANNELS,
+    CHANNELS_2,
+    STATE,
+    RANK,
+    RANK_STATES,
+    CONV,
     N_EXTENTS
 } extent;
 
+/* The layers that have a weight. */
+typedef enum layer_kind { ANY_LAYER, ATTENTION_LAYERS, MAMBA_LAYERS, DENSE_LAYERS, EXPERT_LAYERS } layer_kind;
+
 typedef struct weight_rule {
     weight_role role;
-    const char *hf, *gguf;    /* in a layer: what follows its prefix */
+    const char *hf,
+        *gguf; /* in a layer: what follows its prefix; %d is the expert; NULL: the format has none */
     extent rows, columns;     /* of the tensor */
     extent first_row, n_rows; /* of the weight in it; n_rows NONE: all */
     size_t given;             /* offset in model_config of the switch that brings it; 0: always there */
-    bool rotated; /* rows of q and k: stored in another order where config.permuted_rows says so */
+    layer_kind in;
+    extent deep;        /* a third dimension, between rows and columns in Hugging Face's files */
+    bool rotated;       /* rows of q and k: stored in another order where config.permuted_rows says so */
+    bool by_head;       /* Hugging Face: queries, keys and values of a head lie together */
+    bool is_transposed; /* Hugging Face: stored [in][out] */
 } weight_rule;
 
 #define ALWAYS       .given = 0
 #define GIVEN(field) .given = offsetof(model_config, field)
 
-static const weight_rule global_rules[] = {
+static const weight_rule llama_globals[] = {
     {WEIGHT_EMBED, "model.embed_tokens.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
     {WEIGHT_FINAL_NORM, "model.norm.weight", "output_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
     {.role = N_WEIGHTS},
 };
 
-static const weight_rule common_rules[] = {
-    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
-    {WEIGHT_O, "self_attn.o_proj.weight", "attn_output.weight", HIDDEN, QUERIES, ALWAYS},
+static const weight_rule attention_rules[] = {
+    {WEIGHT_O, "self_attn.o_proj.weight", "attn_output.weight", HIDDEN, QUERIES, .in = ATTENTION_LAYERS},
     {WEIGHT_O_BIAS, "self_attn.o_proj.bias", "attn_output.bias", HIDDEN, GIVEN(attention_bias.o)},
     {WEIGHT_Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", HEAD, GIVEN(qk_norm)},
     {WEIGHT_K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HEAD, GIVEN(qk_norm)},
-    {WEIGHT_MLP_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
-    {WEIGHT_DOWN, "mlp.down_proj.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, ALWAYS},
-    {WEIGHT_DOWN_BIAS, "mlp.down_proj.bias", "ffn_down.bias", HIDDEN, GIVEN(mlp_bias)},
     {.role = N_WEIGHTS},
 };
 
-static const weight_rule separate_rules[] = {
-    {WEIGHT_Q, "self_attn.q_proj.weight", "attn_q.weight", QUERIES, HIDDEN, ALWAYS, .rotated = true},
-    {WEIGHT_K, "self_attn.k_proj.weight", "attn_k.weight", KEYS, HIDDEN, ALWAYS, .rotated = true},
-    {WEIGHT_V, "self_attn.v_proj.weight", "attn_v.weight", KEYS, HIDDEN, ALWAYS},
+static const weight_rule qkv_rules[] = {
+    {WEIGHT_Q, "self_attn.q_proj.weight", "attn_q.weight", QUERIES, HIDDEN, .in = ATTENTION_LAYERS,
+     .rotated = true},
+    {WEIGHT_K, "self_attn.k_proj.weight", "attn_k.weight", KEYS, HIDDEN, .in = ATTENTION_LAYERS,
+     .rotated = true},
+    {WEIGHT_V, "self_attn.v_proj.weight", "attn_v.weight", KEYS, HIDDEN, .in = ATTENTION_LAYERS},
     {WEIGHT_Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", QUERIES, GIVEN(attention_bias.q),
      .rotated = true},
     {WEIGHT_K_BIAS, "self_attn.k_proj.bias", "attn_k.bias", KEYS, GIVEN(attention_bias.k), .rotated = true},
     {WEIGHT_V_BIAS, "self_attn.v_proj.bias", "attn_v.bias", KEYS, GIVEN(attention_bias.v)},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule pre_norm_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule gemma_norm_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN,
+     ALWAYS},
+    {WEIGHT_MLP_NORM, "pre_feedforward_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_POST_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule mlp_rules[] = {
     {WEIGHT_GATE, "mlp.gate_proj.weight", "ffn_gate.weight", INTERMEDIATE, HIDDEN, ALWAYS},
     {WEIGHT_UP, "mlp.up_proj.weight", "ffn_up.weight", INTERMEDIATE, HIDDEN, ALWAYS},
+    {WEIGHT_DOWN, "mlp.down_proj.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, ALWAYS},
     {WEIGHT_GATE_BIAS, "mlp.gate_proj.bias", "ffn_gate.bias", INTERMEDIATE, GIVEN(mlp_bias)},
     {WEIGHT_UP_BIAS, "mlp.up_proj.bias", "ffn_up.bias", INTERMEDIATE, GIVEN(mlp_bias)},
+    {WEIGHT_DOWN_BIAS, "mlp.down_proj.bias", "ffn_down.bias", HIDDEN, GIVEN(mlp_bias)},
     {.role = N_WEIGHTS},
 };
 
@@ -76,40 +112,220 @@ static const weight_rule fused_rules[] = {
     {WEIGHT_V, QKV, QUERIES_KEYS, KEYS, ALWAYS},
     {WEIGHT_GATE, GATEUP, NONE, INTERMEDIATE, ALWAYS},
     {WEIGHT_UP, GATEUP, INTERMEDIATE, INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN, "mlp.down_proj.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, ALWAYS},
     {.role = N_WEIGHTS},
 };
 
-enum { N_TABLES = 3 };
-
-static const weight_rule *const tables[N_MODEL_TYPES][N_TABLES] = {
-    [MODEL_LLAMA] = {global_rules, common_rules, separate_rules},
-    [MODEL_MISTRAL] = {global_rules, common_rules, separate_rules},
-    [MODEL_QWEN2] = {global_rules, common_rules, separate_rules},
-    [MODEL_QWEN3] = {global_rules, common_rules, separate_rules},
-    [MODEL_PHI3] = {global_rules, common_rules, fused_rules},
+/* In GGUF files the experts of a layer are one tensor [E][out][in]. */
+static const weight_rule mixtral_rules[] = {
+    {WEIGHT_ROUTER, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, ALWAYS},
+    {WEIGHT_GATE, "block_sparse_moe.experts.%d.w1.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_UP, "block_sparse_moe.experts.%d.w3.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_DOWN, "block_sparse_moe.experts.%d.w2.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
+     .in = EXPERT_LAYERS},
+    {.role = N_WEIGHTS},
 };
+
+static const weight_rule gpt2_globals[] = {
+    {WEIGHT_EMBED, "transformer.wte.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_POSITIONS, "transformer.wpe.weight", "position_embd.weight", POSITIONS, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "transformer.ln_f.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "transformer.ln_f.bias", "output_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+#define C_ATTN      "attn.c_attn.weight", "attn_qkv.weight", QUERIES_KEYS_VALUES, HIDDEN
+#define C_ATTN_BIAS "attn.c_attn.bias", "attn_qkv.bias", QUERIES_KEYS_VALUES, NONE
+static const weight_rule gpt2_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "ln_1.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_NORM_BIAS, "ln_1.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_Q, C_ATTN, NONE, QUERIES, .is_transposed = true},
+    {WEIGHT_K, C_ATTN, QUERIES, KEYS, .is_transposed = true},
+    {WEIGHT_V, C_ATTN, QUERIES_KEYS, KEYS, .is_transposed = true},
+    {WEIGHT_Q_BIAS, C_ATTN_BIAS, NONE, QUERIES, ALWAYS},
+    {WEIGHT_K_BIAS, C_ATTN_BIAS, QUERIES, KEYS, ALWAYS},
+    {WEIGHT_V_BIAS, C_ATTN_BIAS, QUERIES_KEYS, KEYS, ALWAYS},
+    {WEIGHT_O, "attn.c_proj.weight", "attn_output.weight", HIDDEN, QUERIES, .is_transposed = true},
+    {WEIGHT_O_BIAS, "attn.c_proj.bias", "attn_output.bias", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "ln_2.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM_BIAS, "ln_2.bias", "ffn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_UP, "mlp.c_fc.weight", "ffn_up.weight", INTERMEDIATE, HIDDEN, .is_transposed = true},
+    {WEIGHT_UP_BIAS, "mlp.c_fc.bias", "ffn_up.bias", INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN, "mlp.c_proj.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, .is_transposed = true},
+    {WEIGHT_DOWN_BIAS, "mlp.c_proj.bias", "ffn_down.bias", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule gpt_neox_globals[] = {
+    {WEIGHT_EMBED, "gpt_neox.embed_in.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "gpt_neox.final_layer_norm.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "gpt_neox.final_layer_norm.bias", "output_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "embed_out.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+#define QUERY_KEY_VALUE      "attention.query_key_value.weight", "attn_qkv.weight", QUERIES_KEYS_VALUES, HIDDEN
+#define QUERY_KEY_VALUE_BIAS "attention.query_key_value.bias", "attn_qkv.bias", QUERIES_KEYS_VALUES, NONE
+static const weight_rule gpt_neox_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_Q, QUERY_KEY_VALUE, NONE, QUERIES, .by_head = true},
+    {WEIGHT_K, QUERY_KEY_VALUE, QUERIES, KEYS, .by_head = true},
+    {WEIGHT_V, QUERY_KEY_VALUE, QUERIES_KEYS, KEYS, .by_head = true},
+    {WEIGHT_Q_BIAS, QUERY_KEY_VALUE_BIAS, NONE, QUERIES, GIVEN(attention_bias.q), .by_head = true},
+    {WEIGHT_K_BIAS, QUERY_KEY_VALUE_BIAS, QUERIES, KEYS, GIVEN(attention_bias.k), .by_head = true},
+    {WEIGHT_V_BIAS, QUERY_KEY_VALUE_BIAS, QUERIES_KEYS, KEYS, GIVEN(attention_bias.v), .by_head = true},
+    {WEIGHT_O, "attention.dense.weight", "attn_output.weight", HIDDEN, QUERIES, ALWAYS},
+    {WEIGHT_O_BIAS, "attention.dense.bias", "attn_output.bias", HIDDEN, GIVEN(attention_bias.o)},
+    {WEIGHT_MLP_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM_BIAS, "post_attention_layernorm.bias", "ffn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_UP, "mlp.dense_h_to_4h.weight", "ffn_up.weight", INTERMEDIATE, HIDDEN, ALWAYS},
+    {WEIGHT_UP_BIAS, "mlp.dense_h_to_4h.bias", "ffn_up.bias", INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN, "mlp.dense_4h_to_h.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN_BIAS, "mlp.dense_4h_to_h.bias", "ffn_down.bias", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule mamba_globals[] = {
+    {WEIGHT_EMBED, "backbone.embeddings.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "backbone.norm_f.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+#define MIXER(role, hf, gguf, ...)                                                                           \
+    { role, hf, gguf, __VA_ARGS__, .in = MAMBA_LAYERS }
+#define MIXER_RULES(prefix)                                                                                  \
+    MIXER(WEIGHT_MAMBA_IN, prefix "in_proj.weight", "ssm_in.weight", CHANNELS_2, HIDDEN),                    \
+        MIXER(WEIGHT_MAMBA_IN_BIAS, prefix "in_proj.bias", "ssm_in.bias", CHANNELS_2, GIVEN(use_bias)),      \
+        MIXER(WEIGHT_CONV, prefix "conv1d.weight", "ssm_conv1d.weight", CHANNELS, CONV, .deep = ONE),        \
+        MIXER(WEIGHT_CONV_BIAS, prefix "conv1d.bias", "ssm_conv1d.bias", CHANNELS, GIVEN(use_conv_bias)),    \
+        MIXER(WEIGHT_MAMBA_X, prefix "x_proj.weight", "ssm_x.weight", RANK_STATES, CHANNELS),                \
+        MIXER(WEIGHT_MAMBA_DT, prefix "dt_proj.weight", "ssm_dt.weight", CHANNELS, RANK),                    \
+        MIXER(WEIGHT_MAMBA_DT_BIAS, prefix "dt_proj.bias", "ssm_dt.bias", CHANNELS),                         \
+        MIXER(WEIGHT_A, prefix "A_log", "ssm_a", CHANNELS, STATE),                                           \
+        MIXER(WEIGHT_D, prefix "D", "ssm_d", CHANNELS),                                                      \
+        MIXER(WEIGHT_MAMBA_OUT, prefix "out_proj.weight", "ssm_out.weight", HIDDEN, CHANNELS),               \
+        MIXER(WEIGHT_MAMBA_OUT_BIAS, prefix "out_proj.bias", "ssm_out.bias", HIDDEN, GIVEN(use_bias))
+
+static const weight_rule mamba_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "norm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    MIXER_RULES("mixer."),
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule jamba_globals[] = {
+    {WEIGHT_EMBED, "model.embed_tokens.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "model.final_layernorm.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule jamba_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "pre_ff_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
+    MIXER_RULES("mamba."),
+    MIXER(WEIGHT_DT_NORM, "mamba.dt_layernorm.weight", "ssm_dt_norm.weight", RANK),
+    MIXER(WEIGHT_B_NORM, "mamba.b_layernorm.weight", "ssm_b_norm.weight", STATE),
+    MIXER(WEIGHT_C_NORM, "mamba.c_layernorm.weight", "ssm_c_norm.weight", STATE),
+    {WEIGHT_GATE, "feed_forward.gate_proj.weight", "ffn_gate.weight", INTERMEDIATE, HIDDEN,
+     .in = DENSE_LAYERS},
+    {WEIGHT_UP, "feed_forward.up_proj.weight", "ffn_up.weight", INTERMEDIATE, HIDDEN, .in = DENSE_LAYERS},
+    {WEIGHT_DOWN, "feed_forward.down_proj.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE,
+     .in = DENSE_LAYERS},
+    {WEIGHT_ROUTER, "feed_forward.router.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_GATE, "feed_forward.experts.%d.gate_proj.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_UP, "feed_forward.experts.%d.up_proj.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_DOWN, "feed_forward.experts.%d.down_proj.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
+     .in = EXPERT_LAYERS},
+    {.role = N_WEIGHTS},
+};
+
+enum { MOST_TABLES = 6 };
+
+/* How a type's checkpoints name things. */
+typedef struct naming {
+    const char *layers;                     /* Hugging Face: what stands before a layer's number */
+    const char *root;                       /* with which names may begin or not; NULL: none */
+    const weight_rule *tables[MOST_TABLES]; /* ends with NULL when there are fewer */
+} naming;
+
+#define LLAMA_LAYERS .layers = "model.layers."
+static const naming namings[N_MODEL_TYPES] = {
+    [MODEL_LLAMA] = {LLAMA_LAYERS,
+                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_MISTRAL] = {LLAMA_LAYERS,
+                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_MIXTRAL] = {LLAMA_LAYERS,
+                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mixtral_rules}},
+    [MODEL_QWEN2] = {LLAMA_LAYERS,
+                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_QWEN3] = {LLAMA_LAYERS,
+                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_PHI3] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, fused_rules}},
+    [MODEL_GRANITE] = {LLAMA_LAYERS,
+                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_GEMMA2] = {LLAMA_LAYERS,
+                      .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_GEMMA3] = {LLAMA_LAYERS,
+                      .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_GPT2] = {.layers = "transformer.h.", .root = "transformer.", .tables = {gpt2_globals, gpt2_rules}},
+    [MODEL_GPT_NEOX] = {.layers = "gpt_neox.layers.", .tables = {gpt_neox_globals, gpt_neox_rules}},
+    [MODEL_MAMBA] = {.layers = "backbone.layers.", .tables = {mamba_globals, mamba_rules}},
+    [MODEL_JAMBA] = {LLAMA_LAYERS, .tables = {jamba_globals, attention_rules, qkv_rules, jamba_rules}},
+};
+#undef LLAMA_LAYERS
 
 static int64_t measure(const model_config *config, extent which) {
     int64_t queries = config->num_attention_heads * config->head_dim;
     int64_t keys = config->num_key_value_heads * config->head_dim;
     const int64_t sizes[N_EXTENTS] = {
+        [ONE] = 1,
         [HIDDEN] = config->hidden_size,
         [INTERMEDIATE] = config->intermediate_size,
         [VOCAB] = config->vocab_size,
+        [POSITIONS] = config->max_position_embeddings,
         [HEAD] = config->head_dim,
         [QUERIES] = queries,
         [KEYS] = keys,
         [QUERIES_KEYS] = queries + keys,
         [QUERIES_KEYS_VALUES] = queries + 2 * keys,
         [GATE_UP] = 2 * config->intermediate_size,
+        [EXPERTS] = config->num_local_experts,
+        [CHANNELS] = config->mamba_size,
+        [CHANNELS_2] = 2 * config->mamba_size,
+        [STATE] = config->state_size,
+        [RANK] = config->time_step_rank,
+        [RANK_STATES] = config->time_step_rank + 2 * config->state_size,
+        [CONV] = config->conv_kernel,
     };
     return sizes[which];
 }
 
-static const weight_rule *find_rule(const model_config *config, weight_role role) {
-    for (int i = 0; i < N_TABLES; i++) {
-        for (const weight_rule *rule = tables[config->model_type][i]; rule->role != N_WEIGHTS; rule++) {
-            if (rule->role == role) return rule;
+static bool layer_has(const model_config *config, layer_kind kind, int64_t layer) {
+    switch (kind) {
+    case ANY_LAYER: return true;
+    case ATTENTION_LAYERS: return config->layer_types[layer] != LAYER_MAMBA;
+    case MAMBA_LAYERS: return config->layer_types[layer] == LAYER_MAMBA;
+    case DENSE_LAYERS: return !config_has_experts(config, layer);
+    case EXPERT_LAYERS: return config_has_experts(config, layer);
+    }
+    return false;
+}
+
+/* The rule of a role in a layer; NULL: such layers have none. */
+static const weight_rule *find_rule(const model_config *config, weight_role role, int64_t layer) {
+    const naming *names = &namings[config->model_type];
+    for (int i = 0; i < MOST_TABLES && names->tables[i]; i++) {
+        for (const weight_rule *rule = names->tables[i]; rule->role != N_WEIGHTS; rule++) {
+            if (rule->role == role && (role >= N_LAYER_WEIGHTS || layer_has(config, rule->in, layer)))
+                return rule;
         }
     }
     return NULL;
@@ -120,29 +336,51 @@ static bool is_given(const model_config *config, const weight_rule *rule) {
     return rule->given == 0 || *(const bool *)((const char *)config + rule->given);
 }
 
-static void fill_place(const model_config *config, bool is_gguf, const weight_rule *rule, int64_t layer,
-                       weight_place *out) {
-    memset(out, 0, sizeof *out);
-    const char *name = is_gguf ? rule->gguf : rule->hf;
+static void fill_name(const model_config *config, bool is_gguf, const weight_rule *rule, int64_t layer,
+                      int64_t expert, weight_place *out) {
+    const char *name = is_gguf ? rule->gguf : rule->hf, *number = strstr(name, "%d");
+    size_t n = 0;
     if (rule->role < N_LAYER_WEIGHTS) {
-        snprintf(out->name, sizeof out->name, "%s%" PRId64 ".%s", is_gguf ? "blk." : "model.layers.", layer,
-                 name);
-    } else {
-        snprintf(out->name, sizeof out->name, "%s", name);
+        const char *prefix = is_gguf ? "blk." : namings[config->model_type].layers;
+        n = (size_t)snprintf(out->name, sizeof out->name, "%s%" PRId64 ".", prefix, layer);
     }
-    out->n_dims = rule->columns == NONE ? 1 : 2;
-    out->shape[0] = measure(config, rule->rows);
-    out->shape[1] = measure(config, rule->columns);
-    out->first_row = measure(config, rule->first_row);
-    out->n_rows = measure(config, rule->n_rows == NONE ? rule->rows : rule->n_rows);
-    out->permute_head_dim = is_gguf && rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
+    if (number) {
+        snprintf(out->name + n, sizeof out->name - n, "%.*s%" PRId64 "%s", (int)(number - name), name, expert,
+                 number + 2);
+    } else {
+        snprintf(out->name + n, sizeof out->name - n, "%s", name);
+    }
+}
+
+static void fill_place(const model_config *config, bool is_gguf, const weight_rule *rule, int64_t layer,
+                       int64_t expert, weight_place *out) {
+    memset(out, 0, sizeof *out);
+    fill_name(config, is_gguf, rule, layer, expert, out);
+    int64_t rows = measure(config, rule->rows), columns = measure(config, rule->columns);
+    weight_source *source = &out->source;
+    source->first_row = measure(config, rule->first_row);
+    source->n_rows = rule->n_rows == NONE ? rows : measure(config, rule->n_rows);
+    source->permute_head_dim = is_gguf && rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
+    bool stacked = is_gguf && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
+    if (stacked) source->first_row += expert * rows;
+    if (!is_gguf && rule->by_head) {
+        source->block = config->head_dim;
+        source->stride = 3 * config->head_dim;
+        source->first_row = (rule->role - WEIGHT_Q) % N_LAYER_MATRICES * config->head_dim;
+    }
+    source->is_transposed = !is_gguf && rule->is_transposed;
+    int64_t *shape = out->shape;
+    if (stacked) shape[out->n_dims++] = config->num_local_experts;
+    shape[out->n_dims++] = source->is_transposed ? columns : rows;
+    if (!is_gguf && rule->deep != NONE) shape[out->n_dims++] = measure(config, rule->deep);
+    if (rule->columns != NONE) shape[out->n_dims++] = source->is_transposed ? rows : columns;
 }
 
 bool weight_find_place(const model_config *config, bool is_gguf, weight_role role, int64_t layer,
-                       weight_place *out) {
-    const weight_rule *rule = find_rule(config, role);
+                       int64_t expert, weight_place *out) {
+    const weight_rule *rule = find_rule(config, role, layer);
     if (!rule || !is_given(config, rule)) return false;
-    fill_place(config, is_gguf, rule, layer, out);
+    fill_place(config, is_gguf, rule, layer, expert, out);
     return true;
 }
 
@@ -152,6 +390,7 @@ int64_t weight_source_row(const weight_source *source, int64_t row) {
         int64_t within = row % head_dim, half = head_dim / 2;
         row += 2 * (within % half) + within / half - within;
     }
+    if (source->block != 0) row = row / source->block * source->stride + row % source->block;
     return source->first_row + row;
 }
 
@@ -186,50 +425,82 @@ static mn_status check_tensor(const tensor *t, const weight_place *place) {
     return MN_OK;
 }
 
-static mn_status bind_one(weight_source *out, const model_config *config, const tensor_set *tensors,
-                          bool is_gguf, weight_role role, int64_t layer) {
+typedef struct binder {
+    const model_config *config;
+    const tensor_set *tensors;
+    bool is_gguf;
+} binder;
+
+static const tensor *find_tensor(const binder *b, const char *name) {
+    const char *root = namings[b->config->model_type].root;
+    const tensor *t = tensor_set_find(b->tensors, name);
+    if (t || b->is_gguf || !root || strncmp(name, root, strlen(root)) != 0) return t;
+    return tensor_set_find(b->tensors, name + strlen(root));
+}
+
+static mn_status bind_one(weight_source *out, const binder *b, weight_role role, int64_t layer,
+                          int64_t expert) {
     *out = (weight_source){0};
-    const weight_rule *rule = find_rule(config, role);
+    const weight_rule *rule = find_rule(b->config, role, layer);
     if (!rule) return MN_OK;
     weight_place place;
-    fill_place(config, is_gguf, rule, layer, &place);
-    const tensor *t = tensor_set_find(tensors, place.name);
-    if (!is_given(config, rule)) {
+    fill_place(b->config, b->is_gguf, rule, layer, expert, &place);
+    const tensor *t = find_tensor(b, place.name);
+    if (!is_given(b->config, rule)) {
         /* A spare copy of tied embeddings is common and harmless; a bias that would be left out is neither.
          */
         if (!t || role == WEIGHT_HEAD) return MN_OK;
         MN_FAIL(MN_E_FORMAT, "%s is there although the configuration has no such weight", place.name);
     }
     MN_TRY(check_tensor(t, &place));
-    *out = (weight_source){t, place.first_row, place.n_rows, place.permute_head_dim};
+    *out = place.source;
+    out->tensor = t;
     return MN_OK;
 }
 
-static mn_status bind_all(model_weights *out, const model_config *config, const tensor_set *tensors,
-                          bool is_gguf) {
-    MN_TRY(bind_one(&out->embed, config, tensors, is_gguf, WEIGHT_EMBED, 0));
-    MN_TRY(bind_one(&out->final_norm, config, tensors, is_gguf, WEIGHT_FINAL_NORM, 0));
-    MN_TRY(bind_one(&out->head, config, tensors, is_gguf, WEIGHT_HEAD, 0));
-    if (config->tie_word_embeddings) out->head = out->embed;
-    out->layers = mem_alloc((size_t)config->num_hidden_layers, sizeof *out->layers);
-    if (!out->layers) return mem_no_memory();
-    for (int64_t layer = 0; layer < config->num_hidden_layers; layer++) {
-        for (int role = 0; role < N_LAYER_WEIGHTS; role++) {
-            MN_TRY(bind_one(&out->layers[layer][role], config, tensors, is_gguf, (weight_role)role, layer));
-        }
+static mn_status bind_experts(model_weights *out, const binder *b, int64_t layer) {
+    static const weight_role roles[N_EXPERT_MATRICES] = {WEIGHT_GATE, WEIGHT_UP, WEIGHT_DOWN};
+    for (int64_t e = 0; e < b->config->num_local_experts; e++) {
+        weight_source *to = out->experts[layer * b->config->num_local_experts + e];
+        for (int i = 0; i < N_EXPERT_MATRICES; i++) MN_TRY(bind_one(&to[i], b, roles[i], layer, e));
     }
+    return MN_OK;
+}
+
+static mn_status bind_layer(model_weights *out, const binder *b, int64_t layer) {
+    bool experts = config_has_experts(b->config, layer);
+    for (int role = 0; role < N_LAYER_WEIGHTS; role++) {
+        bool of_experts = experts && role >= WEIGHT_GATE && role <= WEIGHT_DOWN;
+        if (!of_experts) MN_TRY(bind_one(&out->layers[layer][role], b, (weight_role)role, layer, 0));
+    }
+    return experts ? bind_experts(out, b, layer) : MN_OK;
+}
+
+static mn_status bind_all(model_weights *out, const binder *b) {
+    size_t n = (size_t)b->config->num_hidden_layers, experts = (size_t)b->config->num_local_experts;
+    for (int role = N_LAYER_WEIGHTS; role < N_WEIGHTS; role++) {
+        MN_TRY(bind_one(&out->globals[role - N_LAYER_WEIGHTS], b, (weight_role)role, 0, 0));
+    }
+    weight_source *head = &out->globals[WEIGHT_HEAD - N_LAYER_WEIGHTS];
+    if (b->config->tie_word_embeddings) *head = out->globals[WEIGHT_EMBED - N_LAYER_WEIGHTS];
+    out->layers = mem_alloc(n, sizeof *out->layers);
+    if (experts) out->experts = mem_alloc(n * experts, sizeof *out->experts);
+    if (!out->layers || (experts && !out->experts)) return mem_no_memory();
+    for (size_t layer = 0; layer < n; layer++) MN_TRY(bind_layer(out, b, (int64_t)layer));
     return MN_OK;
 }
 
 mn_status model_bind(model_weights *out, const model_config *config, const tensor_set *tensors,
                      bool is_gguf) {
     memset(out, 0, sizeof *out);
-    mn_status status = bind_all(out, config, tensors, is_gguf);
+    const binder b = {config, tensors, is_gguf};
+    mn_status status = bind_all(out, &b);
     if (status != MN_OK) model_weights_clear(out);
     return status;
 }
 
 void model_weights_clear(model_weights *weights) {
     mem_free(weights->layers);
+    mem_free(weights->experts);
     memset(weights, 0, sizeof *weights);
 }

@@ -12,39 +12,74 @@
 #include "tensor/tensor.h"
 
 /* Matrices are [out][in]; with D = head_dim, Hq and H heads of queries and of keys and values, d =
- * hidden_size, f = intermediate_size, V = vocab_size. */
+ * hidden_size, f = intermediate_size, V = vocab_size, E experts; of Mamba layers I = mamba_size, N = state_size,
+ * R = time_step_rank, k = conv_kernel. */
 typedef enum weight_role {
-    WEIGHT_ATTENTION_NORM, /* [d], before attention */
-    WEIGHT_Q,              /* [Hq D][d] */
-    WEIGHT_K,              /* [H D][d] */
-    WEIGHT_V,              /* [H D][d] */
-    WEIGHT_O,              /* [d][Hq D] */
-    WEIGHT_Q_BIAS,         /* [Hq D] */
-    WEIGHT_K_BIAS,         /* [H D] */
-    WEIGHT_V_BIAS,         /* [H D] */
-    WEIGHT_O_BIAS,         /* [d] */
-    WEIGHT_Q_NORM,         /* [D], of each head */
-    WEIGHT_K_NORM,         /* [D] */
-    WEIGHT_MLP_NORM,       /* [d], before the MLP */
-    WEIGHT_GATE,           /* [f][d] */
-    WEIGHT_UP,             /* [f][d] */
-    WEIGHT_DOWN,           /* [d][f] */
-    WEIGHT_GATE_BIAS,      /* [f] */
-    WEIGHT_UP_BIAS,        /* [f] */
-    WEIGHT_DOWN_BIAS,      /* [d] */
+    WEIGHT_Q,         /* [Hq D][d] */
+    WEIGHT_K,         /* [H D][d] */
+    WEIGHT_V,         /* [H D][d] */
+    WEIGHT_O,         /* [d][Hq D] */
+    WEIGHT_MAMBA_IN,  /* [2 I][d] */
+    WEIGHT_MAMBA_X,   /* [R + 2 N][I] */
+    WEIGHT_MAMBA_DT,  /* [I][R] */
+    WEIGHT_MAMBA_OUT, /* [d][I] */
+    WEIGHT_ROUTER,    /* [E][d] */
+    WEIGHT_GATE,      /* [f][d]; of an expert where there are some, as UP and DOWN */
+    WEIGHT_UP,        /* [f][d] */
+    WEIGHT_DOWN,      /* [d][f] */
+    N_LAYER_MATRICES,
+
+    /* The biases of the matrices, in the same order: vectors of as many values as they have rows. */
+    WEIGHT_Q_BIAS = N_LAYER_MATRICES,
+    WEIGHT_K_BIAS,
+    WEIGHT_V_BIAS,
+    WEIGHT_O_BIAS,
+    WEIGHT_MAMBA_IN_BIAS,
+    WEIGHT_MAMBA_X_BIAS,
+    WEIGHT_MAMBA_DT_BIAS,
+    WEIGHT_MAMBA_OUT_BIAS,
+    WEIGHT_ROUTER_BIAS,
+    WEIGHT_GATE_BIAS,
+    WEIGHT_UP_BIAS,
+    WEIGHT_DOWN_BIAS,
+
+    FIRST_LAYER_VECTOR,
+    WEIGHT_ATTENTION_NORM = FIRST_LAYER_VECTOR, /* [d], before attention or the Mamba mixer */
+    WEIGHT_ATTENTION_NORM_BIAS,                 /* [d] */
+    WEIGHT_ATTENTION_POST_NORM,                 /* [d], of what attention gives */
+    WEIGHT_MLP_NORM,                            /* [d], before the MLP */
+    WEIGHT_MLP_NORM_BIAS,                       /* [d] */
+    WEIGHT_MLP_POST_NORM,                       /* [d], of what the MLP gives */
+    WEIGHT_Q_NORM,                              /* [D], of each head */
+    WEIGHT_K_NORM,                              /* [D] */
+    WEIGHT_CONV,                                /* [I][1][k] */
+    WEIGHT_CONV_BIAS,                           /* [I] */
+    WEIGHT_A,                                   /* [I][N]: A_log, or A itself in GGUF files */
+    WEIGHT_D,                                   /* [I] */
+    WEIGHT_DT_NORM,                             /* [R] */
+    WEIGHT_B_NORM,                              /* [N] */
+    WEIGHT_C_NORM,                              /* [N] */
     N_LAYER_WEIGHTS,
+
     WEIGHT_EMBED = N_LAYER_WEIGHTS, /* [V][d] */
+    WEIGHT_POSITIONS,               /* [max_position_embeddings][d] */
     WEIGHT_FINAL_NORM,              /* [d] */
+    WEIGHT_FINAL_NORM_BIAS,         /* [d] */
     WEIGHT_HEAD,                    /* [V][d] */
     N_WEIGHTS
 } weight_role;
 
-/* Rows first_row .. first_row + n_rows - 1 of a tensor; the rows of a vector are its values. */
+enum { N_LAYER_VECTORS = N_LAYER_WEIGHTS - FIRST_LAYER_VECTOR, N_GLOBAL_WEIGHTS = N_WEIGHTS - N_LAYER_WEIGHTS };
+
+/* Rows of a tensor; the rows of a vector are its values. They lie one after the other from first_row on, or, with `block`, in
+ * blocks of so many that begin `stride` rows apart. */
 typedef struct weight_source {
     const tensor *tensor; /* NULL: the model has no such weight */
     int64_t first_row, n_rows;
+    int64_t block, stride;
     int permute_head_dim; /* 0, or D: within each D rows, rows 2i and 2i + 1 are stored for rows i and i + D/2
                            */
+    bool is_transposed; /* the rows are columns of the tensor, a matrix */
 } weight_source;
 
 /* The row of the stored tensor that holds row `row` (0 .. n_rows - 1) of the weight. */
@@ -52,22 +87,29 @@ int64_t weight_source_row(const weight_source *source, int64_t row);
 
 /* Where a weight lies and how its tensor must look. */
 typedef struct weight_place {
-    char name[64];
-    int n_dims;       /* 1 or 2 */
-    int64_t shape[2]; /* of the whole tensor */
-    int64_t first_row, n_rows;
-    int permute_head_dim;
+    char name[96];
+    int n_dims;              /* 1 to 3 */
+    int64_t shape[3];        /* of the whole tensor */
+    weight_source source;    /* but for the tensor */
 } weight_place;
 
 /* False when this model has no tensor for the role: a bias or norm that is switched off, a head that is the
- * embedding. `layer` is ignored for the roles from WEIGHT_EMBED on. */
-bool weight_find_place(const model_config *config, bool is_gguf, weight_role role, int64_t layer,
+ * embedding, a kind that the layer is not of. `layer` is ignored for the roles from WEIGHT_EMBED on, `expert` (0 .. E - 1) but for the
+ * MLP of layers with experts. */
+bool weight_find_place(const model_config *config, bool is_gguf, weight_role role, int64_t layer, int64_t expert,
                        weight_place *out);
 
+enum { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, N_EXPERT_MATRICES };
+
 typedef struct model_weights {
-    weight_source embed, final_norm, head;    /* head: that of embed when the two are tied */
-    weight_source (*layers)[N_LAYER_WEIGHTS]; /* [num_hidden_layers], owned */
+    weight_source globals[N_GLOBAL_WEIGHTS];    /* at role - N_LAYER_WEIGHTS; the head is the embedding when the two are tied */
+    weight_source (*layers)[N_LAYER_WEIGHTS];   /* [num_hidden_layers], owned */
+    weight_source (*experts)[N_EXPERT_MATRICES]; /* [num_hidden_layers][E], owned; NULL without experts */
 } model_weights;
+
+static inline const weight_source *model_weights_global(const model_weights *weights, weight_role role) {
+    return &weights->globals[role - N_LAYER_WEIGHTS];
+}
 
 /* Finds every weight of the configuration in `tensors` (which must outlive *out) and checks shape and type.
  * On failure *out is empty. MN_E_FORMAT: a tensor is missing, has another shape, or is there although the

@@ -8,7 +8,7 @@ static const double PI = 3.14159265358979323846;
 /* A rule changes the plain frequencies base^(-2j/d) in place and returns the attention factor. */
 typedef double rope_rule(const model_config *config, int64_t total_length, double *f, int64_t n);
 
-static void plain_frequencies(double base, int64_t n, double *f) {
+void rope_plain_frequencies(double base, int64_t n, double *f) {
     for (int64_t j = 0; j < n; j++) f[j] = pow(base, -(double)j / (double)n);
 }
 
@@ -27,7 +27,7 @@ static double apply_dynamic(const model_config *config, int64_t total_length, do
     if (rope_regime(config, total_length) == 0) return 1;
     double factor = config->rope_scaling.factor, d = (double)(2 * n);
     double ratio = (double)total_length / (double)config->max_position_embeddings;
-    plain_frequencies(config->rope_theta * pow(factor * ratio - (factor - 1), d / (d - 2)), n, f);
+    rope_plain_frequencies(config->rope_theta * pow(factor * ratio - (factor - 1), d / (d - 2)), n, f);
     return 1;
 }
 
@@ -93,7 +93,7 @@ void rope_frequencies(const model_config *config, int64_t total_length, double *
                       double *attention_factor) {
     int64_t n = config->rotary_dim / 2;
     const double *divisors = config->rope_scaling.divisors;
-    plain_frequencies(config->rope_theta, n, inverse_frequencies);
+    rope_plain_frequencies(config->rope_theta, n, inverse_frequencies);
     *attention_factor = rules[config->rope_scaling.rope_type](config, total_length, inverse_frequencies, n);
     for (int64_t j = 0; j < n && divisors; j++) inverse_frequencies[j] /= divisors[j];
 }

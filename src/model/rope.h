@@ -16,6 +16,9 @@
 void rope_frequencies(const model_config *config, int64_t total_length, double *inverse_frequencies,
                       double *attention_factor);
 
+/* base^(-2 j / (2 n)) for j < n: what no rule has changed. */
+void rope_plain_frequencies(double base, int64_t n, double *inverse_frequencies);
+
 /* A number that differs exactly when the frequencies differ: keys that were cached under another one must be
  * computed again from the ids. 0 always for rules that do not depend on the length; dynamic: 0 up to
  * max_position_embeddings, the length beyond; longrope: 0 up to original_max_position_embeddings, 1 beyond.

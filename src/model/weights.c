@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/weights.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -15,86 +16,171 @@ weight_form weight_form_for(dtype type, weight_form wanted, bool is_auto) {
     return WEIGHT_INT;
 }
 
-/* A small vector (norm or bias) as float32. */
-static mn_status copy_vector(float **out, const weight_source *source) {
+/* ---- vectors ---- */
+
+/* A small tensor (norm, bias, state parameters) as float32, all of it or, of vectors, the rows that the source names; each value
+ * plus `more`. */
+static mn_status copy_vector(float **out, const weight_source *source, float more) {
     *out = NULL;
     if (!source->tensor) return MN_OK;
     const tensor *t = source->tensor;
-    const dtype_info *info = &dtype_table[t->type];
-    size_t n = (size_t)source->n_rows, whole = (size_t)t->shape[0];
-    float *all = mem_alloc_raw(whole, sizeof *all), *vector = mem_alloc_raw(n, sizeof *vector);
-    if (all && vector) {
-        info->to_f32(all, t->data, whole);
-        for (size_t i = 0; i < n; i++) vector[i] = all[weight_source_row(source, (int64_t)i)];
+    size_t whole = 1, n = (size_t)source->n_rows;
+    for (int i = 0; i < t->n_dims; i++) whole *= (size_t)t->shape[i];
+    float *all = mem_alloc_raw(whole, sizeof *all);
+    if (!all) return MN_E_NOMEM;
+    dtype_table[t->type].to_f32(all, t->data, whole);
+    *out = all;
+    if (t->n_dims == 1) {
+        *out = mem_alloc_raw(n, sizeof **out);
+        for (size_t i = 0; *out && i < n; i++) (*out)[i] = all[weight_source_row(source, (int64_t)i)] + more;
+        mem_free(all);
     }
-    mem_free(all);
-    if (!all || !vector) {
-        mem_free(vector);
-        return MN_E_NOMEM;
+    return *out ? MN_OK : MN_E_NOMEM;
+}
+
+/* x [rows][columns] to [columns][rows]. */
+static mn_status turn(float **x, int64_t rows, int64_t columns) {
+    float *turned = mem_alloc_raw((size_t)(rows * columns), sizeof *turned);
+    if (!turned) return MN_E_NOMEM;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < columns; c++) turned[c * rows + r] = (*x)[r * columns + c];
     }
-    *out = vector;
+    mem_free(*x);
+    *x = turned;
+    return MN_OK;
+}
+
+static bool is_norm(int role) {
+    return role == WEIGHT_ATTENTION_NORM || role == WEIGHT_ATTENTION_POST_NORM || role == WEIGHT_MLP_NORM ||
+           role == WEIGHT_MLP_POST_NORM || role == WEIGHT_Q_NORM || role == WEIGHT_K_NORM ||
+           role == WEIGHT_FINAL_NORM;
+}
+
+/* The kernels of states want channels side by side, and A itself. */
+static mn_status shape_states(const model_core *model, packed_layer *layer) {
+    const model_config *c = &model->config;
+    float **a = &layer->vectors[WEIGHT_A - FIRST_LAYER_VECTOR],
+          **conv = &layer->vectors[WEIGHT_CONV - FIRST_LAYER_VECTOR];
+    if (!*a) return MN_OK;
+    for (int64_t i = 0; !model->file && i < c->mamba_size * c->state_size; i++) (*a)[i] = -expf((*a)[i]);
+    MN_TRY(turn(a, c->mamba_size, c->state_size));
+    return turn(conv, c->mamba_size, c->conv_kernel);
+}
+
+/* ---- matrices ---- */
+
+/* The transpose of a stored matrix, made once for all weights that it holds. */
+static mn_status transposed(packed_weights *weights, const tensor **t) {
+    for (size_t i = 0; i < weights->n_transposed; i++) {
+        if (weights->transposed[i].from == *t) {
+            *t = &weights->transposed[i].turned;
+            return MN_OK;
+        }
+    }
+    transposed_tensor *made = &weights->transposed[weights->n_transposed];
+    size_t rows = (size_t)(*t)->shape[0], columns = (size_t)(*t)->shape[1];
+    const dtype_info *info = &dtype_table[(*t)->type];
+    if (info->block != 1)
+        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: F32, F16, BF16", (*t)->name, info->name);
+    size_t size = (size_t)info->bytes;
+    uint8_t *data = mem_alloc_raw((*t)->bytes, 1);
+    if (!data) return MN_E_NOMEM;
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < columns; c++)
+            memcpy(data + (c * rows + r) * size, (*t)->data + (r * columns + c) * size, size);
+    }
+    *made = (transposed_tensor){.from = *t, .turned = **t};
+    made->turned.shape[0] = (int64_t)columns;
+    made->turned.shape[1] = (int64_t)rows;
+    made->turned.data = data;
+    weights->n_transposed++;
+    *t = &made->turned;
     return MN_OK;
 }
 
 typedef struct planner {
-    packed_weights *weights;
+    model_core *model;
     weight_form wanted;
     bool is_auto;
 } planner;
 
-static mn_status plan_weight(planner *p, weight *w, const weight_source *source, const weight_source *bias) {
-    const tensor *t = source->tensor;
+static mn_status plan_matrix(planner *p, weight *w, const weight_source *source, const weight_source *bias,
+                             bool is_exact) {
+    packed_weights *weights = &p->model->weights;
     w->source = *source;
-    weight_layout_make(&w->layout, weight_form_for(t->type, p->wanted, p->is_auto), t->type,
-                       (int)source->n_rows, (int)t->shape[1]);
-    p->weights->packed_bytes += weight_layout_bytes(&w->layout);
-    return bias ? copy_vector(&w->bias, bias) : MN_OK;
+    if (!source->tensor) return MN_OK;
+    if (source->is_transposed) MN_TRY(transposed(weights, &w->source.tensor));
+    const tensor *t = w->source.tensor;
+    weight_form form = is_exact ? WEIGHT_F32 : weight_form_for(t->type, p->wanted, p->is_auto);
+    weight_layout_make(&w->layout, form, t->type, (int)source->n_rows, (int)t->shape[t->n_dims - 1]);
+    weights->packed_bytes += weight_layout_bytes(&w->layout);
+    return bias ? copy_vector(&w->bias, bias, 0) : MN_OK;
+}
+
+static mn_status plan_experts(planner *p, packed_layer *layer, weight_source (*from)[N_EXPERT_MATRICES]) {
+    size_t n = (size_t)p->model->config.num_local_experts;
+    layer->experts = mem_alloc(n, sizeof *layer->experts);
+    if (!layer->experts) return MN_E_NOMEM;
+    for (size_t e = 0; e < n; e++) {
+        for (int i = 0; i < N_EXPERT_MATRICES; i++)
+            MN_TRY(plan_matrix(p, &layer->experts[e][i], &from[e][i], NULL, false));
+    }
+    return MN_OK;
 }
 
 static mn_status plan_layer(planner *p, packed_layer *layer, const weight_source *from) {
-    const struct {
-        weight *w;
-        weight_role role, bias;
-    } matrices[] = {
-        {&layer->q, WEIGHT_Q, WEIGHT_Q_BIAS},          {&layer->k, WEIGHT_K, WEIGHT_K_BIAS},
-        {&layer->v, WEIGHT_V, WEIGHT_V_BIAS},          {&layer->o, WEIGHT_O, WEIGHT_O_BIAS},
-        {&layer->gate, WEIGHT_GATE, WEIGHT_GATE_BIAS}, {&layer->up, WEIGHT_UP, WEIGHT_UP_BIAS},
-        {&layer->down, WEIGHT_DOWN, WEIGHT_DOWN_BIAS},
-    };
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-        MN_TRY(plan_weight(p, matrices[i].w, &from[matrices[i].role], &from[matrices[i].bias]));
+    for (int i = 0; i < N_LAYER_MATRICES; i++) {
+        /* A router's rounding would change which experts are chosen. */
+        bool is_exact = i == WEIGHT_ROUTER;
+        MN_TRY(plan_matrix(p, &layer->matrices[i], &from[i], &from[i + N_LAYER_MATRICES], is_exact));
     }
-    MN_TRY(copy_vector(&layer->input_norm, &from[WEIGHT_ATTENTION_NORM]));
-    MN_TRY(copy_vector(&layer->post_norm, &from[WEIGHT_MLP_NORM]));
-    MN_TRY(copy_vector(&layer->q_norm, &from[WEIGHT_Q_NORM]));
-    return copy_vector(&layer->k_norm, &from[WEIGHT_K_NORM]);
+    for (int role = FIRST_LAYER_VECTOR; role < N_LAYER_WEIGHTS; role++) {
+        float more = p->model->config.norm_adds_one && is_norm(role) ? 1 : 0;
+        MN_TRY(copy_vector(&layer->vectors[role - FIRST_LAYER_VECTOR], &from[role], more));
+    }
+    return shape_states(p->model, layer);
 }
 
 mn_status weights_plan(model_core *model, const model_weights *bound, weight_form wanted, bool is_auto) {
     packed_weights *weights = &model->weights;
-    planner p = {weights, wanted, is_auto};
-    size_t n = (size_t)model->config.num_hidden_layers;
+    planner p = {model, wanted, is_auto};
+    size_t n = (size_t)model->config.num_hidden_layers, experts = (size_t)model->config.num_local_experts;
     weights->layers = mem_alloc(n, sizeof *weights->layers);
-    if (!weights->layers) return MN_E_NOMEM;
-    for (size_t i = 0; i < n; i++) MN_TRY(plan_layer(&p, &weights->layers[i], bound->layers[i]));
-    weights->embedding = bound->embed.tensor;
-    MN_TRY(copy_vector(&weights->final_norm, &bound->final_norm));
-    return plan_weight(&p, &weights->head, &bound->head, NULL);
-}
-
-/* All matrices in the order in which a pass reads them. */
-static int list_weights(packed_weights *weights, int64_t n_layers, weight **out) {
-    int n = 0;
-    for (int64_t i = 0; i < n_layers; i++) {
-        packed_layer *l = &weights->layers[i];
-        weight *of_layer[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t j = 0; j < sizeof of_layer / sizeof of_layer[0]; j++) out[n++] = of_layer[j];
+    weights->transposed = mem_alloc(n * N_LAYER_MATRICES, sizeof *weights->transposed);
+    if (!weights->layers || !weights->transposed) return MN_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        MN_TRY(plan_layer(&p, &weights->layers[i], bound->layers[i]));
+        if (config_has_experts(&model->config, (int64_t)i))
+            MN_TRY(plan_experts(&p, &weights->layers[i], bound->experts + i * experts));
     }
-    out[n++] = &weights->head;
-    return n;
+    weights->embedding = model_weights_global(bound, WEIGHT_EMBED)->tensor;
+    MN_TRY(copy_vector(&weights->positions, model_weights_global(bound, WEIGHT_POSITIONS), 0));
+    MN_TRY(copy_vector(&weights->final_norm, model_weights_global(bound, WEIGHT_FINAL_NORM),
+                       model->config.norm_adds_one ? 1 : 0));
+    MN_TRY(copy_vector(&weights->final_norm_bias, model_weights_global(bound, WEIGHT_FINAL_NORM_BIAS), 0));
+    return plan_matrix(&p, &weights->head, model_weights_global(bound, WEIGHT_HEAD), NULL, false);
 }
 
-enum { LAYER_MATRICES = 7 };
+/* All matrices in the order in which a pass reads them; out NULL: only counts them. */
+static int list_weights(const model_core *model, weight **out) {
+    int n = 0;
+    size_t experts = (size_t)model->config.num_local_experts;
+    for (int64_t i = 0; i < model->config.num_hidden_layers; i++) {
+        packed_layer *l = &model->weights.layers[i];
+        for (int j = 0; j < N_LAYER_MATRICES; j++) {
+            if (!l->matrices[j].source.tensor) continue;
+            if (out) out[n] = &l->matrices[j];
+            n++;
+        }
+        for (size_t j = 0; l->experts && j < experts * N_EXPERT_MATRICES; j++, n++) {
+            if (out) out[n] = &l->experts[j / N_EXPERT_MATRICES][j % N_EXPERT_MATRICES];
+        }
+    }
+    if (out) out[n] = (weight *)(uintptr_t)&model->weights.head;
+    return n + 1;
+}
+
+/* ---- packing ---- */
 
 typedef struct pack_job {
     weight **weights;
@@ -144,11 +230,18 @@ static mn_status make_scratch(char **scratch, int n_threads, weight **list, int 
     return MN_OK;
 }
 
+static void drop_transposed(packed_weights *weights) {
+    for (size_t i = 0; i < weights->n_transposed; i++)
+        mem_free((void *)(uintptr_t)weights->transposed[i].turned.data);
+    mem_free(weights->transposed);
+    weights->transposed = NULL;
+    weights->n_transposed = 0;
+}
+
 mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) {
     if (lazy) return MN_OK;
     packed_weights *weights = &model->weights;
-    int64_t n_layers = model->config.num_hidden_layers;
-    size_t capacity = (size_t)n_layers * LAYER_MATRICES + 1;
+    size_t capacity = (size_t)list_weights(model, NULL);
     int n_threads = model->compute.n_threads;
     pack_job job = {.progress = progress, .total = weights->packed_bytes};
     job.weights = mem_alloc(capacity, sizeof *job.weights);
@@ -156,7 +249,7 @@ mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) 
     job.scratch = mem_alloc((size_t)n_threads, sizeof *job.scratch);
     mn_status status = job.weights && job.first_task && job.scratch ? MN_OK : MN_E_NOMEM;
     if (status == MN_OK) {
-        int n = list_weights(weights, n_layers, job.weights);
+        int n = list_weights(model, job.weights);
         status = make_scratch(job.scratch, n_threads, job.weights, n);
         if (status == MN_OK) status = place_panels(weights, job.weights, n);
         for (int i = 0; i < n; i++) {
@@ -169,19 +262,22 @@ mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) 
     mem_free(job.scratch);
     mem_free(job.first_task);
     mem_free(job.weights);
+    drop_transposed(weights);
     return status;
 }
 
 void weights_clear(packed_weights *weights, int64_t n_layers) {
     for (int64_t i = 0; weights->layers && i < n_layers; i++) {
         packed_layer *l = &weights->layers[i];
-        float *vectors[] = {l->input_norm, l->post_norm, l->q_norm,    l->k_norm,  l->q.bias,   l->k.bias,
-                            l->v.bias,     l->o.bias,    l->gate.bias, l->up.bias, l->down.bias};
-        for (size_t j = 0; j < sizeof vectors / sizeof vectors[0]; j++) mem_free(vectors[j]);
+        for (int j = 0; j < N_LAYER_MATRICES; j++) mem_free(l->matrices[j].bias);
+        for (int j = 0; j < N_LAYER_VECTORS; j++) mem_free(l->vectors[j]);
+        mem_free(l->experts);
     }
     mem_free(weights->layers);
+    drop_transposed(weights);
+    mem_free(weights->positions);
     mem_free(weights->final_norm);
-    mem_free(weights->head.bias);
+    mem_free(weights->final_norm_bias);
     mem_free(weights->arena);
     *weights = (packed_weights){0};
 }

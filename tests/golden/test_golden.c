@@ -9,7 +9,9 @@
 
 static const char *const families[] = {"llama",        "llama-rope-linear", "llama-rope-llama3", "llama-rope-yarn",
                                        "llama-untied-bias", "mistral-full",  "mistral-window",    "qwen2",
-                                       "qwen3",        "phi3",              "phi3-window",       "phi3-longrope"};
+                                       "qwen3",        "phi3",              "phi3-window",       "phi3-longrope",
+                                       "mixtral",      "granite",           "gemma2",            "gemma3",
+                                       "gpt2",         "gpt-neox",          "mamba",             "jamba"};
 static const char *const strategies[] = {"dynamic", "static", "none"};
 static const size_t chunks[] = {0, 1, 3, 7}; /* 0: one piece */
 

@@ -41,7 +41,7 @@ static void assert_sound(const model_config *c) {
     assert_int_equal(c->rotary_dim % 2, 0);
     assert_in_range(c->vocab_size, 1, 1 << 24);
     assert_in_range(c->max_position_embeddings, 1, INT32_MAX);
-    assert_true(c->rms_norm_eps > 0 && c->rms_norm_eps <= 1);
+    assert_true(c->norm_eps > 0 && c->norm_eps <= 1);
     bool slides = false;
     for (int64_t i = 0; i < c->num_hidden_layers; i++)
         slides = slides || c->layer_types[i] == LAYER_SLIDING_ATTENTION;
@@ -112,7 +112,7 @@ static void assert_as_written(const model_config *c, const json *root, const cha
         {"num_key_value_heads", (double)c->num_key_value_heads},
         {"vocab_size", (double)c->vocab_size},
         {"max_position_embeddings", (double)c->max_position_embeddings},
-        {"rms_norm_eps", c->rms_norm_eps},
+        {"rms_norm_eps", c->norm_eps},
         {"rope_theta", c->rope_theta},
         {"bos_token_id", (double)c->bos_token_id},
         {"eos_token_id", c->n_eos_token_id == 1 ? (double)c->eos_token_id[0] : -1},
@@ -195,7 +195,7 @@ static void absent_fields_take_the_defaults_of_their_type(void **state) {
     assert_int_equal(c.num_key_value_heads, 4);
     assert_int_equal(c.head_dim, 8);
     assert_int_equal(c.max_position_embeddings, 2048);
-    assert_true(c.rms_norm_eps == 1e-6 && c.rope_theta == 10000);
+    assert_true(c.norm_eps == 1e-6 && c.rope_theta == 10000);
     assert_int_equal(c.bos_token_id, -1);
     assert_int_equal(c.n_eos_token_id, 0);
     model_config_clear(&c);
@@ -216,7 +216,7 @@ static void absent_fields_take_the_defaults_of_their_type(void **state) {
     assert_true(c.attention_bias.q && c.attention_bias.o);
     model_config_clear(&c);
     assert_ok(load_text(&c, "{\"model_type\":\"phi3\"," MINIMAL "}"));
-    assert_true(c.rms_norm_eps == 1e-5);
+    assert_true(c.norm_eps == 1e-5);
     model_config_clear(&c);
     /* Keys of other families mean nothing here. */
     assert_ok(

@@ -152,7 +152,7 @@ static void llama_is_read(void **state) {
     assert_int_equal(c.rotary_dim, 16);
     assert_int_equal(c.vocab_size, 3);
     assert_int_equal(c.max_position_embeddings, 512);
-    assert_true(c.rms_norm_eps == 9.999999747378752e-06);
+    assert_true(c.norm_eps == 9.999999747378752e-06);
     assert_true(c.rope_theta == 100000);
     assert_int_equal(c.bos_token_id, 1);
     assert_int_equal(c.pad_token_id, -1);

@@ -1,0 +1,20 @@
+/* GPT-NeoX and Pythia: LayerNorm, rotation of a part of each head, a plain MLP, and both sub-layers over the same input.
+ *
+ *   x = embedding(ids)
+ *   for each layer:  x += o(attend(rope(q), rope(k), v)) + down(act(up(h)))     q, k, v of norm1(x), h = norm2(x)
+ *   logits = head(norm(x))
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "model/arch.h"
+
+void gpt_neox_forward(const batch *b) {
+    bool parallel = b->model->config.parallel_residual;
+    block_embed(b);
+    for (int i = 0; i < (int)b->model->config.num_hidden_layers; i++) {
+        block_attention(b, i, parallel);
+        block_mlp(b, i, false);
+        if (parallel) block_add_branch(b, NULL);
+        block_exits(b, i);
+    }
+    block_finish(b);
+}

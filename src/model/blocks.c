@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/blocks.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/experts.h"
+#include "model/rope.h"
+
+row_norm block_norm(const batch *b, const float *scale, const float *bias) {
+    const model_config *c = &b->model->config;
+    return (row_norm){scale, bias, (float)c->norm_eps, c->layer_norm};
+}
+
+/* ---- before a pass ---- */
+
+static attend_shape shape_of(const model_config *config, const packed_layer *layer) {
+    return (attend_shape){
+        .n_heads = (int)config->num_attention_heads,
+        .n_kv_heads = (int)config->num_key_value_heads,
+        .head_dim = (int)config->head_dim,
+        .rotary = (int)config->rotary_dim,
+        .stride = (config->num_attention_heads + 2 * config->num_key_value_heads) * config->head_dim,
+        .scale = (float)config->attention_multiplier,
+        .softcap = (float)config->attn_logit_softcapping,
+        .q_norm = layer_vector(layer, WEIGHT_Q_NORM),
+        .k_norm = layer_vector(layer, WEIGHT_K_NORM),
+        .norm_eps = (float)config->norm_eps,
+    };
+}
+
+/* Sinks of a cache's entries, which are the same for all that have some; NULL: none has. */
+static const kv_spec *sinks_of(const kv_cache *cache) {
+    for (int entry = 0; entry < kv_entries(cache); entry++) {
+        const kv_spec *spec = kv_entry_spec(cache, entry);
+        if (spec->sinks) return spec;
+    }
+    return NULL;
+}
+
+/* The angles of a row's tokens; of those that look at sinks, also where they stand then. */
+static void fill_angles(workspace *ws, angle_set *angles, int64_t half, double factor, const forward_row *row,
+                        int64_t at) {
+    int64_t position = kv_length(row->cache);
+    const kv_spec *sinks = sinks_of(row->cache);
+    rope_table(ws->frequencies, half, factor, position, row->n, angles->cos + at * half,
+               angles->sin + at * half);
+    for (int t = 0; sinks && t < row->n; t++) {
+        int64_t slot = visible_slot(position + t, sinks->sinks, sinks->window);
+        rope_table(ws->frequencies, half, factor, slot, 1, angles->slot_cos + (at + t) * half,
+                   angles->slot_sin + (at + t) * half);
+    }
+}
+
+mn_status blocks_prepare(model_core *model, const forward_row *rows, int n_rows) {
+    workspace *ws = &model->workspace;
+    const model_config *c = &model->config;
+    if (c->num_attention_heads == 0) return MN_OK;
+    attend_shape shape = shape_of(c, &model->weights.layers[0]);
+    int64_t half = c->rotary_dim / 2, at = 0;
+    for (int i = 0; i < n_rows; i++) {
+        double factor;
+        rope_frequencies(c, rows[i].total_length, ws->frequencies, &factor);
+        fill_angles(ws, &ws->angles[ANGLES_GLOBAL], half, factor, &rows[i], at);
+        if (c->rope_local_base_freq > 0) {
+            rope_plain_frequencies(c->rope_local_base_freq, half, ws->frequencies);
+            fill_angles(ws, &ws->angles[ANGLES_LOCAL], half, 1, &rows[i], at);
+        }
+        ws->attend[i] = (attend_rows){
+            .cache = rows[i].cache,
+            .n = rows[i].n,
+            .position = kv_length(rows[i].cache),
+            .qkv = ws->qkv + at * shape.stride,
+            .out = ws->attended + at * shape.n_heads * shape.head_dim,
+            .has_slots = sinks_of(rows[i].cache) != NULL,
+        };
+        at += rows[i].n;
+    }
+    return attend_space_reserve(&ws->space, &shape, ws->attend, n_rows);
+}
+
+/* ---- embeddings ---- */
+
+static void embed_row(const model_core *model, const forward_row *row, int t, float *x) {
+    size_t hidden = (size_t)model->config.hidden_size;
+    const tensor *table = model->weights.embedding;
+    size_t row_bytes = table->bytes / (size_t)table->shape[0];
+    if (row->embeddings) {
+        memcpy(x, row->embeddings + (size_t)t * hidden, hidden * sizeof *x);
+    } else {
+        dtype_table[table->type].to_f32(x, table->data + (size_t)row->ids[t] * row_bytes, hidden);
+    }
+    if (model->config.embedding_multiplier != 1)
+        model->compute.kernels.scale(x, (float)model->config.embedding_multiplier, hidden);
+    if (model->weights.positions) {
+        size_t position = (size_t)kv_length(row->cache) + (size_t)t;
+        model->compute.kernels.add(x, model->weights.positions + position * hidden, hidden);
+    }
+}
+
+void block_embed(const batch *b) {
+    size_t hidden = (size_t)b->model->config.hidden_size;
+    float *x = b->model->workspace.x;
+    for (int i = 0; i < b->n_rows; i++) {
+        for (int t = 0; t < b->rows[i].n; t++, x += hidden) embed_row(b->model, &b->rows[i], t, x);
+    }
+    block_exits(b, -1);
+}
+
+/* ---- sub-layers ---- */
+
+/* Where a sub-layer's last matrix writes. */
+static linear_part into_stream(const batch *b, const weight *w, bool branch) {
+    workspace *ws = &b->model->workspace;
+    return (linear_part){
+        .w = w, .y = branch ? ws->branch : ws->x, .stride = b->model->config.hidden_size, .add = !branch};
+}
+
+/* What a sub-layer adds is scaled before its last matrix, which then adds to the stream by itself. */
+static void scale_residual(const batch *b, float *x, int64_t width) {
+    const model_config *c = &b->model->config;
+    if (c->residual_multiplier != 1)
+        compute_scale(&b->model->compute, x, b->m, (int)width, (float)c->residual_multiplier);
+}
+
+static void use_angles(const batch *b, int i) {
+    const model_config *c = &b->model->config;
+    workspace *ws = &b->model->workspace;
+    bool local = c->rope_local_base_freq > 0 && c->layer_types[i] == LAYER_SLIDING_ATTENTION;
+    const angle_set *angles = &ws->angles[local ? ANGLES_LOCAL : ANGLES_GLOBAL];
+    int64_t half = c->rotary_dim / 2, at = 0;
+    for (int r = 0; r < b->n_rows; r++) {
+        attend_rows *row = &ws->attend[r];
+        row->entry = i;
+        row->cos = angles->cos + at * half;
+        row->sin = angles->sin + at * half;
+        row->slot_cos = angles->slot_cos + at * half;
+        row->slot_sin = angles->slot_sin + at * half;
+        at += row->n;
+    }
+}
+
+void block_attention(const batch *b, int i, bool branch) {
+    model_core *model = b->model;
+    const model_config *config = &model->config;
+    workspace *ws = &model->workspace;
+    compute *c = &model->compute;
+    packed_layer *layer = &model->weights.layers[i];
+    const weight *q = &layer->matrices[WEIGHT_Q], *k = &layer->matrices[WEIGHT_K],
+                 *v = &layer->matrices[WEIGHT_V], *o = &layer->matrices[WEIGHT_O];
+    attend_shape shape = shape_of(config, layer);
+    ptrdiff_t q_width = config->num_attention_heads * config->head_dim,
+              kv_width = config->num_key_value_heads * config->head_dim;
+    row_norm norm = block_norm(b, layer_vector(layer, WEIGHT_ATTENTION_NORM),
+                               layer_vector(layer, WEIGHT_ATTENTION_NORM_BIAS));
+
+    compute_rows(c, &ws->rows, ws->x, b->m, (int)config->hidden_size, &norm, ws->normed,
+                 form_of(q) | form_of(k) | form_of(v));
+    linear_part qkv[] = {
+        {.w = q, .y = ws->qkv, .stride = shape.stride},
+        {.w = k, .y = ws->qkv + q_width, .stride = shape.stride},
+        {.w = v, .y = ws->qkv + q_width + kv_width, .stride = shape.stride},
+    };
+    compute_linear(c, &ws->rows, qkv, 3);
+
+    use_angles(b, i);
+    compute_attention(c, &shape, ws->attend, b->n_rows, &ws->space);
+
+    scale_residual(b, ws->attended, q_width);
+    compute_rows(c, &ws->rows, ws->attended, b->m, (int)q_width, NULL, NULL, form_of(o));
+    linear_part out = into_stream(b, o, branch);
+    compute_linear(c, &ws->rows, &out, 1);
+}
+
+static void dense_mlp(const batch *b, const packed_layer *layer, bool branch) {
+    const model_config *config = &b->model->config;
+    workspace *ws = &b->model->workspace;
+    compute *c = &b->model->compute;
+    const weight *gate = &layer->matrices[WEIGHT_GATE], *up = &layer->matrices[WEIGHT_UP],
+                 *down = &layer->matrices[WEIGHT_DOWN];
+    if (config->gated_mlp) {
+        compute_gated(c, &ws->rows, gate, up, config->hidden_act, ws->inner);
+    } else {
+        linear_part part = {.w = up, .y = ws->inner, .stride = config->intermediate_size};
+        compute_linear(c, &ws->rows, &part, 1);
+        compute_activate(c, ws->inner, b->m, (int)config->intermediate_size, config->hidden_act);
+    }
+    scale_residual(b, ws->inner, config->intermediate_size);
+    compute_rows(c, &ws->rows, ws->inner, b->m, (int)config->intermediate_size, NULL, NULL, form_of(down));
+    linear_part out = into_stream(b, down, branch);
+    compute_linear(c, &ws->rows, &out, 1);
+}
+
+void block_mlp(const batch *b, int i, bool branch) {
+    const model_config *config = &b->model->config;
+    workspace *ws = &b->model->workspace;
+    packed_layer *layer = &b->model->weights.layers[i];
+    row_norm norm =
+        block_norm(b, layer_vector(layer, WEIGHT_MLP_NORM), layer_vector(layer, WEIGHT_MLP_NORM_BIAS));
+    form_set forms = layer->experts ? form_of(&layer->matrices[WEIGHT_ROUTER])
+                                    : form_of(&layer->matrices[WEIGHT_UP]) |
+                                          (config->gated_mlp ? form_of(&layer->matrices[WEIGHT_GATE]) : 0);
+    compute_rows(&b->model->compute, &ws->rows, ws->x, b->m, (int)config->hidden_size, &norm, ws->normed,
+                 forms);
+    if (layer->experts) {
+        experts_mlp(b, layer);
+    } else {
+        dense_mlp(b, layer, branch);
+    }
+}
+
+void block_add_branch(const batch *b, const float *scale) {
+    workspace *ws = &b->model->workspace;
+    row_norm norm = block_norm(b, scale, NULL);
+    compute_add(&b->model->compute, ws->x, ws->branch, b->m, (int)b->model->config.hidden_size,
+                scale ? &norm : NULL);
+}
+
+/* ---- the end ---- */
+
+/* One row of logits, from the head's products to what the model means. */
+static void finish_logits(model_core *model, float *y) {
+    const model_config *c = &model->config;
+    if (c->logits_scaling == 1 && c->final_logit_softcapping == 0) return;
+    compute_cap(&model->compute, y, (size_t)c->vocab_size, (float)(1 / c->logits_scaling),
+                (float)c->final_logit_softcapping);
+}
+
+/* n states [n][hidden] through the last norm, to normed [n][hidden], and the head, to `to`, whose matrix is the head. */
+static void head(const batch *b, const float *states, int n, float *normed, linear_part to) {
+    model_core *model = b->model;
+    workspace *ws = &model->workspace;
+    to.w = &model->weights.head;
+    row_norm norm = block_norm(b, model->weights.final_norm, model->weights.final_norm_bias);
+    compute_rows(&model->compute, &ws->rows, states, n, (int)model->config.hidden_size, &norm, normed,
+                 form_of(to.w));
+    compute_linear(&model->compute, &ws->rows, &to, 1);
+    for (int r = 0; r < n; r++) finish_logits(model, to.rows ? to.rows[r] : to.y + r * to.stride);
+}
+
+/* Logits that were gathered so that the head is read once for all of them. */
+typedef struct gathered {
+    int n;
+    float *to[HEAD_ROWS]; /* where those of each gathered state are wanted */
+} gathered;
+
+static void flush(const batch *b, gathered *g) {
+    float *states = b->model->workspace.last;
+    if (g->n > 0) head(b, states, g->n, states, (linear_part){.rows = g->to});
+    g->n = 0;
+}
+
+static void gathered_logits(const batch *b) {
+    workspace *ws = &b->model->workspace;
+    size_t hidden = (size_t)b->model->config.hidden_size, vocab = (size_t)b->model->config.vocab_size;
+    const float *x = ws->x;
+    gathered g = {.n = 0};
+    for (int i = 0; i < b->n_rows; x += (size_t)b->rows[i].n * hidden, i++) {
+        const forward_row *row = &b->rows[i];
+        int wanted = forward_gathered(row);
+        for (int k = 0; k < wanted; k++) {
+            const float *state = x + (size_t)(row->n - wanted + k) * hidden;
+            memcpy(ws->last + (size_t)g.n * hidden, state, hidden * sizeof *x);
+            g.to[g.n++] = row->logits + (size_t)k * vocab;
+            if (g.n == ws->n_last) flush(b, &g);
+        }
+    }
+    flush(b, &g);
+}
+
+void block_finish(const batch *b) {
+    model_core *model = b->model;
+    workspace *ws = &model->workspace;
+    size_t hidden = (size_t)model->config.hidden_size;
+    row_norm norm = block_norm(b, model->weights.final_norm, model->weights.final_norm_bias);
+    const float *x = ws->x;
+    gathered_logits(b);
+    for (int i = 0; i < b->n_rows; x += (size_t)b->rows[i].n * hidden, i++) {
+        const forward_row *row = &b->rows[i];
+        if (row->want == WANT_ALL && !forward_gathered(row)) {
+            linear_part all = {.y = row->logits, .stride = model->config.vocab_size};
+            head(b, x, row->n, ws->normed, all);
+        }
+        for (int t = 0; row->states && t < row->n; t++)
+            row_norm_run(&model->compute.kernels, &norm, row->states + (size_t)t * hidden,
+                         x + (size_t)t * hidden, (int)hidden);
+    }
+}
+
+/* The last token's state through the head, without the norm. */
+void block_exits(const batch *b, int i) {
+    model_core *model = b->model;
+    workspace *ws = &model->workspace;
+    const weight *w = &model->weights.head;
+    size_t hidden = (size_t)model->config.hidden_size, vocab = (size_t)model->config.vocab_size;
+    const float *x = ws->x;
+    for (int r = 0; r < b->n_rows; x += (size_t)b->rows[r].n * hidden, r++) {
+        const forward_row *row = &b->rows[r];
+        for (int e = 0; e < row->n_exits; e++) {
+            if (row->exits[e] != i + 1) continue;
+            compute_rows(&model->compute, &ws->rows, x + (size_t)(row->n - 1) * hidden, 1, (int)hidden, NULL,
+                         NULL, form_of(w));
+            linear_part part = {
+                .w = w, .y = row->exit_logits + (size_t)e * vocab, .stride = (ptrdiff_t)vocab};
+            compute_linear(&model->compute, &ws->rows, &part, 1);
+            finish_logits(model, part.y);
+        }
+    }
+}

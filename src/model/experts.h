@@ -1,0 +1,14 @@
+/* Mixtures of experts: of each token, the MLPs of the few experts that its router chooses.
+ *
+ * Shazeer and others 2017; routing as Mixtral's (Jiang and others 2024) and Jamba's.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_MODEL_EXPERTS_H
+#define MN_MODEL_EXPERTS_H
+
+#include "model/blocks.h"
+
+/* x += the sum over the chosen experts, in their order, of weight * MLP(normed), from the workspace's normed rows, which its
+ * `rows` hold in the router's form. Only the chosen experts' weights are read, once for all tokens that chose them. */
+void experts_mlp(const batch *b, const packed_layer *layer);
+
+#endif
