@@ -15,15 +15,18 @@ static const struct {
     {CPU_SCALAR, codes_ref_fill},
     {CPU_SCALAR, elem_ref_fill},
     {CPU_SCALAR, fit_ref_fill},
+    {CPU_SCALAR, scan_ref_fill},
 #if defined(__x86_64__)
     {CPU_AVX2, linear_avx2_fill},
     {CPU_AVX2, attend_avx2_fill},
     {CPU_AVX2, elem_avx2_fill},
     {CPU_AVX2, fit_avx2_fill},
+    {CPU_AVX2, scan_avx2_fill},
     {CPU_AVX512, linear_avx512_fill},
     {CPU_AVX512, attend_avx512_fill},
     {CPU_AVX512, elem_avx512_fill},
     {CPU_AVX512, fit_avx512_fill},
+    {CPU_AVX512, scan_avx512_fill},
     {CPU_AVX512_DOT, linear_avx512_dot_fill},
     {CPU_AVX512_DOT, attend_avx512_dot_fill},
 #elif defined(__aarch64__)
@@ -31,6 +34,7 @@ static const struct {
     {CPU_NEON, attend_neon_fill},
     {CPU_NEON, elem_neon_fill},
     {CPU_NEON, fit_neon_fill},
+    {CPU_NEON, scan_neon_fill},
 #endif
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/elem.h"
 #include "kernels/fit.h"
 #include "kernels/linear.h"
+#include "kernels/scan.h"
 
 typedef struct kernel_table {
     cpu_level level;
@@ -41,15 +42,18 @@ void attend_ref_fill(kernel_table *table);
 void codes_ref_fill(kernel_table *table);
 void elem_ref_fill(kernel_table *table);
 void fit_ref_fill(kernel_table *table);
+void scan_ref_fill(kernel_table *table);
 #if defined(__x86_64__)
 void linear_avx2_fill(kernel_table *table);
 void attend_avx2_fill(kernel_table *table);
 void elem_avx2_fill(kernel_table *table);
 void fit_avx2_fill(kernel_table *table);
+void scan_avx2_fill(kernel_table *table);
 void linear_avx512_fill(kernel_table *table);
 void attend_avx512_fill(kernel_table *table);
 void elem_avx512_fill(kernel_table *table);
 void fit_avx512_fill(kernel_table *table);
+void scan_avx512_fill(kernel_table *table);
 void linear_avx512_dot_fill(kernel_table *table);
 void attend_avx512_dot_fill(kernel_table *table);
 #elif defined(__aarch64__)
@@ -57,6 +61,7 @@ void linear_neon_fill(kernel_table *table);
 void attend_neon_fill(kernel_table *table);
 void elem_neon_fill(kernel_table *table);
 void fit_neon_fill(kernel_table *table);
+void scan_neon_fill(kernel_table *table);
 #endif
 
 #endif

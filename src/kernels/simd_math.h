@@ -59,6 +59,10 @@ static inline vf v_sigmoid(vf x) {
     return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_sub(v_zero(), x))));
 }
 
+static inline vf v_silu(vf x) {
+    return v_mul(x, v_sigmoid(x));
+}
+
 /* With e = exp(2|x|) - 1: e / (e + 2), where e loses nothing near 0 because 2^n - 1 is then 0. */
 static inline vf v_tanh(vf x) {
     vf n, y = v_min(v_set(20.0f), v_abs(v_add(x, x))), less_one = v_exp_parts(y, &n);

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/kernels.h"
+#include "kernels/simd_avx2.h"
+
+#include "kernels/simd_math.h"
+
+#include "kernels/scan.inc"
+
+void scan_avx2_fill(kernel_table *table) {
+    scan_fill(table);
+}
