@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "model/arch.h"
 #include "model/embedded.h"
+#include "model/mixer.h"
 #include "model/rope.h"
 #include "model/weights.h"
 #include "tensor/safetensors.h"
@@ -248,6 +249,7 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
         {&ws->channels, 2 * channels, sizeof(float)},
         {&ws->convolved, channels, sizeof(float)},
         {&ws->projected, channels ? (size_t)(c->time_step_rank + 2 * c->state_size) : 0, sizeof(float)},
+        {&ws->ranks, (size_t)c->time_step_rank, sizeof(float)},
         {&ws->steps, channels, sizeof(float)},
         {&global->cos, half, sizeof(float)},
         {&global->sin, half, sizeof(float)},
@@ -402,10 +404,8 @@ mn_status model_forward(model_core *model, const forward_row *rows, int n_rows) 
 
 static kv_spec layer_spec(const model_config *c, int64_t layer, kv_codec codec) {
     if (c->layer_types[layer] == LAYER_MAMBA) {
-        int64_t values = c->conv_kernel - 1 + c->state_size; /* of each channel */
-        return (kv_spec){.kind = KV_STATE,
-                         .state_bytes = (size_t)(values * c->mamba_size) * sizeof(float),
-                         .checkpoints = STATE_CHECKPOINTS};
+        return (kv_spec){
+            .kind = KV_STATE, .state_bytes = mixer_state_bytes(c), .checkpoints = STATE_CHECKPOINTS};
     }
     return (kv_spec){
         .n_heads = (int)c->num_key_value_heads,

@@ -70,6 +70,7 @@ typedef struct workspace {
     float *channels;   /* [m][2 * mamba_size] inputs of states and their gates */
     float *convolved;  /* [m][mamba_size] */
     float *projected;  /* [m][time_step_rank + 2 * state_size] */
+    float *ranks;      /* [m][time_step_rank] */
     float *steps;      /* [m][mamba_size] time steps */
     float *last;       /* [n_last][hidden_size] rows whose logits are wanted */
     angle_set angles[N_ANGLES];
