@@ -58,9 +58,11 @@ static void assert_sound(const model_config *c) {
     }
     for (int role = 0; role < N_WEIGHTS; role++) {
         weight_place place;
-        if (!weight_find_place(c, false, (weight_role)role, c->num_hidden_layers - 1, &place)) continue;
-        assert_true(place.first_row >= 0 && place.n_rows > 0 &&
-                    place.first_row + place.n_rows <= place.shape[0]);
+        if (!weight_find_place(c, false, (weight_role)role, c->num_hidden_layers - 1, 0, &place)) continue;
+        const weight_source *source = &place.source;
+        int64_t rows = place.shape[source->is_transposed ? 1 : 0],
+                last = weight_source_row(source, source->n_rows - 1);
+        assert_true(source->first_row >= 0 && source->n_rows > 0 && last >= 0 && last < rows);
     }
 }
 

@@ -80,7 +80,7 @@ static void real_checkpoints_have_these_names(void **state) {
             for (int64_t layer = 0; layer < (role < N_LAYER_WEIGHTS ? config.num_hidden_layers : 1);
                  layer++) {
                 weight_place place;
-                if (!weight_find_place(&config, false, (weight_role)role, layer, &place)) continue;
+                if (!weight_find_place(&config, false, (weight_role)role, layer, 0, &place)) continue;
                 listed *row = NULL;
                 for (size_t j = 0; j < n && !row; j++)
                     row = strcmp(rows[j].name, place.name) == 0 ? &rows[j] : NULL;
@@ -165,7 +165,7 @@ static void fill_checkpoint(checkpoint *out, const model_config *config, bool is
     for (int role = 0; role < N_WEIGHTS; role++) {
         for (int64_t layer = 0; layer < (role < N_LAYER_WEIGHTS ? config->num_hidden_layers : 1); layer++) {
             weight_place place;
-            if (!weight_find_place(config, is_gguf, (weight_role)role, layer, &place)) continue;
+            if (!weight_find_place(config, is_gguf, (weight_role)role, layer, 0, &place)) continue;
             if (index_of(out, place.name) == out->n)
                 add_tensor(out, place.name, place.n_dims, place.shape, DTYPE_F16);
         }
@@ -194,6 +194,10 @@ static void assert_same(const weight_source *source, const tensor_set *set, cons
     assert_int_equal(source->permute_head_dim, permuted);
 }
 
+static const weight_source *global(const model_weights *weights, weight_role role) {
+    return model_weights_global(weights, role);
+}
+
 static void weights_bind_by_role(void **state) {
     (void)state;
     checkpoint file;
@@ -202,7 +206,7 @@ static void weights_bind_by_role(void **state) {
     fill_checkpoint(&file, &config, false);
     tensor_set *set = open_checkpoint(&file);
     assert_ok(model_bind(&weights, &config, set, false));
-    assert_same(&weights.head, set, "model.embed_tokens.weight", 0, 64, 0);
+    assert_same(global(&weights, WEIGHT_HEAD), set, "model.embed_tokens.weight", 0, 64, 0);
     assert_same(&weights.layers[1][WEIGHT_K], set, "model.layers.1.self_attn.k_proj.weight", 0, 16, 0);
     assert_same(&weights.layers[1][WEIGHT_Q_BIAS], set, "model.layers.1.self_attn.q_proj.bias", 0, 32, 0);
     assert_same(&weights.layers[0][WEIGHT_MLP_NORM], set, "model.layers.0.post_attention_layernorm.weight", 0,
@@ -237,9 +241,9 @@ static void gguf_names_and_order_of_rows(void **state) {
     fill_checkpoint(&file, &config, true);
     tensor_set *set = open_checkpoint(&file);
     assert_ok(model_bind(&weights, &config, set, true));
-    assert_same(&weights.embed, set, "token_embd.weight", 0, 64, 0);
-    assert_same(&weights.final_norm, set, "output_norm.weight", 0, 32, 0);
-    assert_same(&weights.head, set, "output.weight", 0, 64, 0);
+    assert_same(global(&weights, WEIGHT_EMBED), set, "token_embd.weight", 0, 64, 0);
+    assert_same(global(&weights, WEIGHT_FINAL_NORM), set, "output_norm.weight", 0, 32, 0);
+    assert_same(global(&weights, WEIGHT_HEAD), set, "output.weight", 0, 64, 0);
     assert_same(&weights.layers[1][WEIGHT_Q], set, "blk.1.attn_q.weight", 0, 32, 8);
     assert_same(&weights.layers[0][WEIGHT_K], set, "blk.0.attn_k.weight", 0, 16, 8);
     assert_same(&weights.layers[1][WEIGHT_Q_BIAS], set, "blk.1.attn_q.bias", 0, 32, 8);
@@ -308,7 +312,7 @@ static void damaged_checkpoints_are_named(void **state) {
     model_config_clear(&config);
     config = config_of("{\"model_type\":\"llama\"," SIZES ",\"num_hidden_layers\":3}");
     assert_refused(&whole, &config, MN_E_FORMAT,
-                   "model.layers.2.input_layernorm.weight is missing: expected [32]");
+                   "model.layers.2.self_attn.q_proj.weight is missing: expected [32,32]");
     model_config_clear(&config);
     config = config_of("{\"model_type\":\"llama\",\"tie_word_embeddings\":true," SIZES "}");
     fill_checkpoint(&file, &config, false);
@@ -326,7 +330,7 @@ static void spare_heads_and_lack_of_memory(void **state) {
     tensor_set *set = open_checkpoint(&file);
     model_weights weights;
     assert_ok(model_bind(&weights, &config, set, false));
-    assert_ptr_equal(weights.head.tensor, weights.embed.tensor);
+    assert_ptr_equal(global(&weights, WEIGHT_HEAD)->tensor, global(&weights, WEIGHT_EMBED)->tensor);
     model_weights_clear(&weights);
     int64_t live = mem_count().live;
     mem_fail_after(1);
@@ -352,7 +356,15 @@ static void reference_checkpoints_bind(void **state) {
                                         "qwen3",
                                         "phi3",
                                         "phi3-window",
-                                        "phi3-longrope"};
+                                        "phi3-longrope",
+                                        "mixtral",
+                                        "granite",
+                                        "gemma2",
+                                        "gemma3",
+                                        "gpt2",
+                                        "gpt-neox",
+                                        "mamba",
+                                        "jamba"};
     if (!shared_path("golden/llama/model.safetensors")) skip();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char name[128];
@@ -370,11 +382,14 @@ static void reference_checkpoints_bind(void **state) {
         assert_ok(model_bind(&weights, &config, set, false));
         for (size_t k = 0; k < tensor_set_count(set); k++) { /* nothing is left over */
             const tensor *t = tensor_set_at(set, k);
-            bool used =
-                t == weights.embed.tensor || t == weights.final_norm.tensor || t == weights.head.tensor;
-            for (int64_t at = 0; at < config.num_hidden_layers * N_LAYER_WEIGHTS; at++) {
+            bool used = false;
+            for (int role = 0; role < N_GLOBAL_WEIGHTS; role++)
+                used = used || weights.globals[role].tensor == t;
+            for (int64_t at = 0; at < config.num_hidden_layers * N_LAYER_WEIGHTS; at++)
                 used = used || weights.layers[at / N_LAYER_WEIGHTS][at % N_LAYER_WEIGHTS].tensor == t;
-            }
+            int64_t n_experts = config.num_hidden_layers * config.num_local_experts * N_EXPERT_MATRICES;
+            for (int64_t at = 0; at < n_experts; at++)
+                used = used || weights.experts[at / N_EXPERT_MATRICES][at % N_EXPERT_MATRICES].tensor == t;
             if (!used) fail_msg("%s: %s has no role", names[i], t->name);
         }
         model_weights_clear(&weights);
