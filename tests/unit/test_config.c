@@ -282,9 +282,9 @@ static const struct {
     mn_status status;
     const char *part; /* of the message */
 } refused[] = {
-    {"gemma2", "", MN_E_UNSUPPORTED,
-     "config.json: model_type is \"gemma2\", the nearest known ones: llama, qwen2, mistral"},
-    {"mixtral", "", MN_E_UNSUPPORTED, "the nearest known ones: mistral"},
+    {"gemma", "", MN_E_UNSUPPORTED,
+     "config.json: model_type is \"gemma\", the nearest known ones: gemma2, "},
+    {"mixtrel", "", MN_E_UNSUPPORTED, "the nearest known ones: mixtral, mistral"},
     {"llama\\u0000x", "", MN_E_UNSUPPORTED, "model_type is \"llama?x\""},
     {"llama", ",\"hidden_size\":null", MN_E_FORMAT, "'hidden_size' is missing"},
     {"llama", ",\"hidden_size\":0", MN_E_FORMAT,

@@ -311,11 +311,11 @@ static void bad_metadata_is_named(void **state) {
     add_basics(&f, "qwen2moe", "");
     assert_refused(
         &f, MN_E_UNSUPPORTED,
-        "m.gguf: general.architecture is \"qwen2moe\", the nearest known ones: qwen2, qwen3, llama");
+        "m.gguf: general.architecture is \"qwen2moe\", the nearest known ones: qwen2, qwen3, granite");
     add_basics(&f, "mistral", ""); /* these files say llama */
     assert_refused(
         &f, MN_E_UNSUPPORTED,
-        "m.gguf: general.architecture is \"mistral\", the nearest known ones: llama, qwen2, qwen3");
+        "m.gguf: general.architecture is \"mistral\", the nearest known ones: mamba, llama, gemma2");
     add_basics(&f, "llama", "attention.head_count_kv");
     add_u32_list(&f, "llama.attention.head_count_kv", mixed, 2);
     assert_refused(
