@@ -14,6 +14,7 @@
 #define LN2_LOW     0x1.7f7d1cp-20f
 #define EXP_LOWEST  -104.0f /* exp is 0 from here down */
 #define EXP_HIGHEST 89.0f   /* and infinite from here up */
+#define EXP2_LOWEST -151.0f /* 2^x is 0 from here down */
 
 /* Elements i .. i + LANES - 1 of n; those there are not count as `other`, and are not stored. */
 static inline vf v_get_or(const float *x, size_t i, size_t n, float other) {
@@ -49,6 +50,19 @@ static inline vf v_exp_parts(vf x, vf *n) {
 static inline vf v_exp_down(vf x) {
     vf n, less_one = v_exp_parts(v_max(v_set(EXP_LOWEST), x), &n);
     return v_scale(v_add(v_set(1.0f), less_one), n);
+}
+
+/* 2^x for x <= 0, as above: with a whole n next to x, 2^(x - n) = 1 + r Q(r), Q of degree 5 by interpolation at Chebyshev
+ * nodes (error 5e-9). */
+static inline vf v_exp2_down(vf x) {
+    x = v_max(v_set(EXP2_LOWEST), x);
+    vf n = v_round(x), r = v_sub(x, n);
+    vf q = v_fma(v_set(0x1.44138ap-13f), r, v_set(0x1.5f0890p-10f));
+    q = v_fma(q, r, v_set(0x1.3b2a54p-7f));
+    q = v_fma(q, r, v_set(0x1.c6af6cp-5f));
+    q = v_fma(q, r, v_set(0x1.ebfbe0p-3f));
+    q = v_fma(q, r, v_set(0x1.62e430p-1f));
+    return v_scale(v_fma(q, r, v_set(1.0f)), n);
 }
 
 static inline vf v_exp(vf x) {

@@ -93,12 +93,12 @@ static void check_rope(const kernel_table *table, int n, uint64_t *state) {
 }
 
 /* Moments: chains of 16 roundings, then double, so what the mean misses is 17 u of a deviation; 10 u come with the
- * factor, 4 with the products. Means of any size beside the deviations. */
+ * factor, 4 with the products. Means of any size beside the deviations, down to deviations of a unit of the mean. */
 static void check_layer_norm(const kernel_table *table, int n, uint64_t *state) {
     if (n == 0) return;
-    static const double means[] = {0, 1000, -3e4, 1e-5};
-    for (int kind = 0; kind < 8; kind++) {
-        double mean = means[kind / 2], size = kind / 2 == 3 ? 1e-6 : 3;
+    static const double means[] = {0, 1000, -3e4, 1e-5, 3e4}, spreads[] = {3, 3, 3, 1e-6, 4e-3};
+    for (int kind = 0; kind < 10; kind++) {
+        double mean = means[kind / 2], size = spreads[kind / 2];
         float eps = kind == 4 ? 0.5f : 1e-5f;
         array x = array_open(n, state, mean - size, mean + size), weight = array_open(n, state, -2, 2),
               bias = array_open(n, state, -1, 1);
