@@ -70,6 +70,7 @@ mn_status blocks_prepare(model_core *model, const forward_row *rows, int n_rows)
             .cache = rows[i].cache,
             .n = rows[i].n,
             .position = kv_length(rows[i].cache),
+            .seen = rows[i].sees_all ? rows[i].n : 0,
             .qkv = ws->qkv + at * shape.stride,
             .out = ws->attended + at * shape.n_heads * shape.head_dim,
             .has_slots = sinks_of(rows[i].cache) != NULL,
@@ -131,7 +132,7 @@ static void use_angles(const batch *b, int i) {
     int64_t half = c->rotary_dim / 2, at = 0;
     for (int r = 0; r < b->n_rows; r++) {
         attend_rows *row = &ws->attend[r];
-        row->entry = i;
+        row->entry = b->rows[r].sees_all ? 0 : i;
         row->cos = angles->cos + at * half;
         row->sin = angles->sin + at * half;
         row->slot_cos = angles->slot_cos + at * half;
@@ -169,6 +170,38 @@ void block_attention(const batch *b, int i, bool branch) {
     scale_residual(b, ws->attended, q_width);
     compute_rows(c, &ws->rows, ws->attended, b->m, (int)q_width, NULL, NULL, form_of(o));
     linear_part out = into_stream(b, o, branch);
+    compute_linear(c, &ws->rows, &out, 1);
+}
+
+void block_cross(const batch *b, int i) {
+    model_core *model = b->model;
+    const model_config *config = &model->config;
+    workspace *ws = &model->workspace;
+    compute *c = &model->compute;
+    packed_layer *layer = &model->weights.layers[i];
+    const weight *q = &layer->matrices[WEIGHT_CROSS_Q], *o = &layer->matrices[WEIGHT_CROSS_O];
+    attend_shape shape = shape_of(config, layer);
+    int hidden = (int)config->hidden_size, width = shape.n_heads * shape.head_dim;
+    row_norm norm =
+        block_norm(b, layer_vector(layer, WEIGHT_CROSS_NORM), layer_vector(layer, WEIGHT_CROSS_NORM_BIAS));
+
+    compute_rows(c, &ws->rows, ws->x, b->m, hidden, &norm, ws->normed, form_of(q));
+    linear_part queries = {.w = q, .y = ws->qkv, .stride = shape.stride};
+    compute_linear(c, &ws->rows, &queries, 1);
+    for (int r = 0; r < b->n_rows; r++) {
+        attend_rows *row = &ws->attend[r];
+        row->entry = (int)config->num_hidden_layers + i;
+        row->seen = kv_filled(row->cache, row->entry);
+        row->is_cross = true;
+    }
+    compute_attention(c, &shape, ws->attend, b->n_rows, &ws->space);
+    for (int r = 0; r < b->n_rows; r++) {
+        ws->attend[r].seen = 0;
+        ws->attend[r].is_cross = false;
+    }
+
+    compute_rows(c, &ws->rows, ws->attended, b->m, width, NULL, NULL, form_of(o));
+    linear_part out = into_stream(b, o, false);
     compute_linear(c, &ws->rows, &out, 1);
 }
 
