@@ -15,6 +15,7 @@ declare -A allowed=(
   [kv]="base tensor kernels"
   [model]="base tensor kernels kv"
   [gen]="base text tensor kernels kv model"
+  [speech]="base text tensor kernels kv model gen"
 )
 
 includes() { grep -nE '^ *# *include +"' "$1" | sed -E 's/^([0-9]+): *# *include +"([^"]+)".*/\1 \2/' || true; }
@@ -75,7 +76,7 @@ ban() { # ban PATTERN WHY FOLDER...
 ban '\<(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca)\(' "use the bounded form" src cli
 ban '\<(exit|_exit|abort)\(' "the library never ends a program" src
 ban '\<(printf|fprintf|puts|putchar|perror|vfprintf)\(' "the library never prints" src
-ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/gen
+ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/gen src/speech
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli include examples tests
 
 if [ $failures -gt 0 ]; then
