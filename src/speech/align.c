@@ -101,7 +101,8 @@ static void add_row(aligner *a, float *sums, const float *row, size_t n) {
     for (size_t i = 0; i < n; i++) sums[i] += median(a->row + i);
 }
 
-/* Fills the steps of the cheapest path, the cost of a cell being its score's negative. On equal costs a row stays. */
+/* Fills the steps of the cheapest path, the cost of a cell being its score's negative. On equal costs the row stays, else both
+ * move (the original takes a dearer step where the two others are equal). */
 static void find_path(aligner *a, size_t n, size_t n_positions) {
     a->cost[0] = 0.0;
     for (size_t j = 1; j <= n_positions; j++) a->cost[j] = INFINITY;
@@ -111,10 +112,11 @@ static void find_path(aligner *a, size_t n, size_t n_positions) {
         for (size_t j = 0; j < n_positions; j++) {
             double above = a->cost[j + 1], best = left;
             step by = STEP_POSITION;
-            if (both < above && both < left) {
+            if (both < best) {
                 best = both;
                 by = STEP_BOTH;
-            } else if (above < both && above < left) {
+            }
+            if (above < best) {
                 best = above;
                 by = STEP_ROW;
             }

@@ -29,17 +29,17 @@ static bool is_blank(char c) {
     return (unsigned char)c <= ' ' || c == 0x7F;
 }
 
-/* How text[i] must be written; NULL: as it is. The arrow of SubRip's times loses a dash. */
-static const char *spelling(speech_format format, const char *text, size_t i, size_t n) {
+/* How text[i] must be written; NULL: as it is. The arrow of SubRip's times gets a space. */
+static const char *spelling(speech_format format, const char *text, size_t i) {
     if (is_blank(text[i])) return " ";
-    if (format == SPEECH_SRT && n - i >= 3 && memcmp(text + i, "-->", 3) == 0) return "";
+    if (format == SPEECH_SRT && i >= 2 && memcmp(text + i - 2, "-->", 3) == 0) return " >";
     if (format != SPEECH_VTT) return NULL;
     return text[i] == '&' ? "&amp;" : text[i] == '<' ? "&lt;" : text[i] == '>' ? "&gt;" : NULL;
 }
 
 static void put_text(bytes *out, speech_format format, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        const char *other = spelling(format, text, i, n);
+        const char *other = spelling(format, text, i);
         bytes_append(out, other ? other : text + i, other ? strlen(other) : 1);
     }
     bytes_append_text(out, "\n");
