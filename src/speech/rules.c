@@ -27,7 +27,7 @@ static void apply_grammar(float *scores, const speech_tokens *t, const int32_t *
     }
     size_t last = n;
     while (last > 0 && !speech_is_timestamp(t, ids[last - 1])) last--;
-    if (last > 0) forbid_range(scores, first, ids[last - 1] + (after_timestamp && !is_opened ? 0 : 1));
+    if (last > 0) forbid_range(scores, first, ids[last - 1] + (after_timestamp ? 0 : 1));
     if (n > 0) return;
     forbid_range(scores, 0, first);
     if (t->max_initial_timestamp >= 0)

@@ -95,6 +95,8 @@ static void times_of_words(void **state) {
                  2.50); /* "?\"" is no piece of the closing marks: a piece of the word before it */
     assert_int_equal(words[0].token_begin, 0);
     assert_int_equal(words[2].token_end, 7);
+    static const char *const apart[] = {" Now ", "!", " then", "!"}; /* not behind a space */
+    assert_int_equal(words_of(words, apart, 4, at), 3);
 }
 
 static void pauses_belong_to_nobody(void **state) {
@@ -111,6 +113,7 @@ static void pauses_belong_to_nobody(void **state) {
     const int64_t slow[] = {0, 100, 200, 300, 310, 500, 600};
     assert_int_equal(words_of(words, pieces, 6, slow), 5);
     expect_times(&words[0], 0.0, 2.0);
+    expect_times(&words[1], 2.0, 4.0);
     expect_times(&words[3], 10.0 - 1.4, 10.0);
     const int64_t nothing[] = {7, 7, 7, 7, 7, 7, 7};
     assert_int_equal(words_of(words, pieces, 6, nothing), 5);
