@@ -27,7 +27,7 @@ static void open_tokens(transcript *t, const char *folder) {
 
 static void visit_real(const char *model, transcript_visit visit, void *user) {
     bytes name = {0};
-    transcript t = {0};
+    transcript t = {.model = model};
     bytes_printf(&name, "whisper-real/%s", model);
     open_tokens(&t, bytes_text(&name));
     for (size_t i = 0; i < sizeof recordings / sizeof *recordings; i++) {
@@ -45,7 +45,7 @@ static void visit_real(const char *model, transcript_visit visit, void *user) {
 
 static void visit_tiny(const char *model, transcript_visit visit, void *user) {
     bytes name = {0};
-    transcript t = {0};
+    transcript t = {.model = model};
     bytes_printf(&name, "whisper/%s", model);
     open_tokens(&t, bytes_text(&name));
     name.n = 0;

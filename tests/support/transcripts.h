@@ -10,6 +10,7 @@ enum { MOST_IDS = 4096 };
 
 typedef struct transcript {
     const char *name;     /* "whisper-real/whisper-base.jfk", "tiny80 long.0" */
+    const char *model;    /* "whisper-base", "tiny80" */
     speech_tokens tokens; /* of the model */
     int64_t window;       /* frames */
     const json *root;     /* whisper-real: the whole file; whisper: one case */
