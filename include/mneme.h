@@ -79,8 +79,8 @@ typedef struct mn_model_options {
 MN_API mn_model_options mn_model_options_default(void);
 
 /* Where a name leads: a path to a Hugging Face folder or a .gguf file, "org/name[@revision]" in the local Hugging Face
- * cache, a file in the models folder ($MNEME_MODELS, else $XDG_DATA_HOME/mneme/models), "embedded", or NULL: the model
- * installed last, else the embedded one. Never downloads. *path is owned by the caller ("embedded" for the embedded model).
+ * cache, a file in the models folder ($MNEME_MODELS, else $XDG_DATA_HOME/mneme/models), "embedded", or NULL: the text
+ * model installed last, else the embedded one. Never downloads. *path is owned by the caller ("embedded" for the embedded model).
  * MN_E_NOT_FOUND lists every place that was looked at. */
 MN_API mn_status mn_model_find(char **path, const char *name);
 

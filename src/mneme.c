@@ -47,7 +47,7 @@ mn_model_options mn_model_options_default(void) {
 mn_status mn_model_find(char **path, const char *name) {
     bytes found = {0};
     *path = NULL;
-    mn_status status = model_locate(&found, name);
+    mn_status status = model_locate(&found, name, MODEL_FOR_TEXT);
     if (status == MN_OK) return give_text(&found, path, NULL);
     bytes_clear(&found);
     return status;
