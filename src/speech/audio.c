@@ -32,8 +32,9 @@ static const float loudest =
 /* The encoded bytes: a file that can be read again and again. */
 typedef struct source {
     int fd;
-    int64_t size, at; /* bytes */
-    int error;        /* errno of a read that failed */
+    int64_t size, at;   /* bytes */
+    int64_t unfinished; /* where a length stands that is to be read as "unknown"; 0: nowhere */
+    int error;          /* errno of a read that failed */
 } source;
 
 struct audio {
@@ -68,11 +69,14 @@ static sf_count_t source_seek(sf_count_t offset, int whence, void *user) {
 static sf_count_t source_read(void *out, sf_count_t n, void *user) {
     source *s = user;
     sf_count_t done = 0;
-    while (done < n) {
+    while (done < n && s->at < s->size) {
         ssize_t here = pread(s->fd, (char *)out + done, (size_t)(n - done), (off_t)s->at);
         if (here < 0 && errno == EINTR) continue;
         if (here < 0) s->error = errno;
         if (here <= 0) break;
+        for (int64_t at = max_i64(s->unfinished, s->at);
+             s->unfinished && at < min_i64(s->unfinished + 4, s->at + here); at++)
+            ((uint8_t *)out)[done + at - s->at] = 0xFF;
         s->at += here;
         done += here;
     }
@@ -81,6 +85,27 @@ static sf_count_t source_read(void *out, sf_count_t n, void *user) {
 
 static sf_count_t source_tell(void *user) {
     return ((source *)user)->at;
+}
+
+static uint32_t little_endian(const uint8_t *p) {
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* A recorder that was killed leaves a WAV header that knows of no samples, though they follow: 0 where they begin. Where that
+ * 0 stands in the file, or 0 when it is no such file. */
+static int64_t find_unfinished(source *s) {
+    enum { MOST_CHUNKS = 64 };
+    uint8_t head[12], chunk[8];
+    s->at = 0;
+    if (source_read(head, 12, s) != 12 || memcmp(head, "RIFF", 4) != 0 || memcmp(head + 8, "WAVE", 4) != 0)
+        return 0;
+    for (int i = 0; i < MOST_CHUNKS && source_read(chunk, 8, s) == 8; i++) {
+        uint32_t n_bytes = little_endian(chunk + 4);
+        bool ends_here = (int64_t)little_endian(head + 4) + 8 <= s->at && s->at < s->size;
+        if (memcmp(chunk, "data", 4) == 0) return n_bytes == 0 && ends_here ? s->at - 4 : 0;
+        s->at += (int64_t)n_bytes + n_bytes % 2;
+    }
+    return 0;
 }
 
 /* NULL: no audio. (An open file that libsndfile is given is closed by it when it cannot read it, so it gets none.) */
@@ -276,6 +301,7 @@ static mn_status open_source(source *s, const char *name) {
         MN_TRY(status);
     }
     if (s->size == 0) MN_FAIL(MN_E_FORMAT, "'%s' is empty", name);
+    s->unfinished = find_unfinished(s);
     return MN_OK;
 }
 
@@ -289,8 +315,7 @@ static mn_status open_audio(audio *a, const char *name) {
     if (!a->kept) return MN_E_NOMEM;
     while (a->n_kept == 0 && !a->ended) MN_TRY(decode(a));
     if (a->n_kept > 0) return MN_OK;
-    MN_FAIL(MN_E_FORMAT, "'%s' holds no samples, though its header promises %lld", name,
-            (long long)a->info.frames);
+    MN_FAIL(MN_E_FORMAT, "'%s' holds no samples; its header promises %lld", name, (long long)a->info.frames);
 }
 
 mn_status audio_open_fd(audio **out, int fd, const char *name) {

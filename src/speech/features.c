@@ -11,6 +11,7 @@ enum {
     SCAN_BLOCKS = 60,
     MOST_PADDED = 30000
 };
+static const int64_t nowhere = INT64_MAX / 4;                 /* a mirror that no sample reaches */
 static const int64_t most_frames = INT64_MAX / (4 * MEL_HOP); /* so that no place in samples overflows */
 
 struct features {
@@ -20,7 +21,7 @@ struct features {
     int64_t scanned; /* frames */
     bool is_whole;
     int64_t
-        mirror; /* samples, padding included, at whose end the recording is mirrored; until known, further than anything */
+        mirror; /* samples, padding included, at whose end the recording is mirrored; until known, nowhere */
     int64_t n_frames; /* once it is whole */
     float maximum;    /* log10 of an energy */
     float piece[PIECE];
@@ -36,7 +37,7 @@ mn_status features_open(features **out, audio *recording, int n_bands, int padde
     f->recording = recording;
     f->padded = (int64_t)padded_frames * MEL_HOP;
     f->maximum = mel_maximum(NULL, 0);
-    f->mirror = INT64_MAX / 4;
+    f->mirror = nowhere;
     mn_status status = mel_open(&f->bands, n_bands);
     if (status == MN_OK) {
         f->energies = mem_alloc_raw((size_t)BLOCK * (size_t)n_bands, sizeof *f->energies);
@@ -68,12 +69,12 @@ static int64_t mirrored(int64_t at, int64_t n) {
 }
 
 /* Samples [from, to) of the piece, all outside of [0, mirror); `begin` is the piece's first one. */
-static mn_status fill_mirrored(features *f, int64_t begin, int64_t from, int64_t to) {
+static mn_status fill_mirrored(features *f, int64_t begin, int64_t from, int64_t to, int64_t mirror) {
     for (int64_t at = from; at < to; at++) {
         float *sample = &f->piece[at - begin];
         int64_t n_read;
         *sample = 0; /* what was padded */
-        MN_TRY(audio_read(f->recording, mirrored(at, f->mirror), 1, sample, &n_read));
+        MN_TRY(audio_read(f->recording, mirrored(at, mirror), 1, sample, &n_read));
     }
     return MN_OK;
 }
@@ -82,13 +83,13 @@ static mn_status fill_mirrored(features *f, int64_t begin, int64_t from, int64_t
  * turns out to end in them while it is scanned. */
 static mn_status read_piece(features *f, int64_t first, int n, bool mirrors_end, bool *is_short) {
     int64_t begin = first * MEL_HOP - MEL_WINDOW / 2, end = begin + (n - 1) * MEL_HOP + MEL_WINDOW;
-    int64_t real = max_i64(begin, 0), n_read = 0;
+    int64_t real = max_i64(begin, 0), mirror = mirrors_end ? f->mirror : nowhere, n_read = 0;
     MN_TRY(audio_read(f->recording, real, end - real, f->piece + (real - begin), &n_read));
     *is_short = !f->is_whole && n_read < end - real;
     if (*is_short) return MN_OK;
     for (int64_t at = real + n_read; at < end; at++) f->piece[at - begin] = 0;
-    MN_TRY(fill_mirrored(f, begin, begin, min_i64(end, 0)));
-    return mirrors_end ? fill_mirrored(f, begin, max_i64(real, f->mirror), end) : MN_OK;
+    MN_TRY(fill_mirrored(f, begin, begin, min_i64(end, 0), mirror));
+    return fill_mirrored(f, begin, max_i64(real, mirror), end, mirror);
 }
 
 static mn_status scan_block(features *f, int n, bool *is_short) {
