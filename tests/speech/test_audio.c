@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "speech/audio.h"
+#include "support/hostile.h"
 #include "support/scratch.h"
 #include "support/sound.h"
 
@@ -493,6 +494,42 @@ static void cut_files_give_what_is_there(void **state) {
     }
 }
 
+/* Cut anywhere, with bits, bytes, numbers and pieces changed: a sentence or finite levels, and an end. */
+static void damaged_files_do_no_harm(void **state) {
+    (void)state;
+    static const int formats[] = {
+        SF_FORMAT_WAV | SF_FORMAT_PCM_16,         SF_FORMAT_WAV | SF_FORMAT_MS_ADPCM,
+        SF_FORMAT_WAV | SF_FORMAT_FLOAT,          SF_FORMAT_FLAC | SF_FORMAT_PCM_16,
+        SF_FORMAT_OGG | SF_FORMAT_VORBIS,         SF_FORMAT_OGG | SF_FORMAT_OPUS,
+        SF_FORMAT_W64 | SF_FORMAT_PCM_24,         SF_FORMAT_CAF | SF_FORMAT_ALAC_16,
+        SF_FORMAT_AIFF | SF_FORMAT_PCM_U8,        SF_FORMAT_AU | SF_FORMAT_ULAW,
+        SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III};
+    enum { N_DAMAGED = 40, N_CUT = 10, ROOM = 256 };
+    float *sine = sound_sine(0.5, 440, AUDIO_RATE, SECOND / 10);
+    uint64_t seed = 23;
+    int n_refused = 0, n_files = 0;
+    for (size_t k = 0; k < sizeof formats / sizeof *formats; k++) {
+        bytes file = {0};
+        assert_ok(
+            file_read(&file, sound_file("whole", formats[k], AUDIO_RATE, 1, sine, SECOND / 10), 1 << 20));
+        assert_int_equal(hostile_audio((const uint8_t *)file.data, file.n), MN_OK);
+        uint8_t *damaged = test_malloc(file.n + ROOM);
+        for (int i = 0; i < N_DAMAGED; i++, n_files++) {
+            memcpy(damaged, file.data, file.n);
+            n_refused +=
+                hostile_audio(damaged, hostile_mutate(damaged, file.n, file.n + ROOM, &seed)) != MN_OK;
+        }
+        for (int i = 0; i < N_CUT; i++, n_files++) {
+            size_t n = (size_t)(test_random(&seed) % file.n);
+            n_refused += hostile_audio((const uint8_t *)file.data, n) != MN_OK;
+        }
+        test_free(damaged);
+        bytes_clear(&file);
+    }
+    assert_true(n_refused > n_files / 20 && n_refused < n_files);
+    free(sine);
+}
+
 static void numbers_that_are_none(void **state) {
     (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
@@ -569,6 +606,7 @@ int main(void) {
         cmocka_unit_test(lying_headers),
         cmocka_unit_test(short_recordings),
         cmocka_unit_test(cut_files_give_what_is_there),
+        cmocka_unit_test(damaged_files_do_no_harm),
         cmocka_unit_test(numbers_that_are_none),
         cmocka_unit_test(what_is_no_audio),
         cmocka_unit_test(memory_may_end_anywhere),

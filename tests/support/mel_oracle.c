@@ -14,17 +14,18 @@ static double edge_of(double place) {
 }
 
 void mel_oracle(const float *samples, int n_bands, double *energies) {
-    double power[N / 2 + 1], cosine[N], sine[N], highest = 15 + 27 * log(8) / log(6.4); /* 8 kHz */
+    double power[N / 2 + 1], cosine[N], sine[N], windowed[N],
+        highest = 15 + 27 * log(8) / log(6.4); /* 8 kHz */
     for (int i = 0; i < N; i++) {
         cosine[i] = cos(2 * pi * i / N);
         sine[i] = sin(2 * pi * i / N);
+        windowed[i] = (double)samples[i] * sin(pi * i / N) * sin(pi * i / N); /* Hann */
     }
     for (int bin = 0; bin <= N / 2; bin++) {
         double re = 0, im = 0;
         for (int i = 0; i < N; i++) {
-            double x = (double)samples[i] * sin(pi * i / N) * sin(pi * i / N); /* Hann */
-            re += x * cosine[bin * i % N];
-            im += x * sine[bin * i % N];
+            re += windowed[i] * cosine[bin * i % N];
+            im += windowed[i] * sine[bin * i % N];
         }
         power[bin] = re * re + im * im;
     }
