@@ -121,6 +121,31 @@ mn_status mn_session_encode(mn_session *s, const float *features, size_t num_mel
     return model_encode(s->model, s->cache, features, (int64_t)n_frames, NULL);
 }
 
+mn_status session_cross_weights(const mn_session *s, const int32_t *ids, size_t n, const cross_head *heads,
+                                size_t n_heads, float *out) {
+    kv_cache *cache = NULL;
+    MN_TRY(kv_fork(&cache, s->cache));
+    size_t positions = (size_t)s->model->config.encoder->max_position_embeddings;
+    mn_status status = kv_truncate(cache, 0);
+    kv_call_begin(cache);
+    for (size_t at = 0; status == MN_OK && at < n;) {
+        size_t end = (size_t)min_i64(kv_step_limit(cache, (int64_t)at), (int64_t)n);
+        kv_call_ends(cache, end == n);
+        const forward_row row = {.cache = cache,
+                                 .ids = ids + at,
+                                 .n = (int)(end - at),
+                                 .total_length = (int64_t)n,
+                                 .cross_heads = heads,
+                                 .n_cross_heads = (int)n_heads,
+                                 .cross_weights = out + at * positions,
+                                 .cross_rows = (int)n};
+        status = model_forward(s->model, &row, 1);
+        at = end;
+    }
+    kv_close(&cache);
+    return status;
+}
+
 void session_go_back(mn_session *s, int64_t n) {
     if (kv_length(s->cache) > n) kv_truncate(s->cache, kv_reachable(s->cache, n));
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/encoder.h"
 #include "model/experts.h"
 #include "model/rope.h"
 
@@ -173,6 +174,40 @@ void block_attention(const batch *b, int i, bool branch) {
     compute_linear(c, &ws->rows, &out, 1);
 }
 
+/* One head's attention of one query over n keys [n][dim], as weights that sum to 1. */
+static void weigh_keys(const float *query, const float *keys, int n, int dim, double scale, float *out) {
+    double max = -HUGE_VAL, sum = 0;
+    for (int k = 0; k < n; k++) {
+        double dot = 0;
+        for (int d = 0; d < dim; d++) dot += (double)query[d] * (double)keys[(ptrdiff_t)k * dim + d];
+        out[k] = (float)(dot * scale);
+        max = fmax(max, (double)out[k]);
+    }
+    for (int k = 0; k < n; k++) sum += exp((double)out[k] - max);
+    for (int k = 0; k < n; k++) out[k] = (float)(exp((double)out[k] - max) / sum);
+}
+
+/* The weights that a row wants of layer i, whose queries are ready; the encoder rests, and its memory holds the keys. */
+static void keep_cross_weights(const batch *b, int i, const forward_row *row, const attend_rows *from) {
+    model_core *model = b->model;
+    const model_config *c = &model->config;
+    int dim = (int)c->head_dim, n_keys = (int)from->seen;
+    ptrdiff_t stride = (c->num_attention_heads + 2 * c->num_key_value_heads) * c->head_dim;
+    float *keys = model->encoder->unfolded;
+    bool is_read = false;
+    for (int h = 0; h < row->n_cross_heads; h++) {
+        if (row->cross_heads[h].layer != i) continue;
+        if (!is_read) kv_read(row->cache, &model->compute.kernels, from->entry, true, 0, n_keys, keys);
+        is_read = true;
+        int head = row->cross_heads[h].head;
+        ptrdiff_t group = c->num_attention_heads / c->num_key_value_heads;
+        for (int t = 0; t < row->n; t++)
+            weigh_keys(from->qkv + t * stride + (ptrdiff_t)head * dim, keys + head / group * n_keys * dim,
+                       n_keys, dim, c->attention_multiplier,
+                       row->cross_weights + ((ptrdiff_t)h * row->cross_rows + t) * n_keys);
+    }
+}
+
 void block_cross(const batch *b, int i) {
     model_core *model = b->model;
     const model_config *config = &model->config;
@@ -193,6 +228,7 @@ void block_cross(const batch *b, int i) {
         row->entry = (int)config->num_hidden_layers + i;
         row->seen = kv_filled(row->cache, row->entry);
         row->is_cross = true;
+        keep_cross_weights(b, i, &b->rows[r], row);
     }
     compute_attention(c, &shape, ws->attend, b->n_rows, &ws->space);
     for (int r = 0; r < b->n_rows; r++) {

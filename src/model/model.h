@@ -124,6 +124,11 @@ mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model);
 enum { HEAD_ROWS = 64 }; /* rows of logits that are computed together, at most */
 typedef enum forward_want { WANT_NOTHING, WANT_LAST, WANT_ALL } forward_want;
 
+/* A head of the decoder's cross attention. */
+typedef struct cross_head {
+    int32_t layer, head;
+} cross_head;
+
 /* New tokens of one sequence. */
 typedef struct forward_row {
     kv_cache *cache;
@@ -139,6 +144,10 @@ typedef struct forward_row {
                                 0: the embedding; NULL: none */
     int n_exits;
     float *exit_logits;      /* [n_exits][vocab_size], filled */
+    const cross_head *cross_heads; /* [n_cross_heads] whose attention over the encoder's positions is wanted; NULL: none */
+    int n_cross_heads;
+    float *cross_weights;    /* token t of head h at (h * cross_rows + t) * positions, filled */
+    int cross_rows;          /* at least n */
 } forward_row;
 
 /* Rows of logits that are computed together with those of other sequences; all of a long one are computed in place. */

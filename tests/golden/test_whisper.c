@@ -168,10 +168,39 @@ static void check_generate(const golden *g, const json *test, const char *strate
     mn_generation_config_close(&config);
 }
 
+/* Attention over the encoder's positions of the first ids of score.0, of every head. */
+static void check_cross_weights(const golden *g) {
+    enum { N_IDS = 8 };
+    const json *test = NULL;
+    for (size_t i = 0; i < g->cases->n && !test; i++) {
+        if (json_is_string(json_get(&g->cases->items[i], "name"), "score.0")) test = &g->cases->items[i];
+    }
+    assert_non_null(test);
+    int32_t ids[MOST_IDS];
+    engine_read_ids(json_get(test, "ids"), ids, MOST_IDS);
+    for (int s = 0; s < N_STRATEGIES; s++) {
+        mn_session *session = open_session(g, strategies[s], json_get(test, "input")->integer);
+        for (int32_t layer = 0; layer < 2; layer++) {
+            size_t n;
+            const tensor *t = find(g, "score.0.cross_attention.%lld", layer, 0);
+            float *wanted = values(t, &n), *got = malloc(n * sizeof *got);
+            cross_head heads[16];
+            for (int32_t h = 0; h < t->shape[0]; h++) heads[h] = (cross_head){layer, h};
+            assert_int_equal(n, (size_t)t->shape[0] * N_IDS * g->frames / 2);
+            assert_ok(session_cross_weights(session, ids, N_IDS, heads, (size_t)t->shape[0], got));
+            check_near(got, wanted, n, 1e-4f, "cross attention");
+            free(wanted);
+            free(got);
+        }
+        mn_session_close(&session);
+    }
+}
+
 static void equals_golden(void **state) {
     golden g = open_golden(*state, "f32");
     int n_checked = 0;
     check_encoder(&g);
+    check_cross_weights(&g);
     for (size_t i = 0; i < g.cases->n; i++) {
         const json *test = &g.cases->items[i], *kind = json_get(test, "kind");
         for (int s = 0; s < N_STRATEGIES; s++) {
