@@ -81,6 +81,14 @@ mn_status cache_options_read(const options *o, mn_cache_options *cache) {
     return MN_OK;
 }
 
+const char *engine_beyond(const engine *e) {
+    return e->info.has_learned_positions ? "" : ", or go beyond with --max-cache-len";
+}
+
+void engine_bound(const engine *e, mn_cache_summary *summary) {
+    if (e->info.has_learned_positions) summary->is_endless = false;
+}
+
 mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary) {
     summary->size = sizeof *summary;
     MN_TRY(mn_cache_check(cache, summary));

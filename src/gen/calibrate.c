@@ -90,6 +90,8 @@ mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, cons
     const model_config *c = &model->core->config;
     if (n < LEAST_TOKENS)
         MN_FAIL(MN_E_ARG, "the calibration text has %zu tokens, at least %d are needed", n, LEAST_TOKENS);
+    if (c->num_key_value_heads == 0)
+        MN_FAIL(MN_E_UNSUPPORTED, "no layer of this model has keys, so there are none to make tables for");
     if (c->head_dim % 16)
         MN_FAIL(MN_E_UNSUPPORTED, "heads of %lld values take no codes", (long long)c->head_dim);
     kv_calibration *sums = NULL;

@@ -48,11 +48,13 @@ mn_generate_options mn_generate_options_default(void) {
 
 /* ---- limits ---- */
 
+enum { MOST_NEW = 1 << 20 }; /* where nothing else says how many */
+
 /* Positions that the model was made for; rules that stretch the rotation with the length reach further, and a window that
  * every query looks through makes them endless. */
 static int64_t context_of(const mn_session *session) {
     const model_config *c = &session->model->config;
-    if (kv_plan_window(&session->plan) > 0) return (int64_t)1 << 40;
+    if (session_is_endless(session) || c->max_position_embeddings == CONFIG_ENDLESS) return (int64_t)1 << 40;
     double stretch = c->rope_scaling.rope_type == ROPE_DYNAMIC ? c->rope_scaling.factor : 1;
     return (int64_t)((double)c->max_position_embeddings * stretch);
 }
@@ -82,7 +84,7 @@ static mn_status plan_length(search_setup *row) {
         if (wanted < 0 || wanted > most) wanted = most;
     } else {
         int64_t most = context - prompt + 1;
-        if (wanted < 0) wanted = min_i64(most, row->session->model->config.max_position_embeddings);
+        if (wanted < 0) wanted = min_i64(most, min_i64(row->session->model->config.max_position_embeddings, MOST_NEW));
         if (wanted > most) wanted = most;
     }
     row->max_new = (size_t)wanted;

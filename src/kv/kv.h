@@ -41,6 +41,7 @@ typedef struct kv_spec {
     int slack;         /* tokens kept beyond the window, so that as many may be taken back */
     bool write_once;   /* cross attention: filled by kv_fill, not by steps; has a length of its own */
     bool is_far;       /* full pages rest in the pool's far home */
+    bool is_fixed;     /* keys cannot be moved to another position: it was added to the embeddings */
     const kv_basis *bases; /* [n_heads] of coded keys; NULL: none. Borrowed for the cache's life */
     size_t state_bytes;    /* KV_STATE: of one state */
     int checkpoints;       /* KV_STATE: states kept of past steps */
