@@ -250,7 +250,7 @@ static bool is_all_f32(const mn_session *session) {
 static void check_step(world *w, const oracle *natural, mn_session *session, int32_t id, const char *what) {
     oracle o = *natural;
     oracle_layer layers[8];
-    oracle_past past[8];
+    oracle_past past[8] = {{NULL, NULL, NULL}};
     o.layers = layers;
     for (int i = 0; i < o.n_layers; i++) {
         const kv_spec *spec = kv_entry_spec(session->cache, i);
