@@ -84,7 +84,8 @@ static mn_status plan_length(search_setup *row) {
         if (wanted < 0 || wanted > most) wanted = most;
     } else {
         int64_t most = context - prompt + 1;
-        if (wanted < 0) wanted = min_i64(most, min_i64(row->session->model->config.max_position_embeddings, MOST_NEW));
+        if (wanted < 0)
+            wanted = min_i64(most, min_i64(row->session->model->config.max_position_embeddings, MOST_NEW));
         if (wanted > most) wanted = most;
     }
     row->max_new = (size_t)wanted;
@@ -175,7 +176,8 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
         if (!row->prompt_states) return MN_E_NOMEM;
         setup->prompt_states = row->prompt_states;
     }
-    MN_TRY(dola_read(&row->exits, &setup->n_exits, &setup->config->dola_layers, &setup->session->model->config));
+    MN_TRY(
+        dola_read(&row->exits, &setup->n_exits, &setup->config->dola_layers, &setup->session->model->config));
     setup->exits = row->exits;
     if (setup->n_exits > 0) {
         setup->exit_logits = mem_alloc_raw((size_t)setup->n_exits * vocab, sizeof *setup->exit_logits);
@@ -245,8 +247,7 @@ static mn_status advance(gen_row *row) {
     row->feeds.n = 0; /* those that are not begun are not undone */
     MN_TRY(status);
     if (n == 0) end_row(row);
-    for (; row->feeds.n < n; row->feeds.n++)
-        MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
+    for (; row->feeds.n < n; row->feeds.n++) MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
     return MN_OK;
 }
 

@@ -18,10 +18,9 @@ mn_status guidance_check(const search_setup *setup) {
                     (long long)vocab - 1);
     }
     if (limit && (int64_t)(n + setup->max_new) > limit + 1) {
-        MN_FAIL(MN_E_FULL,
-                "%s %lld: too small for a negative prompt of %zu tokens and %zu new ones",
-                setup->session->plan.options.limit ? "max_cache_len is" : "learned positions are", (long long)limit, n,
-                setup->max_new);
+        MN_FAIL(MN_E_FULL, "%s %lld: too small for a negative prompt of %zu tokens and %zu new ones",
+                setup->session->plan.options.limit ? "max_cache_len is" : "learned positions are",
+                (long long)limit, n, setup->max_new);
     }
     return MN_OK;
 }

@@ -40,11 +40,12 @@ mn_status feed_begin(feed *f) {
     int64_t limit = session_limit(s);
     MN_TRY(check_ids(s, f->ids, f->n));
     if (limit && (int64_t)(s->n_ids + f->n) > limit) {
-        MN_FAIL(MN_E_FULL,
-                s->plan.options.limit
-                    ? "the cache holds %zu tokens of at most %lld: no room for %zu more"
-                    : "the text has %zu tokens of the %lld that the model has learned positions for: no room for %zu more",
-                s->n_ids, (long long)limit, f->n);
+        MN_FAIL(
+            MN_E_FULL,
+            s->plan.options.limit
+                ? "the cache holds %zu tokens of at most %lld: no room for %zu more"
+                : "the text has %zu tokens of the %lld that the model has learned positions for: no room for %zu more",
+            s->n_ids, (long long)limit, f->n);
     }
     MN_TRY(session_make_room(s, s->n_ids + f->n));
     memcpy(s->ids + s->n_ids, f->ids, f->n * sizeof *f->ids);

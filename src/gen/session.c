@@ -186,7 +186,7 @@ mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
         MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep,
                 (long long)length);
     }
-    if (keep > 0 && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
+    if (keep > 0 && s->plan.self.keeps && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
         MN_FAIL(
             MN_E_UNSUPPORTED,
             "cannot truncate to %lld tokens: the cache has forgotten what they see; 0 and synchronising are possible",

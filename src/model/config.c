@@ -38,7 +38,8 @@ const char *layer_type_name(layer_type type) {
 }
 
 const char *position_kind_name(position_kind kind) {
-    static const char *const names[] = {[POSITIONS_ROTARY] = "rotary", [POSITIONS_LEARNED] = "learned", [POSITIONS_NONE] = "none"};
+    static const char *const names[] = {
+        [POSITIONS_ROTARY] = "rotary", [POSITIONS_LEARNED] = "learned", [POSITIONS_NONE] = "none"};
     return names[kind];
 }
 

@@ -513,8 +513,8 @@ static mn_status check_foreign(const binder *b) {
         if (has_name(b->config->model_type, name)) continue;
         for (int type = 0; type < N_MODEL_TYPES; type++) {
             if (!has_name((model_type)type, name)) continue;
-            MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", name, model_type_name((model_type)type),
-                    model_type_name(b->config->model_type));
+            MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", name,
+                    model_type_name((model_type)type), model_type_name(b->config->model_type));
         }
     }
     return MN_OK;

@@ -19,7 +19,8 @@ static void multiply(double *y, const float *w, const float *bias, const double 
     }
 }
 
-static void normalize(const oracle *o, double *y, const double *x, const float *weight, const float *bias, int n) {
+static void normalize(const oracle *o, double *y, const double *x, const float *weight, const float *bias,
+                      int n) {
     double mean = 0, squares = 0;
     for (int i = 0; o->layer_norm && i < n; i++) mean += x[i] / n;
     for (int i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
@@ -136,16 +137,18 @@ static void project(const oracle *o, const oracle_layer *layer, const double *x,
 
 /* Attention of n tokens behind `past` others whose keys and values stand first in k and v: x [n][hidden] normed rows, out
  * [n][hidden]. */
-static void attention(const oracle *o, const oracle_layer *layer, const double *x, size_t n, size_t past, double *k,
-                      double *v, double *out) {
+static void attention(const oracle *o, const oracle_layer *layer, const double *x, size_t n, size_t past,
+                      double *k, double *v, double *out) {
     size_t q_width = (size_t)(o->n_heads * o->head_dim), kv_width = (size_t)(o->n_kv_heads * o->head_dim),
            hidden = (size_t)o->hidden;
     double *q = doubles(n, q_width), *attended = doubles(q_width, 1);
     for (size_t t = 0; t < n; t++)
-        project(o, layer, x + t * hidden, past + t, q + t * q_width, k + (past + t) * kv_width, v + (past + t) * kv_width);
+        project(o, layer, x + t * hidden, past + t, q + t * q_width, k + (past + t) * kv_width,
+                v + (past + t) * kv_width);
     for (size_t t = 0; t < n; t++) {
         attend_one(o, layer, q + t * q_width, k, v, past + t, attended);
-        multiply(out + t * hidden, layer->matrix[ORACLE_O], layer->bias[ORACLE_O], attended, o->hidden, (int)q_width);
+        multiply(out + t * hidden, layer->matrix[ORACLE_O], layer->bias[ORACLE_O], attended, o->hidden,
+                 (int)q_width);
     }
     free(q);
     free(attended);
@@ -154,11 +157,13 @@ static void attention(const oracle *o, const oracle_layer *layer, const double *
 /* ---- Mamba's mixer ---- */
 
 /* One token: window [conv - 1][channels] and h [states][channels] are those before it and become those behind it. */
-static void mix_one(const oracle *o, const oracle_layer *layer, const double *x, double *window, double *h, double *out) {
+static void mix_one(const oracle *o, const oracle_layer *layer, const double *x, double *window, double *h,
+                    double *out) {
     const oracle_mixer *w = layer->mixer;
     int channels = o->channels, states = o->states, before = o->conv - 1;
-    double *ug = doubles(2, (size_t)channels), *u = doubles((size_t)channels, 1), *dt = doubles((size_t)channels, 1),
-           *rbc = doubles((size_t)(o->rank + 2 * states), 1), *b = rbc + o->rank, *c = b + states;
+    double *ug = doubles(2, (size_t)channels), *u = doubles((size_t)channels, 1),
+           *dt = doubles((size_t)channels, 1), *rbc = doubles((size_t)(o->rank + 2 * states), 1),
+           *b = rbc + o->rank, *c = b + states;
     multiply(ug, w->in, w->in_bias, x, 2 * channels, o->hidden);
     for (int i = 0; i < channels; i++) {
         double sum = w->conv_bias ? (double)w->conv_bias[i] : 0;
@@ -190,12 +195,13 @@ static void mix_one(const oracle *o, const oracle_layer *layer, const double *x,
 
 /* ---- the rest of a layer ---- */
 
-static void gated_mlp(const oracle *o, const float *gate_matrix, const float *up_matrix, const float *down_matrix,
-                      const float *const bias[3], const double *x, double *out) {
+static void gated_mlp(const oracle *o, const float *gate_matrix, const float *up_matrix,
+                      const float *down_matrix, const float *const bias[3], const double *x, double *out) {
     double *gate = doubles((size_t)o->inner, 1), *up = doubles((size_t)o->inner, 1);
     multiply(up, up_matrix, bias[1], x, o->inner, o->hidden);
     if (gate_matrix) multiply(gate, gate_matrix, bias[0], x, o->inner, o->hidden);
-    for (int i = 0; i < o->inner; i++) up[i] = gate_matrix ? activate(o, gate[i]) * up[i] : activate(o, up[i]);
+    for (int i = 0; i < o->inner; i++)
+        up[i] = gate_matrix ? activate(o, gate[i]) * up[i] : activate(o, up[i]);
     multiply(out, down_matrix, bias[2], up, o->hidden, o->inner);
     free(gate);
     free(up);
@@ -203,7 +209,8 @@ static void gated_mlp(const oracle *o, const float *gate_matrix, const float *up
 
 /* The experts of highest probability, weighted by it. */
 static void mix_experts(const oracle *o, const oracle_layer *layer, const double *x, double *out) {
-    double *scores = doubles((size_t)o->n_experts, 1), *one = doubles((size_t)o->hidden, 1), sum = 0, chosen = 0;
+    double *scores = doubles((size_t)o->n_experts, 1), *one = doubles((size_t)o->hidden, 1), sum = 0,
+           chosen = 0;
     const float *const no_bias[3] = {NULL};
     multiply(scores, layer->router, NULL, x, o->n_experts, o->hidden);
     for (int e = 0; e < o->n_experts; e++) sum += scores[e] = exp(scores[e]);
@@ -211,7 +218,8 @@ static void mix_experts(const oracle *o, const oracle_layer *layer, const double
     for (int k = 0; k < o->n_chosen; k++) {
         int best = 0;
         for (int e = 1; e < o->n_experts; e++) best = scores[e] > scores[best] ? e : best;
-        gated_mlp(o, layer->experts[best][0], layer->experts[best][1], layer->experts[best][2], no_bias, x, one);
+        gated_mlp(o, layer->experts[best][0], layer->experts[best][1], layer->experts[best][2], no_bias, x,
+                  one);
         for (int i = 0; i < o->hidden; i++) out[i] += scores[best] * one[i];
         chosen += scores[best];
         scores[best] = -1;
@@ -227,20 +235,23 @@ static void feed_forward(const oracle *o, const oracle_layer *layer, const doubl
     if (layer->experts) {
         mix_experts(o, layer, x, out);
     } else {
-        const float *const bias[3] = {layer->bias[ORACLE_GATE], layer->bias[ORACLE_UP], layer->bias[ORACLE_DOWN]};
-        gated_mlp(o, layer->matrix[ORACLE_GATE], layer->matrix[ORACLE_UP], layer->matrix[ORACLE_DOWN], bias, x, out);
+        const float *const bias[3] = {layer->bias[ORACLE_GATE], layer->bias[ORACLE_UP],
+                                      layer->bias[ORACLE_DOWN]};
+        gated_mlp(o, layer->matrix[ORACLE_GATE], layer->matrix[ORACLE_UP], layer->matrix[ORACLE_DOWN], bias,
+                  x, out);
     }
     free(x);
 }
 
 /* One layer over n rows h behind `past` tokens, whose keys and values stand first in k and v, or whose state is in `window` and
  * `state`. */
-static void run_layer(const oracle *o, const oracle_layer *layer, double *h, size_t n, size_t past, double *k, double *v,
-                      double *window, double *state) {
+static void run_layer(const oracle *o, const oracle_layer *layer, double *h, size_t n, size_t past, double *k,
+                      double *v, double *window, double *state) {
     size_t hidden = (size_t)o->hidden;
     double *x = doubles(n, hidden), *mixed = doubles(n, hidden), *fed = doubles(hidden, 1);
     for (size_t t = 0; t < n; t++)
-        normalize(o, x + t * hidden, h + t * hidden, layer->attention_norm, layer->attention_norm_bias, o->hidden);
+        normalize(o, x + t * hidden, h + t * hidden, layer->attention_norm, layer->attention_norm_bias,
+                  o->hidden);
     if (layer->mixer) {
         for (size_t t = 0; t < n; t++) mix_one(o, layer, x + t * hidden, window, state, mixed + t * hidden);
     } else {

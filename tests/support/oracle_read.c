@@ -28,34 +28,37 @@ typedef struct family {
     const char *embed, *final_norm, *head, *layers;
     const char *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
     const char *matrix[ORACLE_MATRICES];
-    const char *qkv;        /* the three of them in one tensor */
+    const char *qkv; /* the three of them in one tensor */
     const char *router, *experts[3];
     const char *mixer;
     bool is_transposed; /* matrices are [inputs][outputs] */
     bool by_head;       /* qkv: [heads][3][head_dim] rows */
 } family;
 
-#define LLAMA_GLOBALS    "model.embed_tokens.weight", "model.norm", "lm_head.weight", "model.layers.%d."
-#define LLAMA_ATTENTION  "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
-#define LLAMA_MLP        "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
+#define LLAMA_GLOBALS   "model.embed_tokens.weight", "model.norm", "lm_head.weight", "model.layers.%d."
+#define LLAMA_ATTENTION "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
+#define LLAMA_MLP       "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
 
 static const family families[] = {
     {"mixtral", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION},
      .router = "block_sparse_moe.gate",
-     .experts = {"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"}},
+     .experts = {"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3",
+                 "block_sparse_moe.experts.%d.w2"}},
     {"gemma2", LLAMA_GLOBALS, "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
      "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}},
     {"gemma3_text", LLAMA_GLOBALS, "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
      "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}},
-    {"gpt2", "transformer.wte.weight", "transformer.ln_f", "lm_head.weight", "transformer.h.%d.", "ln_1", "ln_2",
-     .matrix = {[ORACLE_O] = "attn.c_proj", [ORACLE_UP] = "mlp.c_fc", [ORACLE_DOWN] = "mlp.c_proj"},
+    {"gpt2", "transformer.wte.weight", "transformer.ln_f", "lm_head.weight", "transformer.h.%d.", "ln_1",
+     "ln_2", .matrix = {[ORACLE_O] = "attn.c_proj", [ORACLE_UP] = "mlp.c_fc", [ORACLE_DOWN] = "mlp.c_proj"},
      .qkv = "attn.c_attn", .is_transposed = true},
-    {"gpt_neox", "gpt_neox.embed_in.weight", "gpt_neox.final_layer_norm", "embed_out.weight", "gpt_neox.layers.%d.",
-     "input_layernorm", "post_attention_layernorm",
-     .matrix = {[ORACLE_O] = "attention.dense", [ORACLE_UP] = "mlp.dense_h_to_4h", [ORACLE_DOWN] = "mlp.dense_4h_to_h"},
+    {"gpt_neox", "gpt_neox.embed_in.weight", "gpt_neox.final_layer_norm", "embed_out.weight",
+     "gpt_neox.layers.%d.", "input_layernorm", "post_attention_layernorm",
+     .matrix = {[ORACLE_O] = "attention.dense",
+                [ORACLE_UP] = "mlp.dense_h_to_4h",
+                [ORACLE_DOWN] = "mlp.dense_4h_to_h"},
      .qkv = "attention.query_key_value", .by_head = true},
-    {"mamba", "backbone.embeddings.weight", "backbone.norm_f", "lm_head.weight", "backbone.layers.%d.", "norm",
-     .mixer = "mixer."},
+    {"mamba", "backbone.embeddings.weight", "backbone.norm_f", "lm_head.weight", "backbone.layers.%d.",
+     "norm", .mixer = "mixer."},
     {"jamba", "model.embed_tokens.weight", "model.final_layernorm", "lm_head.weight", "model.layers.%d.",
      "input_layernorm", "pre_ff_layernorm",
      .matrix = {LLAMA_ATTENTION, "feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"},
@@ -64,13 +67,15 @@ static const family families[] = {
                  "feed_forward.experts.%d.down_proj"},
      .mixer = "mamba."},
     /* the others; Phi-3 keeps its matrices one above the other */
-    {"llama", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
-     .qkv = "self_attn.qkv_proj"},
+    {"llama", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm",
+     .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .qkv = "self_attn.qkv_proj"},
 };
 
 static const family *family_of(const json *root) {
     const family *f = families;
-    while (strcmp(f->model_type, "llama") != 0 && !json_is_string(json_get(root, "model_type"), f->model_type)) f++;
+    while (strcmp(f->model_type, "llama") != 0 &&
+           !json_is_string(json_get(root, "model_type"), f->model_type))
+        f++;
     return f;
 }
 
@@ -129,7 +134,8 @@ static void read_rules(oracle *o, const json *root, const family *f) {
     o->theta = number(root, "rope_theta", 10000);
     o->local_theta = number(root, "rope_local_base_freq", o->theta);
     bool turns = !gpt2 && !f->mixer;
-    o->rotary = turns ? (int)(o->head_dim * NUMBER(root, neox ? 0.25 : 1, "partial_rotary_factor", "rotary_pct")) : 0;
+    o->rotary =
+        turns ? (int)(o->head_dim * NUMBER(root, neox ? 0.25 : 1, "partial_rotary_factor", "rotary_pct")) : 0;
     double scalar = gemma ? number(root, "query_pre_attn_scalar", 256) : o->head_dim;
     o->score_scale = number(root, "attention_multiplier", 1 / sqrt(scalar));
     o->score_cap = number(root, "attn_logit_softcapping", 0);
@@ -177,7 +183,8 @@ static float *read_named(const place *p, const char *name, int expert, const cha
         snprintf(inner, sizeof inner, "%s", name);
     }
     number = strstr(p->f->layers, "%d");
-    snprintf(prefix, sizeof prefix, "%.*s%d%s", (int)(number - p->f->layers), p->f->layers, p->layer, number + 2);
+    snprintf(prefix, sizeof prefix, "%.*s%d%s", (int)(number - p->f->layers), p->f->layers, p->layer,
+             number + 2);
     snprintf(full, sizeof full, "%s%s%s%s", prefix, inner, *kind ? "." : "", kind);
     return read_floats(p->set, full, n);
 }
@@ -221,12 +228,13 @@ static void read_matrices(const oracle *o, oracle_layer *layer, const place *p) 
         layer->matrix[m] = read_matrix(p, p->f->matrix[m], 0, rows, columns);
         layer->bias[m] = read_vector(p, p->f->matrix[m], "bias", rows);
         if (!layer->matrix[m] && m <= ORACLE_V) {
-            layer->matrix[m] = part_of(o, p->f, read_matrix(p, p->f->qkv, 0, all, columns), ORACLE_Q, m, (size_t)columns);
+            layer->matrix[m] =
+                part_of(o, p->f, read_matrix(p, p->f->qkv, 0, all, columns), ORACLE_Q, m, (size_t)columns);
             layer->bias[m] = part_of(o, p->f, read_vector(p, p->f->qkv, "bias", all), ORACLE_Q, m, 1);
         }
         if (!layer->matrix[m] && (m == ORACLE_GATE || m == ORACLE_UP))
-            layer->matrix[m] = part_of(o, p->f, read_matrix(p, "mlp.gate_up_proj", 0, 2 * rows, columns), ORACLE_GATE, m,
-                                       (size_t)columns);
+            layer->matrix[m] = part_of(o, p->f, read_matrix(p, "mlp.gate_up_proj", 0, 2 * rows, columns),
+                                       ORACLE_GATE, m, (size_t)columns);
     }
 }
 
@@ -238,7 +246,8 @@ static void read_experts(const oracle *o, oracle_layer *layer, const place *p) {
     for (int e = 0; e < o->n_experts; e++) {
         for (int i = 0; i < 3; i++) {
             oracle_matrix m = (oracle_matrix)(ORACLE_GATE + i);
-            layer->experts[e][i] = read_matrix(p, p->f->experts[i], e, oracle_rows(o, m), oracle_columns(o, m));
+            layer->experts[e][i] =
+                read_matrix(p, p->f->experts[i], e, oracle_rows(o, m), oracle_columns(o, m));
             assert_non_null(layer->experts[e][i]);
         }
     }
@@ -314,7 +323,8 @@ oracle oracle_open(const char *folder) {
     o.final_norm = read_floats(set, name, (size_t)o.hidden);
     snprintf(name, sizeof name, "%s.bias", f->final_norm);
     o.final_norm_bias = read_floats(set, name, (size_t)o.hidden);
-    o.positions = read_floats(set, "transformer.wpe.weight", (size_t)number(root, "n_positions", 0) * (size_t)o.hidden);
+    o.positions =
+        read_floats(set, "transformer.wpe.weight", (size_t)number(root, "n_positions", 0) * (size_t)o.hidden);
     assert_non_null(o.embed);
     assert_non_null(o.final_norm);
     o.layers = calloc((size_t)o.n_layers, sizeof *o.layers);
