@@ -211,8 +211,8 @@ int64_t kv_sealed(const kv_cache *cache, int entry);  /* tokens held as codes, t
 /* Verifies every invariant; for tests and debug builds. The message says which is broken. */
 mn_status kv_check(const kv_cache *cache);
 
-/* Bytes that specs need for n_tokens given in one call, and per token in the limit; the planner and kv_bytes
- * agree. */
+/* Bytes that specs need for n_tokens given in one call (of states, which are kept of steps: given one by one), and per token
+ * in the limit; the planner and kv_bytes agree. */
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens);
 size_t kv_token_bytes(const kv_spec *specs, int n_entries);
 size_t kv_cache_token_bytes(const kv_cache *cache); /* the same of an open cache */
