@@ -96,7 +96,7 @@ typedef struct mn_model_info {
     const char *compute_type;       /* what "auto" became */
     const char *cpu;                /* level of the kernels in use */
     int32_t vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
-    int64_t max_position_embeddings;
+    int64_t max_position_embeddings; /* 0: no end, as for models of states alone */
     uint64_t parameters;            /* numbers in all tensors */
     uint64_t file_bytes;            /* mapped */
     uint64_t packed_bytes;          /* prepared copies of weights */
@@ -106,6 +106,7 @@ typedef struct mn_model_info {
     const char *warning;            /* one sentence for the user when the files leave something out; or NULL */
     int32_t num_mel_bins;           /* encoder-decoder models of sound: bands of the features; else 0 */
     int64_t max_source_positions;   /* of the encoder, which takes twice as many frames; 0: no encoder */
+    bool has_learned_positions;     /* a table of max_position_embeddings rows: no cache holds longer texts */
 } mn_model_info;
 
 MN_API mn_status mn_model_get_info(const mn_model *model, mn_model_info *info);

@@ -442,6 +442,7 @@ static kv_spec layer_spec(const model_config *c, int64_t layer, kv_codec codec) 
         .key = kv_form_exact(codec),
         .value = kv_form_exact(codec),
         .window = c->layer_types[layer] == LAYER_SLIDING_ATTENTION ? (int)c->sliding_window : 0,
+        .is_fixed = c->positions == POSITIONS_LEARNED,
     };
 }
 
