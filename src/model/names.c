@@ -309,6 +309,7 @@ enum { MOST_TABLES = 6 };
 typedef struct naming {
     const char *layers;                     /* Hugging Face: what stands before a layer's number */
     const char *root;                       /* with which names may begin or not; NULL: none */
+    model_type other_half;                  /* whose tensors stand in the same checkpoint; 0: none */
     const weight_rule *tables[MOST_TABLES]; /* ends with NULL when there are fewer */
 } naming;
 
@@ -336,8 +337,10 @@ static const naming namings[N_MODEL_TYPES] = {
     [MODEL_MAMBA] = {.layers = "backbone.layers.", .tables = {mamba_globals, mamba_rules}},
     [MODEL_JAMBA] = {LLAMA_LAYERS, .tables = {jamba_globals, attention_rules, qkv_rules, jamba_rules}},
     [MODEL_WHISPER] = {.layers = "model.decoder.layers.",
+                       .other_half = MODEL_WHISPER_ENCODER,
                        .tables = {whisper_globals, whisper_rules, whisper_cross_rules}},
     [MODEL_WHISPER_ENCODER] = {.layers = "model.encoder.layers.",
+                               .other_half = MODEL_WHISPER,
                                .tables = {whisper_encoder_globals, whisper_rules}},
 };
 #undef LLAMA_LAYERS
@@ -573,7 +576,8 @@ static bool has_name(model_type type, const char *name) {
 static mn_status check_foreign(const binder *b) {
     for (size_t i = 0; !b->is_gguf && i < tensor_set_count(b->tensors); i++) {
         const char *name = tensor_set_at(b->tensors, i)->name;
-        if (has_name(b->config->model_type, name)) continue;
+        model_type own = b->config->model_type;
+        if (has_name(own, name) || (namings[own].other_half && has_name(namings[own].other_half, name))) continue;
         for (int type = 0; type < N_MODEL_TYPES; type++) {
             if (!has_name((model_type)type, name)) continue;
             MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", name,
