@@ -14,7 +14,8 @@ size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens) {
     const size_t steps = keys > tokens ? keys : tokens;
     size_t queries = (size_t)n_rows * CODE_ROW_WORDS * keys;
     size_t block = ATTEND_BLOCK_ROWS * (tokens + CODE_ROW_WORDS * steps);
-    size_t levels = (keys + scratch_stride(v_dim)) * tokens / sizeof(float), sides = 4 * (steps + CODE_CHUNK_LANES);
+    size_t levels = (keys + scratch_stride(v_dim)) * tokens / sizeof(float),
+           sides = 4 * (steps + CODE_CHUNK_LANES);
     return (queries + block + levels + sides) * sizeof(float);
 }
 

@@ -147,7 +147,8 @@ static void run_gated(const linear_plan *plan, linear_job *job, int column, int 
     float *up = (float *)(void *)scratch;
     char *rest = scratch + (size_t)ROW_BLOCK * TASK_WIDTH * sizeof *up;
     linear_job second = into_scratch(job, up, column);
-    if (plan->up->packed) job->next = plan->up->packed + (size_t)job->panel_begin * plan->up->layout.panel_bytes;
+    if (plan->up->packed)
+        job->next = plan->up->packed + (size_t)job->panel_begin * plan->up->layout.panel_bytes;
     run_kernel(plan, p->w, job, rest);
     run_kernel(plan, plan->up, &second, rest);
     for (int r = job->row_begin; r < job->row_end; r++) {
@@ -296,7 +297,8 @@ typedef struct attend_plan {
     int group;        /* query heads of a KV head */
     int tile;         /* query tokens worked on together */
     bool by_segments; /* every sequence has one tile: cut by segments of the cache instead */
-    const int *first_store, *first_task; /* [n_rows + 1] tasks of storing and of attention before each sequence */
+    const int *first_store,
+        *first_task; /* [n_rows + 1] tasks of storing and of attention before each sequence */
 } attend_plan;
 
 static int segment_tokens(const kv_view *view) {
