@@ -109,8 +109,8 @@ static inline uint32_t v_equal(vf a, vf b) {
     return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ));
 }
 
-static inline vf v_reach(vf x, vf border, vf y) {
-    return _mm256_and_ps(_mm256_cmp_ps(x, border, _CMP_GE_OQ), y);
+static inline vf v_add_reached(vf sum, vf x, vf border, vf y) {
+    return _mm256_add_ps(sum, _mm256_and_ps(_mm256_cmp_ps(x, border, _CMP_GE_OQ), y));
 }
 static inline void v_put_bytes(uint8_t *p, vf x) {
     __m256i whole = _mm256_cvtps_epi32(x);

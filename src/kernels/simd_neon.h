@@ -115,8 +115,8 @@ static inline uint32_t v_equal(vf a, vf b) {
     return vaddvq_u32(vandq_u32(vceqq_f32(a, b), vld1q_u32(bits)));
 }
 
-static inline vf v_reach(vf x, vf border, vf y) {
-    return vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, border), vreinterpretq_u32_f32(y)));
+static inline vf v_add_reached(vf sum, vf x, vf border, vf y) {
+    return vaddq_f32(sum, vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, border), vreinterpretq_u32_f32(y))));
 }
 static inline void v_put_bytes(uint8_t *p, vf x) {
     uint16x4_t words = vmovn_u32(vcvtnq_u32_f32(x));

@@ -550,17 +550,20 @@ static void attend_pages(const attend_plan *plan, const kv_view *view, int head,
     job.key_codes = view->key_codes ? &view->key_codes[head] : NULL;
     job.value_codes = view->value_codes ? &view->value_codes[head] : NULL;
     job.exact_bf16 = spec->exact == KV_BF16;
-    /* Rotated values are summed where they are; the transform is its own inverse. */
-    bool rotated = kv_form_is_coded(spec->value) && kv_form_rotates(spec->value, false, false);
-    if (rotated) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
     attend_coded(plan, view, &job, b);
-    if (rotated) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
 }
 
 /* Tokens of a page that the queries of a tile see as codes. */
 static int page_sealed(const kv_view *view, int64_t i, int64_t early) {
     bool is_early = view->n_sealed[i] == 0 && (view->first_page + i + 1) * view->page_tokens <= early;
     return is_early ? view->page_tokens : view->n_sealed[i];
+}
+
+/* Rotated values are summed where they are. The transform is its own inverse. */
+static void rotate_sums(const attend_plan *plan, const kv_spec *spec, int n_rows, attend_state state,
+                        bool *rotated, bool wanted) {
+    if (*rotated != wanted) plan->c->kernels.hadamard(state.acc, n_rows, spec->v_dim);
+    *rotated = wanted;
 }
 
 /* One part of the cache for the query rows in b, into `state` (which is reset first). follow: keys that are wanted after it;
@@ -576,19 +579,28 @@ static void attend_segment(const attend_plan *plan, const kv_view *view, int hea
     int64_t begin = max_i64(segment * ATTEND_SEGMENT_PAGES - view->first_page, 0);
     int64_t end = min_i64((segment + 1) * ATTEND_SEGMENT_PAGES - view->first_page, view->n_pages);
     int64_t early = kv_sealed_for(view, b->last[0]);
+    const kv_spec *spec = view->spec;
+    const bool rotates = kv_form_is_coded(spec->value) && kv_form_rotates(spec->value, false, false);
+    /* Sums of nothing are 0 in every direction. */
+    bool rotated = rotates && begin < end && page_sealed(view, begin, early) > 0;
     for (int64_t i = begin; i < end;) {
         int sealed = page_sealed(view, i, early), n = 1;
         bool whole = sealed == 0 || sealed == page_tokens;
         while (whole && i + n < end && page_sealed(view, i + n, early) == sealed) n++;
         int64_t border = (view->first_page + i) * page_tokens + sealed;
-        if (sealed > 0)
+        if (sealed > 0) {
+            rotate_sums(plan, spec, n_rows, state, &rotated, rotates);
             attend_pages(plan, view, head, n_rows, b, state, true, i, n, 0, whole ? INT64_MAX : border,
                          i + n < end ? NULL : follow);
-        if (sealed < page_tokens)
+        }
+        if (sealed < page_tokens) {
+            rotate_sums(plan, spec, n_rows, state, &rotated, false);
             attend_pages(plan, view, head, n_rows, b, state, false, i, n, border, INT64_MAX,
                          i + n < end ? NULL : follow);
+        }
         i += n;
     }
+    rotate_sums(plan, spec, n_rows, state, &rotated, false);
 }
 
 /* Divides and puts the rows of a tile where the output projection reads them. */
