@@ -54,12 +54,13 @@ while read -r file; do
   if grep -nE '^ *# *include +"' "$file"; then complain "$file: examples include <mneme.h> and the C library only"; fi
 done < <(find examples -name '*.c' | sort)
 
-# DESIGN.md says of every file of cache and generation what it is for, and of none that is gone.
-for file in src/kv/*.c src/gen/*.c; do
+# DESIGN.md says of every file of cache, models and generation what it is for, and of none that is gone.
+for file in src/kv/*.c src/model/*.c src/gen/*.c; do
   grep -qE "^\|.*[ |]$(basename "$file")[ ,|]" DESIGN.md || complain "$file: DESIGN.md does not say what it is for"
 done
 for name in $(grep -E '^\| [a-z_.]+\.[ch][ ,|]' DESIGN.md | cut -d'|' -f2 | tr -d ','); do
-  [ -e "src/kv/$name" ] || [ -e "src/gen/$name" ] || complain "DESIGN.md: there is no $name in src/kv or src/gen"
+  [ -e "src/kv/$name" ] || [ -e "src/model/$name" ] || [ -e "src/gen/$name" ] ||
+    complain "DESIGN.md: there is no $name in src/kv, src/model or src/gen"
 done
 
 while read -r count file; do
