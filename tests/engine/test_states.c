@@ -109,6 +109,26 @@ static void forks_go_their_own_ways(void **state) {
     }
 }
 
+/* A state's memory comes back when an older one goes. */
+static void steps_allocate_nothing(void **state) {
+    (void)state;
+    static const char *const paths[] = {"golden/mamba", "golden/jamba", "golden/gemma2", "golden/gpt2",
+                                        "golden/mixtral"};
+    for (size_t m = 0; m < sizeof paths / sizeof *paths; m++) {
+        world w = open_world(paths[m]);
+        mn_session *session = engine_session(
+            w.model, (engine_cache){.implementation = "static", .dtype = "f32", .max_cache_len = 2 * N_IDS});
+        engine_feed(session, w.ids, N_IDS, 0, NULL, NULL);
+        engine_feed(session, w.ids, 6, 1, NULL, NULL); /* as many states as are kept */
+        int64_t before = mem_count().allocations;
+        engine_feed(session, w.ids, 20, 1, NULL, NULL);
+        if (mem_count().allocations != before)
+            fail_msg("%s: %lld allocations", paths[m], (long long)(mem_count().allocations - before));
+        mn_session_close(&session);
+        mn_model_close(&w.model);
+    }
+}
+
 /* ---- every way of decoding, against the same without a cache ---- */
 
 typedef struct texts {
@@ -257,6 +277,7 @@ int main(void) {
         cmocka_unit_test(any_cut_gives_the_full_scan),
         cmocka_unit_test(crops_go_back_to_checkpoints),
         cmocka_unit_test(forks_go_their_own_ways),
+        cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(every_mode_equals_itself_without_a_cache),
         cmocka_unit_test(drafts_change_nothing),
         cmocka_unit_test(states_say_what_they_are),
