@@ -202,7 +202,9 @@ static int64_t row_largest(const cache_row *row, size_t room, int64_t most) {
 
 static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *options, int64_t context,
                            size_t room) {
-    const int64_t most = (int64_t)1 << 40;
+    const model_config *config = &model->core->config;
+    const bool ends = config->positions == POSITIONS_LEARNED;
+    const int64_t most = ends ? config->max_position_embeddings : (int64_t)1 << 40;
     cache_row row = {.specs = NULL};
     mn_status status = open_row(&row, model, options);
     bool fits = status == MN_OK, keeps = fits && row.plan.self.keeps;
@@ -215,7 +217,7 @@ static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *op
         put_int(b, "context", context);
         put_int(b, "bytes", keeps ? (int64_t)row_bytes(&row, context) : 0);
         int64_t largest = fits ? row_largest(&row, room, most) : 0;
-        if (largest < most) {
+        if (largest < most || ends) {
             put_int(b, "largest_context", largest);
         } else {
             put_text(b, "largest_context", "any");
@@ -261,6 +263,11 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
                 (long long)context);
     }
     const model_core *core = model->core;
+    int64_t own = core->config.max_position_embeddings;
+    if (core->config.positions == POSITIONS_LEARNED && context > own) {
+        MN_FAIL(MN_E_ARG, "context is %lld, allowed: up to %lld, for which the model has learned positions",
+                (long long)context, (long long)own);
+    }
     mn_model_info info = {.size = sizeof info};
     MN_TRY(mn_model_get_info(model, &info));
     bytes b = {0};
@@ -277,7 +284,6 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
     put_config(&b, &core->config);
     put_tensors(&b, model_tensors(core));
     put_memory(&b, core);
-    int64_t own = core->config.max_position_embeddings;
     if (own == CONFIG_ENDLESS) own = EXAMPLE_CONTEXT;
     /* The tables of quantized keys may be read here for the first time. */
     mn_status status = put_caches(&b, (mn_model *)(uintptr_t)model, context ? context : own);

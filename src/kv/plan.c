@@ -422,8 +422,8 @@ static mn_status check_model(const kv_plan *plan, const kv_spec *specs, int n_sp
     if (!has_pages && plan->self.traits & OF_PAGES) {
         MN_FAIL(
             MN_E_ARG,
-            "cache implementation '%s' is for keys and values that grow with the text; every layer of this model holds a "
-            "state of one size instead, allowed: dynamic, static, none, mamba",
+            "cache implementation '%s' is for keys and values; every layer of the model holds a state of one size instead, "
+            "allowed: dynamic, static, hybrid, mamba, none",
             plan->self.name);
     }
     if (plan->names_cross && !has_cross)

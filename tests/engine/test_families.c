@@ -310,7 +310,7 @@ static void keeps_its_bits(subject *s, const strategy *how) {
 /* By what the two are: states have no pages, and learned positions do not move. */
 static const char *refusal_of(const subject *s, const strategy *how) {
     unsigned of_pages = how->window || how->codes || strstr(how->implementation, "offloaded");
-    if (s->o.n_heads == 0 && of_pages) return "every layer of this model holds a state of one size instead";
+    if (s->o.n_heads == 0 && of_pages) return "holds a state of one size instead";
     return s->o.positions && how->sinks ? "learned positions are part of its keys" : NULL;
 }
 

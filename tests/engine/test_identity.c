@@ -106,13 +106,16 @@ static void every_number_counts_that_the_cache_depends_on(void **state) {
             assert_ok(model_fingerprint(now, model->core));
             *config = before;
             if ((strcmp(now, seen[0]) != 0) != fields[i].counts)
-                fail_msg("%s: %s %s", paths[m], fields[i].name, fields[i].counts ? "does not count" : "counts");
+                fail_msg("%s: %s %s", paths[m], fields[i].name,
+                         fields[i].counts ? "does not count" : "counts");
             for (int j = 1; fields[i].counts && j <= i; j++) {
-                if (strcmp(now, seen[j]) == 0) fail_msg("%s is taken for %s", fields[i].name, fields[j - 1].name);
+                if (strcmp(now, seen[j]) == 0)
+                    fail_msg("%s is taken for %s", fields[i].name, fields[j - 1].name);
             }
         }
         layer_type first = config->layer_types[0];
-        config->layer_types[0] = first == LAYER_FULL_ATTENTION ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
+        config->layer_types[0] =
+            first == LAYER_FULL_ATTENTION ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
         assert_ok(model_fingerprint(seen[1], model->core));
         assert_string_not_equal(seen[1], seen[0]);
         config->layer_types[0] = first;

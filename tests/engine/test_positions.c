@@ -57,7 +57,8 @@ static void steps_end_with_the_table(void **state) {
 static void generation_ends_with_the_table(void **state) {
     (void)state;
     world w = open_world();
-    mn_generation_config *config = config_of(&w, "{\"do_sample\": false, \"max_new_tokens\": 50, \"eos_token_id\": null}");
+    mn_generation_config *config =
+        config_of(&w, "{\"do_sample\": false, \"max_new_tokens\": 50, \"eos_token_id\": null}");
     for (int i = 0; i < N_CACHES; i++) {
         bool is_static = strcmp(caches[i].implementation, "static") == 0;
         mn_session *session = engine_session(w.model, caches[i]);
@@ -82,8 +83,9 @@ static void generation_ends_with_the_table(void **state) {
 static void guidance_has_the_same_end(void **state) {
     (void)state;
     world w = open_world();
-    mn_generation_config *config =
-        config_of(&w, "{\"do_sample\": false, \"max_new_tokens\": 20, \"guidance_scale\": 1.5, \"eos_token_id\": null}");
+    mn_generation_config *config = config_of(
+        &w,
+        "{\"do_sample\": false, \"max_new_tokens\": 20, \"guidance_scale\": 1.5, \"eos_token_id\": null}");
     mn_generate_options how = mn_generate_options_default();
     how.negative_prompt = w.ids;
     how.n_negative_prompt = TABLE - 10;
@@ -107,10 +109,12 @@ static void longer_or_moving_caches_are_refused(void **state) {
         engine_cache cache;
         const char *part;
     } tries[] = {
-        {{.implementation = "static", .max_cache_len = TABLE + 1}, "max_cache_len is 129, allowed: up to 128"},
+        {{.implementation = "static", .max_cache_len = TABLE + 1},
+         "max_cache_len is 129, allowed: up to 128"},
         {{.implementation = "dynamic", .max_cache_len = 4096}, "max_cache_len is 4096, allowed: up to 128"},
         {{.implementation = "sink"}, "num_sink_tokens=0 and sliding_window leave them where they are"},
-        {{.implementation = "sink+offloaded", .config = "window_length=30"}, "learned positions are part of its keys"},
+        {{.implementation = "sink+offloaded", .config = "window_length=30"},
+         "learned positions are part of its keys"},
     };
     world w = open_world();
     mn_session *talking = engine_session(w.model, (engine_cache){.implementation = "dynamic"});
@@ -130,12 +134,37 @@ static void longer_or_moving_caches_are_refused(void **state) {
     mn_model_close(&w.model);
 }
 
+static void the_planner_knows_the_end(void **state) {
+    (void)state;
+    world w = open_world();
+    char *text = NULL;
+    json_doc *doc = NULL;
+    assert_fails(MN_E_ARG, "context is 129, allowed: up to 128",
+                 mn_model_describe(w.model, TABLE + 1, &text));
+    assert_ok(mn_model_describe(w.model, 0, &text));
+    assert_ok(json_parse(&doc, text, strlen(text), JSON_STRICT, "the description"));
+    const json *rows = json_get(json_root(doc), "caches"), *config = json_get(json_root(doc), "config");
+    assert_true(json_is_string(json_get(config, "positions"), "learned"));
+    assert_null(json_get(config, "rope_theta"));
+    int n_refused = 0;
+    for (size_t i = 0; i < rows->n; i++) {
+        const json *row = &rows->items[i];
+        bool refused = *json_get(row, "refused")->string != 0;
+        n_refused += refused;
+        assert_int_equal(json_get(row, "context")->integer, TABLE);
+        assert_int_equal(json_get(row, "largest_context")->integer, refused ? 0 : TABLE);
+    }
+    assert_int_equal(n_refused, 2 + 8); /* sinks; codes, as this checkpoint's heads have 24 numbers */
+    json_close(&doc);
+    mn_free(text);
+    mn_model_close(&w.model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_end_with_the_table),
-        cmocka_unit_test(generation_ends_with_the_table),
-        cmocka_unit_test(guidance_has_the_same_end),
-        cmocka_unit_test(longer_or_moving_caches_are_refused),
+        cmocka_unit_test(steps_end_with_the_table),  cmocka_unit_test(generation_ends_with_the_table),
+        cmocka_unit_test(guidance_has_the_same_end), cmocka_unit_test(longer_or_moving_caches_are_refused),
+        cmocka_unit_test(the_planner_knows_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

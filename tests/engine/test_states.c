@@ -23,7 +23,8 @@ static world open_world(const char *path) {
 }
 
 static mn_session *open_session(const world *w, const char *implementation) {
-    return engine_session(w->model, (engine_cache){.implementation = implementation, .dtype = "f32", .page_tokens = 4});
+    return engine_session(w->model,
+                          (engine_cache){.implementation = implementation, .dtype = "f32", .page_tokens = 4});
 }
 
 /* Logits [N_IDS][vocab] of a text that is computed anew for every token. */
@@ -64,7 +65,8 @@ static void crops_go_back_to_checkpoints(void **state) {
         for (int64_t keep = N_IDS - 1; keep >= N_IDS - 8; keep--) {
             mn_session *session = open_session(&w, "dynamic");
             engine_feed(session, w.ids, N_IDS - 6, 0, NULL, NULL);
-            engine_feed(session, w.ids + N_IDS - 6, 6, 2, NULL, NULL); /* states behind 34, 36, 38 and 40 tokens */
+            engine_feed(session, w.ids + N_IDS - 6, 6, 2, NULL,
+                        NULL); /* states behind 34, 36, 38 and 40 tokens */
             if (keep < N_IDS - 6) {
                 assert_fails(MN_E_UNSUPPORTED, "has forgotten", mn_session_truncate(session, keep));
                 assert_int_equal(mn_session_length(session), N_IDS);
@@ -107,6 +109,26 @@ static void forks_go_their_own_ways(void **state) {
     }
 }
 
+/* A state's memory comes back when an older one goes. */
+static void steps_allocate_nothing(void **state) {
+    (void)state;
+    static const char *const paths[] = {"golden/mamba", "golden/jamba", "golden/gemma2", "golden/gpt2",
+                                        "golden/mixtral"};
+    for (size_t m = 0; m < sizeof paths / sizeof *paths; m++) {
+        world w = open_world(paths[m]);
+        mn_session *session = engine_session(
+            w.model, (engine_cache){.implementation = "static", .dtype = "f32", .max_cache_len = 2 * N_IDS});
+        engine_feed(session, w.ids, N_IDS, 0, NULL, NULL);
+        engine_feed(session, w.ids, 6, 1, NULL, NULL); /* as many states as are kept */
+        int64_t before = mem_count().allocations;
+        engine_feed(session, w.ids, 20, 1, NULL, NULL);
+        if (mem_count().allocations != before)
+            fail_msg("%s: %lld allocations", paths[m], (long long)(mem_count().allocations - before));
+        mn_session_close(&session);
+        mn_model_close(&w.model);
+    }
+}
+
 /* ---- every way of decoding, against the same without a cache ---- */
 
 typedef struct texts {
@@ -140,7 +162,8 @@ static texts generate(const world *w, const char *implementation, const char *fi
 
 static void every_mode_equals_itself_without_a_cache(void **state) {
     (void)state;
-    static const char *const paths[] = {"golden/mamba", "golden/jamba", "golden/gemma3", "golden/gpt2", "golden/mixtral"};
+    static const char *const paths[] = {"golden/mamba", "golden/jamba", "golden/gemma3", "golden/gpt2",
+                                        "golden/mixtral"};
     static const char *const modes[] = {
         "\"do_sample\": false",
         "\"do_sample\": true, \"seed\": 5, \"top_k\": 20",
@@ -154,7 +177,8 @@ static void every_mode_equals_itself_without_a_cache(void **state) {
         world w = open_world(paths[m]);
         memcpy(w.ids + 20, w.ids, 20 * sizeof *w.ids); /* so that there is something to look up */
         for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-            texts wanted = generate(&w, "none", modes[i], NULL), got = generate(&w, "dynamic", modes[i], NULL);
+            texts wanted = generate(&w, "none", modes[i], NULL),
+                  got = generate(&w, "dynamic", modes[i], NULL);
             if (memcmp(&wanted, &got, sizeof got) != 0) fail_msg("%s: %s", paths[m], modes[i]);
         }
         mn_model_close(&w.model);
@@ -173,7 +197,8 @@ static void drafts_change_nothing(void **state) {
         mn_model *draft = engine_model(pairs[i][1], "f32", "auto", 1);
         texts wanted = generate(&w, "dynamic", "\"do_sample\": false", NULL),
               got = generate(&w, "dynamic", "\"do_sample\": false, \"num_assistant_tokens\": 4", draft);
-        if (memcmp(&wanted, &got, sizeof got) != 0) fail_msg("%s with a draft of %s", pairs[i][0], pairs[i][1]);
+        if (memcmp(&wanted, &got, sizeof got) != 0)
+            fail_msg("%s with a draft of %s", pairs[i][0], pairs[i][1]);
         mn_model_close(&draft);
         mn_model_close(&w.model);
     }
@@ -205,12 +230,13 @@ static void states_say_what_they_are(void **state) {
     for (int i = 0; i < 3; i++) {
         mn_cache_options options = mn_cache_options_default();
         options.implementation = targets[i];
-        assert_fails(MN_E_ARG, "holds a state of one size", mn_session_set_cache(session, &options));
+        assert_fails(MN_E_ARG, "holds a state of one size instead", mn_session_set_cache(session, &options));
     }
     assert_ok(mn_session_step(session, w.ids, 1, NULL));
     mn_session_close(&session);
     int32_t many[400] = {0};
-    assert_fails(MN_E_UNSUPPORTED, "no layer of this model has keys", mn_cache_calibrate(w.model, many, 400, scratch_path("t")));
+    assert_fails(MN_E_UNSUPPORTED, "no layer of this model has keys",
+                 mn_cache_calibrate(w.model, many, 400, scratch_path("t")));
     session = NULL;
     mn_cache_options bare = mn_cache_options_default();
     bare.implementation = "static";
@@ -232,7 +258,8 @@ static void mixed_layers_are_calibrated(void **state) {
     engine_ids(&w.seed, text, TEXT, (int32_t)w.vocab);
     assert_int_equal(setenv("MNEME_TABLES", scratch_path("."), 1), 0);
     assert_ok(mn_cache_calibrate(w.model, text, TEXT, NULL));
-    mn_session *session = engine_session(w.model, (engine_cache){.implementation = "quantized", .dtype = "f32"}),
+    mn_session *session =
+                   engine_session(w.model, (engine_cache){.implementation = "quantized", .dtype = "f32"}),
                *exact = open_session(&w, "dynamic");
     engine_feed(session, text, TEXT, 0, NULL, NULL);
     engine_feed(exact, text, TEXT, 0, NULL, NULL);
@@ -250,6 +277,7 @@ int main(void) {
         cmocka_unit_test(any_cut_gives_the_full_scan),
         cmocka_unit_test(crops_go_back_to_checkpoints),
         cmocka_unit_test(forks_go_their_own_ways),
+        cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(every_mode_equals_itself_without_a_cache),
         cmocka_unit_test(drafts_change_nothing),
         cmocka_unit_test(states_say_what_they_are),
