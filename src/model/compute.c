@@ -9,8 +9,18 @@ enum {
     ROW_BLOCK = 96,       /* rows of a linear task: a multiple of every kernel's tile */
     TASK_PANELS = 4,      /* panels of a linear task when there are many rows */
     TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
+    FINE_TASKS = 32,      /* the same for a single row and panels of FINE_BYTES or more */
+    FINE_BYTES = 16 << 10,
     INLINE_VALUES = 8192, /* row work below this is done by the caller: a fork costs more */
 };
+
+void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, void *arg) {
+    if (n_values > INLINE_VALUES) {
+        thread_run(c->pool, n_tasks, run, arg);
+    } else {
+        for (int task = 0; task < n_tasks; task++) run(arg, task, 0);
+    }
+}
 
 /* ---- rows ---- */
 
@@ -256,9 +266,17 @@ static void run_scattered(const linear_plan *plan, const linear_part *p, const l
     }
 }
 
+/* The chunk of a task with all rows. Threads take tasks in turn, about: each gets a stretch of neighbours. */
+static int stretch_chunk(const linear_plan *plan, int task) {
+    int n = plan->c->n_threads, n_chunks = plan->first_chunk[plan->n_parts];
+    int stretch = task % n, longer = n_chunks % n;
+    return stretch * (n_chunks / n) + (stretch < longer ? stretch : longer) + task / n;
+}
+
 static void linear_task(void *arg, int task, int thread) {
     const linear_plan *plan = arg;
     int chunk = task / plan->n_row_blocks, block = task % plan->n_row_blocks, part = 0;
+    if (plan->n_row_blocks == 1) chunk = stretch_chunk(plan, task);
     while (chunk >= plan->first_chunk[part + 1]) part++;
     const linear_part *p = &plan->parts[part];
     int begin = (chunk - plan->first_chunk[part]) * plan->task_panels, end = begin + plan->task_panels;
@@ -271,8 +289,7 @@ static void linear_task(void *arg, int task, int thread) {
                       .y_stride = p->stride,
                       .add = p->add};
     if (job.row_end > plan->rows->m) job.row_end = plan->rows->m;
-    /* Threads take chunks in turn, about. */
-    if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + plan->c->n_threads);
+    if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + 1);
     int column = begin * PANEL, width = end * PANEL - column;
     if (column + width > p->w->layout.n) width = p->w->layout.n - column;
     char *scratch = plan->c->scratch[thread];
@@ -290,7 +307,8 @@ static void run_linear(linear_plan *plan) {
     if (m == 0) return;
     for (int i = 0; i < plan->n_parts; i++) n_panels += plan->parts[i].w->layout.n_panels;
     plan->n_row_blocks = (int)ceil_div(m, ROW_BLOCK);
-    int fine = n_panels / (plan->c->n_threads * TASKS_PER_THREAD);
+    bool is_fine = m == 1 && plan->parts[0].w->layout.panel_bytes >= FINE_BYTES;
+    int fine = n_panels / (plan->c->n_threads * (is_fine ? FINE_TASKS : TASKS_PER_THREAD));
     plan->task_panels = fine < 2 ? 1 : fine < TASK_PANELS ? 2 : TASK_PANELS; /* pairs fit the tiles */
     if (m > 16) plan->task_panels = TASK_PANELS;
     for (int i = 0; i < plan->n_parts; i++) {
@@ -303,6 +321,18 @@ static void run_linear(linear_plan *plan) {
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts) {
     linear_plan plan = {.c = c, .rows = rows, .parts = parts, .n_parts = n_parts};
     run_linear(&plan);
+}
+
+void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end,
+                          int thread) {
+    linear_plan plan = {.c = c, .rows = rows, .parts = part, .n_parts = 1};
+    linear_job job = {.row_end = rows->m,
+                      .panel_begin = begin / PANEL,
+                      .panel_end = (int)ceil_div(end, PANEL),
+                      .y = part->y,
+                      .y_stride = part->stride,
+                      .add = part->add};
+    run_kernel(&plan, part->w, &job, c->scratch[thread]);
 }
 
 void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,

@@ -45,6 +45,9 @@ typedef struct compute {
  * attention with these sizes. */
 size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_dim, int page_tokens);
 
+/* Runs tasks 0 .. n_tasks - 1: as a job, or by the caller where they work on few values. */
+void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, void *arg);
+
 /* Rows of activations in every form that some weight wants. */
 typedef struct act_rows {
     int m, k;
@@ -101,6 +104,10 @@ typedef struct linear_part {
 
 enum { MAX_LINEAR_PARTS = 4 };
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts);
+
+/* The outputs begin .. end - 1 of all rows, by a task of `thread` in a job of its own; begin is a multiple of PANEL, and end is, or the
+ * last. */
+void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end, int thread);
 
 /* y[m][n] = act(x G^T) * (x U^T). */
 void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
