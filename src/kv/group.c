@@ -63,7 +63,10 @@ static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
         group->n_lent[kind]++;
         return MN_OK;
     }
-    MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
+    /* A state is written whole: clearing it would cost as much as reading some of the weights. */
+    bool is_whole = group->spec.kind == KV_STATE && group->spec.state_bytes == group->entry_bytes[kind];
+    size_t n = group->page_bytes[kind];
+    MN_TRY((is_whole ? kv_pool_take_raw : kv_pool_take)(&pile->pages[pile->n], pool, n));
     pile->n++;
     return MN_OK;
 }

@@ -266,17 +266,8 @@ static void run_scattered(const linear_plan *plan, const linear_part *p, const l
     }
 }
 
-/* The chunk of a task with all rows. Threads take tasks in turn, about: each gets a stretch of neighbours. */
-static int stretch_chunk(const linear_plan *plan, int task) {
-    int n = plan->c->n_threads, n_chunks = plan->first_chunk[plan->n_parts];
-    int stretch = task % n, longer = n_chunks % n;
-    return stretch * (n_chunks / n) + (stretch < longer ? stretch : longer) + task / n;
-}
-
-static void linear_task(void *arg, int task, int thread) {
-    const linear_plan *plan = arg;
-    int chunk = task / plan->n_row_blocks, block = task % plan->n_row_blocks, part = 0;
-    if (plan->n_row_blocks == 1) chunk = stretch_chunk(plan, task);
+static void run_chunk(const linear_plan *plan, int chunk, int block, int thread) {
+    int part = 0;
     while (chunk >= plan->first_chunk[part + 1]) part++;
     const linear_part *p = &plan->parts[part];
     int begin = (chunk - plan->first_chunk[part]) * plan->task_panels, end = begin + plan->task_panels;
@@ -302,6 +293,33 @@ static void linear_task(void *arg, int task, int thread) {
     }
 }
 
+static void block_task(void *arg, int task, int thread) {
+    const linear_plan *plan = arg;
+    run_chunk(plan, task / plan->n_row_blocks, task % plan->n_row_blocks, thread);
+}
+
+/* Few rows: each task reads one stretch of the weights front to back, then helps with the others'. */
+static void stretch_task(void *arg, int task, int thread) {
+    const linear_plan *plan = arg;
+    int n = plan->c->n_threads;
+    for (int i = 0; i < n; i++) {
+        compute_stretch *s = &plan->c->stretches[(task + i) % n];
+        int chunk;
+        while ((chunk = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->end)
+            run_chunk(plan, chunk, 0, thread);
+    }
+}
+
+static void run_stretches(linear_plan *plan) {
+    int n = plan->c->n_threads, n_chunks = plan->first_chunk[plan->n_parts];
+    for (int i = 0; i < n; i++) {
+        compute_stretch *s = &plan->c->stretches[i];
+        atomic_store_explicit(&s->next, (int)((int64_t)n_chunks * i / n), memory_order_relaxed);
+        s->end = (int)((int64_t)n_chunks * (i + 1) / n);
+    }
+    thread_run(plan->c->pool, n, stretch_task, plan);
+}
+
 static void run_linear(linear_plan *plan) {
     int n_panels = 0, m = plan->rows->m;
     if (m == 0) return;
@@ -315,7 +333,11 @@ static void run_linear(linear_plan *plan) {
         int chunks = (int)ceil_div(plan->parts[i].w->layout.n_panels, plan->task_panels);
         plan->first_chunk[i + 1] = plan->first_chunk[i] + chunks;
     }
-    thread_run(plan->c->pool, plan->first_chunk[plan->n_parts] * plan->n_row_blocks, linear_task, plan);
+    if (plan->n_row_blocks == 1) {
+        run_stretches(plan);
+    } else {
+        thread_run(plan->c->pool, plan->first_chunk[plan->n_parts] * plan->n_row_blocks, block_task, plan);
+    }
 }
 
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts) {

@@ -7,6 +7,8 @@
 #ifndef MN_MODEL_COMPUTE_H
 #define MN_MODEL_COMPUTE_H
 
+#include <stdatomic.h>
+
 #include "base/thread.h"
 #include "kernels/kernels.h"
 #include "kv/kv.h"
@@ -32,10 +34,17 @@ static inline size_t weight_row_bytes(const weight_source *source) {
 /* The stored row of an output, as weight_pack asks for it; user: a weight_source. */
 int weight_row_of(const void *user, int output);
 
+/* Neighbouring parts of a job, which one thread does in order and others take from when they have done theirs. */
+typedef struct compute_stretch {
+    _Alignas(64) _Atomic int next;
+    int end;
+} compute_stretch;
+
 typedef struct compute {
     kernel_table kernels;
     thread_pool *pool;
     int n_threads;
+    compute_stretch *stretches; /* [n_threads] of the job in progress */
     char **scratch; /* [n_threads] private memory of each */
     size_t scratch_bytes;
     kv_calibration *calibration; /* gathers keys and queries as they are stored; NULL: does not */

@@ -159,7 +159,8 @@ static mn_status open_compute(compute *c, const mn_model_options *options) {
     MN_TRY(thread_pool_open(&c->pool, options->threads));
     c->n_threads = thread_pool_threads(c->pool);
     c->scratch = mem_alloc((size_t)c->n_threads, sizeof *c->scratch);
-    return c->scratch ? MN_OK : MN_E_NOMEM;
+    c->stretches = mem_alloc((size_t)c->n_threads, sizeof *c->stretches);
+    return c->scratch && c->stretches ? MN_OK : MN_E_NOMEM;
 }
 
 static mn_status open_scratch(compute *c, size_t n) {
@@ -289,6 +290,7 @@ void model_close(model_core **model) {
     kv_basis_set_close(&m->bases);
     for (int i = 0; m->compute.scratch && i < m->compute.n_threads; i++) mem_free(m->compute.scratch[i]);
     mem_free(m->compute.scratch);
+    mem_free(m->compute.stretches);
     thread_pool_close(&m->compute.pool);
     model_config_clear(&m->config);
     gguf_close(&m->file);
