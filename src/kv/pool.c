@@ -146,7 +146,8 @@ mn_status kv_pool_count(kv_pool *pool, size_t n_bytes) {
     if (fits) pool->used += n_bytes;
     pthread_mutex_unlock(&pool->lock);
     if (fits) return MN_OK;
-    MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes, used, pool->budget);
+    MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes, used,
+            pool->budget);
 }
 
 void kv_pool_discount(kv_pool *pool, size_t n_bytes) {
@@ -161,7 +162,8 @@ static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes, bool
     kv_page *page = take_kept(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
     if (page) {
-        if (!is_raw) memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
+        if (!is_raw)
+            memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
     } else {
         page = make_page(pool, n_bytes);
     }

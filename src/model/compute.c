@@ -163,14 +163,23 @@ static activations act_view(const act_rows *rows, weight_form form) {
     return view;
 }
 
+/* The rows of a part. */
+static int part_rows(const act_rows *rows, const linear_part *p) {
+    return p->n_rows ? p->n_rows : rows->m;
+}
+
+/* Where outputs of row 0 would be: a part's are numbered as the rows are. */
+static float *part_origin(const linear_part *p) {
+    return p->y - (ptrdiff_t)p->first_row * p->stride;
+}
+
 typedef struct linear_plan {
     compute *c;
     const act_rows *rows;
     const linear_part *parts;
     int n_parts;
-    const weight *up; /* compute_gated: the second matrix */
-    activation act;
-    int n_row_blocks;
+    activation act;   /* of parts with a second matrix */
+    int n_row_blocks; /* of the part with the most rows */
     int task_panels;
     int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
 } linear_plan;
@@ -214,7 +223,8 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
 static const void *chunk_place(const linear_plan *plan, int chunk) {
     int part = 0, n_chunks = plan->first_chunk[plan->n_parts];
     while (part + 1 < plan->n_parts && chunk >= plan->first_chunk[part + 1]) part++;
-    const weight *w = plan->up && chunk >= n_chunks ? plan->up : plan->parts[part].w;
+    const linear_part *p = &plan->parts[part];
+    const weight *w = p->up && chunk >= n_chunks ? p->up : p->w;
     size_t panels = (size_t)(chunk - plan->first_chunk[part]) * (size_t)plan->task_panels;
     return w->packed ? (const void *)((uintptr_t)w->packed + panels * w->layout.panel_bytes) : NULL;
 }
@@ -239,19 +249,17 @@ static void activate_gate(const kernel_table *kernels, activation act, float *y,
 }
 
 /* Gate into the output, up into scratch, then the activation while both are in the cache. */
-static void run_gated(const linear_plan *plan, linear_job *job, int column, int width, char *scratch) {
-    const linear_part *p = plan->parts;
-    float *up = (float *)(void *)scratch;
+static void run_gated(const linear_plan *plan, const linear_part *p, linear_job *job, int column, int width,
+                      char *scratch) {
+    float *up = (float *)(void *)scratch, *origin = part_origin(p);
     char *rest = scratch + (size_t)ROW_BLOCK * TASK_WIDTH * sizeof *up;
     linear_job second = into_scratch(job, up, column);
-    if (plan->up->packed)
-        job->next = plan->up->packed + (size_t)job->panel_begin * plan->up->layout.panel_bytes;
+    if (p->up->packed) job->next = p->up->packed + (size_t)job->panel_begin * p->up->layout.panel_bytes;
     run_kernel(plan, p->w, job, rest);
-    run_kernel(plan, plan->up, &second, rest);
+    run_kernel(plan, p->up, &second, rest);
     for (int r = job->row_begin; r < job->row_end; r++) {
-        float *y = p->y + r * p->stride + column;
         const float *u = up + (r - job->row_begin) * TASK_WIDTH;
-        activate_gate(&plan->c->kernels, plan->act, y, u, (size_t)width);
+        activate_gate(&plan->c->kernels, plan->act, origin + r * p->stride + column, u, (size_t)width);
     }
 }
 
@@ -272,20 +280,22 @@ static void run_chunk(const linear_plan *plan, int chunk, int block, int thread)
     const linear_part *p = &plan->parts[part];
     int begin = (chunk - plan->first_chunk[part]) * plan->task_panels, end = begin + plan->task_panels;
     if (end > p->w->layout.n_panels) end = p->w->layout.n_panels;
-    linear_job job = {.row_begin = block * ROW_BLOCK,
-                      .row_end = (block + 1) * ROW_BLOCK,
+    int last_row = p->first_row + part_rows(plan->rows, p);
+    linear_job job = {.row_begin = p->first_row + block * ROW_BLOCK,
+                      .row_end = p->first_row + (block + 1) * ROW_BLOCK,
                       .panel_begin = begin,
                       .panel_end = end,
-                      .y = p->y,
+                      .y = part_origin(p),
                       .y_stride = p->stride,
                       .add = p->add};
-    if (job.row_end > plan->rows->m) job.row_end = plan->rows->m;
+    if (job.row_end > last_row) job.row_end = last_row;
+    if (job.row_begin >= last_row) return; /* other parts have more */
     if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + 1);
     int column = begin * PANEL, width = end * PANEL - column;
     if (column + width > p->w->layout.n) width = p->w->layout.n - column;
     char *scratch = plan->c->scratch[thread];
-    if (plan->up) {
-        run_gated(plan, &job, column, width, scratch);
+    if (p->up) {
+        run_gated(plan, p, &job, column, width, scratch);
     } else if (p->rows) {
         run_scattered(plan, p, &job, column, width, scratch);
     } else {
@@ -317,13 +327,17 @@ static void run_stretches(linear_plan *plan) {
         atomic_store_explicit(&s->next, (int)((int64_t)n_chunks * i / n), memory_order_relaxed);
         s->end = (int)((int64_t)n_chunks * (i + 1) / n);
     }
-    thread_run(plan->c->pool, n, stretch_task, plan);
+    thread_run(plan->c->pool, n < n_chunks ? n : n_chunks, stretch_task, plan);
 }
 
 static void run_linear(linear_plan *plan) {
-    int n_panels = 0, m = plan->rows->m;
+    int n_panels = 0, m = 0;
+    for (int i = 0; i < plan->n_parts; i++) {
+        int n = part_rows(plan->rows, &plan->parts[i]);
+        if (n > m) m = n;
+        n_panels += plan->parts[i].w->layout.n_panels;
+    }
     if (m == 0) return;
-    for (int i = 0; i < plan->n_parts; i++) n_panels += plan->parts[i].w->layout.n_panels;
     plan->n_row_blocks = (int)ceil_div(m, ROW_BLOCK);
     bool is_fine = m == 1 && plan->parts[0].w->layout.panel_bytes >= FINE_BYTES;
     int fine = n_panels / (plan->c->n_threads * (is_fine ? FINE_TASKS : TASKS_PER_THREAD));
@@ -357,10 +371,8 @@ void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *p
     run_kernel(&plan, part->w, &job, c->scratch[thread]);
 }
 
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
-                   float *y) {
-    linear_part part = {.w = gate, .y = y, .stride = gate->layout.n};
-    linear_plan plan = {.c = c, .rows = rows, .parts = &part, .n_parts = 1, .up = up, .act = act};
+void compute_gated(compute *c, const act_rows *rows, const linear_part *parts, int n_parts, activation act) {
+    linear_plan plan = {.c = c, .rows = rows, .parts = parts, .n_parts = n_parts, .act = act};
     run_linear(&plan);
 }
 

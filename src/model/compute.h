@@ -109,18 +109,19 @@ typedef struct linear_part {
     ptrdiff_t stride; /* floats */
     bool add;
     float *const *rows; /* NULL, or where each row goes instead; nothing is added then */
+    int first_row, n_rows; /* the rows of activations it is for, the first of which goes to y; n_rows 0: all */
+    const weight *up;      /* of compute_gated: the second matrix, of the same shape as w */
 } linear_part;
 
-enum { MAX_LINEAR_PARTS = 4 };
+enum { MAX_LINEAR_PARTS = 8 };
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts);
 
 /* The outputs begin .. end - 1 of all rows, by a task of `thread` in a job of its own; begin is a multiple of PANEL, and end is, or the
  * last. */
 void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end, int thread);
 
-/* y[m][n] = act(x G^T) * (x U^T). */
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
-                   float *y);
+/* y = act(x W^T) * (x U^T), U being the part's second matrix. */
+void compute_gated(compute *c, const act_rows *rows, const linear_part *parts, int n_parts, activation act);
 
 /* The new tokens of one sequence in an attention layer. */
 typedef struct attend_rows {

@@ -121,8 +121,7 @@ static mn_status choose_compute(model_core *model, const char *name, const model
                                 bool *is_auto) {
     *is_auto = !name || strcmp(name, "auto") == 0;
     size_t n = sizeof compute_choices / sizeof compute_choices[0];
-    weight_form form =
-        *is_auto ? weight_form_for(first_matrix(bound)->type, WEIGHT_F32, true) : WEIGHT_F32;
+    weight_form form = *is_auto ? weight_form_for(first_matrix(bound)->type, WEIGHT_F32, true) : WEIGHT_F32;
     for (size_t i = 0; i < n; i++) {
         bool chosen = *is_auto ? compute_choices[i].form == form : strcmp(name, compute_choices[i].name) == 0;
         if (!chosen) continue;
@@ -234,17 +233,18 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
     size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim),
            kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
            experts = (size_t)c->num_local_experts, half = (size_t)c->rotary_dim / 2,
-           local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c);
+           local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c),
+           k = experts ? (size_t)c->num_experts_per_tok : 1;
     bool branches = experts || c->post_norms || c->parallel_residual;
     angle_set *global = &ws->angles[ANGLES_GLOBAL], *other = &ws->angles[ANGLES_LOCAL];
     const token_buffer buffers[] = {
         {&ws->x, hidden, sizeof(float)},
         {&ws->normed, hidden, sizeof(float)},
-        {&ws->branch, branches ? hidden : 0, sizeof(float)},
+        {&ws->branch, branches ? k * hidden : 0, sizeof(float)},
         {&ws->qkv, heads + 2 * kv, sizeof(float)},
         {&ws->attended, heads, sizeof(float)},
-        {&ws->inner, (size_t)c->intermediate_size, sizeof(float)},
-        {&ws->gathered, experts ? hidden : 0, sizeof(float)},
+        {&ws->inner, k * (size_t)c->intermediate_size, sizeof(float)},
+        {&ws->gathered, experts ? k * hidden : 0, sizeof(float)},
         {&ws->routing, experts, sizeof(float)},
         {&ws->routes, (size_t)c->num_experts_per_tok, sizeof(expert_route)},
         {&ws->channels, 2 * channels, sizeof(float)},
@@ -260,10 +260,10 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
         {&other->sin, local, sizeof(float)},
         {&other->slot_cos, local, sizeof(float)},
         {&other->slot_sin, local, sizeof(float)},
-        {&ws->rows.rounded, act_bf16_stride((int)widest), sizeof(bf16)},
-        {&ws->rows.codes, widest * ACT_PLANES, 1},
-        {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
-        {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},
+        {&ws->rows.rounded, k * act_bf16_stride((int)widest), sizeof(bf16)},
+        {&ws->rows.codes, k * widest * ACT_PLANES, 1},
+        {&ws->rows.scale, k * (widest / ACT_GROUP + 1), sizeof(float)},
+        {&ws->rows.sum, k * (widest / ACT_SUM_GROUP + 1), sizeof(int32_t)},
     };
     memcpy(out, buffers, sizeof buffers);
     return (int)(sizeof buffers / sizeof *buffers);
@@ -355,8 +355,9 @@ static mn_status check_positions(const model_core *model, const forward_row *row
     for (int i = 0; i < n_rows; i++) {
         int64_t end = kv_length(rows[i].cache) + rows[i].n, most = model->config.max_position_embeddings;
         if (end > most) {
-            MN_FAIL(MN_E_FULL, "the text would have %" PRId64 " tokens, '%s' has learned positions for %" PRId64,
-                    end, model->what, most);
+            MN_FAIL(MN_E_FULL,
+                    "the text would have %" PRId64 " tokens, '%s' has learned positions for %" PRId64, end,
+                    model->what, most);
         }
     }
     return MN_OK;
