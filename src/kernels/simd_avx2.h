@@ -31,6 +31,13 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     _mm256_storeu_ps(p, x);
 }
+/* Past the caches, p on a vector's boundary; v_stream_end before others read it. */
+static inline void v_stream(float *p, vf x) {
+    _mm256_stream_ps(p, x);
+}
+static inline void v_stream_end(void) {
+    _mm_sfence();
+}
 
 static inline vmask v_lanes(int lo, int hi) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -32,6 +32,13 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     _mm512_storeu_ps(p, x);
 }
+/* Past the caches, p on a vector's boundary; v_stream_end before others read it. */
+static inline void v_stream(float *p, vf x) {
+    _mm512_stream_ps(p, x);
+}
+static inline void v_stream_end(void) {
+    _mm_sfence();
+}
 
 /* Lanes from `lo` up to but not including `hi`, 0 <= lo and hi <= LANES. */
 static inline vmask v_lanes(int lo, int hi) {

@@ -31,6 +31,10 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     vst1q_f32(p, x);
 }
+static inline void v_stream(float *p, vf x) {
+    v_store(p, x);
+}
+static inline void v_stream_end(void) {}
 
 static inline vmask v_lanes(int lo, int hi) {
     static const int32_t order[4] = {0, 1, 2, 3};

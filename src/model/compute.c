@@ -9,8 +9,18 @@ enum {
     ROW_BLOCK = 96,       /* rows of a linear task: a multiple of every kernel's tile */
     TASK_PANELS = 4,      /* panels of a linear task when there are many rows */
     TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
+    FINE_TASKS = 32,      /* the same for a single row and panels of FINE_BYTES or more */
+    FINE_BYTES = 16 << 10,
     INLINE_VALUES = 8192, /* row work below this is done by the caller: a fork costs more */
 };
+
+void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, void *arg) {
+    if (n_values > INLINE_VALUES) {
+        thread_run(c->pool, n_tasks, run, arg);
+    } else {
+        for (int task = 0; task < n_tasks; task++) run(arg, task, 0);
+    }
+}
 
 /* ---- rows ---- */
 
@@ -153,14 +163,23 @@ static activations act_view(const act_rows *rows, weight_form form) {
     return view;
 }
 
+/* The rows of a part. */
+static int part_rows(const act_rows *rows, const linear_part *p) {
+    return p->n_rows ? p->n_rows : rows->m;
+}
+
+/* Where outputs of row 0 would be: a part's are numbered as the rows are. */
+static float *part_origin(const linear_part *p) {
+    return p->y - (ptrdiff_t)p->first_row * p->stride;
+}
+
 typedef struct linear_plan {
     compute *c;
     const act_rows *rows;
     const linear_part *parts;
     int n_parts;
-    const weight *up; /* compute_gated: the second matrix */
-    activation act;
-    int n_row_blocks;
+    activation act;   /* of parts with a second matrix */
+    int n_row_blocks; /* of the part with the most rows */
     int task_panels;
     int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
 } linear_plan;
@@ -204,7 +223,8 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
 static const void *chunk_place(const linear_plan *plan, int chunk) {
     int part = 0, n_chunks = plan->first_chunk[plan->n_parts];
     while (part + 1 < plan->n_parts && chunk >= plan->first_chunk[part + 1]) part++;
-    const weight *w = plan->up && chunk >= n_chunks ? plan->up : plan->parts[part].w;
+    const linear_part *p = &plan->parts[part];
+    const weight *w = p->up && chunk >= n_chunks ? p->up : p->w;
     size_t panels = (size_t)(chunk - plan->first_chunk[part]) * (size_t)plan->task_panels;
     return w->packed ? (const void *)((uintptr_t)w->packed + panels * w->layout.panel_bytes) : NULL;
 }
@@ -229,19 +249,17 @@ static void activate_gate(const kernel_table *kernels, activation act, float *y,
 }
 
 /* Gate into the output, up into scratch, then the activation while both are in the cache. */
-static void run_gated(const linear_plan *plan, linear_job *job, int column, int width, char *scratch) {
-    const linear_part *p = plan->parts;
-    float *up = (float *)(void *)scratch;
+static void run_gated(const linear_plan *plan, const linear_part *p, linear_job *job, int column, int width,
+                      char *scratch) {
+    float *up = (float *)(void *)scratch, *origin = part_origin(p);
     char *rest = scratch + (size_t)ROW_BLOCK * TASK_WIDTH * sizeof *up;
     linear_job second = into_scratch(job, up, column);
-    if (plan->up->packed)
-        job->next = plan->up->packed + (size_t)job->panel_begin * plan->up->layout.panel_bytes;
+    if (p->up->packed) job->next = p->up->packed + (size_t)job->panel_begin * p->up->layout.panel_bytes;
     run_kernel(plan, p->w, job, rest);
-    run_kernel(plan, plan->up, &second, rest);
+    run_kernel(plan, p->up, &second, rest);
     for (int r = job->row_begin; r < job->row_end; r++) {
-        float *y = p->y + r * p->stride + column;
         const float *u = up + (r - job->row_begin) * TASK_WIDTH;
-        activate_gate(&plan->c->kernels, plan->act, y, u, (size_t)width);
+        activate_gate(&plan->c->kernels, plan->act, origin + r * p->stride + column, u, (size_t)width);
     }
 }
 
@@ -256,28 +274,28 @@ static void run_scattered(const linear_plan *plan, const linear_part *p, const l
     }
 }
 
-static void linear_task(void *arg, int task, int thread) {
-    const linear_plan *plan = arg;
-    int chunk = task / plan->n_row_blocks, block = task % plan->n_row_blocks, part = 0;
+static void run_chunk(const linear_plan *plan, int chunk, int block, int thread) {
+    int part = 0;
     while (chunk >= plan->first_chunk[part + 1]) part++;
     const linear_part *p = &plan->parts[part];
     int begin = (chunk - plan->first_chunk[part]) * plan->task_panels, end = begin + plan->task_panels;
     if (end > p->w->layout.n_panels) end = p->w->layout.n_panels;
-    linear_job job = {.row_begin = block * ROW_BLOCK,
-                      .row_end = (block + 1) * ROW_BLOCK,
+    int last_row = p->first_row + part_rows(plan->rows, p);
+    linear_job job = {.row_begin = p->first_row + block * ROW_BLOCK,
+                      .row_end = p->first_row + (block + 1) * ROW_BLOCK,
                       .panel_begin = begin,
                       .panel_end = end,
-                      .y = p->y,
+                      .y = part_origin(p),
                       .y_stride = p->stride,
                       .add = p->add};
-    if (job.row_end > plan->rows->m) job.row_end = plan->rows->m;
-    /* Threads take chunks in turn, about. */
-    if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + plan->c->n_threads);
+    if (job.row_end > last_row) job.row_end = last_row;
+    if (job.row_begin >= last_row) return; /* other parts have more */
+    if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + 1);
     int column = begin * PANEL, width = end * PANEL - column;
     if (column + width > p->w->layout.n) width = p->w->layout.n - column;
     char *scratch = plan->c->scratch[thread];
-    if (plan->up) {
-        run_gated(plan, &job, column, width, scratch);
+    if (p->up) {
+        run_gated(plan, p, &job, column, width, scratch);
     } else if (p->rows) {
         run_scattered(plan, p, &job, column, width, scratch);
     } else {
@@ -285,19 +303,55 @@ static void linear_task(void *arg, int task, int thread) {
     }
 }
 
+static void block_task(void *arg, int task, int thread) {
+    const linear_plan *plan = arg;
+    run_chunk(plan, task / plan->n_row_blocks, task % plan->n_row_blocks, thread);
+}
+
+/* Few rows: each task reads one stretch of the weights front to back, then helps with the others'. */
+static void stretch_task(void *arg, int task, int thread) {
+    const linear_plan *plan = arg;
+    int n = plan->c->n_threads;
+    for (int i = 0; i < n; i++) {
+        compute_stretch *s = &plan->c->stretches[(task + i) % n];
+        int chunk;
+        while ((chunk = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->end)
+            run_chunk(plan, chunk, 0, thread);
+    }
+}
+
+static void run_stretches(linear_plan *plan) {
+    int n = plan->c->n_threads, n_chunks = plan->first_chunk[plan->n_parts];
+    for (int i = 0; i < n; i++) {
+        compute_stretch *s = &plan->c->stretches[i];
+        atomic_store_explicit(&s->next, (int)((int64_t)n_chunks * i / n), memory_order_relaxed);
+        s->end = (int)((int64_t)n_chunks * (i + 1) / n);
+    }
+    thread_run(plan->c->pool, n < n_chunks ? n : n_chunks, stretch_task, plan);
+}
+
 static void run_linear(linear_plan *plan) {
-    int n_panels = 0, m = plan->rows->m;
+    int n_panels = 0, m = 0;
+    for (int i = 0; i < plan->n_parts; i++) {
+        int n = part_rows(plan->rows, &plan->parts[i]);
+        if (n > m) m = n;
+        n_panels += plan->parts[i].w->layout.n_panels;
+    }
     if (m == 0) return;
-    for (int i = 0; i < plan->n_parts; i++) n_panels += plan->parts[i].w->layout.n_panels;
     plan->n_row_blocks = (int)ceil_div(m, ROW_BLOCK);
-    int fine = n_panels / (plan->c->n_threads * TASKS_PER_THREAD);
+    bool is_fine = m == 1 && plan->parts[0].w->layout.panel_bytes >= FINE_BYTES;
+    int fine = n_panels / (plan->c->n_threads * (is_fine ? FINE_TASKS : TASKS_PER_THREAD));
     plan->task_panels = fine < 2 ? 1 : fine < TASK_PANELS ? 2 : TASK_PANELS; /* pairs fit the tiles */
     if (m > 16) plan->task_panels = TASK_PANELS;
     for (int i = 0; i < plan->n_parts; i++) {
         int chunks = (int)ceil_div(plan->parts[i].w->layout.n_panels, plan->task_panels);
         plan->first_chunk[i + 1] = plan->first_chunk[i] + chunks;
     }
-    thread_run(plan->c->pool, plan->first_chunk[plan->n_parts] * plan->n_row_blocks, linear_task, plan);
+    if (plan->n_row_blocks == 1) {
+        run_stretches(plan);
+    } else {
+        thread_run(plan->c->pool, plan->first_chunk[plan->n_parts] * plan->n_row_blocks, block_task, plan);
+    }
 }
 
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts) {
@@ -305,10 +359,20 @@ void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, 
     run_linear(&plan);
 }
 
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
-                   float *y) {
-    linear_part part = {.w = gate, .y = y, .stride = gate->layout.n};
-    linear_plan plan = {.c = c, .rows = rows, .parts = &part, .n_parts = 1, .up = up, .act = act};
+void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end,
+                          int thread) {
+    linear_plan plan = {.c = c, .rows = rows, .parts = part, .n_parts = 1};
+    linear_job job = {.row_end = rows->m,
+                      .panel_begin = begin / PANEL,
+                      .panel_end = (int)ceil_div(end, PANEL),
+                      .y = part->y,
+                      .y_stride = part->stride,
+                      .add = part->add};
+    run_kernel(&plan, part->w, &job, c->scratch[thread]);
+}
+
+void compute_gated(compute *c, const act_rows *rows, const linear_part *parts, int n_parts, activation act) {
+    linear_plan plan = {.c = c, .rows = rows, .parts = parts, .n_parts = n_parts, .act = act};
     run_linear(&plan);
 }
 

@@ -7,6 +7,8 @@
 #ifndef MN_MODEL_COMPUTE_H
 #define MN_MODEL_COMPUTE_H
 
+#include <stdatomic.h>
+
 #include "base/thread.h"
 #include "kernels/kernels.h"
 #include "kv/kv.h"
@@ -30,10 +32,17 @@ static inline size_t weight_row_bytes(const weight_source *source) {
 /* The stored row of an output, as weight_pack asks for it; user: a weight_source. */
 int weight_row_of(const void *user, int output);
 
+/* Neighbouring parts of a job, which one thread does in order and others take from when they have done theirs. */
+typedef struct compute_stretch {
+    _Alignas(64) _Atomic int next;
+    int end;
+} compute_stretch;
+
 typedef struct compute {
     kernel_table kernels;
     thread_pool *pool;
     int n_threads;
+    compute_stretch *stretches; /* [n_threads] of the job in progress */
     char **scratch; /* [n_threads] private memory of each */
     size_t scratch_bytes;
     kv_calibration *calibration; /* gathers keys and queries as they are stored; NULL: does not */
@@ -42,6 +51,9 @@ typedef struct compute {
 /* Scratch that the operations below need for weights up to `max_k` inputs (lazily packed ones: `lazy`) and
  * attention with these sizes. */
 size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_dim, int page_tokens);
+
+/* Runs tasks 0 .. n_tasks - 1: as a job, or by the caller where they work on few values. */
+void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, void *arg);
 
 /* Rows of activations in every form that some weight wants. */
 typedef struct act_rows {
@@ -95,14 +107,19 @@ typedef struct linear_part {
     ptrdiff_t stride; /* floats */
     bool add;
     float *const *rows; /* NULL, or where each row goes instead; nothing is added then */
+    int first_row, n_rows; /* the rows of activations it is for, the first of which goes to y; n_rows 0: all */
+    const weight *up;      /* of compute_gated: the second matrix, of the same shape as w */
 } linear_part;
 
-enum { MAX_LINEAR_PARTS = 4 };
+enum { MAX_LINEAR_PARTS = 8 };
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts);
 
-/* y[m][n] = act(x G^T) * (x U^T). */
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
-                   float *y);
+/* The outputs begin .. end - 1 of all rows, by a task of `thread` in a job of its own; begin is a multiple of PANEL, and end is, or the
+ * last. */
+void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end, int thread);
+
+/* y = act(x W^T) * (x U^T), U being the part's second matrix. */
+void compute_gated(compute *c, const act_rows *rows, const linear_part *parts, int n_parts, activation act);
 
 /* The new tokens of one sequence in an attention layer. */
 typedef struct attend_rows {

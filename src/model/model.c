@@ -159,7 +159,8 @@ static mn_status open_compute(compute *c, const mn_model_options *options) {
     MN_TRY(thread_pool_open(&c->pool, options->threads));
     c->n_threads = thread_pool_threads(c->pool);
     c->scratch = mem_alloc((size_t)c->n_threads, sizeof *c->scratch);
-    return c->scratch ? MN_OK : MN_E_NOMEM;
+    c->stretches = mem_alloc((size_t)c->n_threads, sizeof *c->stretches);
+    return c->scratch && c->stretches ? MN_OK : MN_E_NOMEM;
 }
 
 static mn_status open_scratch(compute *c, size_t n) {
@@ -246,17 +247,18 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
     size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim),
            kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
            experts = (size_t)c->num_local_experts, half = (size_t)c->rotary_dim / 2,
-           local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c);
+           local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c),
+           k = experts ? (size_t)c->num_experts_per_tok : 1;
     bool branches = experts || c->post_norms || c->parallel_residual;
     angle_set *global = &ws->angles[ANGLES_GLOBAL], *other = &ws->angles[ANGLES_LOCAL];
     const token_buffer buffers[] = {
         {&ws->x, hidden, sizeof(float)},
         {&ws->normed, hidden, sizeof(float)},
-        {&ws->branch, branches ? hidden : 0, sizeof(float)},
+        {&ws->branch, branches ? k * hidden : 0, sizeof(float)},
         {&ws->qkv, heads + 2 * kv, sizeof(float)},
         {&ws->attended, heads, sizeof(float)},
-        {&ws->inner, (size_t)c->intermediate_size, sizeof(float)},
-        {&ws->gathered, experts ? hidden : 0, sizeof(float)},
+        {&ws->inner, k * (size_t)c->intermediate_size, sizeof(float)},
+        {&ws->gathered, experts ? k * hidden : 0, sizeof(float)},
         {&ws->routing, experts, sizeof(float)},
         {&ws->routes, (size_t)c->num_experts_per_tok, sizeof(expert_route)},
         {&ws->channels, 2 * channels, sizeof(float)},
@@ -272,10 +274,10 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
         {&other->sin, local, sizeof(float)},
         {&other->slot_cos, local, sizeof(float)},
         {&other->slot_sin, local, sizeof(float)},
-        {&ws->rows.rounded, act_bf16_stride((int)widest), sizeof(bf16)},
-        {&ws->rows.codes, widest * ACT_PLANES, 1},
-        {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
-        {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},
+        {&ws->rows.rounded, k * act_bf16_stride((int)widest), sizeof(bf16)},
+        {&ws->rows.codes, k * widest * ACT_PLANES, 1},
+        {&ws->rows.scale, k * (widest / ACT_GROUP + 1), sizeof(float)},
+        {&ws->rows.sum, k * (widest / ACT_SUM_GROUP + 1), sizeof(int32_t)},
     };
     memcpy(out, buffers, sizeof buffers);
     return (int)(sizeof buffers / sizeof *buffers);
@@ -303,6 +305,7 @@ void model_close(model_core **model) {
     kv_basis_set_close(&m->bases);
     for (int i = 0; m->compute.scratch && i < m->compute.n_threads; i++) mem_free(m->compute.scratch[i]);
     mem_free(m->compute.scratch);
+    mem_free(m->compute.stretches);
     thread_pool_close(&m->compute.pool);
     model_config_clear(&m->config);
     gguf_close(&m->file);
