@@ -149,7 +149,9 @@ static size_t scratch_need(const model_config *c, bool lazy) {
     int kv_heads = (int)c->num_key_value_heads;
     int group = kv_heads ? (int)c->num_attention_heads / kv_heads : 1, dim = (int)c->head_dim;
     size_t max_k = widest_input(c);
-    return compute_scratch_bytes((int)max_k, lazy, group, dim, dim, PAGE_TOKENS);
+    return largest(compute_scratch_bytes((int)max_k, lazy),
+                   attention_scratch_bytes(group, dim, dim, PAGE_TOKENS)) +
+           64;
 }
 
 static mn_status open_compute(compute *c, const mn_model_options *options) {

@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include <pthread.h>
 
-#include "model/compute.h"
+#include "model/attention.h"
 #include "model/config.h"
 
 typedef struct packed_layer {
