@@ -112,6 +112,7 @@ typedef struct model_config {
     dtype torch_dtype; /* the float type the weights were saved in; DTYPE_F32 when not said */
 
     bool permuted_rows; /* rows of q and k are stored for rotation of neighbours (GGUF files of type llama) */
+    bool experts_apart; /* each expert has tensors of its own (older GGUF files) */
 } model_config;
 
 /* Both fill *out, which need not be initialised; on failure it is empty and one sentence names the file, the

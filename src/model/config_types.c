@@ -188,7 +188,7 @@ const config_size config_sizes[N_CONFIG_SIZES] = {
     SIZE(FIELDS_ATTENTION, num_key_value_heads, "attention.head_count_kv", 1, 4096, false),
     SIZE(FIELDS_ATTENTION, head_dim, "attention.key_length", 2, 1024, false),
     SIZE(0, vocab_size, "vocab_size", 1, CONFIG_MAX_VOCAB, true),
-    SIZE(0, max_position_embeddings, "context_length", 1, CONFIG_MAX_POSITIONS, false),
+    SIZE(FIELDS_ATTENTION, max_position_embeddings, "context_length", 1, CONFIG_MAX_POSITIONS, false),
     SIZE(FIELDS_EXPERTS, num_local_experts, "expert_count", 1, CONFIG_MAX_EXPERTS, false),
     SIZE(FIELDS_EXPERTS, num_experts_per_tok, "expert_used_count", 1, CONFIG_MAX_EXPERTS, false),
     SIZE(FIELDS_MAMBA, conv_kernel, "ssm.conv_kernel", 2, 64, false),

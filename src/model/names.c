@@ -116,7 +116,8 @@ static const weight_rule fused_rules[] = {
     {.role = N_WEIGHTS},
 };
 
-/* In GGUF files the experts of a layer are one tensor [E][out][in]. */
+/* In GGUF files the experts of a layer are one tensor [E][out][in]; in older ones "_exps" is a dot and the
+ * expert's number. */
 static const weight_rule mixtral_rules[] = {
     {WEIGHT_ROUTER, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, ALWAYS},
     {WEIGHT_GATE, "block_sparse_moe.experts.%d.w1.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
@@ -344,7 +345,11 @@ static void fill_name(const model_config *config, bool is_gguf, const weight_rul
         const char *prefix = is_gguf ? "blk." : namings[config->model_type].layers;
         n = (size_t)snprintf(out->name, sizeof out->name, "%s%" PRId64 ".", prefix, layer);
     }
-    if (number) {
+    const char *stack = is_gguf && config->experts_apart ? strstr(name, "_exps") : NULL;
+    if (stack) {
+        snprintf(out->name + n, sizeof out->name - n, "%.*s.%" PRId64 "%s", (int)(stack - name), name, expert,
+                 stack + strlen("_exps"));
+    } else if (number) {
         snprintf(out->name + n, sizeof out->name - n, "%.*s%" PRId64 "%s", (int)(number - name), name, expert,
                  number + 2);
     } else {
@@ -361,7 +366,8 @@ static void fill_place(const model_config *config, bool is_gguf, const weight_ru
     source->first_row = measure(config, rule->first_row);
     source->n_rows = rule->n_rows == NONE ? rows : measure(config, rule->n_rows);
     source->permute_head_dim = is_gguf && rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
-    bool stacked = is_gguf && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
+    bool stacked =
+        is_gguf && !config->experts_apart && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
     if (stacked) source->first_row += expert * rows;
     if (!is_gguf && rule->by_head) {
         source->block = config->head_dim;
