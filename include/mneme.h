@@ -79,8 +79,8 @@ typedef struct mn_model_options {
 MN_API mn_model_options mn_model_options_default(void);
 
 /* Where a name leads: a path to a Hugging Face folder or a .gguf file, "org/name[@revision]" in the local Hugging Face
- * cache, a file in the models folder ($MNEME_MODELS, else $XDG_DATA_HOME/mneme/models), "embedded", or NULL: the model
- * installed last, else the embedded one. Never downloads. *path is owned by the caller ("embedded" for the embedded model).
+ * cache, a file in the models folder ($MNEME_MODELS, else $XDG_DATA_HOME/mneme/models), "embedded", or NULL: the text
+ * model installed last, else the embedded one. Never downloads. *path is owned by the caller ("embedded" for the embedded model).
  * MN_E_NOT_FOUND lists every place that was looked at. */
 MN_API mn_status mn_model_find(char **path, const char *name);
 
@@ -104,6 +104,8 @@ typedef struct mn_model_info {
     int threads;
     bool has_tokenizer, has_chat_template;
     const char *warning;            /* one sentence for the user when the files leave something out; or NULL */
+    int32_t num_mel_bins;           /* encoder-decoder models of sound: bands of the features; else 0 */
+    int64_t max_source_positions;   /* of the encoder, which takes twice as many frames; 0: no encoder */
 } mn_model_info;
 
 MN_API mn_status mn_model_get_info(const mn_model *model, mn_model_info *info);
@@ -193,6 +195,11 @@ typedef struct mn_session mn_session;
 /* MN_E_ARG for options that contradict; MN_E_NOMEM when a static cache does not fit. options: NULL for the defaults. */
 MN_API mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *options);
 MN_API void mn_session_close(mn_session **session);
+
+/* Encoder-decoder models: runs the encoder over features f32 [num_mel_bins][n_frames], n_frames = 2 * max_source_positions, and fills
+ * the cross caches with what the decoder sees of it, once in a session's life, before its first token; forks share it. MN_E_ARG: no
+ * encoder, another number of bands or frames, encoded already, or tokens are there; MN_E_NOMEM; the session is then as before. */
+MN_API mn_status mn_session_encode(mn_session *session, const float *features, size_t num_mel_bins, size_t n_frames);
 
 /* Appends n >= 1 tokens. all_logits: NULL, or f32 [n][vocab_size] to be filled with the logits behind each of them. On
  * failure the session is as before: MN_E_ARG for an id out of range, MN_E_FULL when the cache has no room, MN_E_NOMEM,

@@ -102,7 +102,7 @@ static size_t buffer_bytes(const model_core *core) {
 }
 
 static void put_memory(bytes *b, const model_core *core) {
-    size_t file = tensor_set_file_bytes(model_tensors(core)), packed = core->weights.packed_bytes,
+    size_t file = tensor_set_file_bytes(model_tensors(core)), packed = model_packed_bytes(core),
            buffers = buffer_bytes(core);
     put_open(b, "memory", "{");
     put_int(b, "file_bytes", (int64_t)file);
@@ -133,7 +133,7 @@ static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_option
     MN_TRY(kv_plan_make(&row->plan, options, KV_BF16));
     MN_TRY(model_cache_specs(&row->specs, &row->n, model->core, row->plan.exact));
     if (row->plan.self.codes) MN_TRY(model_load_bases(model)); /* calibrated codes have other sizes */
-    return kv_plan_specs(&row->plan, row->specs, row->n, row->n, model->core->bases);
+    return kv_plan_specs(&row->plan, row->specs, row->n, (int)model->core->config.num_hidden_layers, model->core->bases);
 }
 
 static size_t row_bytes(const cache_row *row, int64_t n_tokens) {

@@ -47,7 +47,7 @@ mn_model_options mn_model_options_default(void) {
 mn_status mn_model_find(char **path, const char *name) {
     bytes found = {0};
     *path = NULL;
-    mn_status status = model_locate(&found, name);
+    mn_status status = model_locate(&found, name, MODEL_FOR_TEXT);
     if (status == MN_OK) return give_text(&found, path, NULL);
     bytes_clear(&found);
     return status;
@@ -170,6 +170,8 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .num_key_value_heads = (int32_t)c->num_key_value_heads,
         .head_dim = (int32_t)c->head_dim,
         .max_position_embeddings = c->max_position_embeddings,
+        .num_mel_bins = c->encoder ? (int32_t)c->encoder->num_mel_bins : 0,
+        .max_source_positions = c->encoder ? c->encoder->max_position_embeddings : 0,
         .parameters = count_parameters(core),
         .file_bytes = tensor_set_file_bytes(model_tensors(core)),
         .packed_bytes = core->weights.packed_bytes,

@@ -4,13 +4,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static mn_status open_failure(const char *path) {
+mn_status file_open(int *fd, const char *path) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd >= 0) return MN_OK;
     int code = errno;
     mn_status status = code == ENOENT || code == ENOTDIR ? MN_E_NOT_FOUND : MN_E_IO;
     return status_fail(status, "cannot open '%s': %s", path, strerror(code));
@@ -18,8 +21,8 @@ static mn_status open_failure(const char *path) {
 
 mn_status file_map_open(file_map *out, const char *path) {
     *out = (file_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return open_failure(path);
+    int fd;
+    MN_TRY(file_open(&fd, path));
     mn_status status = MN_OK;
     struct stat info;
     if (fstat(fd, &info) != 0) {
@@ -46,8 +49,8 @@ void file_map_close(file_map *map) {
 
 mn_status file_read(bytes *out, const char *path, size_t limit) {
     bool is_stdin = strcmp(path, "-") == 0;
-    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return open_failure(path);
+    int fd = STDIN_FILENO;
+    if (!is_stdin) MN_TRY(file_open(&fd, path));
     mn_status status = MN_OK;
     char chunk[16384];
     out->n = 0;
@@ -66,20 +69,21 @@ mn_status file_read(bytes *out, const char *path, size_t limit) {
     return status != MN_OK ? status : bytes_status(out);
 }
 
-static mn_status write_all(int fd, const char *path, const char *data, size_t n) {
+mn_status file_write_all(int fd, const char *path, const void *data, size_t n) {
+    const char *rest = data;
     while (n > 0) {
-        ssize_t done = write(fd, data, n);
+        ssize_t done = write(fd, rest, n);
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) MN_FAIL(MN_E_IO, "cannot write '%s': %s", path, strerror(errno));
         if (done == 0) MN_FAIL(MN_E_IO, "cannot write '%s': the system takes no more bytes", path);
-        data += done;
+        rest += done;
         n -= (size_t)done;
     }
     return MN_OK;
 }
 
 static mn_status write_parts(int fd, const char *path, const file_part *parts, size_t n_parts) {
-    for (size_t i = 0; i < n_parts; i++) MN_TRY(write_all(fd, path, parts[i].data, parts[i].n));
+    for (size_t i = 0; i < n_parts; i++) MN_TRY(file_write_all(fd, path, parts[i].data, parts[i].n));
     if (fsync(fd) != 0) MN_FAIL(MN_E_IO, "cannot sync '%s': %s", path, strerror(errno));
     return MN_OK;
 }
@@ -183,6 +187,36 @@ done:
     bytes_clear(&part);
     bytes_clear(&folder);
     return status;
+}
+
+const char *file_scratch_folder(void) {
+    const char *folder = getenv("TMPDIR");
+    return folder && folder[0] ? folder : "/var/tmp";
+}
+
+static mn_status open_named(int *fd, const char *folder) {
+    bytes path = {0};
+    bytes_printf(&path, "%s/mneme-XXXXXX", folder);
+    bytes_text(&path);
+    mn_status status = bytes_status(&path);
+    if (status == MN_OK) {
+        *fd = mkostemp(path.data, O_CLOEXEC);
+        if (*fd >= 0) {
+            unlink(path.data);
+        } else {
+            status = status_fail(MN_E_IO, "cannot make a temporary file in '%s': %s", folder, strerror(errno));
+        }
+    }
+    bytes_clear(&path);
+    return status;
+}
+
+mn_status file_open_unnamed(int *fd, const char *folder, bool plain) {
+    *fd = plain ? -1 : open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (*fd >= 0) return MN_OK;
+    /* Not known here: to the file system, or (EISDIR) to the kernel. */
+    if (plain || errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) return open_named(fd, folder);
+    MN_FAIL(MN_E_IO, "cannot make a temporary file in '%s': %s", folder, strerror(errno));
 }
 
 bool file_exists(const char *path) {

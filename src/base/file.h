@@ -9,13 +9,16 @@
 
 #include "base/mem.h"
 
+/* For reading. MN_E_NOT_FOUND when there is no such file, MN_E_IO otherwise; the message names the path. */
+mn_status file_open(int *fd, const char *path);
+
 /* A whole regular file mapped read-only. */
 typedef struct file_map {
     const uint8_t *data; /* NULL for an empty file */
     size_t n;            /* bytes */
 } file_map;
 
-/* MN_E_NOT_FOUND when there is no such file, MN_E_IO otherwise; the message names the path. */
+/* As file_open, and MN_E_IO for what is not a regular file. */
 mn_status file_map_open(file_map *out, const char *path);
 void file_map_close(file_map *map); /* accepts a zeroed map */
 
@@ -37,6 +40,15 @@ typedef struct file_part {
     size_t n;
 } file_part;
 mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts);
+
+/* Where temporary files go when nobody says: $TMPDIR, else /var/tmp, which is on a disk. */
+const char *file_scratch_folder(void);
+/* A file without a name in a folder, open for reading and writing; it is gone when *fd is closed, also by the death of the
+ * process. plain: made with a name that is removed at once, as on systems that know no other way. MN_E_IO, MN_E_NOMEM. */
+mn_status file_open_unnamed(int *fd, const char *folder, bool plain);
+
+/* All n bytes to where fd stands; MN_E_IO names `path`. */
+mn_status file_write_all(int fd, const char *path, const void *data, size_t n);
 
 bool file_exists(const char *path);      /* a regular file or a link to one */
 bool file_is_directory(const char *path);

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/options.h"
+#include "model/encoder.h"
 #include "model/rope.h"
 
 enum { DEFAULT_CHUNK = 512 };
@@ -43,7 +44,7 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
 
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
     MN_TRY(model_cache_specs(specs, n, s->model, s->plan.exact));
-    mn_status status = kv_plan_specs(&s->plan, *specs, *n, *n, s->bases);
+    mn_status status = kv_plan_specs(&s->plan, *specs, *n, (int)s->model->config.num_hidden_layers, s->bases);
     if (status == MN_OK) return MN_OK;
     mem_free(*specs);
     *specs = NULL;
@@ -108,6 +109,41 @@ void mn_session_close(mn_session **session) {
     mem_free((*session)->logits);
     mem_free(*session);
     *session = NULL;
+}
+
+mn_status mn_session_encode(mn_session *s, const float *features, size_t num_mel_bins, size_t n_frames) {
+    const model_config *own = s->model->config.encoder;
+    if (own && num_mel_bins != (size_t)own->num_mel_bins)
+        MN_FAIL(MN_E_ARG, "features of %zu mel bands, '%s' takes %lld", num_mel_bins, s->model->what,
+                (long long)own->num_mel_bins);
+    if (s->n_ids > 0)
+        MN_FAIL(MN_E_ARG, "the session holds %zu tokens already; encode before the first", s->n_ids);
+    return model_encode(s->model, s->cache, features, (int64_t)n_frames, NULL);
+}
+
+mn_status session_cross_weights(const mn_session *s, const int32_t *ids, size_t n, const cross_head *heads,
+                                size_t n_heads, float *out) {
+    kv_cache *cache = NULL;
+    MN_TRY(kv_fork(&cache, s->cache));
+    size_t positions = (size_t)s->model->config.encoder->max_position_embeddings;
+    mn_status status = kv_truncate(cache, 0);
+    kv_call_begin(cache);
+    for (size_t at = 0; status == MN_OK && at < n;) {
+        size_t end = (size_t)min_i64(kv_step_limit(cache, (int64_t)at), (int64_t)n);
+        kv_call_ends(cache, end == n);
+        const forward_row row = {.cache = cache,
+                                 .ids = ids + at,
+                                 .n = (int)(end - at),
+                                 .total_length = (int64_t)n,
+                                 .cross_heads = heads,
+                                 .n_cross_heads = (int)n_heads,
+                                 .cross_weights = out + at * positions,
+                                 .cross_rows = (int)n};
+        status = model_forward(s->model, &row, 1);
+        at = end;
+    }
+    kv_close(&cache);
+    return status;
 }
 
 void session_go_back(mn_session *s, int64_t n) {

@@ -58,7 +58,17 @@ int64_t session_angle_length(const mn_session *session, int64_t total);
 /* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do not allocate. */
 mn_status session_make_room(mn_session *session, size_t n);
 
+/* What cross attention looks at while ids [n] are read from the beginning: weights of heads [n_heads], which the model must have, to
+ * `out` [n_heads][n][max_source_positions]. The session was encoded; it stays as it is. MN_E_NOMEM. */
+mn_status session_cross_weights(const mn_session *session, const int32_t *ids, size_t n, const cross_head *heads,
+                                size_t n_heads, float *out);
+
 /* Takes the cache back to n tokens, or further where what they see is gone; the ids bring it up to date again. */
+/* What cross attention looks at while ids [n] are read from the beginning: weights of heads [n_heads] (layer and head, which the
+ * model must have), to `out` [n_heads][n][max_source_positions]. The session was encoded; it stays as it is. MN_E_NOMEM. */
+mn_status session_cross_weights(const mn_session *s, const int32_t *ids, size_t n, const cross_head *heads,
+                                size_t n_heads, float *out);
+
 void session_go_back(mn_session *session, int64_t n);
 
 /* How many tokens, at most `most` and at least 1, may be fed at once so that session_take_back leaves the session as if those that stay

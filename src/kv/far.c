@@ -18,6 +18,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "kv/far_space.h"
 #include "kv/uring.h"
@@ -51,34 +52,6 @@ struct kv_far {
 
 /* ---- the file
  * ---------------------------------------------------------------------------------------------------- */
-
-static int open_named(const char *folder) {
-    char *name = mem_alloc(strlen(folder) + sizeof "/mneme-XXXXXX", 1);
-    if (!name) return -1;
-    size_t n = strlen(folder);
-    memcpy(name, folder, n);
-    memcpy(name + n, "/mneme-XXXXXX", sizeof "/mneme-XXXXXX");
-    int fd = mkostemp(name, O_CLOEXEC);
-    int code = errno;
-    if (fd >= 0) unlink(name);
-    mem_free(name);
-    errno = code;
-    return fd;
-}
-
-/* A file without a name, made so or unlinked at once where that is not known (EISDIR: by the kernel). */
-static mn_status open_file(kv_far *far, bool plain) {
-    errno = EOPNOTSUPP;
-    if (!plain) far->fd = open(far->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (far->fd >= 0) return MN_OK;
-    if (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) {
-        errno = ENOMEM;
-        far->fd = open_named(far->folder);
-    }
-    if (far->fd >= 0) return MN_OK;
-    if (errno == ENOMEM) return mem_no_memory();
-    MN_FAIL(MN_E_IO, "cannot make a cache file in '%s': %s", far->folder, strerror(errno));
-}
 
 /* 0 or errno; *done counts the bytes. */
 static int write_fully(int fd, const char *data, size_t n, uint64_t offset, size_t *done) {
@@ -397,13 +370,8 @@ static bool lies_in_memory(int fd) {
     return fstatfs(fd, &info) == 0 && info.f_type == TMPFS_MAGIC;
 }
 
-static const char *default_folder(void) {
-    const char *folder = getenv("TMPDIR");
-    return folder && folder[0] ? folder : "/var/tmp";
-}
-
 mn_status kv_far_open(kv_far **out, const kv_far_options *options) {
-    const char *folder = options->folder ? options->folder : default_folder();
+    const char *folder = options->folder ? options->folder : file_scratch_folder();
     *out = NULL;
     kv_far *far = mem_alloc(1, sizeof *far);
     if (!far) return MN_E_NOMEM;
@@ -416,7 +384,7 @@ mn_status kv_far_open(kv_far **out, const kv_far_options *options) {
     pthread_cond_init(&far->requested, NULL);
     pthread_cond_init(&far->served, NULL);
     far->folder = mem_copy_text(folder, strlen(folder));
-    mn_status status = far->folder ? open_file(far, options->plain) : MN_E_NOMEM;
+    mn_status status = far->folder ? file_open_unnamed(&far->fd, folder, options->plain) : MN_E_NOMEM;
     if (status == MN_OK && !options->plain && !lies_in_memory(far->fd)) {
         atomic_store(&far->has_ring, uring_open(&far->ring, DEPTH));
     }

@@ -6,5 +6,5 @@ arch_forward *const arch_forwards[N_MODEL_TYPES] = {
     [MODEL_QWEN2] = llama_forward,   [MODEL_QWEN3] = llama_forward,       [MODEL_PHI3] = llama_forward,
     [MODEL_GRANITE] = llama_forward, [MODEL_GEMMA2] = gemma_forward,      [MODEL_GEMMA3] = gemma_forward,
     [MODEL_GPT2] = llama_forward,    [MODEL_GPT_NEOX] = gpt_neox_forward, [MODEL_MAMBA] = mamba_forward,
-    [MODEL_JAMBA] = mamba_forward,
+    [MODEL_JAMBA] = mamba_forward,   [MODEL_WHISPER] = whisper_forward,
 };

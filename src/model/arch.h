@@ -8,7 +8,7 @@
 /* The pass itself; cannot fail. */
 typedef void arch_forward(const batch *b);
 
-arch_forward llama_forward, gemma_forward, gpt_neox_forward, mamba_forward;
+arch_forward llama_forward, gemma_forward, gpt_neox_forward, mamba_forward, whisper_forward;
 
 extern arch_forward *const arch_forwards[N_MODEL_TYPES];
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/encoder.h"
 #include "model/experts.h"
 #include "model/rope.h"
 
@@ -70,6 +71,7 @@ mn_status blocks_prepare(model_core *model, const forward_row *rows, int n_rows)
             .cache = rows[i].cache,
             .n = rows[i].n,
             .position = kv_length(rows[i].cache),
+            .seen = rows[i].sees_all ? rows[i].n : 0,
             .qkv = ws->qkv + at * shape.stride,
             .out = ws->attended + at * shape.n_heads * shape.head_dim,
             .has_slots = sinks_of(rows[i].cache) != NULL,
@@ -131,7 +133,7 @@ static void use_angles(const batch *b, int i) {
     int64_t half = c->rotary_dim / 2, at = 0;
     for (int r = 0; r < b->n_rows; r++) {
         attend_rows *row = &ws->attend[r];
-        row->entry = i;
+        row->entry = b->rows[r].sees_all ? 0 : i;
         row->cos = angles->cos + at * half;
         row->sin = angles->sin + at * half;
         row->slot_cos = angles->slot_cos + at * half;
@@ -169,6 +171,73 @@ void block_attention(const batch *b, int i, bool branch) {
     scale_residual(b, ws->attended, q_width);
     compute_rows(c, &ws->rows, ws->attended, b->m, (int)q_width, NULL, NULL, form_of(o));
     linear_part out = into_stream(b, o, branch);
+    compute_linear(c, &ws->rows, &out, 1);
+}
+
+/* One head's attention of one query over n keys [n][dim], as weights that sum to 1. */
+static void weigh_keys(const float *query, const float *keys, int n, int dim, double scale, float *out) {
+    double max = -HUGE_VAL, sum = 0;
+    for (int k = 0; k < n; k++) {
+        double dot = 0;
+        for (int d = 0; d < dim; d++) dot += (double)query[d] * (double)keys[(ptrdiff_t)k * dim + d];
+        out[k] = (float)(dot * scale);
+        max = fmax(max, (double)out[k]);
+    }
+    for (int k = 0; k < n; k++) sum += exp((double)out[k] - max);
+    for (int k = 0; k < n; k++) out[k] = (float)(exp((double)out[k] - max) / sum);
+}
+
+/* The weights that a row wants of layer i, whose queries are ready; the encoder rests, and its memory holds the keys. */
+static void keep_cross_weights(const batch *b, int i, const forward_row *row, const attend_rows *from) {
+    model_core *model = b->model;
+    const model_config *c = &model->config;
+    int dim = (int)c->head_dim, n_keys = (int)from->seen;
+    ptrdiff_t stride = (c->num_attention_heads + 2 * c->num_key_value_heads) * c->head_dim;
+    float *keys = model->encoder->unfolded;
+    bool is_read = false;
+    for (int h = 0; h < row->n_cross_heads; h++) {
+        if (row->cross_heads[h].layer != i) continue;
+        if (!is_read) kv_read(row->cache, &model->compute.kernels, from->entry, true, 0, n_keys, keys);
+        is_read = true;
+        int head = row->cross_heads[h].head;
+        ptrdiff_t group = c->num_attention_heads / c->num_key_value_heads;
+        for (int t = 0; t < row->n; t++)
+            weigh_keys(from->qkv + t * stride + (ptrdiff_t)head * dim, keys + head / group * n_keys * dim,
+                       n_keys, dim, c->attention_multiplier,
+                       row->cross_weights + ((ptrdiff_t)h * row->cross_rows + t) * n_keys);
+    }
+}
+
+void block_cross(const batch *b, int i) {
+    model_core *model = b->model;
+    const model_config *config = &model->config;
+    workspace *ws = &model->workspace;
+    compute *c = &model->compute;
+    packed_layer *layer = &model->weights.layers[i];
+    const weight *q = &layer->matrices[WEIGHT_CROSS_Q], *o = &layer->matrices[WEIGHT_CROSS_O];
+    attend_shape shape = shape_of(config, layer);
+    int hidden = (int)config->hidden_size, width = shape.n_heads * shape.head_dim;
+    row_norm norm =
+        block_norm(b, layer_vector(layer, WEIGHT_CROSS_NORM), layer_vector(layer, WEIGHT_CROSS_NORM_BIAS));
+
+    compute_rows(c, &ws->rows, ws->x, b->m, hidden, &norm, ws->normed, form_of(q));
+    linear_part queries = {.w = q, .y = ws->qkv, .stride = shape.stride};
+    compute_linear(c, &ws->rows, &queries, 1);
+    for (int r = 0; r < b->n_rows; r++) {
+        attend_rows *row = &ws->attend[r];
+        row->entry = (int)config->num_hidden_layers + i;
+        row->seen = kv_filled(row->cache, row->entry);
+        row->is_cross = true;
+        keep_cross_weights(b, i, &b->rows[r], row);
+    }
+    compute_attention(c, &shape, ws->attend, b->n_rows, &ws->space);
+    for (int r = 0; r < b->n_rows; r++) {
+        ws->attend[r].seen = 0;
+        ws->attend[r].is_cross = false;
+    }
+
+    compute_rows(c, &ws->rows, ws->attended, b->m, width, NULL, NULL, form_of(o));
+    linear_part out = into_stream(b, o, false);
     compute_linear(c, &ws->rows, &out, 1);
 }
 

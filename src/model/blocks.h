@@ -25,6 +25,9 @@ void block_embed(const batch *b);
 /* Attention of layer i over its normed input. `branch`: the result replaces b's branch instead of being added to x. */
 void block_attention(const batch *b, int i, bool branch);
 
+/* x += cross attention of layer i: queries of the normed input over the entry num_hidden_layers + i. */
+void block_cross(const batch *b, int i);
+
 /* The MLP of layer i, dense or of experts, over its normed input. */
 void block_mlp(const batch *b, int i, bool branch);
 

@@ -396,10 +396,15 @@ static int segment_range(const kv_view *view, int64_t begin, int64_t end, int64_
     return (view->n_head > 0) + (int)((end - 1) / segment_tokens(view) + 1 - *first);
 }
 
+/* The end of what query tokens up to t_end see. */
+static int64_t seen_end(const attend_rows *row, int t_end) {
+    return row->seen ? row->seen : row->position + t_end;
+}
+
 static int row_segments(const attend_rows *row) {
     kv_view view = kv_look(row->cache, row->entry);
     int64_t first;
-    return segment_range(&view, row->position, row->position + row->n, &first);
+    return segment_range(&view, row->position, seen_end(row, row->n), &first);
 }
 
 static void state_reset(const attend_state *state, int n_rows, int v_dim) {
@@ -427,7 +432,7 @@ static int fill_tile(const attend_plan *plan, const attend_rows *row, int head, 
         if (kv_form_is_coded(spec->key))
             copy_queries(plan, b->coded_q + at, row->coded_q + t * width + of_head);
         for (int g = 0; g < plan->group; g++, n++) {
-            b->last[n] = row->position + t;
+            b->last[n] = row->seen ? row->seen - 1 : row->position + t;
             b->first[n] = visible_first(b->last[n], spec->window);
             b->head_first[n] = spec->sinks ? 0 : b->first[n];
         }
@@ -612,7 +617,7 @@ static void attend_tile(const attend_plan *plan, const attend_rows *row, int hea
     attend_buffers b = carve_buffers(scratch, (t_end - t_begin) * plan->group, dim, dim, view.page_tokens);
     int n_rows = fill_tile(plan, row, head, t_begin, t_end, view.spec, &b);
     int64_t first;
-    int n = segment_range(&view, row->position + t_begin, row->position + t_end, &first);
+    int n = segment_range(&view, row->position + t_begin, seen_end(row, t_end), &first);
     state_reset(&b.total, n_rows, dim);
     for (int i = 0; i < n; i++) {
         attend_segment(plan, &view, head, part_segment(&view, first, i), n_rows, &b, b.part, NULL);
@@ -629,8 +634,9 @@ static int64_t most_segments(const attend_rows *row) {
     for (int entry = 0; entry < kv_entries(row->cache); entry++) {
         kv_view view = kv_look(row->cache, entry);
         if (view.spec->kind != KV_PAGES) continue;
-        int64_t pages =
-            view.spec->window ? view.n_pages + 2 : ceil_div(kv_room(row->cache), view.page_tokens);
+        int64_t pages = view.spec->write_once ? view.n_pages
+                        : view.spec->window   ? view.n_pages + 2
+                                              : ceil_div(kv_room(row->cache), view.page_tokens);
         most = max_i64(most, ceil_div(pages, ATTEND_SEGMENT_PAGES) + 2);
     }
     return most;
@@ -653,7 +659,7 @@ static void attend_one_segment(const attend_plan *plan, const attend_rows *row, 
     attend_buffers b = carve_buffers(scratch, n_rows, dim, dim, view.page_tokens);
     fill_tile(plan, row, head, 0, row->n, view.spec, &b);
     int64_t first;
-    int n = segment_range(&view, row->position, row->position + row->n, &first);
+    int n = segment_range(&view, row->position, seen_end(row, row->n), &first);
     attend_segment(plan, &view, head, part_segment(&view, first, i_segment), n_rows, &b,
                    part_state(parts + (size_t)i_segment * part, n_rows), follow);
     if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) != 1) return;
@@ -682,7 +688,7 @@ static const char *segment_keys(const attend_plan *plan, const segment_task *tas
     const attend_rows *row = &plan->rows[task->row];
     kv_view view = kv_look(row->cache, row->entry);
     int64_t first;
-    segment_range(&view, row->position, row->position + row->n, &first);
+    segment_range(&view, row->position, seen_end(row, row->n), &first);
     int64_t segment = part_segment(&view, first, task->segment);
     if (segment < 0) return NULL;
     int64_t i = max_i64(segment * ATTEND_SEGMENT_PAGES - view.first_page, 0);
@@ -764,8 +770,9 @@ static void rotate_head(const attend_plan *plan, float *x, const float *norm, co
     plan->c->kernels.rope(x, cos, sin, shape->rotary / 2);
 }
 
-/* Pages of the cache that the new tokens of a sequence fall into. */
+/* Pages of the cache that the new tokens of a sequence fall into; queries alone are prepared in one go. */
 static int pages_touched(const attend_rows *row, int page_tokens) {
+    if (row->is_cross) return 1;
     return (int)((row->position + row->n - 1) / page_tokens - row->position / page_tokens) + 1;
 }
 
@@ -784,6 +791,16 @@ static void calibrate(const attend_plan *plan, const attend_rows *row, int head,
     }
 }
 
+/* Queries of one KV head as cross attention wants them. */
+static void prepare_queries(const attend_plan *plan, const attend_rows *row, const kv_view *view, int head) {
+    if (!kv_form_is_coded(view->spec->key)) return;
+    for (int t = 0; t < row->n; t++) {
+        const float *queries =
+            row->qkv + t * plan->shape->stride + (ptrdiff_t)(head * plan->group) * plan->shape->head_dim;
+        keep_coded_queries(plan, row, view, t, head, queries);
+    }
+}
+
 /* Rotates and stores one KV head (and its query heads) for the tokens of one page. */
 static void store_task(void *arg, int task, int thread) {
     (void)thread;
@@ -796,6 +813,10 @@ static void store_task(void *arg, int task, int thread) {
     kv_view view = kv_look(row->cache, row->entry);
     int page_tokens = view.page_tokens;
     int head = task % shape->n_kv_heads, dim = shape->head_dim, half = shape->rotary / 2;
+    if (row->is_cross) {
+        prepare_queries(plan, row, &view, head);
+        return;
+    }
     int64_t page_begin = (row->position / page_tokens + task / shape->n_kv_heads) * page_tokens;
     int begin = (int)max_i64(page_begin - row->position, 0);
     int end = (int)min_i64(page_begin + page_tokens - row->position, row->n);

@@ -24,10 +24,8 @@ typedef struct weight {
 
 /* Bytes between stored rows of a weight. */
 static inline size_t weight_row_bytes(const weight_source *source) {
-    const tensor *t = source->tensor;
-    size_t rows = 1;
-    for (int i = 0; i + 1 < t->n_dims; i++) rows *= (size_t)t->shape[i];
-    return t->bytes / rows;
+    const dtype_info *info = &dtype_table[source->tensor->type];
+    return (size_t)source->columns / (size_t)info->block * (size_t)info->bytes;
 }
 /* The stored row of an output, as weight_pack asks for it; user: a weight_source. */
 int weight_row_of(const void *user, int output);
@@ -112,6 +110,8 @@ typedef struct attend_rows {
     int entry;
     int n;            /* new tokens */
     int64_t position; /* of the first */
+    int64_t seen;     /* 0: a query sees the tokens up to its own; else each sees the first `seen` of the entry */
+    bool is_cross;    /* keys and values are there already: only queries are new */
     float *qkv; /* [n][stride]: query heads, key heads, value heads; queries and keys are rotated in place */
     float *out; /* [n][n_heads * v_dim] */
     const float *cos, *sin; /* [n][rotary / 2] */

@@ -38,6 +38,8 @@ void model_config_clear(model_config *config) {
     mem_free(config->rope_scaling.short_factor);
     mem_free(config->rope_scaling.long_factor);
     mem_free(config->rope_scaling.divisors);
+    if (config->encoder) model_config_clear(config->encoder);
+    mem_free(config->encoder);
     memset(config, 0, sizeof *config);
 }
 
@@ -123,13 +125,15 @@ void config_start(model_config *config, model_type type) {
         .norm_eps = info->norm_eps,
         .hidden_act = info->hidden_act,
         .qk_norm = info->qk_norm,
-        .attention_bias = {info->qkv_bias || every, info->qkv_bias || every, info->qkv_bias || every, every},
+        .attention_bias = {info->qkv_bias || every, info->qkv_bias || (every && !info->no_key_bias),
+                           info->qkv_bias || every, every},
         .mlp_bias = every,
         .tie_word_embeddings = info->ties,
         .layer_norm = info->layer_norm,
         .post_norms = info->post_norms,
         .parallel_residual = info->parallel_residual,
         .gated_mlp = !info->plain_mlp,
+        .cross_attention = info->cross_attention,
         .num_local_experts = info->num_local_experts,
         .num_experts_per_tok = experts ? 2 : 0,
         .expert_layer_period = 1,

@@ -24,6 +24,8 @@ typedef enum model_type {
     MODEL_GPT_NEOX,
     MODEL_MAMBA,
     MODEL_JAMBA,
+    MODEL_WHISPER,         /* its decoder */
+    MODEL_WHISPER_ENCODER, /* no file's model_type: the other half of such a configuration */
     N_MODEL_TYPES
 } model_type;
 
@@ -84,6 +86,8 @@ typedef struct model_config {
     bool post_norms;        /* what a sub-layer gives is normed before it is added */
     bool parallel_residual; /* attention and MLP see the same input */
     bool gated_mlp;
+    bool cross_attention; /* layers also attend to what an encoder gives */
+    int64_t num_mel_bins; /* of an encoder's input; 0: no encoder of sound */
 
     int64_t sliding_window;  /* W: a query sees W keys with itself; above 0 exactly when some layer slides */
     layer_type *layer_types; /* [num_hidden_layers], owned */
@@ -110,6 +114,8 @@ typedef struct model_config {
     int64_t *eos_token_id;              /* [n_eos_token_id], owned: each ends a text */
     size_t n_eos_token_id;
     dtype torch_dtype; /* the float type the weights were saved in; DTYPE_F32 when not said */
+
+    struct model_config *encoder; /* owned; NULL: a decoder alone */
 
     bool permuted_rows; /* rows of q and k are stored for rotation of neighbours (GGUF files of type llama) */
     bool experts_apart; /* each expert has tensors of its own (older GGUF files) */

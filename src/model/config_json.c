@@ -417,6 +417,14 @@ static mn_status read_all(model_config *config, const json *root, const char *wh
     return read_layers(config, root, what);
 }
 
+/* The other half of an encoder-decoder's configuration, from the same file. */
+static mn_status read_encoder(model_config *config, const json *root, const char *what) {
+    config->encoder = mem_alloc(1, sizeof *config->encoder);
+    if (!config->encoder) return mem_no_memory();
+    config_start(config->encoder, MODEL_WHISPER_ENCODER);
+    return read_all(config->encoder, root, what);
+}
+
 mn_status config_from_json(model_config *out, const json *root, const char *what) {
     memset(out, 0, sizeof *out);
     if (!root || root->kind != JSON_OBJECT) MN_FAIL(MN_E_FORMAT, "%s is no JSON object", what);
@@ -427,6 +435,7 @@ mn_status config_from_json(model_config *out, const json *root, const char *what
     MN_TRY(config_find_type(what, "model_type", name, json_get(root, "model_type")->n, false, &type));
     config_start(out, type);
     mn_status status = read_all(out, root, what);
+    if (status == MN_OK && out->cross_attention) status = read_encoder(out, root, what);
     if (status != MN_OK) model_config_clear(out);
     return status;
 }

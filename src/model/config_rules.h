@@ -34,6 +34,7 @@ typedef enum config_fields {
     FIELDS_MULTIPLIERS = 16,
     FIELDS_CAPS = 32,
     FIELDS_LOCAL_ROPE = 64,
+    FIELDS_SOUND = 128,
 } config_fields;
 
 /* A field that a type's config.json calls by another name. */
@@ -51,7 +52,8 @@ typedef struct model_type_info {
     bool all_biases;           /* every matrix of attention and MLP has one */
     bool reads_attention_bias; /* attention_bias gives all four a bias, or takes it */
     bool reads_mlp_bias;
-    bool qk_norm, layer_norm, post_norms, parallel_residual, plain_mlp;
+    bool no_key_bias;          /* but the keys' */
+    bool qk_norm, layer_norm, post_norms, parallel_residual, plain_mlp, cross_attention;
     bool norm_adds_one;    /* config.json; GGUF files hold the sums */
     bool ties;             /* tie_word_embeddings when it is not given */
     bool scales_embedding; /* by the root of hidden_size */
@@ -90,7 +92,7 @@ typedef struct config_real {
     double lo, hi;
 } config_real;
 
-enum { N_CONFIG_SIZES = 13, N_CONFIG_REALS = 8 };
+enum { N_CONFIG_SIZES = 14, N_CONFIG_REALS = 8 };
 extern const config_size config_sizes[N_CONFIG_SIZES];
 extern const config_real config_reals[N_CONFIG_REALS];
 

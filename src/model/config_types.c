@@ -36,6 +36,26 @@ static const config_key jamba_keys[] = {
     {"use_bias", "mamba_proj_bias"},      {NULL, NULL},
 };
 
+static const config_key whisper_keys[] = {
+    {"hidden_size", "d_model"},
+    {"intermediate_size", "decoder_ffn_dim"},
+    {"num_hidden_layers", "decoder_layers"},
+    {"num_attention_heads", "decoder_attention_heads"},
+    {"max_position_embeddings", "max_target_positions"},
+    {"hidden_act", "activation_function"},
+    {NULL, NULL},
+};
+
+static const config_key whisper_encoder_keys[] = {
+    {"hidden_size", "d_model"},
+    {"intermediate_size", "encoder_ffn_dim"},
+    {"num_hidden_layers", "encoder_layers"},
+    {"num_attention_heads", "encoder_attention_heads"},
+    {"max_position_embeddings", "max_source_positions"},
+    {"hidden_act", "activation_function"},
+    {NULL, NULL},
+};
+
 enum { DENSE = FIELDS_ATTENTION | FIELDS_MLP };
 
 const model_type_info model_types[N_MODEL_TYPES] = {
@@ -176,6 +196,30 @@ const model_type_info model_types[N_MODEL_TYPES] = {
                      .num_local_experts = 16,
                      .max_position_embeddings = 262144,
                      .norm_eps = 1e-6},
+    [MODEL_WHISPER] = {.name = "whisper",
+                       .fields = DENSE,
+                       .keys = whisper_keys,
+                       .positions = POSITIONS_LEARNED,
+                       .layer_norm = true,
+                       .plain_mlp = true,
+                       .all_biases = true,
+                       .no_key_bias = true,
+                       .cross_attention = true,
+                       .ties = true,
+                       .hidden_act = ACTIVATION_GELU,
+                       .max_position_embeddings = 448,
+                       .norm_eps = 1e-5},
+    [MODEL_WHISPER_ENCODER] = {.fields = DENSE | FIELDS_SOUND,
+                               .keys = whisper_encoder_keys,
+                               .positions = POSITIONS_LEARNED,
+                               .layer_norm = true,
+                               .plain_mlp = true,
+                               .all_biases = true,
+                               .no_key_bias = true,
+                               .ties = true,
+                               .hidden_act = ACTIVATION_GELU,
+                               .max_position_embeddings = 1500,
+                               .norm_eps = 1e-5},
 };
 
 #define SIZE(fields, field, gguf_key, lo, hi, required)                                                      \
@@ -194,6 +238,7 @@ const config_size config_sizes[N_CONFIG_SIZES] = {
     SIZE(FIELDS_MAMBA, conv_kernel, "ssm.conv_kernel", 2, 64, false),
     SIZE(FIELDS_MAMBA, state_size, "ssm.state_size", 1, 256, false),
     SIZE(FIELDS_MAMBA, mamba_size, "ssm.inner_size", 1, 1 << 22, false),
+    SIZE(FIELDS_SOUND, num_mel_bins, NULL, 1, 1024, true),
 };
 #undef SIZE
 

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
-enum { REF_BYTES = 128 };
+enum { REF_BYTES = 128, CONFIG_BYTES = 1 << 20 };
 
 static const char *environment(const char *name) {
     const char *value = getenv(name);
@@ -52,14 +52,26 @@ static bool is_model(const char *path) {
     return is;
 }
 
+/* Whether a folder's model hears instead of reading. One that cannot be read is left to whoever opens it. */
+static bool is_for_speech(const char *path) {
+    bytes config = {0};
+    json_doc *doc = NULL;
+    bool is = file_is_directory(path) && path_join(&config, path, "config.json") == MN_OK &&
+              json_open(&doc, config.data, JSON_PYTHON, CONFIG_BYTES) == MN_OK &&
+              json_is_string(json_get(json_root(doc), "model_type"), "whisper");
+    json_close(&doc);
+    bytes_clear(&config);
+    return is;
+}
+
 /* Whether a file of the models folder goes by that name: the name itself, without ".gguf", or its beginning
  * in any case. */
 static bool goes_by(const char *file, const char *name) {
     return strncasecmp(file, name, strlen(name)) == 0;
 }
 
-/* The newest model of the models folder whose file goes by `name` (NULL: any). */
-static bool find_installed(bytes *path, const char *folder, const char *name) {
+/* The newest model of the models folder whose file goes by `name` (NULL: any of that use). */
+static bool find_installed(bytes *path, const char *folder, const char *name, model_use use) {
     DIR *dir = opendir(folder);
     struct timespec newest = {0};
     bool found = false, exact = false;
@@ -69,6 +81,7 @@ static bool find_installed(bytes *path, const char *folder, const char *name) {
         struct stat info;
         if (path_join(&candidate, folder, entry->d_name) != MN_OK || !is_model(candidate.data)) continue;
         if (stat(candidate.data, &info) != 0) continue;
+        if (!name && is_for_speech(candidate.data) != (use == MODEL_FOR_SPEECH)) continue;
         bool is_exact = name && strcmp(entry->d_name, name) == 0;
         bool is_newer = info.st_mtim.tv_sec > newest.tv_sec ||
                         (info.st_mtim.tv_sec == newest.tv_sec && info.st_mtim.tv_nsec > newest.tv_nsec);
@@ -161,7 +174,7 @@ static bool find_path(bytes *path, const char *name) {
     return path->n > 0 && is_model(bytes_text(path));
 }
 
-mn_status model_locate(bytes *path, const char *name) {
+mn_status model_locate(bytes *path, const char *name, model_use use) {
     bytes folder = {0}, looked = {0};
     bool found = false;
     if (name) {
@@ -178,16 +191,18 @@ mn_status model_locate(bytes *path, const char *name) {
         }
     }
     if (!found && models_folder(&folder)) {
-        bytes_printf(&looked, ", the models folder %s", folder.data);
-        found = find_installed(path, folder.data, name);
+        bytes_printf(&looked, "%sthe models folder %s", name ? ", " : "", folder.data);
+        found = find_installed(path, folder.data, name, use);
     }
-    if (!found && !name) {
+    if (!found && !name && use == MODEL_FOR_TEXT) {
         set_path(path, "embedded");
         found = true;
     }
     mn_status status = path->failed ? mem_no_memory() : MN_OK;
     if (status == MN_OK && !found) {
-        status = status_fail(MN_E_NOT_FOUND, "no model '%s'; looked at: %s", name, bytes_text(&looked));
+        status = name
+                     ? status_fail(MN_E_NOT_FOUND, "no model '%s'; looked at: %s", name, bytes_text(&looked))
+                     : status_fail(MN_E_NOT_FOUND, "no model for speech; looked at: %s", bytes_text(&looked));
     }
     bytes_clear(&folder);
     bytes_clear(&looked);

@@ -5,7 +5,10 @@
 
 #include "base/mem.h"
 
-/* As mn_model_find; *path is filled and zero-terminated. */
-mn_status model_locate(bytes *path, const char *name);
+typedef enum model_use { MODEL_FOR_TEXT, MODEL_FOR_SPEECH } model_use;
+
+/* As mn_model_find; *path is filled and zero-terminated. `use` counts where no name is given: the model of that use installed
+ * last, for text else the embedded one. A name leads to whatever goes by it. */
+mn_status model_locate(bytes *path, const char *name, model_use use);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "model/arch.h"
 #include "model/embedded.h"
+#include "model/encoder.h"
 #include "model/mixer.h"
 #include "model/rope.h"
 #include "model/weights.h"
@@ -121,8 +122,7 @@ static mn_status choose_compute(model_core *model, const char *name, const model
                                 bool *is_auto) {
     *is_auto = !name || strcmp(name, "auto") == 0;
     size_t n = sizeof compute_choices / sizeof compute_choices[0];
-    weight_form form =
-        *is_auto ? weight_form_for(first_matrix(bound)->type, WEIGHT_F32, true) : WEIGHT_F32;
+    weight_form form = *is_auto ? weight_form_for(first_matrix(bound)->type, WEIGHT_F32, true) : WEIGHT_F32;
     for (size_t i = 0; i < n; i++) {
         bool chosen = *is_auto ? compute_choices[i].form == form : strcmp(name, compute_choices[i].name) == 0;
         if (!chosen) continue;
@@ -141,11 +141,11 @@ static size_t largest(size_t a, size_t b) {
 static size_t widest_input(const model_config *c) {
     size_t most = largest((size_t)c->hidden_size, (size_t)c->intermediate_size);
     most = largest(most, (size_t)(c->num_attention_heads * c->head_dim));
+    if (c->num_mel_bins > 0) most = largest(most, 3 * (size_t)max_i64(c->num_mel_bins, c->hidden_size));
     return largest(most, (size_t)c->mamba_size);
 }
 
-static size_t scratch_need(const model_core *model, bool lazy) {
-    const model_config *c = &model->config;
+static size_t scratch_need(const model_config *c, bool lazy) {
     int kv_heads = (int)c->num_key_value_heads;
     int group = kv_heads ? (int)c->num_attention_heads / kv_heads : 1, dim = (int)c->head_dim;
     size_t max_k = widest_input(c);
@@ -171,10 +171,19 @@ static mn_status open_scratch(compute *c, size_t n) {
     return MN_OK;
 }
 
+size_t model_packed_bytes(const model_core *model) {
+    return model->weights.packed_bytes + (model->encoder ? model->encoder->core.weights.packed_bytes : 0);
+}
+
 /* Float32 copies of weights that are stored in fewer bits are kept when they fit easily, else made anew for
  * each use. */
 static bool must_be_lazy(const model_core *model) {
-    return model->form == WEIGHT_F32 && model->weights.packed_bytes > model->available_bytes / 2;
+    return model->form == WEIGHT_F32 && model_packed_bytes(model) > model->available_bytes / 2;
+}
+
+static void drop_panels(model_core *model) {
+    model->weights.packed_bytes = 0;
+    if (model->encoder) model->encoder->core.weights.packed_bytes = 0;
 }
 
 static mn_status prepare(model_core *model, const mn_model_options *options) {
@@ -183,20 +192,24 @@ static mn_status prepare(model_core *model, const mn_model_options *options) {
     mn_status status = model_bind(&bound, &model->config, model_tensors(model), model->file != NULL);
     if (status == MN_OK) status = choose_compute(model, options->compute_type, &bound, &is_auto);
     if (status == MN_OK) status = weights_plan(model, &bound, model->form, is_auto);
+    if (status == MN_OK && model->config.encoder) status = encoder_plan(model, is_auto);
     model_weights_clear(&bound);
     MN_TRY(status);
     bool lazy = must_be_lazy(model);
-    if (lazy) model->weights.packed_bytes = 0;
-    size_t scratch = scratch_need(model, lazy);
-    MN_TRY(check_need(model, model->weights.packed_bytes + scratch * (size_t)model->compute.n_threads));
+    if (lazy) drop_panels(model);
+    size_t scratch = scratch_need(&model->config, lazy);
+    if (model->encoder) scratch = largest(scratch, scratch_need(&model->encoder->core.config, lazy));
+    MN_TRY(check_need(model, model_packed_bytes(model) + scratch * (size_t)model->compute.n_threads));
     MN_TRY(open_scratch(&model->compute, scratch));
     MN_TRY(weights_pack(model, lazy, (weights_progress){options->progress, options->progress_user}));
-    if (!lazy) tensor_set_release_pages(model_tensors(model));
     model->reference = model->form == WEIGHT_F32;
     model->workspace.frequencies = mem_alloc((size_t)model->config.rotary_dim / 2 + 1, sizeof(double));
     if (!model->workspace.frequencies) return MN_E_NOMEM;
-    size_t budget = options->memory_limit ? model->available_bytes - model->weights.packed_bytes : 0;
-    return kv_pool_open(&model->pool, budget);
+    size_t budget = options->memory_limit ? model->available_bytes - model_packed_bytes(model) : 0;
+    MN_TRY(kv_pool_open(&model->pool, budget));
+    if (model->encoder) MN_TRY(encoder_make(model, lazy));
+    if (!lazy) tensor_set_release_pages(model_tensors(model));
+    return MN_OK;
 }
 
 mn_status model_open(model_core **out, const char *path, const mn_model_options *options) {
@@ -268,7 +281,7 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
     return (int)(sizeof buffers / sizeof *buffers);
 }
 
-static void workspace_clear(model_core *model) {
+void model_clear_buffers(model_core *model) {
     workspace *ws = &model->workspace;
     token_buffer buffers[MOST_TOKEN_BUFFERS];
     int n = token_buffers(model, buffers);
@@ -283,7 +296,8 @@ static void workspace_clear(model_core *model) {
 void model_close(model_core **model) {
     model_core *m = *model;
     if (!m) return;
-    workspace_clear(m);
+    encoder_close(&m->encoder);
+    model_clear_buffers(m);
     weights_clear(&m->weights, m->config.num_hidden_layers);
     kv_pool_close(&m->pool);
     kv_basis_set_close(&m->bases);
@@ -335,12 +349,14 @@ static mn_status grow_rows(model_core *model, int n_rows, int n_last) {
     return MN_OK;
 }
 
-/* Memory in which tokens are sealed, for each thread. */
-static mn_status grow_seal_scratch(model_core *model, const forward_row *rows, int n_rows) {
+mn_status model_grow(model_core *model, int m, int n_rows, int n_last) {
+    MN_TRY(grow_tokens(model, m));
+    return grow_rows(model, n_rows, n_last);
+}
+
+mn_status model_grow_seal(model_core *model, const kv_cache *cache) {
     attend_space *space = &model->workspace.space;
-    size_t need = 0;
-    for (int i = 0; i < n_rows; i++) need = largest(need, kv_seal_scratch(rows[i].cache));
-    need = (need + 63) / 64 * 64;
+    size_t need = (kv_seal_scratch(cache) + 63) / 64 * 64;
     if (need <= space->seal_bytes) return MN_OK;
     MN_TRY(replace_buffer(&space->seal, (size_t)model->compute.n_threads, need));
     space->seal_bytes = need;
@@ -353,9 +369,20 @@ static mn_status check_positions(const model_core *model, const forward_row *row
     for (int i = 0; i < n_rows; i++) {
         int64_t end = kv_length(rows[i].cache) + rows[i].n, most = model->config.max_position_embeddings;
         if (end > most) {
-            MN_FAIL(MN_E_FULL, "the text would have %" PRId64 " tokens, '%s' has learned positions for %" PRId64,
-                    end, model->what, most);
+            MN_FAIL(MN_E_FULL,
+                    "the text would have %" PRId64 " tokens, '%s' has learned positions for %" PRId64, end,
+                    model->what, most);
         }
+    }
+    return MN_OK;
+}
+
+static mn_status check_encoded(const model_core *model, const forward_row *rows, int n_rows) {
+    for (int i = 0; model->encoder && i < n_rows; i++) {
+        if (kv_filled(rows[i].cache, (int)model->config.num_hidden_layers) == 0)
+            MN_FAIL(MN_E_ARG,
+                    "nothing was encoded for this session; '%s' needs the features of a recording first",
+                    model->what);
     }
     return MN_OK;
 }
@@ -363,12 +390,12 @@ static mn_status check_positions(const model_core *model, const forward_row *row
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
     int64_t m = 0, n_last = 1;
     MN_TRY(check_positions(model, rows, n_rows));
+    MN_TRY(check_encoded(model, rows, n_rows));
     for (int i = 0; i < n_rows; i++) {
         m += rows[i].n;
         n_last += forward_gathered(&rows[i]);
     }
-    MN_TRY(grow_tokens(model, (int)m));
-    MN_TRY(grow_rows(model, n_rows, (int)min_i64(n_last, HEAD_ROWS)));
+    MN_TRY(model_grow(model, (int)m, n_rows, (int)min_i64(n_last, HEAD_ROWS)));
     mn_status status = MN_OK;
     int n_reserved = 0;
     while (n_reserved < n_rows && status == MN_OK) {
@@ -376,7 +403,7 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
         if (status == MN_OK) n_reserved++;
     }
     for (int i = 0; i < n_rows && status == MN_OK; i++) status = kv_restage(rows[i].cache);
-    if (status == MN_OK) status = grow_seal_scratch(model, rows, n_rows);
+    for (int i = 0; i < n_rows && status == MN_OK; i++) status = model_grow_seal(model, rows[i].cache);
     if (status == MN_OK) status = blocks_prepare(model, rows, n_rows);
     if (status != MN_OK) {
         for (int i = 0; i < n_reserved; i++) kv_abandon(rows[i].cache);
@@ -419,12 +446,15 @@ static kv_spec layer_spec(const model_config *c, int64_t layer, kv_codec codec) 
 }
 
 mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_codec codec) {
-    int64_t n_layers = model->config.num_hidden_layers;
-    kv_spec *specs = mem_alloc((size_t)n_layers, sizeof *specs);
+    int64_t n_layers = model->config.num_hidden_layers, n_cross = model->encoder ? n_layers : 0;
+    kv_spec *specs = mem_alloc((size_t)(n_layers + n_cross), sizeof *specs);
     *out = NULL;
     if (!specs) return MN_E_NOMEM;
-    for (int64_t i = 0; i < n_layers; i++) specs[i] = layer_spec(&model->config, i, codec);
+    for (int64_t i = 0; i < n_layers + n_cross; i++) {
+        specs[i] = layer_spec(&model->config, i % n_layers, codec);
+        specs[i].write_once = i >= n_layers;
+    }
     *out = specs;
-    *n = (int)n_layers;
+    *n = (int)(n_layers + n_cross);
     return MN_OK;
 }

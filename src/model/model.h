@@ -28,6 +28,8 @@ typedef struct transposed_tensor {
     tensor turned; /* owns its data */
 } transposed_tensor;
 
+enum { N_CONVOLUTIONS = 2 };
+
 typedef struct packed_weights {
     const tensor *embedding;     /* [vocab_size][hidden_size], read row by row from the file */
     float *positions;            /* [max_position_embeddings][hidden_size], learned ones, or NULL */
@@ -35,6 +37,7 @@ typedef struct packed_weights {
     float *final_norm;           /* [hidden_size] */
     float *final_norm_bias;      /* [hidden_size] or NULL */
     weight head;                 /* [vocab_size] outputs */
+    weight convolutions[N_CONVOLUTIONS]; /* of an encoder's front: [hidden_size] outputs */
     char *arena;                 /* all packed panels */
     size_t packed_bytes;
     transposed_tensor *transposed; /* [n_transposed] */
@@ -91,6 +94,7 @@ typedef struct model_core {
     compute compute;
     packed_weights weights;
     workspace workspace;
+    struct encoder *encoder;   /* of encoder-decoder models, else NULL */
     pthread_mutex_t lock;      /* of workspace and thread pool */
     kv_pool *pool;
     kv_basis_set *bases;       /* calibrated, of coded keys; NULL: none loaded */
@@ -101,6 +105,12 @@ typedef struct model_core {
 /* path: a Hugging Face folder, a .gguf file, or "embedded"; as mn_model_open. */
 mn_status model_open(model_core **out, const char *path, const mn_model_options *options);
 void model_close(model_core **model);
+
+/* Buffers for a pass of m tokens in n_rows sequences, n_last of whose states have logits computed together. MN_E_NOMEM. */
+mn_status model_grow(model_core *model, int m, int n_rows, int n_last);
+/* Memory in which tokens of a cache are sealed, for each thread. */
+mn_status model_grow_seal(model_core *model, const kv_cache *cache);
+void model_clear_buffers(model_core *model);
 
 /* Bytes this process may still take, by the system and its control group. */
 size_t memory_available(void);
@@ -114,6 +124,11 @@ mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model);
 enum { HEAD_ROWS = 64 }; /* rows of logits that are computed together, at most */
 typedef enum forward_want { WANT_NOTHING, WANT_LAST, WANT_ALL } forward_want;
 
+/* A head of the decoder's cross attention. */
+typedef struct cross_head {
+    int32_t layer, head;
+} cross_head;
+
 /* New tokens of one sequence. */
 typedef struct forward_row {
     kv_cache *cache;
@@ -121,6 +136,7 @@ typedef struct forward_row {
     const float *embeddings; /* f32 [n][hidden_size] */
     int n;
     int64_t total_length;    /* of the sequence when the whole call is done: decides length-dependent rotary angles */
+    bool sees_all;           /* an encoder's: each token sees all n, and one entry of the cache serves every layer in turn */
     forward_want want;
     float *logits;           /* [1 or n][vocab_size], filled */
     float *states;           /* NULL, or [n][hidden_size], filled: final hidden states, after the last norm */
@@ -128,6 +144,10 @@ typedef struct forward_row {
                                 0: the embedding; NULL: none */
     int n_exits;
     float *exit_logits;      /* [n_exits][vocab_size], filled */
+    const cross_head *cross_heads; /* [n_cross_heads] whose attention over the encoder's positions is wanted; NULL: none */
+    int n_cross_heads;
+    float *cross_weights;    /* token t of head h at (h * cross_rows + t) * positions, filled */
+    int cross_rows;          /* at least n */
 } forward_row;
 
 /* Rows of logits that are computed together with those of other sequences; all of a long one are computed in place. */
@@ -138,8 +158,11 @@ static inline int forward_gathered(const forward_row *row) {
 /* Computes a batch: reserves, runs every layer, commits. On failure every cache is as before: MN_E_FULL, MN_E_NOMEM. */
 mn_status model_forward(model_core *model, const forward_row *rows, int n_rows);
 
-/* The cache entries of this model with its own windows, exact in `codec`. *out is owned by the caller, n =
- * num_hidden_layers. */
+/* Bytes of packed weights, an encoder's included. */
+size_t model_packed_bytes(const model_core *model);
+
+/* The cache entries of this model with its own windows, exact in `codec`. *out is owned by the caller; n is num_hidden_layers, and with
+ * an encoder as many again, the cross entries. */
 mn_status model_cache_specs(kv_spec **out, int *n, const model_core *model, kv_codec codec);
 
 #endif

@@ -28,6 +28,8 @@ typedef enum extent {
     RANK,
     RANK_STATES,
     CONV,
+    MELS,
+    THREE,
     N_EXTENTS
 } extent;
 
@@ -248,6 +250,60 @@ static const weight_rule jamba_rules[] = {
     {.role = N_WEIGHTS},
 };
 
+static const weight_rule whisper_globals[] = {
+    {WEIGHT_EMBED, "model.decoder.embed_tokens.weight", "", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_POSITIONS, "model.decoder.embed_positions.weight", "", POSITIONS, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "model.decoder.layer_norm.weight", "", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "model.decoder.layer_norm.bias", "", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "proj_out.weight", "", VOCAB, HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule whisper_encoder_globals[] = {
+    {WEIGHT_CONV1, "model.encoder.conv1.weight", "", HIDDEN, THREE, .deep = MELS},
+    {WEIGHT_CONV1_BIAS, "model.encoder.conv1.bias", "", HIDDEN, ALWAYS},
+    {WEIGHT_CONV2, "model.encoder.conv2.weight", "", HIDDEN, THREE, .deep = HIDDEN},
+    {WEIGHT_CONV2_BIAS, "model.encoder.conv2.bias", "", HIDDEN, ALWAYS},
+    {WEIGHT_POSITIONS, "model.encoder.embed_positions.weight", "", POSITIONS, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "model.encoder.layer_norm.weight", "", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "model.encoder.layer_norm.bias", "", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule whisper_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "self_attn_layer_norm.weight", "", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_NORM_BIAS, "self_attn_layer_norm.bias", "", HIDDEN, ALWAYS},
+    {WEIGHT_Q, "self_attn.q_proj.weight", "", QUERIES, HIDDEN, ALWAYS},
+    {WEIGHT_Q_BIAS, "self_attn.q_proj.bias", "", QUERIES, ALWAYS},
+    {WEIGHT_K, "self_attn.k_proj.weight", "", KEYS, HIDDEN, ALWAYS},
+    {WEIGHT_K_BIAS, "self_attn.k_proj.bias", "", KEYS, GIVEN(attention_bias.k)},
+    {WEIGHT_V, "self_attn.v_proj.weight", "", KEYS, HIDDEN, ALWAYS},
+    {WEIGHT_V_BIAS, "self_attn.v_proj.bias", "", KEYS, ALWAYS},
+    {WEIGHT_O, "self_attn.out_proj.weight", "", HIDDEN, QUERIES, ALWAYS},
+    {WEIGHT_O_BIAS, "self_attn.out_proj.bias", "", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "final_layer_norm.weight", "", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM_BIAS, "final_layer_norm.bias", "", HIDDEN, ALWAYS},
+    {WEIGHT_UP, "fc1.weight", "", INTERMEDIATE, HIDDEN, ALWAYS},
+    {WEIGHT_UP_BIAS, "fc1.bias", "", INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN, "fc2.weight", "", HIDDEN, INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN_BIAS, "fc2.bias", "", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule whisper_cross_rules[] = {
+    {WEIGHT_CROSS_NORM, "encoder_attn_layer_norm.weight", "", HIDDEN, ALWAYS},
+    {WEIGHT_CROSS_NORM_BIAS, "encoder_attn_layer_norm.bias", "", HIDDEN, ALWAYS},
+    {WEIGHT_CROSS_Q, "encoder_attn.q_proj.weight", "", QUERIES, HIDDEN, ALWAYS},
+    {WEIGHT_CROSS_Q_BIAS, "encoder_attn.q_proj.bias", "", QUERIES, ALWAYS},
+    {WEIGHT_CROSS_K, "encoder_attn.k_proj.weight", "", KEYS, HIDDEN, ALWAYS},
+    {WEIGHT_CROSS_K_BIAS, "encoder_attn.k_proj.bias", "", KEYS, GIVEN(attention_bias.k)},
+    {WEIGHT_CROSS_V, "encoder_attn.v_proj.weight", "", KEYS, HIDDEN, ALWAYS},
+    {WEIGHT_CROSS_V_BIAS, "encoder_attn.v_proj.bias", "", KEYS, ALWAYS},
+    {WEIGHT_CROSS_O, "encoder_attn.out_proj.weight", "", HIDDEN, QUERIES, ALWAYS},
+    {WEIGHT_CROSS_O_BIAS, "encoder_attn.out_proj.bias", "", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
 enum { MOST_TABLES = 6 };
 
 /* How a type's checkpoints name things. */
@@ -280,6 +336,10 @@ static const naming namings[N_MODEL_TYPES] = {
     [MODEL_GPT_NEOX] = {.layers = "gpt_neox.layers.", .tables = {gpt_neox_globals, gpt_neox_rules}},
     [MODEL_MAMBA] = {.layers = "backbone.layers.", .tables = {mamba_globals, mamba_rules}},
     [MODEL_JAMBA] = {LLAMA_LAYERS, .tables = {jamba_globals, attention_rules, qkv_rules, jamba_rules}},
+    [MODEL_WHISPER] = {.layers = "model.decoder.layers.",
+                       .tables = {whisper_globals, whisper_rules, whisper_cross_rules}},
+    [MODEL_WHISPER_ENCODER] = {.layers = "model.encoder.layers.",
+                               .tables = {whisper_encoder_globals, whisper_rules}},
 };
 #undef LLAMA_LAYERS
 
@@ -305,6 +365,8 @@ static int64_t measure(const model_config *config, extent which) {
         [RANK] = config->time_step_rank,
         [RANK_STATES] = config->time_step_rank + 2 * config->state_size,
         [CONV] = config->conv_kernel,
+        [MELS] = config->num_mel_bins,
+        [THREE] = 3,
     };
     return sizes[which];
 }
@@ -365,6 +427,7 @@ static void fill_place(const model_config *config, bool is_gguf, const weight_ru
     weight_source *source = &out->source;
     source->first_row = measure(config, rule->first_row);
     source->n_rows = rule->n_rows == NONE ? rows : measure(config, rule->n_rows);
+    source->columns = columns * (rule->deep == NONE ? 1 : measure(config, rule->deep));
     source->permute_head_dim = is_gguf && rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
     bool stacked =
         is_gguf && !config->experts_apart && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;

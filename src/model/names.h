@@ -19,6 +19,10 @@ typedef enum weight_role {
     WEIGHT_K,         /* [H D][d] */
     WEIGHT_V,         /* [H D][d] */
     WEIGHT_O,         /* [d][Hq D] */
+    WEIGHT_CROSS_Q,   /* as those above, of cross attention */
+    WEIGHT_CROSS_K,
+    WEIGHT_CROSS_V,
+    WEIGHT_CROSS_O,
     WEIGHT_MAMBA_IN,  /* [2 I][d] */
     WEIGHT_MAMBA_X,   /* [R + 2 N][I] */
     WEIGHT_MAMBA_DT,  /* [I][R] */
@@ -34,6 +38,10 @@ typedef enum weight_role {
     WEIGHT_K_BIAS,
     WEIGHT_V_BIAS,
     WEIGHT_O_BIAS,
+    WEIGHT_CROSS_Q_BIAS,
+    WEIGHT_CROSS_K_BIAS,
+    WEIGHT_CROSS_V_BIAS,
+    WEIGHT_CROSS_O_BIAS,
     WEIGHT_MAMBA_IN_BIAS,
     WEIGHT_MAMBA_X_BIAS,
     WEIGHT_MAMBA_DT_BIAS,
@@ -47,6 +55,8 @@ typedef enum weight_role {
     WEIGHT_ATTENTION_NORM = FIRST_LAYER_VECTOR, /* [d], before attention or the Mamba mixer */
     WEIGHT_ATTENTION_NORM_BIAS,                 /* [d] */
     WEIGHT_ATTENTION_POST_NORM,                 /* [d], of what attention gives */
+    WEIGHT_CROSS_NORM,                          /* [d], before cross attention */
+    WEIGHT_CROSS_NORM_BIAS,                     /* [d] */
     WEIGHT_MLP_NORM,                            /* [d], before the MLP */
     WEIGHT_MLP_NORM_BIAS,                       /* [d] */
     WEIGHT_MLP_POST_NORM,                       /* [d], of what the MLP gives */
@@ -61,7 +71,11 @@ typedef enum weight_role {
     WEIGHT_C_NORM,                              /* [N] */
     N_LAYER_WEIGHTS,
 
-    WEIGHT_EMBED = N_LAYER_WEIGHTS, /* [V][d] */
+    WEIGHT_CONV1 = N_LAYER_WEIGHTS, /* [d][num_mel_bins][3] */
+    WEIGHT_CONV1_BIAS,              /* [d] */
+    WEIGHT_CONV2,                   /* [d][d][3] */
+    WEIGHT_CONV2_BIAS,              /* [d] */
+    WEIGHT_EMBED,                   /* [V][d] */
     WEIGHT_POSITIONS,               /* [max_position_embeddings][d] */
     WEIGHT_FINAL_NORM,              /* [d] */
     WEIGHT_FINAL_NORM_BIAS,         /* [d] */
@@ -76,6 +90,7 @@ enum { N_LAYER_VECTORS = N_LAYER_WEIGHTS - FIRST_LAYER_VECTOR, N_GLOBAL_WEIGHTS 
 typedef struct weight_source {
     const tensor *tensor; /* NULL: the model has no such weight */
     int64_t first_row, n_rows;
+    int64_t columns; /* values of a row */
     int64_t block, stride;
     int permute_head_dim; /* 0, or D: within each D rows, rows 2i and 2i + 1 are stored for rows i and i + D/2
                            */
@@ -94,7 +109,7 @@ typedef struct weight_place {
 } weight_place;
 
 /* False when this model has no tensor for the role: a bias or norm that is switched off, a head that is the
- * embedding, a kind that the layer is not of. `layer` is ignored for the roles from WEIGHT_EMBED on, `expert` (0 .. E - 1) but for the
+ * embedding, a kind that the layer is not of. `layer` is ignored for the roles from N_LAYER_WEIGHTS on, `expert` (0 .. E - 1) but for the
  * MLP of layers with experts. */
 bool weight_find_place(const model_config *config, bool is_gguf, weight_role role, int64_t layer, int64_t expert,
                        weight_place *out);

@@ -112,7 +112,7 @@ static mn_status plan_matrix(planner *p, weight *w, const weight_source *source,
     if (source->is_transposed) MN_TRY(transposed(weights, &w->source.tensor));
     const tensor *t = w->source.tensor;
     weight_form form = is_exact ? WEIGHT_F32 : weight_form_for(t->type, p->wanted, p->is_auto);
-    weight_layout_make(&w->layout, form, t->type, (int)source->n_rows, (int)t->shape[t->n_dims - 1]);
+    weight_layout_make(&w->layout, form, t->type, (int)source->n_rows, (int)source->columns);
     weights->packed_bytes += weight_layout_bytes(&w->layout);
     return bias ? copy_vector(&w->bias, bias, 0) : MN_OK;
 }
@@ -158,26 +158,33 @@ mn_status weights_plan(model_core *model, const model_weights *bound, weight_for
     MN_TRY(copy_vector(&weights->final_norm, model_weights_global(bound, WEIGHT_FINAL_NORM),
                        model->config.norm_adds_one ? 1 : 0));
     MN_TRY(copy_vector(&weights->final_norm_bias, model_weights_global(bound, WEIGHT_FINAL_NORM_BIAS), 0));
+    for (int i = 0; i < N_CONVOLUTIONS; i++) {
+        weight_role role = i == 0 ? WEIGHT_CONV1 : WEIGHT_CONV2;
+        MN_TRY(plan_matrix(&p, &weights->convolutions[i], model_weights_global(bound, role),
+                           model_weights_global(bound, role + 1), false));
+    }
     return plan_matrix(&p, &weights->head, model_weights_global(bound, WEIGHT_HEAD), NULL, false);
 }
 
+static void list_one(weight *w, weight **out, int *n) {
+    if (!w->source.tensor) return;
+    if (out) out[*n] = w;
+    ++*n;
+}
+
 /* All matrices in the order in which a pass reads them; out NULL: only counts them. */
-static int list_weights(const model_core *model, weight **out) {
+static int list_weights(packed_weights *weights, const model_config *config, weight **out) {
     int n = 0;
-    size_t experts = (size_t)model->config.num_local_experts;
-    for (int64_t i = 0; i < model->config.num_hidden_layers; i++) {
-        packed_layer *l = &model->weights.layers[i];
-        for (int j = 0; j < N_LAYER_MATRICES; j++) {
-            if (!l->matrices[j].source.tensor) continue;
-            if (out) out[n] = &l->matrices[j];
-            n++;
-        }
-        for (size_t j = 0; l->experts && j < experts * N_EXPERT_MATRICES; j++, n++) {
-            if (out) out[n] = &l->experts[j / N_EXPERT_MATRICES][j % N_EXPERT_MATRICES];
-        }
+    size_t experts = (size_t)config->num_local_experts;
+    for (int i = 0; i < N_CONVOLUTIONS; i++) list_one(&weights->convolutions[i], out, &n);
+    for (int64_t i = 0; i < config->num_hidden_layers; i++) {
+        packed_layer *l = &weights->layers[i];
+        for (int j = 0; j < N_LAYER_MATRICES; j++) list_one(&l->matrices[j], out, &n);
+        for (size_t j = 0; l->experts && j < experts * N_EXPERT_MATRICES; j++)
+            list_one(&l->experts[j / N_EXPERT_MATRICES][j % N_EXPERT_MATRICES], out, &n);
     }
-    if (out) out[n] = (weight *)(uintptr_t)&model->weights.head;
-    return n + 1;
+    list_one(&weights->head, out, &n);
+    return n;
 }
 
 /* ---- packing ---- */
@@ -241,7 +248,7 @@ static void drop_transposed(packed_weights *weights) {
 mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) {
     if (lazy) return MN_OK;
     packed_weights *weights = &model->weights;
-    size_t capacity = (size_t)list_weights(model, NULL);
+    size_t capacity = (size_t)list_weights(weights, &model->config, NULL);
     int n_threads = model->compute.n_threads;
     pack_job job = {.progress = progress, .total = weights->packed_bytes};
     job.weights = mem_alloc(capacity, sizeof *job.weights);
@@ -249,7 +256,7 @@ mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) 
     job.scratch = mem_alloc((size_t)n_threads, sizeof *job.scratch);
     mn_status status = job.weights && job.first_task && job.scratch ? MN_OK : MN_E_NOMEM;
     if (status == MN_OK) {
-        int n = list_weights(model, job.weights);
+        int n = list_weights(weights, &model->config, job.weights);
         status = make_scratch(job.scratch, n_threads, job.weights, n);
         if (status == MN_OK) status = place_panels(weights, job.weights, n);
         for (int i = 0; i < n; i++) {
@@ -273,6 +280,7 @@ void weights_clear(packed_weights *weights, int64_t n_layers) {
         for (int j = 0; j < N_LAYER_VECTORS; j++) mem_free(l->vectors[j]);
         mem_free(l->experts);
     }
+    for (int i = 0; i < N_CONVOLUTIONS; i++) mem_free(weights->convolutions[i].bias);
     mem_free(weights->layers);
     drop_transposed(weights);
     mem_free(weights->positions);

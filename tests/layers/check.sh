@@ -15,6 +15,7 @@ declare -A allowed=(
   [kv]="base tensor kernels"
   [model]="base tensor kernels kv"
   [gen]="base text tensor kernels kv model"
+  [speech]="base text tensor kernels kv model gen"
 )
 
 includes() { grep -nE '^ *# *include +"' "$1" | sed -E 's/^([0-9]+): *# *include +"([^"]+)".*/\1 \2/' || true; }
@@ -54,12 +55,13 @@ while read -r file; do
   if grep -nE '^ *# *include +"' "$file"; then complain "$file: examples include <mneme.h> and the C library only"; fi
 done < <(find examples -name '*.c' | sort)
 
-# DESIGN.md says of every file of cache and generation what it is for, and of none that is gone.
-for file in src/kv/*.c src/gen/*.c; do
+# DESIGN.md says of every file of cache, generation and speech what it is for, and of none that is gone.
+for file in src/kv/*.c src/gen/*.c src/speech/*.c; do
   grep -qE "^\|.*[ |]$(basename "$file")[ ,|]" DESIGN.md || complain "$file: DESIGN.md does not say what it is for"
 done
 for name in $(grep -E '^\| [a-z_.]+\.[ch][ ,|]' DESIGN.md | cut -d'|' -f2 | tr -d ','); do
-  [ -e "src/kv/$name" ] || [ -e "src/gen/$name" ] || complain "DESIGN.md: there is no $name in src/kv or src/gen"
+  [ -e "src/kv/$name" ] || [ -e "src/gen/$name" ] || [ -e "src/speech/$name" ] ||
+    complain "DESIGN.md: there is no $name in src/kv, src/gen or src/speech"
 done
 
 while read -r count file; do
@@ -75,7 +77,7 @@ ban() { # ban PATTERN WHY FOLDER...
 ban '\<(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca)\(' "use the bounded form" src cli
 ban '\<(exit|_exit|abort)\(' "the library never ends a program" src
 ban '\<(printf|fprintf|puts|putchar|perror|vfprintf)\(' "the library never prints" src
-ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/gen
+ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/gen src/speech
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli include examples tests
 
 if [ $failures -gt 0 ]; then

@@ -36,6 +36,9 @@ mn_status hostile_archive(const uint8_t *data, size_t n);
 /* Makes the checksums of a damaged archive right again where that is possible, so that a reader looks at the rest. */
 void hostile_archive_reseal(uint8_t *data, size_t n);
 
+/* Any bytes as a recording: levels are finite, wherever they are. MN_OK or MN_E_FORMAT. */
+mn_status hostile_audio(const uint8_t *data, size_t n);
+
 /* Both modes. What the strict mode accepts the other accepts too, and what is accepted is the same after
  * writing and reading it again. Returns the strict mode's status. */
 mn_status hostile_json(const uint8_t *data, size_t n);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/scratch.h"
 
-#include <dirent.h>
-#include <unistd.h>
+#include <ftw.h>
+#include <sys/stat.h>
 
 #include "support/support.h"
 
@@ -10,16 +10,13 @@ enum { N_PATHS = 4, PATH_BYTES = 4096 };
 
 static char scratch_folder[PATH_BYTES / 2];
 
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *place) {
+    (void)info, (void)kind, (void)place;
+    return remove(path);
+}
+
 static void remove_folder(void) {
-    DIR *dir = opendir(scratch_folder);
-    if (!dir) return;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[PATH_BYTES];
-        snprintf(path, sizeof path, "%s/%s", scratch_folder, entry->d_name);
-        unlink(path);
-    }
-    closedir(dir);
-    rmdir(scratch_folder);
+    nftw(scratch_folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 const char *scratch_path(const char *name) {

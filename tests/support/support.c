@@ -28,21 +28,30 @@ const char *shared_path(const char *name) {
     return stat(path, &info) == 0 ? path : NULL;
 }
 
-const char *smollm2_path(void) {
-    const char *named = getenv("MNEME_TEST_SMOLLM2"), *models = getenv("MNEME_MODELS");
-    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+/* A model where scripts/get-model puts it. */
+static const char *installed_path(const char *name) {
+    const char *models = getenv("MNEME_MODELS"), *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
     char *path = next_path();
     struct stat info;
-    if (named) {
-        snprintf(path, PATH_BYTES, "%s", named);
-    } else if (models) {
-        snprintf(path, PATH_BYTES, "%s/SmolLM2-135M-Instruct.Q4_1.gguf", models);
+    if (models) {
+        snprintf(path, PATH_BYTES, "%s/%s", models, name);
     } else if (data && *data) {
-        snprintf(path, PATH_BYTES, "%s/mneme/models/SmolLM2-135M-Instruct.Q4_1.gguf", data);
+        snprintf(path, PATH_BYTES, "%s/mneme/models/%s", data, name);
     } else {
-        snprintf(path, PATH_BYTES, "%s/.local/share/mneme/models/SmolLM2-135M-Instruct.Q4_1.gguf", home ? home : "");
+        snprintf(path, PATH_BYTES, "%s/.local/share/mneme/models/%s", home ? home : "", name);
     }
     return stat(path, &info) == 0 ? path : NULL;
+}
+
+const char *smollm2_path(void) {
+    const char *named = getenv("MNEME_TEST_SMOLLM2");
+    struct stat info;
+    if (!named) return installed_path("SmolLM2-135M-Instruct.Q4_1.gguf");
+    return stat(named, &info) == 0 ? named : NULL;
+}
+
+const char *whisper_path(const char *model) {
+    return installed_path(model);
 }
 
 bool test_is_long(void) {
@@ -50,7 +59,9 @@ bool test_is_long(void) {
     return value && strcmp(value, "1") == 0;
 }
 
-uint64_t test_random(uint64_t *state) { return random_bits(0x6D6E656D65u, 0, (*state)++); }
+uint64_t test_random(uint64_t *state) {
+    return random_bits(0x6D6E656D65u, 0, (*state)++);
+}
 
 double test_uniform(uint64_t *state, double lo, double hi) {
     return lo + (hi - lo) * ((double)(test_random(state) >> 11) * 0x1p-53);

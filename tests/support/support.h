@@ -48,6 +48,9 @@ const char *shared_path(const char *name);
  * is not on this machine. */
 const char *smollm2_path(void);
 
+/* The folder of "whisper-tiny.en" or "whisper-base" in the models folder; NULL when it is not on this machine. */
+const char *whisper_path(const char *model);
+
 /* Whether the long tier is run: MNEME_LONG=1. */
 bool test_is_long(void);
 

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "speech/features.h"
+
+#include "base/mem.h"
+#include "base/num.h"
+#include "speech/mel.h"
+
+enum {
+    BLOCK = 100, /* frames computed at once */
+    PIECE = (BLOCK - 1) * MEL_HOP + MEL_WINDOW,
+    SCAN_BLOCKS = 60,
+    MOST_PADDED = 30000
+};
+static const int64_t nowhere = INT64_MAX / 4;                 /* a mirror that no sample reaches */
+static const int64_t most_frames = INT64_MAX / (4 * MEL_HOP); /* so that no place in samples overflows */
+
+struct features {
+    audio *recording; /* borrowed */
+    mel *bands;
+    int64_t padded;  /* samples */
+    int64_t scanned; /* frames */
+    bool is_whole;
+    int64_t
+        mirror; /* samples, padding included, at whose end the recording is mirrored; until known, nowhere */
+    int64_t n_frames; /* once it is whole */
+    float maximum;    /* log10 of an energy */
+    float piece[PIECE];
+    float *energies; /* [BLOCK][n_bands], of the scan */
+};
+
+mn_status features_open(features **out, audio *recording, int n_bands, int padded_frames) {
+    *out = NULL;
+    if (padded_frames < 0 || padded_frames > MOST_PADDED)
+        MN_FAIL(MN_E_ARG, "recordings padded to %d frames, allowed: 0 to %d", padded_frames, MOST_PADDED);
+    features *f = mem_alloc(1, sizeof *f);
+    if (!f) return MN_E_NOMEM;
+    f->recording = recording;
+    f->padded = (int64_t)padded_frames * MEL_HOP;
+    f->maximum = mel_maximum(NULL, 0);
+    f->mirror = nowhere;
+    mn_status status = mel_open(&f->bands, n_bands);
+    if (status == MN_OK) {
+        f->energies = mem_alloc_raw((size_t)BLOCK * (size_t)n_bands, sizeof *f->energies);
+        if (!f->energies) status = MN_E_NOMEM;
+    }
+    if (status != MN_OK) {
+        features_close(&f);
+        return status;
+    }
+    *out = f;
+    return MN_OK;
+}
+
+void features_close(features **out) {
+    features *f = *out;
+    if (!f) return;
+    mel_close(&f->bands);
+    mem_free(f->energies);
+    mem_free(f);
+    *out = NULL;
+}
+
+/* Where sample `at` of a recording of `n`, mirrored at both ends again and again, comes from. */
+static int64_t mirrored(int64_t at, int64_t n) {
+    if (n == 1) return 0;
+    int64_t period = 2 * (n - 1), place = at % period;
+    if (place < 0) place += period;
+    return place < n ? place : period - place;
+}
+
+/* Samples [from, to) of the piece, all outside of [0, mirror); `begin` is the piece's first one. */
+static mn_status fill_mirrored(features *f, int64_t begin, int64_t from, int64_t to, int64_t mirror) {
+    for (int64_t at = from; at < to; at++) {
+        float *sample = &f->piece[at - begin];
+        int64_t n_read;
+        *sample = 0; /* what was padded */
+        MN_TRY(audio_read(f->recording, mirrored(at, mirror), 1, sample, &n_read));
+    }
+    return MN_OK;
+}
+
+/* The samples of n frames from `first`; at the end mirrored or followed by zeros. *is_short, and nothing else, when the recording
+ * turns out to end in them while it is scanned. */
+static mn_status read_piece(features *f, int64_t first, int n, bool mirrors_end, bool *is_short) {
+    int64_t begin = first * MEL_HOP - MEL_WINDOW / 2, end = begin + (n - 1) * MEL_HOP + MEL_WINDOW;
+    int64_t real = max_i64(begin, 0), mirror = mirrors_end ? f->mirror : nowhere, n_read = 0;
+    MN_TRY(audio_read(f->recording, real, end - real, f->piece + (real - begin), &n_read));
+    *is_short = !f->is_whole && n_read < end - real;
+    if (*is_short) return MN_OK;
+    for (int64_t at = real + n_read; at < end; at++) f->piece[at - begin] = 0;
+    MN_TRY(fill_mirrored(f, begin, begin, min_i64(end, 0), mirror));
+    return fill_mirrored(f, begin, max_i64(real, mirror), end, mirror);
+}
+
+static mn_status scan_block(features *f, int n, bool *is_short) {
+    MN_TRY(read_piece(f, f->scanned, n, true, is_short));
+    if (*is_short) return MN_OK;
+    mel_energies(f->bands, f->piece, n, f->energies);
+    float maximum = mel_maximum(f->energies, (size_t)n * (size_t)mel_bands(f->bands));
+    f->maximum = maximum > f->maximum ? maximum : f->maximum;
+    f->scanned += n;
+    return MN_OK;
+}
+
+/* The end is known: the frames that touch it. */
+static mn_status scan_end(features *f) {
+    bool is_short;
+    f->is_whole = true;
+    f->mirror = max_i64(audio_length(f->recording), f->padded);
+    f->n_frames = f->mirror / MEL_HOP;
+    while (f->scanned < f->n_frames) {
+        MN_TRY(scan_block(f, (int)min_i64(BLOCK, f->n_frames - f->scanned), &is_short));
+    }
+    return MN_OK;
+}
+
+mn_status features_scan(features *f, bool *is_whole) {
+    for (int i = 0; i < SCAN_BLOCKS && !f->is_whole; i++) {
+        bool is_short;
+        MN_TRY(scan_block(f, BLOCK, &is_short));
+        if (is_short) MN_TRY(scan_end(f));
+    }
+    *is_whole = f->is_whole;
+    return MN_OK;
+}
+
+int64_t features_scanned(const features *f) {
+    return f->scanned;
+}
+
+int64_t features_count(const features *f) {
+    return f->is_whole ? f->n_frames : -1;
+}
+
+mn_status features_window(features *f, int64_t first, int n, float *levels) {
+    size_t n_bands = (size_t)mel_bands(f->bands);
+    if (!f->is_whole)
+        MN_FAIL(MN_E_ARG, "a recording must be scanned to its end before frames of it can be had");
+    if (first < 0 || first > most_frames || n < 0)
+        MN_FAIL(MN_E_ARG, "%d frames from %lld, allowed: none negative, from %lld at most", n,
+                (long long)first, (long long)most_frames);
+    for (int done = 0; done < n;) {
+        int64_t at = first + done;
+        int block = (int)min_i64(BLOCK, n - done);
+        bool is_inside = at < f->n_frames, is_short;
+        if (is_inside) block = (int)min_i64(block, f->n_frames - at);
+        MN_TRY(read_piece(f, at, block, is_inside, &is_short));
+        mel_energies(f->bands, f->piece, block, levels + (size_t)done * n_bands);
+        done += block;
+    }
+    mel_levels(levels, (size_t)n * n_bands, f->maximum);
+    return MN_OK;
+}

@@ -1,0 +1,352 @@
+/* The levels of recordings: goldens of the reference, the ends of a recording, windows anywhere, long ones.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/support.h"
+
+#include <math.h>
+
+#include "base/num.h"
+#include "speech/features.h"
+#include "speech/mel.h"
+#include "support/mel_oracle.h"
+#include "support/sound.h"
+#include "tensor/safetensors.h"
+
+enum { SECOND = AUDIO_RATE, WINDOW = 3000 };
+
+/* A recording that is opened and scanned. */
+typedef struct heard {
+    audio *recording;
+    features *f;
+} heard;
+
+static heard hear(const char *path, int n_bands, int padded_frames) {
+    heard h = {0};
+    bool is_whole = false;
+    assert_ok(audio_open(&h.recording, path));
+    assert_ok(features_open(&h.f, h.recording, n_bands, padded_frames));
+    assert_int_equal(features_count(h.f), -1);
+    while (!is_whole) {
+        int64_t before = features_scanned(h.f);
+        assert_ok(features_scan(h.f, &is_whole));
+        assert_true(is_whole || features_scanned(h.f) == before + 60 * FEATURES_PER_SECOND);
+    }
+    assert_int_equal(features_scanned(h.f), features_count(h.f));
+    return h;
+}
+
+static void forget(heard *h) {
+    features_close(&h->f);
+    audio_close(&h->recording);
+}
+
+/* ---- goldens ------------------------------------------------------------------------------------------------------- */
+
+/* Largest difference of frames [begin, end) from a golden tensor [bands][end - begin]. */
+static double difference(features *f, const tensor *golden, int n_bands, int begin, int end) {
+    size_t n = (size_t)(end - begin);
+    float *levels = malloc(n * (size_t)n_bands * sizeof *levels);
+    double largest = 0;
+    assert_int_equal(golden->shape[0], n_bands);
+    assert_int_equal(golden->shape[1], n);
+    assert_ok(features_window(f, begin, (int)n, levels));
+    for (size_t band = 0; band < (size_t)n_bands; band++) {
+        for (size_t i = 0; i < n; i++) {
+            float wanted;
+            memcpy(&wanted, golden->data + (band * n + i) * sizeof wanted, sizeof wanted);
+            double d = fabs((double)levels[i * (size_t)n_bands + band] - (double)wanted);
+            largest = d > largest || isnan(d) ? d : largest;
+        }
+    }
+    free(levels);
+    return largest;
+}
+
+static const char *input_of(const json *item, const tensor_set *tensors, const char *audio_folder) {
+    const json *file = json_get(item, "file");
+    static char path[4096];
+    if (file) {
+        snprintf(path, sizeof path, "%s/%s", audio_folder, file->string);
+        return path;
+    }
+    char name[64];
+    int16_t samples[8000];
+    snprintf(name, sizeof name, "samples.%s", json_get(item, "signal")->string);
+    const tensor *signal = tensor_set_find(tensors, name);
+    assert_non_null(signal);
+    assert_int_equal(signal->bytes, sizeof samples);
+    memcpy(samples, signal->data, sizeof samples);
+    return sound_file_i16("signal.wav", samples, 8000);
+}
+
+static void check_goldens(const char *folder, const char *audio_folder, int n_expected) {
+    char path[4096];
+    tensor_set *tensors = NULL;
+    int n_cases = 0;
+    snprintf(path, sizeof path, "%s/tensors.safetensors", folder);
+    assert_ok(safetensors_open(&tensors, path));
+    snprintf(path, sizeof path, "%s/cases.json", folder);
+    json_doc *doc = open_json(path);
+    const json *cases = json_get(json_root(doc), "cases");
+    for (size_t i = 0; i < cases->n; i++, n_cases++) {
+        const json *item = &cases->items[i], *spans = json_get(item, "spans");
+        const char *name = json_get(item, "name")->string;
+        bool is_padded = json_is_string(json_get(item, "kind"), "padded");
+        int n_bands = (int)json_get(item, "bins")->integer;
+        heard h = hear(input_of(item, tensors, audio_folder), n_bands, is_padded ? WINDOW : 0);
+        assert_int_equal(features_count(h.f), json_get(item, "total_frames")->integer);
+        assert_int_equal(audio_length(h.recording), json_get(item, "samples")->integer);
+        for (size_t k = 0; k < spans->n; k++) {
+            const json *span = spans->items[k].items;
+            int begin = (int)span[0].integer, end = (int)span[1].integer;
+            char tensor_name[128];
+            snprintf(tensor_name, sizeof tensor_name, "%s.%d", name, begin);
+            const tensor *golden = tensor_set_find(tensors, tensor_name);
+            assert_non_null(golden);
+            double d = difference(h.f, golden, n_bands, begin, end);
+            if (!(d <= json_get(item, "tolerance")->real))
+                fail_msg("%s, frames %d to %d: %g", name, begin, end, d);
+        }
+        forget(&h);
+    }
+    assert_int_equal(n_cases, n_expected);
+    json_close(&doc);
+    tensor_set_close(&tensors);
+}
+
+static void levels_of_the_reference(void **state) {
+    (void)state;
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", data_path("golden/whisper-mel"));
+    check_goldens(folder, data_path("audio"), 12);
+}
+
+/* The first ten frames of the clip from another program, whose transform is coarser: it is within 1e-2 itself. */
+static void levels_of_another_program(void **state) {
+    (void)state;
+    enum { N_BANDS = 80, N_FRAMES = 10 };
+    heard h = hear(data_path("audio/1272-141231-0002.flac"), N_BANDS, WINDOW);
+    float levels[N_FRAMES * N_BANDS];
+    bytes text = {0};
+    assert_ok(features_window(h.f, 0, N_FRAMES, levels));
+    assert_ok(file_read(&text, data_path("audio/expected_log_mel_1272-141231-0002.csv"), 1 << 16));
+    char *rest = text.data;
+    bytes_text(&text);
+    for (int band = 0; band < N_BANDS; band++) {
+        for (int i = 0; i < N_FRAMES; i++) {
+            double wanted = strtod(rest, &rest), got = (double)levels[i * N_BANDS + band];
+            rest++; /* a comma, a line's end */
+            if (!(fabs(got - wanted) <= 1e-2))
+                fail_msg("frame %d, band %d: %g, expected %g", i, band, got, wanted);
+        }
+    }
+    bytes_clear(&text);
+    forget(&h);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------------------------- */
+
+enum { N_BANDS = 80 };
+
+/* The recording with what lies around it, from sample -200 on: mirrored at 0 and at `mirror`, walking back and forth; behind the
+ * mirror zeros when there is none. */
+static float *surrounded(const int16_t *samples, int n, int mirror, bool has_mirror, int n_all) {
+    float *all = calloc((size_t)n_all, sizeof *all);
+    for (int i = 0; i < n_all; i++) {
+        int at = 0, step = i < 200 ? -1 : 1;
+        for (int k = 0; k < abs(i - 200); k++) {
+            bool turns = (step < 0 && at == 0) || (step > 0 && at == mirror - 1 && has_mirror);
+            if (turns) step = -step;
+            if (mirror > 1 || !has_mirror) at += step;
+        }
+        all[i] = at < n ? (float)samples[at] / 32768 : 0;
+    }
+    return all;
+}
+
+/* Frames [begin, end) of `all` as the oracle has them; its largest energy into *largest. */
+static double *oracle_frames(const float *all, int begin, int end, double *largest) {
+    double *energies = malloc((size_t)(end - begin) * N_BANDS * sizeof *energies + 1);
+    for (int i = begin; i < end; i++) {
+        double *frame = energies + (i - begin) * N_BANDS;
+        mel_oracle(all + i * MEL_HOP, N_BANDS, frame);
+        for (int band = 0; band < N_BANDS; band++) *largest = fmax(*largest, frame[band]);
+    }
+    return energies;
+}
+
+static void assert_levels(const float *levels, const double *energies, int n, double largest,
+                          const char *what) {
+    double floor = log10(largest) - 8;
+    for (int i = 0; i < n * N_BANDS; i++) {
+        double wanted = (fmax(log10(fmax(energies[i], 1e-10)), floor) + 4) / 4;
+        if (!(fabs((double)levels[i] - wanted) <= 1e-4))
+            fail_msg("%s, frame %d, band %d: %g, expected %g", what, i / N_BANDS, i % N_BANDS,
+                     (double)levels[i], wanted);
+    }
+}
+
+/* Recordings of n samples, padded to so many frames, and 12 frames behind their end. */
+static void check_ends(int n, int padded_frames) {
+    enum { BEHIND = 12 };
+    int16_t *samples = malloc((size_t)n * sizeof *samples);
+    uint64_t seed = (uint64_t)n;
+    for (int i = 0; i < n; i++)
+        samples[i] = (int16_t)(3000 * sin(0.2 * i) + test_uniform(&seed, -2000, 2000));
+    int mirror = n > padded_frames * MEL_HOP ? n : padded_frames * MEL_HOP, n_frames = mirror / MEL_HOP;
+    int n_all = (n_frames + BEHIND) * MEL_HOP + 2 * MEL_WINDOW;
+    float *inside = surrounded(samples, n, mirror, true, n_all),
+          *behind = surrounded(samples, n, mirror, false, n_all);
+    double largest = 1e-10, unused = 0;
+    double *energies = oracle_frames(inside, 0, n_frames, &largest);
+    double *energies_behind = oracle_frames(behind, n_frames, n_frames + BEHIND, &unused);
+    heard h = hear(sound_file_i16("ends.wav", samples, (size_t)n), N_BANDS, padded_frames);
+    float *levels = malloc((size_t)(n_frames + BEHIND) * N_BANDS * sizeof *levels);
+    char what[64];
+    snprintf(what, sizeof what, "%d samples padded to %d frames", n, padded_frames);
+    assert_int_equal(features_count(h.f), n_frames);
+    assert_ok(features_window(h.f, 0, n_frames + BEHIND, levels));
+    assert_levels(levels, energies, n_frames, largest, what);
+    assert_levels(levels + (size_t)n_frames * N_BANDS, energies_behind, BEHIND, largest, what);
+    forget(&h);
+    free(levels);
+    free(energies);
+    free(energies_behind);
+    free(inside);
+    free(behind);
+    free(samples);
+}
+
+static void ends_of_recordings(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 2, 3, 150, 159, 160, 161, 200, 201, 320, 399, 1600, 1601, 1759, 3201};
+    static const int paddings[] = {0, 1, 2, 10, 25};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        for (size_t k = 0; k < sizeof paddings / sizeof *paddings; k++) check_ends(lengths[i], paddings[k]);
+    }
+}
+
+/* What is far behind the end is one value: the floor. */
+static void silence_behind_the_end(void **state) {
+    (void)state;
+    heard h = hear(data_path("audio/1272-141231-0002.flac"), N_BANDS, 0);
+    float *levels = malloc((size_t)WINDOW * N_BANDS * sizeof *levels), floor = INFINITY, loudest = -INFINITY;
+    assert_int_equal(features_count(h.f), 1333);
+    assert_ok(features_window(h.f, 0, WINDOW, levels));
+    for (int i = 0; i < 1333 * N_BANDS; i++) {
+        floor = fminf(floor, levels[i]);
+        loudest = fmaxf(loudest, levels[i]);
+    }
+    float silence = levels[(WINDOW - 1) * N_BANDS];
+    assert_true(fabsf(loudest - silence - 2) < 1e-6f && silence <= floor);
+    for (int i = 1336 * N_BANDS; i < WINDOW * N_BANDS; i++) assert_true(levels[i] == silence);
+    assert_ok(features_window(h.f, 1000000000, 1, levels));
+    for (int i = 0; i < N_BANDS; i++) assert_true(levels[i] == silence);
+    free(levels);
+    forget(&h);
+}
+
+/* ---- windows ------------------------------------------------------------------------------------------------------- */
+
+/* 100 s: more than is kept. Windows of any place and size, forwards and backwards, are the same bits as all frames at once. */
+static void windows_of_a_long_recording(void **state) {
+    (void)state;
+    static const int formats[] = {SF_FORMAT_WAV | SF_FORMAT_PCM_16, SF_FORMAT_OGG | SF_FORMAT_VORBIS};
+    size_t n_file = 100 * 22050 + 321;
+    float *sound = malloc(n_file * sizeof *sound);
+    uint64_t seed = 17;
+    for (size_t i = 0; i < n_file; i++)
+        sound[i] = (float)(test_uniform(&seed, -1, 1) * (0.01 + 0.3 * (double)(i / 50000 % 3)));
+    for (size_t k = 0; k < 2; k++) {
+        heard h = hear(sound_file("long", formats[k], 22050, 1, sound, n_file), N_BANDS, WINDOW);
+        int n = (int)features_count(h.f) + 100;
+        float *all = malloc((size_t)n * N_BANDS * sizeof *all),
+              *piece = malloc((size_t)WINDOW * N_BANDS * sizeof *piece);
+        assert_true(abs(n - 10100) < 3);
+        int64_t allocations = mem_count().allocations;
+        assert_ok(features_window(h.f, 0, n, all));
+        for (int i = 0; i < 12; i++) {
+            int first = (int)(test_random(&seed) % (uint64_t)n),
+                size = 1 + (int)(test_random(&seed) % WINDOW);
+            if (first + size > n) size = n - first;
+            assert_ok(features_window(h.f, first, size, piece));
+            assert_memory_equal(piece, all + (size_t)first * N_BANDS, (size_t)size * N_BANDS * sizeof *piece);
+        }
+        assert_int_equal(mem_count().allocations, allocations);
+        free(all);
+        free(piece);
+        forget(&h);
+    }
+    free(sound);
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------------------- */
+
+static void arguments(void **state) {
+    (void)state;
+    audio *recording = NULL;
+    features *f = NULL;
+    float levels[N_BANDS];
+    bool is_whole = false;
+    assert_ok(audio_open(&recording, data_path("audio/1272-141231-0002.flac")));
+    assert_fails(MN_E_ARG, "0 mel bands", features_open(&f, recording, 0, WINDOW));
+    assert_fails(MN_E_ARG, "padded to -1 frames, allowed: 0 to 30000",
+                 features_open(&f, recording, N_BANDS, -1));
+    assert_fails(MN_E_ARG, "padded to 30001 frames", features_open(&f, recording, N_BANDS, 30001));
+    assert_null(f);
+    assert_ok(features_open(&f, recording, N_BANDS, WINDOW));
+    assert_fails(MN_E_ARG, "must be scanned", features_window(f, 0, 1, levels));
+    while (!is_whole) assert_ok(features_scan(f, &is_whole));
+    assert_fails(MN_E_ARG, "1 frames from -1", features_window(f, -1, 1, levels));
+    assert_fails(MN_E_ARG, "-1 frames from 0", features_window(f, 0, -1, levels));
+    assert_fails(MN_E_ARG, "allowed: none negative", features_window(f, INT64_MAX, 1, levels));
+    assert_ok(features_window(f, 0, 0, NULL));
+    features_close(&f);
+    features_close(&f);
+    audio_close(&recording);
+}
+
+/* A fault in the middle of a recording is told by the scan. */
+static void faults_are_forwarded(void **state) {
+    (void)state;
+    size_t n = 10 * SECOND;
+    float *sine = sound_sine(0.5, 440, AUDIO_RATE, n);
+    audio *recording = NULL;
+    features *f = NULL;
+    bool is_whole = false;
+    sine[5 * SECOND] = NAN;
+    assert_ok(audio_open(&recording,
+                         sound_file("nan.wav", SF_FORMAT_WAV | SF_FORMAT_FLOAT, AUDIO_RATE, 1, sine, n)));
+    assert_ok(features_open(&f, recording, N_BANDS, WINDOW));
+    assert_fails(MN_E_FORMAT, "the sample at 5.000 s is ", features_scan(f, &is_whole));
+    assert_false(is_whole);
+    features_close(&f);
+    audio_close(&recording);
+    free(sine);
+}
+
+static void memory_may_end_anywhere(void **state) {
+    (void)state;
+    audio *recording = NULL;
+    assert_ok(audio_open(&recording, data_path("audio/1272-141231-0002.flac")));
+    int64_t before = mem_count().live;
+    for (int64_t k = 1; k <= 4; k++) {
+        features *f = NULL;
+        mem_fail_after(k);
+        mn_status status = features_open(&f, recording, N_BANDS, WINDOW);
+        mem_fail_after(0);
+        assert_int_equal(status, MN_E_NOMEM);
+        assert_null(f);
+        assert_int_equal(mem_count().live, before);
+    }
+    audio_close(&recording);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(levels_of_the_reference),     cmocka_unit_test(levels_of_another_program),
+        cmocka_unit_test(ends_of_recordings),          cmocka_unit_test(silence_behind_the_end),
+        cmocka_unit_test(windows_of_a_long_recording), cmocka_unit_test(arguments),
+        cmocka_unit_test(faults_are_forwarded),        cmocka_unit_test(memory_may_end_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
