@@ -23,7 +23,7 @@ FAMILIES = {
     "qwen2-moe": ("Qwen2Moe", dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40,
                                    shared_expert_intermediate_size=72, decoder_sparse_step=1)),
     "olmo2": ("Olmo2", dict()),
-    "smollm3": ("SmolLM3", dict(num_hidden_layers=4, no_rope_layer_interval=2, rope_theta=10000.0)),
+    "smollm3": ("SmolLM3", dict(num_hidden_layers=4, rope_theta=10000.0)),
     "stablelm": ("StableLm", dict(use_qkv_bias=True, partial_rotary_factor=0.25, tie_word_embeddings=False)),
     "phi": ("Phi", dict(num_key_value_heads=4, partial_rotary_factor=0.5)),
     "cohere": ("Cohere", dict(logit_scale=0.25)),
@@ -45,7 +45,7 @@ def make_model(family, seed):
             elif p.dim() < 2 or "norm" in key:
                 p.copy_((0 if family == "gemma" else 1) + 0.2 * noise)
             elif "embed_tokens" in key:
-                p.copy_((0.1 if family == "gemma" else 0.25 if config.tie_word_embeddings else 0.6) * noise)
+                p.copy_((0.03 if family == "gemma" else 0.25 if config.tie_word_embeddings else 0.6) * noise)
             else:
                 p.copy_(1.2 * noise / p.shape[-1] ** 0.5)
     return model

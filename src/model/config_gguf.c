@@ -124,6 +124,8 @@ static mn_status read_sizes(model_config *config, const source *from) {
     MN_TRY(read_real(from,
                      config->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                      1e-30, 1, &config->norm_eps));
+    if (config_has(config, FIELDS_EXPERTS))
+        MN_TRY(read_size(from, "expert_feed_forward_length", 1, 1 << 22, &config->intermediate_size));
     if (config_has(config, FIELDS_MAMBA))
         MN_TRY(read_size(from, "ssm.time_step_rank", 1, 1 << 20, &config->time_step_rank));
     return config_has(config, FIELDS_ATTENTION) ? read_heads(config, from)
@@ -132,7 +134,7 @@ static mn_status read_sizes(model_config *config, const source *from) {
 
 static mn_status read_switches(model_config *config, const source *from) {
     const model_type_info *info = &model_types[config->model_type];
-    bool fused = some_layer_has(config, from, "attn_qkv.bias"), has_norms = false;
+    bool fused = some_layer_has(config, from, "attn_qkv.bias");
     config->attention_bias.q = info->qkv_bias || fused || some_layer_has(config, from, "attn_q.bias");
     config->attention_bias.k = info->qkv_bias || fused || some_layer_has(config, from, "attn_k.bias");
     config->attention_bias.v = info->qkv_bias || fused || some_layer_has(config, from, "attn_v.bias");
@@ -145,14 +147,15 @@ static mn_status read_switches(model_config *config, const source *from) {
     config->experts_apart = some_layer_has(config, from, "ffn_gate.0.weight");
     if (info->scales_embedding)
         config->embedding_multiplier = (double)(float)sqrt((double)config->hidden_size);
-    if (info->parallel_residual)
+    if (config->model_type == MODEL_GPT_NEOX)
         MN_TRY(gguf_bool(from->file, key_of(from, "use_parallel_residual").text, &config->parallel_residual));
-    MN_TRY(gguf_bool(from->file, key_of(from, "ssm.dt_b_c_rms").text, &has_norms));
-    if (has_norms) {
-        MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is true, allowed: false", from->what,
-                key_of(from, "ssm.dt_b_c_rms").text);
+    if (config->model_type == MODEL_QWEN3_MOE) config->norm_topk_prob = true;
+    if (config->model_type == MODEL_COHERE) { /* multiplied there, divided by elsewhere */
+        double scale = 1;
+        MN_TRY(read_real(from, "logit_scale", 1e-9, 1e9, &scale));
+        config->logits_scaling = 1 / scale;
     }
-    return MN_OK;
+    return config_set_unrotated(config, info->unrotated_interval);
 }
 
 /* ---- token ids ---- */
@@ -354,7 +357,29 @@ static mn_status read_expert_layers(model_config *config, const source *from) {
     return MN_OK;
 }
 
+/* Forms of some types that are not computed here. */
+static mn_status refuse_others(const model_config *config, const source *from) {
+    static const struct {
+        model_type type;
+        const char *key;
+    } switches[] = {{MODEL_MAMBA, "ssm.dt_b_c_rms"}, {MODEL_STABLELM, "use_parallel_residual"}};
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        key_text key = key_of(from, switches[i].key);
+        bool is_on = false;
+        if (switches[i].type != config->model_type) continue;
+        MN_TRY(gguf_bool(from->file, key.text, &is_on));
+        if (is_on) MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is true, allowed: false", from->what, key.text);
+    }
+    int64_t window = 0; /* of its successor, whose layers also rotate in two ways */
+    if (config->model_type == MODEL_OLMO2)
+        MN_TRY(read_size(from, "attention.sliding_window", 0, CONFIG_MAX_POSITIONS, &window));
+    if (window == 0) return MN_OK;
+    MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is %" PRId64 ", allowed: none", from->what,
+            key_of(from, "attention.sliding_window").text, window);
+}
+
 static mn_status read_all(model_config *config, const source *from) {
+    MN_TRY(refuse_others(config, from));
     MN_TRY(read_sizes(config, from));
     MN_TRY(read_switches(config, from));
     MN_TRY(read_expert_layers(config, from));

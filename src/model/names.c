@@ -87,6 +87,61 @@ static const weight_rule pre_norm_rules[] = {
     {.role = N_WEIGHTS},
 };
 
+static const weight_rule layer_norm_globals[] = {
+    {WEIGHT_EMBED, "model.embed_tokens.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "model.norm.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "model.norm.bias", "output_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule layer_norm_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM_BIAS, "post_attention_layernorm.bias", "ffn_norm.bias", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+/* Attention and MLP behind the same norm. */
+static const weight_rule one_norm_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule olmo2_norm_rules[] = {
+    {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN,
+     ALWAYS},
+    {WEIGHT_MLP_POST_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", QUERIES, ALWAYS},
+    {WEIGHT_K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", KEYS, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule phi_globals[] = {
+    {WEIGHT_EMBED, "model.embed_tokens.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "model.final_layernorm.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "model.final_layernorm.bias", "output_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_HEAD_BIAS, "lm_head.bias", "output.bias", VOCAB, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule phi_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_O, "self_attn.dense.weight", "attn_output.weight", HIDDEN, QUERIES, ALWAYS},
+    {WEIGHT_O_BIAS, "self_attn.dense.bias", "attn_output.bias", HIDDEN, ALWAYS},
+    {WEIGHT_UP, "mlp.fc1.weight", "ffn_up.weight", INTERMEDIATE, HIDDEN, ALWAYS},
+    {WEIGHT_UP_BIAS, "mlp.fc1.bias", "ffn_up.bias", INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN, "mlp.fc2.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN_BIAS, "mlp.fc2.bias", "ffn_down.bias", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
 static const weight_rule gemma_norm_rules[] = {
     {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN,
@@ -127,6 +182,17 @@ static const weight_rule mixtral_rules[] = {
     {WEIGHT_UP, "block_sparse_moe.experts.%d.w3.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN,
      .in = EXPERT_LAYERS},
     {WEIGHT_DOWN, "block_sparse_moe.experts.%d.w2.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
+     .in = EXPERT_LAYERS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule qwen_moe_rules[] = {
+    {WEIGHT_ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, ALWAYS},
+    {WEIGHT_GATE, "mlp.experts.%d.gate_proj.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_UP, "mlp.experts.%d.up_proj.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_DOWN, "mlp.experts.%d.down_proj.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
      .in = EXPERT_LAYERS},
     {.role = N_WEIGHTS},
 };
@@ -325,6 +391,19 @@ static const naming namings[N_MODEL_TYPES] = {
                      .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_QWEN3] = {LLAMA_LAYERS,
                      .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_QWEN3_MOE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules,
+                                                  qwen_moe_rules}},
+    [MODEL_SMOLLM3] = {LLAMA_LAYERS,
+                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_OLMO2] = {LLAMA_LAYERS,
+                     .tables = {llama_globals, olmo2_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_STABLELM] = {LLAMA_LAYERS, .tables = {layer_norm_globals, layer_norm_rules, attention_rules,
+                                                 qkv_rules, mlp_rules}},
+    [MODEL_COHERE] = {LLAMA_LAYERS,
+                      .tables = {llama_globals, one_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_PHI] = {LLAMA_LAYERS, .tables = {phi_globals, phi_rules, qkv_rules}},
+    [MODEL_GEMMA] = {LLAMA_LAYERS,
+                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_PHI3] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, fused_rules}},
     [MODEL_GRANITE] = {LLAMA_LAYERS,
                        .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
@@ -428,7 +507,7 @@ static void fill_place(const model_config *config, bool is_gguf, const weight_ru
     source->first_row = measure(config, rule->first_row);
     source->n_rows = rule->n_rows == NONE ? rows : measure(config, rule->n_rows);
     source->columns = columns * (rule->deep == NONE ? 1 : measure(config, rule->deep));
-    source->permute_head_dim = is_gguf && rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
+    source->permute_head_dim = rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
     bool stacked =
         is_gguf && !config->experts_apart && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
     if (stacked) source->first_row += expert * rows;

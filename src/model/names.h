@@ -80,6 +80,7 @@ typedef enum weight_role {
     WEIGHT_FINAL_NORM,              /* [d] */
     WEIGHT_FINAL_NORM_BIAS,         /* [d] */
     WEIGHT_HEAD,                    /* [V][d] */
+    WEIGHT_HEAD_BIAS,               /* [V] */
     N_WEIGHTS
 } weight_role;
 

@@ -163,7 +163,8 @@ mn_status weights_plan(model_core *model, const model_weights *bound, weight_for
         MN_TRY(plan_matrix(&p, &weights->convolutions[i], model_weights_global(bound, role),
                            model_weights_global(bound, role + 1), false));
     }
-    return plan_matrix(&p, &weights->head, model_weights_global(bound, WEIGHT_HEAD), NULL, false);
+    return plan_matrix(&p, &weights->head, model_weights_global(bound, WEIGHT_HEAD),
+                       model_weights_global(bound, WEIGHT_HEAD_BIAS), false);
 }
 
 static void list_one(weight *w, weight **out, int *n) {

@@ -71,7 +71,12 @@ typedef struct family {
         {folder "A_log", "ssm_a", NEGATIVE}, {folder "D", "ssm_d", KEEP}, {                                  \
         folder "out_proj.weight", "ssm_out.weight", KEEP                                                     \
     }
-#define RMS "rms_norm_eps", "attention.layer_norm_rms_epsilon"
+#define RMS        "rms_norm_eps", "attention.layer_norm_rms_epsilon"
+#define LAYER_NORM "layer_norm_eps", "attention.layer_norm_epsilon"
+#define QKV_BIAS                                                                                             \
+    {"self_attn.q_proj.bias", "attn_q.bias", KEEP}, {"self_attn.k_proj.bias", "attn_k.bias", KEEP}, {        \
+        "self_attn.v_proj.bias", "attn_v.bias", KEEP                                                         \
+    }
 
 static const family families[] = {
     {"mixtral",
@@ -174,6 +179,90 @@ static const family families[] = {
       {"feed_forward.experts.*.gate_proj.weight", "ffn_gate_exps.weight", STACK},
       {"feed_forward.experts.*.up_proj.weight", "ffn_up_exps.weight", STACK},
       {"feed_forward.experts.*.down_proj.weight", "ffn_down_exps.weight", STACK}}},
+    {"qwen3-moe",
+     "qwen3moe",
+     "model.layers.",
+     RMS,
+     {LLAMA_GLOBALS,
+      {"input_layernorm.weight", "attn_norm.weight", KEEP},
+      {"post_attention_layernorm.weight", "ffn_norm.weight", KEEP},
+      ATTENTION(KEEP, KEEP),
+      {"self_attn.q_norm.weight", "attn_q_norm.weight", KEEP},
+      {"self_attn.k_norm.weight", "attn_k_norm.weight", KEEP},
+      {"mlp.gate.weight", "ffn_gate_inp.weight", KEEP},
+      {"mlp.experts.*.gate_proj.weight", "ffn_gate_exps.weight", STACK},
+      {"mlp.experts.*.up_proj.weight", "ffn_up_exps.weight", STACK},
+      {"mlp.experts.*.down_proj.weight", "ffn_down_exps.weight", STACK}}},
+    {"smollm3",
+     "smollm3",
+     "model.layers.",
+     RMS,
+     {LLAMA_GLOBALS,
+      {"input_layernorm.weight", "attn_norm.weight", KEEP},
+      {"post_attention_layernorm.weight", "ffn_norm.weight", KEEP},
+      ATTENTION(PAIR, PAIR),
+      MLP("mlp.")}},
+    {"olmo2",
+     "olmo2",
+     "model.layers.",
+     RMS,
+     {LLAMA_GLOBALS,
+      {"post_attention_layernorm.weight", "post_attention_norm.weight", KEEP},
+      {"post_feedforward_layernorm.weight", "post_ffw_norm.weight", KEEP},
+      ATTENTION(KEEP, KEEP),
+      {"self_attn.q_norm.weight", "attn_q_norm.weight", KEEP},
+      {"self_attn.k_norm.weight", "attn_k_norm.weight", KEEP},
+      MLP("mlp.")}},
+    {"stablelm",
+     "stablelm",
+     "model.layers.",
+     LAYER_NORM,
+     {LLAMA_GLOBALS,
+      {"model.norm.bias", "output_norm.bias", KEEP},
+      {"input_layernorm.weight", "attn_norm.weight", KEEP},
+      {"input_layernorm.bias", "attn_norm.bias", KEEP},
+      {"post_attention_layernorm.weight", "ffn_norm.weight", KEEP},
+      {"post_attention_layernorm.bias", "ffn_norm.bias", KEEP},
+      ATTENTION(KEEP, KEEP),
+      QKV_BIAS,
+      MLP("mlp.")}},
+    {"cohere",
+     "command-r",
+     "model.layers.",
+     LAYER_NORM,
+     {LLAMA_GLOBALS,
+      {"input_layernorm.weight", "attn_norm.weight", KEEP},
+      ATTENTION(KEEP, KEEP),
+      MLP("mlp.")}},
+    {"phi",
+     "phi2",
+     "model.layers.",
+     LAYER_NORM,
+     {{"model.embed_tokens.weight", "token_embd.weight", KEEP},
+      {"model.final_layernorm.weight", "output_norm.weight", KEEP},
+      {"model.final_layernorm.bias", "output_norm.bias", KEEP},
+      {"lm_head.weight", "output.weight", KEEP},
+      {"lm_head.bias", "output.bias", KEEP},
+      {"input_layernorm.weight", "attn_norm.weight", KEEP},
+      {"input_layernorm.bias", "attn_norm.bias", KEEP},
+      ATTENTION(KEEP, KEEP),
+      QKV_BIAS,
+      {"self_attn.dense.weight", "attn_output.weight", KEEP},
+      {"self_attn.dense.bias", "attn_output.bias", KEEP},
+      {"mlp.fc1.weight", "ffn_up.weight", KEEP},
+      {"mlp.fc1.bias", "ffn_up.bias", KEEP},
+      {"mlp.fc2.weight", "ffn_down.weight", KEEP},
+      {"mlp.fc2.bias", "ffn_down.bias", KEEP}}},
+    {"gemma",
+     "gemma",
+     "model.layers.",
+     RMS,
+     {{"model.embed_tokens.weight", "token_embd.weight", KEEP},
+      {"model.norm.weight", "output_norm.weight", ADD_ONE},
+      {"input_layernorm.weight", "attn_norm.weight", ADD_ONE},
+      {"post_attention_layernorm.weight", "ffn_norm.weight", ADD_ONE},
+      ATTENTION(KEEP, KEEP),
+      MLP("mlp.")}},
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
@@ -191,6 +280,7 @@ static const struct {
     {"attention.sliding_window", {"sliding_window", NULL}},
     {"expert_count", {"num_local_experts", "num_experts"}},
     {"expert_used_count", {"num_experts_per_tok", NULL}},
+    {"expert_feed_forward_length", {"moe_intermediate_size", NULL}},
     {"ssm.conv_kernel", {"conv_kernel", "mamba_d_conv"}},
     {"ssm.state_size", {"state_size", "mamba_d_state"}},
     {"ssm.time_step_rank", {"time_step_rank", "mamba_dt_rank"}},
@@ -205,6 +295,7 @@ static const struct {
     {"residual_scale", "residual_multiplier"},
     {"embedding_scale", "embedding_multiplier"},
     {"logit_scale", "logits_scaling"},
+    {"logit_scale", "logit_scale"},
 };
 
 typedef struct maker {
@@ -291,12 +382,14 @@ static void put_metadata(maker *m) {
     put_size(m, "context_length", size_of(m, "max_position_embeddings", "n_positions"));
     put_size(m, "feed_forward_length", inner);
     if (is(m, "jamba")) put_size(m, "ssm.inner_size", size_of(m, "mamba_expand", NULL) * hidden);
-    if (is(m, "gpt-neox")) {
-        put_size(m, "rope.dimension_count", hidden / size_of(m, "num_attention_heads", NULL) / 2);
-        gguf_writer_bool(&m->writer, key_of(m, "use_parallel_residual"),
-                         json_get(m->config, "use_parallel_residual")->boolean);
+    const json *partial = json_get(m->config, "partial_rotary_factor"),
+               *parallel = json_get(m->config, "use_parallel_residual");
+    if (partial) {
+        double head = (double)(hidden / size_of(m, "num_attention_heads", NULL));
+        put_size(m, "rope.dimension_count", (int64_t)(partial->real * head));
     }
-    if (is(m, "granite"))
+    if (parallel) gguf_writer_bool(&m->writer, key_of(m, "use_parallel_residual"), parallel->boolean);
+    if (is(m, "granite") || is(m, "smollm3"))
         put_size(m, "rope.dimension_count", hidden / size_of(m, "num_attention_heads", NULL));
     if (is(m, "mixtral")) put_size(m, "rope.dimension_count", size_of(m, "head_dim", NULL));
     if (!is(m, "gemma2")) put_real(m, "rope.freq_base", json_get(m->config, "rope_theta"));

@@ -419,11 +419,11 @@ static void bad_metadata_is_named(void **state) {
     add_basics(&f, "qwen2moe", "");
     assert_refused(
         &f, MN_E_UNSUPPORTED,
-        "m.gguf: general.architecture is \"qwen2moe\", the nearest known ones: qwen2, qwen3, granite");
+        "m.gguf: general.architecture is \"qwen2moe\", the nearest known ones: qwen3moe, qwen2, qwen3");
     add_basics(&f, "mistral", ""); /* these files say llama */
     assert_refused(
         &f, MN_E_UNSUPPORTED,
-        "m.gguf: general.architecture is \"mistral\", the nearest known ones: mamba, llama, gemma2");
+        "m.gguf: general.architecture is \"mistral\", the nearest known ones: mamba, llama, gemma");
     add_basics(&f, "llama", "attention.head_count_kv");
     add_u32_list(&f, "llama.attention.head_count_kv", mixed, 2);
     assert_refused(
@@ -485,6 +485,12 @@ static void bad_layers_are_named(void **state) {
     add_basics(&f, "mamba", "");
     add_bool(&f, "mamba.ssm.dt_b_c_rms", true);
     assert_refused(&f, MN_E_UNSUPPORTED, "m.gguf: mamba.ssm.dt_b_c_rms is true, allowed: false");
+    add_basics(&f, "stablelm", "");
+    add_bool(&f, "stablelm.use_parallel_residual", true);
+    assert_refused(&f, MN_E_UNSUPPORTED, "m.gguf: stablelm.use_parallel_residual is true, allowed: false");
+    add_basics(&f, "olmo2", "");
+    add_u32(&f, "olmo2.attention.sliding_window", 64);
+    assert_refused(&f, MN_E_UNSUPPORTED, "m.gguf: olmo2.attention.sliding_window is 64, allowed: none");
     add_basics(&f, "gemma3", "block_count");
     add_u32(&f, "gemma3.block_count", 3);
     add_pattern(&f, "gemma3.attention.sliding_window_pattern", true, true);
