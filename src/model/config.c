@@ -138,7 +138,9 @@ void config_start(model_config *config, model_type type) {
         .gated_mlp = !info->plain_mlp,
         .cross_attention = info->cross_attention,
         .num_local_experts = info->num_local_experts,
-        .num_experts_per_tok = experts ? 2 : 0,
+        .num_experts_per_tok = !experts                    ? 0
+                               : info->num_experts_per_tok ? info->num_experts_per_tok
+                                                           : 2,
         .expert_layer_period = 1,
         .norm_topk_prob = info->norm_topk_prob,
         .use_conv_bias = info->fields & FIELDS_MAMBA,

@@ -16,6 +16,7 @@ typedef enum model_type {
     MODEL_MIXTRAL,
     MODEL_QWEN2,
     MODEL_QWEN3,
+    MODEL_QWEN2_MOE,
     MODEL_QWEN3_MOE,
     MODEL_SMOLLM3,
     MODEL_OLMO2,
@@ -102,6 +103,7 @@ typedef struct model_config {
     layer_type *layer_types; /* [num_hidden_layers], owned */
 
     int64_t num_local_experts, num_experts_per_tok;        /* 0 without experts */
+    int64_t shared_expert_intermediate_size;               /* of an expert for all tokens; 0: none */
     int64_t expert_layer_period, expert_layer_offset;      /* layers i with i % period == offset have experts */
     bool norm_topk_prob;                                   /* the chosen experts' weights sum to 1 */
     int64_t conv_kernel, state_size, time_step_rank;       /* of Mamba layers; 0 without */

@@ -139,9 +139,10 @@ static const struct {
     {MODEL_COHERE, "use_qk_norm", false},
 };
 
-/* Layers with an MLP that is no mixture have another width. */
-static mn_status require_experts(const model_config *config, const json *root, const char *what) {
-    if (config->model_type != MODEL_QWEN3_MOE) return MN_OK;
+/* Qwen's mixtures. Layers with an MLP that is none have another width. */
+static mn_status read_mixture(model_config *config, const json *root, const char *what) {
+    if (config->model_type != MODEL_QWEN2_MOE && config->model_type != MODEL_QWEN3_MOE) return MN_OK;
+    MN_TRY(json_bool(what, root, "norm_topk_prob", &config->norm_topk_prob));
     int64_t step = 1;
     MN_TRY(json_int(what, root, "decoder_sparse_step", 0, CONFIG_MAX_LAYERS, &step));
     const json *dense = member(root, "mlp_only_layers");
@@ -205,9 +206,7 @@ static mn_status read_basics(model_config *config, const json *root, const char 
             json_int(what, root, "expert_layer_offset", 0, CONFIG_MAX_LAYERS, &config->expert_layer_offset));
         if (config->num_local_experts == 1) config->num_local_experts = config->num_experts_per_tok = 0;
     }
-    MN_TRY(require_experts(config, root, what));
-    if (config->model_type == MODEL_QWEN3_MOE)
-        MN_TRY(json_bool(what, root, "norm_topk_prob", &config->norm_topk_prob));
+    MN_TRY(read_mixture(config, root, what));
     return config_has(config, FIELDS_MAMBA) ? read_mamba(config, root, what) : MN_OK;
 }
 

@@ -35,6 +35,7 @@ typedef enum config_fields {
     FIELDS_CAPS = 32,
     FIELDS_LOCAL_ROPE = 64,
     FIELDS_SOUND = 128,
+    FIELDS_SHARED_EXPERT = 256,
 } config_fields;
 
 /* A field that a type's config.json calls by another name. */
@@ -68,6 +69,7 @@ typedef struct model_type_info {
     int64_t head_dim;                         /* default; 0 = hidden_size / num_attention_heads */
     int64_t original_max_position_embeddings; /* default for longrope; 0 = none */
     int64_t num_local_experts;                /* default */
+    int64_t num_experts_per_tok;              /* default; 0 = 2 */
     int64_t unrotated_interval;   /* default: every so many-th layer is not rotated; 0: each is */
     int64_t unusual_scale_layers; /* GGUF: with so many layers scores are scaled by the root of hidden_size / heads */
     double norm_eps;              /* default */
@@ -95,7 +97,7 @@ typedef struct config_real {
     double lo, hi;
 } config_real;
 
-enum { N_CONFIG_SIZES = 14, N_CONFIG_REALS = 8 };
+enum { N_CONFIG_SIZES = 15, N_CONFIG_REALS = 8 };
 extern const config_size config_sizes[N_CONFIG_SIZES];
 extern const config_real config_reals[N_CONFIG_REALS];
 

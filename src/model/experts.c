@@ -23,18 +23,32 @@ static void choose(const float *scores, int n, int k, bool sums_to_one, expert_r
     for (int i = 0; sums_to_one && i < k; i++) out[i].weight = (float)((double)out[i].weight / chosen);
 }
 
-/* One expert over the n gathered rows, to branch. */
-static void run_expert(const batch *b, const weight *w, int n) {
+/* One expert over n rows [n][hidden], to branch. */
+static void run_expert(const batch *b, const float *rows, int n, const weight *gate, const weight *up,
+                       const weight *down) {
     const model_config *config = &b->model->config;
     workspace *ws = &b->model->workspace;
     compute *c = &b->model->compute;
-    int hidden = (int)config->hidden_size, inner = (int)config->intermediate_size;
-    compute_rows(c, &ws->rows, ws->gathered, n, hidden, NULL, NULL,
-                 form_of(&w[EXPERT_GATE]) | form_of(&w[EXPERT_UP]));
-    compute_gated(c, &ws->rows, &w[EXPERT_GATE], &w[EXPERT_UP], config->hidden_act, ws->inner);
-    compute_rows(c, &ws->rows, ws->inner, n, inner, NULL, NULL, form_of(&w[EXPERT_DOWN]));
-    linear_part down = {.w = &w[EXPERT_DOWN], .y = ws->branch, .stride = hidden};
-    compute_linear(c, &ws->rows, &down, 1);
+    int hidden = (int)config->hidden_size;
+    compute_rows(c, &ws->rows, rows, n, hidden, NULL, NULL, form_of(gate) | form_of(up));
+    compute_gated(c, &ws->rows, gate, up, config->hidden_act, ws->inner);
+    compute_rows(c, &ws->rows, ws->inner, n, (int)gate->source.n_rows, NULL, NULL, form_of(down));
+    linear_part out = {.w = down, .y = ws->branch, .stride = hidden};
+    compute_linear(c, &ws->rows, &out, 1);
+}
+
+/* The expert of all tokens, each by its own gate's share [m]. */
+static void run_shared(const batch *b, const packed_layer *layer, const float *gates) {
+    const model_config *config = &b->model->config;
+    workspace *ws = &b->model->workspace;
+    size_t hidden = (size_t)config->hidden_size;
+    run_expert(b, ws->normed, b->m, &layer->matrices[WEIGHT_SHARED_GATE], &layer->matrices[WEIGHT_SHARED_UP],
+               &layer->matrices[WEIGHT_SHARED_DOWN]);
+    for (int t = 0; t < b->m; t++) {
+        float share = (float)(config->residual_multiplier / (1 + exp(-(double)gates[t])));
+        b->model->compute.kernels.mul_add(ws->x + (size_t)t * hidden, ws->branch + (size_t)t * hidden, share,
+                                          hidden);
+    }
 }
 
 void experts_mlp(const batch *b, const packed_layer *layer) {
@@ -43,8 +57,11 @@ void experts_mlp(const batch *b, const packed_layer *layer) {
     const kernel_table *kernels = &b->model->compute.kernels;
     int n_experts = (int)config->num_local_experts, k = (int)config->num_experts_per_tok;
     size_t hidden = (size_t)config->hidden_size;
-    linear_part router = {.w = &layer->matrices[WEIGHT_ROUTER], .y = ws->routing, .stride = n_experts};
-    compute_linear(&b->model->compute, &ws->rows, &router, 1);
+    bool shares = config->shared_expert_intermediate_size > 0;
+    float *gates = ws->routing + (ptrdiff_t)b->m * n_experts;
+    linear_part routers[] = {{.w = &layer->matrices[WEIGHT_ROUTER], .y = ws->routing, .stride = n_experts},
+                             {.w = &layer->matrices[WEIGHT_SHARED_ROUTER], .y = gates, .stride = 1}};
+    compute_linear(&b->model->compute, &ws->rows, routers, shares ? 2 : 1);
     for (int t = 0; t < b->m; t++)
         choose(ws->routing + (ptrdiff_t)t * n_experts, n_experts, k, config->norm_topk_prob,
                ws->routes + (ptrdiff_t)t * k);
@@ -56,7 +73,8 @@ void experts_mlp(const batch *b, const packed_layer *layer) {
                    hidden * sizeof *ws->gathered);
         }
         if (n == 0) continue;
-        run_expert(b, layer->experts[e], n);
+        const weight *w = layer->experts[e];
+        run_expert(b, ws->gathered, n, &w[EXPERT_GATE], &w[EXPERT_UP], &w[EXPERT_DOWN]);
         n = 0;
         for (int t = 0; t < b->m * k; t++) {
             if (ws->routes[t].expert != e) continue;
@@ -64,4 +82,5 @@ void experts_mlp(const batch *b, const packed_layer *layer) {
                              ws->routes[t].weight * (float)config->residual_multiplier, hidden);
         }
     }
+    if (shares) run_shared(b, layer, gates);
 }

@@ -22,6 +22,7 @@ typedef enum extent {
     QUERIES_KEYS_VALUES,
     GATE_UP,
     EXPERTS,
+    SHARED,
     CHANNELS,
     CHANNELS_2,
     STATE,
@@ -194,6 +195,16 @@ static const weight_rule qwen_moe_rules[] = {
      .in = EXPERT_LAYERS},
     {WEIGHT_DOWN, "mlp.experts.%d.down_proj.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
      .in = EXPERT_LAYERS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule shared_expert_rules[] = {
+    {WEIGHT_SHARED_ROUTER, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", ONE, HIDDEN, ALWAYS},
+    {WEIGHT_SHARED_GATE, "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", SHARED, HIDDEN,
+     ALWAYS},
+    {WEIGHT_SHARED_UP, "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", SHARED, HIDDEN, ALWAYS},
+    {WEIGHT_SHARED_DOWN, "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", HIDDEN, SHARED,
+     ALWAYS},
     {.role = N_WEIGHTS},
 };
 
@@ -391,6 +402,8 @@ static const naming namings[N_MODEL_TYPES] = {
                      .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_QWEN3] = {LLAMA_LAYERS,
                      .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_QWEN2_MOE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules,
+                                                  qwen_moe_rules, shared_expert_rules}},
     [MODEL_QWEN3_MOE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules,
                                                   qwen_moe_rules}},
     [MODEL_SMOLLM3] = {LLAMA_LAYERS,
@@ -438,6 +451,7 @@ static int64_t measure(const model_config *config, extent which) {
         [QUERIES_KEYS_VALUES] = queries + 2 * keys,
         [GATE_UP] = 2 * config->intermediate_size,
         [EXPERTS] = config->num_local_experts,
+        [SHARED] = config->shared_expert_intermediate_size,
         [CHANNELS] = config->mamba_size,
         [CHANNELS_2] = 2 * config->mamba_size,
         [STATE] = config->state_size,
@@ -558,12 +572,19 @@ static shape_text show_shape(const int64_t *shape, int n_dims) {
     return shown;
 }
 
-static mn_status check_tensor(const tensor *t, const weight_place *place) {
+/* Some writers of GGUF files leave out outer dimensions of 1. */
+static bool has_shape(const tensor *t, const weight_place *place, bool is_gguf) {
+    int left_out = is_gguf && t->n_dims < place->n_dims ? place->n_dims - t->n_dims : 0;
+    bool same = t->n_dims + left_out == place->n_dims;
+    for (int i = 0; i < left_out; i++) same = same && place->shape[i] == 1;
+    for (int i = 0; same && i < t->n_dims; i++) same = t->shape[i] == place->shape[i + left_out];
+    return same;
+}
+
+static mn_status check_tensor(const tensor *t, const weight_place *place, bool is_gguf) {
     shape_text expected = show_shape(place->shape, place->n_dims);
     if (!t) MN_FAIL(MN_E_FORMAT, "%s is missing: expected %s", place->name, expected.text);
-    bool same = t->n_dims == place->n_dims;
-    for (int i = 0; same && i < t->n_dims; i++) same = t->shape[i] == place->shape[i];
-    if (!same)
+    if (!has_shape(t, place, is_gguf))
         MN_FAIL(MN_E_FORMAT, "%s is %s: expected %s", place->name, show_shape(t->shape, t->n_dims).text,
                 expected.text);
     if (!dtype_table[t->type].to_f32) {
@@ -600,7 +621,7 @@ static mn_status bind_one(weight_source *out, const binder *b, weight_role role,
         if (!t || role == WEIGHT_HEAD) return MN_OK;
         MN_FAIL(MN_E_FORMAT, "%s is there although the configuration has no such weight", place.name);
     }
-    MN_TRY(check_tensor(t, &place));
+    MN_TRY(check_tensor(t, &place, b->is_gguf));
     *out = place.source;
     out->tensor = t;
     return MN_OK;

@@ -193,6 +193,23 @@ static const family families[] = {
       {"mlp.experts.*.gate_proj.weight", "ffn_gate_exps.weight", STACK},
       {"mlp.experts.*.up_proj.weight", "ffn_up_exps.weight", STACK},
       {"mlp.experts.*.down_proj.weight", "ffn_down_exps.weight", STACK}}},
+    {"qwen2-moe",
+     "qwen2moe",
+     "model.layers.",
+     RMS,
+     {LLAMA_GLOBALS,
+      {"input_layernorm.weight", "attn_norm.weight", KEEP},
+      {"post_attention_layernorm.weight", "ffn_norm.weight", KEEP},
+      ATTENTION(KEEP, KEEP),
+      QKV_BIAS,
+      {"mlp.gate.weight", "ffn_gate_inp.weight", KEEP},
+      {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", KEEP},
+      {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", KEEP},
+      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", KEEP},
+      {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", KEEP},
+      {"mlp.experts.*.gate_proj.weight", "ffn_gate_exps.weight", STACK},
+      {"mlp.experts.*.up_proj.weight", "ffn_up_exps.weight", STACK},
+      {"mlp.experts.*.down_proj.weight", "ffn_down_exps.weight", STACK}}},
     {"smollm3",
      "smollm3",
      "model.layers.",
@@ -281,6 +298,7 @@ static const struct {
     {"expert_count", {"num_local_experts", "num_experts"}},
     {"expert_used_count", {"num_experts_per_tok", NULL}},
     {"expert_feed_forward_length", {"moe_intermediate_size", NULL}},
+    {"expert_shared_feed_forward_length", {"shared_expert_intermediate_size", NULL}},
     {"ssm.conv_kernel", {"conv_kernel", "mamba_d_conv"}},
     {"ssm.state_size", {"state_size", "mamba_d_state"}},
     {"ssm.time_step_rank", {"time_step_rank", "mamba_dt_rank"}},
@@ -520,7 +538,10 @@ static void put_tensors(maker *m) {
         if (layer >= 0) snprintf(name, sizeof name, "blk.%d.%s", layer, rule->gguf);
         if (layer < 0) snprintf(name, sizeof name, "%s", rule->gguf);
         float *values = changed(m, rule->change, t, &shape[0], &shape[1]);
-        put_tensor(m, name, t->n_dims == 1 ? 1 : 2, shape, values);
+        /* Writers differ in whether a matrix of one row keeps that dimension. */
+        bool flat = t->n_dims == 1 || (shape[0] == 1 && m->type != DTYPE_F32);
+        if (flat && shape[0] == 1) shape[0] = shape[1];
+        put_tensor(m, name, flat ? 1 : 2, shape, values);
         free(values);
     }
 }

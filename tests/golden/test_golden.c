@@ -13,7 +13,7 @@ static const char *const families[] = {"llama",        "llama-rope-linear", "lla
                                        "mixtral",      "granite",           "gemma2",            "gemma3",
                                        "gpt2",         "gpt-neox",          "mamba",             "jamba"};
 /* Those with two continuations only, made by tools/make_goldens.py. */
-static const char *const small_families[] = {"qwen3-moe", "olmo2", "smollm3", "stablelm", "cohere", "phi", "gemma"};
+static const char *const small_families[] = {"qwen2-moe", "qwen3-moe", "olmo2", "smollm3", "stablelm", "cohere", "phi", "gemma"};
 static const char *const strategies[] = {"dynamic", "static", "none"};
 static const size_t chunks[] = {0, 1, 3, 7}; /* 0: one piece */
 

@@ -289,6 +289,8 @@ static const struct {
     {"cohere", ",\"use_qk_norm\":true", MN_E_UNSUPPORTED, "use_qk_norm is true, allowed: false"},
     {"qwen3_moe", ",\"moe_intermediate_size\":8,\"mlp_only_layers\":[1]", MN_E_UNSUPPORTED,
      "decoder_sparse_step is 1 and mlp_only_layers has 1 items, allowed: 1 and none"},
+    {"qwen2_moe", ",\"moe_intermediate_size\":8,\"num_experts\":4", MN_E_FORMAT,
+     "'shared_expert_intermediate_size' is missing"},
     {"qwen3_moe", ",\"moe_intermediate_size\":8,\"decoder_sparse_step\":2", MN_E_UNSUPPORTED,
      "decoder_sparse_step is 2"},
     {"smollm3", ",\"no_rope_layers\":[1]", MN_E_FORMAT,

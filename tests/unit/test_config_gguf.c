@@ -416,10 +416,10 @@ static void bad_metadata_is_named(void **state) {
     assert_refused(&f, MN_E_FORMAT, "m.gguf: 'llama.vocab_size' is missing");
     add_u32(&f, "llama.block_count", 2);
     assert_refused(&f, MN_E_FORMAT, "m.gguf: 'general.architecture' is missing");
-    add_basics(&f, "qwen2moe", "");
+    add_basics(&f, "qwen2vl", "");
     assert_refused(
         &f, MN_E_UNSUPPORTED,
-        "m.gguf: general.architecture is \"qwen2moe\", the nearest known ones: qwen3moe, qwen2, qwen3");
+        "m.gguf: general.architecture is \"qwen2vl\", the nearest known ones: qwen2, qwen3, qwen2moe");
     add_basics(&f, "mistral", ""); /* these files say llama */
     assert_refused(
         &f, MN_E_UNSUPPORTED,
