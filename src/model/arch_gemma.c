@@ -1,5 +1,6 @@
 /* Gemma 2 and Gemma 3: what a sub-layer gives is normed before it is added; layers with a window between those without, which in
- * Gemma 3 rotate by angles of their own; capped scores and logits in Gemma 2.
+ * Gemma 3 rotate by angles of their own; capped scores and logits in Gemma 2. OLMo 2, where nothing is normed before a
+ * sub-layer, and queries and keys are, over all heads at once.
  *
  *   x = embedding(ids) * sqrt(hidden_size)
  *   for each layer:  x += norm(o(attend(rope(q), rope(k), v)))      q, k, v of norm(x)

@@ -1,4 +1,5 @@
 /* GPT-NeoX and Pythia: LayerNorm, rotation of a part of each head, a plain MLP, and both sub-layers over the same input.
+ * Phi-1 to 2, with one norm for both and a bias of the head; Cohere, the same with a gated MLP and norms without bias.
  *
  *   x = embedding(ids)
  *   for each layer:  x += o(attend(rope(q), rope(k), v)) + down(act(up(h)))     q, k, v of norm1(x), h = norm2(x)

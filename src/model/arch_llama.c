@@ -1,5 +1,6 @@
 /* The Llama family and what differs from it in sizes and switches only: Llama 1 to 3, TinyLlama, SmolLM2, Mistral, Mixtral,
- * Qwen2, Qwen3, Phi-3, Granite; GPT-2, with learned positions, LayerNorm and a plain MLP.
+ * Qwen2, Qwen3 (dense or with experts), Phi-3, Granite, Gemma 1; SmolLM3, with layers that are not rotated; StableLM, with
+ * LayerNorm; GPT-2, with learned positions, LayerNorm and a plain MLP.
  *
  *   x = embedding(ids)
  *   for each layer:  x += o(attend(rope(q), rope(k), v))       q, k, v of norm(x)

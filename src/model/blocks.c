@@ -24,10 +24,23 @@ static attend_shape shape_of(const model_config *config, const packed_layer *lay
         .stride = (config->num_attention_heads + 2 * config->num_key_value_heads) * config->head_dim,
         .scale = (float)config->attention_multiplier,
         .softcap = (float)config->attn_logit_softcapping,
-        .q_norm = layer_vector(layer, WEIGHT_Q_NORM),
-        .k_norm = layer_vector(layer, WEIGHT_K_NORM),
+        .q_norm = config->qk_norm_wide ? NULL : layer_vector(layer, WEIGHT_Q_NORM),
+        .k_norm = config->qk_norm_wide ? NULL : layer_vector(layer, WEIGHT_K_NORM),
         .norm_eps = (float)config->norm_eps,
     };
+}
+
+/* Queries and keys through norms over all heads of a token. */
+static void norm_wide(const batch *b, const packed_layer *layer, const attend_shape *shape) {
+    const model_config *config = &b->model->config;
+    row_norm norms[] = {block_norm(b, layer_vector(layer, WEIGHT_Q_NORM), NULL),
+                        block_norm(b, layer_vector(layer, WEIGHT_K_NORM), NULL)};
+    int widths[] = {shape->n_heads * shape->head_dim, shape->n_kv_heads * shape->head_dim};
+    for (int t = 0; config->qk_norm_wide && t < b->m; t++) {
+        float *x = b->model->workspace.qkv + t * shape->stride;
+        row_norm_run(&b->model->compute.kernels, &norms[0], x, x, widths[0]);
+        row_norm_run(&b->model->compute.kernels, &norms[1], x + widths[0], x + widths[0], widths[1]);
+    }
 }
 
 /* Sinks of a cache's entries, which are the same for all that have some; NULL: none has. */
@@ -151,12 +164,13 @@ void block_attention(const batch *b, int i, bool branch) {
     const weight *q = &layer->matrices[WEIGHT_Q], *k = &layer->matrices[WEIGHT_K],
                  *v = &layer->matrices[WEIGHT_V], *o = &layer->matrices[WEIGHT_O];
     attend_shape shape = shape_of(config, layer);
+    if (config->unrotated && config->unrotated[i]) shape.rotary = 0;
     ptrdiff_t q_width = config->num_attention_heads * config->head_dim,
               kv_width = config->num_key_value_heads * config->head_dim;
     row_norm norm = block_norm(b, layer_vector(layer, WEIGHT_ATTENTION_NORM),
                                layer_vector(layer, WEIGHT_ATTENTION_NORM_BIAS));
 
-    compute_rows(c, &ws->rows, ws->x, b->m, (int)config->hidden_size, &norm, ws->normed,
+    compute_rows(c, &ws->rows, ws->x, b->m, (int)config->hidden_size, norm.weight ? &norm : NULL, ws->normed,
                  form_of(q) | form_of(k) | form_of(v));
     linear_part qkv[] = {
         {.w = q, .y = ws->qkv, .stride = shape.stride},
@@ -164,6 +178,7 @@ void block_attention(const batch *b, int i, bool branch) {
         {.w = v, .y = ws->qkv + q_width + kv_width, .stride = shape.stride},
     };
     compute_linear(c, &ws->rows, qkv, 3);
+    norm_wide(b, layer, &shape);
 
     use_angles(b, i);
     compute_attention(c, &shape, ws->attend, b->n_rows, &ws->space);
@@ -270,8 +285,8 @@ void block_mlp(const batch *b, int i, bool branch) {
     form_set forms = layer->experts ? form_of(&layer->matrices[WEIGHT_ROUTER])
                                     : form_of(&layer->matrices[WEIGHT_UP]) |
                                           (config->gated_mlp ? form_of(&layer->matrices[WEIGHT_GATE]) : 0);
-    compute_rows(&b->model->compute, &ws->rows, ws->x, b->m, (int)config->hidden_size, &norm, ws->normed,
-                 forms);
+    compute_rows(&b->model->compute, &ws->rows, ws->x, b->m, (int)config->hidden_size,
+                 norm.weight ? &norm : NULL, ws->normed, forms);
     if (layer->experts) {
         experts_mlp(b, layer);
     } else {

@@ -46,6 +46,7 @@ const char *position_kind_name(position_kind kind) {
 void model_config_clear(model_config *config) {
     mem_free(config->layer_types);
     mem_free(config->eos_token_id);
+    mem_free(config->unrotated);
     mem_free(config->rope_scaling.short_factor);
     mem_free(config->rope_scaling.long_factor);
     mem_free(config->rope_scaling.divisors);
@@ -136,6 +137,8 @@ void config_start(model_config *config, model_type type) {
         .norm_eps = info->norm_eps,
         .hidden_act = info->hidden_act,
         .qk_norm = info->qk_norm,
+        .qk_norm_wide = info->qk_norm_wide,
+        .head_bias = info->head_bias,
         .attention_bias = {info->qkv_bias || every, info->qkv_bias || (every && !info->no_key_bias),
                            info->qkv_bias || every, every},
         .mlp_bias = every,
@@ -146,7 +149,9 @@ void config_start(model_config *config, model_type type) {
         .gated_mlp = !info->plain_mlp,
         .cross_attention = info->cross_attention,
         .num_local_experts = info->num_local_experts,
-        .num_experts_per_tok = experts ? 2 : 0,
+        .num_experts_per_tok = !experts                    ? 0
+                               : info->num_experts_per_tok ? info->num_experts_per_tok
+                                                           : 2,
         .expert_layer_period = 1,
         .norm_topk_prob = info->norm_topk_prob,
         .use_conv_bias = info->fields & FIELDS_MAMBA,
@@ -232,6 +237,14 @@ mn_status config_check_sizes(model_config *config, const char *what, double part
         if (config->mamba_size == 0) config->mamba_size = 2 * config->hidden_size;
         if (config->time_step_rank == 0) config->time_step_rank = ceil_div(config->hidden_size, 16);
     }
+    return MN_OK;
+}
+
+mn_status config_set_unrotated(model_config *config, int64_t interval) {
+    if (interval == 0) return MN_OK;
+    config->unrotated = mem_alloc((size_t)config->num_hidden_layers, sizeof *config->unrotated);
+    if (!config->unrotated) return mem_no_memory();
+    for (int64_t i = 0; i < config->num_hidden_layers; i++) config->unrotated[i] = (i + 1) % interval == 0;
     return MN_OK;
 }
 

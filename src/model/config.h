@@ -16,8 +16,16 @@ typedef enum model_type {
     MODEL_MIXTRAL,
     MODEL_QWEN2,
     MODEL_QWEN3,
+    MODEL_QWEN2_MOE,
+    MODEL_QWEN3_MOE,
+    MODEL_SMOLLM3,
+    MODEL_OLMO2,
+    MODEL_STABLELM,
+    MODEL_COHERE,
+    MODEL_PHI,
     MODEL_PHI3,
     MODEL_GRANITE,
+    MODEL_GEMMA,
     MODEL_GEMMA2,
     MODEL_GEMMA3,
     MODEL_GPT2,
@@ -88,7 +96,9 @@ typedef struct model_config {
     struct {
         bool q, k, v, o;
     } attention_bias;
-    bool mlp_bias, tie_word_embeddings, qk_norm;
+    bool mlp_bias, head_bias, tie_word_embeddings;
+    bool qk_norm;           /* queries and keys are normed, head by head */
+    bool qk_norm_wide;      /* or all heads of a token at once */
     bool layer_norm;        /* norms take the mean away and add a bias; else RMS */
     bool norm_adds_one;     /* norms multiply by 1 + their weight */
     bool post_norms;        /* what a sub-layer gives is normed before it is added */
@@ -101,6 +111,7 @@ typedef struct model_config {
     layer_type *layer_types; /* [num_hidden_layers], owned */
 
     int64_t num_local_experts, num_experts_per_tok;        /* 0 without experts */
+    int64_t shared_expert_intermediate_size;               /* of an expert for all tokens; 0: none */
     int64_t expert_layer_period, expert_layer_offset;      /* layers i with i % period == offset have experts */
     bool norm_topk_prob;                                   /* the chosen experts' weights sum to 1 */
     int64_t conv_kernel, state_size, time_step_rank;       /* of Mamba layers; 0 without */
@@ -117,6 +128,7 @@ typedef struct model_config {
     double rope_local_base_freq; /* of layers that slide, which no rope_scaling changes; 0: as the others */
     int64_t rotary_dim; /* the first rotary_dim values of a head turn; even, 2..head_dim; 0 without rotation */
     rope_scaling rope_scaling;
+    bool *unrotated; /* [num_hidden_layers], owned: layers without rotation; NULL: none is */
 
     int64_t bos_token_id, pad_token_id; /* -1 = none; may lie outside the vocabulary */
     int64_t *eos_token_id;              /* [n_eos_token_id], owned: each ends a text */
@@ -125,7 +137,8 @@ typedef struct model_config {
 
     struct model_config *encoder; /* owned; NULL: a decoder alone */
 
-    bool permuted_rows; /* rows of q and k are stored for rotation of neighbours (GGUF files of type llama) */
+    bool permuted_rows; /* rows of q and k are stored for rotation of neighbours */
+    bool experts_apart; /* each expert has tensors of its own (older GGUF files) */
 } model_config;
 
 /* Both fill *out, which need not be initialised; on failure it is empty and one sentence names the file, the

@@ -13,6 +13,7 @@ typedef struct source {
     const gguf *file;
     const char *what; /* the path */
     shown_text architecture;
+    bool is_hybrid; /* layers are of several kinds: those without a size say 0 */
 } source;
 
 typedef struct key_text {
@@ -35,21 +36,31 @@ static bool has_layer_tensor(const source *from, int64_t layer, const char *name
     return has_tensor(from, full);
 }
 
-/* A whole number, or a list with one for each layer when they are all the same. */
+/* Layers of other kinds do not have it. */
+static bool some_layer_has(const model_config *config, const source *from, const char *name) {
+    bool has = false;
+    for (int64_t i = 0; i < config->num_hidden_layers && !has; i++) has = has_layer_tensor(from, i, name);
+    return has;
+}
+
+/* A whole number, or a list with one for each layer when all that have one have the same. */
 static mn_status read_size(const source *from, const char *name, int64_t lo, int64_t hi, int64_t *out) {
     key_text key = key_of(from, name);
     const gguf_array *list = gguf_array_find(from->file, key.text);
     if (!list) return gguf_int(from->file, key.text, lo, hi, out);
-    size_t n = gguf_array_n(list);
-    double first = n && !gguf_array_is_text(list) ? gguf_array_number_at(list, 0) : 0;
+    bool is_text = gguf_array_is_text(list);
+    size_t n = gguf_array_n(list), i = 0;
+    while (from->is_hybrid && i + 1 < n && gguf_array_number_at(list, i) == 0) i++;
+    double first = i < n && !is_text ? gguf_array_number_at(list, i) : 0;
     if (!(first >= (double)lo && first <= (double)hi) || first != floor(first)) {
         MN_FAIL(MN_E_FORMAT, "%s: %s begins with %g, allowed: a whole number from %" PRId64 " to %" PRId64,
                 from->what, key.text, first, lo, hi);
     }
-    for (size_t i = 1; i < n; i++) {
-        if (gguf_array_number_at(list, i) != first) {
+    for (i++; i < n; i++) {
+        double value = gguf_array_number_at(list, i);
+        if (value != first && !(from->is_hybrid && value == 0)) {
             MN_FAIL(MN_E_UNSUPPORTED, "%s: %s differs between layers (%g and %g), allowed: one value for all",
-                    from->what, key.text, first, gguf_array_number_at(list, i));
+                    from->what, key.text, first, value);
         }
     }
     *out = (int64_t)first;
@@ -88,7 +99,8 @@ static mn_status read_heads(model_config *config, const source *from) {
 }
 
 static mn_status read_sizes(model_config *config, const source *from) {
-    config->head_dim = 0; /* the format's own default, not the type's */
+    config->head_dim = 0; /* the format's own defaults, not the type's */
+    config->rope_theta = 10000;
     for (size_t i = 0; i < N_CONFIG_SIZES; i++) {
         const config_size *field = &config_sizes[i];
         if (!config_has(config, field->fields)) continue;
@@ -112,24 +124,38 @@ static mn_status read_sizes(model_config *config, const source *from) {
     MN_TRY(read_real(from,
                      config->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                      1e-30, 1, &config->norm_eps));
+    if (config_has(config, FIELDS_EXPERTS))
+        MN_TRY(read_size(from, "expert_feed_forward_length", 1, 1 << 22, &config->intermediate_size));
     if (config_has(config, FIELDS_MAMBA))
         MN_TRY(read_size(from, "ssm.time_step_rank", 1, 1 << 20, &config->time_step_rank));
     return config_has(config, FIELDS_ATTENTION) ? read_heads(config, from)
                                                 : config_check_sizes(config, from->what, 0);
 }
 
-static void read_switches(model_config *config, const source *from) {
-    config->attention_bias.q = config->attention_bias.q || has_tensor(from, "blk.0.attn_q.bias");
-    config->attention_bias.k = config->attention_bias.k || has_tensor(from, "blk.0.attn_k.bias");
-    config->attention_bias.v = config->attention_bias.v || has_tensor(from, "blk.0.attn_v.bias");
-    config->attention_bias.o = has_tensor(from, "blk.0.attn_output.bias");
-    config->mlp_bias = has_tensor(from, "blk.0.ffn_down.bias");
+static mn_status read_switches(model_config *config, const source *from) {
+    const model_type_info *info = &model_types[config->model_type];
+    bool fused = some_layer_has(config, from, "attn_qkv.bias");
+    config->attention_bias.q = info->qkv_bias || fused || some_layer_has(config, from, "attn_q.bias");
+    config->attention_bias.k = info->qkv_bias || fused || some_layer_has(config, from, "attn_k.bias");
+    config->attention_bias.v = info->qkv_bias || fused || some_layer_has(config, from, "attn_v.bias");
+    config->attention_bias.o = some_layer_has(config, from, "attn_output.bias");
+    config->mlp_bias = some_layer_has(config, from, "ffn_down.bias");
     config->tie_word_embeddings = !has_tensor(from, "output.weight");
     config->torch_dtype = DTYPE_F32;
-    config->use_conv_bias = has_tensor(from, "blk.0.ssm_conv1d.bias");
-    config->use_bias = has_tensor(from, "blk.0.ssm_in.bias");
-    if (model_types[config->model_type].scales_embedding)
+    config->use_conv_bias = some_layer_has(config, from, "ssm_conv1d.bias");
+    config->use_bias = some_layer_has(config, from, "ssm_in.bias");
+    config->experts_apart = some_layer_has(config, from, "ffn_gate.0.weight");
+    if (info->scales_embedding)
         config->embedding_multiplier = (double)(float)sqrt((double)config->hidden_size);
+    if (config->model_type == MODEL_GPT_NEOX)
+        MN_TRY(gguf_bool(from->file, key_of(from, "use_parallel_residual").text, &config->parallel_residual));
+    if (config->model_type == MODEL_QWEN3_MOE) config->norm_topk_prob = true;
+    if (config->model_type == MODEL_COHERE) { /* multiplied there, divided by elsewhere */
+        double scale = 1;
+        MN_TRY(read_real(from, "logit_scale", 1e-9, 1e9, &scale));
+        config->logits_scaling = 1 / scale;
+    }
+    return config_set_unrotated(config, info->unrotated_interval);
 }
 
 /* ---- token ids ---- */
@@ -252,28 +278,111 @@ static mn_status read_rotation(model_config *config, const source *from) {
     return config_check_rope(config, from->what);
 }
 
-static mn_status read_layers(model_config *config, const source *from) {
+/* ---- layers ---- */
+
+/* Which layers slide: what the file says, a period or a list of switches, else the type's rule. */
+typedef struct window_layers {
+    window_rule rule;
+    int64_t pattern;
+    const gguf_array *list; /* NULL: none */
+} window_layers;
+
+static mn_status read_window(model_config *config, const source *from, window_layers *out) {
+    const model_type_info *info = &model_types[config->model_type];
+    key_text key = key_of(from, "attention.sliding_window_pattern");
+    *out = (window_layers){WINDOW_EVERY_LAYER, 0, NULL};
+    bool alternates = info->window == WINDOW_EVEN_LAYERS,
+         mixes = alternates || info->window == WINDOW_PATTERN;
+    if (alternates) config->sliding_window = info->sliding_window; /* its first files did not say it */
     MN_TRY(read_size(from, "attention.sliding_window", 0, CONFIG_MAX_POSITIONS, &config->sliding_window));
-    window_rule rule = model_types[config->model_type].window;
-    if (rule == WINDOW_NEVER || rule == WINDOW_UPPER_LAYERS)
-        rule = WINDOW_EVERY_LAYER; /* when there is one */
+    if (!mixes) return MN_OK;
+    *out = (window_layers){WINDOW_PATTERN, alternates ? 2 : 6, gguf_array_find(from->file, key.text)};
+    if (!out->list) return gguf_int(from->file, key.text, 1, CONFIG_MAX_LAYERS, &out->pattern);
+    if (gguf_array_n(out->list) != (size_t)config->num_hidden_layers || gguf_array_is_text(out->list)) {
+        MN_FAIL(MN_E_FORMAT, "%s: %s has %zu items, allowed: %" PRId64 " switches, one for each layer",
+                from->what, key.text, gguf_array_n(out->list), config->num_hidden_layers);
+    }
+    return MN_OK;
+}
+
+static bool slides(const window_layers *window, int64_t layer) {
+    if (window->list) return gguf_array_number_at(window->list, (size_t)layer) != 0;
+    return config_slides(window->rule, layer, 0, window->pattern);
+}
+
+static mn_status read_layers(model_config *config, const source *from) {
+    window_layers window;
+    MN_TRY(read_window(config, from, &window));
     int64_t n = config->num_hidden_layers;
     layer_type *types = mem_alloc((size_t)n, sizeof *types);
     if (!types) return mem_no_memory();
     for (int64_t i = 0; i < n; i++) {
         bool attends = config_has(config, FIELDS_ATTENTION);
-        if (config_has(config, FIELDS_MAMBA)) attends = attends && has_layer_tensor(from, i, "attn_q.weight");
-        types[i] = !attends                       ? LAYER_MAMBA
-                   : config_slides(rule, i, 0, 6) ? LAYER_SLIDING_ATTENTION
-                                                  : LAYER_FULL_ATTENTION;
+        if (from->is_hybrid) attends = has_layer_tensor(from, i, "attn_q.weight");
+        types[i] = !attends             ? LAYER_MAMBA
+                   : slides(&window, i) ? LAYER_SLIDING_ATTENTION
+                                        : LAYER_FULL_ATTENTION;
     }
     config_set_layers(config, types);
     return MN_OK;
 }
 
+/* Layers of several kinds: those with experts are told by their routers, and must be every so many-th. */
+static mn_status read_expert_layers(model_config *config, const source *from) {
+    const char *router = "ffn_gate_inp.weight";
+    int64_t first = -1, period = config->num_hidden_layers;
+    if (!from->is_hybrid || !config_has(config, FIELDS_EXPERTS)) return MN_OK;
+    for (int64_t i = 0; i < config->num_hidden_layers; i++) {
+        if (!has_layer_tensor(from, i, router)) continue;
+        if (first >= 0) {
+            period = i - first;
+            break;
+        }
+        first = i;
+    }
+    if (first < 0) {
+        config->num_local_experts = config->num_experts_per_tok = 0;
+        return MN_OK;
+    }
+    config->expert_layer_period = period;
+    config->expert_layer_offset = first % period;
+    for (int64_t i = 0; i < config->num_hidden_layers; i++) {
+        if (has_layer_tensor(from, i, router) != config_has_experts(config, i)) {
+            MN_FAIL(MN_E_UNSUPPORTED,
+                    "%s: experts are in layers %" PRId64 " and %" PRId64 " but those of layer %" PRId64
+                    " break the period, allowed: one period",
+                    from->what, first, first + period, i);
+        }
+    }
+    return MN_OK;
+}
+
+/* Forms of some types that are not computed here. */
+static mn_status refuse_others(const model_config *config, const source *from) {
+    static const struct {
+        model_type type;
+        const char *key;
+    } switches[] = {{MODEL_MAMBA, "ssm.dt_b_c_rms"}, {MODEL_STABLELM, "use_parallel_residual"}};
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        key_text key = key_of(from, switches[i].key);
+        bool is_on = false;
+        if (switches[i].type != config->model_type) continue;
+        MN_TRY(gguf_bool(from->file, key.text, &is_on));
+        if (is_on) MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is true, allowed: false", from->what, key.text);
+    }
+    int64_t window = 0; /* of its successor, whose layers also rotate in two ways */
+    if (config->model_type == MODEL_OLMO2)
+        MN_TRY(read_size(from, "attention.sliding_window", 0, CONFIG_MAX_POSITIONS, &window));
+    if (window == 0) return MN_OK;
+    MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is %" PRId64 ", allowed: none", from->what,
+            key_of(from, "attention.sliding_window").text, window);
+}
+
 static mn_status read_all(model_config *config, const source *from) {
+    MN_TRY(refuse_others(config, from));
     MN_TRY(read_sizes(config, from));
-    read_switches(config, from);
+    MN_TRY(read_switches(config, from));
+    MN_TRY(read_expert_layers(config, from));
     MN_TRY(read_tokens(config, from));
     MN_TRY(read_rotation(config, from));
     return read_layers(config, from);
@@ -291,6 +400,7 @@ mn_status config_from_gguf(model_config *out, const gguf *file) {
     /* One architecture's name stands for both kinds; experts tell. */
     if (type == MODEL_LLAMA && has_tensor(&from, "blk.0.ffn_gate_inp.weight")) type = MODEL_MIXTRAL;
     config_start(out, type);
+    from.is_hybrid = config_has(out, FIELDS_ATTENTION | FIELDS_MAMBA);
     out->permuted_rows = model_types[type].gguf_permuted;
     mn_status status = read_all(out, &from);
     if (status != MN_OK) model_config_clear(out);

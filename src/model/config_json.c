@@ -99,7 +99,13 @@ static mn_status read_switches(model_config *config, const json *root, const cha
     config->norm_adds_one = info->norm_adds_one;
     MN_TRY(json_bool(what, root, "tie_word_embeddings", &config->tie_word_embeddings));
     if (info->reads_mlp_bias) MN_TRY(json_bool(what, root, "mlp_bias", &config->mlp_bias));
-    if (info->parallel_residual)
+    if (info->reads_qkv_bias) {
+        bool bias = false;
+        MN_TRY(json_bool(what, root, "use_qkv_bias", &bias));
+        config->attention_bias.q = config->attention_bias.k = config->attention_bias.v = bias;
+    }
+    config->permuted_rows = info->permuted;
+    if (config->model_type == MODEL_GPT_NEOX)
         MN_TRY(json_bool(what, root, "use_parallel_residual", &config->parallel_residual));
     if (info->reads_attention_bias) {
         bool bias = config->attention_bias.o;
@@ -119,11 +125,44 @@ static mn_status require_switch(const char *what, const json *root, const char *
             wanted ? "true" : "false");
 }
 
+/* Forms of some types that are not computed here. */
+static const struct {
+    model_type type;
+    const char *key;
+    bool wanted;
+} fixed_switches[] = {
+    {MODEL_GPT2, "scale_attn_weights", true},
+    {MODEL_GPT2, "scale_attn_by_inverse_layer_idx", false},
+    {MODEL_STABLELM, "use_parallel_residual", false},
+    {MODEL_STABLELM, "qk_layernorm", false},
+    {MODEL_PHI, "qk_layernorm", false},
+    {MODEL_COHERE, "use_qk_norm", false},
+};
+
+/* Qwen's mixtures. Layers with an MLP that is none have another width. */
+static mn_status read_mixture(model_config *config, const json *root, const char *what) {
+    if (config->model_type != MODEL_QWEN2_MOE && config->model_type != MODEL_QWEN3_MOE) return MN_OK;
+    MN_TRY(json_bool(what, root, "norm_topk_prob", &config->norm_topk_prob));
+    int64_t step = 1;
+    MN_TRY(json_int(what, root, "decoder_sparse_step", 0, CONFIG_MAX_LAYERS, &step));
+    const json *dense = member(root, "mlp_only_layers");
+    if (step == 1 && (!dense || dense->n == 0)) return MN_OK;
+    MN_FAIL(MN_E_UNSUPPORTED,
+            "%s: decoder_sparse_step is %" PRId64
+            " and mlp_only_layers has %zu items, allowed: 1 and none, experts in every layer",
+            what, step, dense ? dense->n : 0);
+}
+
 static mn_status read_scores(model_config *config, const json *root, const char *what) {
     const model_type_info *info = &model_types[config->model_type];
-    if (config->model_type == MODEL_GPT2) {
-        MN_TRY(require_switch(what, root, "scale_attn_weights", true));
-        MN_TRY(require_switch(what, root, "scale_attn_by_inverse_layer_idx", false));
+    for (size_t i = 0; i < sizeof fixed_switches / sizeof fixed_switches[0]; i++) {
+        if (fixed_switches[i].type == config->model_type)
+            MN_TRY(require_switch(what, root, fixed_switches[i].key, fixed_switches[i].wanted));
+    }
+    if (config->model_type == MODEL_COHERE) { /* multiplied there, divided by elsewhere */
+        double scale = 0.0625;
+        MN_TRY(json_real(what, root, "logit_scale", 1e-9, 1e9, &scale));
+        config->logits_scaling = 1 / scale;
     }
     if (info->query_pre_attn_scalar > 0) {
         double scalar = info->query_pre_attn_scalar;
@@ -167,6 +206,7 @@ static mn_status read_basics(model_config *config, const json *root, const char 
             json_int(what, root, "expert_layer_offset", 0, CONFIG_MAX_LAYERS, &config->expert_layer_offset));
         if (config->num_local_experts == 1) config->num_local_experts = config->num_experts_per_tok = 0;
     }
+    MN_TRY(read_mixture(config, root, what));
     return config_has(config, FIELDS_MAMBA) ? read_mamba(config, root, what) : MN_OK;
 }
 
@@ -315,6 +355,27 @@ static mn_status read_rotation(model_config *config, const json *root, const cha
     return config_check_rope(config, what);
 }
 
+/* Which layers are rotated, where not all are: a list of 1 and 0, or an interval. */
+static mn_status read_unrotated(model_config *config, const json *root, const char *what) {
+    int64_t interval = model_types[config->model_type].unrotated_interval, n = config->num_hidden_layers;
+    const json *list = member(root, "no_rope_layers");
+    if (interval == 0) return MN_OK;
+    MN_TRY(json_int(what, root, "no_rope_layer_interval", 1, CONFIG_MAX_LAYERS, &interval));
+    MN_TRY(config_set_unrotated(config, interval));
+    if (!list) return MN_OK;
+    if (list->kind != JSON_ARRAY || list->n != (size_t)n) {
+        MN_FAIL(MN_E_FORMAT, "%s: no_rope_layers has %zu items, allowed: %" PRId64 ", one for each layer",
+                what, list->kind == JSON_ARRAY ? list->n : 0, n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const json *item = &list->items[i];
+        if (item->kind != JSON_INT || (item->integer != 0 && item->integer != 1))
+            MN_FAIL(MN_E_FORMAT, "%s: no_rope_layers[%" PRId64 "] is neither 0 nor 1", what, i);
+        config->unrotated[i] = item->integer == 0;
+    }
+    return MN_OK;
+}
+
 /* ---- layers ---- */
 
 static mn_status read_layer_types(layer_type *out, int64_t n, const json *list, const char *what) {
@@ -414,6 +475,7 @@ static mn_status read_all(model_config *config, const json *root, const char *wh
     MN_TRY(read_basics(config, root, what));
     MN_TRY(read_tokens(config, root, what));
     MN_TRY(read_rotation(config, root, what));
+    MN_TRY(read_unrotated(config, root, what));
     return read_layers(config, root, what);
 }
 

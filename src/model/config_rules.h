@@ -35,6 +35,7 @@ typedef enum config_fields {
     FIELDS_CAPS = 32,
     FIELDS_LOCAL_ROPE = 64,
     FIELDS_SOUND = 128,
+    FIELDS_SHARED_EXPERT = 256,
 } config_fields;
 
 /* A field that a type's config.json calls by another name. */
@@ -48,12 +49,14 @@ typedef struct model_type_info {
     unsigned fields;           /* a set of config_fields */
     const config_key *keys;    /* ends with field NULL; NULL: none */
     bool gguf_permuted;        /* GGUF: rows of q and k are stored for interleaved rotation */
+    bool permuted;             /* Hugging Face's files: likewise */
     bool qkv_bias;             /* q, k and v always have a bias */
     bool all_biases;           /* every matrix of attention and MLP has one */
     bool reads_attention_bias; /* attention_bias gives all four a bias, or takes it */
     bool reads_mlp_bias;
     bool no_key_bias;          /* but the keys' */
-    bool qk_norm, layer_norm, post_norms, parallel_residual, plain_mlp, cross_attention;
+    bool reads_qkv_bias; /* use_qkv_bias gives q, k and v one */
+    bool qk_norm, qk_norm_wide, head_bias, layer_norm, post_norms, parallel_residual, plain_mlp, cross_attention;
     bool norm_adds_one;    /* config.json; GGUF files hold the sums */
     bool ties;             /* tie_word_embeddings when it is not given */
     bool scales_embedding; /* by the root of hidden_size */
@@ -66,6 +69,8 @@ typedef struct model_type_info {
     int64_t head_dim;                         /* default; 0 = hidden_size / num_attention_heads */
     int64_t original_max_position_embeddings; /* default for longrope; 0 = none */
     int64_t num_local_experts;                /* default */
+    int64_t num_experts_per_tok;              /* default; 0 = 2 */
+    int64_t unrotated_interval;   /* default: every so many-th layer is not rotated; 0: each is */
     int64_t unusual_scale_layers; /* GGUF: with so many layers scores are scaled by the root of hidden_size / heads */
     double norm_eps;              /* default */
     double attention_multiplier;  /* default; 0: from query_pre_attn_scalar or head_dim */
@@ -92,7 +97,7 @@ typedef struct config_real {
     double lo, hi;
 } config_real;
 
-enum { N_CONFIG_SIZES = 14, N_CONFIG_REALS = 8 };
+enum { N_CONFIG_SIZES = 15, N_CONFIG_REALS = 8 };
 extern const config_size config_sizes[N_CONFIG_SIZES];
 extern const config_real config_reals[N_CONFIG_REALS];
 
@@ -128,6 +133,9 @@ void config_start(model_config *config, model_type type);
 /* After the sizes, before rope_scaling: fills in head counts, head_dim, rotary_dim, attention_multiplier, the sizes of states and
  * checks what one field alone cannot tell. `partial` is partial_rotary_factor; what is set already is kept. */
 mn_status config_check_sizes(model_config *config, const char *what, double partial);
+
+/* Every interval-th layer is not rotated; 0: each is. MN_E_NOMEM. */
+mn_status config_set_unrotated(model_config *config, int64_t interval);
 
 /* Whether layer i slides where a window is set; `first`: max_window_layers, `pattern`: sliding_window_pattern. */
 bool config_slides(window_rule rule, int64_t i, int64_t first, int64_t pattern);

@@ -117,12 +117,35 @@ static void add_task(void *arg, int task, int thread) {
     }
 }
 
+/* The expert of all tokens, each by its own gate's share [m]. */
+static void run_shared(const batch *b, const packed_layer *layer, const float *gates) {
+    const model_config *config = &b->model->config;
+    workspace *ws = &b->model->workspace;
+    compute *c = &b->model->compute;
+    const weight *gate = &layer->matrices[WEIGHT_SHARED_GATE], *up = &layer->matrices[WEIGHT_SHARED_UP],
+                 *down = &layer->matrices[WEIGHT_SHARED_DOWN];
+    int64_t hidden = config->hidden_size, inner = config->shared_expert_intermediate_size;
+    linear_part in = {.w = gate, .up = up, .y = ws->inner, .stride = inner};
+    linear_part out = {.w = down, .y = ws->branch, .stride = hidden};
+    compute_rows(c, &ws->rows, ws->normed, b->m, (int)hidden, NULL, NULL, form_of(gate) | form_of(up));
+    compute_gated(c, &ws->rows, &in, 1, config->hidden_act);
+    compute_rows(c, &ws->rows, ws->inner, b->m, (int)inner, NULL, NULL, form_of(down));
+    compute_linear(c, &ws->rows, &out, 1);
+    for (int t = 0; t < b->m; t++) {
+        float share = (float)(config->residual_multiplier / (1 + exp(-(double)gates[t])));
+        c->kernels.mul_add(ws->x + t * hidden, ws->branch + t * hidden, share, (size_t)hidden);
+    }
+}
+
 void experts_mlp(const batch *b, const packed_layer *layer) {
     const model_config *config = &b->model->config;
     workspace *ws = &b->model->workspace;
     int n_experts = (int)config->num_local_experts, k = (int)config->num_experts_per_tok;
-    linear_part router = {.w = &layer->matrices[WEIGHT_ROUTER], .y = ws->routing, .stride = n_experts};
-    compute_linear(&b->model->compute, &ws->rows, &router, 1);
+    bool shares = config->shared_expert_intermediate_size > 0;
+    float *gates = ws->routing + (ptrdiff_t)b->m * n_experts;
+    linear_part routers[] = {{.w = &layer->matrices[WEIGHT_ROUTER], .y = ws->routing, .stride = n_experts},
+                             {.w = &layer->matrices[WEIGHT_SHARED_ROUTER], .y = gates, .stride = 1}};
+    compute_linear(&b->model->compute, &ws->rows, routers, shares ? 2 : 1);
     for (int t = 0; t < b->m; t++)
         choose(ws->routing + (ptrdiff_t)t * n_experts, n_experts, k, config->norm_topk_prob,
                ws->routes + (ptrdiff_t)t * k);
@@ -134,4 +157,5 @@ void experts_mlp(const batch *b, const packed_layer *layer) {
         compute_tasks(&b->model->compute, (int)ceil_div(b->m, ADD_TOKENS), b->m * k * config->hidden_size,
                       add_task, &group);
     }
+    if (shares) run_shared(b, layer, gates);
 }

@@ -1,6 +1,6 @@
 /* Mixtures of experts: of each token, the MLPs of the few experts that its router chooses.
  *
- * Shazeer and others 2017; routing as Mixtral's (Jiang and others 2024) and Jamba's.
+ * Shazeer and others 2017; routing as Mixtral's (Jiang and others 2024) and Jamba's; Qwen2's has an expert for all tokens too.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_EXPERTS_H
 #define MN_MODEL_EXPERTS_H

@@ -140,6 +140,7 @@ static size_t largest(size_t a, size_t b) {
 /* The most inputs that a matrix has. */
 static size_t widest_input(const model_config *c) {
     size_t most = largest((size_t)c->hidden_size, (size_t)c->intermediate_size);
+    most = largest(most, (size_t)c->shared_expert_intermediate_size);
     most = largest(most, (size_t)(c->num_attention_heads * c->head_dim));
     if (c->num_mel_bins > 0) most = largest(most, 3 * (size_t)max_i64(c->num_mel_bins, c->hidden_size));
     return largest(most, (size_t)c->mamba_size);
@@ -259,9 +260,10 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
         {&ws->branch, branches ? k * hidden : 0, sizeof(float)},
         {&ws->qkv, heads + 2 * kv, sizeof(float)},
         {&ws->attended, heads, sizeof(float)},
-        {&ws->inner, k * (size_t)c->intermediate_size, sizeof(float)},
+        {&ws->inner, (size_t)max_i64((int64_t)k * c->intermediate_size, c->shared_expert_intermediate_size),
+         sizeof(float)},
         {&ws->gathered, experts ? k * hidden : 0, sizeof(float)},
-        {&ws->routing, experts, sizeof(float)},
+        {&ws->routing, experts ? experts + 1 : 0, sizeof(float)},
         {&ws->routes, (size_t)c->num_experts_per_tok, sizeof(expert_route)},
         {&ws->channels, 2 * channels, sizeof(float)},
         {&ws->convolved, channels, sizeof(float)},

@@ -22,6 +22,7 @@ typedef enum extent {
     QUERIES_KEYS_VALUES,
     GATE_UP,
     EXPERTS,
+    SHARED,
     CHANNELS,
     CHANNELS_2,
     STATE,
@@ -87,6 +88,61 @@ static const weight_rule pre_norm_rules[] = {
     {.role = N_WEIGHTS},
 };
 
+static const weight_rule layer_norm_globals[] = {
+    {WEIGHT_EMBED, "model.embed_tokens.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "model.norm.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "model.norm.bias", "output_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule layer_norm_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM_BIAS, "post_attention_layernorm.bias", "ffn_norm.bias", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+/* Attention and MLP behind the same norm. */
+static const weight_rule one_norm_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule olmo2_norm_rules[] = {
+    {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN,
+     ALWAYS},
+    {WEIGHT_MLP_POST_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", QUERIES, ALWAYS},
+    {WEIGHT_K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", KEYS, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule phi_globals[] = {
+    {WEIGHT_EMBED, "model.embed_tokens.weight", "token_embd.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM, "model.final_layernorm.weight", "output_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_FINAL_NORM_BIAS, "model.final_layernorm.bias", "output_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_HEAD, "lm_head.weight", "output.weight", VOCAB, HIDDEN, ALWAYS},
+    {WEIGHT_HEAD_BIAS, "lm_head.bias", "output.bias", VOCAB, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule phi_rules[] = {
+    {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_ATTENTION_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
+    {WEIGHT_MLP_NORM_BIAS, "input_layernorm.bias", "attn_norm.bias", HIDDEN, ALWAYS},
+    {WEIGHT_O, "self_attn.dense.weight", "attn_output.weight", HIDDEN, QUERIES, ALWAYS},
+    {WEIGHT_O_BIAS, "self_attn.dense.bias", "attn_output.bias", HIDDEN, ALWAYS},
+    {WEIGHT_UP, "mlp.fc1.weight", "ffn_up.weight", INTERMEDIATE, HIDDEN, ALWAYS},
+    {WEIGHT_UP_BIAS, "mlp.fc1.bias", "ffn_up.bias", INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN, "mlp.fc2.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, ALWAYS},
+    {WEIGHT_DOWN_BIAS, "mlp.fc2.bias", "ffn_down.bias", HIDDEN, ALWAYS},
+    {.role = N_WEIGHTS},
+};
+
 static const weight_rule gemma_norm_rules[] = {
     {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN,
@@ -118,7 +174,8 @@ static const weight_rule fused_rules[] = {
     {.role = N_WEIGHTS},
 };
 
-/* In GGUF files the experts of a layer are one tensor [E][out][in]. */
+/* In GGUF files the experts of a layer are one tensor [E][out][in]; in older ones "_exps" is a dot and the
+ * expert's number. */
 static const weight_rule mixtral_rules[] = {
     {WEIGHT_ROUTER, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, ALWAYS},
     {WEIGHT_GATE, "block_sparse_moe.experts.%d.w1.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
@@ -127,6 +184,27 @@ static const weight_rule mixtral_rules[] = {
      .in = EXPERT_LAYERS},
     {WEIGHT_DOWN, "block_sparse_moe.experts.%d.w2.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
      .in = EXPERT_LAYERS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule qwen_moe_rules[] = {
+    {WEIGHT_ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, ALWAYS},
+    {WEIGHT_GATE, "mlp.experts.%d.gate_proj.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_UP, "mlp.experts.%d.up_proj.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN,
+     .in = EXPERT_LAYERS},
+    {WEIGHT_DOWN, "mlp.experts.%d.down_proj.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
+     .in = EXPERT_LAYERS},
+    {.role = N_WEIGHTS},
+};
+
+static const weight_rule shared_expert_rules[] = {
+    {WEIGHT_SHARED_ROUTER, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", ONE, HIDDEN, ALWAYS},
+    {WEIGHT_SHARED_GATE, "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", SHARED, HIDDEN,
+     ALWAYS},
+    {WEIGHT_SHARED_UP, "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", SHARED, HIDDEN, ALWAYS},
+    {WEIGHT_SHARED_DOWN, "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", HIDDEN, SHARED,
+     ALWAYS},
     {.role = N_WEIGHTS},
 };
 
@@ -325,6 +403,21 @@ static const naming namings[N_MODEL_TYPES] = {
                      .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_QWEN3] = {LLAMA_LAYERS,
                      .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_QWEN2_MOE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules,
+                                                  qwen_moe_rules, shared_expert_rules}},
+    [MODEL_QWEN3_MOE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules,
+                                                  qwen_moe_rules}},
+    [MODEL_SMOLLM3] = {LLAMA_LAYERS,
+                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_OLMO2] = {LLAMA_LAYERS,
+                     .tables = {llama_globals, olmo2_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_STABLELM] = {LLAMA_LAYERS, .tables = {layer_norm_globals, layer_norm_rules, attention_rules,
+                                                 qkv_rules, mlp_rules}},
+    [MODEL_COHERE] = {LLAMA_LAYERS,
+                      .tables = {llama_globals, one_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_PHI] = {LLAMA_LAYERS, .tables = {phi_globals, phi_rules, qkv_rules}},
+    [MODEL_GEMMA] = {LLAMA_LAYERS,
+                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_PHI3] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, fused_rules}},
     [MODEL_GRANITE] = {LLAMA_LAYERS,
                        .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
@@ -361,6 +454,7 @@ static int64_t measure(const model_config *config, extent which) {
         [QUERIES_KEYS_VALUES] = queries + 2 * keys,
         [GATE_UP] = 2 * config->intermediate_size,
         [EXPERTS] = config->num_local_experts,
+        [SHARED] = config->shared_expert_intermediate_size,
         [CHANNELS] = config->mamba_size,
         [CHANNELS_2] = 2 * config->mamba_size,
         [STATE] = config->state_size,
@@ -409,7 +503,11 @@ static void fill_name(const model_config *config, bool is_gguf, const weight_rul
         const char *prefix = is_gguf ? "blk." : namings[config->model_type].layers;
         n = (size_t)snprintf(out->name, sizeof out->name, "%s%" PRId64 ".", prefix, layer);
     }
-    if (number) {
+    const char *stack = is_gguf && config->experts_apart ? strstr(name, "_exps") : NULL;
+    if (stack) {
+        snprintf(out->name + n, sizeof out->name - n, "%.*s.%" PRId64 "%s", (int)(stack - name), name, expert,
+                 stack + strlen("_exps"));
+    } else if (number) {
         snprintf(out->name + n, sizeof out->name - n, "%.*s%" PRId64 "%s", (int)(number - name), name, expert,
                  number + 2);
     } else {
@@ -426,8 +524,9 @@ static void fill_place(const model_config *config, bool is_gguf, const weight_ru
     source->first_row = measure(config, rule->first_row);
     source->n_rows = rule->n_rows == NONE ? rows : measure(config, rule->n_rows);
     source->columns = columns * (rule->deep == NONE ? 1 : measure(config, rule->deep));
-    source->permute_head_dim = is_gguf && rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
-    bool stacked = is_gguf && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
+    source->permute_head_dim = rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
+    bool stacked =
+        is_gguf && !config->experts_apart && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
     if (stacked) source->first_row += expert * rows;
     if (!is_gguf && rule->by_head) {
         source->block = config->head_dim;
@@ -476,12 +575,19 @@ static shape_text show_shape(const int64_t *shape, int n_dims) {
     return shown;
 }
 
-static mn_status check_tensor(const tensor *t, const weight_place *place) {
+/* Some writers of GGUF files leave out outer dimensions of 1. */
+static bool has_shape(const tensor *t, const weight_place *place, bool is_gguf) {
+    int left_out = is_gguf && t->n_dims < place->n_dims ? place->n_dims - t->n_dims : 0;
+    bool same = t->n_dims + left_out == place->n_dims;
+    for (int i = 0; i < left_out; i++) same = same && place->shape[i] == 1;
+    for (int i = 0; same && i < t->n_dims; i++) same = t->shape[i] == place->shape[i + left_out];
+    return same;
+}
+
+static mn_status check_tensor(const tensor *t, const weight_place *place, bool is_gguf) {
     shape_text expected = show_shape(place->shape, place->n_dims);
     if (!t) MN_FAIL(MN_E_FORMAT, "%s is missing: expected %s", place->name, expected.text);
-    bool same = t->n_dims == place->n_dims;
-    for (int i = 0; same && i < t->n_dims; i++) same = t->shape[i] == place->shape[i];
-    if (!same)
+    if (!has_shape(t, place, is_gguf))
         MN_FAIL(MN_E_FORMAT, "%s is %s: expected %s", place->name, show_shape(t->shape, t->n_dims).text,
                 expected.text);
     if (!dtype_table[t->type].to_f32) {
@@ -518,7 +624,7 @@ static mn_status bind_one(weight_source *out, const binder *b, weight_role role,
         if (!t || role == WEIGHT_HEAD) return MN_OK;
         MN_FAIL(MN_E_FORMAT, "%s is there although the configuration has no such weight", place.name);
     }
-    MN_TRY(check_tensor(t, &place));
+    MN_TRY(check_tensor(t, &place, b->is_gguf));
     *out = place.source;
     out->tensor = t;
     return MN_OK;

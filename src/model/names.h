@@ -28,6 +28,10 @@ typedef enum weight_role {
     WEIGHT_MAMBA_DT,  /* [I][R] */
     WEIGHT_MAMBA_OUT, /* [d][I] */
     WEIGHT_ROUTER,    /* [E][d] */
+    WEIGHT_SHARED_ROUTER, /* [1][d], of the expert for all tokens, whose width is g */
+    WEIGHT_SHARED_GATE,   /* [g][d] */
+    WEIGHT_SHARED_UP,     /* [g][d] */
+    WEIGHT_SHARED_DOWN,   /* [d][g] */
     WEIGHT_GATE,      /* [f][d]; of an expert where there are some, as UP and DOWN */
     WEIGHT_UP,        /* [f][d] */
     WEIGHT_DOWN,      /* [d][f] */
@@ -47,6 +51,10 @@ typedef enum weight_role {
     WEIGHT_MAMBA_DT_BIAS,
     WEIGHT_MAMBA_OUT_BIAS,
     WEIGHT_ROUTER_BIAS,
+    WEIGHT_SHARED_ROUTER_BIAS,
+    WEIGHT_SHARED_GATE_BIAS,
+    WEIGHT_SHARED_UP_BIAS,
+    WEIGHT_SHARED_DOWN_BIAS,
     WEIGHT_GATE_BIAS,
     WEIGHT_UP_BIAS,
     WEIGHT_DOWN_BIAS,
@@ -60,8 +68,8 @@ typedef enum weight_role {
     WEIGHT_MLP_NORM,                            /* [d], before the MLP */
     WEIGHT_MLP_NORM_BIAS,                       /* [d] */
     WEIGHT_MLP_POST_NORM,                       /* [d], of what the MLP gives */
-    WEIGHT_Q_NORM,                              /* [D], of each head */
-    WEIGHT_K_NORM,                              /* [D] */
+    WEIGHT_Q_NORM,                              /* [D], of each head, or [Hq D] */
+    WEIGHT_K_NORM,                              /* [D] or [H D] */
     WEIGHT_CONV,                                /* [I][1][k] */
     WEIGHT_CONV_BIAS,                           /* [I] */
     WEIGHT_A,                                   /* [I][N]: A_log, or A itself in GGUF files */
@@ -80,6 +88,7 @@ typedef enum weight_role {
     WEIGHT_FINAL_NORM,              /* [d] */
     WEIGHT_FINAL_NORM_BIAS,         /* [d] */
     WEIGHT_HEAD,                    /* [V][d] */
+    WEIGHT_HEAD_BIAS,               /* [V] */
     N_WEIGHTS
 } weight_role;
 

@@ -131,7 +131,7 @@ static mn_status plan_experts(planner *p, packed_layer *layer, weight_source (*f
 static mn_status plan_layer(planner *p, packed_layer *layer, const weight_source *from) {
     for (int i = 0; i < N_LAYER_MATRICES; i++) {
         /* A router's rounding would change which experts are chosen. */
-        bool is_exact = i == WEIGHT_ROUTER;
+        bool is_exact = i == WEIGHT_ROUTER || i == WEIGHT_SHARED_ROUTER;
         MN_TRY(plan_matrix(p, &layer->matrices[i], &from[i], &from[i + N_LAYER_MATRICES], is_exact));
     }
     for (int role = FIRST_LAYER_VECTOR; role < N_LAYER_WEIGHTS; role++) {
@@ -163,7 +163,8 @@ mn_status weights_plan(model_core *model, const model_weights *bound, weight_for
         MN_TRY(plan_matrix(&p, &weights->convolutions[i], model_weights_global(bound, role),
                            model_weights_global(bound, role + 1), false));
     }
-    return plan_matrix(&p, &weights->head, model_weights_global(bound, WEIGHT_HEAD), NULL, false);
+    return plan_matrix(&p, &weights->head, model_weights_global(bound, WEIGHT_HEAD),
+                       model_weights_global(bound, WEIGHT_HEAD_BIAS), false);
 }
 
 static void list_one(weight *w, weight **out, int *n) {

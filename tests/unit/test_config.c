@@ -379,7 +379,6 @@ static const struct {
     mn_status status;
     const char *part; /* of the message */
 } refused[] = {
-    {"gemma", "", MN_E_UNSUPPORTED, "config.json: model_type is \"gemma\", the nearest known ones: gemma2, "},
     {"mistral3", "", MN_E_UNSUPPORTED, "the nearest known ones: mistral, "},
     {"mamba2", "", MN_E_UNSUPPORTED, "the nearest known ones: mamba, "},
     {"jamba2", "", MN_E_UNSUPPORTED, "the nearest known ones: jamba, mamba, "},
@@ -430,6 +429,20 @@ static const struct {
     {"jamba", ",\"num_experts\":4,\"num_experts_per_tok\":5", MN_E_FORMAT, "num_experts_per_tok is 5"},
     {"jamba", ",\"mamba_d_conv\":1", MN_E_FORMAT, "mamba_d_conv is 1"},
     {"jamba", ",\"mamba_dt_rank\":\"automatic\"", MN_E_FORMAT, "mamba_dt_rank is \"automatic\""},
+    {"gemme", "", MN_E_UNSUPPORTED,
+     "config.json: model_type is \"gemme\", the nearest known ones: gemma, gemma2"},
+    {"stablelm", ",\"use_parallel_residual\":true", MN_E_UNSUPPORTED,
+     "use_parallel_residual is true, allowed: false"},
+    {"cohere", ",\"use_qk_norm\":true", MN_E_UNSUPPORTED, "use_qk_norm is true, allowed: false"},
+    {"qwen3_moe", ",\"moe_intermediate_size\":8,\"mlp_only_layers\":[1]", MN_E_UNSUPPORTED,
+     "decoder_sparse_step is 1 and mlp_only_layers has 1 items, allowed: 1 and none"},
+    {"qwen2_moe", ",\"moe_intermediate_size\":8,\"num_experts\":4", MN_E_FORMAT,
+     "'shared_expert_intermediate_size' is missing"},
+    {"qwen3_moe", ",\"moe_intermediate_size\":8,\"decoder_sparse_step\":2", MN_E_UNSUPPORTED,
+     "decoder_sparse_step is 2"},
+    {"smollm3", ",\"no_rope_layers\":[1]", MN_E_FORMAT,
+     "no_rope_layers has 1 items, allowed: 4, one for each layer"},
+    {"smollm3", ",\"no_rope_layers\":[1,2,1,0]", MN_E_FORMAT, "no_rope_layers[1] is neither 0 nor 1"},
     {"mixtrel", "", MN_E_UNSUPPORTED, "the nearest known ones: mixtral, mistral"},
     {"llama\\u0000x", "", MN_E_UNSUPPORTED, "model_type is \"llama?x\""},
     {"llama", ",\"hidden_size\":null", MN_E_FORMAT, "'hidden_size' is missing"},

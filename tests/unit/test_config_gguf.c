@@ -62,6 +62,11 @@ static void add_text_list(file_parts *f, const char *key, const char *const *val
     for (size_t i = 0; i < n; i++) put_text(&f->pairs, values[i]);
 }
 
+static void add_bool(file_parts *f, const char *key, bool value) {
+    put_key(f, key, GGUF_BOOL);
+    bytes_append(&f->pairs, value ? "\1" : "", 1);
+}
+
 /* A vector of n float32, all `value`. */
 static void add_tensor(file_parts *f, const char *name, uint64_t n, float value) {
     put_text(&f->infos, name);
@@ -278,6 +283,109 @@ static void rotation_is_read(void **state) {
     model_config_clear(&c);
 }
 
+/* A switch for each of the two layers. */
+static void add_pattern(file_parts *f, const char *key, bool first, bool second) {
+    put_key(f, key, GGUF_ARRAY);
+    put_u32(&f->pairs, GGUF_BOOL);
+    put_u64(&f->pairs, 2);
+    bytes_append(&f->pairs, first ? "\1" : "", 1);
+    bytes_append(&f->pairs, second ? "\1" : "", 1);
+}
+
+static void windows_are_read(void **state) {
+    (void)state;
+    model_config c;
+    file_parts f = {0};
+    add_basics(&f, "gemma2", "context_length"); /* 8192 positions, and a window that the file need not say */
+    assert_ok(load(&f, &c));
+    assert_int_equal(c.sliding_window, 4096);
+    assert_int_equal(c.layer_types[0], LAYER_SLIDING_ATTENTION);
+    assert_int_equal(c.layer_types[1], LAYER_FULL_ATTENTION);
+    assert_true(c.attn_logit_softcapping == 50 && c.final_logit_softcapping == 30);
+    assert_true(c.embedding_multiplier == 8 && c.post_norms && !c.norm_adds_one);
+    model_config_clear(&c);
+
+    f = (file_parts){0};
+    add_basics(&f, "gemma3", "");
+    assert_ok(load(&f, &c));
+    assert_int_equal(c.sliding_window, 0);
+    model_config_clear(&c);
+
+    f = (file_parts){0};
+    add_basics(&f, "gemma3", "");
+    add_u32(&f, "gemma3.attention.sliding_window", 64);
+    add_u32(&f, "gemma3.attention.sliding_window_pattern", 2);
+    assert_ok(load(&f, &c));
+    assert_int_equal(c.sliding_window, 64);
+    assert_int_equal(c.layer_types[0], LAYER_SLIDING_ATTENTION);
+    assert_int_equal(c.layer_types[1], LAYER_FULL_ATTENTION);
+    model_config_clear(&c);
+
+    f = (file_parts){0};
+    add_basics(&f, "gemma3", "");
+    add_u32(&f, "gemma3.attention.sliding_window", 64);
+    add_pattern(&f, "gemma3.attention.sliding_window_pattern", false, true);
+    assert_ok(load(&f, &c));
+    assert_int_equal(c.layer_types[0], LAYER_FULL_ATTENTION);
+    assert_int_equal(c.layer_types[1], LAYER_SLIDING_ATTENTION);
+    model_config_clear(&c);
+}
+
+static void add_jamba(file_parts *f, const uint32_t *heads, size_t n) {
+    add_basics(f, "jamba", "attention.head_count_kv");
+    add_u32_list(f, "jamba.attention.head_count_kv", heads, n);
+    add_u32(f, "jamba.expert_count", 4);
+    add_u32(f, "jamba.expert_used_count", 2);
+    add_tensor(f, "blk.1.attn_q.weight", 8, 0);
+    add_tensor(f, "blk.0.ssm_conv1d.bias", 8, 0);
+}
+
+static void mixed_layers_are_read(void **state) {
+    (void)state;
+    model_config c;
+    const uint32_t second[] = {0, 2};
+    file_parts f = {0};
+    add_jamba(&f, second, 2);
+    add_tensor(&f, "blk.1.ffn_gate_inp.weight", 8, 0);
+    assert_ok(load(&f, &c));
+    assert_int_equal(c.num_key_value_heads, 2);
+    assert_int_equal(c.layer_types[0], LAYER_MAMBA);
+    assert_int_equal(c.layer_types[1], LAYER_FULL_ATTENTION);
+    assert_false(config_has_experts(&c, 0));
+    assert_true(config_has_experts(&c, 1) && c.use_conv_bias && !c.use_bias);
+    assert_int_equal(c.num_local_experts, 4);
+    model_config_clear(&c);
+
+    f = (file_parts){0};
+    add_jamba(&f, second, 2); /* one expert is none: an MLP as in other layers */
+    assert_ok(load(&f, &c));
+    assert_int_equal(c.num_local_experts, 0);
+    assert_false(config_has_experts(&c, 1));
+    model_config_clear(&c);
+
+    f = (file_parts){0};
+    add_basics(&f, "llama", "");
+    add_tensor(&f, "blk.0.ffn_gate_inp.weight", 8, 0);
+    add_tensor(&f, "blk.0.ffn_gate.0.weight", 8, 0);
+    add_u32(&f, "llama.expert_count", 8);
+    assert_ok(load(&f, &c));
+    assert_int_equal(c.model_type, MODEL_MIXTRAL);
+    assert_true(c.experts_apart && c.permuted_rows && c.norm_topk_prob && c.rope_theta == 10000);
+    model_config_clear(&c);
+
+    for (int parallel = 0; parallel < 2; parallel++) {
+        f = (file_parts){0};
+        add_basics(&f, "gptneox", "attention.head_count_kv");
+        add_bool(&f, "gptneox.use_parallel_residual", parallel);
+        if (parallel) add_tensor(&f, "blk.0.attn_qkv.bias", 128, 0);
+        assert_ok(load(&f, &c));
+        assert_int_equal(c.parallel_residual, parallel);
+        assert_int_equal(c.attention_bias.q && c.attention_bias.k && c.attention_bias.v, parallel);
+        assert_int_equal(c.num_key_value_heads, 4);
+        model_config_clear(&c);
+    }
+}
+
 /* ---- what is refused ---- */
 
 static void assert_refused(file_parts *f, mn_status code, const char *message) {
@@ -308,14 +416,14 @@ static void bad_metadata_is_named(void **state) {
     assert_refused(&f, MN_E_FORMAT, "m.gguf: 'llama.vocab_size' is missing");
     add_u32(&f, "llama.block_count", 2);
     assert_refused(&f, MN_E_FORMAT, "m.gguf: 'general.architecture' is missing");
-    add_basics(&f, "qwen2moe", "");
+    add_basics(&f, "qwen2vl", "");
     assert_refused(
         &f, MN_E_UNSUPPORTED,
-        "m.gguf: general.architecture is \"qwen2moe\", the nearest known ones: qwen2, qwen3, granite");
+        "m.gguf: general.architecture is \"qwen2vl\", the nearest known ones: qwen2, qwen3, qwen2moe");
     add_basics(&f, "mistral", ""); /* these files say llama */
     assert_refused(
         &f, MN_E_UNSUPPORTED,
-        "m.gguf: general.architecture is \"mistral\", the nearest known ones: mamba, llama, gemma2");
+        "m.gguf: general.architecture is \"mistral\", the nearest known ones: mamba, llama, gemma");
     add_basics(&f, "llama", "attention.head_count_kv");
     add_u32_list(&f, "llama.attention.head_count_kv", mixed, 2);
     assert_refused(
@@ -350,6 +458,46 @@ static void bad_metadata_is_named(void **state) {
     add_text(&f, "llama.rope.scaling.type", "ntk");
     assert_refused(&f, MN_E_UNSUPPORTED,
                    "m.gguf: llama.rope.scaling.type is \"ntk\", known: none, linear, yarn, longrope");
+}
+
+static void bad_layers_are_named(void **state) {
+    (void)state;
+    const uint32_t three[] = {0, 2, 4}, none[] = {0, 0};
+    file_parts f = {0};
+    add_jamba(&f, three, 3);
+    assert_refused(&f, MN_E_UNSUPPORTED,
+                   "m.gguf: jamba.attention.head_count_kv differs between layers (2 and 4), allowed: one "
+                   "value for all");
+    add_jamba(&f, none, 2);
+    assert_refused(
+        &f, MN_E_FORMAT,
+        "m.gguf: jamba.attention.head_count_kv begins with 0, allowed: a whole number from 1 to 4096");
+    add_basics(&f, "jamba", "block_count");
+    add_u32(&f, "jamba.block_count", 5);
+    add_u32(&f, "jamba.expert_count", 4);
+    add_tensor(&f, "blk.1.ffn_gate_inp.weight", 8, 0);
+    add_tensor(&f, "blk.3.ffn_gate_inp.weight", 8, 0);
+    add_tensor(&f, "blk.4.ffn_gate_inp.weight", 8, 0);
+    assert_refused(
+        &f, MN_E_UNSUPPORTED,
+        "m.gguf: experts are in layers 1 and 3 but those of layer 4 break the period, allowed: one "
+        "period");
+    add_basics(&f, "mamba", "");
+    add_bool(&f, "mamba.ssm.dt_b_c_rms", true);
+    assert_refused(&f, MN_E_UNSUPPORTED, "m.gguf: mamba.ssm.dt_b_c_rms is true, allowed: false");
+    add_basics(&f, "stablelm", "");
+    add_bool(&f, "stablelm.use_parallel_residual", true);
+    assert_refused(&f, MN_E_UNSUPPORTED, "m.gguf: stablelm.use_parallel_residual is true, allowed: false");
+    add_basics(&f, "olmo2", "");
+    add_u32(&f, "olmo2.attention.sliding_window", 64);
+    assert_refused(&f, MN_E_UNSUPPORTED, "m.gguf: olmo2.attention.sliding_window is 64, allowed: none");
+    add_basics(&f, "gemma3", "block_count");
+    add_u32(&f, "gemma3.block_count", 3);
+    add_pattern(&f, "gemma3.attention.sliding_window_pattern", true, true);
+    assert_refused(
+        &f, MN_E_FORMAT,
+        "m.gguf: gemma3.attention.sliding_window_pattern has 2 items, allowed: 3 switches, one for "
+        "each layer");
 }
 
 static void build_rich(file_parts *f) {
@@ -425,7 +573,10 @@ int main(void) {
         cmocka_unit_test(llama_is_read),
         cmocka_unit_test(switches_follow_the_tensors),
         cmocka_unit_test(rotation_is_read),
+        cmocka_unit_test(windows_are_read),
+        cmocka_unit_test(mixed_layers_are_read),
         cmocka_unit_test(bad_metadata_is_named),
+        cmocka_unit_test(bad_layers_are_named),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(damaged_files_are_harmless),
     };
