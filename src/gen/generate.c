@@ -173,7 +173,8 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
         if (!row->prompt_states) return MN_E_NOMEM;
         setup->prompt_states = row->prompt_states;
     }
-    MN_TRY(dola_read(&row->exits, &setup->n_exits, &setup->config->dola_layers, &setup->session->model->config));
+    MN_TRY(
+        dola_read(&row->exits, &setup->n_exits, &setup->config->dola_layers, &setup->session->model->config));
     setup->exits = row->exits;
     if (setup->n_exits > 0) {
         setup->exit_logits = mem_alloc_raw((size_t)setup->n_exits * vocab, sizeof *setup->exit_logits);
@@ -243,8 +244,7 @@ static mn_status advance(gen_row *row) {
     row->feeds.n = 0; /* those that are not begun are not undone */
     MN_TRY(status);
     if (n == 0) end_row(row);
-    for (; row->feeds.n < n; row->feeds.n++)
-        MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
+    for (; row->feeds.n < n; row->feeds.n++) MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
     return MN_OK;
 }
 
@@ -490,15 +490,17 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     return status;
 }
 
-/* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. */
+/* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. What was encoded
+ * is no part of that past. */
 static mn_status open_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
                               const mn_session *prefix) {
     if (!prefix) return mn_session_open(out, model, cache);
     if (prefix->owner != model) MN_FAIL(MN_E_ARG, "the prefix is a session of another model");
+    MN_TRY(mn_session_fork(out, prefix));
     for (int i = 0; i < kv_entries(prefix->cache); i++) {
-        if (kv_entry_spec(prefix->cache, i)->flush) return session_open_like(out, prefix);
+        if (kv_entry_spec(prefix->cache, i)->flush) session_empty(*out);
     }
-    return mn_session_fork(out, prefix);
+    return MN_OK;
 }
 
 mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows,

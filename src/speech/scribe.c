@@ -236,18 +236,21 @@ static void remember(scribe *s, const int32_t *ids, size_t n) {
     s->n_history = keep + n;
 }
 
-/* In a recording of one window nothing is heard again: text behind the last pair is a segment too. */
+/* In a recording of one window nothing is heard again, so no id is dropped: text behind the last pair is a segment too. */
 static size_t add_rest(scribe *s, const int32_t *ids, size_t n, size_t n_segments) {
-    size_t begin = n_segments ? s->segments[n_segments - 1].end : 0;
-    bool has_text = false;
-    for (size_t i = begin; i < n; i++) has_text = has_text || ids[i] < s->setup->tokens->end;
-    if (!has_text) return n_segments;
-    int64_t start = s->segments[n_segments - 1].stop, end = s->seek + s->n_frames;
-    if (speech_is_timestamp(s->setup->tokens, ids[begin]))
-        start =
-            s->seek + (int64_t)(ids[begin] - s->setup->tokens->first_timestamp) * SPEECH_FRAMES_PER_TIMESTAMP;
-    s->segments[n_segments] =
-        (speech_segment){.begin = begin, .end = n, .start = start, .stop = max_i64(start, end)};
+    const speech_tokens *tokens = s->setup->tokens;
+    speech_segment *last = &s->segments[n_segments - 1];
+    size_t begin = last->end, text = begin;
+    while (text < n && ids[text] >= tokens->end) text++;
+    if (text == n) {
+        last->end = n;
+        return n_segments;
+    }
+    int64_t start = last->stop;
+    if (speech_is_timestamp(tokens, ids[begin]))
+        start = s->seek + (int64_t)(ids[begin] - tokens->first_timestamp) * SPEECH_FRAMES_PER_TIMESTAMP;
+    last[1] = (speech_segment){
+        .begin = begin, .end = n, .start = start, .stop = max_i64(start, s->seek + s->n_frames)};
     return n_segments + 1;
 }
 
