@@ -52,7 +52,7 @@ mn_session *golden_session(const golden *g, const char *strategy, const char *co
     mn_cache_options options = mn_cache_options_default();
     options.implementation = strategy;
     options.config = config;
-    options.page_tokens = 4; /* many page edges */
+    options.page_tokens = strstr(strategy, "quantized") ? 16 : 4; /* many page edges */
     if (strcmp(strategy, "static") == 0) options.max_cache_len = 96;
     mn_session *session = NULL;
     assert_ok(mn_session_open(&session, g->model, &options));
