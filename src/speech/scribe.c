@@ -176,7 +176,7 @@ static mn_status configure(scribe *s) {
     MN_TRY(set_number(config, "num_beams", is_drawn ? 1 : setup->num_beams));
     MN_TRY(set_number(config, "max_new_tokens",
                       (double)(setup->max_new ? min_i64(setup->max_new, room) : room)));
-    return set_number(config, "seed", (double)(place >> 11));
+    return set_number(config, "seed", (double)(place & ((UINT64_C(1) << 53) - 1)));
 }
 
 mn_status scribe_next(scribe *s, mn_batch_row *row, bool *is_done) {

@@ -221,9 +221,9 @@ static void check_clip(mn_model *model, const json *root, const char *path) {
     }
 }
 
-/* Long recordings: one flipped timestamp moves every later window, so word errors are compared; of recordings whose passages the reference
- * drops, there must be fewer. */
-static void check_long(mn_model *model, const json *root, const char *path, bool is_joined) {
+/* Long recordings: one flipped timestamp moves every later window, so word errors are compared; where the reference drops passages there
+ * must be fewer. */
+static void check_long(mn_model *model, const json *root, const char *path, bool is_better) {
     static const char *const runs[] = {"plain", "conditioned"};
     for (int i = 0; i < 2; i++) {
         mn_transcribe_options options = plain_options();
@@ -250,7 +250,7 @@ static void equals_reference(void **state) {
         if (json_is_string(json_get(root, "kind"), "clip")) {
             check_clip(model, root, path);
         } else {
-            check_long(model, root, path, joined != NULL);
+            check_long(model, root, path, joined && strcmp(c->model, "whisper-base") == 0);
         }
         mn_model_close(&model);
     }
