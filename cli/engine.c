@@ -18,7 +18,8 @@
 mn_status model_path(char **path, const options *o, const char *name) {
     if (!name) name = option_text(o, OPT_MODEL, NULL);
     const char *alias = name ? options_alias(o, name) : NULL;
-    return mn_model_find(path, alias ? alias : name);
+    if (alias) name = alias;
+    return o->verb->bit == VERB_TRANSCRIBE ? mn_model_find_speech(path, name) : mn_model_find(path, name);
 }
 
 mn_status positional_pair(const char **model, const char **text, const options *o) {

@@ -44,13 +44,20 @@ mn_model_options mn_model_options_default(void) {
     return (mn_model_options){.size = sizeof(mn_model_options), .compute_type = "auto", .cpu = "auto"};
 }
 
-mn_status mn_model_find(char **path, const char *name) {
+static mn_status find_model(char **path, const char *name, model_use use) {
     bytes found = {0};
     *path = NULL;
-    mn_status status = model_locate(&found, name, MODEL_FOR_TEXT);
+    mn_status status = model_locate(&found, name, use);
     if (status == MN_OK) return give_text(&found, path, NULL);
     bytes_clear(&found);
     return status;
+}
+
+mn_status mn_model_find(char **path, const char *name) {
+    return find_model(path, name, MODEL_FOR_TEXT);
+}
+mn_status mn_model_find_speech(char **path, const char *name) {
+    return find_model(path, name, MODEL_FOR_SPEECH);
 }
 
 /* The tokenizer of a checkpoint; none is no failure. */

@@ -493,15 +493,17 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     return status;
 }
 
-/* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. */
+/* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. What was encoded
+ * is no part of that past. */
 static mn_status open_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
                               const mn_session *prefix) {
     if (!prefix) return mn_session_open(out, model, cache);
     if (prefix->owner != model) MN_FAIL(MN_E_ARG, "the prefix is a session of another model");
+    MN_TRY(mn_session_fork(out, prefix));
     for (int i = 0; i < kv_entries(prefix->cache); i++) {
-        if (kv_entry_spec(prefix->cache, i)->flush) return session_open_like(out, prefix);
+        if (kv_entry_spec(prefix->cache, i)->flush) session_empty(*out);
     }
-    return mn_session_fork(out, prefix);
+    return MN_OK;
 }
 
 mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows,

@@ -388,7 +388,7 @@ static mn_status check_encoded(const model_core *model, const forward_row *rows,
     for (int i = 0; model->encoder && i < n_rows; i++) {
         if (kv_filled(rows[i].cache, (int)model->config.num_hidden_layers) == 0)
             MN_FAIL(MN_E_ARG,
-                    "nothing was encoded for this session; '%s' needs the features of a recording first",
+                    "'%s' is a speech model, and no recording was encoded for it; `mneme transcribe` and mn_transcribe do that",
                     model->what);
     }
     return MN_OK;

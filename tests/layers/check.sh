@@ -38,12 +38,12 @@ while read -r file; do
   done < <(includes "$file")
 done < <(find src -name '*.[ch]' | sort)
 
-# The command sees the public header, its own files, base/, the safetensors writer and the archives of saved caches.
+# The command sees the public header, its own files, base/, the safetensors writer, the archives of saved caches and subtitles.
 while read -r file; do
   while read -r line header; do
     [ -n "$line" ] || continue
     case $header in
-      mneme.h | base/* | tensor/safetensors.h | kv/archive.h) ;;
+      mneme.h | base/* | tensor/safetensors.h | kv/archive.h | speech/subtitles.h) ;;
       */*) complain "$file:$line: cli must not include $header" ;;
       *) [ -e "cli/$header" ] || complain "$file:$line: $header is not a file of cli" ;;
     esac
