@@ -23,16 +23,22 @@ static exact_row exact_row_of(kv_codec exact, bool is_key, int page_tokens, int 
     return is_key ? (exact_row){2 * t, 2 * p, 2} : (exact_row){t / 2 * n * 2 + t % 2, 2, 1};
 }
 
+/* The loops are apart since sealing reads every key and value once. */
 static void exact_get(kv_codec exact, bool is_key, const char *stream, int page_tokens, int dim, int slot,
                       int n, float *x) {
     for (int t = 0; t < n; t++, x += dim) {
         const exact_row row = exact_row_of(exact, is_key, page_tokens, dim, slot + t);
         const float *wide = (const float *)(const void *)stream + row.first;
         const bf16 *narrow = (const bf16 *)(const void *)stream + row.first;
-        for (int d = 0; exact == KV_F32 && d < dim; d++, wide += row.step) x[d] = *wide;
-        for (int d = 0; exact != KV_F32 && d < dim; d += row.n_together, narrow += row.step) {
-            x[d] = f32_from_bf16(narrow[0]);
-            if (row.n_together == 2) x[d + 1] = f32_from_bf16(narrow[1]);
+        if (exact == KV_F32) {
+            for (int d = 0; d < dim; d++, wide += row.step) x[d] = *wide;
+        } else if (is_key) {
+            for (int d = 0; d < dim; d += 2, narrow += row.step) {
+                x[d] = f32_from_bf16(narrow[0]);
+                x[d + 1] = f32_from_bf16(narrow[1]);
+            }
+        } else {
+            for (int d = 0; d < dim; d++) x[d] = f32_from_bf16(narrow[2 * d]);
         }
     }
 }
