@@ -240,8 +240,13 @@ static oracle make_oracle(void) {
                 .n_kv_heads = 2,
                 .head_dim = 64,
                 .vocab = 301,
+                .rotary = 64,
                 .eps = 1e-5,
-                .theta = 10000};
+                .theta = 10000,
+                .score_scale = 1 / sqrt(64),
+                .embed_scale = 1,
+                .residual_scale = 1,
+                .logit_divisor = 1};
     size_t table = (size_t)o.vocab * (size_t)o.hidden;
     o.eps = (double)(float)o.eps;
     o.embed = calloc(table, sizeof *o.embed);
@@ -254,6 +259,7 @@ static oracle make_oracle(void) {
             size_t n = (size_t)oracle_rows(&o, m) * (size_t)oracle_columns(&o, m);
             layer->matrix[m] = calloc(n, sizeof *layer->matrix[m]);
         }
+        layer->theta = o.theta;
         layer->attention_norm = ones(o.hidden);
         layer->mlp_norm = ones(o.hidden);
     }

@@ -60,6 +60,10 @@ static void real_checkpoints_have_these_names(void **state) {
          "{\"model_type\":\"llama\",\"hidden_size\":2048,\"intermediate_size\":8192,\"num_hidden_layers\":16,\"head_dim\":64,"
          "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":128256,\"tie_word_embeddings\":true}",
          146},
+        {"llama-3.2-3b",
+         "{\"model_type\":\"llama\",\"hidden_size\":3072,\"intermediate_size\":8192,\"num_hidden_layers\":28,"
+         "\"num_attention_heads\":24,\"num_key_value_heads\":8,\"vocab_size\":128256,\"tie_word_embeddings\":true}",
+         254},
         {"mistral-7b-v0.3",
          "{\"model_type\":\"mistral\",\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,"
          "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":32768}",
