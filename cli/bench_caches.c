@@ -166,9 +166,8 @@ static mn_status settle_lengths(comparison *c) {
     }
     if (context > 0 && c->n_prompt + c->n_new > context) {
         MN_FAIL(MN_E_ARG,
-                "%zu tokens and %zu new ones pass %zu, which %s; shorten them or say --max-cache-len",
-                c->n_prompt, c->n_new, context,
-                c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds");
+                "%zu tokens and %zu new ones pass %zu, which %s; shorten them%s", c->n_prompt, c->n_new, context,
+                c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds", engine_beyond(&c->e));
     }
     c->n_text = n < c->n_prompt + c->n_new ? n : c->n_prompt + c->n_new;
     return MN_OK;

@@ -254,9 +254,7 @@ void config_print(const options *o, const mn_generation_config *config, const js
     }
     const mn_generation_field *fields = mn_generation_fields();
     for (int i = 0; config && fields[i].name; i++) {
-        bool has_row = false;
-        for (int k = 0; k < N_OPTIONS; k++)
-            has_row = has_row || strcmp(option_table[k].name, fields[i].name) == 0;
+        bool has_row = option_is_row(o->verb, fields[i].name);
         char *value = has_row ? NULL : mn_generation_config_get(config, fields[i].name);
         if (value)
             print_value(&b, as_json, fields[i].name, value, origin_of_field(o, config, file, fields[i].name),

@@ -85,11 +85,14 @@ static void check_model(checkup *c, const char *label, const char *name) {
         id = best;
     }
     if (status == MN_OK) {
+        char context[32] = "endless";
+        if (e.info.max_position_embeddings)
+            snprintf(context, sizeof context, "%lld", (long long)e.info.max_position_embeddings);
         snprintf(detail, sizeof detail,
-                 "%.300s: %s, %.1f M parameters, %.1f MiB to hold, context %lld, %s on %s", e.path,
+                 "%.300s: %s, %.1f M parameters, %.1f MiB to hold, context %s, %s on %s", e.path,
                  e.info.architecture, (double)e.info.parameters / 1e6,
-                 (double)(e.info.file_bytes + e.info.packed_bytes) / (1 << 20),
-                 (long long)e.info.max_position_embeddings, e.info.compute_type, e.info.cpu);
+                 (double)(e.info.file_bytes + e.info.packed_bytes) / (1 << 20), context, e.info.compute_type,
+                 e.info.cpu);
     }
     note(c, status == MN_OK, label, status == MN_OK ? detail : mn_last_error());
     mn_session_close(&session);

@@ -18,7 +18,8 @@
 mn_status model_path(char **path, const options *o, const char *name) {
     if (!name) name = option_text(o, OPT_MODEL, NULL);
     const char *alias = name ? options_alias(o, name) : NULL;
-    return mn_model_find(path, alias ? alias : name);
+    if (alias) name = alias;
+    return o->verb->bit == VERB_TRANSCRIBE ? mn_model_find_speech(path, name) : mn_model_find(path, name);
 }
 
 mn_status positional_pair(const char **model, const char **text, const options *o) {
@@ -81,6 +82,14 @@ mn_status cache_options_read(const options *o, mn_cache_options *cache) {
     return MN_OK;
 }
 
+const char *engine_beyond(const engine *e) {
+    return e->info.has_learned_positions ? "" : ", or go beyond with --max-cache-len";
+}
+
+void engine_bound(const engine *e, mn_cache_summary *summary) {
+    if (e->info.has_learned_positions) summary->is_endless = false;
+}
+
 mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary) {
     summary->size = sizeof *summary;
     MN_TRY(mn_cache_check(cache, summary));
@@ -92,10 +101,12 @@ mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary) {
 
 /* ---- saved caches ---- */
 
-mn_status session_open(mn_session **session, const options *o, mn_model *model, const mn_cache_options *cache) {
+mn_status session_open(mn_session **session, const options *o, mn_model *model,
+                       const mn_cache_options *cache) {
     const char *path = option_text(o, OPT_LOAD_CACHE, NULL);
     if (!path) return mn_session_open(session, model, cache);
-    bool is_said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG) || option_is_set(o, OPT_CACHE_DTYPE);
+    bool is_said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG) ||
+                   option_is_set(o, OPT_CACHE_DTYPE);
     mn_cache_options wishes = *cache;
     if (!is_said) wishes.implementation = NULL; /* whatever the file's is */
     return mn_session_load(session, model, path, &wishes);
@@ -115,7 +126,8 @@ static mn_status put_name(char out[HASH_HEX], const engine *e, const mn_session 
     return status;
 }
 
-static mn_status save_to_folder(const engine *e, const mn_session *session, const options *o, const char *folder) {
+static mn_status save_to_folder(const engine *e, const mn_session *session, const options *o,
+                                const char *folder) {
     char name[HASH_HEX + 16], sum[HASH_HEX];
     bytes path = {0};
     MN_TRY(put_name(sum, e, session, o));
@@ -123,7 +135,8 @@ static mn_status save_to_folder(const engine *e, const mn_session *session, cons
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
     mn_status status = path_join(&path, folder, name);
-    if (status == MN_OK && !file_exists(bytes_text(&path))) status = mn_session_save(session, bytes_text(&path), false);
+    if (status == MN_OK && !file_exists(bytes_text(&path)))
+        status = mn_session_save(session, bytes_text(&path), false);
     bytes_clear(&path);
     return status;
 }

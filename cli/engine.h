@@ -23,6 +23,12 @@ mn_status positional_pair(const char **model, const char **text, const options *
 int engine_open(engine *e, const options *o, const char *name, int threads);
 void engine_close(engine *e);
 
+/* What a text that passes the model's context is told, behind a sentence: nothing where learned positions end there, as no option
+ * helps then. */
+const char *engine_beyond(const engine *e);
+/* The same for what a cache says of itself: no window makes a text endless then. */
+void engine_bound(const engine *e, mn_cache_summary *summary);
+
 /* The cache options that are said. Texts point into `o`. */
 mn_status cache_options_read(const options *o, mn_cache_options *cache);
 

@@ -78,13 +78,6 @@ static bool field_is_brief(const char *name) {
     return false;
 }
 
-static bool row_of_name(const char *name) {
-    for (int i = 0; i < N_OPTIONS; i++) {
-        if (strcmp(option_table[i].name, name) == 0) return true;
-    }
-    return false;
-}
-
 void help_print(const verb *v, bool all) {
     printf("Examples:\n%s\nUsage: mneme %s\n", v->examples, v->usage);
     for (int i = 0; i < N_OPTIONS; i++) {
@@ -96,7 +89,7 @@ void help_print(const verb *v, bool all) {
         puts(all ? "Generation, Transformers' fields (defaults are the model's own where it has some):"
                  : "Generation:");
         for (int i = 0; fields[i].name; i++) {
-            if ((all || field_is_brief(fields[i].name)) && !row_of_name(fields[i].name))
+            if ((all || field_is_brief(fields[i].name)) && !option_is_row(v, fields[i].name))
                 print_field(&fields[i]);
         }
     }

@@ -24,6 +24,13 @@ static const verb verbs[] = {
      "  mneme chat --load monday --save monday                         goes on where it stopped, without computing it again\n"
      "  printf 'Hello\\nWhat is 2+2?\\n' | mneme chat --json           one line a turn, one object a turn\n",
      chat_verb},
+    {"transcribe", VERB_TRANSCRIBE, INT_MAX, "write down what is said in recordings", "transcribe [-m MODEL] FILE...",
+     "  mneme transcribe talk.mp3                      wav, flac, mp3, ogg and more, at any rate; - is stdin\n"
+     "  mneme transcribe talk.mp3 --output srt > talk.srt\n"
+     "  mneme transcribe *.flac --output vtt --output-dir subtitles\n"
+     "  mneme transcribe -m whisper-base clip.wav --language Spanish --task translate\n"
+     "  mneme transcribe a.wav b.wav --timestamps word --output json    one object a line\n",
+     transcribe_verb},
     {"score", VERB_SCORE, 1, "how likely a model finds a text",
      "score [MODEL] (-p TEXT | -f FILE | --ids 1,2,3)",
      "  mneme score -f book.txt --json\n"
@@ -131,7 +138,7 @@ int main(int argc, char **argv) {
     if (!name) {
         status_fail(
             MN_E_ARG,
-            "say what to do: run, chat, score, tokenize, inspect, bench, cache or doctor; `mneme --help` explains");
+            "say what to do: run, chat, transcribe, score, tokenize, inspect, bench, cache or doctor; `mneme --help` explains");
         return finish(report_json(as_json, EXIT_USAGE, NULL));
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

@@ -11,7 +11,7 @@
 #include "base/distance.h"
 #include "base/file.h"
 
-#define CACHED  (VERB_GENERATES | VERB_SCORE | VERB_BENCH)
+#define CACHED  (VERB_GENERATES | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE)
 #define SAVING  (VERB_GENERATES | VERB_SCORE)
 #define TEXTUAL (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
 
@@ -76,14 +76,29 @@ const option option_table[N_OPTIONS] = {
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
 
+    [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "heard", "what is spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "times of what; those of words show in JSON", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_SUBTITLES] = {"output", "-o", OPTION_CHOICE, "txt|srt|vtt|json", "txt", "form of the result; json: one object a file", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_OUTPUT_DIR] = {"output_dir", NULL, OPTION_TEXT, "D", NULL, "write a file for each recording there, named after it, instead of to stdout", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_NUM_BEAMS] = {"num_beams", NULL, OPTION_INTEGER, "N", "1", "beams at temperature 0", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 1, 1000},
+    [OPT_TEMPERATURES] = {"temperature", "--temperatures", OPTION_TEXT, "0,0.2,...", "0,0.2,0.4,0.6,0.8,1", "tried in turn while what is written is doubtful; 0 alone: no second try", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_CONDITION] = {"condition_on_prev_tokens", "--condition-on-previous-text", OPTION_SWITCH, NULL, NULL, "give each window the text before it", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_COMPRESSION_RATIO] = {"compression_ratio_threshold", NULL, OPTION_TEXT, "X|none", "1.35", "doubtful above: it repeats itself", VERB_TRANSCRIBE, 0, 0, 0},
+    [OPT_LOGPROB] = {"logprob_threshold", NULL, OPTION_TEXT, "X|none", "-1", "doubtful below: mean log-probability", VERB_TRANSCRIBE, 0, 0, 0},
+    [OPT_NO_SPEECH] = {"no_speech_threshold", NULL, OPTION_TEXT, "X|none", "0.6", "left out when also nobody seems to speak, above", VERB_TRANSCRIBE, 0, 0, 0},
+    [OPT_WINDOW_TOKENS] = {"max_new_tokens", "-n", OPTION_INTEGER, "N", "what there is room for", "new tokens of a window at most", VERB_TRANSCRIBE, 0, 1, 1000000},
+    [OPT_SEED] = {"seed", "-s", OPTION_INTEGER, "N", "0", "of what is drawn above temperature 0", VERB_TRANSCRIBE, 0, 0, INT64_C(1) << 53},
+    [OPT_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "8", "recordings side by side; results do not depend on it", VERB_TRANSCRIBE, 0, 1, 256},
+
     [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", VERB_CACHE | VERB_GENERATES | VERB_SCORE, VERB_CACHE, 0, 0},
     [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy form", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy form", VERB_CACHE, VERB_CACHE, 0, 1000000},
 
-    [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH, 0, 0},
+    [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
-    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 1, 1024},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE | VERB_TRANSCRIBE, 1, 1024},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},
@@ -190,10 +205,9 @@ int generation_field(const char *name) {
     return -1;
 }
 
-/* Fields that rows of the table above speak for. */
-static bool field_has_row(const char *name) {
+bool option_is_row(const verb *v, const char *name) {
     for (int i = 0; i < N_OPTIONS; i++) {
-        if (strcmp(option_table[i].name, name) == 0) return true;
+        if (option_table[i].verbs & v->bit && strcmp(option_table[i].name, name) == 0) return true;
     }
     return false;
 }
@@ -491,7 +505,7 @@ static mn_status read_environment(options *o, const char **param) {
     }
     for (int i = 0; o->verb->bit & VERB_GENERATES && fields[i].name; i++) {
         const char *value = getenv(variable_of(variable, sizeof variable, fields[i].name));
-        if (!value || o->generation[i].text || field_has_row(fields[i].name)) continue;
+        if (!value || o->generation[i].text || option_is_row(o->verb, fields[i].name)) continue;
         *param = variable;
         MN_TRY(status_context(set_field(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
     }
@@ -526,8 +540,9 @@ static mn_status read_config_member(options *o, const char *what, const json_mem
     for (int i = 0; status == MN_OK && i < N_OPTIONS; i++) {
         if (strcmp(option_table[i].name, member->key) != 0) continue;
         known = true;
+        if (!(option_table[i].verbs & o->verb->bit)) continue;
         field = -1;
-        if (option_table[i].verbs & o->verb->bit && !o->set[i].text) {
+        if (!o->set[i].text) {
             status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE);
         }
     }

@@ -61,6 +61,20 @@ typedef enum option_id {
     OPT_OUTPUT,
     OPT_NO_WARMUP,
     OPT_TEXT,
+    OPT_LANGUAGE,
+    OPT_TASK,
+    OPT_TIMESTAMPS,
+    OPT_SUBTITLES,
+    OPT_OUTPUT_DIR,
+    OPT_NUM_BEAMS,
+    OPT_TEMPERATURES,
+    OPT_CONDITION,
+    OPT_COMPRESSION_RATIO,
+    OPT_LOGPROB,
+    OPT_NO_SPEECH,
+    OPT_WINDOW_TOKENS,
+    OPT_SEED,
+    OPT_BATCH_SIZE,
     OPT_ZSTD,
     OPT_PLAIN,
     OPT_LEGACY,
@@ -87,8 +101,9 @@ enum {
     VERB_BENCH = 32,
     VERB_CACHE = 64,
     VERB_CHAT = 128,
-    VERB_ALL = 255,
-    VERB_COMPUTES = VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR,
+    VERB_TRANSCRIBE = 256,
+    VERB_ALL = 511,
+    VERB_COMPUTES = VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR | VERB_TRANSCRIBE,
     VERB_GENERATES = VERB_RUN | VERB_CHAT, /* these take the fields of GenerationConfig */
 };
 
@@ -180,6 +195,9 @@ mn_status size_parse(const char *text, int64_t *out);
 
 /* max_cache_len -> max-cache-len in `out` (at most n bytes); returns out. */
 const char *flag_spelling(char *out, size_t n, const char *name);
+
+/* Whether a row of this name speaks to the verb: it stands above a generation field of that name. */
+bool option_is_row(const verb *v, const char *name);
 
 /* What an alias of the configuration file stands for, or NULL. */
 const char *options_alias(const options *o, const char *name);

@@ -165,8 +165,8 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
     if (chosen <= 0 && own > 0 && n > own && !r->kind.is_endless) {
         MN_FAIL(
             MN_E_ARG,
-            "the prompt has %lld tokens, the model's context holds %lld; shorten it, or go beyond with --max-cache-len",
-            (long long)n, (long long)own);
+            "the prompt has %lld tokens, the model's context holds %lld; shorten it%s", (long long)n, (long long)own,
+            engine_beyond(&r->e));
     }
     const json *row = line->doc ? json_root(line->doc) : NULL;
     int64_t room = r->kind.is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
@@ -182,8 +182,10 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
             (long long)n, (long long)new_tokens, (long long)chosen);
     }
     if (own > 0 && chosen <= 0 && *need > own && !r->kind.is_endless) {
-        say("warning: the text may grow to %lld tokens, beyond the model's context of %lld", (long long)*need,
-            (long long)own);
+        say(r->e.info.has_learned_positions
+                ? "warning: the text might grow to %lld tokens, and ends at %lld, for which the model has learned positions"
+                : "warning: the text may grow to %lld tokens, beyond the model's context of %lld",
+            (long long)*need, (long long)own);
     }
     return MN_OK;
 }
@@ -200,6 +202,7 @@ static mn_status settle_all(run *r) {
     int64_t longest = 0;
     char *said = NULL;
     mn_status status = MN_OK;
+    engine_bound(&r->e, &r->kind);
     for (size_t i = 0; status == MN_OK && i < r->batch.n; i++)
         status = warn_of_settings(r, r->batch.lines[i].config, &said);
     mn_free(said);

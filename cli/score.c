@@ -79,8 +79,7 @@ static mn_status check_length(const score *s) {
     if (chosen <= 0 && own > 0 && n > own && !s->kind.is_endless) {
         MN_FAIL(
             MN_E_ARG,
-            "the text has %lld tokens, the model's context holds %lld; shorten it, or go beyond with --max-cache-len",
-            n, own);
+            "the text has %lld tokens, the model's context holds %lld; shorten it%s", n, own, engine_beyond(&s->e));
     }
     if (n < 2) MN_FAIL(MN_E_ARG, "the text has one token; a score needs two or more");
     return MN_OK;
@@ -135,6 +134,7 @@ static int score_all(score *s) {
     if (status != MN_OK) return report(o, exit_of(status), "prompt");
     int code = engine_open(&s->e, o, o->n_positional ? o->positional[0] : NULL, 0);
     if (code != EXIT_DONE) return code;
+    engine_bound(&s->e, &s->kind);
     status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), false);
     if (status == MN_OK) status = check_length(s);
     if (status == MN_OK && s->kind.reserves && s->cache.max_cache_len <= 0) {

@@ -13,5 +13,6 @@ int inspect_verb(options *o);
 int doctor_verb(options *o);
 int bench_verb(options *o);
 int cache_verb(options *o);
+int transcribe_verb(options *o);
 
 #endif

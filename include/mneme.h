@@ -84,6 +84,9 @@ MN_API mn_model_options mn_model_options_default(void);
  * MN_E_NOT_FOUND lists every place that was looked at. */
 MN_API mn_status mn_model_find(char **path, const char *name);
 
+/* The same for mn_transcribe: NULL is the speech model installed last; there is none embedded. */
+MN_API mn_status mn_model_find_speech(char **path, const char *name);
+
 /* Opens a path given by mn_model_find. Weights are mapped, then packed for this CPU. The need is computed and compared with
  * the memory limit before anything large is allocated: MN_E_NOMEM. Damaged files: MN_E_FORMAT; an architecture that is not
  * known: MN_E_UNSUPPORTED. options: NULL for the defaults. */
@@ -96,7 +99,7 @@ typedef struct mn_model_info {
     const char *compute_type;       /* what "auto" became */
     const char *cpu;                /* level of the kernels in use */
     int32_t vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
-    int64_t max_position_embeddings;
+    int64_t max_position_embeddings; /* 0: no end, as for models of states alone */
     uint64_t parameters;            /* numbers in all tensors */
     uint64_t file_bytes;            /* mapped */
     uint64_t packed_bytes;          /* prepared copies of weights */
@@ -106,6 +109,7 @@ typedef struct mn_model_info {
     const char *warning;            /* one sentence for the user when the files leave something out; or NULL */
     int32_t num_mel_bins;           /* encoder-decoder models of sound: bands of the features; else 0 */
     int64_t max_source_positions;   /* of the encoder, which takes twice as many frames; 0: no encoder */
+    bool has_learned_positions;     /* a table of max_position_embeddings rows: no cache holds longer texts */
 } mn_model_info;
 
 MN_API mn_status mn_model_get_info(const mn_model *model, mn_model_info *info);
@@ -441,6 +445,90 @@ MN_API mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cach
                                    const mn_generation_config *config, const mn_generate_options *options,
                                    mn_generation **generation);
 MN_API void mn_generation_close(mn_generation **generation);
+
+/* ---- transcription ---------------------------------------------------------------------------------------------------- */
+
+/* A word, the space before it included; seconds from the recording's beginning. */
+typedef struct mn_word {
+    const char *text;
+    size_t n_text;
+    double start, end;
+} mn_word;
+
+/* What is said from start to end, seconds from the recording's beginning. The measures are those of the window it was heard in. */
+typedef struct mn_segment {
+    double start, end;
+    const char *text; /* NULL without a tokenizer */
+    size_t n_text;
+    const int32_t *ids; /* as the model wrote them, timestamps included */
+    size_t n_ids;
+    const mn_word *words; /* timestamps "word" only */
+    size_t n_words;
+    double avg_logprob;       /* mean log-probability of the window's ids and end token */
+    double no_speech_prob;    /* that nobody speaks in the window */
+    double compression_ratio; /* of the window's ids */
+    double temperature;       /* that the window was written at */
+} mn_segment;
+
+typedef struct mn_transcript {
+    const char *path;
+    mn_status status;  /* of this recording; not MN_OK: what follows is what there was until then */
+    const char *error; /* a sentence, or "" */
+    const char *language;        /* "en"; NULL when it was not heard */
+    double language_probability; /* among the model's languages; 1 when it was said */
+    double duration;             /* seconds */
+    const char *text;            /* of all segments; NULL without a tokenizer */
+    size_t n_text;
+    const int32_t *ids; /* of all segments, one after the other, without prompts and end tokens */
+    size_t n_ids;
+    const mn_segment *segments;
+    size_t n_segments;
+} mn_transcript;
+
+typedef struct mn_transcription {
+    size_t n_files;
+    const mn_transcript *files; /* in the order of the paths */
+} mn_transcription;
+
+typedef struct mn_transcribe_progress {
+    size_t file;           /* among the paths */
+    double done, duration; /* seconds of it that are heard, and in all; 0 until that is known */
+} mn_transcribe_progress;
+
+typedef struct mn_transcribe_options {
+    size_t size;            /* sizeof(mn_transcribe_options) */
+    const char *language;   /* what is spoken: "en" or "English"; NULL: heard in the first window */
+    const char *task;       /* "transcribe", "translate" (to English) */
+    const char *timestamps; /* "none", "segment", "word" */
+    int num_beams;          /* at temperature 0 */
+    /* Tried one after the other, rising, while what is written is doubtful: 0 is greedy (or beams), above it is drawn. NULL: 0, 0.2,
+     * ... 1. */
+    const double *temperatures;
+    size_t n_temperatures;
+    double compression_ratio_threshold; /* above: it repeats itself; INFINITY: not looked at */
+    double logprob_threshold;           /* mean log-probability below: not believed; -INFINITY: not looked at */
+    double no_speech_threshold;         /* not believed and no_speech_prob above: silence, left out; INFINITY: not looked at */
+    bool condition_on_prev_tokens;      /* a window is given the text before it */
+    int64_t max_new_tokens;             /* in a window; 0: what the model has room for */
+    uint64_t seed;                      /* of what is drawn */
+    size_t batch_size;                  /* recordings transcribed side by side; their results do not depend on it */
+    const mn_cache_options *cache;      /* of the decoder, "self=...,cross=..."; NULL: the defaults */
+    /* Called often; false cancels. NULL: never, as the following two. */
+    bool (*on_progress)(void *user, const mn_transcribe_progress *progress);
+    void (*on_segment)(void *user, size_t file, const mn_segment *segment);          /* as soon as it is written */
+    void (*on_file)(void *user, size_t file, const mn_transcript *transcript);       /* finished or failed; in the order of the paths */
+    void *user;
+} mn_transcribe_options;
+
+MN_API mn_transcribe_options mn_transcribe_options_default(void);
+
+/* Writes down what is said in recordings: paths to files that libsndfile reads, "-" for the standard input. Windows of the model's
+ * length (30 s) one after the other; those of several recordings are computed side by side. A recording that fails leaves the others
+ * alone: its transcript says why. MN_E_UNSUPPORTED for a model that does not hear and for what it cannot do; MN_E_ARG, with the nearest
+ * ones for a language; MN_E_NOMEM; MN_E_CANCELLED becomes the status of the recordings that are not finished. */
+MN_API mn_status mn_transcribe(mn_model *model, const char *const *paths, size_t n_paths, const mn_transcribe_options *options,
+                               mn_transcription **transcription);
+MN_API void mn_transcription_close(mn_transcription **transcription);
 
 /* ---- machine ------------------------------------------------------------------------------------------------------- */
 

@@ -49,11 +49,22 @@ static mn_status give(bytes *b, char **text) {
 
 /* ---- the model ---- */
 
+/* How many layers are of each type. */
+static void put_layers(bytes *b, const model_config *c) {
+    int64_t counts[N_LAYER_TYPES] = {0};
+    for (int64_t i = 0; i < c->num_hidden_layers; i++) counts[c->layer_types[i]]++;
+    put_open(b, "layers", "{");
+    for (int type = 0; type < N_LAYER_TYPES; type++)
+        if (counts[type]) put_int(b, layer_type_name((layer_type)type), counts[type]);
+    bytes_append_text(b, "}");
+}
+
+/* Fields that the architecture does not have are left out. */
 static void put_config(bytes *b, const model_config *c) {
-    put_open(b, "config", "{");
+    bool rotary = c->positions == POSITIONS_ROTARY;
     const struct {
         const char *key;
-        int64_t value;
+        int64_t value; /* 0: left out */
     } sizes[] = {
         {"hidden_size", c->hidden_size},
         {"intermediate_size", c->intermediate_size},
@@ -62,14 +73,38 @@ static void put_config(bytes *b, const model_config *c) {
         {"num_key_value_heads", c->num_key_value_heads},
         {"head_dim", c->head_dim},
         {"vocab_size", c->vocab_size},
-        {"max_position_embeddings", c->max_position_embeddings},
+        {"max_position_embeddings",
+         c->max_position_embeddings == CONFIG_ENDLESS ? 0 : c->max_position_embeddings},
         {"sliding_window", c->sliding_window},
         {"rotary_dim", c->rotary_dim},
+        {"num_local_experts", c->num_local_experts},
+        {"num_experts_per_tok", c->num_experts_per_tok},
+        {"mamba_size", c->mamba_size},
+        {"state_size", c->state_size},
+        {"conv_kernel", c->conv_kernel},
+        {"time_step_rank", c->time_step_rank},
     };
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) put_int(b, sizes[i].key, sizes[i].value);
+    const struct {
+        const char *key;
+        double value, absent; /* left out where they are equal */
+    } numbers[] = {
+        {"rope_theta", rotary ? c->rope_theta : 0, 0},
+        {"rope_local_base_freq", c->rope_local_base_freq, 0},
+        {"attn_logit_softcapping", c->attn_logit_softcapping, 0},
+        {"final_logit_softcapping", c->final_logit_softcapping, 0},
+        {"embedding_multiplier", c->embedding_multiplier, 1},
+        {"residual_multiplier", c->residual_multiplier, 1},
+        {"logits_scaling", c->logits_scaling, 1},
+    };
+    put_open(b, "config", "{");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].value) put_int(b, sizes[i].key, sizes[i].value);
+    put_layers(b, c);
     put_real(b, c->layer_norm ? "layer_norm_eps" : "rms_norm_eps", c->norm_eps);
-    put_real(b, "rope_theta", c->rope_theta);
-    put_text(b, "rope_type", rope_type_name(c->rope_scaling.rope_type));
+    put_text(b, "positions", position_kind_name(c->positions));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (numbers[i].value != numbers[i].absent) put_real(b, numbers[i].key, numbers[i].value);
+    if (rotary) put_text(b, "rope_type", rope_type_name(c->rope_scaling.rope_type));
     put_bool(b, "tie_word_embeddings", c->tie_word_embeddings);
     put_int(b, "bos_token_id", c->bos_token_id);
     put_open(b, "eos_token_id", "[");
@@ -167,7 +202,9 @@ static int64_t row_largest(const cache_row *row, size_t room, int64_t most) {
 
 static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *options, int64_t context,
                            size_t room) {
-    const int64_t most = (int64_t)1 << 40;
+    const model_config *config = &model->core->config;
+    const bool ends = config->positions == POSITIONS_LEARNED;
+    const int64_t most = ends ? config->max_position_embeddings : (int64_t)1 << 40;
     cache_row row = {.specs = NULL};
     mn_status status = open_row(&row, model, options);
     bool fits = status == MN_OK, keeps = fits && row.plan.self.keeps;
@@ -180,7 +217,7 @@ static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *op
         put_int(b, "context", context);
         put_int(b, "bytes", keeps ? (int64_t)row_bytes(&row, context) : 0);
         int64_t largest = fits ? row_largest(&row, room, most) : 0;
-        if (largest < most) {
+        if (largest < most || ends) {
             put_int(b, "largest_context", largest);
         } else {
             put_text(b, "largest_context", "any");
@@ -219,12 +256,18 @@ static mn_status put_caches(bytes *b, mn_model *model, int64_t context) {
 }
 
 mn_status mn_model_describe(const mn_model *model, int64_t context, char **text) {
+    enum { EXAMPLE_CONTEXT = 4096 }; /* of models whose texts have no end */
     *text = NULL;
     if (context < 0 || context > (int64_t)1 << 40) {
         MN_FAIL(MN_E_ARG, "context is %lld, allowed: 1 to 2^40, or 0 for the model's own",
                 (long long)context);
     }
     const model_core *core = model->core;
+    int64_t own = core->config.max_position_embeddings;
+    if (core->config.positions == POSITIONS_LEARNED && context > own) {
+        MN_FAIL(MN_E_ARG, "context is %lld, allowed: up to %lld, for which the model has learned positions",
+                (long long)context, (long long)own);
+    }
     mn_model_info info = {.size = sizeof info};
     MN_TRY(mn_model_get_info(model, &info));
     bytes b = {0};
@@ -241,9 +284,9 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
     put_config(&b, &core->config);
     put_tensors(&b, model_tensors(core));
     put_memory(&b, core);
+    if (own == CONFIG_ENDLESS) own = EXAMPLE_CONTEXT;
     /* The tables of quantized keys may be read here for the first time. */
-    mn_status status = put_caches(&b, (mn_model *)(uintptr_t)model,
-                                  context ? context : core->config.max_position_embeddings);
+    mn_status status = put_caches(&b, (mn_model *)(uintptr_t)model, context ? context : own);
     bytes_append_text(&b, "}");
     if (status == MN_OK) return give(&b, text);
     bytes_clear(&b);

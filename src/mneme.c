@@ -44,13 +44,20 @@ mn_model_options mn_model_options_default(void) {
     return (mn_model_options){.size = sizeof(mn_model_options), .compute_type = "auto", .cpu = "auto"};
 }
 
-mn_status mn_model_find(char **path, const char *name) {
+static mn_status find_model(char **path, const char *name, model_use use) {
     bytes found = {0};
     *path = NULL;
-    mn_status status = model_locate(&found, name, MODEL_FOR_TEXT);
+    mn_status status = model_locate(&found, name, use);
     if (status == MN_OK) return give_text(&found, path, NULL);
     bytes_clear(&found);
     return status;
+}
+
+mn_status mn_model_find(char **path, const char *name) {
+    return find_model(path, name, MODEL_FOR_TEXT);
+}
+mn_status mn_model_find_speech(char **path, const char *name) {
+    return find_model(path, name, MODEL_FOR_SPEECH);
 }
 
 /* The tokenizer of a checkpoint; none is no failure. */
@@ -169,7 +176,8 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .num_attention_heads = (int32_t)c->num_attention_heads,
         .num_key_value_heads = (int32_t)c->num_key_value_heads,
         .head_dim = (int32_t)c->head_dim,
-        .max_position_embeddings = c->max_position_embeddings,
+        .max_position_embeddings = c->max_position_embeddings == CONFIG_ENDLESS ? 0 : c->max_position_embeddings,
+        .has_learned_positions = c->positions == POSITIONS_LEARNED,
         .num_mel_bins = c->encoder ? (int32_t)c->encoder->num_mel_bins : 0,
         .max_source_positions = c->encoder ? c->encoder->max_position_embeddings : 0,
         .parameters = count_parameters(core),

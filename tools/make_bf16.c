@@ -1,9 +1,9 @@
 /* Makes the bfloat16 models of the speed comparison.
  *
  *     make_bf16 gguf MODEL.gguf OUT.gguf     the same model, matrices rounded to bfloat16, vectors in float32
- *     make_bf16 folder MODEL.gguf FOLDER     config.json and model.safetensors in bfloat16 (type llama, plain
- * rotation) make_bf16 random OUT.gguf              the shape of TinyLlama-1.1B with random weights and
- * made-up words
+ *     make_bf16 folder MODEL.gguf FOLDER     config.json and model.safetensors in bfloat16 (type llama, plain rotation)
+ *     make_bf16 random OUT.gguf              the shape of TinyLlama-1.1B with random weights and made-up words
+ *     make_bf16 shape CONFIG.json FOLDER     config.json and random weights for it, of any model type; no tokenizer
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -23,7 +23,7 @@ typedef struct entry {
     char name[128];
     dtype type;
     int n_dims;
-    int64_t shape[2];     /* outermost first; a vector is one row */
+    int64_t shape[3];     /* outermost first; a vector is one row */
     weight_source source; /* tensor NULL: random, vectors all 1 */
     uint64_t stream;      /* of random numbers */
 } entry;
@@ -42,7 +42,9 @@ static mn_status add_entry(entry_list *list, const entry *e) {
 }
 
 static int64_t row_count(const entry *e) {
-    return e->n_dims == 1 ? 1 : e->shape[0];
+    int64_t n = 1;
+    for (int i = 0; i + 1 < e->n_dims; i++) n *= e->shape[i];
+    return n;
 }
 static int64_t row_width(const entry *e) {
     return e->shape[e->n_dims - 1];
@@ -158,7 +160,7 @@ static mn_status rounded_gguf(const gguf *file, const char *path) {
             break;
         }
         strcpy(e.name, t->name);
-        memcpy(e.shape, t->shape, sizeof e.shape);
+        memcpy(e.shape, t->shape, (size_t)t->n_dims * sizeof *e.shape);
         status = add_entry(&list, &e);
     }
     if (status == MN_OK) status = write_gguf(&w, &list, path);
@@ -198,7 +200,7 @@ static mn_status write_config(const model_config *c, const char *folder) {
     }
     bytes_printf(&text,
                  "  \"rms_norm_eps\": %.9g,\n  \"rope_theta\": %.9g,\n  \"tie_word_embeddings\": %s\n}\n",
-                 c->rms_norm_eps, c->rope_theta, c->tie_word_embeddings ? "true" : "false");
+                 c->norm_eps, c->rope_theta, c->tie_word_embeddings ? "true" : "false");
     mn_status status = bytes_status(&text);
     if (status == MN_OK) status = path_join(&path, folder, "config.json");
     if (status == MN_OK) status = file_write_atomic(bytes_text(&path), text.data, text.n);
@@ -207,22 +209,36 @@ static mn_status write_config(const model_config *c, const char *folder) {
     return status;
 }
 
-/* Every weight under its name in Hugging Face checkpoints; sources NULL: random. */
+/* One weight under its name; fused and stacked tensors are several weights' and listed once. */
+static mn_status list_weight(entry_list *list, const weight_place *place, bool is_gguf,
+                             const weight_source *source) {
+    for (size_t i = 0; i < list->n; i++) {
+        if (strcmp(list->items[i].name, place->name) == 0) return MN_OK;
+    }
+    entry e = {.n_dims = place->n_dims, .type = is_gguf && place->n_dims == 1 ? DTYPE_F32 : DTYPE_BF16};
+    memcpy(e.shape, place->shape, sizeof e.shape);
+    strcpy(e.name, place->name);
+    if (source) e.source = *source;
+    return add_entry(list, &e);
+}
+
+/* Every weight of a model; sources NULL: random. */
 static mn_status list_weights(entry_list *list, const model_config *config, bool is_gguf,
                               const model_weights *sources) {
     for (int64_t layer = -1; layer < config->num_hidden_layers; layer++) {
-        int begin = layer < 0 ? WEIGHT_EMBED : 0, end = layer < 0 ? N_WEIGHTS : N_LAYER_WEIGHTS;
+        int begin = layer < 0 ? N_LAYER_WEIGHTS : 0, end = layer < 0 ? N_WEIGHTS : N_LAYER_WEIGHTS;
+        bool mixed = layer >= 0 && config_has_experts(config, layer);
         for (int role = begin; role < end; role++) {
-            weight_place place;
-            if (!weight_find_place(config, is_gguf, (weight_role)role, layer, &place)) continue;
-            entry e = {.n_dims = place.n_dims, .shape = {place.shape[0], place.shape[1]}};
-            e.type = is_gguf && place.n_dims == 1 ? DTYPE_F32 : DTYPE_BF16;
-            strcpy(e.name, place.name);
-            if (sources) {
-                const weight_source *globals[] = {&sources->embed, &sources->final_norm, &sources->head};
-                e.source = layer < 0 ? *globals[role - WEIGHT_EMBED] : sources->layers[layer][role];
+            bool of_expert = mixed && role >= WEIGHT_GATE && role <= WEIGHT_DOWN;
+            const weight_source *source = NULL;
+            if (sources)
+                source = layer < 0 ? model_weights_global(sources, (weight_role)role)
+                                   : &sources->layers[layer][role];
+            for (int64_t i = 0; i < (of_expert ? config->num_local_experts : 1); i++) {
+                weight_place place;
+                if (weight_find_place(config, is_gguf, (weight_role)role, layer, i, &place))
+                    MN_TRY(list_weight(list, &place, is_gguf, source));
             }
-            MN_TRY(add_entry(list, &e));
         }
     }
     return MN_OK;
@@ -231,8 +247,8 @@ static mn_status list_weights(entry_list *list, const model_config *config, bool
 static mn_status make_tensor(const entry *e, tensor *out) {
     size_t n;
     MN_TRY(row_bytes(e, &n));
-    *out =
-        (tensor){.name = e->name, .type = e->type, .n_dims = e->n_dims, .shape = {e->shape[0], e->shape[1]}};
+    *out = (tensor){.name = e->name, .type = e->type, .n_dims = e->n_dims};
+    memcpy(out->shape, e->shape, sizeof e->shape);
     out->bytes = n * (size_t)row_count(e);
     uint8_t *data = mem_alloc_raw(out->bytes, 1);
     float *values = mem_alloc_raw((size_t)row_width(e), sizeof *values);
@@ -280,7 +296,10 @@ static mn_status rounded_folder(const gguf *file, const char *folder) {
 
 /* ---- random weights ---- */
 
+static layer_type all_full[22];
+
 static const model_config tinyllama = {
+    .layer_types = all_full,
     .model_type = MODEL_LLAMA,
     .hidden_size = 2048,
     .intermediate_size = 5632,
@@ -291,7 +310,7 @@ static const model_config tinyllama = {
     .vocab_size = 32000,
     .max_position_embeddings =
         8192, /* TinyLlama has 2048; deeper tests want more, and the weights mean nothing */
-    .rms_norm_eps = 1e-5,
+    .norm_eps = 1e-5,
     .rope_theta = 10000,
     .rotary_dim = 64,
 };
@@ -360,7 +379,7 @@ static mn_status random_gguf(const char *path) {
     gguf_writer_text(&w, "general.name", "TinyLlama-1.1B shape, random weights");
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         gguf_writer_int(&w, sizes[i].key, GGUF_U32, sizes[i].value);
-    gguf_writer_real(&w, "llama.attention.layer_norm_rms_epsilon", GGUF_F32, c->rms_norm_eps);
+    gguf_writer_real(&w, "llama.attention.layer_norm_rms_epsilon", GGUF_F32, c->norm_eps);
     gguf_writer_real(&w, "llama.rope.freq_base", GGUF_F32, c->rope_theta);
     mn_status status = put_vocabulary(&w, (size_t)c->vocab_size);
     if (status == MN_OK) status = list_weights(&list, c, true, NULL);
@@ -370,15 +389,47 @@ static mn_status random_gguf(const char *path) {
     return status;
 }
 
+enum { CONFIG_LIMIT = 1 << 20 };
+
+static mn_status copy_config(const char *path, const char *folder) {
+    bytes text = {0}, to = {0};
+    mn_status status = file_read(&text, path, CONFIG_LIMIT);
+    if (status == MN_OK) status = path_join(&to, folder, "config.json");
+    if (status == MN_OK) status = file_write_atomic(bytes_text(&to), text.data, text.n);
+    bytes_clear(&text);
+    bytes_clear(&to);
+    return status;
+}
+
+static mn_status random_folder(const char *path, const char *folder) {
+    json_doc *doc = NULL;
+    model_config config = {0};
+    entry_list list = {0};
+    mn_status status = json_open(&doc, path, JSON_PYTHON, CONFIG_LIMIT);
+    if (status == MN_OK) status = config_from_json(&config, json_root(doc), path);
+    if (status == MN_OK && mkdir(folder, 0777) != 0 && errno != EEXIST)
+        status = status_fail(MN_E_IO, "%s: %s", folder, strerror(errno));
+    if (status == MN_OK) status = list_weights(&list, &config, false, NULL);
+    if (status == MN_OK) status = write_safetensors(&list, folder);
+    if (status == MN_OK) status = copy_config(path, folder);
+    mem_free(list.items);
+    model_config_clear(&config);
+    json_close(&doc);
+    return status;
+}
+
 static const char usage[] = "usage: make_bf16 gguf MODEL.gguf OUT.gguf\n"
                             "       make_bf16 folder MODEL.gguf FOLDER\n"
-                            "       make_bf16 random OUT.gguf\n";
+                            "       make_bf16 random OUT.gguf\n"
+                            "       make_bf16 shape CONFIG.json FOLDER\n";
 
 int main(int n, char **words) {
     mn_status status;
     gguf *file = NULL;
     if (n == 3 && strcmp(words[1], "random") == 0) {
         status = random_gguf(words[2]);
+    } else if (n == 4 && strcmp(words[1], "shape") == 0) {
+        status = random_folder(words[2], words[3]);
     } else if (n == 4 && (strcmp(words[1], "gguf") == 0 || strcmp(words[1], "folder") == 0)) {
         status = gguf_open(&file, words[2]);
         if (status == MN_OK)

@@ -62,19 +62,22 @@ static uint32_t ticket_next(uint64_t ticket) {
     return (uint32_t)ticket & ((1u << TASK_BITS) - 1);
 }
 
-/* Claims and runs tasks until none is left. */
+/* Claims and runs tasks until none is left; what was run is counted at the end, since every count would move the line between
+ * cores. Until then the job, and with it the ticket, is this one. */
 static void work(thread_pool *pool, int thread) {
-    for (;;) {
-        uint64_t seen = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
-        if (ticket_next(seen) >= ticket_tasks(seen)) return;
+    uint64_t seen = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
+    uint32_t n_tasks = ticket_tasks(seen), n_run = 0;
+    if (ticket_next(seen) >= n_tasks) return;
+    for (;; n_run++) {
         uint64_t claim = atomic_fetch_add_explicit(&pool->ticket, 1, memory_order_acq_rel);
-        uint32_t n_tasks = ticket_tasks(claim), task = ticket_next(claim);
-        if (task >= n_tasks) return;
+        uint32_t task = ticket_next(claim);
+        n_tasks = ticket_tasks(claim);
+        if (task >= n_tasks) break;
         pool->run(pool->arg, (int)task, thread);
-        if (atomic_fetch_add_explicit(&pool->done, 1, memory_order_acq_rel) + 1 == n_tasks &&
-            atomic_load(&pool->caller_sleeps)) {
-            futex_wake(&pool->done, 1);
-        }
+    }
+    if (n_run > 0 && atomic_fetch_add_explicit(&pool->done, n_run, memory_order_acq_rel) + n_run == n_tasks &&
+        atomic_load(&pool->caller_sleeps)) {
+        futex_wake(&pool->done, 1);
     }
 }
 

@@ -90,6 +90,8 @@ mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, cons
     const model_config *c = &model->core->config;
     if (n < LEAST_TOKENS)
         MN_FAIL(MN_E_ARG, "the calibration text has %zu tokens, at least %d are needed", n, LEAST_TOKENS);
+    if (c->num_key_value_heads == 0)
+        MN_FAIL(MN_E_UNSUPPORTED, "no layer of this model has keys, so there are none to make tables for");
     if (c->head_dim % 16)
         MN_FAIL(MN_E_UNSUPPORTED, "heads of %lld values take no codes", (long long)c->head_dim);
     kv_calibration *sums = NULL;
@@ -99,6 +101,8 @@ mn_status mn_cache_calibrate(mn_model *model, const int32_t *ids, size_t n, cons
     mn_status status =
         kv_calibration_open(&sums, (int)c->num_hidden_layers, (int)c->num_key_value_heads, (int)c->head_dim);
     if (status == MN_OK) status = gather(model, ids, n < MOST_TOKENS ? n : MOST_TOKENS, sums);
+    for (int i = 0; status == MN_OK && i < (int)c->num_hidden_layers; i++)
+        if (c->layer_types[i] == LAYER_MAMBA) kv_calibration_leave_out(sums, i);
     if (status == MN_OK) status = kv_calibration_finish(&bases, sums);
     if (status == MN_OK) status = model_fingerprint(identity, model->core);
     if (status == MN_OK && !path) {

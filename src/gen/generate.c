@@ -48,11 +48,13 @@ mn_generate_options mn_generate_options_default(void) {
 
 /* ---- limits ---- */
 
+enum { MOST_NEW = 1 << 20 }; /* where nothing else says how many */
+
 /* Positions that the model was made for; rules that stretch the rotation with the length reach further, and a window that
  * every query looks through makes them endless. */
 static int64_t context_of(const mn_session *session) {
     const model_config *c = &session->model->config;
-    if (kv_plan_window(&session->plan) > 0) return (int64_t)1 << 40;
+    if (session_is_endless(session) || c->max_position_embeddings == CONFIG_ENDLESS) return (int64_t)1 << 40;
     double stretch = c->rope_scaling.rope_type == ROPE_DYNAMIC ? c->rope_scaling.factor : 1;
     return (int64_t)((double)c->max_position_embeddings * stretch);
 }
@@ -82,7 +84,8 @@ static mn_status plan_length(search_setup *row) {
         if (wanted < 0 || wanted > most) wanted = most;
     } else {
         int64_t most = context - prompt + 1;
-        if (wanted < 0) wanted = min_i64(most, row->session->model->config.max_position_embeddings);
+        if (wanted < 0)
+            wanted = min_i64(most, min_i64(row->session->model->config.max_position_embeddings, MOST_NEW));
         if (wanted > most) wanted = most;
     }
     row->max_new = (size_t)wanted;
@@ -173,7 +176,8 @@ static mn_status open_row(gen_run *run, gen_row *row, const mn_batch_row *input,
         if (!row->prompt_states) return MN_E_NOMEM;
         setup->prompt_states = row->prompt_states;
     }
-    MN_TRY(dola_read(&row->exits, &setup->n_exits, &setup->config->dola_layers, &setup->session->model->config));
+    MN_TRY(
+        dola_read(&row->exits, &setup->n_exits, &setup->config->dola_layers, &setup->session->model->config));
     setup->exits = row->exits;
     if (setup->n_exits > 0) {
         setup->exit_logits = mem_alloc_raw((size_t)setup->n_exits * vocab, sizeof *setup->exit_logits);
@@ -243,8 +247,7 @@ static mn_status advance(gen_row *row) {
     row->feeds.n = 0; /* those that are not begun are not undone */
     MN_TRY(status);
     if (n == 0) end_row(row);
-    for (; row->feeds.n < n; row->feeds.n++)
-        MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
+    for (; row->feeds.n < n; row->feeds.n++) MN_TRY(feed_begin(&row->feeds.feeds[row->feeds.n]));
     return MN_OK;
 }
 
@@ -490,15 +493,17 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     return status;
 }
 
-/* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. */
+/* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. What was encoded
+ * is no part of that past. */
 static mn_status open_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
                               const mn_session *prefix) {
     if (!prefix) return mn_session_open(out, model, cache);
     if (prefix->owner != model) MN_FAIL(MN_E_ARG, "the prefix is a session of another model");
+    MN_TRY(mn_session_fork(out, prefix));
     for (int i = 0; i < kv_entries(prefix->cache); i++) {
-        if (kv_entry_spec(prefix->cache, i)->flush) return session_open_like(out, prefix);
+        if (kv_entry_spec(prefix->cache, i)->flush) session_empty(*out);
     }
-    return mn_session_fork(out, prefix);
+    return MN_OK;
 }
 
 mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows,

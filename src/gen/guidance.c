@@ -10,7 +10,7 @@ const int32_t *guidance_ids(const search_setup *setup, size_t *n) {
 mn_status guidance_check(const search_setup *setup) {
     size_t n = 0;
     const int32_t *ids = guidance_ids(setup, &n);
-    int64_t limit = setup->session->plan.options.limit, vocab = setup->session->model->config.vocab_size;
+    int64_t limit = session_limit(setup->session), vocab = setup->session->model->config.vocab_size;
     if (!guidance_is_on(setup)) return MN_OK;
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= vocab)
@@ -18,8 +18,8 @@ mn_status guidance_check(const search_setup *setup) {
                     (long long)vocab - 1);
     }
     if (limit && (int64_t)(n + setup->max_new) > limit + 1) {
-        MN_FAIL(MN_E_FULL,
-                "max_cache_len is %lld: too small for a negative prompt of %zu tokens and %zu new ones",
+        MN_FAIL(MN_E_FULL, "%s %lld: too small for a negative prompt of %zu tokens and %zu new ones",
+                setup->session->plan.options.limit ? "max_cache_len is" : "learned positions are",
                 (long long)limit, n, setup->max_new);
     }
     return MN_OK;

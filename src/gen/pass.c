@@ -37,11 +37,15 @@ static void drop_unusable(mn_session *s, int64_t total) {
 
 mn_status feed_begin(feed *f) {
     mn_session *s = f->session;
-    int64_t limit = s->plan.options.limit;
+    int64_t limit = session_limit(s);
     MN_TRY(check_ids(s, f->ids, f->n));
     if (limit && (int64_t)(s->n_ids + f->n) > limit) {
-        MN_FAIL(MN_E_FULL, "the cache holds %zu tokens of at most %lld: no room for %zu more", s->n_ids,
-                (long long)limit, f->n);
+        MN_FAIL(
+            MN_E_FULL,
+            s->plan.options.limit
+                ? "the cache holds %zu tokens of at most %lld: no room for %zu more"
+                : "the text has %zu tokens of the %lld that the model has learned positions for: no room for %zu more",
+            s->n_ids, (long long)limit, f->n);
     }
     MN_TRY(session_make_room(s, s->n_ids + f->n));
     memcpy(s->ids + s->n_ids, f->ids, f->n * sizeof *f->ids);

@@ -42,7 +42,27 @@ static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_
             (long long)plan->options.reserve, need >> 20, available >> 20);
 }
 
+int64_t session_limit(const mn_session *s) {
+    if (s->plan.options.limit) return s->plan.options.limit;
+    return s->model->config.positions == POSITIONS_LEARNED ? s->model->config.max_position_embeddings : 0;
+}
+
+bool session_is_endless(const mn_session *s) {
+    return kv_plan_window(&s->plan) > 0 && s->model->config.positions != POSITIONS_LEARNED;
+}
+
+/* Positions that were learned end, whatever the cache holds. */
+static mn_status check_limit(const mn_session *s) {
+    const model_config *c = &s->model->config;
+    int64_t limit = s->plan.options.limit, most = c->max_position_embeddings;
+    if (c->positions != POSITIONS_LEARNED || limit <= most) return MN_OK;
+    MN_FAIL(MN_E_ARG, "max_cache_len is %lld, allowed: up to %lld, for which the model has learned positions",
+            (long long)limit, (long long)most);
+}
+
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
+    *specs = NULL;
+    MN_TRY(check_limit(s));
     MN_TRY(model_cache_specs(specs, n, s->model, s->plan.exact));
     mn_status status = kv_plan_specs(&s->plan, *specs, *n, (int)s->model->config.num_hidden_layers, s->bases);
     if (status == MN_OK) return MN_OK;
@@ -202,7 +222,7 @@ mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
         MN_FAIL(MN_E_ARG, "cannot truncate to %lld: the session holds %lld tokens", (long long)n_keep,
                 (long long)length);
     }
-    if (keep > 0 && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
+    if (keep > 0 && s->plan.self.keeps && kv_length(s->cache) > keep && kv_reachable(s->cache, keep) == 0) {
         MN_FAIL(
             MN_E_UNSUPPORTED,
             "cannot truncate to %lld tokens: the cache has forgotten what they see; 0 and synchronising are possible",
@@ -313,7 +333,7 @@ mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
         .num_layers = kv_entries(s->cache),
         .far_bytes = keeps ? kv_far_held(s->cache) : 0,
         .before = *s->before ? s->before : NULL,
-        .is_endless = kv_plan_window(&s->plan) > 0,
+        .is_endless = session_is_endless(s),
     };
     return options_give(info, &full, sizeof full, "mn_cache_info");
 }

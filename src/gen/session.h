@@ -55,6 +55,12 @@ mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
 /* The length that decides length-dependent rotary angles: of what a query sees, where that is bounded. */
 int64_t session_angle_length(const mn_session *session, int64_t total);
 
+/* Tokens that a session holds at most: max_cache_len, or as many as there are learned positions; 0: there is no such end. */
+int64_t session_limit(const mn_session *session);
+
+/* Whether every query looks through a window, so that a text may pass the model's context. */
+bool session_is_endless(const mn_session *session);
+
 /* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do not allocate. */
 mn_status session_make_room(mn_session *session, size_t n);
 

@@ -7,15 +7,15 @@
 #include "kernels/kernels.h"
 
 /* Exact streams want a row of queries and a row of scores. Coded ones also want, in every row of the job
- * (keys) and of a block, CODE_ROW_WORDS for each step, and once the levels and the side data of some lanes.
- */
+ * (keys) and of a block, CODE_ROW_WORDS for each step, and once the levels of a page and the side data of some
+ * lanes. */
 size_t attend_scratch_bytes(int n_rows, int k_dim, int v_dim, int page_tokens) {
-    (void)v_dim;
     const size_t keys = scratch_stride(k_dim), tokens = scratch_stride(page_tokens);
     const size_t steps = keys > tokens ? keys : tokens;
     size_t queries = (size_t)n_rows * CODE_ROW_WORDS * keys;
     size_t block = ATTEND_BLOCK_ROWS * (tokens + CODE_ROW_WORDS * steps);
-    size_t levels = CODE_CHUNK_LANES * steps / sizeof(float), sides = 4 * (steps + CODE_CHUNK_LANES);
+    size_t levels = (keys + scratch_stride(v_dim)) * tokens / sizeof(float),
+           sides = 4 * (steps + CODE_CHUNK_LANES);
     return (queries + block + levels + sides) * sizeof(float);
 }
 

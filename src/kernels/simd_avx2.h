@@ -31,6 +31,13 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     _mm256_storeu_ps(p, x);
 }
+/* Past the caches, p on a vector's boundary; v_stream_end before others read it. */
+static inline void v_stream(float *p, vf x) {
+    _mm256_stream_ps(p, x);
+}
+static inline void v_stream_end(void) {
+    _mm_sfence();
+}
 
 static inline vmask v_lanes(int lo, int hi) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -109,8 +116,8 @@ static inline uint32_t v_equal(vf a, vf b) {
     return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ));
 }
 
-static inline vf v_reach(vf x, vf border, vf y) {
-    return _mm256_and_ps(_mm256_cmp_ps(x, border, _CMP_GE_OQ), y);
+static inline vf v_add_reached(vf sum, vf x, vf border, vf y) {
+    return _mm256_add_ps(sum, _mm256_and_ps(_mm256_cmp_ps(x, border, _CMP_GE_OQ), y));
 }
 static inline void v_put_bytes(uint8_t *p, vf x) {
     __m256i whole = _mm256_cvtps_epi32(x);

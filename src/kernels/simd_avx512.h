@@ -32,6 +32,13 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     _mm512_storeu_ps(p, x);
 }
+/* Past the caches, p on a vector's boundary; v_stream_end before others read it. */
+static inline void v_stream(float *p, vf x) {
+    _mm512_stream_ps(p, x);
+}
+static inline void v_stream_end(void) {
+    _mm_sfence();
+}
 
 /* Lanes from `lo` up to but not including `hi`, 0 <= lo and hi <= LANES. */
 static inline vmask v_lanes(int lo, int hi) {
@@ -106,9 +113,9 @@ static inline uint32_t v_equal(vf a, vf b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
 }
 
-/* y in the lanes where x >= border, else 0. */
-static inline vf v_reach(vf x, vf border, vf y) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, border, _CMP_GE_OQ), y);
+/* sum, plus y in the lanes where x >= border. */
+static inline vf v_add_reached(vf sum, vf x, vf border, vf y) {
+    return _mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(x, border, _CMP_GE_OQ), sum, y);
 }
 /* Whole numbers 0 to 255 as LANES bytes. */
 static inline void v_put_bytes(uint8_t *p, vf x) {

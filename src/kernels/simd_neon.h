@@ -31,6 +31,10 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     vst1q_f32(p, x);
 }
+static inline void v_stream(float *p, vf x) {
+    v_store(p, x);
+}
+static inline void v_stream_end(void) {}
 
 static inline vmask v_lanes(int lo, int hi) {
     static const int32_t order[4] = {0, 1, 2, 3};
@@ -115,8 +119,8 @@ static inline uint32_t v_equal(vf a, vf b) {
     return vaddvq_u32(vandq_u32(vceqq_f32(a, b), vld1q_u32(bits)));
 }
 
-static inline vf v_reach(vf x, vf border, vf y) {
-    return vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, border), vreinterpretq_u32_f32(y)));
+static inline vf v_add_reached(vf sum, vf x, vf border, vf y) {
+    return vaddq_f32(sum, vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, border), vreinterpretq_u32_f32(y))));
 }
 static inline void v_put_bytes(uint8_t *p, vf x) {
     uint16x4_t words = vmovn_u32(vcvtnq_u32_f32(x));

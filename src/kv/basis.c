@@ -316,6 +316,14 @@ mn_status kv_calibration_finish(kv_basis_set **out, const kv_calibration *c) {
     return status;
 }
 
+void kv_calibration_leave_out(kv_calibration *c, int layer) {
+    for (int h = 0; h < c->n_heads; h++) {
+        head_sums *sums = &c->heads[layer * c->n_heads + h];
+        sums->n_keys = sums->n_queries = 1;
+        for (int i = 0; i < c->dim; i++) sums->scatter[i * (c->dim + 1)] = sums->moment[i * (c->dim + 1)] = 1;
+    }
+}
+
 /* ---- files ---- */
 
 /* The three tensors of a file: where each one's part of a basis begins, and how many floats that is. */

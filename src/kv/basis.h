@@ -47,6 +47,8 @@ void kv_calibration_close(kv_calibration **calibration);
 void kv_calibration_add_keys(kv_calibration *c, int layer, int head, const float *keys, ptrdiff_t stride,
                              int n);
 void kv_calibration_add_queries(kv_calibration *c, int layer, int head, const float *queries, int n_queries);
+/* A layer without keys: its bases, which no one reads, are those of keys and queries that are spread evenly. */
+void kv_calibration_leave_out(kv_calibration *c, int layer);
 mn_status kv_calibration_finish(kv_basis_set **out, const kv_calibration *c);
 
 /* One safetensors file: key, query, lambda as f32 [n_layers][n_heads]..., and in its metadata `fingerprint` (of the model) and

@@ -63,7 +63,10 @@ static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
         group->n_lent[kind]++;
         return MN_OK;
     }
-    MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
+    /* A state is written whole: clearing it would cost as much as reading some of the weights. */
+    bool is_whole = group->spec.kind == KV_STATE && group->spec.state_bytes == group->entry_bytes[kind];
+    size_t n = group->page_bytes[kind];
+    MN_TRY((is_whole ? kv_pool_take_raw : kv_pool_take)(&pile->pages[pile->n], pool, n));
     pile->n++;
     return MN_OK;
 }
@@ -351,7 +354,8 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
             MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
             pile->n++;
         }
-        while (pile->n > 0 && pile->n + group->n_held[kind] > most[kind]) kv_pool_return(pool, pile_pop(pile));
+        while (pile->n > 0 && pile->n + group->n_held[kind] > most[kind])
+            kv_pool_return(pool, pile_pop(pile));
     }
     return MN_OK;
 }
@@ -359,7 +363,8 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
 /* ---- forks ---- */
 
 /* A copy for the fork alone, in a page of its reserve when it has one. */
-static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind, const kv_page *page) {
+static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind,
+                                const kv_page *page) {
     page_pile *reserved = &fork->reserved[kind];
     if (reserved->n == 0) return copy_page(out, pool, page);
     MN_TRY(kv_pool_copy(pool, page, 0, page->bytes, reserved->pages[reserved->n - 1]->data));

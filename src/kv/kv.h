@@ -41,6 +41,7 @@ typedef struct kv_spec {
     int slack;         /* tokens kept beyond the window, so that as many may be taken back */
     bool write_once;   /* cross attention: filled by kv_fill, not by steps; has a length of its own */
     bool is_far;       /* full pages rest in the pool's far home */
+    bool is_fixed;     /* keys cannot be moved to another position: it was added to the embeddings */
     const kv_basis *bases; /* [n_heads] of coded keys; NULL: none. Borrowed for the cache's life */
     size_t state_bytes;    /* KV_STATE: of one state */
     int checkpoints;       /* KV_STATE: states kept of past steps */
@@ -210,8 +211,8 @@ int64_t kv_sealed(const kv_cache *cache, int entry);  /* tokens held as codes, t
 /* Verifies every invariant; for tests and debug builds. The message says which is broken. */
 mn_status kv_check(const kv_cache *cache);
 
-/* Bytes that specs need for n_tokens given in one call, and per token in the limit; the planner and kv_bytes
- * agree. */
+/* Bytes that specs need for n_tokens given in one call (of states, which are kept of steps: given one by one), and per token
+ * in the limit; the planner and kv_bytes agree. */
 size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *options, int64_t n_tokens);
 size_t kv_token_bytes(const kv_spec *specs, int n_entries);
 size_t kv_cache_token_bytes(const kv_cache *cache); /* the same of an open cache */

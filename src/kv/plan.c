@@ -413,8 +413,19 @@ static const kv_layer_rule *rule_of(const kv_plan *plan, int layer) {
 }
 
 static mn_status check_model(const kv_plan *plan, const kv_spec *specs, int n_specs, int n_layers) {
-    bool has_cross = false;
-    for (int i = 0; i < n_specs; i++) has_cross = has_cross || specs[i].write_once;
+    enum { OF_PAGES = KV_TRAIT_CODES | KV_TRAIT_FAR | KV_TRAIT_WINDOW | KV_TRAIT_SINKS };
+    bool has_cross = false, has_pages = false;
+    for (int i = 0; i < n_specs; i++) {
+        has_cross = has_cross || specs[i].write_once;
+        has_pages = has_pages || specs[i].kind == KV_PAGES;
+    }
+    if (!has_pages && plan->self.traits & OF_PAGES) {
+        MN_FAIL(
+            MN_E_ARG,
+            "cache implementation '%s' is for keys and values; every layer of the model holds a state of one size instead, "
+            "allowed: dynamic, static, hybrid, mamba, none",
+            plan->self.name);
+    }
     if (plan->names_cross && !has_cross)
         MN_FAIL(MN_E_ARG, "cache implementation is '%s', but the model has no cross attention", plan->name);
     if (plan->self.reserves && !plan->options.limit)
@@ -477,6 +488,13 @@ static mn_status set_window(const kv_plan_part *part, kv_spec *s, int widest) {
                 part->name);
     }
     if (s->window && s->window <= length) return MN_OK;
+    if (s->is_fixed && part->num_sink_tokens) {
+        MN_FAIL(
+            MN_E_ARG,
+            "cache implementation '%s' moves keys to places inside its window, and the model's learned positions are part of "
+            "its keys; num_sink_tokens=0 and sliding_window leave them where they are",
+            part->name);
+    }
     s->sinks = part->num_sink_tokens;
     s->window = length - s->sinks;
     return MN_OK;

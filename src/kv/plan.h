@@ -67,8 +67,8 @@ mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec a
 
 /* Turns the natural entries of a model (its own windows and states, exact forms) into those of the plan, in
  * place; n_layers: specs[i] belongs to layer i % n_layers. bases: calibrated bases for coded keys, or NULL.
- * MN_E_ARG where the plan does not fit the model: a window wished of a model without one and no
- * window_length, rows that the codes do not take, a group that does not divide a head, a layer rule beyond
+ * MN_E_ARG where the plan does not fit the model: no layer has pages that a strategy of pages could change, sinks for keys
+ * that cannot be moved, a window wished of a model without one and no window_length, rows that the codes do not take, a group that does not divide a head, a layer rule beyond
  * the last layer, cross attention named where there is none, max_cache_len missing. */
 mn_status kv_plan_specs(const kv_plan *plan, kv_spec *specs, int n_specs, int n_layers,
                         const kv_basis_set *bases);

@@ -146,7 +146,8 @@ mn_status kv_pool_count(kv_pool *pool, size_t n_bytes) {
     if (fits) pool->used += n_bytes;
     pthread_mutex_unlock(&pool->lock);
     if (fits) return MN_OK;
-    MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes, used, pool->budget);
+    MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes, used,
+            pool->budget);
 }
 
 void kv_pool_discount(kv_pool *pool, size_t n_bytes) {
@@ -156,12 +157,13 @@ void kv_pool_discount(kv_pool *pool, size_t n_bytes) {
 }
 
 /* A page of n_bytes that are counted already; they are discounted on failure. */
-static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes) {
+static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes, bool is_raw) {
     pthread_mutex_lock(&pool->lock);
     kv_page *page = take_kept(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
     if (page) {
-        memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
+        if (!is_raw)
+            memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
     } else {
         page = make_page(pool, n_bytes);
     }
@@ -177,7 +179,13 @@ static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes) {
 mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes) {
     *out = NULL;
     MN_TRY(kv_pool_count(pool, n_bytes));
-    return take_counted(out, pool, n_bytes);
+    return take_counted(out, pool, n_bytes, false);
+}
+
+mn_status kv_pool_take_raw(kv_page **out, kv_pool *pool, size_t n_bytes) {
+    *out = NULL;
+    MN_TRY(kv_pool_count(pool, n_bytes));
+    return take_counted(out, pool, n_bytes, true);
 }
 
 mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes) {
@@ -185,7 +193,7 @@ mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes) {
     pthread_mutex_lock(&pool->lock);
     pool->used += n_bytes;
     pthread_mutex_unlock(&pool->lock);
-    return take_counted(out, pool, n_bytes);
+    return take_counted(out, pool, n_bytes, false);
 }
 
 void kv_mapping_drop(kv_mapping *mapping) {

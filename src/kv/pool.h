@@ -42,6 +42,8 @@ void kv_pool_close(kv_pool **pool); /* every page must have been returned */
 /* A near page with one reference. MN_E_NOMEM over budget (the message gives need and budget) or when the system
  * has none. */
 mn_status kv_pool_take(kv_page **out, kv_pool *pool, size_t n_bytes);
+/* The same for who writes every byte: it may hold what another page left. */
+mn_status kv_pool_take_raw(kv_page **out, kv_pool *pool, size_t n_bytes);
 /* The same, counted but not refused over budget: for a small page with whose help larger ones are given back next. */
 mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes);
 /* A page over n_bytes of a mapping, which gets one reference more; not counted against the budget. */

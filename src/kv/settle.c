@@ -10,42 +10,43 @@
 
 /* ---- exact rows ---- */
 
-/* Place of value d of the token in a slot, in an exact stream (kernels/attend.h). */
-static size_t exact_place(kv_codec exact, bool is_key, int page_tokens, int dim, int slot, int d) {
-    size_t t = (size_t)slot, i = (size_t)d, p = (size_t)page_tokens, n = (size_t)dim;
-    if (exact == KV_F32) return is_key ? i * p + t : t * n + i;
-    return is_key ? i / 2 * p * 2 + t * 2 + i % 2 : t / 2 * n * 2 + i * 2 + t % 2;
+/* Where the values of the token in a slot stand in an exact stream (kernels/attend.h): n_together from `first` on, the next ones
+ * `step` behind them. */
+typedef struct exact_row {
+    size_t first, step;
+    int n_together;
+} exact_row;
+
+static exact_row exact_row_of(kv_codec exact, bool is_key, int page_tokens, int dim, int slot) {
+    const size_t t = (size_t)slot, p = (size_t)page_tokens, n = (size_t)dim;
+    if (exact == KV_F32) return is_key ? (exact_row){t, p, 1} : (exact_row){t * n, 1, 1};
+    return is_key ? (exact_row){2 * t, 2 * p, 2} : (exact_row){t / 2 * n * 2 + t % 2, 2, 1};
 }
 
 static void exact_get(kv_codec exact, bool is_key, const char *stream, int page_tokens, int dim, int slot,
-                      int n, float *rows) {
-    for (int d = 0; d < dim; d++) {
-        for (int t = 0; t < n; t++) {
-            size_t place = exact_place(exact, is_key, page_tokens, dim, slot + t, d);
-            float *x = rows + (size_t)t * (size_t)dim + d;
-            if (exact == KV_F32) {
-                memcpy(x, stream + place * sizeof *x, sizeof *x);
-            } else {
-                bf16 narrow;
-                memcpy(&narrow, stream + place * sizeof narrow, sizeof narrow);
-                *x = f32_from_bf16(narrow);
-            }
+                      int n, float *x) {
+    for (int t = 0; t < n; t++, x += dim) {
+        const exact_row row = exact_row_of(exact, is_key, page_tokens, dim, slot + t);
+        const float *wide = (const float *)(const void *)stream + row.first;
+        const bf16 *narrow = (const bf16 *)(const void *)stream + row.first;
+        for (int d = 0; exact == KV_F32 && d < dim; d++, wide += row.step) x[d] = *wide;
+        for (int d = 0; exact != KV_F32 && d < dim; d += row.n_together, narrow += row.step) {
+            x[d] = f32_from_bf16(narrow[0]);
+            if (row.n_together == 2) x[d + 1] = f32_from_bf16(narrow[1]);
         }
     }
 }
 
 static void exact_put(kv_codec exact, bool is_key, char *stream, int page_tokens, int dim, int slot, int n,
-                      const float *rows) {
-    for (int d = 0; d < dim; d++) {
-        for (int t = 0; t < n; t++) {
-            size_t place = exact_place(exact, is_key, page_tokens, dim, slot + t, d);
-            float x = rows[(size_t)t * (size_t)dim + (size_t)d];
-            if (exact == KV_F32) {
-                memcpy(stream + place * sizeof x, &x, sizeof x);
-            } else {
-                bf16 narrow = bf16_from_f32(x);
-                memcpy(stream + place * sizeof narrow, &narrow, sizeof narrow);
-            }
+                      const float *x) {
+    for (int t = 0; t < n; t++, x += dim) {
+        const exact_row row = exact_row_of(exact, is_key, page_tokens, dim, slot + t);
+        float *wide = (float *)(void *)stream + row.first;
+        bf16 *narrow = (bf16 *)(void *)stream + row.first;
+        for (int d = 0; exact == KV_F32 && d < dim; d++, wide += row.step) *wide = x[d];
+        for (int d = 0; exact != KV_F32 && d < dim; d += row.n_together, narrow += row.step) {
+            narrow[0] = bf16_from_f32(x[d]);
+            if (row.n_together == 2) narrow[1] = bf16_from_f32(x[d + 1]);
         }
     }
 }

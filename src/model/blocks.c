@@ -263,7 +263,8 @@ static void dense_mlp(const batch *b, const packed_layer *layer, bool branch) {
     const weight *gate = &layer->matrices[WEIGHT_GATE], *up = &layer->matrices[WEIGHT_UP],
                  *down = &layer->matrices[WEIGHT_DOWN];
     if (config->gated_mlp) {
-        compute_gated(c, &ws->rows, gate, up, config->hidden_act, ws->inner);
+        linear_part part = {.w = gate, .up = up, .y = ws->inner, .stride = config->intermediate_size};
+        compute_gated(c, &ws->rows, &part, 1, config->hidden_act);
     } else {
         linear_part part = {.w = up, .y = ws->inner, .stride = config->intermediate_size};
         compute_linear(c, &ws->rows, &part, 1);

@@ -1,4 +1,4 @@
-/* The parallel operations that forward passes are written with: rows, linear layers, attention.
+/* The parallel operations that forward passes are written with: rows and linear layers; attention.h has attention.
  *
  * Each operation is one job of the thread pool, cut by shape alone, so results have the same bits for any
  * number of threads and any batch. Nothing here allocates: buffers belong to the workspace, sized before a
@@ -7,10 +7,11 @@
 #ifndef MN_MODEL_COMPUTE_H
 #define MN_MODEL_COMPUTE_H
 
+#include <stdatomic.h>
+
 #include "base/thread.h"
 #include "kernels/kernels.h"
 #include "kv/kv.h"
-#include "kv/visible.h"
 #include "model/names.h"
 
 /* A matrix ready for use: packed panels, or the stored rows when they are packed anew for every use (float32
@@ -30,18 +31,27 @@ static inline size_t weight_row_bytes(const weight_source *source) {
 /* The stored row of an output, as weight_pack asks for it; user: a weight_source. */
 int weight_row_of(const void *user, int output);
 
+/* Neighbouring parts of a job, which one thread does in order and others take from when they have done theirs. */
+typedef struct compute_stretch {
+    _Alignas(64) _Atomic int next;
+    int end;
+} compute_stretch;
+
 typedef struct compute {
     kernel_table kernels;
     thread_pool *pool;
     int n_threads;
+    compute_stretch *stretches; /* [n_threads] of the job in progress */
     char **scratch; /* [n_threads] private memory of each */
     size_t scratch_bytes;
     kv_calibration *calibration; /* gathers keys and queries as they are stored; NULL: does not */
 } compute;
 
-/* Scratch that the operations below need for weights up to `max_k` inputs (lazily packed ones: `lazy`) and
- * attention with these sizes. */
-size_t compute_scratch_bytes(int max_k, bool lazy, int group, int k_dim, int v_dim, int page_tokens);
+/* Scratch that the operations below need for weights up to `max_k` inputs (lazily packed ones: `lazy`). */
+size_t compute_scratch_bytes(int max_k, bool lazy);
+
+/* Runs tasks 0 .. n_tasks - 1: as a job, or by the caller where they work on few values. */
+void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, void *arg);
 
 /* Rows of activations in every form that some weight wants. */
 typedef struct act_rows {
@@ -95,65 +105,18 @@ typedef struct linear_part {
     ptrdiff_t stride; /* floats */
     bool add;
     float *const *rows; /* NULL, or where each row goes instead; nothing is added then */
+    int first_row, n_rows; /* the rows of activations it is for, the first of which goes to y; n_rows 0: all */
+    const weight *up;      /* of compute_gated: the second matrix, of the same shape as w */
 } linear_part;
 
-enum { MAX_LINEAR_PARTS = 4 };
+enum { MAX_LINEAR_PARTS = 8 };
 void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, int n_parts);
 
-/* y[m][n] = act(x G^T) * (x U^T). */
-void compute_gated(compute *c, const act_rows *rows, const weight *gate, const weight *up, activation act,
-                   float *y);
+/* The outputs begin .. end - 1 of all rows, by a task of `thread` in a job of its own; begin is a multiple of PANEL, and end is, or the
+ * last. */
+void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end, int thread);
 
-/* The new tokens of one sequence in an attention layer. */
-typedef struct attend_rows {
-    kv_cache *cache;
-    int entry;
-    int n;            /* new tokens */
-    int64_t position; /* of the first */
-    int64_t seen;     /* 0: a query sees the tokens up to its own; else each sees the first `seen` of the entry */
-    bool is_cross;    /* keys and values are there already: only queries are new */
-    float *qkv; /* [n][stride]: query heads, key heads, value heads; queries and keys are rotated in place */
-    float *out; /* [n][n_heads * v_dim] */
-    const float *cos, *sin; /* [n][rotary / 2] */
-    bool has_slots;         /* the cache has sinks: */
-    const float *slot_cos, *slot_sin; /* the same where queries stand when they look at them */
-    float *slot_q;          /* [n][n_heads * head_dim] queries rotated so */
-    float *coded_q; /* [n][n_heads * head_dim] queries as coded keys want them; NULL: no coded keys */
-} attend_rows;
-
-typedef struct attend_shape {
-    int n_heads, n_kv_heads, head_dim,
-        rotary;       /* rotary: leading dimensions that are rotated; the rest stay */
-    ptrdiff_t stride; /* floats between tokens of qkv */
-    float scale, softcap;
-    const float *q_norm, *k_norm; /* [head_dim] or NULL: RMS norm of each head before the rotation */
-    float norm_eps;
-} attend_shape;
-
-/* Partial results of attention over segments, and their counters; grown outside the layers. */
-typedef struct attend_space {
-    float *parts;          /* per sequence, KV head and segment: m, l, acc of its query rows */
-    size_t parts_capacity; /* floats */
-    _Atomic int *pending;  /* per sequence and KV head: segments not done yet */
-    size_t pending_capacity;
-    int *first_tasks; /* tasks before each sequence, of storing and of attention */
-    size_t first_tasks_capacity;
-    float *queries; /* slot_q and coded_q of the rows */
-    size_t queries_capacity;
-    char *seal; /* [threads][seal_bytes]: memory in which tokens are sealed */
-    size_t seal_bytes;
-} attend_space;
-
-/* Also gives the rows their slot_q (with has_slots) and coded_q. */
-mn_status attend_space_reserve(attend_space *space, const attend_shape *shape, attend_rows *rows, int n_rows);
-void attend_space_clear(attend_space *space);
-
-/* Rotates queries and keys, stores keys and values, attends: the attention of one layer for a batch of
- * sequences. */
-void compute_attention(compute *c, const attend_shape *shape, const attend_rows *rows, int n_rows,
-                       attend_space *space);
-
-/* Does tasks [first, first + n) of those that the cache lists to be sealed. */
-void compute_seal(compute *c, kv_cache *cache, int first, int n, const attend_space *space);
+/* y = act(x W^T) * (x U^T), U being the part's second matrix. */
+void compute_gated(compute *c, const act_rows *rows, const linear_part *parts, int n_parts, activation act);
 
 #endif

@@ -32,6 +32,17 @@ const char *rope_type_name(rope_type type) {
     return word->name;
 }
 
+const char *layer_type_name(layer_type type) {
+    static const char *const names[N_LAYER_TYPES] = {"full_attention", "sliding_attention", "mamba"};
+    return names[type];
+}
+
+const char *position_kind_name(position_kind kind) {
+    static const char *const names[] = {
+        [POSITIONS_ROTARY] = "rotary", [POSITIONS_LEARNED] = "learned", [POSITIONS_NONE] = "none"};
+    return names[kind];
+}
+
 void model_config_clear(model_config *config) {
     mem_free(config->layer_types);
     mem_free(config->eos_token_id);

@@ -44,7 +44,12 @@ typedef enum activation {
     ACTIVATION_RELU
 } activation;
 
-typedef enum layer_type { LAYER_FULL_ATTENTION, LAYER_SLIDING_ATTENTION, LAYER_MAMBA } layer_type;
+typedef enum layer_type {
+    LAYER_FULL_ATTENTION,
+    LAYER_SLIDING_ATTENTION,
+    LAYER_MAMBA,
+    N_LAYER_TYPES
+} layer_type;
 
 typedef enum position_kind {
     POSITIONS_ROTARY,
@@ -76,6 +81,9 @@ typedef struct rope_scaling {
     double *divisors; /* [rotary_dim / 2], owned, or NULL: explicit divisors of the frequencies, applied after
                          the rule */
 } rope_scaling;
+
+/* max_position_embeddings of models whose texts have no end. */
+enum { CONFIG_ENDLESS = INT32_MAX };
 
 typedef struct model_config {
     model_type model_type;
@@ -150,5 +158,7 @@ void model_config_clear(model_config *config);
 
 const char *model_type_name(model_type type); /* as in config.json */
 const char *rope_type_name(rope_type type);
+const char *layer_type_name(layer_type type);
+const char *position_kind_name(position_kind kind);
 
 #endif

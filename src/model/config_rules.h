@@ -13,7 +13,7 @@ enum {
     CONFIG_MAX_VOCAB = 1 << 24,
     CONFIG_MAX_EOS = 64,
     CONFIG_MAX_EXPERTS = 1024,
-    CONFIG_MAX_POSITIONS = INT32_MAX,
+    CONFIG_MAX_POSITIONS = CONFIG_ENDLESS,
 };
 
 /* Which layers slide when layer_types does not say so. */

@@ -281,7 +281,7 @@ const model_type_info model_types[N_MODEL_TYPES] = {
                      .keys = mamba_keys,
                      .positions = POSITIONS_NONE,
                      .ties = true,
-                     .max_position_embeddings = CONFIG_MAX_POSITIONS,
+                     .max_position_embeddings = CONFIG_ENDLESS,
                      .norm_eps = 1e-5},
     [MODEL_JAMBA] = {.name = "jamba",
                      .gguf_name = "jamba",

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The k largest of n probabilities, the lower index first among equals, as routes of one token. */
+/* The k largest of n probabilities, the lower index first among equals, as routes of one token in the experts' order. */
 static void choose(const float *scores, int n, int k, bool sums_to_one, expert_route *out) {
     double max = -HUGE_VAL, sum = 0, chosen = 0;
     for (int e = 0; e < n; e++) max = fmax(max, (double)scores[e]);
@@ -21,42 +21,126 @@ static void choose(const float *scores, int n, int k, bool sums_to_one, expert_r
         chosen += p;
     }
     for (int i = 0; sums_to_one && i < k; i++) out[i].weight = (float)((double)out[i].weight / chosen);
+    for (int i = 1; i < k; i++) {
+        const expert_route route = out[i];
+        int at = i;
+        for (; at > 0 && out[at - 1].expert > route.expert; at--) out[at] = out[at - 1];
+        out[at] = route;
+    }
 }
 
-/* One expert over n rows [n][hidden], to branch. */
-static void run_expert(const batch *b, const float *rows, int n, const weight *gate, const weight *up,
-                       const weight *down) {
+/* Some experts and the rows of each. */
+typedef struct expert_group {
+    const batch *b;
+    int n_experts;
+    int experts[MAX_LINEAR_PARTS], rows[MAX_LINEAR_PARTS];
+    int n; /* rows of all */
+} expert_group;
+
+/* From `expert` on: as many that some token chose as go into one job. Each chosen row gets its place, and its token is
+ * gathered there, but for a single token, which all read. Returns the expert behind the last. */
+static int gather(expert_group *group, int expert) {
+    const batch *b = group->b;
+    const model_config *config = &b->model->config;
+    workspace *ws = &b->model->workspace;
+    int k = (int)config->num_experts_per_tok;
+    size_t hidden = (size_t)config->hidden_size;
+    group->n_experts = group->n = 0;
+    for (; expert < (int)config->num_local_experts && group->n_experts < MAX_LINEAR_PARTS; expert++) {
+        int first = group->n;
+        for (int t = 0; t < b->m * k; t++) {
+            if (ws->routes[t].expert != expert) continue;
+            if (b->m > 1)
+                memcpy(ws->gathered + (size_t)group->n * hidden, ws->normed + (size_t)(t / k) * hidden,
+                       hidden * sizeof *ws->gathered);
+            ws->routes[t].row = group->n++;
+        }
+        if (group->n == first) continue;
+        group->experts[group->n_experts] = expert;
+        group->rows[group->n_experts++] = group->n - first;
+    }
+    return expert;
+}
+
+/* The group's experts over their rows, to branch. */
+static void run_group(const expert_group *group, const packed_layer *layer) {
+    const batch *b = group->b;
     const model_config *config = &b->model->config;
     workspace *ws = &b->model->workspace;
     compute *c = &b->model->compute;
-    int hidden = (int)config->hidden_size;
-    compute_rows(c, &ws->rows, rows, n, hidden, NULL, NULL, form_of(gate) | form_of(up));
-    compute_gated(c, &ws->rows, gate, up, config->hidden_act, ws->inner);
-    compute_rows(c, &ws->rows, ws->inner, n, (int)gate->source.n_rows, NULL, NULL, form_of(down));
-    linear_part out = {.w = down, .y = ws->branch, .stride = hidden};
-    compute_linear(c, &ws->rows, &out, 1);
+    int64_t hidden = config->hidden_size, inner = config->intermediate_size;
+    linear_part in[MAX_LINEAR_PARTS], out[MAX_LINEAR_PARTS];
+    form_set in_forms = 0, out_forms = 0;
+    for (int i = 0, row = 0; i < group->n_experts; row += group->rows[i], i++) {
+        const weight *w = layer->experts[group->experts[i]];
+        in[i] = (linear_part){.w = &w[EXPERT_GATE],
+                              .up = &w[EXPERT_UP],
+                              .y = ws->inner + row * inner,
+                              .stride = inner,
+                              .first_row = b->m > 1 ? row : 0,
+                              .n_rows = group->rows[i]};
+        out[i] = (linear_part){.w = &w[EXPERT_DOWN],
+                               .y = ws->branch + row * hidden,
+                               .stride = hidden,
+                               .first_row = row,
+                               .n_rows = group->rows[i]};
+        in_forms |= form_of(in[i].w) | form_of(in[i].up);
+        out_forms |= form_of(out[i].w);
+    }
+    bool alone = b->m == 1;
+    compute_rows(c, &ws->rows, alone ? ws->normed : ws->gathered, alone ? 1 : group->n, (int)hidden, NULL,
+                 NULL, in_forms);
+    compute_gated(c, &ws->rows, in, group->n_experts, config->hidden_act);
+    compute_rows(c, &ws->rows, ws->inner, group->n, (int)inner, NULL, NULL, out_forms);
+    compute_linear(c, &ws->rows, out, group->n_experts);
+}
+
+enum { ADD_TOKENS = 8 }; /* tokens of a task */
+
+/* What the group's experts gave, weighted, to the stream. */
+static void add_task(void *arg, int task, int thread) {
+    (void)thread;
+    const expert_group *group = arg;
+    const batch *b = group->b;
+    const model_config *config = &b->model->config;
+    const workspace *ws = &b->model->workspace;
+    int k = (int)config->num_experts_per_tok, first = group->experts[0],
+        last = group->experts[group->n_experts - 1];
+    size_t hidden = (size_t)config->hidden_size;
+    int end = b->m - task * ADD_TOKENS < ADD_TOKENS ? b->m : (task + 1) * ADD_TOKENS;
+    for (int t = task * ADD_TOKENS * k; t < end * k; t++) {
+        const expert_route *route = &ws->routes[t];
+        if (route->expert < first || route->expert > last) continue;
+        b->model->compute.kernels.mul_add(ws->x + (size_t)(t / k) * hidden,
+                                          ws->branch + (size_t)route->row * hidden,
+                                          route->weight * (float)config->residual_multiplier, hidden);
+    }
 }
 
 /* The expert of all tokens, each by its own gate's share [m]. */
 static void run_shared(const batch *b, const packed_layer *layer, const float *gates) {
     const model_config *config = &b->model->config;
     workspace *ws = &b->model->workspace;
-    size_t hidden = (size_t)config->hidden_size;
-    run_expert(b, ws->normed, b->m, &layer->matrices[WEIGHT_SHARED_GATE], &layer->matrices[WEIGHT_SHARED_UP],
-               &layer->matrices[WEIGHT_SHARED_DOWN]);
+    compute *c = &b->model->compute;
+    const weight *gate = &layer->matrices[WEIGHT_SHARED_GATE], *up = &layer->matrices[WEIGHT_SHARED_UP],
+                 *down = &layer->matrices[WEIGHT_SHARED_DOWN];
+    int64_t hidden = config->hidden_size, inner = config->shared_expert_intermediate_size;
+    linear_part in = {.w = gate, .up = up, .y = ws->inner, .stride = inner};
+    linear_part out = {.w = down, .y = ws->branch, .stride = hidden};
+    compute_rows(c, &ws->rows, ws->normed, b->m, (int)hidden, NULL, NULL, form_of(gate) | form_of(up));
+    compute_gated(c, &ws->rows, &in, 1, config->hidden_act);
+    compute_rows(c, &ws->rows, ws->inner, b->m, (int)inner, NULL, NULL, form_of(down));
+    compute_linear(c, &ws->rows, &out, 1);
     for (int t = 0; t < b->m; t++) {
         float share = (float)(config->residual_multiplier / (1 + exp(-(double)gates[t])));
-        b->model->compute.kernels.mul_add(ws->x + (size_t)t * hidden, ws->branch + (size_t)t * hidden, share,
-                                          hidden);
+        c->kernels.mul_add(ws->x + t * hidden, ws->branch + t * hidden, share, (size_t)hidden);
     }
 }
 
 void experts_mlp(const batch *b, const packed_layer *layer) {
     const model_config *config = &b->model->config;
     workspace *ws = &b->model->workspace;
-    const kernel_table *kernels = &b->model->compute.kernels;
     int n_experts = (int)config->num_local_experts, k = (int)config->num_experts_per_tok;
-    size_t hidden = (size_t)config->hidden_size;
     bool shares = config->shared_expert_intermediate_size > 0;
     float *gates = ws->routing + (ptrdiff_t)b->m * n_experts;
     linear_part routers[] = {{.w = &layer->matrices[WEIGHT_ROUTER], .y = ws->routing, .stride = n_experts},
@@ -65,22 +149,13 @@ void experts_mlp(const batch *b, const packed_layer *layer) {
     for (int t = 0; t < b->m; t++)
         choose(ws->routing + (ptrdiff_t)t * n_experts, n_experts, k, config->norm_topk_prob,
                ws->routes + (ptrdiff_t)t * k);
-    for (int e = 0; e < n_experts; e++) {
-        int n = 0;
-        for (int t = 0; t < b->m * k; t++) {
-            if (ws->routes[t].expert != e) continue;
-            memcpy(ws->gathered + (size_t)n++ * hidden, ws->normed + (size_t)(t / k) * hidden,
-                   hidden * sizeof *ws->gathered);
-        }
-        if (n == 0) continue;
-        const weight *w = layer->experts[e];
-        run_expert(b, ws->gathered, n, &w[EXPERT_GATE], &w[EXPERT_UP], &w[EXPERT_DOWN]);
-        n = 0;
-        for (int t = 0; t < b->m * k; t++) {
-            if (ws->routes[t].expert != e) continue;
-            kernels->mul_add(ws->x + (size_t)(t / k) * hidden, ws->branch + (size_t)n++ * hidden,
-                             ws->routes[t].weight * (float)config->residual_multiplier, hidden);
-        }
+    expert_group group = {.b = b};
+    for (int expert = 0; expert < n_experts;) {
+        expert = gather(&group, expert);
+        if (group.n == 0) continue;
+        run_group(&group, layer);
+        compute_tasks(&b->model->compute, (int)ceil_div(b->m, ADD_TOKENS), b->m * k * config->hidden_size,
+                      add_task, &group);
     }
     if (shares) run_shared(b, layer, gates);
 }

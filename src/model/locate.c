@@ -202,7 +202,7 @@ mn_status model_locate(bytes *path, const char *name, model_use use) {
     if (status == MN_OK && !found) {
         status = name
                      ? status_fail(MN_E_NOT_FOUND, "no model '%s'; looked at: %s", name, bytes_text(&looked))
-                     : status_fail(MN_E_NOT_FOUND, "no model for speech; looked at: %s", bytes_text(&looked));
+                     : status_fail(MN_E_NOT_FOUND, "no speech model; looked at: %s (scripts/get-model whisper-base installs one)", bytes_text(&looked));
     }
     bytes_clear(&folder);
     bytes_clear(&looked);

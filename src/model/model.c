@@ -150,7 +150,9 @@ static size_t scratch_need(const model_config *c, bool lazy) {
     int kv_heads = (int)c->num_key_value_heads;
     int group = kv_heads ? (int)c->num_attention_heads / kv_heads : 1, dim = (int)c->head_dim;
     size_t max_k = widest_input(c);
-    return compute_scratch_bytes((int)max_k, lazy, group, dim, dim, PAGE_TOKENS);
+    return largest(compute_scratch_bytes((int)max_k, lazy),
+                   attention_scratch_bytes(group, dim, dim, PAGE_TOKENS)) +
+           64;
 }
 
 static mn_status open_compute(compute *c, const mn_model_options *options) {
@@ -160,7 +162,8 @@ static mn_status open_compute(compute *c, const mn_model_options *options) {
     MN_TRY(thread_pool_open(&c->pool, options->threads));
     c->n_threads = thread_pool_threads(c->pool);
     c->scratch = mem_alloc((size_t)c->n_threads, sizeof *c->scratch);
-    return c->scratch ? MN_OK : MN_E_NOMEM;
+    c->stretches = mem_alloc((size_t)c->n_threads, sizeof *c->stretches);
+    return c->scratch && c->stretches ? MN_OK : MN_E_NOMEM;
 }
 
 static mn_status open_scratch(compute *c, size_t n) {
@@ -247,18 +250,19 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
     size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim),
            kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
            experts = (size_t)c->num_local_experts, half = (size_t)c->rotary_dim / 2,
-           local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c);
+           local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c),
+           k = experts ? (size_t)c->num_experts_per_tok : 1;
     bool branches = experts || c->post_norms || c->parallel_residual;
     angle_set *global = &ws->angles[ANGLES_GLOBAL], *other = &ws->angles[ANGLES_LOCAL];
     const token_buffer buffers[] = {
         {&ws->x, hidden, sizeof(float)},
         {&ws->normed, hidden, sizeof(float)},
-        {&ws->branch, branches ? hidden : 0, sizeof(float)},
+        {&ws->branch, branches ? k * hidden : 0, sizeof(float)},
         {&ws->qkv, heads + 2 * kv, sizeof(float)},
         {&ws->attended, heads, sizeof(float)},
-        {&ws->inner, (size_t)max_i64(c->intermediate_size, c->shared_expert_intermediate_size),
+        {&ws->inner, (size_t)max_i64((int64_t)k * c->intermediate_size, c->shared_expert_intermediate_size),
          sizeof(float)},
-        {&ws->gathered, experts ? hidden : 0, sizeof(float)},
+        {&ws->gathered, experts ? k * hidden : 0, sizeof(float)},
         {&ws->routing, experts ? experts + 1 : 0, sizeof(float)},
         {&ws->routes, (size_t)c->num_experts_per_tok, sizeof(expert_route)},
         {&ws->channels, 2 * channels, sizeof(float)},
@@ -274,10 +278,10 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
         {&other->sin, local, sizeof(float)},
         {&other->slot_cos, local, sizeof(float)},
         {&other->slot_sin, local, sizeof(float)},
-        {&ws->rows.rounded, act_bf16_stride((int)widest), sizeof(bf16)},
-        {&ws->rows.codes, widest * ACT_PLANES, 1},
-        {&ws->rows.scale, widest / ACT_GROUP + 1, sizeof(float)},
-        {&ws->rows.sum, widest / ACT_SUM_GROUP + 1, sizeof(int32_t)},
+        {&ws->rows.rounded, k * act_bf16_stride((int)widest), sizeof(bf16)},
+        {&ws->rows.codes, k * widest * ACT_PLANES, 1},
+        {&ws->rows.scale, k * (widest / ACT_GROUP + 1), sizeof(float)},
+        {&ws->rows.sum, k * (widest / ACT_SUM_GROUP + 1), sizeof(int32_t)},
     };
     memcpy(out, buffers, sizeof buffers);
     return (int)(sizeof buffers / sizeof *buffers);
@@ -305,6 +309,7 @@ void model_close(model_core **model) {
     kv_basis_set_close(&m->bases);
     for (int i = 0; m->compute.scratch && i < m->compute.n_threads; i++) mem_free(m->compute.scratch[i]);
     mem_free(m->compute.scratch);
+    mem_free(m->compute.stretches);
     thread_pool_close(&m->compute.pool);
     model_config_clear(&m->config);
     gguf_close(&m->file);
@@ -383,7 +388,7 @@ static mn_status check_encoded(const model_core *model, const forward_row *rows,
     for (int i = 0; model->encoder && i < n_rows; i++) {
         if (kv_filled(rows[i].cache, (int)model->config.num_hidden_layers) == 0)
             MN_FAIL(MN_E_ARG,
-                    "nothing was encoded for this session; '%s' needs the features of a recording first",
+                    "'%s' is a speech model, and no recording was encoded for it; `mneme transcribe` and mn_transcribe do that",
                     model->what);
     }
     return MN_OK;
@@ -444,6 +449,7 @@ static kv_spec layer_spec(const model_config *c, int64_t layer, kv_codec codec) 
         .key = kv_form_exact(codec),
         .value = kv_form_exact(codec),
         .window = c->layer_types[layer] == LAYER_SLIDING_ATTENTION ? (int)c->sliding_window : 0,
+        .is_fixed = c->positions == POSITIONS_LEARNED,
     };
 }
 

@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include <pthread.h>
 
-#include "model/compute.h"
+#include "model/attention.h"
 #include "model/config.h"
 
 typedef struct packed_layer {
@@ -51,9 +51,9 @@ typedef struct angle_set {
 } angle_set;
 enum { ANGLES_GLOBAL, ANGLES_LOCAL, N_ANGLES };
 
-/* An expert that a token goes to. */
+/* An expert that a token goes to, and which of all gathered rows is the token's there. */
 typedef struct expert_route {
-    int expert;
+    int expert, row;
     float weight;
 } expert_route;
 
@@ -63,13 +63,13 @@ typedef struct workspace {
     int n_last;        /* rows of `last` */
     float *x;          /* [m][hidden_size] residual stream */
     float *normed;     /* [m][hidden_size] */
-    float *branch;     /* [m][hidden_size] what a sub-layer gives, where that is not added at once */
+    float *branch;     /* [m][hidden_size] what a sub-layer gives, where that is not added at once; with experts [m k][hidden_size] */
     float *qkv;        /* [m][(heads + 2 kv heads) * head_dim] */
     float *attended;   /* [m][heads * head_dim] */
-    float *inner;      /* [m][intermediate_size] */
-    float *gathered;   /* [m][hidden_size] tokens of one expert */
+    float *inner;      /* [m][intermediate_size], with experts [m k] */
+    float *gathered;   /* [m k][hidden_size] tokens by expert, of which each has k */
     float *routing;    /* [m][num_local_experts] */
-    expert_route *routes; /* [m][num_experts_per_tok] */
+    expert_route *routes; /* [m][num_experts_per_tok], k of them, by expert */
     float *channels;   /* [m][2 * mamba_size] inputs of states and their gates */
     float *convolved;  /* [m][mamba_size] */
     float *projected;  /* [m][time_step_rank + 2 * state_size] */

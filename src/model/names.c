@@ -387,6 +387,7 @@ enum { MOST_TABLES = 6 };
 typedef struct naming {
     const char *layers;                     /* Hugging Face: what stands before a layer's number */
     const char *root;                       /* with which names may begin or not; NULL: none */
+    model_type other_half;                  /* whose tensors stand in the same checkpoint; 0: none */
     const weight_rule *tables[MOST_TABLES]; /* ends with NULL when there are fewer */
 } naming;
 
@@ -429,8 +430,10 @@ static const naming namings[N_MODEL_TYPES] = {
     [MODEL_MAMBA] = {.layers = "backbone.layers.", .tables = {mamba_globals, mamba_rules}},
     [MODEL_JAMBA] = {LLAMA_LAYERS, .tables = {jamba_globals, attention_rules, qkv_rules, jamba_rules}},
     [MODEL_WHISPER] = {.layers = "model.decoder.layers.",
+                       .other_half = MODEL_WHISPER_ENCODER,
                        .tables = {whisper_globals, whisper_rules, whisper_cross_rules}},
     [MODEL_WHISPER_ENCODER] = {.layers = "model.encoder.layers.",
+                               .other_half = MODEL_WHISPER,
                                .tables = {whisper_encoder_globals, whisper_rules}},
 };
 #undef LLAMA_LAYERS
@@ -645,8 +648,54 @@ static mn_status bind_layer(model_weights *out, const binder *b, int64_t layer) 
     return experts ? bind_experts(out, b, layer) : MN_OK;
 }
 
+/* What follows a number, or NULL when there is none. */
+static const char *behind_number(const char *text) {
+    size_t n = strspn(text, "0123456789");
+    return n ? text + n : NULL;
+}
+
+/* Whether `text` is a rule's name, any number standing for %d. */
+static bool matches(const char *rule, const char *text) {
+    const char *number = strstr(rule, "%d");
+    if (!number) return strcmp(rule, text) == 0;
+    if (strncmp(rule, text, (size_t)(number - rule)) != 0) return false;
+    text = behind_number(text + (number - rule));
+    return text && strcmp(number + 2, text) == 0;
+}
+
+/* Whether a type's checkpoints have such a tensor in some layer. */
+static bool has_name(model_type type, const char *name) {
+    const naming *names = &namings[type];
+    size_t n = strlen(names->layers);
+    const char *rest = strncmp(name, names->layers, n) == 0 ? behind_number(name + n) : NULL;
+    if (!rest || *rest++ != '.') return false;
+    for (int i = 0; i < MOST_TABLES && names->tables[i]; i++) {
+        for (const weight_rule *rule = names->tables[i]; rule->role != N_WEIGHTS; rule++) {
+            if (rule->role < N_LAYER_WEIGHTS && matches(rule->hf, rest)) return true;
+        }
+    }
+    return false;
+}
+
+/* What no forward pass would read changes nothing and is let be, but for weights of another type, which tell that the
+ * configuration is not the checkpoint's. */
+static mn_status check_foreign(const binder *b) {
+    for (size_t i = 0; !b->is_gguf && i < tensor_set_count(b->tensors); i++) {
+        const char *name = tensor_set_at(b->tensors, i)->name;
+        model_type own = b->config->model_type;
+        if (has_name(own, name) || (namings[own].other_half && has_name(namings[own].other_half, name))) continue;
+        for (int type = 0; type < N_MODEL_TYPES; type++) {
+            if (!has_name((model_type)type, name)) continue;
+            MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", name,
+                    model_type_name((model_type)type), model_type_name(b->config->model_type));
+        }
+    }
+    return MN_OK;
+}
+
 static mn_status bind_all(model_weights *out, const binder *b) {
     size_t n = (size_t)b->config->num_hidden_layers, experts = (size_t)b->config->num_local_experts;
+    MN_TRY(check_foreign(b));
     for (int role = N_LAYER_WEIGHTS; role < N_WEIGHTS; role++) {
         MN_TRY(bind_one(&out->globals[role - N_LAYER_WEIGHTS], b, (weight_role)role, 0, 0));
     }

@@ -60,9 +60,8 @@ void features_close(features **out) {
     *out = NULL;
 }
 
-/* Where sample `at` of a recording of `n`, mirrored at both ends again and again, comes from. */
+/* Where sample `at` of a recording of n > 1, mirrored at both ends again and again, comes from. (One that has a frame has 160.) */
 static int64_t mirrored(int64_t at, int64_t n) {
-    if (n == 1) return 0;
     int64_t period = 2 * (n - 1), place = at % period;
     if (place < 0) place += period;
     return place < n ? place : period - place;

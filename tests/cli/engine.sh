@@ -383,6 +383,47 @@ no_tokenizer() {
   err_has "--ids"
 }
 
+# Learned positions end; no option takes a text beyond them.
+learned_positions() {
+  local model="$here/../data/golden/gpt2" long
+  long=$(printf '5,%.0s' $(seq 128))5
+  expect 2 run "$model" --ids "$long" -n 3
+  err_has "129 tokens.* 128; shorten it$"
+  expect 2 run "$model" --ids "$long" -n 3 --cache sliding_window --cache-config window_length=10
+  err_has "129 tokens.* 128; shorten it$"
+  expect 2 score "$model" --ids "$long"
+  err_has "129 tokens.* 128; shorten it$"
+  expect 2 run "$model" --ids 5,6,7 -n 10 --max-cache-len 300
+  err_has "max_cache_len is 300, allowed: up to 128"
+  expect 2 run "$model" --ids 5,6,7 -n 10 --cache sink
+  err_has "learned positions are part of its keys"
+  expect 0 run "$model" --ids 5,6,7 -n 300 --ignore-eos --json
+  err_has "ends at 128, for which the model has learned positions"
+  json 'j["usage"]["completion_tokens"] == 126 and j["sequences"][0]["finish_reason"] == "length"'
+  expect 4 bench "$model" -p 200 -n 1 -r 1
+  err_has "128 that the model has learned positions for"
+  expect 2 inspect "$model" --context 129
+  err_has "context is 129, allowed: up to 128"
+}
+
+states() {
+  local model="$here/../data/golden/mamba"
+  expect 0 inspect "$model" --json
+  json 'j["config"]["state_size"] == 8 and j["config"]["layers"] == {"mamba": 3} and "max_position_embeddings" not in j["config"]'
+  json 'all_of((c["bytes"], c["largest_context"]) == (126720, "any") for c in j["caches"] if c["implementation"] in ("dynamic", "static", "hybrid", "mamba"))'
+  json 'all_of("a state of one size" in c["refused"] for c in j["caches"] if c["implementation"] in ("offloaded", "quantized", "sliding_window", "sink"))'
+  expect 0 run "$model" --ids 5,6,7 -n 4 --ignore-eos --cache static --json
+  json 'j["cache"]["bytes"] == 3 * 4 * 11 * 192 * 4 and j["cache"]["max_cache_len"] == 7'
+  expect 2 run "$model" --ids 5,6,7 -n 4 --cache quantized
+  err_has "'quantized' is for keys and values"
+  expect 0 bench "$model" -p 20 -n 4 -r 1 --cache mamba
+  expect 0 doctor "$model"
+  out_has 'context endless'
+  expect 0 inspect "$here/../data/golden/jamba" --json
+  json 'j["config"]["layers"] == {"full_attention": 2, "mamba": 2} and j["config"]["num_local_experts"] == 4'
+  json 'all_of(c["refused"] == "" for c in j["caches"])'
+}
+
 inspects() {
   expect 0 inspect embedded --json
   json 'j["architecture"] == "llama" and j["parameters"] == 260032 and j["config"]["hidden_size"] == 64'
@@ -498,6 +539,8 @@ check "output files" output_files
 check "scores" scores
 check "a model without tokenizer" no_tokenizer
 check "inspect" inspects
+check "learned positions" learned_positions
+check "states" states
 check "doctor" doctor
 check "bench" benches
 check "output that fails" output_that_fails

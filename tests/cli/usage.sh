@@ -13,7 +13,7 @@ help_starts_with_examples() {
   local verb
   expect 0 --help
   [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
-  for verb in run chat score tokenize inspect bench cache doctor; do
+  for verb in run chat transcribe score tokenize inspect bench cache doctor; do
     expect 0 $verb --help
     err_empty
     [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"

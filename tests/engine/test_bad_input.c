@@ -181,6 +181,7 @@ static void damaged_weights(void **state) {
         {"[208,96]", "[96,208]"},
         {"[96,208]", "[208,96]"},
         {"[96]", "[48]"},
+        {"model.layers.0.self_attn.k_proj.weight", "model.layers.0.pre_ff_layernorm.weight"}, /* of another family */
     };
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         size_t size = strlen(edits[i][0]);
@@ -198,6 +199,53 @@ static void damaged_weights(void **state) {
     write_good();
     unlink(scratch_path("config.json"));
     check_refused(good.folder, MN_E_NOT_FOUND, MN_E_NOT_FOUND, "no config.json");
+}
+
+/* Configurations that are sound by themselves and do not fit the weights of their family. */
+static void sizes_that_the_weights_do_not_have(void **state) {
+    (void)state;
+    static const char *const edits[][3] = {
+        {"mamba", "\"conv_kernel\": 4", "\"conv_kernel\": 5"},
+        {"mamba", "\"state_size\": 8", "\"state_size\": 9"},
+        {"mamba", "\"time_step_rank\": 6", "\"time_step_rank\": 7"},
+        {"mamba", "\"intermediate_size\": 192", "\"intermediate_size\": 191"},
+        {"mamba", "\"use_bias\": false", "\"use_bias\": true"},
+        {"mamba", "\"use_conv_bias\": true", "\"use_conv_bias\": false"},
+        {"mamba", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4"},
+        {"mixtral", "\"num_local_experts\": 4", "\"num_local_experts\": 3"},
+        {"mixtral", "\"num_local_experts\": 4", "\"num_local_experts\": 5"},
+        {"jamba", "\"num_experts\": 4", "\"num_experts\": 1"},
+        {"jamba", "\"attn_layer_offset\": 1", "\"attn_layer_offset\": 0"},
+        {"jamba", "\"expert_layer_period\": 2", "\"expert_layer_period\": 3"},
+        {"jamba", "\"mamba_d_state\": 8", "\"mamba_d_state\": 4"},
+        {"jamba", "\"mamba_expand\": 2", "\"mamba_expand\": 1"},
+        {"gpt2", "\"n_positions\": 128", "\"n_positions\": 1024"},
+        {"gpt2", "\"n_inner\": 192", "\"n_inner\": null"},
+        {"gpt-neox", "\"attention_bias\": true", "\"attention_bias\": false"},
+        {"gemma2", "\"head_dim\": 16", "\"head_dim\": 32"},
+        {"gemma3", "\"model_type\": \"gemma3_text\"", "\"model_type\": \"gemma2\""},
+        {"gemma2", "\"model_type\": \"gemma2\"", "\"model_type\": \"gemma3_text\""},
+        {"granite", "\"intermediate_size\": 208", "\"intermediate_size\": 200"},
+    };
+    write_good();
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        char path[1024], what[256];
+        bytes text = {0}, changed = {0};
+        snprintf(path, sizeof path, "golden/%s/config.json", edits[i][0]);
+        assert_ok(file_read(&text, data_path(path), 1 << 16));
+        const char *at = strstr(bytes_text(&text), edits[i][1]);
+        if (!at) fail_msg("%s has no %s", path, edits[i][1]);
+        bytes_append(&changed, text.data, (size_t)(at - text.data));
+        bytes_printf(&changed, "%s%s", edits[i][2], at + strlen(edits[i][1]));
+        scratch_file("config.json", changed.data, changed.n);
+        snprintf(path, sizeof path, "golden/%s/model.safetensors", edits[i][0]);
+        unlink(scratch_path("model.safetensors"));
+        assert_int_equal(symlink(data_path(path), scratch_path("model.safetensors")), 0);
+        snprintf(what, sizeof what, "%s, %s", edits[i][0], edits[i][2]);
+        check_refused(good.folder, MN_E_FORMAT, MN_E_FORMAT, what);
+        bytes_clear(&text);
+        bytes_clear(&changed);
+    }
 }
 
 /* Tensors [begin, end) of the checkpoint in a file of their own, and their lines of an index. */
@@ -615,6 +663,7 @@ int main(void) {
         cmocka_unit_test(the_undamaged_checkpoint_opens),
         cmocka_unit_test(absurd_configurations),
         cmocka_unit_test(damaged_weights),
+        cmocka_unit_test(sizes_that_the_weights_do_not_have),
         cmocka_unit_test(damaged_shards),
         cmocka_unit_test(damaged_generation_configs),
         cmocka_unit_test(damaged_tokenizers),

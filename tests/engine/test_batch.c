@@ -76,14 +76,27 @@ static const engine_cache caches[] = {
     {.implementation = "offloaded", .page_tokens = 16, .prefill_chunk = CHUNK},
 };
 
+enum {
+    N_CACHES = sizeof caches / sizeof caches[0],
+    ANY_FAMILY = 3 /* the first caches, which states can have too */
+};
+
 static void rows_are_as_alone(void **state) {
     (void)state;
-    static const char *const models[] = {"golden/llama-untied-bias", "golden/mistral-window"};
-    static const char *const computes[] = {"f32", "int8"};
-    for (int m = 0; m < 4; m++) {
+    static const struct {
+        const char *model, *compute;
+        size_t n_caches;
+    } cases[] = {
+        {"golden/llama-untied-bias", "f32", N_CACHES}, {"golden/llama-untied-bias", "int8", N_CACHES},
+        {"golden/mistral-window", "f32", N_CACHES},    {"golden/mistral-window", "int8", N_CACHES},
+        {"golden/mixtral", "f32", ANY_FAMILY},         {"golden/mixtral", "bf16", ANY_FAMILY},
+        {"golden/jamba", "f32", ANY_FAMILY},           {"golden/mamba", "f32", ANY_FAMILY},
+        {"golden/mamba", "bf16", ANY_FAMILY},
+    };
+    for (size_t m = 0; m < sizeof cases / sizeof cases[0]; m++) {
         batch b;
-        open_batch(&b, models[m / 2], computes[m % 2], 2);
-        for (size_t c = 0; c < sizeof caches / sizeof caches[0]; c++) {
+        open_batch(&b, cases[m].model, cases[m].compute, 2);
+        for (size_t c = 0; c < cases[m].n_caches; c++) {
             mn_cache_options options = engine_cache_options(caches[c]);
             mn_generate_options how = mn_generate_options_default();
             mn_generation *generation = NULL;

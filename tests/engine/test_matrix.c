@@ -1,6 +1,6 @@
 /* Every operation on every cache strategy: it works, which is checked against a session that was given the same tokens
  * and nothing else (or against the numbers of a `dynamic` one), or it is refused, with the reason, and the session goes
- * on as if nobody had asked. What comes out is the table of README.md; MNEME_MATRIX=FILE writes it (tools/matrix).
+ * on as if nobody had asked. What comes out is a table of README.md.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
@@ -8,6 +8,7 @@
 
 #include "gen/session.h"
 #include "support/scratch.h"
+#include "support/table.h"
 
 enum {
     N_PROMPT = 64, /* in one call, */
@@ -17,8 +18,6 @@ enum {
     N_NEW = 6,
     PAGE = 16,
     N_LAYERS = 3,
-    MOST_REASONS = 26,
-    REASON = 256,
 };
 
 #define WINDOW    "window_length=40"
@@ -63,7 +62,7 @@ typedef struct world {
     size_t vocab;
     int32_t ids[3][N_IDS]; /* of three rows */
     int32_t more[N_MORE], future[N_FUTURE];
-    char reason[REASON]; /* of the refusal */
+    char reason[TABLE_REASON]; /* of the refusal */
 } world;
 
 static bool is_a(const subject *x, const char *strategy) {
@@ -554,79 +553,23 @@ enum { N_OPERATIONS = sizeof operations / sizeof *operations };
 
 /* ---- the table ---- */
 
-static struct {
-    char reasons[MOST_REASONS][REASON];
-    int n_reasons;
-    int cells[N_SUBJECTS][N_OPERATIONS]; /* 0: it works; else 1 + the reason's number; -1: not tried */
-} matrix;
-
-static int reason_number(const char *text) {
-    for (int i = 0; i < matrix.n_reasons; i++) {
-        if (strcmp(matrix.reasons[i], text) == 0) return i;
-    }
-    assert_true(matrix.n_reasons < MOST_REASONS);
-    snprintf(matrix.reasons[matrix.n_reasons], REASON, "%s", text);
-    return matrix.n_reasons++;
-}
+static table matrix = {.name = "matrix", .n_rows = N_SUBJECTS, .n_columns = N_OPERATIONS};
 
 static void every_operation(void **state) {
     int row = (int)((const subject *)*state - subjects);
     int64_t live = mem_count().live;
     for (int i = 0; i < N_OPERATIONS; i++) {
         world w = open_world(&subjects[row]);
-        matrix.cells[row][i] = operations[i].works(&w) ? 0 : 1 + reason_number(w.reason);
+        bool works = operations[i].works(&w);
+        table_note(&matrix, row, i, works ? NULL : w.reason);
         mn_model_close(&w.model);
         if (mem_count().live != live) fail_msg("%s leaves memory behind", operations[i].title);
     }
 }
 
-static void put_table(bytes *b) {
-    bytes_append_text(b, "| |");
-    for (int i = 0; i < N_OPERATIONS; i++) bytes_printf(b, " %s |", operations[i].title);
-    bytes_append_text(b, "\n|---|");
-    for (int i = 0; i < N_OPERATIONS; i++) bytes_append_text(b, ":-:|");
-    for (int row = 0; row < N_SUBJECTS; row++) {
-        bytes_printf(b, "\n| %s |", subjects[row].label);
-        for (int i = 0; i < N_OPERATIONS; i++) {
-            int cell = matrix.cells[row][i];
-            if (cell == 0) {
-                bytes_append_text(b, " \xE2\x9C\x93 |");
-            } else {
-                bytes_printf(b, " %c |", 'a' + cell - 1);
-            }
-        }
-    }
-    bytes_append_text(b, "\n\n");
-    for (int i = 0; i < matrix.n_reasons; i++) bytes_printf(b, "- %c: %s\n", 'a' + i, matrix.reasons[i]);
-    bytes_text(b);
-    assert_ok(bytes_status(b));
-}
-
-/* Between these lines of README.md stands the table. */
 static void readme_has_the_table(void **state) {
     (void)state;
-    static const char begin[] = "<!-- matrix: tools/matrix writes this table -->\n",
-                      end[] = "<!-- end of matrix -->\n";
-    bytes table = {0}, readme = {0};
-    put_table(&table);
-    const char *path = getenv("MNEME_MATRIX");
-    if (path && *path) {
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        assert_int_equal(fwrite(table.data, 1, table.n, file), table.n);
-        assert_int_equal(fclose(file), 0);
-    } else {
-        assert_ok(file_read(&readme, TESTS_DIR "/../README.md", 1 << 20));
-        const char *from = strstr(bytes_text(&readme), begin);
-        if (!from) fail_msg("README.md has no line %s", begin);
-        from += sizeof begin - 1;
-        const char *to = strstr(from, end);
-        if (!to || (size_t)(to - from) != table.n || memcmp(from, table.data, table.n) != 0)
-            fail_msg("README.md has another table; tools/matrix brings it up to date:\n%s",
-                     bytes_text(&table));
-    }
-    bytes_clear(&table);
-    bytes_clear(&readme);
+    table_check(&matrix);
 }
 
 int main(void) {
@@ -635,8 +578,9 @@ int main(void) {
         tests[i] = (struct CMUnitTest){.name = subjects[i].label,
                                        .test_func = every_operation,
                                        .initial_state = (void *)(uintptr_t)&subjects[i]};
-        for (int j = 0; j < N_OPERATIONS; j++) matrix.cells[i][j] = -1;
+        matrix.rows[i] = subjects[i].label;
     }
+    for (int j = 0; j < N_OPERATIONS; j++) matrix.columns[j] = operations[j].title;
     tests[N_SUBJECTS] = (struct CMUnitTest)cmocka_unit_test(readme_has_the_table);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

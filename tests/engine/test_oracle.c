@@ -7,9 +7,10 @@
 #include "support/scratch.h"
 
 static const char *const families[] = {
-    "llama", "llama-untied-bias", "mistral-full", "mistral-window", "qwen2", "qwen3"};
+    "llama", "llama-untied-bias", "mistral-full", "mistral-window", "qwen2", "qwen3",    "phi3-window",
+    "mixtral", "granite",         "gemma2",       "gemma3",         "gpt2",  "gpt-neox", "mamba", "jamba"};
 static const char *const strategies[] = {"dynamic", "static", "none"};
-enum { N_FAMILIES = 6, N_STRATEGIES = 3, N_IDS = 120 };
+enum { N_FAMILIES = 15, N_STRATEGIES = 3, N_IDS = 120 };
 
 /* What other correct float32 and float64 runs of these checkpoints differ by, with a margin of three. */
 static const double tolerance = 2e-4;
@@ -36,7 +37,7 @@ static void close_world(world *w) {
 
 static void check(world *w, const char *path, const char *cpu, const char *strategy, int piece) {
     mn_model *model = engine_model(path, "f32", cpu, 2);
-    engine_cache cache = {.implementation = strategy, .page_tokens = 4, .prefill_chunk = 32};
+    engine_cache cache = {.implementation = strategy, .page_tokens = 4, .prefill_chunk = 32, .max_cache_len = 128};
     float *got = engine_logits(model, cache, w->ids, N_IDS, piece, &w->seed);
     double distance = oracle_distance(got, w->wanted, (size_t)N_IDS * (size_t)w->o.vocab);
     if (!(distance > 0 && distance <= tolerance))

@@ -15,6 +15,8 @@ static const char *text(const json *object, const char *key) {
     return value->string;
 }
 
+enum { ANSWER = 4 };
+
 /* One row: refused, or exactly what a session reports. */
 static void check_row(mn_model *model, const json *row, int64_t n, const int32_t *ids) {
     mn_cache_options options = mn_cache_options_default();
@@ -31,7 +33,11 @@ static void check_row(mn_model *model, const json *row, int64_t n, const int32_t
     }
     mn_cache_info info = {.size = sizeof info};
     assert_ok(mn_session_open(&session, model, &options));
-    assert_ok(mn_session_step(session, ids, (size_t)n, NULL));
+    /* The last ones one by one, as an answer is: states are kept of steps. */
+    for (int64_t at = 0, size; at < n; at += size) {
+        size = at == 0 && n > ANSWER ? n - ANSWER : 1;
+        assert_ok(mn_session_step(session, ids + at, (size_t)size, NULL));
+    }
     assert_ok(mn_session_cache(session, &info));
     assert_string_equal(info.implementation, options.implementation);
     assert_string_equal(info.dtype, options.dtype);
@@ -51,7 +57,13 @@ static void descriptions_are_what_sessions_hold(void **state) {
     static const struct {
         const char *path;
         int n_refused; /* rows, for heads that codes do not take */
-    } models[] = {{"embedded", 8}, {"golden/llama", 0}, {"golden/mistral-window", 0}, {"golden/qwen3", 0}};
+    } models[] = {{"embedded", 8},
+                  {"golden/llama", 0},
+                  {"golden/mistral-window", 0},
+                  {"golden/qwen3", 0},
+                  {"golden/gemma3", 0},
+                  {"golden/jamba", 0},
+                  {"golden/mamba", 16}}; /* what only keys and values have */
     static const int64_t lengths[] = {1, 127, 128, 129, 300, 500};
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         mn_model *model = engine_model(models[m].path, "auto", "auto", 2);

@@ -10,19 +10,13 @@
 #include "kv/group.h"
 #include "support/oracle.h"
 #include "support/scratch.h"
+#include "support/stored.h"
 
 typedef strategy_world world;
 
 enum { N_IDS = N_STRATEGY_IDS, N_ORACLE_MODELS = N_STRATEGY_MODELS - 1 };
 
-/* Of logits, in f32: what other correct float32 and float64 runs of these checkpoints differ by, with a
- * margin of three. */
-static const double tolerance = 2e-4;
-
-/* Of logits, in parts of their spread, where keys, values or weights are bf16, which is off by 2^-9 of a
- * number at most and by a fifth of a percent of many: in each of three layers once in the scores, which are
- * of the order of ten at most, and once in the weights. */
-static const double bf16_tolerance = 0.03;
+static const double tolerance = STORED_TOLERANCE, bf16_tolerance = STORED_BF16_TOLERANCE;
 
 /* ---- what never fills changes nothing ---- */
 
@@ -214,72 +208,6 @@ static void forgotten_pages_are_not_missed(void **state) {
 
 /* ---- sealed tokens are what their codes say ---- */
 
-/* Everything that the session's cache holds; what it has forgotten stays zero. */
-static void read_past(const mn_session *session, oracle_past *past) {
-    const kernel_table *kernels = &session->model->compute.kernels;
-    size_t n = (size_t)kv_length(session->cache);
-    for (int entry = 0; entry < kv_entries(session->cache); entry++) {
-        const kv_spec *spec = kv_entry_spec(session->cache, entry);
-        size_t dim = (size_t)spec->k_dim, heads = (size_t)spec->n_heads;
-        size_t first = (size_t)kv_first_held(session->cache, entry),
-               head = first < (size_t)spec->sinks ? first : (size_t)spec->sinks;
-        assert_true(first <= n);
-        for (int is_key = 0; is_key < 2; is_key++) {
-            float *all = calloc(heads * n * dim, sizeof *all), *part = malloc(heads * n * dim * sizeof *part);
-            const size_t ranges[2][2] = {{0, head}, {first, n}};
-            for (int i = 0; i < 2; i++) {
-                size_t begin = ranges[i][0], count = ranges[i][1] - begin;
-                assert_ok(kv_read(session->cache, kernels, entry, is_key, (int64_t)begin, (int)count, part));
-                for (size_t h = 0; h < heads; h++)
-                    memcpy(all + (h * n + begin) * dim, part + h * count * dim, count * dim * sizeof *all);
-            }
-            free(part);
-            *(is_key ? &past[entry].k : &past[entry].v) = all;
-        }
-    }
-}
-
-static bool is_all_f32(const mn_session *session) {
-    for (int i = 0; i < kv_entries(session->cache); i++) {
-        if (kv_entry_spec(session->cache, i)->exact != KV_F32) return false;
-    }
-    return true;
-}
-
-/* One more token of the session against the oracle over the keys and values that it holds before. */
-static void check_step(world *w, const oracle *natural, mn_session *session, int32_t id, const char *what) {
-    oracle o = *natural;
-    oracle_layer layers[8];
-    oracle_past past[8];
-    o.layers = layers;
-    for (int i = 0; i < o.n_layers; i++) {
-        const kv_spec *spec = kv_entry_spec(session->cache, i);
-        layers[i] = natural->layers[i];
-        layers[i].window = spec->window;
-        layers[i].sinks = spec->sinks;
-    }
-    read_past(session, past);
-    size_t n = (size_t)kv_length(session->cache);
-    double *wanted = malloc(w->vocab * sizeof *wanted);
-    float *narrow = malloc(w->vocab * sizeof *narrow);
-    oracle_continue(&o, id, past, n, wanted);
-    assert_ok(mn_session_step(session, &id, 1, NULL));
-    const float *got = mn_session_logits(session);
-    for (size_t i = 0; i < w->vocab; i++) narrow[i] = (float)wanted[i];
-    bool is_f32 = is_all_f32(session);
-    double distance = is_f32 ? oracle_distance(got, wanted, w->vocab)
-                             : engine_mean_square(got, narrow, w->vocab) / engine_spread(narrow, w->vocab);
-    if (!(distance > 0 && distance <= (is_f32 ? tolerance : bf16_tolerance)))
-        fail_msg("%s, %s %s, %s, token %zu %s: %g away from the oracle", w->path, session->plan.name,
-                 session->config ? session->config : "", is_f32 ? "f32" : "bf16", n, what, distance);
-    for (int i = 0; i < o.n_layers; i++) {
-        free((void *)(uintptr_t)past[i].k);
-        free((void *)(uintptr_t)past[i].v);
-    }
-    free(wanted);
-    free(narrow);
-}
-
 /* Steps at the end, taken back into the sealed part, and on from there. */
 static void check_attention(world *w, const oracle *o, int i_strategy, const char *exact) {
     static const int64_t cuts[] = {119, 101, 70, 33, 3};
@@ -289,13 +217,13 @@ static void check_attention(world *w, const oracle *o, int i_strategy, const cha
     if (strategy_must_seal(session) && strategy_sealed(session) == 0) {
         fail_msg("%s, %s %s seals nothing", w->path, strategy->cache.implementation, strategy->cache.config);
     }
-    for (int i = 0; i < 4; i++) check_step(w, o, session, w->ids[118 + i], "at the end");
+    for (int i = 0; i < 4; i++) stored_check_step(w->path, o, session, w->ids[118 + i], "at the end");
     for (int i = 0; i < 5; i++) {
         if (mn_session_truncate(session, cuts[i]) != MN_OK) continue;
-        check_step(w, o, session, w->ids[5 + i], "behind a cut");
+        stored_check_step(w->path, o, session, w->ids[5 + i], "behind a cut");
         engine_feed(session, w->ids + i, 12, 5, NULL, NULL);
         assert_ok(kv_check(session->cache));
-        check_step(w, o, session, w->ids[9 + i], "some way behind a cut");
+        stored_check_step(w->path, o, session, w->ids[9 + i], "some way behind a cut");
     }
     mn_session_close(&session);
 }
@@ -481,7 +409,7 @@ static void check_form(world *w, const oracle *o, mn_session *const exact[2], co
     for (int i = FORM_TOKENS - 20; i < FORM_TOKENS; i++)
         assert_ok(mn_session_step(session, &w->ids[i], 1, NULL));
     for (int is_key = 0; is_key < 2; is_key++) check_error(session, exact[d], t, is_key);
-    for (int i = 0; i < 2; i++) check_step(w, o, session, w->ids[i], "of a form");
+    for (int i = 0; i < 2; i++) stored_check_step(w->path, o, session, w->ids[i], "of a form");
     mn_session_close(&session);
 }
 

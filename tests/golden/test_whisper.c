@@ -1,105 +1,31 @@
 /* The tiny golden Whisper checkpoints: encoder, teacher-forced logits, greedy search, beams, batches, operations on pairs of caches,
  * through strategies of the self and the cross cache.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/engine.h"
+#include "support/whisper_golden.h"
 
 #include <math.h>
 
-#include "mneme.h"
-#include "model/encoder.h"
 #include "gen/session.h"
-#include "tensor/safetensors.h"
+#include "model/encoder.h"
 
 static const char *const folders[] = {"golden/whisper/tiny80", "golden/whisper/tiny128"};
 /* Exact ones: the same numbers as without a cache. */
 static const char *const strategies[] = {"dynamic", "static", "none", "offloaded",
                                          "self=dynamic,cross=offloaded"};
 
-enum { N_STRATEGIES = 5, MOST_IDS = 128, MOST_INPUTS = 4, MOST_ROWS = 8 };
-
-typedef struct golden {
-    json_doc *doc;
-    const json *cases;
-    tensor_set *set;
-    mn_model *model;
-    size_t vocab, mels, frames;
-    float *features[MOST_INPUTS]; /* [mels][frames] */
-} golden;
-
-static const tensor *find(const golden *g, const char *format, int64_t a, int64_t b) {
-    char name[96];
-    snprintf(name, sizeof name, format, (long long)a, (long long)b);
-    const tensor *t = tensor_set_find(g->set, name);
-    if (!t) fail_msg("no tensor %s", name);
-    return t;
-}
-
-/* A stored tensor as float32; the caller frees it. */
-static float *values(const tensor *t, size_t *n) {
-    *n = 1;
-    for (int i = 0; i < t->n_dims; i++) *n *= (size_t)t->shape[i];
-    float *x = malloc(*n * sizeof *x);
-    dtype_table[t->type].to_f32(x, t->data, *n);
-    return x;
-}
-
-static golden open_golden(const char *folder, const char *form) {
-    char path[128];
-    golden g = {0};
-    snprintf(path, sizeof path, "%s/cases.json", folder);
-    g.doc = open_json(data_path(path));
-    g.cases = json_get(json_root(g.doc), "cases");
-    snprintf(path, sizeof path, "%s/tensors.safetensors", folder);
-    assert_ok(safetensors_open(&g.set, data_path(path)));
-    g.model = engine_model(folder, form, "auto", 2);
-    mn_model_info info = {.size = sizeof info};
-    assert_ok(mn_model_get_info(g.model, &info));
-    g.vocab = (size_t)info.vocab_size;
-    g.mels = (size_t)info.num_mel_bins;
-    g.frames = 2 * (size_t)info.max_source_positions;
-    for (int i = 0; i < MOST_INPUTS; i++) {
-        size_t n;
-        g.features[i] = values(find(&g, "features.%lld", i, 0), &n);
-        assert_int_equal(n, g.mels * g.frames);
-    }
-    return g;
-}
-
-static void close_golden(golden *g) {
-    for (int i = 0; i < MOST_INPUTS; i++) free(g->features[i]);
-    mn_model_close(&g->model);
-    tensor_set_close(&g->set);
-    json_close(&g->doc);
-}
-
-static mn_session *open_session(const golden *g, const char *strategy, int64_t input) {
-    mn_cache_options options = mn_cache_options_default();
-    options.implementation = strategy;
-    options.page_tokens = 4; /* many page edges */
-    if (strcmp(strategy, "static") == 0) options.max_cache_len = 96;
-    mn_session *session = NULL;
-    assert_ok(mn_session_open(&session, g->model, &options));
-    assert_ok(mn_session_encode(session, g->features[input], g->mels, g->frames));
-    return session;
-}
-
-static void check_near(const float *got, const float *wanted, size_t n, float tolerance, const char *what) {
-    for (size_t i = 0; i < n; i++) {
-        if (!(fabsf(got[i] - wanted[i]) <= tolerance))
-            fail_msg("%s: value %zu is %g, golden %g", what, i, (double)got[i], (double)wanted[i]);
-    }
-}
+enum { N_STRATEGIES = 5, MOST_IDS = 128, MOST_ROWS = 8 };
 
 /* ---- cases ---- */
 
 static void check_encoder(const golden *g) {
     for (int i = 0; i < MOST_INPUTS; i++) {
         size_t n;
-        float *wanted = values(find(g, "encoder.%lld", i, 0), &n), *got = malloc(n * sizeof *got);
+        float *wanted = golden_values(golden_tensor(g, "encoder.%lld", i, 0), &n),
+              *got = malloc(n * sizeof *got);
         mn_session *session = NULL;
         assert_ok(mn_session_open(&session, g->model, NULL));
         assert_ok(model_encode(session->model, session->cache, g->features[i], (int64_t)g->frames, got));
-        check_near(got, wanted, n, 1e-4f, "encoder");
+        golden_near(got, wanted, n, 1e-4f, "encoder");
         mn_session_close(&session);
         free(wanted);
         free(got);
@@ -110,13 +36,14 @@ static void check_score(const golden *g, const json *test, const char *strategy,
     int32_t ids[MOST_IDS];
     size_t n = engine_read_ids(json_get(test, "ids"), ids, MOST_IDS), n_wanted;
     const char *name = json_get(test, "name")->string;
-    float *wanted = values(find(g, "score.%lld.logits", name[strlen(name) - 1] - '0', 0), &n_wanted),
+    float *wanted = golden_values(golden_tensor(g, "score.%lld.logits", name[strlen(name) - 1] - '0', 0),
+                                  &n_wanted),
           *got = malloc(n_wanted * sizeof *got);
     assert_int_equal(n_wanted, n * g->vocab);
-    mn_session *session = open_session(g, strategy, json_get(test, "input")->integer);
+    mn_session *session = golden_session(g, strategy, NULL, json_get(test, "input")->integer);
     for (size_t at = 0; at < n; at += chunk)
         assert_ok(mn_session_step(session, ids + at, chunk < n - at ? chunk : n - at, got + at * g->vocab));
-    check_near(got, wanted, n_wanted, 2e-4f, name);
+    golden_near(got, wanted, n_wanted, 2e-4f, name);
     mn_session_close(&session);
     free(wanted);
     free(got);
@@ -156,8 +83,8 @@ static void check_generate(const golden *g, const json *test, const char *strate
     mn_session *sessions[MOST_ROWS];
     mn_batch_row rows[MOST_ROWS];
     for (size_t i = 0; i < n_rows; i++) {
-        sessions[i] =
-            open_session(g, strategy, inputs ? inputs->items[i].integer : json_get(test, "input")->integer);
+        sessions[i] = golden_session(g, strategy, NULL,
+                                     inputs ? inputs->items[i].integer : json_get(test, "input")->integer);
         rows[i] = (mn_batch_row){.prompt = ids, .n_prompt = n, .prefix = sessions[i]};
     }
     mn_generation *got = NULL;
@@ -179,16 +106,16 @@ static void check_cross_weights(const golden *g) {
     int32_t ids[MOST_IDS];
     engine_read_ids(json_get(test, "ids"), ids, MOST_IDS);
     for (int s = 0; s < N_STRATEGIES; s++) {
-        mn_session *session = open_session(g, strategies[s], json_get(test, "input")->integer);
+        mn_session *session = golden_session(g, strategies[s], NULL, json_get(test, "input")->integer);
         for (int32_t layer = 0; layer < 2; layer++) {
             size_t n;
-            const tensor *t = find(g, "score.0.cross_attention.%lld", layer, 0);
-            float *wanted = values(t, &n), *got = malloc(n * sizeof *got);
+            const tensor *t = golden_tensor(g, "score.0.cross_attention.%lld", layer, 0);
+            float *wanted = golden_values(t, &n), *got = malloc(n * sizeof *got);
             cross_head heads[16];
             for (int32_t h = 0; h < t->shape[0]; h++) heads[h] = (cross_head){layer, h};
             assert_int_equal(n, (size_t)t->shape[0] * N_IDS * g->frames / 2);
             assert_ok(session_cross_weights(session, ids, N_IDS, heads, (size_t)t->shape[0], got));
-            check_near(got, wanted, n, 1e-4f, "cross attention");
+            golden_near(got, wanted, n, 1e-4f, "cross attention");
             free(wanted);
             free(got);
         }
@@ -197,7 +124,7 @@ static void check_cross_weights(const golden *g) {
 }
 
 static void equals_golden(void **state) {
-    golden g = open_golden(*state, "f32");
+    golden g = golden_open(*state);
     int n_checked = 0;
     check_encoder(&g);
     check_cross_weights(&g);
@@ -216,7 +143,7 @@ static void equals_golden(void **state) {
         }
     }
     assert_true(n_checked >= 10);
-    close_golden(&g);
+    golden_close(&g);
 }
 
 int main(void) {

@@ -36,7 +36,7 @@ done_one
 mkdir "$work/pc"
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 read -r -a flags <<<"$(pkg-config --cflags --libs mneme)"
-for name in generate own_loop own_beams prefix; do
+for name in generate own_loop own_beams prefix transcribe; do
   "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic "$source/examples/$name.c" "${flags[@]}" -lm "-Wl,-rpath,$libdir" -o "$work/pc/$name" ||
     fail "$name through pkg-config"
 done
@@ -59,6 +59,13 @@ for kind in cmake pc; do
   # A prefix is computed once: each prompt finds all of it but perhaps its last token.
   "$work/$kind/prefix" >"$work/prefix" || fail "$kind/prefix"
   awk '{ if (substr($1, 2) + 0 < 8 || $3 <= substr($1, 2) + 0) exit 1 } END { exit NR != 3 }' "$work/prefix" || fail "$kind/prefix: $(cat "$work/prefix")"
+  # A checkpoint without a tokenizer: the ids that the command finds.
+  "$work/$kind/transcribe" "$source/tests/data/audio/test_speech.wav" "$source/tests/data/golden/whisper/tiny80" en >"$work/heard" ||
+    fail "$kind/transcribe"
+  "$prefix/bin/mneme" transcribe -m "$source/tests/data/golden/whisper/tiny80" "$source/tests/data/audio/test_speech.wav" --language en >"$work/ids" ||
+    fail "mneme transcribe"
+  [ "$(grep -c '^\[' "$work/heard")" = "$(wc -l <"$work/ids")" ] && tail -1 "$work/heard" | grep -qx 'en, 3.6 s' || fail "$kind/transcribe: $(cat "$work/heard")"
+  [ "$(sed -n 's/^\[[^]]*\] //p' "$work/heard" | tr ' ' ,)" = "$(cat "$work/ids")" ] || fail "$kind/transcribe and the command differ"
   done_one
 done
 

@@ -605,6 +605,46 @@ static void homes(void **state) {
     assert_int_equal(plan.options.reserve, 9);
 }
 
+/* Strategies of pages want a layer that has some; sinks want keys that can be moved. */
+static void states_and_fixed_keys(void **state) {
+    (void)state;
+    static const char *const of_pages[] = {"offloaded", "offloaded_static", "quantized", "sliding_window",
+                                           "sink",      "quantized+static"};
+    static const char *const others[] = {"dynamic", "static", "none", "hybrid", "mamba"};
+    kv_plan plan;
+    kv_spec specs[2];
+    for (size_t i = 0; i < sizeof of_pages / sizeof *of_pages; i++) {
+        bool reserves = strstr(of_pages[i], "static"), windows = of_pages[i][0] == 's';
+        assert_ok(make(&plan, of_pages[i],
+                       reserves  ? "max_cache_len=32"
+                       : windows ? "window_length=9"
+                                 : NULL));
+        for (int n_states = 0; n_states <= 2; n_states++) {
+            make_entries(specs, 2, 16);
+            for (int k = 0; k < n_states; k++)
+                specs[k] = (kv_spec){.kind = KV_STATE, .state_bytes = 64, .checkpoints = 1};
+            if (n_states < 2) {
+                assert_ok(kv_plan_specs(&plan, specs, 2, 2, NULL));
+            } else {
+                assert_fails(MN_E_ARG, "is for keys and values; every layer of the model holds a state",
+                             kv_plan_specs(&plan, specs, 2, 2, NULL));
+            }
+        }
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_ok(make(&plan, others[i], strcmp(others[i], "static") ? NULL : "max_cache_len=32"));
+        specs[0] = specs[1] = (kv_spec){.kind = KV_STATE, .state_bytes = 64, .checkpoints = 1};
+        assert_ok(kv_plan_specs(&plan, specs, 2, 2, NULL));
+    }
+    make_entries(specs, 2, 16);
+    specs[0].is_fixed = specs[1].is_fixed = true;
+    assert_ok(make(&plan, "sink", "window_length=9,num_sink_tokens=2"));
+    assert_fails(MN_E_ARG, "'sink' moves keys", kv_plan_specs(&plan, specs, 2, 2, NULL));
+    assert_ok(make(&plan, "sink", "window_length=9,num_sink_tokens=0"));
+    assert_ok(kv_plan_specs(&plan, specs, 2, 2, NULL));
+    assert_int_equal(specs[1].window, 9);
+}
+
 static void bases_belong_to_coded_keys(void **state) {
     (void)state;
     kv_basis bases[4] = {{.dim = 16}, {.dim = 16}, {.dim = 16}, {.dim = 16}};
@@ -730,6 +770,7 @@ int main(void) {
         cmocka_unit_test(windows_meet_the_models_own),
         cmocka_unit_test(plans_and_models),
         cmocka_unit_test(homes),
+        cmocka_unit_test(states_and_fixed_keys),
         cmocka_unit_test(bases_belong_to_coded_keys),
         cmocka_unit_test(failing_allocations),
         cmocka_unit_test(random_texts),

@@ -38,12 +38,12 @@ while read -r file; do
   done < <(includes "$file")
 done < <(find src -name '*.[ch]' | sort)
 
-# The command sees the public header, its own files, base/, the safetensors writer and the archives of saved caches.
+# The command sees the public header, its own files, base/, the safetensors writer, the archives of saved caches and subtitles.
 while read -r file; do
   while read -r line header; do
     [ -n "$line" ] || continue
     case $header in
-      mneme.h | base/* | tensor/safetensors.h | kv/archive.h) ;;
+      mneme.h | base/* | tensor/safetensors.h | kv/archive.h | speech/subtitles.h) ;;
       */*) complain "$file:$line: cli must not include $header" ;;
       *) [ -e "cli/$header" ] || complain "$file:$line: $header is not a file of cli" ;;
     esac
@@ -55,13 +55,13 @@ while read -r file; do
   if grep -nE '^ *# *include +"' "$file"; then complain "$file: examples include <mneme.h> and the C library only"; fi
 done < <(find examples -name '*.c' | sort)
 
-# DESIGN.md says of every file of cache, generation and speech what it is for, and of none that is gone.
-for file in src/kv/*.c src/gen/*.c src/speech/*.c; do
+# DESIGN.md says of every file of cache, models, generation and speech what it is for, and of none that is gone.
+for file in src/kv/*.c src/model/*.c src/gen/*.c src/speech/*.c; do
   grep -qE "^\|.*[ |]$(basename "$file")[ ,|]" DESIGN.md || complain "$file: DESIGN.md does not say what it is for"
 done
-for name in $(grep -E '^\| [a-z_.]+\.[ch][ ,|]' DESIGN.md | cut -d'|' -f2 | tr -d ','); do
-  [ -e "src/kv/$name" ] || [ -e "src/gen/$name" ] || [ -e "src/speech/$name" ] ||
-    complain "DESIGN.md: there is no $name in src/kv, src/gen or src/speech"
+for name in $(grep -E '^\| [a-z_0-9.]+\.[ch][ ,|]' DESIGN.md | cut -d'|' -f2 | tr -d ','); do
+  [ -e "src/kv/$name" ] || [ -e "src/model/$name" ] || [ -e "src/gen/$name" ] || [ -e "src/speech/$name" ] ||
+    complain "DESIGN.md: there is no $name in src/kv, src/model, src/gen or src/speech"
 done
 
 while read -r count file; do

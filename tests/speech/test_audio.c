@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
@@ -228,6 +229,11 @@ static void any_place_can_be_read_again(void **state) {
             assert_memory_equal(piece, whole + begin, (size_t)n_read * sizeof *piece);
         }
         int64_t n_read;
+        for (int64_t at = (int64_t)n - 1; k == 0 && at >= 0;
+             at--) { /* backwards, over every edge of what is kept */
+            assert_ok(audio_read(a, at, 1, piece, &n_read));
+            if (piece[0] != whole[at]) fail_msg("sample %lld of %zu", (long long)at, n);
+        }
         assert_ok(audio_read(a, (int64_t)n, 10, piece, &n_read));
         assert_int_equal(n_read, 0);
         assert_ok(audio_read(a, INT64_MAX / 2, 10, piece, &n_read));
@@ -261,9 +267,29 @@ static void a_file_that_changes_is_noticed(void **state) {
 
 /* ---- pipes --------------------------------------------------------------------------------------------------------- */
 
+static int open_files(void) {
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir)) n++;
+    closedir(dir);
+    return n;
+}
+
+/* With an open file as the standard input, which is closed. */
+static mn_status open_as_input(audio **out, int fd) {
+    int kept = dup(STDIN_FILENO);
+    dup2(fd, STDIN_FILENO);
+    close(fd);
+    mn_status status = audio_open(out, "-");
+    dup2(kept, STDIN_FILENO);
+    close(kept);
+    return status;
+}
+
 /* Reads a file through a pipe as the standard input. */
 static mn_status open_piped(audio **out, const char *path) {
-    int ends[2], kept = dup(STDIN_FILENO);
+    int ends[2];
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -276,18 +302,14 @@ static mn_status open_piped(audio **out, const char *path) {
         _exit(0);
     }
     close(ends[1]);
-    dup2(ends[0], STDIN_FILENO);
-    close(ends[0]);
-    mn_status status = audio_open(out, "-");
-    dup2(kept, STDIN_FILENO);
-    close(kept);
-    return status;
+    return open_as_input(out, ends[0]);
 }
 
 static void pipes_are_read(void **state) {
     (void)state;
     static const char *const names[] = {"audio/1272-141231-0002.flac", "audio/1272-141231-0002.mp3",
                                         "wav-corner-cases/test-44100Hz-le-1ch-4bytes.wav"};
+    int n_open = open_files();
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         size_t n;
         int64_t n_read;
@@ -306,6 +328,31 @@ static void pipes_are_read(void **state) {
                  open_piped(&a, "/dev/zero")); /* and it ends */
     assert_fails(MN_E_FORMAT, "'standard input' is empty", open_piped(&a, "/dev/null"));
     assert_null(a);
+    assert_int_equal(open_files(), n_open);
+}
+
+/* A standard input of which another program has read a part. */
+static void input_that_is_read_in_part(void **state) {
+    (void)state;
+    int16_t samples[100] = {1, 2, 3};
+    bytes file = {0}, whole = {0};
+    int n_open = open_files();
+    assert_ok(file_read(&whole, sound_file_i16("part.wav", samples, 100), 1 << 16));
+    bytes_append_text(&file, "a line before\n");
+    bytes_append(&file, whole.data, whole.n);
+    int fd = open(scratch_file("parts", file.data, file.n), O_RDONLY);
+    float got[101];
+    int64_t n_read;
+    audio *a = NULL;
+    assert_int_equal(lseek(fd, 14, SEEK_SET), 14);
+    assert_ok(open_as_input(&a, fd));
+    assert_ok(audio_read(a, 0, 101, got, &n_read));
+    assert_int_equal(n_read, 100);
+    for (int i = 0; i < 100; i++) assert_true(got[i] == (float)samples[i] / 32768);
+    audio_close(&a);
+    bytes_clear(&file);
+    bytes_clear(&whole);
+    assert_int_equal(open_files(), n_open);
 }
 
 /* ---- what cannot be read ------------------------------------------------------------------------------------------- */
@@ -601,6 +648,7 @@ int main(void) {
         cmocka_unit_test(any_place_can_be_read_again),
         cmocka_unit_test(a_file_that_changes_is_noticed),
         cmocka_unit_test(pipes_are_read),
+        cmocka_unit_test(input_that_is_read_in_part),
         cmocka_unit_test(corner_cases),
         cmocka_unit_test(forms_of_one_sound),
         cmocka_unit_test(lying_headers),

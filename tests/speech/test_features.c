@@ -206,6 +206,11 @@ static void check_ends(int n, int padded_frames) {
     assert_int_equal(features_count(h.f), n_frames);
     assert_ok(features_window(h.f, 0, n_frames + BEHIND, levels));
     assert_levels(levels, energies, n_frames, largest, what);
+    for (int i = 2; i >= 0; i--) { /* nothing is left of other windows */
+        float again[3 * N_BANDS];
+        assert_ok(features_window(h.f, i, 3, again));
+        assert_memory_equal(again, levels + i * N_BANDS, sizeof again);
+    }
     assert_levels(levels + (size_t)n_frames * N_BANDS, energies_behind, BEHIND, largest, what);
     forget(&h);
     free(levels);

@@ -4,147 +4,6 @@
 #include <math.h>
 
 #include "support/support.h"
-#include "tensor/safetensors.h"
-
-int oracle_rows(const oracle *o, oracle_matrix matrix) {
-    const int rows[ORACLE_MATRICES] = {[ORACLE_Q] = o->n_heads * o->head_dim,
-                                       [ORACLE_K] = o->n_kv_heads * o->head_dim,
-                                       [ORACLE_V] = o->n_kv_heads * o->head_dim,
-                                       [ORACLE_O] = o->hidden,
-                                       [ORACLE_GATE] = o->inner,
-                                       [ORACLE_UP] = o->inner,
-                                       [ORACLE_DOWN] = o->hidden};
-    return rows[matrix];
-}
-
-int oracle_columns(const oracle *o, oracle_matrix matrix) {
-    if (matrix == ORACLE_O) return o->n_heads * o->head_dim;
-    return matrix == ORACLE_DOWN ? o->inner : o->hidden;
-}
-
-/* ---- reading ---- */
-
-static double number(const json *root, const char *name, double standard) {
-    const json *value = json_get(root, name);
-    if (!value || value->kind == JSON_NULL) return standard;
-    return value->kind == JSON_INT ? (double)value->integer : value->real;
-}
-
-static float *read_floats(const tensor_set *set, const char *name, size_t n) {
-    const tensor *t = tensor_set_find(set, name);
-    if (!t) return NULL;
-    assert_int_equal(t->bytes, n * (t->type == DTYPE_F32 ? 4 : 2));
-    float *values = malloc(n * sizeof *values);
-    dtype_table[t->type].to_f32(values, t->data, n);
-    return values;
-}
-
-static float *read_of_layer(const tensor_set *set, int i_layer, const char *name, const char *kind,
-                            size_t n) {
-    char full[128];
-    snprintf(full, sizeof full, "model.layers.%d.%s.%s", i_layer, name, kind);
-    return read_floats(set, full, n);
-}
-
-/* Matrices that a checkpoint keeps one above the other in one tensor; NULL when it does not have it. */
-static float *read_fused(const oracle *o, const tensor_set *set, int i_layer, const char *name,
-                         oracle_matrix first, oracle_matrix last, oracle_matrix wanted) {
-    size_t rows = 0, before = 0, columns = (size_t)oracle_columns(o, wanted);
-    for (oracle_matrix m = first; m <= last; m = (oracle_matrix)(m + 1)) {
-        before += m < wanted ? (size_t)oracle_rows(o, m) : 0;
-        rows += (size_t)oracle_rows(o, m);
-    }
-    if (wanted < first || wanted > last) return NULL;
-    float *all = read_of_layer(set, i_layer, name, "weight", rows * columns);
-    if (!all) return NULL;
-    size_t n = (size_t)oracle_rows(o, wanted) * columns;
-    float *part = malloc(n * sizeof *part);
-    memcpy(part, all + before * columns, n * sizeof *part);
-    free(all);
-    return part;
-}
-
-static void read_layer(const oracle *o, oracle_layer *layer, const tensor_set *set, int i) {
-    static const char *const names[ORACLE_MATRICES] = {
-        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-        "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
-    for (oracle_matrix m = 0; m < ORACLE_MATRICES; m = (oracle_matrix)(m + 1)) {
-        size_t rows = (size_t)oracle_rows(o, m);
-        layer->matrix[m] = read_of_layer(set, i, names[m], "weight", rows * (size_t)oracle_columns(o, m));
-        layer->bias[m] = read_of_layer(set, i, names[m], "bias", rows);
-        float *fused = read_fused(o, set, i, "self_attn.qkv_proj", ORACLE_Q, ORACLE_V, m);
-        if (!fused) fused = read_fused(o, set, i, "mlp.gate_up_proj", ORACLE_GATE, ORACLE_UP, m);
-        if (fused) layer->matrix[m] = fused;
-        assert_non_null(layer->matrix[m]);
-    }
-    layer->attention_norm = read_of_layer(set, i, "input_layernorm", "weight", (size_t)o->hidden);
-    layer->mlp_norm = read_of_layer(set, i, "post_attention_layernorm", "weight", (size_t)o->hidden);
-    layer->q_norm = read_of_layer(set, i, "self_attn.q_norm", "weight", (size_t)o->head_dim);
-    layer->k_norm = read_of_layer(set, i, "self_attn.k_norm", "weight", (size_t)o->head_dim);
-}
-
-/* Which layers slide: a list where there is one, else all when the configuration has a window in use. */
-static int window_of(const json *root, int i_layer) {
-    int window = (int)number(root, "sliding_window", 0);
-    const json *types = json_get(root, "layer_types"), *used = json_get(root, "use_sliding_window");
-    if (types && types->kind == JSON_ARRAY)
-        return json_is_string(&types->items[i_layer], "sliding_attention") ? window : 0;
-    return used && !used->boolean ? 0 : window;
-}
-
-oracle oracle_open(const char *folder) {
-    char path[1024];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    json_doc *doc = open_json(path);
-    const json *root = json_root(doc), *scaling = json_get(root, "rope_scaling");
-    assert_true(!scaling || scaling->kind == JSON_NULL);
-    oracle o = {.hidden = (int)number(root, "hidden_size", 0),
-                .inner = (int)number(root, "intermediate_size", 0),
-                .n_layers = (int)number(root, "num_hidden_layers", 0),
-                .n_heads = (int)number(root, "num_attention_heads", 0),
-                .vocab = (int)number(root, "vocab_size", 0),
-                .eps = number(root, "rms_norm_eps", 0),
-                .theta = number(root, "rope_theta", 10000)};
-    o.n_kv_heads = (int)number(root, "num_key_value_heads", o.n_heads);
-    o.head_dim = (int)number(root, "head_dim", o.hidden / o.n_heads);
-    tensor_set *set = NULL;
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    assert_ok(safetensors_open(&set, path));
-    size_t table = (size_t)o.vocab * (size_t)o.hidden;
-    o.embed = read_floats(set, "model.embed_tokens.weight", table);
-    o.head = read_floats(set, "lm_head.weight", table);
-    o.final_norm = read_floats(set, "model.norm.weight", (size_t)o.hidden);
-    assert_non_null(o.embed);
-    o.layers = calloc((size_t)o.n_layers, sizeof *o.layers);
-    for (int i = 0; i < o.n_layers; i++) {
-        read_layer(&o, &o.layers[i], set, i);
-        o.layers[i].window = window_of(root, i);
-    }
-    tensor_set_close(&set);
-    json_close(&doc);
-    return o;
-}
-
-void oracle_close(oracle *o) {
-    for (int i = 0; i < o->n_layers; i++) {
-        oracle_layer *layer = &o->layers[i];
-        for (int m = 0; m < ORACLE_MATRICES; m++) {
-            free(layer->matrix[m]);
-            free(layer->bias[m]);
-        }
-        free(layer->attention_norm);
-        free(layer->mlp_norm);
-        free(layer->q_norm);
-        free(layer->k_norm);
-    }
-    free(o->layers);
-    free(o->embed);
-    free(o->head);
-    free(o->final_norm);
-    *o = (oracle){0};
-}
-
-/* ---- computing ---- */
 
 static double *doubles(size_t a, size_t b) {
     double *x = calloc(a * b, sizeof *x);
@@ -160,19 +19,50 @@ static void multiply(double *y, const float *w, const float *bias, const double 
     }
 }
 
-static void normalize(double *y, const double *x, const float *weight, int n, double eps) {
-    double squares = 0;
-    for (int i = 0; i < n; i++) squares += x[i] * x[i];
-    double factor = 1 / sqrt(squares / n + eps);
-    for (int i = 0; i < n; i++) y[i] = x[i] * factor * (double)weight[i];
+static void normalize(const oracle *o, double *y, const double *x, const float *weight, const float *bias,
+                      int n) {
+    double mean = 0, squares = 0;
+    for (int i = 0; o->layer_norm && i < n; i++) mean += x[i] / n;
+    for (int i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+    double factor = 1 / sqrt(squares / n + o->eps);
+    for (int i = 0; i < n; i++) {
+        y[i] = (x[i] - mean) * factor * ((double)weight[i] + (o->norm_adds_one ? 1 : 0));
+        if (bias) y[i] += (double)bias[i];
+    }
 }
 
-/* Turns the pairs (i, i + d/2) of each head by position * theta^(-2i/d). */
-static void rotate_heads(const oracle *o, double *x, int n_heads, double position) {
-    int half = o->head_dim / 2;
+static double silu(double x) {
+    return x / (1 + exp(-x));
+}
+
+static double activate(const oracle *o, double x) {
+    static const double pi = 3.14159265358979323846;
+    switch (o->activation) {
+    case ORACLE_SILU: return silu(x);
+    case ORACLE_GELU: return 0.5 * x * (1 + erf(x / sqrt(2)));
+    case ORACLE_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
+    }
+    return 0;
+}
+
+static double capped(double x, double cap) {
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/* What a sub-layer gives, normed first where there is such a norm, is added to h. */
+static void add_to(const oracle *o, double *h, double *x, const float *post_norm) {
+    if (post_norm) normalize(o, x, x, post_norm, NULL, o->hidden);
+    for (int i = 0; i < o->hidden; i++) h[i] += o->residual_scale * x[i];
+}
+
+/* ---- attention ---- */
+
+/* Turns the pairs (i, i + r/2) of the first r values of each head by position * theta^(-2i/r). */
+static void rotate_heads(const oracle *o, double theta, double *x, int n_heads, double position) {
+    int half = o->rotary / 2;
     for (int head = 0; head < n_heads; head++, x += o->head_dim) {
         for (int i = 0; i < half; i++) {
-            double angle = position * pow(o->theta, -2.0 * i / o->head_dim);
+            double angle = position * pow(theta, -2.0 * i / o->rotary);
             double a = x[i], b = x[i + half];
             x[i] = a * cos(angle) - b * sin(angle);
             x[i + half] = b * cos(angle) + a * sin(angle);
@@ -191,7 +81,7 @@ static void attend_all(const oracle *o, const double *q, const double *k, const 
         for (size_t t = 0; t < n; t++) {
             double dot = 0;
             for (int i = 0; i < dim; i++) dot += q[head * dim + i] * k[t * width + offset + (size_t)i];
-            weights[t] = dot / sqrt(dim);
+            weights[t] = capped(dot * o->score_scale, o->score_cap);
             largest = fmax(largest, weights[t]);
         }
         for (size_t t = 0; t < n; t++) sum += weights[t] = exp(weights[t] - largest);
@@ -212,7 +102,7 @@ static void attend_one(const oracle *o, const oracle_layer *layer, double *q, co
     double *weights = doubles(n, 1);
     if (window > 0 && n > sinks + window) first = n - window;
     if (first == 0 || sinks == 0) {
-        rotate_heads(o, q, o->n_heads, (double)position);
+        rotate_heads(o, layer->theta, q, o->n_heads, (double)position);
         attend_all(o, q, k + first * width, v + first * width, n - first, weights, out);
     } else { /* positions are places among the visible tokens */
         size_t n_seen = sinks + window;
@@ -221,9 +111,9 @@ static void attend_one(const oracle *o, const oracle_layer *layer, double *q, co
             size_t t = i < sinks ? i : first + i - sinks;
             memcpy(seen_k + i * width, k + t * width, width * sizeof *k);
             memcpy(seen_v + i * width, v + t * width, width * sizeof *v);
-            rotate_heads(o, seen_k + i * width, o->n_kv_heads, (double)i - (double)t);
+            rotate_heads(o, layer->theta, seen_k + i * width, o->n_kv_heads, (double)i - (double)t);
         }
-        rotate_heads(o, q, o->n_heads, (double)(n_seen - 1));
+        rotate_heads(o, layer->theta, q, o->n_heads, (double)(n_seen - 1));
         attend_all(o, q, seen_k, seen_v, n_seen, weights, out);
         free(seen_k);
         free(seen_v);
@@ -231,85 +121,169 @@ static void attend_one(const oracle *o, const oracle_layer *layer, double *q, co
     free(weights);
 }
 
-/* Query (not rotated), key (rotated) and value of a token from its row of the residual stream. */
-static void project(const oracle *o, const oracle_layer *layer, const double *h, size_t position, double *q,
+/* Query (not rotated), key (rotated) and value of a token from its normed row. */
+static void project(const oracle *o, const oracle_layer *layer, const double *x, size_t position, double *q,
                     double *k, double *v) {
     int q_width = o->n_heads * o->head_dim, kv_width = o->n_kv_heads * o->head_dim;
-    double *x = doubles((size_t)o->hidden, 1);
-    normalize(x, h, layer->attention_norm, o->hidden, o->eps);
     multiply(q, layer->matrix[ORACLE_Q], layer->bias[ORACLE_Q], x, q_width, o->hidden);
     multiply(k, layer->matrix[ORACLE_K], layer->bias[ORACLE_K], x, kv_width, o->hidden);
     multiply(v, layer->matrix[ORACLE_V], layer->bias[ORACLE_V], x, kv_width, o->hidden);
     for (int i = 0; layer->q_norm && i < o->n_heads; i++)
-        normalize(q + i * o->head_dim, q + i * o->head_dim, layer->q_norm, o->head_dim, o->eps);
+        normalize(o, q + i * o->head_dim, q + i * o->head_dim, layer->q_norm, NULL, o->head_dim);
     for (int i = 0; layer->k_norm && i < o->n_kv_heads; i++)
-        normalize(k + i * o->head_dim, k + i * o->head_dim, layer->k_norm, o->head_dim, o->eps);
-    rotate_heads(o, k, o->n_kv_heads, (double)position);
-    free(x);
+        normalize(o, k + i * o->head_dim, k + i * o->head_dim, layer->k_norm, NULL, o->head_dim);
+    rotate_heads(o, layer->theta, k, o->n_kv_heads, (double)position);
 }
 
-static void add_output(const oracle *o, const oracle_layer *layer, double *h, const double *attended) {
-    double *x = doubles((size_t)o->hidden, 1);
-    multiply(x, layer->matrix[ORACLE_O], layer->bias[ORACLE_O], attended, o->hidden,
-             o->n_heads * o->head_dim);
-    for (int i = 0; i < o->hidden; i++) h[i] += x[i];
-    free(x);
-}
-
-static void attention(const oracle *o, const oracle_layer *layer, double *h, size_t n) {
+/* Attention of n tokens behind `past` others whose keys and values stand first in k and v: x [n][hidden] normed rows, out
+ * [n][hidden]. */
+static void attention(const oracle *o, const oracle_layer *layer, const double *x, size_t n, size_t past,
+                      double *k, double *v, double *out) {
     size_t q_width = (size_t)(o->n_heads * o->head_dim), kv_width = (size_t)(o->n_kv_heads * o->head_dim),
            hidden = (size_t)o->hidden;
-    double *q = doubles(n, q_width), *k = doubles(n, kv_width), *v = doubles(n, kv_width),
-           *out = doubles(q_width, 1);
+    double *q = doubles(n, q_width), *attended = doubles(q_width, 1);
     for (size_t t = 0; t < n; t++)
-        project(o, layer, h + t * hidden, t, q + t * q_width, k + t * kv_width, v + t * kv_width);
+        project(o, layer, x + t * hidden, past + t, q + t * q_width, k + (past + t) * kv_width,
+                v + (past + t) * kv_width);
     for (size_t t = 0; t < n; t++) {
-        attend_one(o, layer, q + t * q_width, k, v, t, out);
-        add_output(o, layer, h + t * hidden, out);
+        attend_one(o, layer, q + t * q_width, k, v, past + t, attended);
+        multiply(out + t * hidden, layer->matrix[ORACLE_O], layer->bias[ORACLE_O], attended, o->hidden,
+                 (int)q_width);
     }
     free(q);
-    free(k);
-    free(v);
-    free(out);
+    free(attended);
 }
 
-static void feed_forward(const oracle *o, const oracle_layer *layer, double *h, size_t n) {
-    double *x = doubles((size_t)o->hidden, 1), *gate = doubles((size_t)o->inner, 1),
-           *up = doubles((size_t)o->inner, 1);
-    for (size_t t = 0; t < n; t++, h += o->hidden) {
-        normalize(x, h, layer->mlp_norm, o->hidden, o->eps);
-        multiply(gate, layer->matrix[ORACLE_GATE], layer->bias[ORACLE_GATE], x, o->inner, o->hidden);
-        multiply(up, layer->matrix[ORACLE_UP], layer->bias[ORACLE_UP], x, o->inner, o->hidden);
-        for (int i = 0; i < o->inner; i++) gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-        multiply(x, layer->matrix[ORACLE_DOWN], layer->bias[ORACLE_DOWN], gate, o->hidden, o->inner);
-        for (int i = 0; i < o->hidden; i++) h[i] += x[i];
+/* ---- Mamba's mixer ---- */
+
+/* One token: window [conv - 1][channels] and h [states][channels] are those before it and become those behind it. */
+static void mix_one(const oracle *o, const oracle_layer *layer, const double *x, double *window, double *h,
+                    double *out) {
+    const oracle_mixer *w = layer->mixer;
+    int channels = o->channels, states = o->states, before = o->conv - 1;
+    double *ug = doubles(2, (size_t)channels), *u = doubles((size_t)channels, 1),
+           *dt = doubles((size_t)channels, 1), *rbc = doubles((size_t)(o->rank + 2 * states), 1),
+           *b = rbc + o->rank, *c = b + states;
+    multiply(ug, w->in, w->in_bias, x, 2 * channels, o->hidden);
+    for (int i = 0; i < channels; i++) {
+        double sum = w->conv_bias ? (double)w->conv_bias[i] : 0;
+        for (int j = 0; j < before; j++) sum += (double)w->conv[i * o->conv + j] * window[j * channels + i];
+        u[i] = silu(sum + (double)w->conv[i * o->conv + before] * ug[i]);
     }
-    free(x);
+    memmove(window, window + channels, (size_t)((before - 1) * channels) * sizeof *window);
+    memcpy(window + (before - 1) * channels, ug, (size_t)channels * sizeof *window);
+    multiply(rbc, w->x, NULL, u, o->rank + 2 * states, channels);
+    if (w->dt_norm) normalize(o, rbc, rbc, w->dt_norm, NULL, o->rank);
+    if (w->b_norm) normalize(o, b, b, w->b_norm, NULL, states);
+    if (w->c_norm) normalize(o, c, c, w->c_norm, NULL, states);
+    multiply(dt, w->dt, w->dt_bias, rbc, channels, o->rank);
+    for (int i = 0; i < channels; i++) {
+        double step = log1p(exp(dt[i])), y = (double)w->d[i] * u[i];
+        for (int s = 0; s < states; s++) {
+            double a = -exp((double)w->a_log[i * states + s]), *state = &h[s * channels + i];
+            *state = exp(step * a) * *state + step * b[s] * u[i];
+            y += *state * c[s];
+        }
+        u[i] = y * silu(ug[channels + i]);
+    }
+    multiply(out, w->out, w->out_bias, u, o->hidden, channels);
+    free(ug);
+    free(u);
+    free(dt);
+    free(rbc);
+}
+
+/* ---- the rest of a layer ---- */
+
+static void gated_mlp(const oracle *o, const float *gate_matrix, const float *up_matrix,
+                      const float *down_matrix, const float *const bias[3], const double *x, double *out) {
+    double *gate = doubles((size_t)o->inner, 1), *up = doubles((size_t)o->inner, 1);
+    multiply(up, up_matrix, bias[1], x, o->inner, o->hidden);
+    if (gate_matrix) multiply(gate, gate_matrix, bias[0], x, o->inner, o->hidden);
+    for (int i = 0; i < o->inner; i++)
+        up[i] = gate_matrix ? activate(o, gate[i]) * up[i] : activate(o, up[i]);
+    multiply(out, down_matrix, bias[2], up, o->hidden, o->inner);
     free(gate);
     free(up);
 }
 
-static void embed(const oracle *o, int32_t id, double *h) {
-    for (int i = 0; i < o->hidden; i++) h[i] = (double)o->embed[(size_t)id * (size_t)o->hidden + (size_t)i];
+/* The experts of highest probability, weighted by it. */
+static void mix_experts(const oracle *o, const oracle_layer *layer, const double *x, double *out) {
+    double *scores = doubles((size_t)o->n_experts, 1), *one = doubles((size_t)o->hidden, 1), sum = 0,
+           chosen = 0;
+    const float *const no_bias[3] = {NULL};
+    multiply(scores, layer->router, NULL, x, o->n_experts, o->hidden);
+    for (int e = 0; e < o->n_experts; e++) sum += scores[e] = exp(scores[e]);
+    memset(out, 0, (size_t)o->hidden * sizeof *out);
+    for (int k = 0; k < o->n_chosen; k++) {
+        int best = 0;
+        for (int e = 1; e < o->n_experts; e++) best = scores[e] > scores[best] ? e : best;
+        gated_mlp(o, layer->experts[best][0], layer->experts[best][1], layer->experts[best][2], no_bias, x,
+                  one);
+        for (int i = 0; i < o->hidden; i++) out[i] += scores[best] * one[i];
+        chosen += scores[best];
+        scores[best] = -1;
+    }
+    for (int i = 0; i < o->hidden; i++) out[i] /= o->experts_sum_to_one ? chosen : sum;
+    free(scores);
+    free(one);
+}
+
+static void feed_forward(const oracle *o, const oracle_layer *layer, const double *h, double *out) {
+    double *x = doubles((size_t)o->hidden, 1);
+    normalize(o, x, h, layer->mlp_norm, layer->mlp_norm_bias, o->hidden);
+    if (layer->experts) {
+        mix_experts(o, layer, x, out);
+    } else {
+        const float *const bias[3] = {layer->bias[ORACLE_GATE], layer->bias[ORACLE_UP],
+                                      layer->bias[ORACLE_DOWN]};
+        gated_mlp(o, layer->matrix[ORACLE_GATE], layer->matrix[ORACLE_UP], layer->matrix[ORACLE_DOWN], bias,
+                  x, out);
+    }
+    free(x);
+}
+
+/* One layer over n rows h behind `past` tokens, whose keys and values stand first in k and v, or whose state is in `window` and
+ * `state`. */
+static void run_layer(const oracle *o, const oracle_layer *layer, double *h, size_t n, size_t past, double *k,
+                      double *v, double *window, double *state) {
+    size_t hidden = (size_t)o->hidden;
+    double *x = doubles(n, hidden), *mixed = doubles(n, hidden), *fed = doubles(hidden, 1);
+    for (size_t t = 0; t < n; t++)
+        normalize(o, x + t * hidden, h + t * hidden, layer->attention_norm, layer->attention_norm_bias,
+                  o->hidden);
+    if (layer->mixer) {
+        for (size_t t = 0; t < n; t++) mix_one(o, layer, x + t * hidden, window, state, mixed + t * hidden);
+    } else {
+        attention(o, layer, x, n, past, k, v, mixed);
+    }
+    for (size_t t = 0; t < n; t++) {
+        double *row = h + t * hidden;
+        if (o->is_parallel) feed_forward(o, layer, row, fed);
+        add_to(o, row, mixed + t * hidden, layer->attention_post_norm);
+        if (!layer->mlp_norm) continue;
+        if (!o->is_parallel) feed_forward(o, layer, row, fed);
+        add_to(o, row, fed, layer->mlp_post_norm);
+    }
+    free(x);
+    free(mixed);
+    free(fed);
+}
+
+static void embed(const oracle *o, int32_t id, size_t position, double *h) {
+    size_t hidden = (size_t)o->hidden;
+    for (size_t i = 0; i < hidden; i++) {
+        h[i] = (double)o->embed[(size_t)id * hidden + i] * o->embed_scale;
+        if (o->positions) h[i] += (double)o->positions[position * hidden + i];
+    }
 }
 
 static void head_logits(const oracle *o, const double *h, double *logits) {
     double *x = doubles((size_t)o->hidden, 1);
-    normalize(x, h, o->final_norm, o->hidden, o->eps);
+    normalize(o, x, h, o->final_norm, o->final_norm_bias, o->hidden);
     multiply(logits, o->head ? o->head : o->embed, NULL, x, o->vocab, o->hidden);
+    for (int i = 0; i < o->vocab; i++) logits[i] = capped(logits[i] / o->logit_divisor, o->logit_cap);
     free(x);
-}
-
-void oracle_logits(const oracle *o, const int32_t *ids, size_t n, double *logits) {
-    size_t hidden = (size_t)o->hidden;
-    double *h = doubles(n, hidden);
-    for (size_t t = 0; t < n; t++) embed(o, ids[t], h + t * hidden);
-    for (int i = 0; i < o->n_layers; i++) {
-        attention(o, &o->layers[i], h, n);
-        feed_forward(o, &o->layers[i], h, n);
-    }
-    for (size_t t = 0; t < n; t++) head_logits(o, h + t * hidden, logits + t * (size_t)o->vocab);
-    free(h);
 }
 
 /* [kv heads][n][head_dim] as a cache is read to [n][kv heads * head_dim] in double. */
@@ -323,26 +297,38 @@ static void widen_rows(const oracle *o, double *to, const float *from, size_t n)
     }
 }
 
-void oracle_continue(const oracle *o, int32_t id, const oracle_past *past, size_t n, double *logits) {
-    size_t q_width = (size_t)(o->n_heads * o->head_dim), kv_width = (size_t)(o->n_kv_heads * o->head_dim);
-    double *h = doubles((size_t)o->hidden, 1), *q = doubles(q_width, 1), *out = doubles(q_width, 1),
-           *k = doubles(n + 1, kv_width), *v = doubles(n + 1, kv_width);
-    embed(o, id, h);
+/* All layers over n rows behind n_past tokens; past: [layers], NULL when there are none. */
+static void run_layers(const oracle *o, double *h, size_t n, const oracle_past *past, size_t n_past) {
+    size_t width = (size_t)(o->n_kv_heads * o->head_dim), channels = (size_t)o->channels,
+           n_window = (size_t)(o->conv - 1) * channels, n_state = n_window + (size_t)o->states * channels;
+    double *k = doubles(n_past + n, width), *v = doubles(n_past + n, width), *state = doubles(n_state, 1);
     for (int i = 0; i < o->n_layers; i++) {
-        const oracle_layer *layer = &o->layers[i];
-        widen_rows(o, k, past[i].k, n);
-        widen_rows(o, v, past[i].v, n);
-        project(o, layer, h, n, q, k + n * kv_width, v + n * kv_width);
-        attend_one(o, layer, q, k, v, n, out);
-        add_output(o, layer, h, out);
-        feed_forward(o, layer, h, 1);
+        memset(state, 0, n_state * sizeof *state);
+        for (size_t j = 0; past && past[i].state && j < n_state; j++) state[j] = (double)past[i].state[j];
+        if (past && past[i].k) widen_rows(o, k, past[i].k, n_past);
+        if (past && past[i].v) widen_rows(o, v, past[i].v, n_past);
+        run_layer(o, &o->layers[i], h, n, n_past, k, v, state, state + n_window);
     }
-    head_logits(o, h, logits);
-    free(h);
-    free(q);
-    free(out);
     free(k);
     free(v);
+    free(state);
+}
+
+void oracle_logits(const oracle *o, const int32_t *ids, size_t n, double *logits) {
+    size_t hidden = (size_t)o->hidden;
+    double *h = doubles(n, hidden);
+    for (size_t t = 0; t < n; t++) embed(o, ids[t], t, h + t * hidden);
+    run_layers(o, h, n, NULL, 0);
+    for (size_t t = 0; t < n; t++) head_logits(o, h + t * hidden, logits + t * (size_t)o->vocab);
+    free(h);
+}
+
+void oracle_continue(const oracle *o, int32_t id, const oracle_past *past, size_t n, double *logits) {
+    double *h = doubles((size_t)o->hidden, 1);
+    embed(o, id, n, h);
+    run_layers(o, h, 1, past, n);
+    head_logits(o, h, logits);
+    free(h);
 }
 
 double oracle_distance(const float *got, const double *wanted, size_t n) {

@@ -1,15 +1,17 @@
-/* The Llama family once more, in double precision, from the definition: no cache, no packing, no threads,
- * every token recomputed from the first. Written apart from src/model; only the readers of files are shared.
+/* The families once more, in double precision, from their definitions: no cache, no packing, no threads, every token recomputed
+ * from the first. Written apart from src/model; only the readers of files are shared.
  *
- *   h = embed[id]
- *   h += O softmax(rope(Q x) rope(K x)^T / sqrt(d) over the visible positions) V x       x = rms(h)
- *   h += D (silu(G y) * (U y))                                                           y = rms(h)
- *   logits = head rms(h)
+ *   h = embed[id] (+ positions[t])
+ *   h += O softmax(rope(Q x) rope(K x)^T / sqrt(d) over the visible positions) V x       x = norm(h)
+ *   or, in Mamba layers, h += out(scan(silu(conv(u))) * silu(g))                         u, g = in(norm(h))
+ *   h += D (act(G y) * (U y)), of the chosen experts, or D act(U y)                      y = norm(h)
+ *   logits = head norm(h)
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_ORACLE_H
 #define TESTS_ORACLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,27 +26,50 @@ typedef enum oracle_matrix {
     ORACLE_MATRICES
 } oracle_matrix;
 
+/* A layer's mixer: in [2 channels][hidden], conv [channels][width], x [rank + 2 states][channels], dt [channels][rank], a_log
+ * [channels][states], d [channels], out [hidden][channels]; biases and norms may be NULL. */
+typedef struct oracle_mixer {
+    float *in, *in_bias, *conv, *conv_bias, *x, *dt, *dt_bias, *a_log, *d, *out, *out_bias;
+    float *dt_norm, *b_norm, *c_norm;
+} oracle_mixer;
+
 typedef struct oracle_layer {
-    float *matrix[ORACLE_MATRICES]; /* [outputs][inputs], owned */
+    float *matrix[ORACLE_MATRICES]; /* [outputs][inputs], owned; NULL where the layer has none */
     float *bias[ORACLE_MATRICES];   /* [outputs] or NULL, owned */
     float *attention_norm, *mlp_norm;
-    float *q_norm, *k_norm; /* [head_dim] or NULL */
-    int window;             /* positions seen, the own one included; 0: all before */
-    int sinks; /* first positions seen besides the window's; positions are then places among the tokens seen
-                */
+    float *attention_norm_bias, *mlp_norm_bias, *attention_post_norm, *mlp_post_norm; /* or NULL */
+    float *q_norm, *k_norm;                                                           /* [head_dim] or NULL */
+    float *router;            /* [experts][hidden] or NULL: no experts */
+    float *(*experts)[3];     /* [experts]: gate, up, down */
+    oracle_mixer *mixer;      /* instead of attention, or NULL */
+    double theta;             /* of the rotation */
+    int window;               /* positions seen, the own one included; 0: all before */
+    int sinks; /* first positions seen besides the window's; positions are then places among the tokens seen */
 } oracle_layer;
+
+typedef enum oracle_activation { ORACLE_SILU, ORACLE_GELU, ORACLE_GELU_TANH } oracle_activation;
 
 typedef struct oracle {
     int hidden, inner, n_layers, n_heads, n_kv_heads, head_dim, vocab;
-    double eps, theta;
-    float *embed, *final_norm; /* [vocab][hidden] */
-    float *head;               /* [vocab][hidden]; NULL: the embedding again */
+    int rotary; /* the first values of a head that turn */
+    int n_experts, n_chosen;
+    int channels, states, conv, rank; /* of Mamba layers */
+    oracle_activation activation;
+    bool layer_norm, norm_adds_one, is_parallel, experts_sum_to_one;
+    double eps, theta, local_theta;
+    double score_scale, score_cap, logit_cap; /* caps: 0 for none */
+    double embed_scale, residual_scale, logit_divisor;
+    float *embed, *final_norm, *final_norm_bias; /* [vocab][hidden] */
+    float *positions;                            /* [longest][hidden] or NULL */
+    float *head;                                 /* [vocab][hidden]; NULL: the embedding again */
     oracle_layer *layers;
 } oracle;
 
-/* Keys, rotated at their positions, and values of a layer, f32 [kv heads][n][head_dim]. */
+/* Of a layer: keys, rotated at their positions, and values, f32 [kv heads][n][head_dim]; or the state, f32: the last conv - 1
+ * inputs [conv - 1][channels], then the scan's [states][channels]. */
 typedef struct oracle_past {
     const float *k, *v;
+    const float *state;
 } oracle_past;
 
 /* From config.json and model.safetensors of a folder: models without rope scaling. */
@@ -58,7 +83,7 @@ int oracle_columns(const oracle *o, oracle_matrix matrix);
 /* Logits [n][vocab] behind every token. */
 void oracle_logits(const oracle *o, const int32_t *ids, size_t n, double *logits);
 
-/* Logits [vocab] behind one more token after n others of which only keys and values [layers] are given. */
+/* Logits [vocab] behind one more token after n others of which only keys and values, or states, [layers] are given. */
 void oracle_continue(const oracle *o, int32_t id, const oracle_past *past, size_t n, double *logits);
 
 /* The largest absolute difference of n values; infinite when one is not a number. */

@@ -30,15 +30,39 @@ static model_config load_file(const char *path) {
 static void assert_sound(const model_config *c) {
     assert_in_range(c->model_type, 0, N_MODEL_TYPES - 1);
     assert_in_range(c->hidden_size, 1, 1 << 20);
-    assert_in_range(c->intermediate_size, 1, 1 << 22);
     assert_in_range(c->num_hidden_layers, 1, 4096);
-    assert_in_range(c->num_attention_heads, 1, 4096);
-    assert_in_range(c->num_key_value_heads, 1, c->num_attention_heads);
-    assert_int_equal(c->num_attention_heads % c->num_key_value_heads, 0);
-    assert_in_range(c->head_dim, 2, 1024);
-    assert_int_equal(c->head_dim % 2, 0);
-    assert_in_range(c->rotary_dim, 2, c->head_dim);
-    assert_int_equal(c->rotary_dim % 2, 0);
+    bool attends = false, recurs = false;
+    for (int64_t i = 0; i < c->num_hidden_layers; i++) {
+        assert_in_range(c->layer_types[i], 0, N_LAYER_TYPES - 1);
+        *(c->layer_types[i] == LAYER_MAMBA ? &recurs : &attends) = true;
+    }
+    if (attends || c->num_attention_heads) {
+        assert_in_range(c->intermediate_size, 1, 1 << 22);
+        assert_in_range(c->num_attention_heads, 1, 4096);
+        assert_in_range(c->num_key_value_heads, 1, c->num_attention_heads);
+        assert_int_equal(c->num_attention_heads % c->num_key_value_heads, 0);
+        assert_in_range(c->head_dim, 2, 1024);
+        assert_int_equal(c->head_dim % 2, 0);
+        assert_true(c->attention_multiplier > 0 && isfinite(c->attention_multiplier));
+    }
+    if (c->positions == POSITIONS_ROTARY) {
+        assert_in_range(c->rotary_dim, 2, c->head_dim);
+        assert_int_equal(c->rotary_dim % 2, 0);
+    } else {
+        assert_int_equal(c->rotary_dim, 0);
+    }
+    if (recurs) {
+        assert_in_range(c->conv_kernel, 2, 64);
+        assert_in_range(c->state_size, 1, 256);
+        assert_in_range(c->mamba_size, 1, 1 << 26);
+        assert_in_range(c->time_step_rank, 1, 1 << 20);
+    }
+    assert_in_range(c->num_local_experts, 0, 1024);
+    assert_in_range(c->num_experts_per_tok, 0, c->num_local_experts);
+    assert_in_range(c->expert_layer_period, 1, 4096);
+    assert_in_range(c->expert_layer_offset, 0, c->expert_layer_period - 1);
+    assert_true(c->attn_logit_softcapping >= 0 && c->final_logit_softcapping >= 0);
+    assert_true(c->logits_scaling > 0 && c->embedding_multiplier > 0 && c->residual_multiplier > 0);
     assert_in_range(c->vocab_size, 1, 1 << 24);
     assert_in_range(c->max_position_embeddings, 1, INT32_MAX);
     assert_true(c->norm_eps > 0 && c->norm_eps <= 1);
@@ -51,7 +75,7 @@ static void assert_sound(const model_config *c) {
 
     double f[512], factor = 0;
     const int64_t lengths[] = {1, 100000};
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; c->positions == POSITIONS_ROTARY && k < 2; k++) {
         rope_frequencies(c, lengths[k], f, &factor);
         assert_true(factor > 0 && isfinite(factor));
         for (int64_t j = 0; j < c->rotary_dim / 2; j++) assert_true(f[j] >= 0 && isfinite(f[j]));
@@ -227,6 +251,79 @@ static void absent_fields_take_the_defaults_of_their_type(void **state) {
     model_config_clear(&c);
 }
 
+/* What the families beside Llama's add, as their files have it or by default. */
+static void fields_of_the_families(void **state) {
+    (void)state;
+    model_config c;
+    assert_ok(load_text(&c, "{\"model_type\":\"mixtral\"," MINIMAL "}"));
+    assert_sound(&c);
+    assert_true(c.num_local_experts == 8 && c.num_experts_per_tok == 2 && c.norm_topk_prob &&
+                c.rope_theta == 1e6);
+    model_config_clear(&c);
+    assert_ok(load_text(
+        &c, "{\"model_type\":\"granite\",\"residual_multiplier\":0.22,\"logits_scaling\":8," MINIMAL "}"));
+    assert_true(c.residual_multiplier == 0.22 && c.logits_scaling == 8 && c.attention_multiplier == 1);
+    model_config_clear(&c);
+    assert_ok(load_text(&c, "{\"model_type\":\"gemma2\",\"head_dim\":8,\"sliding_window\":16," MINIMAL "}"));
+    assert_sound(&c);
+    assert_true(c.attn_logit_softcapping == 50 && c.final_logit_softcapping == 30 && c.norm_adds_one &&
+                c.post_norms);
+    assert_true(c.attention_multiplier == 1 / 16.0 && c.tie_word_embeddings &&
+                c.hidden_act == ACTIVATION_GELU_TANH);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(c.layer_types[i], i % 2 ? LAYER_FULL_ATTENTION : LAYER_SLIDING_ATTENTION);
+    model_config_clear(&c);
+    assert_ok(load_text(
+        &c,
+        "{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null," MINIMAL
+        "}"));
+    assert_true(c.attn_logit_softcapping == 0 && c.final_logit_softcapping == 0);
+    model_config_clear(&c);
+    assert_ok(load_text(
+        &c,
+        "{\"model_type\":\"gemma3_text\",\"sliding_window\":16,\"sliding_window_pattern\":2," MINIMAL "}"));
+    assert_true(c.rope_local_base_freq == 10000 && c.rope_theta == 1e6 && c.qk_norm &&
+                c.attn_logit_softcapping == 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(c.layer_types[i], i % 2 ? LAYER_FULL_ATTENTION : LAYER_SLIDING_ATTENTION);
+    model_config_clear(&c);
+    assert_ok(load_text(
+        &c,
+        "{\"model_type\":\"gpt2\",\"n_embd\":32,\"n_layer\":2,\"n_head\":4,\"n_inner\":null,\"vocab_size\":64}"));
+    assert_sound(&c);
+    assert_true(c.intermediate_size == 128 && c.max_position_embeddings == 1024 &&
+                c.positions == POSITIONS_LEARNED);
+    assert_true(c.layer_norm && !c.gated_mlp && c.mlp_bias && c.attention_bias.o);
+    model_config_clear(&c);
+    assert_ok(load_text(
+        &c, "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.5,\"rotary_emb_base\":5000," MINIMAL "}"));
+    assert_true(c.rotary_dim == 4 && c.rope_theta == 5000 && c.parallel_residual &&
+                c.hidden_act == ACTIVATION_GELU);
+    model_config_clear(&c);
+    static const char *const ranks[] = {"\"auto\"", "null", "3"};
+    for (int i = 0; i < 3; i++) {
+        char text[512];
+        snprintf(
+            text, sizeof text,
+            "{\"model_type\":\"mamba\",\"expand\":3,\"time_step_rank\":%s,\"hidden_size\":40,\"num_hidden_layers\":2,\"vocab_size\":64}",
+            ranks[i]);
+        assert_ok(load_text(&c, text));
+        assert_sound(&c);
+        assert_true(c.mamba_size == 120 && c.conv_kernel == 4 && c.state_size == 16 && c.time_step_rank == 3);
+        assert_true(c.max_position_embeddings == CONFIG_ENDLESS && c.num_attention_heads == 0);
+        model_config_clear(&c);
+    }
+    assert_ok(load_text(
+        &c, "{\"model_type\":\"jamba\",\"attn_layer_period\":2,\"attn_layer_offset\":1," MINIMAL "}"));
+    assert_sound(&c);
+    assert_true(c.num_local_experts == 16 && c.positions == POSITIONS_NONE && c.mamba_size == 64);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(c.layer_types[i], i % 2 ? LAYER_FULL_ATTENTION : LAYER_MAMBA);
+        assert_int_equal(config_has_experts(&c, i), i % 2);
+    }
+    model_config_clear(&c);
+}
+
 static void windows_per_layer(void **state) {
     (void)state;
     model_config c;
@@ -282,6 +379,56 @@ static const struct {
     mn_status status;
     const char *part; /* of the message */
 } refused[] = {
+    {"mistral3", "", MN_E_UNSUPPORTED, "the nearest known ones: mistral, "},
+    {"mamba2", "", MN_E_UNSUPPORTED, "the nearest known ones: mamba, "},
+    {"jamba2", "", MN_E_UNSUPPORTED, "the nearest known ones: jamba, mamba, "},
+    {"gpt_neo", "", MN_E_UNSUPPORTED, "the nearest known ones: gpt_neox, "},
+    {"mixtral", ",\"num_experts_per_tok\":9", MN_E_FORMAT,
+     "num_experts_per_tok is 9, allowed: at most the number of experts, 8"},
+    {"mixtral", ",\"num_local_experts\":1", MN_E_FORMAT,
+     "num_experts_per_tok is 2, allowed: at most the number of experts, 1"},
+    {"mixtral", ",\"num_local_experts\":0", MN_E_FORMAT,
+     "num_local_experts is 0, allowed: a whole number from 1 to 1024"},
+    {"mixtral", ",\"num_experts_per_tok\":0", MN_E_FORMAT, "num_experts_per_tok is 0"},
+    {"mixtral", ",\"num_experts_per_tok\":\"two\"", MN_E_FORMAT, "num_experts_per_tok is \"two\""},
+    {"granite", ",\"residual_multiplier\":0", MN_E_FORMAT, "residual_multiplier is 0"},
+    {"granite", ",\"logits_scaling\":-8", MN_E_FORMAT, "logits_scaling is -8"},
+    {"granite", ",\"attention_multiplier\":NaN", MN_E_FORMAT, "attention_multiplier is"},
+    {"granite", ",\"embedding_multiplier\":\"12\"", MN_E_FORMAT, "embedding_multiplier is \"12\""},
+    {"gemma2", ",\"attn_logit_softcapping\":-50.0", MN_E_FORMAT, "attn_logit_softcapping is -50"},
+    {"gemma2", ",\"final_logit_softcapping\":\"x\"", MN_E_FORMAT, "final_logit_softcapping is \"x\""},
+    {"gemma2", ",\"query_pre_attn_scalar\":0", MN_E_FORMAT, "query_pre_attn_scalar is 0"},
+    {"gemma2", ",\"layer_types\":[\"full_attention\",\"full_attention\"]", MN_E_FORMAT,
+     "layer_types has 2 items, allowed: 4, one for each layer"},
+    {"gemma3_text", ",\"sliding_window_pattern\":0", MN_E_FORMAT, "sliding_window_pattern is 0"},
+    {"gemma3_text", ",\"rope_local_base_freq\":0", MN_E_FORMAT, "rope_local_base_freq is 0"},
+    {"gpt2", ",\"n_embd\":32,\"n_layer\":2,\"n_head\":5", MN_E_FORMAT,
+     "hidden_size is 32, allowed: a multiple of num_attention_heads, 5"},
+    {"gpt2", ",\"n_embd\":32,\"n_head\":4", MN_E_FORMAT, "'n_layer' is missing"},
+    {"gpt2", ",\"n_embd\":32,\"n_layer\":2,\"n_head\":4,\"n_positions\":0", MN_E_FORMAT, "n_positions is 0"},
+    {"gpt2", ",\"n_embd\":32,\"n_layer\":2,\"n_head\":4,\"scale_attn_by_inverse_layer_idx\":true",
+     MN_E_UNSUPPORTED, "scale_attn_by_inverse_layer_idx is true, allowed: false"},
+    {"gpt2", ",\"n_embd\":32,\"n_layer\":2,\"n_head\":4,\"activation_function\":\"quick_gelu\"",
+     MN_E_UNSUPPORTED, "activation_function is \"quick_gelu\", known: "},
+    {"gpt_neox", ",\"rotary_pct\":0.01", MN_E_FORMAT,
+     "the rotary dimension (head_dim x partial_rotary_factor) is 0"},
+    {"gpt_neox", ",\"use_parallel_residual\":3", MN_E_FORMAT, "use_parallel_residual is 3"},
+    {"mamba", ",\"conv_kernel\":0", MN_E_FORMAT, "conv_kernel is 0, allowed: a whole number from 2 to 64"},
+    {"mamba", ",\"state_size\":0", MN_E_FORMAT, "state_size is 0, allowed: a whole number from 1 to 256"},
+    {"mamba", ",\"state_size\":1000", MN_E_FORMAT,
+     "state_size is 1000, allowed: a whole number from 1 to 256"},
+    {"mamba", ",\"time_step_rank\":\"x\"", MN_E_FORMAT, "time_step_rank is \"x\""},
+    {"mamba", ",\"time_step_rank\":0", MN_E_FORMAT, "time_step_rank is 0"},
+    {"mamba", ",\"expand\":0", MN_E_FORMAT, "expand is 0"},
+    {"mamba", ",\"use_conv_bias\":\"no\"", MN_E_FORMAT, "use_conv_bias is \"no\""},
+    {"jamba", ",\"attn_layer_offset\":8", MN_E_FORMAT,
+     "attn_layer_offset is 8, allowed: less than attn_layer_period, 8"},
+    {"jamba", ",\"attn_layer_period\":0", MN_E_FORMAT, "attn_layer_period is 0"},
+    {"jamba", ",\"expert_layer_offset\":2", MN_E_FORMAT,
+     "expert_layer_offset is 2, allowed: less than expert_layer_period, 2"},
+    {"jamba", ",\"num_experts\":4,\"num_experts_per_tok\":5", MN_E_FORMAT, "num_experts_per_tok is 5"},
+    {"jamba", ",\"mamba_d_conv\":1", MN_E_FORMAT, "mamba_d_conv is 1"},
+    {"jamba", ",\"mamba_dt_rank\":\"automatic\"", MN_E_FORMAT, "mamba_dt_rank is \"automatic\""},
     {"gemme", "", MN_E_UNSUPPORTED,
      "config.json: model_type is \"gemme\", the nearest known ones: gemma, gemma2"},
     {"stablelm", ",\"use_parallel_residual\":true", MN_E_UNSUPPORTED,
@@ -471,11 +618,15 @@ static void damaged_files_are_harmless(void **state) {
                                          "\"\\u0000\"",
                                          "[[[[0]]]]",
                                          "0.5"};
-    static const char *const names[] = {"llama-rope-yarn", "phi3-longrope", "qwen2", "mistral-window",
-                                        "llama-rope-llama3"};
+    static const char *const names[] = {
+        "configs/llama-rope-yarn.json", "configs/phi3-longrope.json",     "configs/qwen2.json",
+        "configs/mistral-window.json",  "configs/llama-rope-llama3.json", "golden/mixtral/config.json",
+        "golden/granite/config.json",   "golden/gemma2/config.json",      "golden/gemma3/config.json",
+        "golden/gpt2/config.json",      "golden/gpt-neox/config.json",    "golden/mamba/config.json",
+        "golden/jamba/config.json"};
     int n = 0, n_loaded = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        json_doc *doc = open_json(config_path(names[i]));
+        json_doc *doc = open_json(data_path(names[i]));
         for (int target = 1;; target++) {
             int left = target;
             for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
@@ -538,11 +689,9 @@ static void reference_checkpoints(void **state) {
         snprintf(file, sizeof file, "golden/%s/config.json", name);
         const char *path = shared_path(file);
         if (!path) continue;
-        json_doc *doc = open_json(path);
-        model_config c;
-        assert_ok(config_from_json(&c, json_root(doc), path));
+        model_config c = load_file(path);
+        assert_sound(&c);
         model_config_clear(&c);
-        json_close(&doc);
     }
 }
 
@@ -551,6 +700,7 @@ int main(void) {
         cmocka_unit_test(every_field_is_read),
         cmocka_unit_test(rope_scaling_is_read),
         cmocka_unit_test(absent_fields_take_the_defaults_of_their_type),
+        cmocka_unit_test(fields_of_the_families),
         cmocka_unit_test(windows_per_layer),
         cmocka_unit_test(newer_form_of_rotation),
         cmocka_unit_test(bad_fields_are_named),

@@ -43,7 +43,7 @@ static void nothing_installed(void **state) {
     (void)state;
     bytes path = {0};
     expect(NULL, MODEL_FOR_TEXT, "embedded");
-    assert_fails(MN_E_NOT_FOUND, "no model for speech; looked at: the models folder /",
+    assert_fails(MN_E_NOT_FOUND, "no speech model; looked at: the models folder /",
                  model_locate(&path, NULL, MODEL_FOR_SPEECH));
     bytes_clear(&path);
 }

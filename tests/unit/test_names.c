@@ -343,7 +343,27 @@ static void spare_heads_and_lack_of_memory(void **state) {
     model_config_clear(&config);
 }
 
-static void reference_checkpoints_bind(void **state) {
+/* ---- the families' checkpoints ---- */
+
+static model_config golden_config(const char *family) {
+    char name[128];
+    model_config config;
+    snprintf(name, sizeof name, "golden/%s/config.json", family);
+    json_doc *doc = open_json(data_path(name));
+    assert_ok(config_from_json(&config, json_root(doc), name));
+    json_close(&doc);
+    return config;
+}
+
+static tensor_set *golden_tensors(const char *family) {
+    char name[128];
+    tensor_set *set = NULL;
+    snprintf(name, sizeof name, "golden/%s", family);
+    assert_ok(safetensors_open_folder(&set, data_path(name)));
+    return set;
+}
+
+static void golden_checkpoints_bind(void **state) {
     (void)state;
     static const char *const names[] = {"llama",
                                         "llama-rope-linear",
@@ -365,19 +385,9 @@ static void reference_checkpoints_bind(void **state) {
                                         "gpt-neox",
                                         "mamba",
                                         "jamba"};
-    if (!shared_path("golden/llama/model.safetensors")) skip();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "golden/%s", names[i]);
-        const char *folder = shared_path(name);
-        assert_non_null(folder);
-        snprintf(name, sizeof name, "golden/%s/config.json", names[i]);
-        json_doc *doc = open_json(shared_path(name));
-        model_config config;
-        assert_ok(config_from_json(&config, json_root(doc), name));
-        json_close(&doc);
-        tensor_set *set = NULL;
-        assert_ok(safetensors_open_folder(&set, folder));
+        model_config config = golden_config(names[i]);
+        tensor_set *set = golden_tensors(names[i]);
         model_weights weights;
         assert_ok(model_bind(&weights, &config, set, false));
         for (size_t k = 0; k < tensor_set_count(set); k++) { /* nothing is left over */
@@ -398,6 +408,74 @@ static void reference_checkpoints_bind(void **state) {
     }
 }
 
+/* A family's checkpoint of which `from` is called `to` now, or is gone (NULL), under the configuration of another one. */
+static const struct {
+    const char *checkpoint, *config, *from, *to;
+    mn_status status;
+    const char *message;
+} mixtures[] = {
+    {"mixtral", "mixtral", "model.layers.1.block_sparse_moe.experts.3.w2.weight", NULL, MN_E_FORMAT,
+     "model.layers.1.block_sparse_moe.experts.3.w2.weight is missing: expected [96,48]"},
+    {"mixtral", "mixtral", "model.layers.2.block_sparse_moe.gate.weight", NULL, MN_E_FORMAT,
+     "model.layers.2.block_sparse_moe.gate.weight is missing: expected [4,96]"},
+    {"jamba", "jamba", "model.layers.1.feed_forward.experts.0.up_proj.weight", NULL, MN_E_FORMAT,
+     "model.layers.1.feed_forward.experts.0.up_proj.weight is missing: expected [48,96]"},
+    {"jamba", "jamba", "model.layers.0.mamba.A_log", NULL, MN_E_FORMAT,
+     "model.layers.0.mamba.A_log is missing: expected [192,8]"},
+    {"gpt2", "gpt2", "transformer.wpe.weight", NULL, MN_E_FORMAT,
+     "transformer.wpe.weight is missing: expected [128,96]"},
+    {"llama", "llama", "model.layers.1.mlp.up_proj.weight", "model.layers.1.mamba.D", MN_E_FORMAT,
+     "model.layers.1.mamba.D is a tensor of jamba, model_type is llama"},
+    {"llama", "llama", "model.layers.0.mlp.up_proj.weight", "backbone.layers.0.mixer.in_proj.weight",
+     MN_E_FORMAT, "backbone.layers.0.mixer.in_proj.weight is a tensor of mamba, model_type is llama"},
+    {"gemma2", "gemma2", "model.layers.2.mlp.up_proj.weight", "model.layers.2.mlp.gate_up_proj.weight",
+     MN_E_FORMAT, "model.layers.2.mlp.gate_up_proj.weight is a tensor of phi3, model_type is gemma2"},
+    {"mixtral", "mistral-full", NULL, NULL, MN_E_FORMAT,
+     "model.layers.0.block_sparse_moe.experts.0.w1.weight is a tensor of mixtral, model_type is mistral"},
+    {"gpt-neox", "gpt2", NULL, NULL, MN_E_FORMAT,
+     "gpt_neox.layers.0.attention.dense.bias is a tensor of gpt_neox, model_type is gpt2"},
+    {"mamba", "jamba", NULL, NULL, MN_E_FORMAT,
+     "backbone.layers.0.mixer.A_log is a tensor of mamba, model_type is jamba"},
+    {"qwen3", "mistral-window", NULL, NULL, MN_E_FORMAT,
+     "_norm.weight is there although the configuration has no such weight"},
+};
+
+static void mixed_up_checkpoints_are_named(void **state) {
+    (void)state;
+    enum { MOST = 256 };
+    for (size_t i = 0; i < sizeof mixtures / sizeof *mixtures; i++) {
+        model_config config = golden_config(mixtures[i].config);
+        tensor_set *whole = golden_tensors(mixtures[i].checkpoint), *set = NULL;
+        tensor list[MOST];
+        size_t n = 0;
+        assert_true(tensor_set_count(whole) <= MOST);
+        for (size_t k = 0; k < tensor_set_count(whole); k++) {
+            list[n] = *tensor_set_at(whole, k);
+            bool named = mixtures[i].from && strcmp(list[n].name, mixtures[i].from) == 0;
+            if (named) list[n].name = mixtures[i].to;
+            n += !named || mixtures[i].to;
+        }
+        char path[] = "/tmp/test_names_XXXXXX";
+        int file = mkstemp(path);
+        assert_true(file >= 0);
+        close(file);
+        assert_ok(safetensors_write(path, list, n, NULL));
+        assert_ok(safetensors_open(&set, path));
+        unlink(path);
+        model_weights weights, empty = {0};
+        int64_t live = mem_count().live;
+        mn_status status = model_bind(&weights, &config, set, false);
+        if (!strstr(mn_last_error(), mixtures[i].message))
+            fail_msg("%s as %s: %s", mixtures[i].checkpoint, mixtures[i].config, mn_last_error());
+        assert_int_equal(status, mixtures[i].status);
+        assert_memory_equal(&weights, &empty, sizeof weights);
+        assert_int_equal(mem_count().live, live);
+        tensor_set_close(&set);
+        tensor_set_close(&whole);
+        model_config_clear(&config);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(real_checkpoints_have_these_names),
@@ -406,7 +484,8 @@ int main(void) {
         cmocka_unit_test(gguf_names_and_order_of_rows),
         cmocka_unit_test(damaged_checkpoints_are_named),
         cmocka_unit_test(spare_heads_and_lack_of_memory),
-        cmocka_unit_test(reference_checkpoints_bind),
+        cmocka_unit_test(golden_checkpoints_bind),
+        cmocka_unit_test(mixed_up_checkpoints_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "speech/scribe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "gen/scores.h"
+#include "gen/session.h"
+#include "speech/rules.h"
+#include "speech/segments.h"
+#include "speech/timing.h"
+
+struct scribe {
+    const scribe_setup *setup;
+    scribe_input input;
+    transcript *out;
+    const speech_language *language; /* NULL: not known yet, or the model's only one */
+    bool is_one_window;
+
+    /* The window. */
+    int64_t seek, n_frames; /* its first frame, and how many of it are the recording's */
+    mn_session *heard;      /* encoded, and given the prompt up to the start token; NULL: not yet */
+    size_t attempt;
+    double no_speech;
+    int32_t *prompt; /* [max_length / 2 + 4] */
+    size_t n_prompt;
+    int32_t *history; /* [max_length / 2 - 1] the last ids written */
+    size_t n_history;
+
+    /* The attempt. */
+    mn_generation_config *config;
+    float *scores;  /* [vocab_size] those the next id is chosen by */
+    double log_sum; /* of their exponentials */
+    double sum;     /* of the log-probabilities of the ids chosen so far */
+    bool is_scored; /* scores are there, and their id is not counted yet */
+
+    speech_segment *segments; /* [max_length + 2] scratch, as the two following */
+    speech_timing timing;
+};
+
+static size_t history_room(const speech_tokens *tokens) {
+    return (size_t)tokens->max_length / 2 - 1;
+}
+
+mn_status scribe_open(scribe **out, const scribe_setup *setup, const scribe_input *input, transcript *text) {
+    scribe *s = mem_alloc(1, sizeof *s);
+    *out = s;
+    if (!s) return MN_E_NOMEM;
+    size_t most = (size_t)setup->tokens->max_length;
+    s->setup = setup;
+    s->input = *input;
+    s->out = text;
+    s->language = setup->language;
+    s->is_one_window = input->n_frames <= setup->n_frames;
+    s->prompt = mem_alloc(most / 2 + 4, sizeof *s->prompt);
+    s->history = mem_alloc(history_room(setup->tokens), sizeof *s->history);
+    s->scores = mem_alloc_raw((size_t)setup->tokens->vocab_size, sizeof *s->scores);
+    s->segments = mem_alloc(most + 2, sizeof *s->segments);
+    bool has_all = s->prompt && s->history && s->scores && s->segments;
+    mn_status status = has_all ? mn_generation_config_open(&s->config, setup->model) : MN_E_NOMEM;
+    if (status == MN_OK && setup->words) {
+        const speech_timing_setup how = {
+            .model = setup->model, .tokens = setup->tokens, .tokenizer = text->tokenizer};
+        status = speech_timing_open(&s->timing, &how);
+    }
+    if (status != MN_OK) scribe_close(out);
+    return status;
+}
+
+void scribe_close(scribe **out) {
+    scribe *s = *out;
+    if (!s) return;
+    mn_session_close(&s->heard);
+    mn_generation_config_close(&s->config);
+    speech_timing_close(&s->timing);
+    mem_free(s->prompt);
+    mem_free(s->history);
+    mem_free(s->scores);
+    mem_free(s->segments);
+    mem_free(s);
+    *out = NULL;
+}
+
+int64_t scribe_position(const scribe *s) {
+    return min_i64(s->seek, s->input.n_frames);
+}
+
+/* ---- a window ---- */
+
+static mn_status encode(scribe *s) {
+    const scribe_setup *setup = s->setup;
+    size_t bands = (size_t)setup->n_bands, frames = (size_t)setup->n_frames;
+    MN_TRY(s->input.window(s->input.state, s->seek, setup->n_frames, setup->levels));
+    for (size_t band = 0; band < bands; band++) {
+        for (size_t i = 0; i < frames; i++)
+            setup->features[band * frames + i] = setup->levels[i * bands + band];
+    }
+    MN_TRY(mn_session_open(&s->heard, setup->model, &setup->cache));
+    return mn_session_encode(s->heard, setup->features, bands, frames);
+}
+
+/* The most probable language behind the start token; a model of one language has none to choose. */
+static mn_status hear_language(scribe *s, const float *logits) {
+    const speech_tokens *tokens = s->setup->tokens;
+    transcript *out = s->out;
+    if (tokens->n_languages == 0) {
+        memcpy(out->language, "en", sizeof "en");
+        out->public.language_probability = 1;
+        return MN_OK;
+    }
+    if (!s->language) {
+        double *p = mem_alloc(tokens->n_languages, sizeof *p);
+        if (!p) return MN_E_NOMEM;
+        s->language = speech_detect_language(p, logits, tokens);
+        if (s->language) out->public.language_probability = p[s->language - tokens->languages];
+        mem_free(p);
+        if (!s->language) MN_FAIL(MN_E_FORMAT, "the model's scores are no numbers: its weights are damaged");
+    } else {
+        out->public.language_probability = 1;
+    }
+    memcpy(out->language, s->language->code, sizeof out->language);
+    return MN_OK;
+}
+
+/* Encodes the window and reads what its first step says: the prompt up to the start token is that of every attempt. */
+static mn_status open_window(scribe *s) {
+    const scribe_setup *setup = s->setup;
+    const speech_tokens *tokens = setup->tokens;
+    s->n_frames = min_i64(setup->n_frames, s->input.n_frames - s->seek);
+    s->attempt = 0;
+    MN_TRY(encode(s));
+    size_t n_before = speech_prompt(s->prompt, tokens, NULL, setup->task, true, s->history, s->n_history);
+    MN_TRY(mn_session_step(s->heard, s->prompt, n_before, NULL));
+    const float *logits = mn_session_logits(s->heard);
+    s->no_speech = speech_no_speech_probability(logits, tokens);
+    if (!*s->out->language) MN_TRY(hear_language(s, logits));
+    s->n_prompt = speech_prompt(s->prompt, tokens, s->language, setup->task, setup->timestamps, s->history,
+                                s->n_history);
+    return MN_OK;
+}
+
+static void close_window(scribe *s, int64_t advance) {
+    mn_session_close(&s->heard);
+    s->seek += advance;
+}
+
+/* ---- an attempt ---- */
+
+static mn_status set_number(mn_generation_config *config, const char *name, double value) {
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", value);
+    return mn_generation_config_set(config, name, text);
+}
+
+/* Seeds follow from the place in the recording alone, so that others do not matter. The rules are this module's. */
+static mn_status configure(scribe *s) {
+    static const struct {
+        const char *name, *value;
+    } fixed[] = {{"suppress_tokens", "null"},
+                 {"begin_suppress_tokens", "null"},
+                 {"num_return_sequences", "1"},
+                 {"top_k", "0"},
+                 {"top_p", "1"}};
+    const scribe_setup *setup = s->setup;
+    mn_generation_config *config = s->config;
+    double temperature = setup->temperatures[s->attempt];
+    bool is_drawn = temperature > 0;
+    int64_t room = (int64_t)setup->tokens->max_length - (int64_t)s->n_prompt;
+    uint64_t place = setup->seed + (uint64_t)s->seek * 0x9E3779B97F4A7C15u + s->attempt * 0xBF58476D1CE4E5B9u;
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        MN_TRY(mn_generation_config_set(config, fixed[i].name, fixed[i].value));
+    MN_TRY(mn_generation_config_set(config, "do_sample", is_drawn ? "true" : "false"));
+    MN_TRY(set_number(config, "temperature", is_drawn ? temperature : 1));
+    MN_TRY(set_number(config, "num_beams", is_drawn ? 1 : setup->num_beams));
+    MN_TRY(set_number(config, "max_new_tokens",
+                      (double)(setup->max_new ? min_i64(setup->max_new, room) : room)));
+    return set_number(config, "seed", (double)(place & ((UINT64_C(1) << 53) - 1)));
+}
+
+mn_status scribe_next(scribe *s, mn_batch_row *row, bool *is_done) {
+    *is_done = s->seek >= s->input.n_frames;
+    if (*is_done) return MN_OK;
+    if (!s->heard) MN_TRY(open_window(s));
+    MN_TRY(configure(s));
+    s->sum = 0;
+    s->is_scored = false;
+    *row =
+        (mn_batch_row){.prompt = s->prompt, .n_prompt = s->n_prompt, .config = s->config, .prefix = s->heard};
+    return MN_OK;
+}
+
+static bool has_beams(const scribe *s) {
+    return s->setup->num_beams > 1 && !(s->setup->temperatures[s->attempt] > 0);
+}
+
+/* Counts the id that was chosen by the scores at hand. */
+static void count(scribe *s, int32_t id) {
+    if (s->is_scored) s->sum += (double)s->scores[id] - s->log_sum;
+    s->is_scored = false;
+}
+
+void scribe_process(scribe *s, const int32_t *ids, size_t n, float *scores) {
+    const speech_tokens *tokens = s->setup->tokens;
+    size_t vocab = (size_t)tokens->vocab_size;
+    if (n > s->n_prompt) count(s, ids[n - 1]);
+    speech_rules_apply(scores, tokens, s->setup->timestamps, ids + s->n_prompt, n - s->n_prompt);
+    if (has_beams(s)) return; /* whose sequences come with the log-probabilities of their ids */
+    memcpy(s->scores, scores, vocab * sizeof *scores);
+    s->log_sum = scores_log_sum(scores, vocab);
+    s->is_scored = true;
+}
+
+static double sum_of(scribe *s, const mn_sequence *sequence) {
+    double sum = 0;
+    if (!has_beams(s)) {
+        if (sequence->n_ids) count(s, sequence->ids[sequence->n_ids - 1]);
+        return s->sum;
+    }
+    for (size_t i = 0; i < sequence->n_ids; i++) sum += (double)sequence->transition_scores[i];
+    return sum;
+}
+
+/* ---- what is kept ---- */
+
+static void remember(scribe *s, const int32_t *ids, size_t n) {
+    size_t room = history_room(s->setup->tokens);
+    if (n > room) {
+        ids += n - room;
+        n = room;
+    }
+    size_t keep = s->n_history + n <= room ? s->n_history : room - n;
+    memmove(s->history, s->history + (s->n_history - keep), keep * sizeof *s->history);
+    memcpy(s->history + keep, ids, n * sizeof *ids);
+    s->n_history = keep + n;
+}
+
+/* In a recording of one window nothing is heard again, so no id is dropped: text behind the last pair is a segment too. */
+static size_t add_rest(scribe *s, const int32_t *ids, size_t n, size_t n_segments) {
+    const speech_tokens *tokens = s->setup->tokens;
+    speech_segment *last = &s->segments[n_segments - 1];
+    size_t begin = last->end, text = begin;
+    while (text < n && ids[text] >= tokens->end) text++;
+    if (text == n) {
+        last->end = n;
+        return n_segments;
+    }
+    int64_t start = last->stop;
+    if (speech_is_timestamp(tokens, ids[begin]))
+        start = s->seek + (int64_t)(ids[begin] - tokens->first_timestamp) * SPEECH_FRAMES_PER_TIMESTAMP;
+    last[1] = (speech_segment){
+        .begin = begin, .end = n, .start = start, .stop = max_i64(start, s->seek + s->n_frames)};
+    return n_segments + 1;
+}
+
+/* The words whose first id lies in the segment: words [*at, ...) begin with text id `first` or behind it. */
+static transcript_words words_of(const scribe *s, size_t *at, size_t end) {
+    const speech_timing *t = &s->timing;
+    transcript_words words = {
+        .words = t->words + *at, .text = t->text.data, .offset = (double)s->seek / SPEECH_FRAMES_PER_SECOND};
+    while (*at < t->n_words && t->words[*at].token_begin < end) {
+        words.n++;
+        ++*at;
+    }
+    return words;
+}
+
+static double seconds(const scribe *s, int64_t frame) {
+    return (double)min_i64(frame, s->input.n_frames) / SPEECH_FRAMES_PER_SECOND;
+}
+
+static mn_status keep(scribe *s, const int32_t *ids, size_t n, mn_segment *measures, int64_t *advance) {
+    const scribe_setup *setup = s->setup;
+    size_t n_segments =
+        n ? speech_segments(s->segments, advance, setup->tokens, ids, n, s->seek, s->n_frames) : 0;
+    if (s->is_one_window && n_segments) {
+        *advance = s->n_frames;
+        n_segments = add_rest(s, ids, n, n_segments);
+    }
+    size_t n_kept = n_segments ? s->segments[n_segments - 1].end : 0, at_word = 0, n_text = 0;
+    if (setup->words)
+        MN_TRY(speech_timing_make(&s->timing, s->heard, s->language, setup->task, ids, n_kept, s->n_frames));
+    for (size_t i = 0; i < n_segments; i++) {
+        const speech_segment *from = &s->segments[i];
+        bool is_last = i + 1 == n_segments;
+        measures->ids = ids + from->begin;
+        measures->n_ids = from->end - from->begin;
+        measures->start = seconds(s, from->start);
+        measures->end = fmax(measures->start, seconds(s, from->stop));
+        for (size_t k = from->begin; k < from->end; k++) n_text += ids[k] < setup->tokens->end;
+        transcript_words words = {0};
+        if (setup->words) words = words_of(s, &at_word, is_last ? SIZE_MAX : n_text);
+        MN_TRY(transcript_add(s->out, measures, setup->words ? &words : NULL));
+    }
+    if (measures->temperature < (double)SPEECH_HISTORY_TEMPERATURE) {
+        if (setup->conditions) remember(s, ids, n_kept);
+    } else {
+        s->n_history = 0;
+    }
+    return MN_OK;
+}
+
+mn_status scribe_take(scribe *s, const mn_sequence *sequence) {
+    const scribe_setup *setup = s->setup;
+    const int32_t *ids = sequence->ids;
+    size_t n = sequence->n_ids;
+    if (n && ids[n - 1] == setup->tokens->end) n--;
+    int64_t advance = s->n_frames;
+    mn_segment measures = {.no_speech_prob = s->no_speech, .temperature = setup->temperatures[s->attempt]};
+    measures.avg_logprob = speech_average_log_probability(sum_of(s, sequence), n);
+    MN_TRY(speech_compression_ratio(&measures.compression_ratio, ids, n, setup->tokens->vocab_size));
+    bool is_last = s->attempt + 1 == setup->n_temperatures;
+    speech_verdict verdict =
+        speech_judge(&setup->limits, measures.compression_ratio, measures.avg_logprob, s->no_speech, is_last);
+    if (verdict == SPEECH_RETRY) {
+        s->attempt++;
+        return MN_OK;
+    }
+    if (verdict == SPEECH_KEEP) MN_TRY(keep(s, ids, n, &measures, &advance));
+    close_window(s, advance);
+    return MN_OK;
+}

@@ -1,0 +1,195 @@
+#!/usr/bin/env bash
+# mneme transcribe: forms of the result, several files, stdin, bad recordings and options; with a tiny random checkpoint, and with the real
+# tiny.en where it is installed.
+# shellcheck source-path=SCRIPTDIR disable=SC2317
+real_models=${MNEME_MODELS:-${XDG_DATA_HOME:-${HOME:-/root}/.local/share}/mneme/models}
+source "$(dirname "$0")/lib.sh"
+data=$here/../data
+tiny=$data/golden/whisper/tiny80
+real=$real_models/whisper-tiny.en
+speech=$data/audio/test_speech.wav
+jfk=$data/audio/jfk.wav
+few=(--max-new-tokens 6 --temperature 0)
+
+json_of_a_file() {
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output json
+  err_empty
+  json 'len(all) == 1 and j["file"].endswith("test_speech.wav") and j["text"] is None and abs(j["duration"] - 3.642) < 0.001'
+  json 'j["language"] in ("en", "de", "es", "ja") and 0 < j["language_probability"] <= 1 and j["segments"]'
+  json 'j["ids"] == [i for s in j["segments"] for i in s["ids"]] and all_of(s["end"] >= s["start"] >= 0 for s in j["segments"])'
+  json 'all_of(s["avg_logprob"] < 0 and 0 <= s["no_speech_prob"] <= 1 and s["temperature"] == 0 and s["text"] is None for s in j["segments"])'
+  cp "$work/out" "$work/first"
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --json --language "$(grep -oE '"language":"[a-z]+"' "$work/first" | cut -d'"' -f4)"
+  json 'j["language_probability"] == 1'
+}
+
+several_files() {
+  expect 0 transcribe -m "$tiny" "$speech" "$jfk" "${few[@]}" --output json
+  json 'len(all) == 2 and all[0]["file"].endswith("test_speech.wav") and all[1]["file"].endswith("jfk.wav")'
+  cp "$work/out" "$work/both"
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output json
+  cmp -s "$work/out" <(head -1 "$work/both") || problem "not as alone"
+  expect 0 transcribe -m "$tiny" "$jfk" "$speech" "${few[@]}" --output json --batch-size 1
+  cmp -s <(tac "$work/out") "$work/both" || problem "the order matters"
+  expect 0 transcribe -m "$tiny" "$speech" "$jfk" "${few[@]}"
+  [ "$(grep -cE '^==> .* <==$' "$work/out")" = 2 ] || problem "two headings"
+}
+
+a_bad_one_among_good_ones() {
+  expect 1 transcribe -m "$tiny" "$work/nowhere.wav" "$speech" /dev/null "${few[@]}" --output json
+  json 'len(all) == 3 and all[0]["error"]["code"] == "not_found" and all[2]["error"]["message"] and not all[0]["ids"]'
+  json 'all[1]["ids"] and "error" not in all[1]'
+  [ "$(wc -l <"$work/err")" = 2 ] || problem "two sentences"
+  err_has "^mneme: .*nowhere.wav"
+  expect 1 transcribe -m "$tiny" "$work/nowhere.wav"
+  err_is_sentence
+  out_empty
+}
+
+standard_input() {
+  expect 0 transcribe -m "$tiny" "$jfk" "${few[@]}" --output json
+  cp "$work/out" "$work/file"
+  input=$jfk
+  expect 0 transcribe -m "$tiny" - "${few[@]}" --output json
+  cmp -s <(sed 's/"file":"[^"]*"//' "$work/out") <(sed 's/"file":"[^"]*"//' "$work/file") || problem "not as from the file"
+  cat "$jfk" | "$mneme" transcribe -m "$tiny" - "${few[@]}" --output json >"$work/out" 2>"$work/err" || problem "a pipe failed"
+  cmp -s <(sed 's/"file":"[^"]*"//' "$work/out") <(sed 's/"file":"[^"]*"//' "$work/file") || problem "not as from a pipe"
+  input=''
+  expect 2 transcribe -m "$tiny" - -
+  err_has "can be read once"
+}
+
+subtitles() {
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output srt
+  [ "$(head -1 "$work/out")" = 1 ] || problem "no first cue"
+  out_has '^00:00:0[0-3],[0-9]{3} --> 00:00:0[0-3],[0-9]{3}$'
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output vtt
+  [ "$(head -1 "$work/out")" = WEBVTT ] || problem "no head"
+  out_has '^00:00:0[0-3]\.[0-9]{3} --> '
+  expect 0 transcribe -m "$tiny" "$speech" "$jfk" "${few[@]}" --output srt --output-dir "$work/made"
+  out_empty
+  [ -s "$work/made/test_speech.srt" ] && [ -s "$work/made/jfk.srt" ] || problem "no files"
+  expect 2 transcribe -m "$tiny" "$speech" --output srt --timestamps none
+  err_is_sentence
+}
+
+every_cache() {
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output json --compute-type f32
+  cp "$work/out" "$work/plain"
+  for cache in static none offloaded self=static,cross=offloaded; do
+    expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output json --compute-type f32 --cache $cache
+    cmp -s "$work/out" "$work/plain" || problem "$cache: not the same"
+  done
+  for cache in quantized self=quantized,cross=dynamic self=dynamic,cross=quantized; do
+    expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output json --cache $cache
+    expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output json --cache $cache --cache-config backend=hqq,nbits=8
+  done
+  expect 2 transcribe -m "$tiny" "$speech" --cache self=dynamic,cross=sink
+  err_is_sentence
+}
+
+bad_usage() {
+  local arguments
+  expect 2 transcribe -m "$tiny"
+  err_is_sentence
+  while read -r -a arguments; do
+    expect 2 transcribe -m "$tiny" "$speech" "${arguments[@]}"
+    err_is_sentence
+    out_empty
+  done <<'LIST'
+--language Germn
+--language fr
+--task sing
+--timestamps syllable
+--timestamps word
+--output docx
+--temperature warm
+--temperature 0.4,0.2
+--num-beams 0
+--logprob-threshold low
+--json --output srt
+--cache bogus
+LIST
+  expect 2 transcribe -m "$tiny" "$speech" --language Germn --json
+  err_has "did you mean German"
+  json '"German" in j["error"]["message"]'
+  expect 3 transcribe -m "$work/nowhere" "$speech"
+  err_is_sentence
+  expect 3 transcribe "$speech"
+  err_has "get-model"
+}
+
+models_of_the_other_kind() {
+  expect 2 transcribe -m embedded "$speech"
+  err_is_sentence
+  err_has "text model.*Whisper"
+  for verb in run score; do
+    expect 2 $verb "$tiny" --ids 1,2,3
+    err_is_sentence
+    err_has "speech model.*mneme transcribe"
+  done
+}
+
+mel_bands_that_do_not_fit() {
+  cp -r "$tiny" "$work/bands"
+  chmod -R u+w "$work/bands"
+  sed -i 's/"num_mel_bins": 80/"num_mel_bins": 100/' "$work/bands/config.json"
+  expect 3 transcribe -m "$work/bands" "$speech"
+  err_is_sentence
+  err_has "100|80"
+}
+
+corner_cases() {
+  expect 1 transcribe -m "$tiny" "$data"/wav-corner-cases/*.wav "${few[@]}" --output json
+  json 'len(all) >= 20 and all_of(("error" in f) == (f["duration"] == 0) for f in all) and sum("error" not in f for f in all) >= 10'
+}
+
+noise_and_silence() {
+  head -c 200000 /dev/zero >"$work/zeros"
+  { printf 'RIFF\xff\xff\xff\x7fWAVEfmt \x10\0\0\0\1\0\1\0\x80\x3e\0\0\0\x7d\0\0\2\0\x10\0data\xff\xff\xff\x7f'; cat "$work/zeros"; } >"$work/silence.wav"
+  { head -c 44 "$work/silence.wav"; head -c 200000 "$mneme"; } >"$work/noise.wav"
+  : >"$work/empty.wav"
+  expect 0 transcribe -m "$tiny" "$work/silence.wav" "$work/noise.wav" "${few[@]}" --output json
+  json 'all_of(abs(f["duration"] - 6.25) < 0.01 for f in all)'
+  expect 1 transcribe -m "$tiny" "$work/empty.wav"
+  err_is_sentence
+}
+
+real_text() {
+  [ -d "$real" ] || { uncounted=1; return 0; }
+  expect 0 transcribe -m "$real" "$jfk" --threads 2
+  out_has '^And so my fellow Americans'
+  out_has 'ask what you can do for your country\.$'
+  expect 0 transcribe -m "$real" "$jfk" --compute-type f32 --timestamps none --output json
+  json 'j["language"] == "en" and len(j["segments"]) == 1 and j["segments"][0]["end"] == 11'
+  json 'j["ids"] == [843,523,616,5891,3399,1265,407,644,534,1499,460,466,329,345,11,1265,644,345,460,466,329,534,1499,13]'
+}
+
+real_words() {
+  [ -d "$real" ] || { uncounted=1; return 0; }
+  expect 0 transcribe -m "$real" "$jfk" --compute-type f32 --timestamps word --output json
+  json '"".join(w["word"] for s in j["segments"] for w in s["words"]) == j["text"]'
+  json 'all_of(w["end"] >= w["start"] for s in j["segments"] for w in s["words"])'
+  # As heard: "Americans" around 1.8 s, "what" at its end around 5.7 s, behind a pause.
+  json 'all_of(w["start"] <= 1.8 <= w["end"] for s in j["segments"] for w in s["words"] if w["word"] == " Americans")'
+  json '[5.4 <= w["end"] <= 6 for s in j["segments"] for w in s["words"] if w["word"] == " what"][0]'
+  expect 2 transcribe -m "$real" "$jfk" --language es
+  err_has "English alone"
+  expect 2 transcribe -m "$real" "$jfk" --task translate
+  err_is_sentence
+}
+
+check "JSON of a file" json_of_a_file
+check "several files" several_files
+check "a bad one among good ones" a_bad_one_among_good_ones
+check "standard input" standard_input
+check "subtitles" subtitles
+check "every cache" every_cache
+check "bad usage" bad_usage
+check "models of the other kind" models_of_the_other_kind
+check "mel bands that do not fit" mel_bands_that_do_not_fit
+check "corner cases" corner_cases
+check "noise and silence" noise_and_silence
+check "real text" real_text
+check "real words" real_words
+finish

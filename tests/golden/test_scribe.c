@@ -1,0 +1,200 @@
+/* Whole windows and long recordings of the tiny golden checkpoints, from features to segments: languages, the rules, timestamps, what one
+ * window leaves to the next. SPDX-License-Identifier: Apache-2.0 */
+#include "support/whisper_golden.h"
+
+#include <math.h>
+
+#include "speech/rules.h"
+#include "speech/scribe.h"
+
+static const char *const folders[] = {"golden/whisper/tiny80", "golden/whisper/tiny128"};
+
+enum { MOST_IDS = 256 };
+
+/* Levels [n_frames][mels] of a recording; behind its end lies what Transformers puts there: zeros. */
+typedef struct levels {
+    const float *features; /* [mels][n_frames] */
+    size_t mels, n_frames;
+} levels;
+
+static mn_status read_window(void *state, int64_t first, int n, float *out) {
+    const levels *l = state;
+    for (size_t i = 0; i < (size_t)n; i++) {
+        for (size_t band = 0; band < l->mels; band++) {
+            size_t at = (size_t)first + i;
+            out[i * l->mels + band] = at < l->n_frames ? l->features[band * l->n_frames + at] : 0.0f;
+        }
+    }
+    return MN_OK;
+}
+
+typedef struct world {
+    golden g;
+    speech_tokens tokens;
+    scribe_setup setup;
+    double temperatures[1];
+    scribe *scribe;
+    transcript text;
+} world;
+
+static void open_world(world *w, const char *folder) {
+    *w = (world){.g = golden_open(folder)};
+    assert_ok(speech_tokens_open(&w->tokens, data_path(folder)));
+    scribe_setup *s = &w->setup;
+    s->model = w->g.model;
+    s->tokens = &w->tokens;
+    s->limits = (speech_limits){INFINITY, -INFINITY, INFINITY};
+    s->temperatures = w->temperatures;
+    s->n_temperatures = 1;
+    s->num_beams = 1;
+    s->cache = mn_cache_options_default();
+    s->n_bands = (int)w->g.mels;
+    s->n_frames = (int)w->g.frames;
+    s->levels = malloc(w->g.mels * w->g.frames * sizeof(float));
+    s->features = malloc(w->g.mels * w->g.frames * sizeof(float));
+}
+
+static void close_world(world *w) {
+    free(w->setup.levels);
+    free(w->setup.features);
+    speech_tokens_close(&w->tokens);
+    golden_close(&w->g);
+}
+
+static bool process(void *user, int row, const int32_t *ids, size_t n, float *scores, size_t vocab_size) {
+    (void)row;
+    (void)vocab_size;
+    scribe_process(((world *)user)->scribe, ids, n, scores);
+    return true;
+}
+
+/* Writes the recording down as a case asks; its prompt is compared where it has one. */
+static void transcribe(world *w, const json *test, levels *input) {
+    const json *args = json_get(test, "args"), *times = json_get(args, "return_timestamps"),
+               *prompt = json_get(test, "prompt"), *language = json_get(args, "language"),
+               *conditions = json_get(args, "condition_on_prev_tokens");
+    w->setup.timestamps = times && times->boolean;
+    w->setup.conditions = conditions && conditions->boolean;
+    w->setup.language = language ? speech_tokens_language(&w->tokens, language->string) : NULL;
+    w->setup.max_new = json_get(args, "max_new_tokens")->integer;
+    const scribe_input from = {.window = read_window, .state = input, .n_frames = (int64_t)input->n_frames};
+    w->text = (transcript){.tokens = &w->tokens};
+    assert_ok(scribe_open(&w->scribe, &w->setup, &from, &w->text));
+    for (bool is_done = false;;) {
+        mn_batch_row row;
+        int32_t ids[MOST_IDS];
+        assert_ok(scribe_next(w->scribe, &row, &is_done));
+        if (is_done) break;
+        if (prompt) {
+            assert_int_equal(row.n_prompt, engine_read_ids(prompt, ids, MOST_IDS));
+            assert_memory_equal(row.prompt, ids, row.n_prompt * sizeof *ids);
+        }
+        mn_generate_options how = mn_generate_options_default();
+        mn_generation *generation = NULL;
+        how.process = process;
+        how.user = w;
+        assert_ok(mn_generate_batch(w->g.model, NULL, &row, 1, NULL, &how, &generation));
+        assert_ok(scribe_take(w->scribe, &generation->sequences[0]));
+        mn_generation_close(&generation);
+    }
+    scribe_close(&w->scribe);
+    assert_ok(transcript_finish(&w->text, MN_OK));
+}
+
+static void check_ids(const char *name, const int32_t *got, size_t n_got, const json *wanted,
+                      size_t n_wanted) {
+    for (size_t i = 0; i < n_got && i < n_wanted; i++) {
+        if (got[i] != wanted->items[i].integer)
+            fail_msg("%s: id %zu is %d, golden %d", name, i, got[i], (int)wanted->items[i].integer);
+    }
+    if (n_got != n_wanted) fail_msg("%s: %zu ids, golden %zu", name, n_got, n_wanted);
+}
+
+/* One window: every id that was generated, whatever segments they make. */
+static void check_window(world *w, const json *test) {
+    levels input = {w->g.features[json_get(test, "input")->integer], w->g.mels, w->g.frames};
+    const json *wanted = json_get(test, "new");
+    transcribe(w, test, &input);
+    check_ids(json_get(test, "name")->string, w->text.public.ids, w->text.public.n_ids, wanted, wanted->n);
+    transcript_clear(&w->text);
+}
+
+/* Transformers ends the last segment before a cut with both timestamps of the pair, and lets segments end behind the recording. */
+static void check_long(world *w, const json *test) {
+    size_t n;
+    const char *name = json_get(test, "name")->string;
+    float *features =
+        golden_values(golden_tensor(&w->g, "long.%lld.features", name[strlen(name) - 1] - '0', 0), &n);
+    levels input = {features, w->g.mels, n / w->g.mels};
+    const json *wanted = json_get(test, "segments");
+    double end = (double)input.n_frames / 100;
+    assert_int_equal(input.n_frames, json_get(test, "frames")->integer);
+    transcribe(w, test, &input);
+    assert_int_equal(w->text.public.n_segments, wanted->n);
+    for (size_t i = 0; i < wanted->n; i++) {
+        const mn_segment *got = &w->text.public.segments[i];
+        const json *segment = &wanted->items[i], *ids = json_get(segment, "tokens");
+        size_t n_ids = ids->n;
+        if (n_ids > 1 && ids->items[n_ids - 1].integer >= w->tokens.first_timestamp &&
+            ids->items[n_ids - 2].integer >= w->tokens.first_timestamp)
+            n_ids--;
+        check_ids(name, got->ids, got->n_ids, ids, n_ids);
+        assert_true(fabs(got->start - json_get(segment, "start")->real) < 1e-9);
+        assert_true(fabs(got->end - fmin(end, json_get(segment, "end")->real)) < 1e-9);
+    }
+    transcript_clear(&w->text);
+    free(features);
+}
+
+static void check_languages(world *w, const json *test) {
+    const json *detected = json_get(test, "detected"), *rows = json_get(test, "probabilities");
+    assert_int_equal(detected->n, MOST_INPUTS);
+    for (size_t i = 0; i < detected->n; i++) {
+        double p[8] = {0};
+        assert_true(w->tokens.n_languages == rows->items[i].n && rows->items[i].n <= 8);
+        mn_session *session = golden_session(&w->g, "dynamic", NULL, (int64_t)i);
+        assert_ok(mn_session_step(session, &w->tokens.start, 1, NULL));
+        const speech_language *found = speech_detect_language(p, mn_session_logits(session), &w->tokens);
+        assert_int_equal(found->id, detected->items[i].integer);
+        for (size_t k = 0; k < rows->items[i].n; k++) {
+            int32_t first = w->tokens.languages[0].id; /* goldens are in the order of ids */
+            for (size_t j = 1; j < w->tokens.n_languages; j++)
+                if (w->tokens.languages[j].id < first) first = w->tokens.languages[j].id;
+            double wanted = rows->items[i].items[w->tokens.languages[k].id - first].real;
+            if (!(fabs(p[k] - wanted) <= 1e-4))
+                fail_msg("input %zu, language %zu: %g, golden %g", i, k, p[k], wanted);
+        }
+        mn_session_close(&session);
+    }
+}
+
+static void equals_golden(void **state) {
+    world w;
+    int n_windows = 0, n_long = 0, n_languages = 0;
+    open_world(&w, *state);
+    for (size_t i = 0; i < w.g.cases->n; i++) {
+        const json *test = &w.g.cases->items[i], *kind = json_get(test, "kind");
+        if (json_is_string(kind, "whisper")) {
+            check_window(&w, test);
+            n_windows++;
+        } else if (json_is_string(kind, "long")) {
+            check_long(&w, test);
+            n_long++;
+        } else if (json_is_string(kind, "language")) {
+            check_languages(&w, test);
+            n_languages++;
+        }
+    }
+    assert_true(n_windows >= 8 && n_long == 2 && n_languages == 1);
+    close_world(&w);
+}
+
+int main(void) {
+    enum { N = sizeof folders / sizeof *folders };
+    struct CMUnitTest tests[N];
+    for (int i = 0; i < N; i++) {
+        tests[i] = (struct CMUnitTest){
+            .name = folders[i], .test_func = equals_golden, .initial_state = (void *)(uintptr_t)folders[i]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
