@@ -287,6 +287,7 @@ void weights_clear(packed_weights *weights, int64_t n_layers) {
     mem_free(weights->positions);
     mem_free(weights->final_norm);
     mem_free(weights->final_norm_bias);
+    mem_free(weights->head.bias);
     mem_free(weights->arena);
     *weights = (packed_weights){0};
 }

@@ -160,6 +160,8 @@ static const pre_name pre_names[] = {
     {"falcon3", SCAN_LLAMA3, true, true, false},
     {"pixtral", SCAN_LLAMA3, true, true, false},
     {"lfm2", SCAN_LLAMA3, true, true, false},
+    {"dbrx", SCAN_LLAMA3, false, false, false},
+    {"smaug-bpe", SCAN_LLAMA3, false, false, false},
     {"qwen2", SCAN_QWEN2, false, false, true},
     {"deepseek-r1-qwen", SCAN_QWEN2, false, false, true},
     {"stablelm2", SCAN_QWEN2, false, false, false},
