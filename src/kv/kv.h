@@ -151,7 +151,7 @@ static inline int64_t kv_sealed_for(const kv_view *view, int64_t position) {
     return view->seals_early ? seal_until(position, view->spec->residual, view->page_tokens) : 0;
 }
 
-/* The state of a recurrent entry before the step, and where to write the one behind it. */
+/* The state of a recurrent entry before the step, and where to write the one behind it, whole: what lies there is anything. */
 typedef struct kv_state {
     const char *now; /* NULL: nothing was seen yet, all zeros */
     char *next;

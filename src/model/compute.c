@@ -9,7 +9,7 @@ enum {
     ROW_BLOCK = 96,       /* rows of a linear task: a multiple of every kernel's tile */
     TASK_PANELS = 4,      /* panels of a linear task when there are many rows */
     TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
-    FINE_TASKS = 32,      /* the same for a single row and panels of FINE_BYTES or more */
+    FINE_TASKS = 12,      /* the same for a single row and panels of FINE_BYTES or more */
     FINE_BYTES = 16 << 10,
     INLINE_VALUES = 8192, /* row work below this is done by the caller: a fork costs more */
 };

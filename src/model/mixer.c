@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Channels of a task: a multiple of every level's vector and of a panel, large where threads have enough to do. */
-enum { LEAST_CHANNELS = 64, MOST_CHANNELS = 256, TASKS_PER_THREAD = 3 };
+/* Channels of a task: a multiple of every level's vector and of a panel; of single tokens a thread's share, up to the most. */
+enum { LEAST_CHANNELS = 64, MOST_CHANNELS = 1024 };
 
 size_t mixer_state_bytes(const model_config *config) {
     return (size_t)((config->conv_kernel - 1 + config->state_size) * config->mamba_size) * sizeof(float);
@@ -19,8 +19,8 @@ typedef struct mixer_job {
 
 static mixer_job job_of(const batch *b, int entry) {
     const model_core *model = b->model;
-    int channels = (int)model->config.mamba_size, tasks = model->compute.n_threads * TASKS_PER_THREAD;
-    int share = (int)ceil_div(channels, tasks * LEAST_CHANNELS) * LEAST_CHANNELS;
+    int channels = (int)model->config.mamba_size, least = LEAST_CHANNELS;
+    int share = (int)ceil_div(channels, model->compute.n_threads * least) * least;
     return (mixer_job){b, &model->weights.layers[entry], entry,
                        b->m > b->n_rows        ? LEAST_CHANNELS
                        : share > MOST_CHANNELS ? MOST_CHANNELS
