@@ -230,7 +230,7 @@ static void check_long(mn_model *model, const json *root, const char *path, bool
         options.condition_on_prev_tokens = i == 1;
         mn_transcription *t = transcribe(model, path, &options);
         check_word_errors(runs[i], json_get(root, runs[i]), json_get(root, "reference"), &t->files[0],
-                          is_joined);
+                          is_better && i == 0);
         mn_transcription_close(&t);
     }
 }
