@@ -33,9 +33,9 @@ typedef struct transcribe {
     double temperatures[MOST_TEMPERATURES];
     bool is_json;
     speech_format format;
-    speech_subtitles subtitles; /* of the recording that is written to stdout segment by segment */
-    recording_state *states;    /* [files] */
-    double started;
+    speech_subtitles subtitles;   /* of the recording that is written to stdout segment by segment */
+    recording_state *states;      /* [files] */
+    double started, moved, heard; /* when; when more was heard last, and how many seconds that was in all */
     mn_transcription *result;
     int code;
 } transcribe;
@@ -222,7 +222,7 @@ static void put_file(bytes *b, const transcribe *t, const mn_transcript *file) {
 
 static bool on_progress(void *user, const mn_transcribe_progress *progress) {
     transcribe *t = user;
-    double done = 0, known = 0, elapsed = (clock_ms() - t->started) / 1e3;
+    double done = 0, known = 0, now = clock_ms();
     int n = t->o->n_positional, n_known = 0;
     t->states[progress->file].done = progress->done;
     t->states[progress->file].duration = progress->duration;
@@ -238,7 +238,13 @@ static bool on_progress(void *user, const mn_transcribe_progress *progress) {
         progress_line("listening to %s", t->o->positional[progress->file]);
         return true;
     }
-    double all = known * n / n_known, left = elapsed * (all - done) / done;
+    if (done != t->heard) {
+        t->heard = done;
+        t->moved = now;
+    }
+    /* Counted from when a window was finished, so that it falls while the next one is written. */
+    double all = known * n / n_known, took = t->moved - t->started;
+    double left = fmax(0, took * (all - done) / done - (now - t->moved)) / 1e3;
     progress_line("%.0f %% of %d:%02d, %d:%02d left", 100 * done / all, (int)all / 60, (int)all % 60,
                   (int)left / 60, (int)left % 60);
     return true;

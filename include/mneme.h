@@ -262,7 +262,8 @@ MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, c
                                         const int32_t *ids, size_t n);
 
 /* Transformers' legacy form of a cache, as a safetensors file: of every layer N "key.N" and "value.N", [n_rows]
- * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]. Rows are equally long.
+ * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]; where there is cross
+ * attention "cross_key.N" and "cross_value.N", with the encoder's positions in place of tokens. Rows are equally long.
  * dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
  * and for states. */
 MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path, const char *dtype);

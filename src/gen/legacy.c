@@ -66,6 +66,21 @@ mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) 
     return MN_OK;
 }
 
+/* ---- names and sizes ---- */
+
+/* "key.3" of a layer's self attention, "cross_value.3" of its cross attention. */
+static void put_name(char out[NAME], const kv_cache *cache, int entry, bool keys) {
+    bool is_cross = kv_entry_spec(cache, entry)->write_once;
+    int first = 0;
+    while (is_cross && !kv_entry_spec(cache, first)->write_once) first++;
+    snprintf(out, NAME, "%s%s.%d", is_cross ? "cross_" : "", keys ? "key" : "value", entry - first);
+}
+
+/* Tokens of an entry of a session of n: cross attention has the encoder's positions. */
+static int64_t tokens_of(const mn_session *s, int entry, int64_t n) {
+    return kv_entry_spec(s->cache, entry)->write_once ? s->model->config.encoder->max_position_embeddings : n;
+}
+
 /* ---- export ---- */
 
 /* Every token of every layer is there, and nothing else is to be said. */
@@ -77,8 +92,8 @@ static mn_status check_exportable(const mn_session *s) {
     }
     for (int i = 0; i < kv_entries(s->cache); i++) {
         const kv_spec *spec = kv_entry_spec(s->cache, i);
-        if (spec->kind == KV_STATE || spec->write_once)
-            MN_FAIL(MN_E_UNSUPPORTED, "layer %d has no legacy form: it is no self attention", i);
+        if (spec->kind == KV_STATE)
+            MN_FAIL(MN_E_UNSUPPORTED, "layer %d has no legacy form: it holds a state", i);
         if (kv_first_held(s->cache, i) > 0) {
             MN_FAIL(
                 MN_E_UNSUPPORTED,
@@ -112,7 +127,7 @@ static void to_bf16(uint8_t *out, const float *values, size_t n) {
 static mn_status read_stream(uint8_t *out, mn_session *const *rows, size_t n_rows, int layer, bool keys,
                              dtype type, float *scratch) {
     const kv_spec *spec = kv_entry_spec(rows[0]->cache, layer);
-    int64_t n = (int64_t)rows[0]->n_ids;
+    int64_t n = tokens_of(rows[0], layer, (int64_t)rows[0]->n_ids);
     size_t count = (size_t)spec->n_heads * (size_t)n * (size_t)(keys ? spec->k_dim : spec->v_dim);
     for (size_t r = 0; r < n_rows; r++) {
         MN_TRY(mn_session_read(rows[r], layer, keys, 0, n, scratch));
@@ -147,7 +162,8 @@ static mn_status lay_out(export *e, mn_session *const *rows, size_t n_rows, dtyp
            size = (size_t)dtype_table[type].bytes;
     size_t total = n_rows * n_tokens * sizeof *s->ids, largest = 0;
     for (size_t i = 0; i < 2 * entries; i++) {
-        size_t count = stream_count(kv_entry_spec(s->cache, (int)(i / 2)), i % 2 == 0, n_rows, n_tokens);
+        size_t n = (size_t)tokens_of(s, (int)(i / 2), (int64_t)n_tokens);
+        size_t count = stream_count(kv_entry_spec(s->cache, (int)(i / 2)), i % 2 == 0, n_rows, n);
         total += count * size;
         if (count / n_rows > largest) largest = count / n_rows;
     }
@@ -173,13 +189,13 @@ static mn_status lay_out(export *e, mn_session *const *rows, size_t n_rows, dtyp
             int layer = (int)((i - 1) / 2);
             bool keys = i % 2 == 1;
             const kv_spec *spec = kv_entry_spec(s->cache, layer);
-            snprintf(e->names[i], NAME, "%s.%d", keys ? "key" : "value", layer);
+            int64_t n = tokens_of(s, layer, (int64_t)n_tokens);
+            put_name(e->names[i], s->cache, layer, keys);
             t->type = type;
             t->n_dims = 4;
-            const int64_t shape[4] = {(int64_t)n_rows, spec->n_heads, (int64_t)n_tokens,
-                                      keys ? spec->k_dim : spec->v_dim};
+            const int64_t shape[4] = {(int64_t)n_rows, spec->n_heads, n, keys ? spec->k_dim : spec->v_dim};
             memcpy(t->shape, shape, sizeof shape);
-            t->bytes = stream_count(spec, keys, n_rows, n_tokens) * size;
+            t->bytes = stream_count(spec, keys, n_rows, (size_t)n) * size;
         }
         at += t->bytes;
     }
@@ -230,12 +246,12 @@ typedef struct import {
     const tensor **streams; /* [2 * entries]: key.N, value.N */
     int64_t n_rows, n_tokens;
     size_t row;
-    float *rows; /* [heads][STEP][dim] of keys, then of values */
+    float *rows; /* [heads][STEP][dim] of keys, then of values; of cross attention all tokens */
 } import;
 
 static mn_status find_stream(import *in, const mn_session *s, int layer, bool keys) {
     char name[NAME];
-    snprintf(name, sizeof name, "%s.%d", keys ? "key" : "value", layer);
+    put_name(name, s->cache, layer, keys);
     const kv_spec *spec = kv_entry_spec(s->cache, layer);
     const tensor *t = tensor_set_find(in->file, name);
     if (!t)
@@ -247,12 +263,12 @@ static mn_status find_stream(import *in, const mn_session *s, int layer, bool ke
         in->n_rows = t->shape[0];
         in->n_tokens = t->shape[2];
     }
-    int64_t dim = keys ? spec->k_dim : spec->v_dim;
+    int64_t dim = keys ? spec->k_dim : spec->v_dim, n_tokens = tokens_of(s, layer, in->n_tokens);
     if (t->n_dims != 4 || t->shape[0] != in->n_rows || t->shape[1] != spec->n_heads ||
-        t->shape[2] != in->n_tokens || t->shape[3] != dim) {
+        t->shape[2] != n_tokens || t->shape[3] != dim) {
         MN_FAIL(MN_E_REFUSED,
                 "%s has another shape than [rows][%d][tokens][%lld] with %lld rows and %lld tokens", name,
-                spec->n_heads, (long long)dim, (long long)in->n_rows, (long long)in->n_tokens);
+                spec->n_heads, (long long)dim, (long long)in->n_rows, (long long)n_tokens);
     }
     in->streams[2 * layer + !keys] = t;
     return MN_OK;
@@ -290,11 +306,12 @@ static mn_status find_all(import *in, mn_session *s, size_t row) {
     if (!in->streams) return MN_E_NOMEM;
     for (int i = 0; i < entries; i++) {
         const kv_spec *spec = kv_entry_spec(s->cache, i);
-        if (spec->kind == KV_STATE || spec->write_once)
-            MN_FAIL(MN_E_UNSUPPORTED, "layer %d has no legacy form: it is no self attention", i);
+        if (spec->kind == KV_STATE)
+            MN_FAIL(MN_E_UNSUPPORTED, "layer %d has no legacy form: it holds a state", i);
         MN_TRY(find_stream(in, s, i, true));
         MN_TRY(find_stream(in, s, i, false));
-        size_t need = (size_t)spec->n_heads * STEP * (size_t)(spec->k_dim + spec->v_dim);
+        size_t n = spec->write_once ? (size_t)tokens_of(s, i, 0) : STEP;
+        size_t need = (size_t)spec->n_heads * n * (size_t)(spec->k_dim + spec->v_dim);
         if (need > largest) largest = need;
     }
     if ((int64_t)row >= in->n_rows)
@@ -308,7 +325,7 @@ static mn_status read_tokens(float *out, const import *in, const tensor *t, int6
     const dtype_info *type = &dtype_table[t->type];
     size_t dim = (size_t)t->shape[3], heads = (size_t)t->shape[1], count = (size_t)n * dim;
     for (size_t h = 0; h < heads; h++) {
-        size_t from = ((in->row * heads + h) * (size_t)in->n_tokens + (size_t)begin) * dim;
+        size_t from = ((in->row * heads + h) * (size_t)t->shape[2] + (size_t)begin) * dim;
         type->to_f32(out + h * count, t->data + from * (size_t)type->bytes, count);
     }
     for (size_t i = 0; i < heads * count; i++) {
@@ -317,20 +334,44 @@ static mn_status read_tokens(float *out, const import *in, const tensor *t, int6
     return MN_OK;
 }
 
-static mn_status store_step(mn_session *s, const import *in, int n) {
+/* n tokens of the file from `begin` on to the step's tokens of one entry. */
+static mn_status store_entry(mn_session *s, const import *in, int entry, int64_t begin, int n) {
     const kernel_table *kernels = &s->model->compute.kernels;
-    int64_t begin = kv_length(s->cache);
-    for (int i = 0; i < kv_entries(s->cache); i++) {
-        const kv_spec *spec = kv_entry_spec(s->cache, i);
-        float *k = in->rows, *v = k + (size_t)spec->n_heads * (size_t)n * (size_t)spec->k_dim;
-        MN_TRY(read_tokens(k, in, in->streams[2 * i], begin, n));
-        MN_TRY(read_tokens(v, in, in->streams[2 * i + 1], begin, n));
-        for (int h = 0; h < spec->n_heads; h++) {
-            kv_append(s->cache, kernels, i, h, 0, n, k + (ptrdiff_t)h * n * spec->k_dim,
-                      v + (ptrdiff_t)h * n * spec->v_dim, spec->k_dim, spec->v_dim);
-        }
+    const kv_spec *spec = kv_entry_spec(s->cache, entry);
+    float *k = in->rows, *v = k + (size_t)spec->n_heads * (size_t)n * (size_t)spec->k_dim;
+    MN_TRY(read_tokens(k, in, in->streams[2 * entry], begin, n));
+    MN_TRY(read_tokens(v, in, in->streams[2 * entry + 1], begin, n));
+    for (int h = 0; h < spec->n_heads; h++) {
+        kv_append(s->cache, kernels, entry, h, 0, n, k + (ptrdiff_t)h * n * spec->k_dim,
+                  v + (ptrdiff_t)h * n * spec->v_dim, spec->k_dim, spec->v_dim);
     }
     return MN_OK;
+}
+
+/* All entries of self attention, or all of cross attention. */
+static mn_status store_step(mn_session *s, const import *in, bool is_cross, int n) {
+    int64_t begin = is_cross ? 0 : kv_length(s->cache);
+    for (int i = 0; i < kv_entries(s->cache); i++) {
+        if (kv_entry_spec(s->cache, i)->write_once == is_cross) MN_TRY(store_entry(s, in, i, begin, n));
+    }
+    return MN_OK;
+}
+
+/* What the encoder's output would have been. */
+static mn_status fill_cross(mn_session *s, const import *in) {
+    const kernel_table *kernels = &s->model->compute.kernels;
+    if (!s->model->config.encoder) return MN_OK;
+    int64_t n = s->model->config.encoder->max_position_embeddings;
+    MN_TRY(kv_fill(s->cache, n));
+    void *scratch = mem_alloc_raw(kv_seal_scratch(s->cache) + 1, 1);
+    mn_status status = scratch ? store_step(s, in, true, (int)n) : MN_E_NOMEM;
+    if (status == MN_OK) {
+        int n_tasks = kv_fill_commit(s->cache);
+        for (int i = 0; i < n_tasks; i++) kv_seal(s->cache, kernels, i, scratch);
+        kv_settle(s->cache);
+    }
+    mem_free(scratch);
+    return status;
 }
 
 /* The tokens come as the prompt of a run does: in one call, sealed where they would be. */
@@ -343,7 +384,7 @@ static mn_status fill(mn_session *s, const import *in) {
         kv_call_ends(s->cache, begin + n == in->n_tokens);
         MN_TRY(kv_reserve(s->cache, n));
         void *scratch = mem_alloc_raw(kv_seal_scratch(s->cache) + 1, 1);
-        mn_status status = scratch ? store_step(s, in, n) : MN_E_NOMEM;
+        mn_status status = scratch ? store_step(s, in, false, n) : MN_E_NOMEM;
         if (status != MN_OK) {
             kv_abandon(s->cache);
         } else {
@@ -372,7 +413,8 @@ import in = {0 };
     if (status == MN_OK) status = take_ids(s, &in, ids, n_ids);
     if (status == MN_OK) {
         s->regime = rope_regime(&s->model->config, session_angle_length(s, in.n_tokens));
-        status = fill(s, &in);
+        status = fill_cross(s, &in);
+        if (status == MN_OK) status = fill(s, &in);
     }
     tensor_set_close(&in.file);
     mem_free(in.streams);

@@ -1,5 +1,6 @@
 /* Pairs of self and cross caches of the tiny golden Whisper checkpoints: traces, operations on rows, and pairs that are codes.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "support/scratch.h"
 #include "support/whisper_golden.h"
 
 #include <math.h>
@@ -93,8 +94,31 @@ static bool name_is(const json *test, const char *part) {
     return strstr(json_get(test, "name")->string, part) != NULL;
 }
 
+static const json *trace_of(const golden *g) {
+    for (size_t i = 0; i < g->cases->n; i++) {
+        if (json_is_string(json_get(&g->cases->items[i], "kind"), "cache-trace")) return &g->cases->items[i];
+    }
+    fail_msg("no trace");
+    return NULL;
+}
+
+/* A file of four tensors a layer, keys and values of self and of cross attention, of the shapes [4][1][heads][tokens][dim]. */
+static void check_legacy(const char *path, const json *shapes) {
+    static const char *const streams[] = {"key", "value", "cross_key", "cross_value"};
+    tensor_set *file = NULL;
+    assert_ok(safetensors_open(&file, path));
+    for (int i = 0; i < 4 * N_LAYERS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s.%d", streams[i % 4], i / 4);
+        const tensor *t = tensor_set_find(file, name);
+        assert_true(t && t->n_dims == 4 && t->type == DTYPE_F32);
+        for (int k = 0; k < 4; k++) assert_int_equal(t->shape[k], shapes->items[i % 4].items[k].integer);
+    }
+    tensor_set_close(&file);
+}
+
 /* What the case does between the filling and the probe. */
-static void operate(const golden *g, const json *test, row_set *set) {
+static void operate(const golden *g, const json *test, const char *strategy, row_set *set) {
     const json *order = json_get(test, "order"), *argument = json_get(test, "argument");
     int32_t index[MOST_ROWS];
     if (order) {
@@ -125,7 +149,14 @@ static void operate(const golden *g, const json *test, row_set *set) {
         check_lengths(fork, json_get(test, "before"));
         assert_ok(mn_session_step(fork, ids, n, NULL));
         set->rows[0] = fork;
-    } else if (name_is(test, "legacy")) {
+    } else if (name_is(test, "legacy")) { /* out to the legacy form and back */
+        const char *path = scratch_path("legacy.safetensors");
+        check_lengths(set->rows[0], json_get(test, "before"));
+        assert_ok(mn_sessions_export(set->rows, 1, path, "f32"));
+        check_legacy(path, json_get(json_get(trace_of(g), "legacy"), "shapes"));
+        mn_session_close(&set->rows[0]);
+        const mn_cache_options options = golden_options(strategy, NULL);
+        assert_ok(mn_session_import(&set->rows[0], g->model, &options, path, 0, NULL, 0));
         check_lengths(set->rows[0], json_get(test, "before"));
     }
 }
@@ -154,7 +185,7 @@ static float *golden_logits(const golden *g, const json *test, size_t n_rows) {
 
 static void check_operation(const golden *g, const json *test, const char *strategy) {
     row_set set = fill_rows(g, test, strategy);
-    operate(g, test, &set);
+    operate(g, test, strategy, &set);
     float *got = probe_rows(g, test, &set), *wanted = golden_logits(g, test, set.n);
     golden_near(got, wanted, set.n * g->vocab, tolerance, json_get(test, "name")->string);
     const json *after = json_get(test, "after");

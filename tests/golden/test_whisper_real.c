@@ -221,8 +221,8 @@ static void check_clip(mn_model *model, const json *root, const char *path) {
     }
 }
 
-/* Long recordings: one flipped timestamp moves every later window, so word errors are compared; where the reference drops passages there
- * must be fewer. */
+/* Long recordings: one flipped timestamp moves every later window, so word errors are compared. Where the reference loses its last window,
+ * which it fills with something else than silence, there must be fewer; with the text before it the model itself skips passages. */
 static void check_long(mn_model *model, const json *root, const char *path, bool is_better) {
     static const char *const runs[] = {"plain", "conditioned"};
     for (int i = 0; i < 2; i++) {
@@ -230,7 +230,7 @@ static void check_long(mn_model *model, const json *root, const char *path, bool
         options.condition_on_prev_tokens = i == 1;
         mn_transcription *t = transcribe(model, path, &options);
         check_word_errors(runs[i], json_get(root, runs[i]), json_get(root, "reference"), &t->files[0],
-                          is_joined);
+                          is_better && i == 0);
         mn_transcription_close(&t);
     }
 }

@@ -48,12 +48,17 @@ void golden_close(golden *g) {
     json_close(&g->doc);
 }
 
-mn_session *golden_session(const golden *g, const char *strategy, const char *config, int64_t input) {
+mn_cache_options golden_options(const char *strategy, const char *config) {
     mn_cache_options options = mn_cache_options_default();
     options.implementation = strategy;
     options.config = config;
     options.page_tokens = strstr(strategy, "quantized") ? 16 : 4; /* many page edges */
-    if (strcmp(strategy, "static") == 0) options.max_cache_len = 96;
+    if (strstr(strategy, "static")) options.max_cache_len = 96;
+    return options;
+}
+
+mn_session *golden_session(const golden *g, const char *strategy, const char *config, int64_t input) {
+    const mn_cache_options options = golden_options(strategy, config);
     mn_session *session = NULL;
     assert_ok(mn_session_open(&session, g->model, &options));
     assert_ok(mn_session_encode(session, g->features[input], g->mels, g->frames));

@@ -27,6 +27,9 @@ const tensor *golden_tensor(const golden *g, const char *format, int64_t a, int6
 /* It as float32 [*n]; the caller frees it. */
 float *golden_values(const tensor *t, size_t *n);
 
+/* A strategy in small pages, static ones of 96 tokens. */
+mn_cache_options golden_options(const char *strategy, const char *config);
+
 /* A session of this strategy (config: as in mn_cache_options, or NULL) for which an input was encoded. */
 mn_session *golden_session(const golden *g, const char *strategy, const char *config, int64_t input);
 
