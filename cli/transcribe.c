@@ -363,7 +363,9 @@ static int transcribe_all(transcribe *t) {
     if (status != MN_OK) return report_as_said(t, exit_of(status), NULL);
     if (option_on(o, OPT_VERBOSE) || progress_shown()) {
         double heard = 0, took = (clock_ms() - t->started) / 1e3;
-        for (size_t i = 0; i < t->result->n_files; i++) heard += t->result->files[i].duration;
+        for (size_t i = 0; i < t->result->n_files; i++) {
+            if (t->result->files[i].status == MN_OK) heard += t->result->files[i].duration;
+        }
         say("%.1f s heard in %.1f s, %.1f times as fast as spoken", heard, took, heard / took);
     }
     return t->code;
