@@ -70,11 +70,6 @@ mn_status session_cross_weights(const mn_session *session, const int32_t *ids, s
                                 size_t n_heads, float *out);
 
 /* Takes the cache back to n tokens, or further where what they see is gone; the ids bring it up to date again. */
-/* What cross attention looks at while ids [n] are read from the beginning: weights of heads [n_heads] (layer and head, which the
- * model must have), to `out` [n_heads][n][max_source_positions]. The session was encoded; it stays as it is. MN_E_NOMEM. */
-mn_status session_cross_weights(const mn_session *s, const int32_t *ids, size_t n, const cross_head *heads,
-                                size_t n_heads, float *out);
-
 void session_go_back(mn_session *session, int64_t n);
 
 /* How many tokens, at most `most` and at least 1, may be fed at once so that session_take_back leaves the session as if those that stay

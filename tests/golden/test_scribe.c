@@ -110,12 +110,41 @@ static void check_ids(const char *name, const int32_t *got, size_t n_got, const 
     if (n_got != n_wanted) fail_msg("%s: %zu ids, golden %zu", name, n_got, n_wanted);
 }
 
+/* The mean log-probability of the ids and the end token behind them, from the logits of all of them read at once. The windows here end for
+ * want of room: there is no end token, which counts all the same. */
+static void check_log_probability(world *w, const json *test) {
+    const mn_transcript *got = &w->text.public;
+    const json *prompt = json_get(test, "prompt");
+    size_t vocab = w->g.vocab, n = got->n_ids, n_prompt = prompt->n, n_all = n_prompt + n - 1;
+    int32_t ids[MOST_IDS];
+    double sum = 0;
+    float *logits = malloc(n_all * vocab * sizeof *logits);
+    mn_session *session = golden_session(&w->g, "dynamic", NULL, json_get(test, "input")->integer);
+    engine_read_ids(prompt, ids, MOST_IDS);
+    memcpy(ids + n_prompt, got->ids, n * sizeof *ids);
+    assert_ok(mn_session_step(session, ids, n_all, logits));
+    for (size_t i = 0; i < n; i++) {
+        float *scores = logits + (n_prompt - 1 + i) * vocab;
+        double all = 0;
+        speech_rules_apply(scores, &w->tokens, w->setup.timestamps, got->ids, i);
+        for (size_t k = 0; k < vocab; k++) all += exp((double)scores[k]);
+        sum += (double)scores[got->ids[i]] - log(all);
+    }
+    double wanted = sum / (double)(n + 1);
+    if (!(fabs(got->segments[0].avg_logprob - wanted) <= 1e-4))
+        fail_msg("%s: mean log-probability %g, computed %g", json_get(test, "name")->string,
+                 got->segments[0].avg_logprob, wanted);
+    mn_session_close(&session);
+    free(logits);
+}
+
 /* One window: every id that was generated, whatever segments they make. */
 static void check_window(world *w, const json *test) {
     levels input = {w->g.features[json_get(test, "input")->integer], w->g.mels, w->g.frames};
     const json *wanted = json_get(test, "new");
     transcribe(w, test, &input);
     check_ids(json_get(test, "name")->string, w->text.public.ids, w->text.public.n_ids, wanted, wanted->n);
+    check_log_probability(w, test);
     transcript_clear(&w->text);
 }
 

@@ -235,11 +235,22 @@ static void check_long(mn_model *model, const json *root, const char *path, bool
     }
 }
 
+/* Sanitizers make it ten times as slow, and see the same code in one clip as in all. */
+static bool is_run(const clip *c) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return strcmp(c->model, "whisper-tiny.en") == 0 && strcmp(c->name, "test_speech") == 0;
+#else
+    return c->is_quick || test_is_long();
+#endif
+}
+
 static void equals_reference(void **state) {
     const clip *c = *state;
     char name[128];
-    const char *folder = whisper_path(c->model);
-    if (!folder || (!c->is_quick && !test_is_long())) skip();
+    const char *installed = whisper_path(c->model);
+    char folder[4096];
+    if (!installed || !is_run(c)) skip();
+    snprintf(folder, sizeof folder, "%s", installed); /* paths stay valid for a few calls */
     snprintf(name, sizeof name, "golden/whisper-real/%s.%s.json", c->model, c->name);
     json_doc *doc = open_json(data_path(name));
     const json *root = json_root(doc), *joined = json_get(root, "joined");
