@@ -21,7 +21,7 @@ typedef struct family {
 } family;
 
 #define HEADS_OF_24                                                                                          \
-    "\"head_dim\": 24", "\"head_dim\": 16", "\"num_attention_heads\": 4", "\"num_attention_heads\": 6",        \
+    "\"head_dim\": 24", "\"head_dim\": 16", "\"num_attention_heads\": 4", "\"num_attention_heads\": 6",      \
         "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"
 
 static const family families[] = {

@@ -111,8 +111,7 @@ static void check_fields(const mn_model *model, model_config *config, const char
         if ((strcmp(now, seen[0]) != 0) != fields[i].counts)
             fail_msg("%s: %s %s", path, fields[i].name, fields[i].counts ? "does not count" : "counts");
         for (int j = 1; fields[i].counts && j <= i; j++) {
-            if (strcmp(now, seen[j]) == 0)
-                fail_msg("%s is taken for %s", fields[i].name, fields[j - 1].name);
+            if (strcmp(now, seen[j]) == 0) fail_msg("%s is taken for %s", fields[i].name, fields[j - 1].name);
         }
     }
     layer_type first = config->layer_types[0];

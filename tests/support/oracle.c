@@ -63,7 +63,8 @@ static void add_to(const oracle *o, double *h, double *x, const float *post_norm
 /* ---- attention ---- */
 
 /* Turns the pairs of the first r values of each head, the i-th by position * theta^(-2i/r). */
-static void rotate_heads(const oracle *o, const oracle_layer *layer, double *x, int n_heads, double position) {
+static void rotate_heads(const oracle *o, const oracle_layer *layer, double *x, int n_heads,
+                         double position) {
     int half = layer->is_unturned ? 0 : o->rotary / 2;
     for (int i = 0; i < half; i++) {
         double angle = position * pow(layer->theta, -2.0 * i / o->rotary), c = cos(angle), s = sin(angle);

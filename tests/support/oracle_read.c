@@ -63,8 +63,8 @@ static const family families[] = {
      .layer_norm = true, .is_parallel = true, .turns_neighbours = true},
     {"phi", "model.embed_tokens.weight", "model.final_layernorm", "lm_head.weight", "model.layers.%d.",
      "input_layernorm", "input_layernorm",
-     .matrix = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.dense",
-                [ORACLE_UP] = "mlp.fc1", [ORACLE_DOWN] = "mlp.fc2"},
+     .matrix = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                "self_attn.dense", [ORACLE_UP] = "mlp.fc1", [ORACLE_DOWN] = "mlp.fc2"},
      .layer_norm = true, .is_parallel = true},
     {"gemma", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm",
      .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .is_gemma = true},
@@ -392,11 +392,11 @@ static void close_mixer(oracle_mixer *x) {
 }
 
 static void close_layer(const oracle *o, oracle_layer *layer) {
-    float *const norms[] = {layer->attention_norm,      layer->mlp_norm,      layer->attention_norm_bias,
-                            layer->mlp_norm_bias,       layer->q_norm,        layer->k_norm,
-                            layer->attention_post_norm, layer->mlp_post_norm, layer->router,
-                            layer->share,               layer->shared[0],     layer->shared[1],
-                            layer->shared[2]};
+    float *const norms[] = {
+        layer->attention_norm, layer->mlp_norm, layer->attention_norm_bias, layer->mlp_norm_bias,
+        layer->q_norm,         layer->k_norm,   layer->attention_post_norm, layer->mlp_post_norm,
+        layer->router,         layer->share,    layer->shared[0],           layer->shared[1],
+        layer->shared[2]};
     for (int m = 0; m < ORACLE_MATRICES; m++) {
         free(layer->matrix[m]);
         free(layer->bias[m]);
