@@ -7,7 +7,8 @@ static void add_list(fingerprint *f, const double *list, int64_t n) {
     fingerprint_add_sized(f, list ? list : &(double){0}, list ? (size_t)n * sizeof *list : 0);
 }
 
-static void add_config(fingerprint *f, const model_config *c) {
+/* Of one half; an encoder's is told from a decoder's by its model_type. */
+static void add_half(fingerprint *f, const model_config *c) {
     const rope_scaling *rope = &c->rope_scaling;
     const int64_t integers[] = {
         c->model_type,
@@ -49,6 +50,10 @@ static void add_config(fingerprint *f, const model_config *c) {
         c->attention_bias.v,
         c->attention_bias.o,
         c->mlp_bias,
+        c->qk_norm_wide,
+        c->cross_attention,
+        c->num_mel_bins,
+        c->shared_expert_intermediate_size,
     };
     const double numbers[] = {
         c->norm_eps,
@@ -74,9 +79,15 @@ static void add_config(fingerprint *f, const model_config *c) {
     add_list(f, rope->long_factor, half);
     add_list(f, rope->divisors, half);
     for (int64_t i = 0; i < c->num_hidden_layers; i++) {
-        int64_t type = c->layer_types[i];
-        fingerprint_add_sized(f, &type, sizeof type);
+        const int64_t layer[] = {c->layer_types[i], c->unrotated && c->unrotated[i]};
+        fingerprint_add_sized(f, layer, sizeof layer);
     }
+}
+
+/* Keys and values of cross attention are the encoder's as much as the decoder's. */
+static void add_config(fingerprint *f, const model_config *c) {
+    add_half(f, c);
+    if (c->encoder) add_half(f, c->encoder);
 }
 
 mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model) {

@@ -73,9 +73,15 @@ static const field fields[] = {
     FIELD(rope_scaling.truncate, SWITCH),
     FIELD(rope_scaling.attention_factor, REAL),
     FIELD(permuted_rows, SWITCH),
+    FIELD(qk_norm_wide, SWITCH),
+    FIELD(cross_attention, SWITCH),
+    FIELD(num_mel_bins, WHOLE),
+    FIELD(shared_expert_intermediate_size, WHOLE),
     NO_FIELD(final_logit_softcapping, REAL),
     NO_FIELD(logits_scaling, REAL),
     NO_FIELD(tie_word_embeddings, SWITCH),
+    NO_FIELD(head_bias, SWITCH),
+    NO_FIELD(experts_apart, SWITCH), /* where weights lie */
     NO_FIELD(bos_token_id, WHOLE),
     NO_FIELD(pad_token_id, WHOLE),
 };
@@ -92,42 +98,76 @@ static void change(const field *f, model_config *config) {
     }
 }
 
+/* Changes every field of a model's configuration, which is `config`, in turn. */
+static void check_fields(const mn_model *model, model_config *config, const char *path) {
+    char seen[N_FIELDS + 1][FINGERPRINT_HEX];
+    const model_config before = *config;
+    assert_ok(model_fingerprint(seen[0], model->core));
+    for (int i = 0; i < N_FIELDS; i++) {
+        char *now = seen[i + 1];
+        change(&fields[i], config);
+        assert_ok(model_fingerprint(now, model->core));
+        *config = before;
+        if ((strcmp(now, seen[0]) != 0) != fields[i].counts)
+            fail_msg("%s: %s %s", path, fields[i].name, fields[i].counts ? "does not count" : "counts");
+        for (int j = 1; fields[i].counts && j <= i; j++) {
+            if (strcmp(now, seen[j]) == 0) fail_msg("%s is taken for %s", fields[i].name, fields[j - 1].name);
+        }
+    }
+    layer_type first = config->layer_types[0];
+    config->layer_types[0] = first == LAYER_FULL_ATTENTION ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
+    assert_ok(model_fingerprint(seen[1], model->core));
+    assert_string_not_equal(seen[1], seen[0]);
+    config->layer_types[0] = first;
+    assert_ok(model_fingerprint(seen[1], model->core));
+    assert_string_equal(seen[1], seen[0]);
+}
+
 static void every_number_counts_that_the_cache_depends_on(void **state) {
     (void)state;
-    static const char *const paths[] = {"golden/llama", "golden/jamba", "golden/gemma3"};
-    char seen[N_FIELDS + 1][FINGERPRINT_HEX];
+    static const char *const paths[] = {"golden/llama", "golden/jamba", "golden/gemma3",
+                                        "golden/whisper/tiny80"};
     for (size_t m = 0; m < sizeof paths / sizeof *paths; m++) {
         mn_model *model = engine_model(paths[m], "f32", "auto", 1);
-        model_config *config = &model->core->config, before = *config;
-        assert_ok(model_fingerprint(seen[0], model->core));
-        for (int i = 0; i < N_FIELDS; i++) {
-            char *now = seen[i + 1];
-            change(&fields[i], config);
-            assert_ok(model_fingerprint(now, model->core));
-            *config = before;
-            if ((strcmp(now, seen[0]) != 0) != fields[i].counts)
-                fail_msg("%s: %s %s", paths[m], fields[i].name,
-                         fields[i].counts ? "does not count" : "counts");
-            for (int j = 1; fields[i].counts && j <= i; j++) {
-                if (strcmp(now, seen[j]) == 0)
-                    fail_msg("%s is taken for %s", fields[i].name, fields[j - 1].name);
-            }
-        }
-        layer_type first = config->layer_types[0];
-        config->layer_types[0] =
-            first == LAYER_FULL_ATTENTION ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
-        assert_ok(model_fingerprint(seen[1], model->core));
-        assert_string_not_equal(seen[1], seen[0]);
-        config->layer_types[0] = first;
-        assert_ok(model_fingerprint(seen[1], model->core));
-        assert_string_equal(seen[1], seen[0]);
+        model_config *config = &model->core->config;
+        check_fields(model, config, paths[m]);
+        if (config->encoder) check_fields(model, config->encoder, "its encoder");
         mn_model_close(&model);
     }
+}
+
+/* Each by itself: as they are, none, and one of them changed. */
+static void layers_without_rotation_count(void **state) {
+    (void)state;
+    enum { MOST = 4 };
+    mn_model *model = engine_model("golden/smollm3", "f32", "auto", 1);
+    model_config *config = &model->core->config;
+    bool *own = config->unrotated, changed[MOST];
+    int64_t n = config->num_hidden_layers;
+    char seen[MOST + 2][FINGERPRINT_HEX];
+    assert_non_null(own);
+    assert_true(n <= MOST);
+    assert_ok(model_fingerprint(seen[0], model->core));
+    config->unrotated = NULL;
+    assert_ok(model_fingerprint(seen[1], model->core));
+    config->unrotated = changed;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(changed, own, (size_t)n * sizeof *own);
+        changed[i] = !own[i];
+        assert_ok(model_fingerprint(seen[2 + i], model->core));
+    }
+    config->unrotated = own;
+    for (int64_t i = 0; i < n + 2; i++) {
+        for (int64_t j = 0; j < i; j++) /* without the last layer's, there is none */
+            assert_int_equal(strcmp(seen[i], seen[j]) == 0, i == n + 1 && j == 1);
+    }
+    mn_model_close(&model);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_counts_that_the_cache_depends_on),
+        cmocka_unit_test(layers_without_rotation_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

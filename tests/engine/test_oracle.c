@@ -7,10 +7,12 @@
 #include "support/scratch.h"
 
 static const char *const families[] = {
-    "llama", "llama-untied-bias", "mistral-full", "mistral-window", "qwen2", "qwen3",    "phi3-window",
-    "mixtral", "granite",         "gemma2",       "gemma3",         "gpt2",  "gpt-neox", "mamba", "jamba"};
+    "llama",       "llama-untied-bias", "mistral-full", "mistral-window", "qwen2",     "qwen3",
+    "phi3-window", "mixtral",           "granite",      "gemma2",         "gemma3",    "gpt2",
+    "gpt-neox",    "mamba",             "jamba",        "qwen2-moe",      "qwen3-moe", "smollm3",
+    "olmo2",       "stablelm",          "cohere",       "phi",            "gemma"};
 static const char *const strategies[] = {"dynamic", "static", "none"};
-enum { N_FAMILIES = 15, N_STRATEGIES = 3, N_IDS = 120 };
+enum { N_FAMILIES = sizeof families / sizeof *families, N_STRATEGIES = 3, N_IDS = 120 };
 
 /* What other correct float32 and float64 runs of these checkpoints differ by, with a margin of three. */
 static const double tolerance = 2e-4;

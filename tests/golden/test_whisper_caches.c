@@ -1,4 +1,5 @@
-/* Pairs of self and cross caches of the tiny golden Whisper checkpoints: traces, operations on rows, and pairs that are codes.
+/* Pairs of self and cross caches of the tiny golden Whisper checkpoints: traces, operations on rows, pairs that are codes, windows,
+ * and pairs that are refused.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/scratch.h"
 #include "support/whisper_golden.h"
@@ -305,6 +306,67 @@ static void codes(void **state) {
     golden_close(&g);
 }
 
+/* ---- windows ---- */
+
+static float *logits_of(const golden *g, const char *strategy, const char *config, const int32_t *ids,
+                        size_t n) {
+    float *logits = malloc(n * g->vocab * sizeof *logits);
+    mn_session *session = golden_session(g, strategy, config, 0);
+    for (size_t i = 0; i < n; i++) assert_ok(mn_session_step(session, &ids[i], 1, logits + i * g->vocab));
+    for (int i = 0; i < N_LAYERS; i++)
+        assert_int_equal(layer_of(session, CROSS + i).tokens, (int64_t)g->frames / 2);
+    mn_session_close(&session);
+    return logits;
+}
+
+/* A window is the self cache's alone; one that the text fills changes no bit, one token less does. */
+static void windows(void **state) {
+    (void)state;
+    enum { N = 30 };
+    golden g = golden_open(folders[0]);
+    int32_t ids[N];
+    uint64_t seed = 5;
+    engine_ids(&seed, ids, N, (int)g.vocab);
+    float *wanted = logits_of(&g, "dynamic", NULL, ids, N);
+    static const char *const names[] = {"sliding_window", "self=sliding_window,cross=static",
+                                        "self=sliding_window,cross=offloaded"};
+    for (int i = 0; i < 3; i++) {
+        for (int window = N - 1; window <= N; window++) {
+            char config[64];
+            snprintf(config, sizeof config, "window_length=%d", window);
+            float *got = logits_of(&g, names[i], config, ids, N);
+            size_t same = (size_t)window;
+            engine_same_bits(got, wanted, same, g.vocab, "%s, %s", names[i], config);
+            if (same < N)
+                assert_memory_not_equal(got + same * g.vocab, wanted + same * g.vocab, g.vocab * sizeof *got);
+            free(got);
+        }
+    }
+    free(wanted);
+    golden_close(&g);
+}
+
+static void what_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *strategy, *why;
+    } refused[] = {
+        {"sink", "learned positions are part of its keys"},
+        {"self=sink,cross=dynamic", "learned positions are part of its keys"},
+        {"self=dynamic,cross=sliding_window", "cross attention sees all of its tokens always"},
+        {"self=dynamic,cross=sink", "cross attention sees all of its tokens always"},
+        {"self=dynamic,cross=none", "cross attention sees all of its tokens always"},
+    };
+    golden g = golden_open(folders[0]);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const mn_cache_options options = golden_options(refused[i].strategy, NULL);
+        mn_session *session = NULL;
+        assert_fails(MN_E_ARG, refused[i].why, mn_session_open(&session, g.model, &options));
+        assert_null(session);
+    }
+    golden_close(&g);
+}
+
 /* Heads of 24 numbers have no codes. */
 static void codes_that_do_not_fit(void **state) {
     (void)state;
@@ -326,6 +388,8 @@ int main(void) {
          .test_func = operations,
          .initial_state = (void *)(uintptr_t)folders[1]},
         cmocka_unit_test(codes),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(what_is_refused),
         cmocka_unit_test(codes_that_do_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,9 +19,14 @@ static void multiply(double *y, const float *w, const float *bias, const double 
     }
 }
 
+/* Without a weight: x itself. */
 static void normalize(const oracle *o, double *y, const double *x, const float *weight, const float *bias,
                       int n) {
     double mean = 0, squares = 0;
+    if (!weight) {
+        memmove(y, x, (size_t)n * sizeof *y);
+        return;
+    }
     for (int i = 0; o->layer_norm && i < n; i++) mean += x[i] / n;
     for (int i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
     double factor = 1 / sqrt(squares / n + o->eps);
@@ -51,23 +56,31 @@ static double capped(double x, double cap) {
 
 /* What a sub-layer gives, normed first where there is such a norm, is added to h. */
 static void add_to(const oracle *o, double *h, double *x, const float *post_norm) {
-    if (post_norm) normalize(o, x, x, post_norm, NULL, o->hidden);
+    normalize(o, x, x, post_norm, NULL, o->hidden);
     for (int i = 0; i < o->hidden; i++) h[i] += o->residual_scale * x[i];
 }
 
 /* ---- attention ---- */
 
-/* Turns the pairs (i, i + r/2) of the first r values of each head by position * theta^(-2i/r). */
-static void rotate_heads(const oracle *o, double theta, double *x, int n_heads, double position) {
-    int half = o->rotary / 2;
-    for (int head = 0; head < n_heads; head++, x += o->head_dim) {
-        for (int i = 0; i < half; i++) {
-            double angle = position * pow(theta, -2.0 * i / o->rotary);
-            double a = x[i], b = x[i + half];
-            x[i] = a * cos(angle) - b * sin(angle);
-            x[i + half] = b * cos(angle) + a * sin(angle);
+/* Turns the pairs of the first r values of each head, the i-th by position * theta^(-2i/r). */
+static void rotate_heads(const oracle *o, const oracle_layer *layer, double *x, int n_heads,
+                         double position) {
+    int half = layer->is_unturned ? 0 : o->rotary / 2;
+    for (int i = 0; i < half; i++) {
+        double angle = position * pow(layer->theta, -2.0 * i / o->rotary), c = cos(angle), s = sin(angle);
+        int first = o->turns_neighbours ? 2 * i : i, second = first + (o->turns_neighbours ? 1 : half);
+        for (int head = 0; head < n_heads; head++) {
+            double *a = &x[head * o->head_dim + first], *b = &x[head * o->head_dim + second], was = *a;
+            *a = was * c - *b * s;
+            *b = *b * c + was * s;
         }
     }
+}
+
+/* Norms of queries or keys, head by head or of all together. */
+static void normalize_heads(const oracle *o, double *x, const float *weight, int n_heads) {
+    int n = o->norms_all_heads ? n_heads * o->head_dim : o->head_dim;
+    for (int i = 0; i < n_heads * o->head_dim; i += n) normalize(o, x + i, x + i, weight, NULL, n);
 }
 
 /* A query over n keys and values [n][kv heads * head_dim]; weights: [n] scratch. */
@@ -102,7 +115,7 @@ static void attend_one(const oracle *o, const oracle_layer *layer, double *q, co
     double *weights = doubles(n, 1);
     if (window > 0 && n > sinks + window) first = n - window;
     if (first == 0 || sinks == 0) {
-        rotate_heads(o, layer->theta, q, o->n_heads, (double)position);
+        rotate_heads(o, layer, q, o->n_heads, (double)position);
         attend_all(o, q, k + first * width, v + first * width, n - first, weights, out);
     } else { /* positions are places among the visible tokens */
         size_t n_seen = sinks + window;
@@ -111,9 +124,9 @@ static void attend_one(const oracle *o, const oracle_layer *layer, double *q, co
             size_t t = i < sinks ? i : first + i - sinks;
             memcpy(seen_k + i * width, k + t * width, width * sizeof *k);
             memcpy(seen_v + i * width, v + t * width, width * sizeof *v);
-            rotate_heads(o, layer->theta, seen_k + i * width, o->n_kv_heads, (double)i - (double)t);
+            rotate_heads(o, layer, seen_k + i * width, o->n_kv_heads, (double)i - (double)t);
         }
-        rotate_heads(o, layer->theta, q, o->n_heads, (double)(n_seen - 1));
+        rotate_heads(o, layer, q, o->n_heads, (double)(n_seen - 1));
         attend_all(o, q, seen_k, seen_v, n_seen, weights, out);
         free(seen_k);
         free(seen_v);
@@ -128,11 +141,9 @@ static void project(const oracle *o, const oracle_layer *layer, const double *x,
     multiply(q, layer->matrix[ORACLE_Q], layer->bias[ORACLE_Q], x, q_width, o->hidden);
     multiply(k, layer->matrix[ORACLE_K], layer->bias[ORACLE_K], x, kv_width, o->hidden);
     multiply(v, layer->matrix[ORACLE_V], layer->bias[ORACLE_V], x, kv_width, o->hidden);
-    for (int i = 0; layer->q_norm && i < o->n_heads; i++)
-        normalize(o, q + i * o->head_dim, q + i * o->head_dim, layer->q_norm, NULL, o->head_dim);
-    for (int i = 0; layer->k_norm && i < o->n_kv_heads; i++)
-        normalize(o, k + i * o->head_dim, k + i * o->head_dim, layer->k_norm, NULL, o->head_dim);
-    rotate_heads(o, layer->theta, k, o->n_kv_heads, (double)position);
+    normalize_heads(o, q, layer->q_norm, o->n_heads);
+    normalize_heads(o, k, layer->k_norm, o->n_kv_heads);
+    rotate_heads(o, layer, k, o->n_kv_heads, (double)position);
 }
 
 /* Attention of n tokens behind `past` others whose keys and values stand first in k and v: x [n][hidden] normed rows, out
@@ -195,31 +206,40 @@ static void mix_one(const oracle *o, const oracle_layer *layer, const double *x,
 
 /* ---- the rest of a layer ---- */
 
-static void gated_mlp(const oracle *o, const float *gate_matrix, const float *up_matrix,
-                      const float *down_matrix, const float *const bias[3], const double *x, double *out) {
-    double *gate = doubles((size_t)o->inner, 1), *up = doubles((size_t)o->inner, 1);
-    multiply(up, up_matrix, bias[1], x, o->inner, o->hidden);
-    if (gate_matrix) multiply(gate, gate_matrix, bias[0], x, o->inner, o->hidden);
-    for (int i = 0; i < o->inner; i++)
-        up[i] = gate_matrix ? activate(o, gate[i]) * up[i] : activate(o, up[i]);
-    multiply(out, down_matrix, bias[2], up, o->hidden, o->inner);
+/* matrix and bias: of gate, up, down. */
+static void gated_mlp(const oracle *o, int inner, float *const matrix[3], float *const bias[3],
+                      const double *x, double *out) {
+    double *gate = doubles((size_t)inner, 1), *up = doubles((size_t)inner, 1);
+    multiply(up, matrix[1], bias[1], x, inner, o->hidden);
+    if (matrix[0]) multiply(gate, matrix[0], bias[0], x, inner, o->hidden);
+    for (int i = 0; i < inner; i++) up[i] = matrix[0] ? activate(o, gate[i]) * up[i] : activate(o, up[i]);
+    multiply(out, matrix[2], bias[2], up, o->hidden, inner);
     free(gate);
     free(up);
+}
+
+static float *const no_bias[3] = {NULL};
+
+/* The expert of all tokens is weighted by a number of the row's own. */
+static void add_shared_expert(const oracle *o, const oracle_layer *layer, const double *x, double *out) {
+    double *one = doubles((size_t)o->hidden, 1), score;
+    gated_mlp(o, o->shared_inner, layer->shared, no_bias, x, one);
+    multiply(&score, layer->share, NULL, x, 1, o->hidden);
+    for (int i = 0; i < o->hidden; i++) out[i] += one[i] / (1 + exp(-score));
+    free(one);
 }
 
 /* The experts of highest probability, weighted by it. */
 static void mix_experts(const oracle *o, const oracle_layer *layer, const double *x, double *out) {
     double *scores = doubles((size_t)o->n_experts, 1), *one = doubles((size_t)o->hidden, 1), sum = 0,
            chosen = 0;
-    const float *const no_bias[3] = {NULL};
     multiply(scores, layer->router, NULL, x, o->n_experts, o->hidden);
     for (int e = 0; e < o->n_experts; e++) sum += scores[e] = exp(scores[e]);
     memset(out, 0, (size_t)o->hidden * sizeof *out);
     for (int k = 0; k < o->n_chosen; k++) {
         int best = 0;
         for (int e = 1; e < o->n_experts; e++) best = scores[e] > scores[best] ? e : best;
-        gated_mlp(o, layer->experts[best][0], layer->experts[best][1], layer->experts[best][2], no_bias, x,
-                  one);
+        gated_mlp(o, o->inner, layer->experts[best], no_bias, x, one);
         for (int i = 0; i < o->hidden; i++) out[i] += scores[best] * one[i];
         chosen += scores[best];
         scores[best] = -1;
@@ -234,11 +254,9 @@ static void feed_forward(const oracle *o, const oracle_layer *layer, const doubl
     normalize(o, x, h, layer->mlp_norm, layer->mlp_norm_bias, o->hidden);
     if (layer->experts) {
         mix_experts(o, layer, x, out);
+        if (layer->share) add_shared_expert(o, layer, x, out);
     } else {
-        const float *const bias[3] = {layer->bias[ORACLE_GATE], layer->bias[ORACLE_UP],
-                                      layer->bias[ORACLE_DOWN]};
-        gated_mlp(o, layer->matrix[ORACLE_GATE], layer->matrix[ORACLE_UP], layer->matrix[ORACLE_DOWN], bias,
-                  x, out);
+        gated_mlp(o, o->inner, &layer->matrix[ORACLE_GATE], &layer->bias[ORACLE_GATE], x, out);
     }
     free(x);
 }
@@ -248,6 +266,7 @@ static void feed_forward(const oracle *o, const oracle_layer *layer, const doubl
 static void run_layer(const oracle *o, const oracle_layer *layer, double *h, size_t n, size_t past, double *k,
                       double *v, double *window, double *state) {
     size_t hidden = (size_t)o->hidden;
+    bool has_mlp = layer->matrix[ORACLE_DOWN] || layer->experts;
     double *x = doubles(n, hidden), *mixed = doubles(n, hidden), *fed = doubles(hidden, 1);
     for (size_t t = 0; t < n; t++)
         normalize(o, x + t * hidden, h + t * hidden, layer->attention_norm, layer->attention_norm_bias,
@@ -261,7 +280,7 @@ static void run_layer(const oracle *o, const oracle_layer *layer, double *h, siz
         double *row = h + t * hidden;
         if (o->is_parallel) feed_forward(o, layer, row, fed);
         add_to(o, row, mixed + t * hidden, layer->attention_post_norm);
-        if (!layer->mlp_norm) continue;
+        if (!has_mlp) continue;
         if (!o->is_parallel) feed_forward(o, layer, row, fed);
         add_to(o, row, fed, layer->mlp_post_norm);
     }
@@ -281,18 +300,21 @@ static void embed(const oracle *o, int32_t id, size_t position, double *h) {
 static void head_logits(const oracle *o, const double *h, double *logits) {
     double *x = doubles((size_t)o->hidden, 1);
     normalize(o, x, h, o->final_norm, o->final_norm_bias, o->hidden);
-    multiply(logits, o->head ? o->head : o->embed, NULL, x, o->vocab, o->hidden);
+    multiply(logits, o->head ? o->head : o->embed, o->head_bias, x, o->vocab, o->hidden);
     for (int i = 0; i < o->vocab; i++) logits[i] = capped(logits[i] / o->logit_divisor, o->logit_cap);
     free(x);
 }
 
-/* [kv heads][n][head_dim] as a cache is read to [n][kv heads * head_dim] in double. */
-static void widen_rows(const oracle *o, double *to, const float *from, size_t n) {
-    size_t dim = (size_t)o->head_dim, width = (size_t)o->n_kv_heads * dim;
+/* [kv heads][n][head_dim] as a cache is read to [n][kv heads * head_dim] in double; halves: the first `rotary` values of a head are
+ * the first of all pairs of neighbours, then the second. */
+static void widen_rows(const oracle *o, double *to, const float *from, size_t n, bool halves) {
+    size_t dim = (size_t)o->head_dim, width = (size_t)o->n_kv_heads * dim, rotary = (size_t)o->rotary;
     for (size_t head = 0; head < (size_t)o->n_kv_heads; head++) {
         for (size_t t = 0; t < n; t++) {
-            for (size_t i = 0; i < dim; i++)
-                to[t * width + head * dim + i] = (double)from[(head * n + t) * dim + i];
+            for (size_t i = 0; i < dim; i++) {
+                size_t stored = halves && i < rotary ? i % 2 * (rotary / 2) + i / 2 : i;
+                to[t * width + head * dim + i] = (double)from[(head * n + t) * dim + stored];
+            }
         }
     }
 }
@@ -305,8 +327,8 @@ static void run_layers(const oracle *o, double *h, size_t n, const oracle_past *
     for (int i = 0; i < o->n_layers; i++) {
         memset(state, 0, n_state * sizeof *state);
         for (size_t j = 0; past && past[i].state && j < n_state; j++) state[j] = (double)past[i].state[j];
-        if (past && past[i].k) widen_rows(o, k, past[i].k, n_past);
-        if (past && past[i].v) widen_rows(o, v, past[i].v, n_past);
+        if (past && past[i].k) widen_rows(o, k, past[i].k, n_past, o->turns_neighbours);
+        if (past && past[i].v) widen_rows(o, v, past[i].v, n_past, false);
         run_layer(o, &o->layers[i], h, n, n_past, k, v, state, state + n_window);
     }
     free(k);

@@ -7,6 +7,9 @@
  *   h += D (act(G y) * (U y)), of the chosen experts, or D act(U y)                      y = norm(h)
  *   logits = head norm(h)
  *
+ * What differs by family are numbers and switches below: OLMo 2 norms what a sub-layer gives and not what it gets, Cohere turns
+ * neighbours, SmolLM3 leaves layers unturned, Qwen2 with experts has one for all tokens besides.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_ORACLE_H
 #define TESTS_ORACLE_H
@@ -36,11 +39,14 @@ typedef struct oracle_mixer {
 typedef struct oracle_layer {
     float *matrix[ORACLE_MATRICES]; /* [outputs][inputs], owned; NULL where the layer has none */
     float *bias[ORACLE_MATRICES];   /* [outputs] or NULL, owned */
-    float *attention_norm, *mlp_norm;
-    float *attention_norm_bias, *mlp_norm_bias, *attention_post_norm, *mlp_post_norm; /* or NULL */
-    float *q_norm, *k_norm;                                                           /* [head_dim] or NULL */
+    float *attention_norm, *mlp_norm, *attention_norm_bias, *mlp_norm_bias; /* [hidden] or NULL */
+    float *attention_post_norm, *mlp_post_norm;                             /* [hidden] or NULL */
+    float *q_norm, *k_norm;   /* [head_dim], of all heads where norms_all_heads; or NULL */
     float *router;            /* [experts][hidden] or NULL: no experts */
     float *(*experts)[3];     /* [experts]: gate, up, down */
+    float *shared[3];         /* the expert of all tokens, or NULL */
+    float *share;             /* [hidden]: its weight is the sigmoid of the product with a row; or NULL */
+    bool is_unturned;         /* no rotation */
     oracle_mixer *mixer;      /* instead of attention, or NULL */
     double theta;             /* of the rotation */
     int window;               /* positions seen, the own one included; 0: all before */
@@ -51,22 +57,26 @@ typedef enum oracle_activation { ORACLE_SILU, ORACLE_GELU, ORACLE_GELU_TANH } or
 
 typedef struct oracle {
     int hidden, inner, n_layers, n_heads, n_kv_heads, head_dim, vocab;
-    int rotary; /* the first values of a head that turn */
+    int shared_inner; /* of the expert of all tokens */
+    int rotary;       /* the first values of a head that turn */
     int n_experts, n_chosen;
     int channels, states, conv, rank; /* of Mamba layers */
     oracle_activation activation;
     bool layer_norm, norm_adds_one, is_parallel, experts_sum_to_one;
+    bool norms_all_heads;  /* queries and keys are normed over all heads of a token */
+    bool turns_neighbours; /* the pairs of the rotation are (2i, 2i + 1), else (i, i + rotary / 2) */
     double eps, theta, local_theta;
     double score_scale, score_cap, logit_cap; /* caps: 0 for none */
     double embed_scale, residual_scale, logit_divisor;
     float *embed, *final_norm, *final_norm_bias; /* [vocab][hidden] */
     float *positions;                            /* [longest][hidden] or NULL */
-    float *head;                                 /* [vocab][hidden]; NULL: the embedding again */
+    float *head, *head_bias;                     /* [vocab][hidden]; NULL: the embedding again; bias or NULL */
     oracle_layer *layers;
 } oracle;
 
 /* Of a layer: keys, rotated at their positions, and values, f32 [kv heads][n][head_dim]; or the state, f32: the last conv - 1
- * inputs [conv - 1][channels], then the scan's [states][channels]. */
+ * inputs [conv - 1][channels], then the scan's [states][channels]. Where neighbours turn, keys come as a cache of pairs
+ * (i, i + rotary / 2) keeps them: the first of all pairs, then the second. */
 typedef struct oracle_past {
     const float *k, *v;
     const float *state;

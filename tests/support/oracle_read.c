@@ -30,33 +30,57 @@ typedef struct family {
     const char *matrix[ORACLE_MATRICES];
     const char *qkv; /* the three of them in one tensor */
     const char *router, *experts[3];
+    const char *shared[3], *share;
     const char *mixer;
     bool is_transposed; /* matrices are [inputs][outputs] */
     bool by_head;       /* qkv: [heads][3][head_dim] rows */
+    bool is_gemma;      /* norms multiply by 1 + weight, embeddings are scaled */
+    bool layer_norm, is_parallel, norms_all_heads, turns_neighbours;
 } family;
 
 #define LLAMA_GLOBALS   "model.embed_tokens.weight", "model.norm", "lm_head.weight", "model.layers.%d."
 #define LLAMA_ATTENTION "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
 #define LLAMA_MLP       "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
+#define QWEN_EXPERTS    "mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj", "mlp.experts.%d.down_proj"
 
 static const family families[] = {
     {"mixtral", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION},
      .router = "block_sparse_moe.gate",
      .experts = {"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3",
                  "block_sparse_moe.experts.%d.w2"}},
+    {"qwen2_moe", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION},
+     .router = "mlp.gate", .experts = {QWEN_EXPERTS},
+     .shared = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"},
+     .share = "mlp.shared_expert_gate"},
+    {"qwen3_moe", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION},
+     .router = "mlp.gate", .experts = {QWEN_EXPERTS}},
+    {"olmo2", LLAMA_GLOBALS, .attention_post_norm = "post_attention_layernorm",
+     .mlp_post_norm = "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
+     .norms_all_heads = true},
+    {"stablelm", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm",
+     .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .layer_norm = true},
+    {"cohere", LLAMA_GLOBALS, "input_layernorm", "input_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
+     .layer_norm = true, .is_parallel = true, .turns_neighbours = true},
+    {"phi", "model.embed_tokens.weight", "model.final_layernorm", "lm_head.weight", "model.layers.%d.",
+     "input_layernorm", "input_layernorm",
+     .matrix = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                "self_attn.dense", [ORACLE_UP] = "mlp.fc1", [ORACLE_DOWN] = "mlp.fc2"},
+     .layer_norm = true, .is_parallel = true},
+    {"gemma", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm",
+     .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .is_gemma = true},
     {"gemma2", LLAMA_GLOBALS, "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
-     "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}},
+     "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .is_gemma = true},
     {"gemma3_text", LLAMA_GLOBALS, "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
-     "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}},
+     "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .is_gemma = true},
     {"gpt2", "transformer.wte.weight", "transformer.ln_f", "lm_head.weight", "transformer.h.%d.", "ln_1",
      "ln_2", .matrix = {[ORACLE_O] = "attn.c_proj", [ORACLE_UP] = "mlp.c_fc", [ORACLE_DOWN] = "mlp.c_proj"},
-     .qkv = "attn.c_attn", .is_transposed = true},
+     .qkv = "attn.c_attn", .is_transposed = true, .layer_norm = true},
     {"gpt_neox", "gpt_neox.embed_in.weight", "gpt_neox.final_layer_norm", "embed_out.weight",
      "gpt_neox.layers.%d.", "input_layernorm", "post_attention_layernorm",
      .matrix = {[ORACLE_O] = "attention.dense",
                 [ORACLE_UP] = "mlp.dense_h_to_4h",
                 [ORACLE_DOWN] = "mlp.dense_4h_to_h"},
-     .qkv = "attention.query_key_value", .by_head = true},
+     .qkv = "attention.query_key_value", .by_head = true, .layer_norm = true},
     {"mamba", "backbone.embeddings.weight", "backbone.norm_f", "lm_head.weight", "backbone.layers.%d.",
      "norm", .mixer = "mixer."},
     {"jamba", "model.embed_tokens.weight", "model.final_layernorm", "lm_head.weight", "model.layers.%d.",
@@ -104,7 +128,8 @@ static bool flag(const json *root, const char *name, bool standard) {
 
 static void read_sizes(oracle *o, const json *root) {
     o->hidden = (int)NUMBER(root, 0, "hidden_size", "n_embd");
-    o->inner = (int)NUMBER(root, 4 * o->hidden, "intermediate_size", "n_inner");
+    o->inner = (int)NUMBER(root, 4 * o->hidden, "moe_intermediate_size", "intermediate_size", "n_inner");
+    o->shared_inner = (int)number(root, "shared_expert_intermediate_size", 0);
     o->n_layers = (int)NUMBER(root, 0, "num_hidden_layers", "n_layer");
     o->n_heads = (int)NUMBER(root, 0, "num_attention_heads", "n_head");
     o->n_kv_heads = (int)number(root, "num_key_value_heads", o->n_heads);
@@ -121,28 +146,31 @@ static void read_sizes(oracle *o, const json *root) {
 static void read_rules(oracle *o, const json *root, const family *f) {
     const json *type = json_get(root, "model_type"), *act = NULL;
     const char *const activations[] = {"hidden_activation", "hidden_act", "activation_function", NULL};
-    for (int i = 0; activations[i] && !act; i++) act = json_get(root, activations[i]);
-    bool gemma = f->attention_post_norm != NULL, neox = f->by_head, gpt2 = f->is_transposed;
+    for (int i = 0; activations[i] && (!act || act->kind == JSON_NULL); i++)
+        act = json_get(root, activations[i]);
+    bool gemma = f->is_gemma, neox = f->by_head, gpt2 = f->is_transposed;
     o->activation = !act || json_is_string(act, "silu") ? ORACLE_SILU
                     : json_is_string(act, "gelu")       ? ORACLE_GELU
                                                         : ORACLE_GELU_TANH;
-    o->layer_norm = gpt2 || neox;
+    o->layer_norm = f->layer_norm;
     o->norm_adds_one = gemma;
-    o->is_parallel = neox && flag(root, "use_parallel_residual", true);
-    o->experts_sum_to_one = json_is_string(type, "mixtral");
+    o->norms_all_heads = f->norms_all_heads;
+    o->turns_neighbours = f->turns_neighbours;
+    o->is_parallel = f->is_parallel || (neox && flag(root, "use_parallel_residual", true));
+    o->experts_sum_to_one = flag(root, "norm_topk_prob", json_is_string(type, "mixtral"));
     o->eps = NUMBER(root, 1e-5, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps");
     o->theta = number(root, "rope_theta", 10000);
     o->local_theta = number(root, "rope_local_base_freq", o->theta);
     bool turns = !gpt2 && !f->mixer;
     o->rotary =
         turns ? (int)(o->head_dim * NUMBER(root, neox ? 0.25 : 1, "partial_rotary_factor", "rotary_pct")) : 0;
-    double scalar = gemma ? number(root, "query_pre_attn_scalar", 256) : o->head_dim;
+    double scalar = number(root, "query_pre_attn_scalar", o->head_dim); /* Gemma 2 and 3 */
     o->score_scale = number(root, "attention_multiplier", 1 / sqrt(scalar));
     o->score_cap = number(root, "attn_logit_softcapping", 0);
     o->logit_cap = number(root, "final_logit_softcapping", 0);
     o->embed_scale = number(root, "embedding_multiplier", gemma ? (double)(float)sqrt(o->hidden) : 1);
     o->residual_scale = number(root, "residual_multiplier", 1);
-    o->logit_divisor = number(root, "logits_scaling", 1);
+    o->logit_divisor = number(root, "logits_scaling", 1) / number(root, "logit_scale", 1);
 }
 
 /* Which layers slide: a list where there is one, else all when the configuration has a window in use. */
@@ -152,6 +180,12 @@ static int window_of(const json *root, int i_layer) {
     if (types && types->kind == JSON_ARRAY)
         return json_is_string(&types->items[i_layer], "sliding_attention") ? window : 0;
     return flag(root, "use_sliding_window", true) ? window : 0;
+}
+
+/* SmolLM3's list: 0 for a layer without rotation. */
+static bool is_unturned(const json *root, int i_layer) {
+    const json *turned = json_get(root, "no_rope_layers");
+    return turned && turned->kind == JSON_ARRAY && turned->items[i_layer].integer == 0;
 }
 
 /* ---- tensors ---- */
@@ -238,8 +272,19 @@ static void read_matrices(const oracle *o, oracle_layer *layer, const place *p) 
     }
 }
 
+static void read_shared_expert(const oracle *o, oracle_layer *layer, const place *p) {
+    int inner = o->shared_inner;
+    layer->share = read_matrix(p, p->f->share, 0, 1, o->hidden);
+    for (int i = 0; layer->share && i < 3; i++) {
+        layer->shared[i] =
+            read_matrix(p, p->f->shared[i], 0, i < 2 ? inner : o->hidden, i < 2 ? o->hidden : inner);
+        assert_non_null(layer->shared[i]);
+    }
+}
+
 static void read_experts(const oracle *o, oracle_layer *layer, const place *p) {
     size_t n = (size_t)o->n_experts;
+    read_shared_expert(o, layer, p);
     layer->router = read_matrix(p, p->f->router, 0, o->n_experts, o->hidden);
     if (!layer->router) return;
     layer->experts = calloc(n, sizeof *layer->experts);
@@ -287,20 +332,21 @@ static void read_mixer(const oracle *o, oracle_layer *layer, const place *p) {
 
 static void read_layer(const oracle *o, oracle_layer *layer, const place *p, int window) {
     const family *f = p->f;
+    int n_heads = o->norms_all_heads ? o->n_heads : 1, n_kv_heads = o->norms_all_heads ? o->n_kv_heads : 1;
     layer->attention_norm = read_vector(p, f->attention_norm, "weight", o->hidden);
     layer->mlp_norm = read_vector(p, f->mlp_norm, "weight", o->hidden);
     layer->attention_norm_bias = read_vector(p, f->attention_norm, "bias", o->hidden);
     layer->mlp_norm_bias = read_vector(p, f->mlp_norm, "bias", o->hidden);
     layer->attention_post_norm = read_vector(p, f->attention_post_norm, "weight", o->hidden);
     layer->mlp_post_norm = read_vector(p, f->mlp_post_norm, "weight", o->hidden);
-    layer->q_norm = read_vector(p, "self_attn.q_norm", "weight", o->head_dim);
-    layer->k_norm = read_vector(p, "self_attn.k_norm", "weight", o->head_dim);
+    layer->q_norm = read_vector(p, "self_attn.q_norm", "weight", n_heads * o->head_dim);
+    layer->k_norm = read_vector(p, "self_attn.k_norm", "weight", n_kv_heads * o->head_dim);
     layer->window = window;
     layer->theta = window ? o->local_theta : o->theta;
     read_matrices(o, layer, p);
     read_experts(o, layer, p);
     if (!layer->matrix[ORACLE_Q]) read_mixer(o, layer, p);
-    assert_non_null(layer->attention_norm);
+    assert_true(layer->attention_norm || layer->attention_post_norm);
 }
 
 oracle oracle_open(const char *folder) {
@@ -319,6 +365,7 @@ oracle oracle_open(const char *folder) {
     size_t table = (size_t)o.vocab * (size_t)o.hidden;
     o.embed = read_floats(set, f->embed, table);
     o.head = read_floats(set, f->head, table);
+    o.head_bias = read_floats(set, "lm_head.bias", (size_t)o.vocab);
     snprintf(name, sizeof name, "%s.weight", f->final_norm);
     o.final_norm = read_floats(set, name, (size_t)o.hidden);
     snprintf(name, sizeof name, "%s.bias", f->final_norm);
@@ -328,8 +375,10 @@ oracle oracle_open(const char *folder) {
     assert_non_null(o.embed);
     assert_non_null(o.final_norm);
     o.layers = calloc((size_t)o.n_layers, sizeof *o.layers);
-    for (int i = 0; i < o.n_layers; i++)
+    for (int i = 0; i < o.n_layers; i++) {
         read_layer(&o, &o.layers[i], &(place){set, f, i}, window_of(root, i));
+        o.layers[i].is_unturned = is_unturned(root, i);
+    }
     tensor_set_close(&set);
     json_close(&doc);
     return o;
@@ -343,9 +392,11 @@ static void close_mixer(oracle_mixer *x) {
 }
 
 static void close_layer(const oracle *o, oracle_layer *layer) {
-    float *const norms[] = {layer->attention_norm,      layer->mlp_norm,      layer->attention_norm_bias,
-                            layer->mlp_norm_bias,       layer->q_norm,        layer->k_norm,
-                            layer->attention_post_norm, layer->mlp_post_norm, layer->router};
+    float *const norms[] = {
+        layer->attention_norm, layer->mlp_norm, layer->attention_norm_bias, layer->mlp_norm_bias,
+        layer->q_norm,         layer->k_norm,   layer->attention_post_norm, layer->mlp_post_norm,
+        layer->router,         layer->share,    layer->shared[0],           layer->shared[1],
+        layer->shared[2]};
     for (int m = 0; m < ORACLE_MATRICES; m++) {
         free(layer->matrix[m]);
         free(layer->bias[m]);
@@ -364,6 +415,7 @@ void oracle_close(oracle *o) {
     free(o->embed);
     free(o->positions);
     free(o->head);
+    free(o->head_bias);
     free(o->final_norm);
     free(o->final_norm_bias);
     *o = (oracle){0};
