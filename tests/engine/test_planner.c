@@ -1,5 +1,6 @@
 /* What `mn_model_describe` says of every strategy, against sessions that hold so many tokens.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "gen/session.h"
 #include "support/engine.h"
 #include "support/scratch.h"
 
@@ -106,6 +107,26 @@ static void descriptions_are_what_sessions_hold(void **state) {
     }
 }
 
+/* The text takes a page in each layer, the 1,500 positions of a window of 30 seconds twelve, and a token adds to the text alone. */
+static void cross_attention_is_counted_once(void **state) {
+    (void)state;
+    enum { TOKEN = 2 * 4 * 16 * 2 * 4, PAGE = 128 }; /* layers, heads, numbers, keys and values, bytes */
+    mn_model *model = engine_model("golden/whisper/tiny80", "f32", "auto", 1);
+    char *described = NULL;
+    json_doc *doc = NULL;
+    model->core->config.encoder->max_position_embeddings = 1500; /* for the description only */
+    assert_ok(mn_model_describe(model, 90, &described));
+    assert_ok(json_parse(&doc, described, strlen(described), JSON_STRICT, "the description"));
+    const json *row = json_get(json_root(doc), "caches")->items;
+    while (strcmp(text(row, "implementation"), "dynamic") != 0 || strcmp(text(row, "dtype"), "f32") != 0)
+        row++;
+    assert_int_equal(integer(row, "bytes_per_token"), TOKEN);
+    assert_int_equal(integer(row, "bytes"), (1 + 12) * PAGE * TOKEN);
+    json_close(&doc);
+    mn_free(described);
+    mn_model_close(&model);
+}
+
 /* Calibrated keys take other sizes than those without tables, so both are tried. */
 static void calibrated_codes_are_planned_too(void **state) {
     (void)state;
@@ -188,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptions_are_what_sessions_hold),
         cmocka_unit_test(calibrated_codes_are_planned_too),
+        cmocka_unit_test(cross_attention_is_counted_once),
         cmocka_unit_test(the_largest_context_is_the_last_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
