@@ -162,10 +162,13 @@ typedef struct cache_row {
     kv_plan plan;
     kv_spec *specs; /* owned */
     int n;
+    int64_t n_heard; /* positions of an encoder, which cross attention holds whatever the text */
 } cache_row;
 
 static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_options *options) {
     MN_TRY(kv_plan_make(&row->plan, options, KV_BF16));
+    const model_config *encoder = model->core->config.encoder;
+    row->n_heard = encoder ? encoder->max_position_embeddings : 0;
     MN_TRY(model_cache_specs(&row->specs, &row->n, model->core, row->plan.exact));
     if (row->plan.self.codes) MN_TRY(model_load_bases(model)); /* calibrated codes have other sizes */
     return kv_plan_specs(&row->plan, row->specs, row->n, (int)model->core->config.num_hidden_layers, model->core->bases);
@@ -173,8 +176,14 @@ static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_option
 
 static size_t row_bytes(const cache_row *row, int64_t n_tokens) {
     kv_options options = row->plan.options;
+    size_t total = 0;
     if (options.reserve) options.limit = options.reserve = n_tokens;
-    return kv_plan_bytes(row->specs, row->n, &options, n_tokens);
+    for (int i = 0; i < row->n; i++) {
+        const kv_spec *spec = &row->specs[i];
+        size_t need = kv_plan_bytes(spec, 1, &options, spec->write_once ? row->n_heard : n_tokens);
+        if (!size_add(total, need, &total)) return SIZE_MAX;
+    }
+    return total;
 }
 
 /* What of it lies in memory: all, or of far pages those of two layers. */
@@ -183,7 +192,7 @@ static size_t row_near_bytes(const cache_row *row, int64_t n_tokens) {
     if (!row->plan.self.is_far || row->n <= NEAR_LAYERS) return row_bytes(row, n_tokens);
     size_t most = 0;
     for (int i = 0; i < row->n; i++) {
-        cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1};
+        cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1, .n_heard = row->n_heard};
         size_t need = row_bytes(&one, n_tokens);
         if (need > most) most = need;
     }

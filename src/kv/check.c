@@ -153,9 +153,9 @@ size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *opti
     return total;
 }
 
-/* Of the sealed form, in a page of the default size. */
+/* Of the sealed form, in a page of the default size. A step adds nothing to states and to cross attention. */
 static size_t entry_page_bytes(const kv_spec *s) {
-    if (s->kind == KV_STATE) return 0;
+    if (s->kind == KV_STATE || s->write_once) return 0;
     size_t head = kv_form_bytes(s->key, true, s->bases != NULL, s->k_dim, PAGE_TOKENS) +
                   kv_form_bytes(s->value, false, false, s->v_dim, PAGE_TOKENS);
     return head * (size_t)s->n_heads;

@@ -1,5 +1,6 @@
 /* What `mn_model_describe` says of every strategy, against sessions that hold so many tokens.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "gen/session.h"
 #include "support/engine.h"
 #include "support/scratch.h"
 
@@ -17,6 +18,17 @@ static const char *text(const json *object, const char *key) {
 
 enum { ANSWER = 4 };
 
+/* What an encoder makes of a window in which nothing is heard; models without one hear nothing. */
+static void hear_silence(mn_session *session, const mn_model *model) {
+    mn_model_info info = {.size = sizeof info};
+    assert_ok(mn_model_get_info(model, &info));
+    if (info.num_mel_bins == 0) return;
+    size_t bands = (size_t)info.num_mel_bins, frames = 2 * (size_t)info.max_source_positions;
+    float *features = calloc(bands * frames, sizeof *features);
+    assert_ok(mn_session_encode(session, features, bands, frames));
+    free(features);
+}
+
 /* One row: refused, or exactly what a session reports. */
 static void check_row(mn_model *model, const json *row, int64_t n, const int32_t *ids) {
     mn_cache_options options = mn_cache_options_default();
@@ -33,6 +45,7 @@ static void check_row(mn_model *model, const json *row, int64_t n, const int32_t
     }
     mn_cache_info info = {.size = sizeof info};
     assert_ok(mn_session_open(&session, model, &options));
+    hear_silence(session, model);
     /* The last ones one by one, as an answer is: states are kept of steps. */
     for (int64_t at = 0, size; at < n; at += size) {
         size = at == 0 && n > ANSWER ? n - ANSWER : 1;
@@ -63,14 +76,18 @@ static void descriptions_are_what_sessions_hold(void **state) {
                   {"golden/qwen3", 0},
                   {"golden/gemma3", 0},
                   {"golden/jamba", 0},
-                  {"golden/mamba", 16}}; /* what only keys and values have */
-    static const int64_t lengths[] = {1, 127, 128, 129, 300, 500};
+                  {"golden/mamba", 16},          /* what only keys and values have */
+                  {"golden/whisper/tiny80", 2}}; /* what moves keys */
+    static const int64_t lengths[] = {1, 90, 127, 128, 129, 300, 500};
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         mn_model *model = engine_model(models[m].path, "auto", "auto", 2);
         int32_t ids[500];
         uint64_t seed = 5;
+        mn_model_info info = {.size = sizeof info};
+        assert_ok(mn_model_get_info(model, &info));
         engine_ids(&seed, ids, 500, engine_vocab(model));
         for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+            if (info.has_learned_positions && lengths[i] > info.max_position_embeddings) break;
             char *described = NULL;
             json_doc *doc = NULL;
             int n_refused = 0;
@@ -88,6 +105,26 @@ static void descriptions_are_what_sessions_hold(void **state) {
         }
         mn_model_close(&model);
     }
+}
+
+/* The text takes a page in each layer, the 1,500 positions of a window of 30 seconds twelve, and a token adds to the text alone. */
+static void cross_attention_is_counted_once(void **state) {
+    (void)state;
+    enum { TOKEN = 2 * 4 * 16 * 2 * 4, PAGE = 128 }; /* layers, heads, numbers, keys and values, bytes */
+    mn_model *model = engine_model("golden/whisper/tiny80", "f32", "auto", 1);
+    char *described = NULL;
+    json_doc *doc = NULL;
+    model->core->config.encoder->max_position_embeddings = 1500; /* for the description only */
+    assert_ok(mn_model_describe(model, 90, &described));
+    assert_ok(json_parse(&doc, described, strlen(described), JSON_STRICT, "the description"));
+    const json *row = json_get(json_root(doc), "caches")->items;
+    while (strcmp(text(row, "implementation"), "dynamic") != 0 || strcmp(text(row, "dtype"), "f32") != 0)
+        row++;
+    assert_int_equal(integer(row, "bytes_per_token"), TOKEN);
+    assert_int_equal(integer(row, "bytes"), (1 + 12) * PAGE * TOKEN);
+    json_close(&doc);
+    mn_free(described);
+    mn_model_close(&model);
 }
 
 /* Calibrated keys take other sizes than those without tables, so both are tried. */
@@ -172,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptions_are_what_sessions_hold),
         cmocka_unit_test(calibrated_codes_are_planned_too),
+        cmocka_unit_test(cross_attention_is_counted_once),
         cmocka_unit_test(the_largest_context_is_the_last_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
