@@ -376,7 +376,7 @@ static void extreme_codes_do_not_saturate(void **state) {
             guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
                     scratch = guarded_make(pack_scratch_bytes(&layout), 0);
             weight_pack(packed.data, &layout, types[i], stored, row_bytes, NULL, NULL, 0, 1, scratch.data);
-            activations acts = {WEIGHT_INT, 1, K, x, scale, sum};
+            activations acts = {WEIGHT_INT, 1, K, x, scale, sum, false};
             linear_job job = {.layout = &layout,
                               .weights = packed.data,
                               .x = &acts,
