@@ -40,7 +40,7 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     float *x = mem_alloc(m * k + 1, sizeof *x);
     assert_non_null(x);
     random_floats(seed, x, m * k);
-    bool coarse = *seed >> 40 & 1;
+    bool coarse = test_random(seed) % 2;
     static const size_t unit[] = {sizeof(float), sizeof(bf16), ACT_PLANES};
     p->x = guarded_make((m ? (m - 1) * stride + even : 0) * unit[p->layout.form], SHIFT);
     p->scale = guarded_make(m * k / ACT_GROUP * sizeof(float), SHIFT);
