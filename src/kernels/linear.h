@@ -59,6 +59,7 @@ typedef struct activations {
                              [m][2][k], upper bytes, then lower ones: code = 256 * upper + lower (k a multiple of 32) */
     const float *scale;   /* WEIGHT_INT: [m][k / 32] */
     const int32_t *sum;   /* WEIGHT_INT: [m][k / 16] sums of the codes of each run of 16 */
+    bool coarse;          /* WEIGHT_INT: all lower bytes are 0, and need not be read */
 } activations;
 
 /* Elements from one bf16 row to the next: an odd number of cache lines, so that the same place in many rows, which a tile
@@ -83,8 +84,8 @@ typedef struct linear_job {
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; the form of the layout and of the activations is
  * the kernel's. y and bias need the alignment of floats only.
  *
- * quantize_row(q, scale, sum, x, k): k a multiple of 32. For each 32 inputs scale = max |x| / 32512 and code = x / scale rounded
- * to nearest, ties to even; below max |x| = 2^-111 both are 0. sum [k / 16] of q. A NaN or infinity makes q 0 and scale
+ * quantize_row(q, scale, sum, x, k, coarse): k a multiple of 32. For each 32 inputs scale = max |x| / 32512 and code = x / scale
+ * rounded to nearest, ties to even, or, coarse, to 256 times what x / (256 scale) rounds to: 8 bits. Below max |x| = 2^-111 both are 0. sum [k / 16] of q. A NaN or infinity makes q 0 and scale
  * NaN or infinite, so that it reaches every output.
  * bf16_row(y, x, n): bf16_from_f32 of n values. */
 

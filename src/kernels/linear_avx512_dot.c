@@ -49,6 +49,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const float *scale = job->x->scale + (size_t)row * n_scales;
     const int32_t *sum = job->x->sum + (size_t)row * n_sums;
     const int quads = group / 4, zero = layout->zero;
+    const bool coarse = job->x->coarse;
     const __m512i low = _mm512_set1_epi8(15);
     const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
 
@@ -95,6 +96,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
             const int8_t *at = x + (size_t)plane * k + begin;
             const char *w = codes;
             if (plane == 1) { EACH_ROW(NEXT_PLANE) }
+            if (plane == 1 && coarse) break;
             UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
                 if (plane == 0) {
                     __builtin_prefetch(w + ahead, 0, 2);

@@ -21,19 +21,20 @@ static inline uint32_t rows_largest(const float *x) {
     return (uint32_t)largest;
 }
 
-static inline void rows_quantize(int8_t *q, float *scale, int32_t *sum, const float *x, int k) {
+static inline void rows_quantize(int8_t *q, float *scale, int32_t *sum, const float *x, int k, bool coarse) {
     int8_t *lower = q + k;
+    const int shift = coarse ? 8 : 0;
     const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
     for (int begin = 0; begin < k; begin += ACT_GROUP, scale++, sum += 2, x += ACT_GROUP) {
         float largest = f32_from_bits(rows_largest(x));
         int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
         *scale = largest < 0x1p-111f ? 0 : largest / ACT_LARGEST;
-        float divisor = ordinary ? *scale : 1;
+        float divisor = ordinary ? *scale * (float)(1 << shift) : 1;
         uint32_t mask = ordinary ? ~0u : 0;
         int32_t codes[ACT_GROUP];
         int8_t upper_half[ACT_GROUP], lower_half[ACT_GROUP];
         for (int i = 0; i < ACT_GROUP; i++) {
-            codes[i] = (int32_t)((f32_bits(x[i] / divisor + round) - f32_bits(round)) & mask);
+            codes[i] = (int32_t)((f32_bits(x[i] / divisor + round) - f32_bits(round)) & mask) * (1 << shift);
             int32_t upper = (codes[i] + 128) >> 8;
             upper_half[i] = (int8_t)upper;
             lower_half[i] = (int8_t)(codes[i] - upper * 256);

@@ -52,7 +52,7 @@ static void convert_row(const row_job *job, int r) {
     if (job->forms & 1u << WEIGHT_INT) {
         kernels->quantize_row(rows->codes + (size_t)r * ACT_PLANES * (size_t)k,
                               rows->scale + (size_t)r * (size_t)(k / ACT_GROUP),
-                              rows->sum + (size_t)r * (size_t)(k / ACT_SUM_GROUP), x, k);
+                              rows->sum + (size_t)r * (size_t)(k / ACT_SUM_GROUP), x, k, rows->coarse);
     }
 }
 
@@ -68,6 +68,7 @@ void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, cons
                   float *norm_out, form_set forms) {
     rows->m = m;
     rows->k = k;
+    rows->coarse = c->coarse_rows;
     rows->f32 = norm ? norm_out : x;
     row_job job = {c, rows, x, norm, norm_out, forms, 8};
     if ((int64_t)m * k <= INLINE_VALUES) job.block = m;
@@ -156,7 +157,12 @@ void compute_activate(compute *c, float *x, int m, int k, activation act) {
 /* ---- linear layers ---- */
 
 static activations act_view(const act_rows *rows, weight_form form) {
-    activations view = {.form = form, .m = rows->m, .k = rows->k, .scale = rows->scale, .sum = rows->sum};
+    activations view = {.form = form,
+                        .m = rows->m,
+                        .k = rows->k,
+                        .scale = rows->scale,
+                        .sum = rows->sum,
+                        .coarse = rows->coarse};
     view.x = form == WEIGHT_F32    ? (const void *)rows->f32
              : form == WEIGHT_BF16 ? (const void *)rows->rounded
                                    : (const void *)rows->codes;

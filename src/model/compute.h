@@ -44,6 +44,7 @@ typedef struct compute {
     compute_stretch *stretches; /* [n_threads] of the job in progress */
     char **scratch; /* [n_threads] private memory of each */
     size_t scratch_bytes;
+    bool coarse_rows; /* rows are rounded to 8 bits for integer weights, not to 16 */
     kv_calibration *calibration; /* gathers keys and queries as they are stored; NULL: does not */
 } compute;
 
@@ -61,6 +62,7 @@ typedef struct act_rows {
     int8_t *codes;    /* [m][2][k] */
     float *scale;     /* [m][k / 32] */
     int32_t *sum;     /* [m][k / 16] */
+    bool coarse;      /* codes have 8 bits */
 } act_rows;
 
 typedef unsigned form_set; /* bit i: weight_form i is wanted */

@@ -43,6 +43,7 @@ mn_status encoder_make(model_core *model, bool lazy) {
     size_t positions = (size_t)c->max_position_embeddings, hidden = (size_t)c->hidden_size;
     size_t widest = (size_t)max_i64(c->num_mel_bins, c->hidden_size);
     e->core.compute = model->compute;
+    e->core.compute.coarse_rows = model->form == WEIGHT_INT;
     e->core.form = model->form;
     e->unfolded = mem_alloc_raw(positions * 3 * widest, sizeof *e->unfolded);
     e->convolved = mem_alloc_raw(2 * positions * hidden, sizeof *e->convolved);
@@ -139,7 +140,7 @@ static void fill_cross(model_core *model, kv_cache *cache, const float *states, 
     for (int i = 0; i < (int)c->num_hidden_layers; i++) {
         const weight *k = &model->weights.layers[i].matrices[WEIGHT_CROSS_K],
                      *v = &model->weights.layers[i].matrices[WEIGHT_CROSS_V];
-        compute_rows(own, &ws->rows, states, n, hidden, NULL, NULL, form_of(k) | form_of(v));
+        compute_rows(&e->core.compute, &ws->rows, states, n, hidden, NULL, NULL, form_of(k) | form_of(v));
         linear_part parts[] = {{.w = k, .y = ws->qkv, .stride = 2 * width},
                                {.w = v, .y = ws->qkv + width, .stride = 2 * width}};
         compute_linear(own, &ws->rows, parts, 2);

@@ -40,6 +40,7 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     float *x = mem_alloc(m * k + 1, sizeof *x);
     assert_non_null(x);
     random_floats(seed, x, m * k);
+    bool coarse = test_random(seed) % 2;
     static const size_t unit[] = {sizeof(float), sizeof(bf16), ACT_PLANES};
     p->x = guarded_make((m ? (m - 1) * stride + even : 0) * unit[p->layout.form], SHIFT);
     p->scale = guarded_make(m * k / ACT_GROUP * sizeof(float), SHIFT);
@@ -54,11 +55,11 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
         if (p->layout.form == WEIGHT_INT) {
             ref->quantize_row((int8_t *)p->x.data + r * ACT_PLANES * k,
                               (float *)p->scale.data + r * k / ACT_GROUP,
-                              (int32_t *)p->sum.data + r * k / ACT_SUM_GROUP, row, (int)k);
+                              (int32_t *)p->sum.data + r * k / ACT_SUM_GROUP, row, (int)k, coarse);
         }
     }
     mem_free(x);
-    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->scale.data, p->sum.data};
+    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->scale.data, p->sum.data, coarse};
 }
 
 /* Magnitudes of scale * code and min that a stored weight is made of: what rounding errors are in proportion
@@ -375,7 +376,7 @@ static void extreme_codes_do_not_saturate(void **state) {
             guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
                     scratch = guarded_make(pack_scratch_bytes(&layout), 0);
             weight_pack(packed.data, &layout, types[i], stored, row_bytes, NULL, NULL, 0, 1, scratch.data);
-            activations acts = {WEIGHT_INT, 1, K, x, scale, sum};
+            activations acts = {WEIGHT_INT, 1, K, x, scale, sum, false};
             linear_job job = {.layout = &layout,
                               .weights = packed.data,
                               .x = &acts,
@@ -405,13 +406,15 @@ static void extreme_codes_do_not_saturate(void **state) {
     }
 }
 
-static void check_quantized(const float *x, const int8_t *q, const float *scale, const int32_t *sum, int k) {
+static void check_quantized(const float *x, const int8_t *q, const float *scale, const int32_t *sum, int k,
+                            bool coarse) {
+    const float unit = coarse ? 256 : 1;
     for (int g = 0; g < k / 32; g++) {
         float largest = 0;
         for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[g * 32 + i]));
         assert_true(scale[g] == (largest < 0x1p-111f ? 0 : largest / 32512));
         for (int i = g * 32; i < g * 32 + 32; i++) {
-            int expected = scale[g] > 0 ? (int)rintf(x[i] / scale[g]) : 0;
+            int expected = scale[g] > 0 ? (int)(unit * rintf(x[i] / (unit * scale[g]))) : 0;
             int code = 256 * q[i] + q[k + i];
             if (code != expected) fail_msg("code %d of %g: %d, expected %d", i, x[i], code, expected);
         }
@@ -444,15 +447,17 @@ static void rows_are_quantized(void **state) {
             }
             values[128] = -32512;
             values[160] = -11.0f; /* a negative extreme */
-            table.quantize_row(q.data, scale.data, sum.data, values, K);
-            check_quantized(values, q.data, scale.data, sum.data, K);
+            bool coarse = round % 2;
+            table.quantize_row(q.data, scale.data, sum.data, values, K, coarse);
+            check_quantized(values, q.data, scale.data, sum.data, K, coarse);
+            for (int i = 0; coarse && i < K; i++) assert_int_equal(((int8_t *)q.data)[K + i], 0);
         }
         guarded_check(&q, "q");
         guarded_check(&scale, "scale");
         guarded_check(&sum, "sum");
         values[5] = NAN;
         values[40] = -INFINITY;
-        table.quantize_row(q.data, scale.data, sum.data, values, 64);
+        table.quantize_row(q.data, scale.data, sum.data, values, 64, false);
         assert_true(isnan(((float *)scale.data)[0]) && isinf(((float *)scale.data)[1]));
         for (int i = 0; i < 64 * ACT_PLANES; i++) assert_int_equal(((int8_t *)q.data)[i], 0);
         for (int i = 0; i < 4; i++) assert_int_equal(((int32_t *)sum.data)[i], 0);
