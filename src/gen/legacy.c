@@ -123,6 +123,22 @@ static void to_bf16(uint8_t *out, const float *values, size_t n) {
     }
 }
 
+/* Keys [n][dim] from the order of this library to that of Transformers, or back, where a model is published with neighbours that turn
+ * together. */
+static void reorder_keys(const model_config *c, float *keys, size_t n, size_t dim, bool is_back) {
+    enum { MOST = 1024 };
+    size_t rotary = (size_t)c->rotary_dim, half = rotary / 2;
+    float turned[MOST];
+    if (!c->rotates_neighbours) return;
+    for (size_t r = 0; r < n; r++, keys += dim) {
+        for (size_t i = 0; i < rotary; i++) {
+            size_t ours = i % 2 * half + i / 2;
+            turned[is_back ? ours : i] = keys[is_back ? i : ours];
+        }
+        memcpy(keys, turned, rotary * sizeof *keys);
+    }
+}
+
 /* One stream of one layer, all rows. */
 static mn_status read_stream(uint8_t *out, mn_session *const *rows, size_t n_rows, int layer, bool keys,
                              dtype type, float *scratch) {
@@ -131,6 +147,9 @@ static mn_status read_stream(uint8_t *out, mn_session *const *rows, size_t n_row
     size_t count = (size_t)spec->n_heads * (size_t)n * (size_t)(keys ? spec->k_dim : spec->v_dim);
     for (size_t r = 0; r < n_rows; r++) {
         MN_TRY(mn_session_read(rows[r], layer, keys, 0, n, scratch));
+        if (keys)
+            reorder_keys(&rows[r]->model->config, scratch, count / (size_t)spec->k_dim, (size_t)spec->k_dim,
+                         false);
         if (type == DTYPE_F32) {
             memcpy(out, scratch, count * sizeof *scratch);
             out += count * sizeof *scratch;
@@ -341,6 +360,7 @@ static mn_status store_entry(mn_session *s, const import *in, int entry, int64_t
     float *k = in->rows, *v = k + (size_t)spec->n_heads * (size_t)n * (size_t)spec->k_dim;
     MN_TRY(read_tokens(k, in, in->streams[2 * entry], begin, n));
     MN_TRY(read_tokens(v, in, in->streams[2 * entry + 1], begin, n));
+    reorder_keys(&s->model->config, k, (size_t)spec->n_heads * (size_t)n, (size_t)spec->k_dim, true);
     for (int h = 0; h < spec->n_heads; h++) {
         kv_append(s->cache, kernels, entry, h, 0, n, k + (ptrdiff_t)h * n * spec->k_dim,
                   v + (ptrdiff_t)h * n * spec->v_dim, spec->k_dim, spec->v_dim);

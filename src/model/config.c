@@ -162,6 +162,7 @@ void config_start(model_config *config, model_type type) {
         .embedding_multiplier = 1,
         .logits_scaling = 1,
         .positions = info->positions,
+        .rotates_neighbours = info->permuted,
         .rope_theta = info->rope_theta > 0 ? info->rope_theta : 10000,
         .rope_local_base_freq = info->rope_local_base_freq,
         .bos_token_id = -1,

@@ -128,6 +128,7 @@ typedef struct model_config {
     double rope_local_base_freq; /* of layers that slide, which no rope_scaling changes; 0: as the others */
     int64_t rotary_dim; /* the first rotary_dim values of a head turn; even, 2..head_dim; 0 without rotation */
     rope_scaling rope_scaling;
+    bool rotates_neighbours; /* as published, values 2i and 2i + 1 turn together; here, as in all models, i and i + rotary_dim / 2 */
     bool *unrotated; /* [num_hidden_layers], owned: layers without rotation; NULL: none is */
 
     int64_t bos_token_id, pad_token_id; /* -1 = none; may lie outside the vocabulary */

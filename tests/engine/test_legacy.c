@@ -289,6 +289,47 @@ static void files_hold_rows(void **state) {
     close_world(&w);
 }
 
+/* Cohere is published with neighbours that turn together: its keys go out, and come in, in that order. */
+static void neighbours_lie_together(void **state) {
+    (void)state;
+    enum { N = 40 };
+    int64_t live = mem_count().live;
+    uint64_t seed = 5;
+    int32_t ids[N + 1];
+    mn_model *model = engine_model("golden/cohere", "f32", "auto", 2);
+    engine_cache cache = {.dtype = "f32", .page_tokens = 16};
+    mn_session *session = engine_session(model, cache), *back = NULL;
+    const char *path = scratch_path("neighbours.safetensors");
+    engine_ids(&seed, ids, N + 1, engine_vocab(model));
+    engine_feed(session, ids, N, 0, NULL, NULL);
+    assert_ok(mn_sessions_export(&session, 1, path, "f32"));
+    tensor_set *file = NULL;
+    assert_ok(safetensors_open(&file, path));
+    const tensor *key = tensor_set_find(file, "key.1");
+    assert_non_null(key);
+    float *ours = stream(session, 1, true, 0, N), *out = malloc(key->bytes);
+    memcpy(out, key->data, key->bytes);
+    size_t dim = (size_t)key->shape[3];
+    for (size_t row = 0; row < key->bytes / sizeof *out / dim; row++) {
+        for (size_t i = 0; i < dim / 2; i++) {
+            assert_true(out[row * dim + 2 * i] == ours[row * dim + i]);
+            assert_true(out[row * dim + 2 * i + 1] == ours[row * dim + dim / 2 + i]);
+        }
+    }
+    mn_cache_options options = engine_cache_options(cache);
+    assert_ok(mn_session_import(&back, model, &options, path, 0, NULL, 0));
+    float *again = stream(back, 1, true, 0, N);
+    assert_memory_equal(again, ours, key->bytes);
+    free(again);
+    free(ours);
+    free(out);
+    tensor_set_close(&file);
+    mn_session_close(&session);
+    mn_session_close(&back);
+    mn_model_close(&model);
+    assert_int_equal(mem_count().live, live);
+}
+
 static void what_has_no_legacy_form_is_refused(void **state) {
     (void)state;
     world w = open_world();
@@ -404,7 +445,8 @@ int main(void) {
         cmocka_unit_test(exact_caches_come_back),    cmocka_unit_test(decoded_codes_go_out),
         cmocka_unit_test(imports_are_sealed),        cmocka_unit_test(layers_are_described),
         cmocka_unit_test(rows_change_places),        cmocka_unit_test(failing_selections_change_nothing),
-        cmocka_unit_test(files_hold_rows),           cmocka_unit_test(what_has_no_legacy_form_is_refused),
+        cmocka_unit_test(files_hold_rows),
+        cmocka_unit_test(neighbours_lie_together),           cmocka_unit_test(what_has_no_legacy_form_is_refused),
         cmocka_unit_test(damaged_files_are_refused), cmocka_unit_test(every_allocation_fails_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
