@@ -210,11 +210,12 @@ static const transformers_kind *find_kind(const char *name) {
 static size_t slack_of(const store *s, int page_tokens, bool at_once) {
     size_t slack = 0;
     for (int i = 0; i < s->n; i++) {
-        const kv_spec *spec = &s->specs[i];
-        bool mixes = kv_form_is_coded(spec->key) && (!at_once || spec->key.axis == CODE_CHANNEL);
-        kv_spec exact = *spec;
-        exact.key = exact.value = kv_form_exact(spec->exact);
-        slack += (kv_token_bytes(spec, 1) + (mixes ? kv_token_bytes(&exact, 1) : 0)) * (size_t)page_tokens;
+        kv_spec spec = s->specs[i];
+        bool mixes = kv_form_is_coded(spec.key) && (!at_once || spec.key.axis == CODE_CHANNEL);
+        spec.write_once = false; /* else no token would count */
+        kv_spec exact = spec;
+        exact.key = exact.value = kv_form_exact(spec.exact);
+        slack += (kv_token_bytes(&spec, 1) + (mixes ? kv_token_bytes(&exact, 1) : 0)) * (size_t)page_tokens;
     }
     return slack;
 }
