@@ -6,7 +6,7 @@
 
 #include "tensor/safetensors.h"
 
-static void put_ids(bytes *b, const int32_t *ids, size_t n) {
+void result_put_ids(bytes *b, const int32_t *ids, size_t n) {
     bytes_append_text(b, "[");
     for (size_t i = 0; i < n; i++) bytes_printf(b, i ? ",%d" : "%d", (int)ids[i]);
     bytes_append_text(b, "]");
@@ -48,7 +48,7 @@ static void put_logprobs(bytes *b, const mn_sequence *sequence, int top) {
 
 static void put_sequence(bytes *b, const mn_sequence *sequence, int top_logprobs) {
     bytes_printf(b, "{\"row\":%d,\"ids\":", sequence->row);
-    put_ids(b, sequence->ids, sequence->n_ids);
+    result_put_ids(b, sequence->ids, sequence->n_ids);
     bytes_append_text(b, ",\"text\":");
     if (sequence->text) {
         json_put_string(b, sequence->text, sequence->n_text);
@@ -73,7 +73,7 @@ void result_put(bytes *b, const engine *e, const mn_generation *generation, cons
     for (size_t i = 0; i < n_prompts; i++) {
         if (only_row >= 0 && i != (size_t)only_row) continue;
         bytes_append_text(b, n++ ? "," : "");
-        put_ids(b, prompts[i].ids, prompts[i].n);
+        result_put_ids(b, prompts[i].ids, prompts[i].n);
         prompt_tokens += prompts[i].n;
     }
     bytes_printf(b, "],\"seed\":%llu,\"sequences\":[", (unsigned long long)generation->seed);

@@ -7,6 +7,7 @@
 #include "input.h"
 
 /* The cache object: {"implementation", "tokens", ...}. */
+void result_put_ids(bytes *b, const int32_t *ids, size_t n);
 void result_put_cache(bytes *b, const mn_cache_info *cache);
 
 /* One result object without a newline. prompts [n_prompts]: the rows of the run; only_row: -1 for all

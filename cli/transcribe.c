@@ -13,6 +13,7 @@
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
+#include "result.h"
 #include "speech/subtitles.h"
 #include "verbs.h"
 
@@ -126,12 +127,6 @@ static mn_status make_folder(const char *folder) {
 
 /* ---- forms ---- */
 
-static void put_ids(bytes *b, const int32_t *ids, size_t n) {
-    bytes_append_text(b, "[");
-    for (size_t i = 0; i < n; i++) bytes_printf(b, i ? ",%d" : "%d", (int)ids[i]);
-    bytes_append_text(b, "]");
-}
-
 static void put_text_or_null(bytes *b, const char *text, size_t n) {
     if (text) {
         json_put_string(b, text, n);
@@ -155,7 +150,7 @@ static void put_json_segment(bytes *b, const mn_segment *s, bool has_words) {
     bytes_append_text(b, ",\"text\":");
     put_text_or_null(b, s->text, s->n_text);
     bytes_append_text(b, ",\"ids\":");
-    put_ids(b, s->ids, s->n_ids);
+    result_put_ids(b, s->ids, s->n_ids);
     put_member(b, "avg_logprob", s->avg_logprob);
     put_member(b, "no_speech_prob", s->no_speech_prob);
     put_member(b, "temperature", s->temperature);
@@ -189,7 +184,7 @@ static void put_json(bytes *b, const mn_transcript *file, bool has_words) {
     bytes_printf(b, ",\"duration\":%.3f,\"text\":", file->duration);
     put_text_or_null(b, file->text, file->n_text);
     bytes_append_text(b, ",\"ids\":");
-    put_ids(b, file->ids, file->n_ids);
+    result_put_ids(b, file->ids, file->n_ids);
     bytes_append_text(b, ",\"segments\":[");
     for (size_t i = 0; i < file->n_segments; i++) {
         bytes_append_text(b, i ? "," : "");

@@ -367,6 +367,15 @@ mn_status kv_fill(kv_cache *cache, int64_t n) {
     return status;
 }
 
+void kv_fill_abandon(kv_cache *cache) {
+    for (int g = 0; g < cache->n_groups; g++) {
+        kv_group *group = &cache->groups[g];
+        if (group_steps(group)) continue;
+        group->n_filled = 0;
+        group_tidy(group, cache->pool, 0);
+    }
+}
+
 kv_state kv_states(const kv_cache *cache, int i_entry) {
     const kv_entry *entry = &cache->entries[i_entry];
     const kv_group *group = &cache->groups[entry->group];

@@ -166,6 +166,8 @@ kv_state kv_states(const kv_cache *cache, int entry);
  * is to be sealed, as kv_commit. */
 mn_status kv_fill(kv_cache *cache, int64_t n);
 int kv_fill_commit(kv_cache *cache);
+/* Instead of kv_fill_commit: forgets what kv_fill made room for. */
+void kv_fill_abandon(kv_cache *cache);
 int64_t kv_filled(const kv_cache *cache, int entry);
 
 /* ---- between steps ---- */

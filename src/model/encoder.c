@@ -163,7 +163,10 @@ static mn_status encode(model_core *model, kv_cache *cache, const float *feature
     MN_TRY(kv_reserve(e->layer, n));
     mn_status status = blocks_prepare(&e->core, &row, 1);
     if (status == MN_OK) status = kv_fill(cache, n);
-    if (status == MN_OK) status = model_grow_seal(model, cache);
+    if (status == MN_OK) {
+        status = model_grow_seal(model, cache);
+        if (status != MN_OK) kv_fill_abandon(cache);
+    }
     if (status != MN_OK) {
         kv_abandon(e->layer);
         return status;

@@ -370,20 +370,6 @@ mn_status model_grow_seal(model_core *model, const kv_cache *cache) {
     return MN_OK;
 }
 
-/* Learned positions end; rotary ones do not. */
-static mn_status check_positions(const model_core *model, const forward_row *rows, int n_rows) {
-    if (model->config.positions != POSITIONS_LEARNED) return MN_OK;
-    for (int i = 0; i < n_rows; i++) {
-        int64_t end = kv_length(rows[i].cache) + rows[i].n, most = model->config.max_position_embeddings;
-        if (end > most) {
-            MN_FAIL(MN_E_FULL,
-                    "the text would have %" PRId64 " tokens, '%s' has learned positions for %" PRId64, end,
-                    model->what, most);
-        }
-    }
-    return MN_OK;
-}
-
 static mn_status check_encoded(const model_core *model, const forward_row *rows, int n_rows) {
     for (int i = 0; model->encoder && i < n_rows; i++) {
         if (kv_filled(rows[i].cache, (int)model->config.num_hidden_layers) == 0)
@@ -396,7 +382,6 @@ static mn_status check_encoded(const model_core *model, const forward_row *rows,
 
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
     int64_t m = 0, n_last = 1;
-    MN_TRY(check_positions(model, rows, n_rows));
     MN_TRY(check_encoded(model, rows, n_rows));
     for (int i = 0; i < n_rows; i++) {
         m += rows[i].n;

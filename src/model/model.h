@@ -155,7 +155,8 @@ static inline int forward_gathered(const forward_row *row) {
     return row->want == WANT_ALL ? (row->n > HEAD_ROWS ? 0 : row->n) : row->want == WANT_LAST;
 }
 
-/* Computes a batch: reserves, runs every layer, commits. On failure every cache is as before: MN_E_FULL, MN_E_NOMEM. */
+/* Computes a batch: reserves, runs every layer, commits. No text may outgrow learned positions; an encoder-decoder's caches must have
+ * been encoded (MN_E_ARG). On failure every cache is as before: MN_E_FULL, MN_E_NOMEM. */
 mn_status model_forward(model_core *model, const forward_row *rows, int n_rows);
 
 /* Bytes of packed weights, an encoder's included. */

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-const float speech_temperatures[SPEECH_TEMPERATURES] = {0.0f, 0.2f, 0.4f, 0.6f, 0.8f, 1.0f};
+const double speech_temperatures[SPEECH_TEMPERATURES] = {0.0, 0.2, 0.4, 0.6, 0.8, 1.0};
 
 speech_limits speech_limits_default(void) {
     return (speech_limits){.compression_ratio = 1.35, .log_probability = -1.0, .no_speech = 0.6};

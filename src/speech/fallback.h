@@ -23,8 +23,8 @@ speech_limits speech_limits_default(void);
 
 /* The temperatures that are tried one after the other: 0, 0.2, ... 1. */
 enum { SPEECH_TEMPERATURES = 6 };
-#define SPEECH_HISTORY_TEMPERATURE 0.5f /* text written at this or above is not given to the next window */
-extern const float speech_temperatures[SPEECH_TEMPERATURES];
+#define SPEECH_HISTORY_TEMPERATURE 0.5 /* text written at this or above is not given to the next window */
+extern const double speech_temperatures[SPEECH_TEMPERATURES];
 
 /* Bytes of the ids over bytes of them deflated as zlib does by default. An id is int(log2(vocab_size) / 8) + 1 bytes, little
  * endian. 0 for no ids. MN_E_NOMEM. */

@@ -12,8 +12,6 @@
 
 #include "speech/audio.h"
 
-enum { FEATURES_PER_SECOND = 100 };
-
 typedef struct features features;
 
 /* The recording is borrowed and must outlive the features. padded_frames: the frames of the model's window (3000), up to which

@@ -40,10 +40,6 @@ struct scribe {
     speech_timing timing;
 };
 
-static size_t history_room(const speech_tokens *tokens) {
-    return (size_t)tokens->max_length / 2 - 1;
-}
-
 mn_status scribe_open(scribe **out, const scribe_setup *setup, const scribe_input *input, transcript *text) {
     scribe *s = mem_alloc(1, sizeof *s);
     *out = s;
@@ -55,7 +51,7 @@ mn_status scribe_open(scribe **out, const scribe_setup *setup, const scribe_inpu
     s->language = setup->language;
     s->is_one_window = input->n_frames <= setup->n_frames;
     s->prompt = mem_alloc(most / 2 + 4, sizeof *s->prompt);
-    s->history = mem_alloc(history_room(setup->tokens), sizeof *s->history);
+    s->history = mem_alloc(speech_history_room(setup->tokens), sizeof *s->history);
     s->scores = mem_alloc_raw((size_t)setup->tokens->vocab_size, sizeof *s->scores);
     s->segments = mem_alloc(most + 2, sizeof *s->segments);
     bool has_all = s->prompt && s->history && s->scores && s->segments;
@@ -225,7 +221,7 @@ static double sum_of(scribe *s, const mn_sequence *sequence) {
 /* ---- what is kept ---- */
 
 static void remember(scribe *s, const int32_t *ids, size_t n) {
-    size_t room = history_room(s->setup->tokens);
+    size_t room = speech_history_room(s->setup->tokens);
     if (n > room) {
         ids += n - room;
         n = room;
@@ -293,7 +289,7 @@ static mn_status keep(scribe *s, const int32_t *ids, size_t n, mn_segment *measu
         if (setup->words) words = words_of(s, &at_word, is_last ? SIZE_MAX : n_text);
         MN_TRY(transcript_add(s->out, measures, setup->words ? &words : NULL));
     }
-    if (measures->temperature < (double)SPEECH_HISTORY_TEMPERATURE) {
+    if (measures->temperature < SPEECH_HISTORY_TEMPERATURE) {
         if (setup->conditions) remember(s, ids, n_kept);
     } else {
         s->n_history = 0;

@@ -50,12 +50,3 @@ size_t speech_segments(speech_segment *segments, int64_t *advance, const speech_
     }
     return n_segments;
 }
-
-size_t speech_segment_text(int32_t *out, const speech_tokens *tokens, const int32_t *ids,
-                           const speech_segment *segment) {
-    size_t n = 0;
-    for (size_t i = segment->begin; i < segment->end; i++) {
-        if (ids[i] < tokens->end) out[n++] = ids[i];
-    }
-    return n;
-}

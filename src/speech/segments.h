@@ -24,7 +24,4 @@ typedef struct speech_segment {
 size_t speech_segments(speech_segment *segments, int64_t *advance, const speech_tokens *tokens, const int32_t *ids,
                        size_t n, int64_t seek, int64_t n_frames);
 
-/* The ids of a segment that are text, into out (room for all of its ids); returns how many. */
-size_t speech_segment_text(int32_t *out, const speech_tokens *tokens, const int32_t *ids, const speech_segment *segment);
-
 #endif

@@ -11,8 +11,7 @@ static mn_status choose_heads(speech_timing *t) {
     size_t n = tokens->n_heads ? tokens->n_heads : (size_t)(layers - layers / 2) * (size_t)per_layer;
     t->heads = mem_alloc(n, sizeof *t->heads);
     if (!t->heads) return MN_E_NOMEM;
-    for (size_t i = 0; i < tokens->n_heads; i++)
-        t->heads[i] = (cross_head){tokens->heads[i].layer, tokens->heads[i].head};
+    for (size_t i = 0; i < tokens->n_heads; i++) t->heads[i] = tokens->heads[i];
     for (int32_t layer = layers / 2; !tokens->n_heads && layer < layers; layer++) {
         for (int32_t head = 0; head < per_layer; head++) t->heads[t->n_heads++] = (cross_head){layer, head};
     }

@@ -116,7 +116,7 @@ static mn_status read_heads(speech_tokens *t, const source *from) {
         if (!is_good)
             return json_wrong_value(what, "alignment_heads", pair,
                                     "pairs of a decoder layer and a head of it");
-        t->heads[i] = (speech_head){(int32_t)pair->items[0].integer, (int32_t)pair->items[1].integer};
+        t->heads[i] = (cross_head){(int32_t)pair->items[0].integer, (int32_t)pair->items[1].integer};
     }
     t->n_heads = list->n;
     return MN_OK;
@@ -198,9 +198,17 @@ const speech_language *speech_tokens_language(const speech_tokens *tokens, const
     return NULL;
 }
 
+size_t speech_text_ids(int32_t *out, const speech_tokens *tokens, const int32_t *ids, size_t n) {
+    size_t n_text = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < tokens->end) out[n_text++] = ids[i];
+    }
+    return n_text;
+}
+
 size_t speech_prompt(int32_t *out, const speech_tokens *tokens, const speech_language *language,
                      speech_task task, bool timestamps, const int32_t *history, size_t n_history) {
-    size_t n = 0, room = (size_t)tokens->max_length / 2 - 1;
+    size_t n = 0, room = speech_history_room(tokens);
     if (n_history > room) {
         history += n_history - room;
         n_history = room;

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "base/json.h"
+#include "model/model.h"
 
 enum {
     SPEECH_FRAMES_PER_SECOND = 100, /* of mel levels; times inside src/speech are counted in them */
@@ -21,11 +22,6 @@ typedef struct speech_language {
     int32_t id;
     char code[SPEECH_CODE_BYTES]; /* "en" for <|en|> */
 } speech_language;
-
-/* A head of the decoder's cross attention that follows the sound. */
-typedef struct speech_head {
-    int32_t layer, head;
-} speech_head;
 
 typedef struct speech_tokens {
     int32_t vocab_size;
@@ -40,7 +36,7 @@ typedef struct speech_tokens {
     int32_t *suppress;             /* never chosen */
     int32_t *begin_suppress;       /* not chosen as the first id */
     speech_language *languages;    /* none: the model knows one language */
-    speech_head *heads;            /* for times of words; none: not known */
+    cross_head *heads;             /* those that follow the sound, for times of words; none: not known */
     size_t n_suppress, n_begin_suppress, n_languages, n_heads;
 } speech_tokens;
 
@@ -56,9 +52,15 @@ const speech_language *speech_tokens_language(const speech_tokens *tokens, const
 
 typedef enum speech_task { SPEECH_TRANSCRIBE, SPEECH_TRANSLATE } speech_task;
 
+/* The ids of text among n, into out (room for all of them); returns how many. */
+size_t speech_text_ids(int32_t *out, const speech_tokens *tokens, const int32_t *ids, size_t n);
+
+/* The most ids of the text before that a window is given, as in Transformers. */
+static inline size_t speech_history_room(const speech_tokens *tokens) { return (size_t)tokens->max_length / 2 - 1; }
+
 /* What the decoder is given before it writes: [previous, the last ids of `history`], start, [language, task],
- * [no_timestamps]. language: NULL for models of one language. The history is cut to max_length / 2 - 1 ids from its end, as in
- * Transformers. out: room for max_length / 2 + 4 ids. Returns how many there are. */
+ * [no_timestamps]. language: NULL for models of one language. The history is cut to speech_history_room ids from its end.
+ * out: room for max_length / 2 + 4 ids. Returns how many there are. */
 size_t speech_prompt(int32_t *out, const speech_tokens *tokens, const speech_language *language, speech_task task,
                      bool timestamps, const int32_t *history, size_t n_history);
 

@@ -55,8 +55,6 @@ mn_transcribe_options mn_transcribe_options_default(void) {
 
 /* ---- options ---- */
 
-static const double standard_temperatures[SPEECH_TEMPERATURES] = {0.0, 0.2, 0.4, 0.6, 0.8, 1.0};
-
 static mn_status check_temperatures(const double *list, size_t n) {
     if (n == 0 || n > MOST_TEMPERATURES)
         MN_FAIL(MN_E_ARG, "%zu temperatures, allowed: 1 to %d", n, (int)MOST_TEMPERATURES);
@@ -71,7 +69,7 @@ static mn_status check_temperatures(const double *list, size_t n) {
 
 static mn_status check_numbers(mn_transcribe_options *o) {
     if (!o->temperatures) {
-        o->temperatures = standard_temperatures;
+        o->temperatures = speech_temperatures;
         o->n_temperatures = SPEECH_TEMPERATURES;
     }
     MN_TRY(check_temperatures(o->temperatures, o->n_temperatures));
@@ -156,7 +154,7 @@ static bool tell_progress(transcriber *t, const recording *r) {
     const mn_transcribe_options *o = &t->options;
     if (!o->on_progress || t->is_cancelled) return !t->is_cancelled;
     mn_transcribe_progress p = {.file = r->file, .duration = t->result->transcripts[r->file].public.duration};
-    if (r->scribe) p.done = (double)scribe_position(r->scribe) / FEATURES_PER_SECOND;
+    if (r->scribe) p.done = (double)scribe_position(r->scribe) / SPEECH_FRAMES_PER_SECOND;
     t->is_cancelled = !o->on_progress(o->user, &p);
     return !t->is_cancelled;
 }
@@ -209,7 +207,7 @@ static mn_status open_recording(transcriber *t, recording *r, size_t file) {
     MN_TRY(audio_open(&r->audio, t->paths[file]));
     MN_TRY(features_open(&r->features, r->audio, t->setup.n_bands, t->setup.n_frames));
     MN_TRY(scan(t, r));
-    int64_t frames = audio_length(r->audio) * FEATURES_PER_SECOND / AUDIO_RATE;
+    int64_t frames = audio_length(r->audio) * SPEECH_FRAMES_PER_SECOND / AUDIO_RATE;
     const scribe_input input = {.window = read_window, .state = r->features, .n_frames = max_i64(frames, 1)};
     return scribe_open(&r->scribe, &t->setup, &input, text);
 }

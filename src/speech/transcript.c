@@ -16,13 +16,6 @@ static void clear_segment(mn_segment *s) {
     *s = (mn_segment){0};
 }
 
-static int32_t *text_of(int32_t *out, const speech_tokens *tokens, const int32_t *ids, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (ids[i] < tokens->end) *out++ = ids[i];
-    }
-    return out;
-}
-
 static mn_status copy_ids(mn_segment *s, const int32_t *ids, size_t n) {
     int32_t *copy = mem_alloc_raw(n, sizeof *copy);
     if (!copy) return mem_no_memory();
@@ -78,7 +71,7 @@ mn_status transcript_add(transcript *t, const mn_segment *segment, const transcr
     MN_TRY(mem_grow(&t->ids, &t->ids_capacity, public->n_ids + segment->n_ids, sizeof *t->ids));
     MN_TRY(mem_grow(&t->text_ids, &t->text_capacity, t->n_text_ids + segment->n_ids, sizeof *t->text_ids));
     int32_t *text_ids = t->text_ids + t->n_text_ids;
-    size_t n_text_ids = (size_t)(text_of(text_ids, t->tokens, segment->ids, segment->n_ids) - text_ids);
+    size_t n_text_ids = speech_text_ids(text_ids, t->tokens, segment->ids, segment->n_ids);
     mn_status status = copy_ids(&s, segment->ids, segment->n_ids);
     if (status == MN_OK && t->tokenizer) status = copy_text(&s, t->tokenizer, text_ids, n_text_ids);
     if (status == MN_OK) status = copy_words(&s, words);

@@ -49,7 +49,7 @@ static void check_score(const golden *g, const json *test, const char *strategy,
     free(got);
 }
 
-static void check_sequences(const mn_generation *got, const json *test, const char *strategy) {
+static void check_sequences(const mn_generation *got, const json *test, int32_t end, const char *strategy) {
     const json *wanted = json_get(test, "new"), *scores = json_get(test, "scores");
     const char *name = json_get(test, "name")->string;
     assert_int_equal(got->n_sequences, wanted->n);
@@ -61,10 +61,10 @@ static void check_sequences(const mn_generation *got, const json *test, const ch
                 fail_msg("%s, %s: sequence %zu, id %zu is %d, golden %d", name, strategy, i, k, s->ids[k],
                          (int)ids->items[k].integer);
         }
-        /* Golden rows that end early are filled up with the end token, which is the padding, too. */
-        for (size_t k = s->n_ids; k < ids->n; k++)
-            assert_int_equal(ids->items[k].integer, ids->items[ids->n - 1].integer);
+        /* Golden rows that end early are filled up with the end token. */
         assert_true(s->n_ids <= ids->n);
+        if (s->n_ids < ids->n) assert_int_equal(s->ids[s->n_ids - 1], end);
+        for (size_t k = s->n_ids; k < ids->n; k++) assert_int_equal(ids->items[k].integer, end);
         if (scores && !(fabs((double)s->score - scores->items[i].real) <= 1e-3))
             fail_msg("%s, %s: score %zu is %g, golden %g", name, strategy, i, (double)s->score,
                      scores->items[i].real);
@@ -89,7 +89,7 @@ static void check_generate(const golden *g, const json *test, const char *strate
     }
     mn_generation *got = NULL;
     assert_ok(mn_generate_batch(g->model, NULL, rows, n_rows, config, NULL, &got));
-    check_sequences(got, test, strategy);
+    check_sequences(got, test, g->end, strategy);
     mn_generation_close(&got);
     for (size_t i = 0; i < n_rows; i++) mn_session_close(&sessions[i]);
     mn_generation_config_close(&config);
@@ -146,12 +146,53 @@ static void equals_golden(void **state) {
     golden_close(&g);
 }
 
+/* Encoding that fails leaves a session that can be encoded, and then is as any other. */
+static void encoding_may_fail(void **state) {
+    (void)state;
+    golden g = golden_open(folders[0]);
+    int32_t ids[] = {201, 203, 207, 211};
+    mn_cache_options options = mn_cache_options_default();
+    options.implementation = "quantized";
+    options.config = "nbits=4";
+    mn_session *whole = NULL;
+    assert_ok(mn_session_open(&whole, g.model, &options));
+    assert_ok(mn_session_encode(whole, g.features[1], g.mels, g.frames));
+    assert_ok(mn_session_step(whole, ids, 4, NULL));
+    int n_failed = 0;
+    for (bool failed = true; failed;) {
+        mn_model *model = engine_model(folders[0], "f32", "auto", 1);
+        mn_session *session = NULL;
+        assert_ok(mn_session_open(&session, model, &options));
+        size_t before = kv_bytes(session->cache);
+        mem_fail_after(n_failed + 1);
+        mn_status status = mn_session_encode(session, g.features[1], g.mels, g.frames);
+        mem_fail_after(0);
+        failed = status != MN_OK;
+        if (failed) {
+            n_failed++;
+            assert_int_equal(status, MN_E_NOMEM);
+            assert_int_equal(kv_bytes(session->cache), before);
+            assert_ok(kv_check(session->cache));
+            assert_ok(mn_session_encode(session, g.features[1], g.mels, g.frames));
+        }
+        assert_ok(mn_session_step(session, ids, 4, NULL));
+        engine_same_bits(mn_session_logits(session), mn_session_logits(whole), 1, g.vocab, "failure %d",
+                         n_failed);
+        mn_session_close(&session);
+        mn_model_close(&model);
+    }
+    assert_true(n_failed > 3);
+    mn_session_close(&whole);
+    golden_close(&g);
+}
+
 int main(void) {
     enum { N = sizeof folders / sizeof *folders };
-    struct CMUnitTest tests[N];
+    struct CMUnitTest tests[N + 1];
     for (int i = 0; i < N; i++) {
         tests[i] = (struct CMUnitTest){
             .name = folders[i], .test_func = equals_golden, .initial_state = (void *)(uintptr_t)folders[i]};
     }
+    tests[N] = (struct CMUnitTest)cmocka_unit_test(encoding_may_fail);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,7 +174,8 @@ static void any_ids(void **state) {
             assert_int_equal(segments[i].begin, i ? segments[i - 1].end : 0);
             assert_true(segments[i].end <= n && segments[i].stop >= segments[i].start &&
                         segments[i].start >= seek);
-            n_found_text += speech_segment_text(text, &t, ids, &segments[i]);
+            n_found_text +=
+                speech_text_ids(text, &t, ids + segments[i].begin, segments[i].end - segments[i].begin);
         }
         for (size_t i = 0; i < segments[n_segments - 1].end; i++) n_text += ids[i] < EOS;
         assert_int_equal(n_found_text, n_text);

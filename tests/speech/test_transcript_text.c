@@ -15,8 +15,7 @@ typedef struct tally {
 static void check_run(const transcript *t, const json *run, tally *all) {
     int32_t ids[MOST_IDS], words[MOST_IDS];
     const json *text = json_get(run, "text");
-    speech_segment whole = {.end = transcript_ids(json_get(run, "tokens"), ids)};
-    size_t n = speech_segment_text(words, &t->tokens, ids, &whole);
+    size_t n = speech_text_ids(words, &t->tokens, ids, transcript_ids(json_get(run, "tokens"), ids));
     bytes out = {0};
     token_list back = {0};
     assert_ok(tokenizer_decode(all->tokenizer, words, n, 0, &out));

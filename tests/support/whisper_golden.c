@@ -25,6 +25,7 @@ golden golden_open(const char *folder) {
     snprintf(path, sizeof path, "%s/cases.json", folder);
     g.doc = open_json(data_path(path));
     g.cases = json_get(json_root(g.doc), "cases");
+    g.end = (int32_t)json_get(json_get(json_root(g.doc), "special"), "eos")->integer;
     snprintf(path, sizeof path, "%s/tensors.safetensors", folder);
     assert_ok(safetensors_open(&g.set, data_path(path)));
     g.model = engine_model(folder, "f32", "auto", 2);

@@ -13,6 +13,7 @@ typedef struct golden {
     const json *cases;
     tensor_set *set;
     mn_model *model;
+    int32_t end; /* the end token */
     size_t vocab, mels, frames;
     float *features[MOST_INPUTS]; /* [mels][frames] */
 } golden;
