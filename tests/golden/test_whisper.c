@@ -151,9 +151,7 @@ static void encoding_may_fail(void **state) {
     (void)state;
     golden g = golden_open(folders[0]);
     int32_t ids[] = {201, 203, 207, 211};
-    mn_cache_options options = mn_cache_options_default();
-    options.implementation = "quantized";
-    options.config = "nbits=4";
+    mn_cache_options options = golden_options("self=quantized,cross=quantized", "nbits=4,residual_length=4");
     mn_session *whole = NULL;
     assert_ok(mn_session_open(&whole, g.model, &options));
     assert_ok(mn_session_encode(whole, g.features[1], g.mels, g.frames));
