@@ -68,6 +68,10 @@ static void real_checkpoints_have_these_names(void **state) {
          "{\"model_type\":\"mistral\",\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,"
          "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":32768}",
          291},
+        {"phi-2",
+         "{\"model_type\":\"phi\",\"hidden_size\":2560,\"intermediate_size\":10240,\"num_hidden_layers\":32,"
+         "\"num_attention_heads\":32,\"vocab_size\":51200,\"partial_rotary_factor\":0.4}",
+         453},
         {"phi-3-mini",
          "{\"model_type\":\"phi3\",\"hidden_size\":3072,\"intermediate_size\":8192,\"num_hidden_layers\":32,"
          "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"vocab_size\":32064}",
