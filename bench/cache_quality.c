@@ -132,7 +132,7 @@ static void feed_singly(const program *p, size_t begin, size_t n) {
             sessions[count] = p->list[k].session;
             ids[count++] = p->text.ids[begin + i];
         }
-        if (count) must(session_step_together(sessions, ids, count));
+        if (count) must(mn_sessions_step(sessions, (size_t)count, ids));
         for (int k = 0; k < p->n; k++) {
             const candidate *c = &p->list[k];
             if (strcmp(c->how, "token") != 0) continue;

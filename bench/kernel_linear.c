@@ -126,7 +126,7 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
     fill_weights(weights, &layout);
     memset(x, 0x35, (inputs + 64 * (size_t)m) * sizeof(float));
     for (size_t i = 0; i < inputs / ACT_GROUP; i++) scale[i] = 1e-3f;
-    activations acts = {what->form, m, k, x, scale, sum};
+    activations acts = {.form = what->form, .m = m, .k = k, .x = x, .scale = scale, .sum = sum};
     task t = {.job = {.layout = &layout,
                       .weights = weights,
                       .x = &acts,

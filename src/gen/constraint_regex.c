@@ -135,8 +135,8 @@ static uint32_t take_number(parser *p, int digits, size_t place) {
     return code;
 }
 
-/* Adds \d, \w, \s or the like to the set; letters as in ECMAScript: digits and word characters are ASCII, white space is
- * Unicode's with the byte order mark. */
+/* Adds \d, \w, \s or the like to the set; letters as in ECMAScript: digits and word characters are ASCII, white space has the
+ * byte order mark and no U+0085. */
 static void add_named(parser *p, char letter, code_set *set) {
     static const uint32_t digits[][2] = {{'0', '9'}},
                           words[][2] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
