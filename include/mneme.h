@@ -475,7 +475,7 @@ typedef struct mn_transcript {
     const char *path;
     mn_status status;  /* of this recording; not MN_OK: what follows is what there was until then */
     const char *error; /* a sentence, or "" */
-    const char *language;        /* "en"; NULL when it was not heard */
+    const char *language;        /* "en"; NULL when it was not heard, as in a silent recording */
     double language_probability; /* among the model's languages; 1 when it was said */
     double duration;             /* seconds */
     const char *text;            /* of all segments; NULL without a tokenizer */
@@ -498,7 +498,7 @@ typedef struct mn_transcribe_progress {
 
 typedef struct mn_transcribe_options {
     size_t size;            /* sizeof(mn_transcribe_options) */
-    const char *language;   /* what is spoken: "en" or "English"; NULL: heard in the first window */
+    const char *language;   /* what is spoken: "en" or "English"; NULL: heard in the first window that sounds */
     const char *task;       /* "transcribe", "translate" (to English) */
     const char *timestamps; /* "none", "segment", "word" */
     int num_beams;          /* at temperature 0 */
@@ -508,7 +508,8 @@ typedef struct mn_transcribe_options {
     size_t n_temperatures;
     double compression_ratio_threshold; /* above: it repeats itself; INFINITY: not looked at */
     double logprob_threshold;           /* mean log-probability below: not believed; -INFINITY: not looked at */
-    double no_speech_threshold;         /* not believed and no_speech_prob above: silence, left out; INFINITY: not looked at */
+    double no_speech_threshold;         /* not believed and no_speech_prob above: silence, left out, as are windows in which
+                                           nothing sounds; INFINITY: not looked at */
     bool condition_on_prev_tokens;      /* a window is given the text before it */
     int64_t max_new_tokens;             /* in a window; 0: what the model has room for */
     uint64_t seed;                      /* of what is drawn */

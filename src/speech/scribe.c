@@ -40,6 +40,19 @@ struct scribe {
     speech_timing timing;
 };
 
+/* What needs no listening: the language that was said, or the only one of the model. */
+static void know_language(scribe *s) {
+    transcript *out = s->out;
+    if (s->setup->tokens->n_languages == 0) {
+        memcpy(out->language, "en", sizeof "en");
+    } else if (s->language) {
+        memcpy(out->language, s->language->code, sizeof out->language);
+    } else {
+        return;
+    }
+    out->public.language_probability = 1;
+}
+
 mn_status scribe_open(scribe **out, const scribe_setup *setup, const scribe_input *input, transcript *text) {
     scribe *s = mem_alloc(1, sizeof *s);
     *out = s;
@@ -50,6 +63,7 @@ mn_status scribe_open(scribe **out, const scribe_setup *setup, const scribe_inpu
     s->out = text;
     s->language = setup->language;
     s->is_one_window = input->n_frames <= setup->n_frames;
+    know_language(s);
     s->prompt = mem_alloc(most / 2 + 4, sizeof *s->prompt);
     s->history = mem_alloc(speech_history_room(setup->tokens), sizeof *s->history);
     s->scores = mem_alloc_raw((size_t)setup->tokens->vocab_size, sizeof *s->scores);
@@ -85,10 +99,23 @@ int64_t scribe_position(const scribe *s) {
 
 /* ---- a window ---- */
 
+static mn_status read_window(scribe *s) {
+    const scribe_setup *setup = s->setup;
+    s->n_frames = min_i64(setup->n_frames, s->input.n_frames - s->seek);
+    return s->input.window(s->input.state, s->seek, setup->n_frames, setup->levels);
+}
+
+/* Whether nothing sounds in the window that was read. */
+static bool is_silent(const scribe *s) {
+    const scribe_setup *setup = s->setup;
+    size_t n = (size_t)setup->n_bands * (size_t)setup->n_frames, i = 1;
+    while (i < n && setup->levels[i] == setup->levels[0]) i++;
+    return i == n && isfinite(setup->limits.no_speech);
+}
+
 static mn_status encode(scribe *s) {
     const scribe_setup *setup = s->setup;
     size_t bands = (size_t)setup->n_bands, frames = (size_t)setup->n_frames;
-    MN_TRY(s->input.window(s->input.state, s->seek, setup->n_frames, setup->levels));
     for (size_t band = 0; band < bands; band++) {
         for (size_t i = 0; i < frames; i++)
             setup->features[band * frames + i] = setup->levels[i * bands + band];
@@ -97,25 +124,16 @@ static mn_status encode(scribe *s) {
     return mn_session_encode(s->heard, setup->features, bands, frames);
 }
 
-/* The most probable language behind the start token; a model of one language has none to choose. */
+/* The most probable language behind the start token. */
 static mn_status hear_language(scribe *s, const float *logits) {
     const speech_tokens *tokens = s->setup->tokens;
     transcript *out = s->out;
-    if (tokens->n_languages == 0) {
-        memcpy(out->language, "en", sizeof "en");
-        out->public.language_probability = 1;
-        return MN_OK;
-    }
-    if (!s->language) {
-        double *p = mem_alloc(tokens->n_languages, sizeof *p);
-        if (!p) return MN_E_NOMEM;
-        s->language = speech_detect_language(p, logits, tokens);
-        if (s->language) out->public.language_probability = p[s->language - tokens->languages];
-        mem_free(p);
-        if (!s->language) MN_FAIL(MN_E_FORMAT, "the model's scores are no numbers: its weights are damaged");
-    } else {
-        out->public.language_probability = 1;
-    }
+    double *p = mem_alloc(tokens->n_languages, sizeof *p);
+    if (!p) return MN_E_NOMEM;
+    s->language = speech_detect_language(p, logits, tokens);
+    if (s->language) out->public.language_probability = p[s->language - tokens->languages];
+    mem_free(p);
+    if (!s->language) MN_FAIL(MN_E_FORMAT, "the model's scores are no numbers: its weights are damaged");
     memcpy(out->language, s->language->code, sizeof out->language);
     return MN_OK;
 }
@@ -124,7 +142,6 @@ static mn_status hear_language(scribe *s, const float *logits) {
 static mn_status open_window(scribe *s) {
     const scribe_setup *setup = s->setup;
     const speech_tokens *tokens = setup->tokens;
-    s->n_frames = min_i64(setup->n_frames, s->input.n_frames - s->seek);
     s->attempt = 0;
     MN_TRY(encode(s));
     size_t n_before = speech_prompt(s->prompt, tokens, NULL, setup->task, true, s->history, s->n_history);
@@ -175,10 +192,19 @@ static mn_status configure(scribe *s) {
     return set_number(config, "seed", (double)(place & ((UINT64_C(1) << 53) - 1)));
 }
 
-mn_status scribe_next(scribe *s, mn_batch_row *row, bool *is_done) {
-    *is_done = s->seek >= s->input.n_frames;
-    if (*is_done) return MN_OK;
-    if (!s->heard) MN_TRY(open_window(s));
+mn_status scribe_next(scribe *s, mn_batch_row *row, scribe_step *step) {
+    *step = SCRIBE_DONE;
+    if (s->seek >= s->input.n_frames) return MN_OK;
+    if (!s->heard) {
+        MN_TRY(read_window(s));
+        if (is_silent(s)) {
+            *step = SCRIBE_SILENCE;
+            close_window(s, s->n_frames);
+            return MN_OK;
+        }
+        MN_TRY(open_window(s));
+    }
+    *step = SCRIBE_ROW;
     MN_TRY(configure(s));
     s->sum = 0;
     s->is_scored = false;

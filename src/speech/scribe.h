@@ -43,8 +43,16 @@ typedef struct scribe scribe;
 mn_status scribe_open(scribe **s, const scribe_setup *setup, const scribe_input *input, transcript *out);
 void scribe_close(scribe **s);
 
-/* The next attempt as a row of a batch, valid until scribe_take; *is_done instead when there is none. Errors of the input, MN_E_NOMEM. */
-mn_status scribe_next(scribe *s, mn_batch_row *row, bool *is_done);
+typedef enum scribe_step {
+    SCRIBE_ROW,     /* an attempt is to be generated, and given to scribe_take */
+    SCRIBE_SILENCE, /* a window was passed over; there may be more */
+    SCRIBE_DONE,    /* that was all */
+} scribe_step;
+
+/* What comes next; SCRIBE_ROW: the row of a batch, valid until scribe_take. A window in which every level is the same, 80 dB below
+ * the recording's loudest moment or nothing at all, is not shown to the model, which would write something all the same ("you"):
+ * unless no-speech probabilities are not looked at. Errors of the input, MN_E_NOMEM. */
+mn_status scribe_next(scribe *s, mn_batch_row *row, scribe_step *step);
 
 /* The rules for the scores of the row's next id, as mn_logits_processor. */
 void scribe_process(scribe *s, const int32_t *ids, size_t n, float *scores);

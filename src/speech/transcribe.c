@@ -241,12 +241,21 @@ static void remove_recording(transcriber *t, size_t i) {
     t->recordings[--t->n_active] = (recording){0};
 }
 
+static mn_status next_row(transcriber *t, size_t i, scribe_step *step) {
+    const recording *r = &t->recordings[i];
+    do {
+        MN_TRY(scribe_next(r->scribe, &t->rows[i], step));
+        if (*step == SCRIBE_SILENCE && !tell_progress(t, r)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+    } while (*step == SCRIBE_SILENCE);
+    return MN_OK;
+}
+
 /* The next attempt of every recording; those that are done, or have failed, leave. */
 static mn_status prepare(transcriber *t) {
     for (size_t i = 0; i < t->n_active;) {
-        bool is_done = false;
-        mn_status status = scribe_next(t->recordings[i].scribe, &t->rows[i], &is_done);
-        if (status == MN_OK && !is_done) {
+        scribe_step step = SCRIBE_DONE;
+        mn_status status = next_row(t, i, &step);
+        if (status == MN_OK && step == SCRIBE_ROW) {
             i++;
             continue;
         }
@@ -255,7 +264,7 @@ static mn_status prepare(transcriber *t) {
         MN_TRY(status);
     }
     tell_files(t);
-    return MN_OK;
+    return t->is_cancelled ? MN_E_CANCELLED : MN_OK;
 }
 
 /* ---- the rounds ---- */

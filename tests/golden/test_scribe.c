@@ -80,11 +80,12 @@ static void transcribe(world *w, const json *test, levels *input) {
     const scribe_input from = {.window = read_window, .state = input, .n_frames = (int64_t)input->n_frames};
     w->text = (transcript){.tokens = &w->tokens};
     assert_ok(scribe_open(&w->scribe, &w->setup, &from, &w->text));
-    for (bool is_done = false;;) {
+    for (scribe_step step = SCRIBE_ROW;;) {
         mn_batch_row row;
         int32_t ids[MOST_IDS];
-        assert_ok(scribe_next(w->scribe, &row, &is_done));
-        if (is_done) break;
+        assert_ok(scribe_next(w->scribe, &row, &step));
+        if (step == SCRIBE_DONE) break;
+        assert_int_equal(step, SCRIBE_ROW);
         if (prompt) {
             assert_int_equal(row.n_prompt, engine_read_ids(prompt, ids, MOST_IDS));
             assert_memory_equal(row.prompt, ids, row.n_prompt * sizeof *ids);

@@ -241,6 +241,58 @@ static void cancelling(void **state) {
     mn_transcription_close(&whole);
 }
 
+/* Two seconds of sound, eight of nothing, two of sound: windows in which nothing sounds are not shown to the model. */
+static void nothing_sounds(void **state) {
+    (void)state;
+    enum { SECOND = AUDIO_RATE, N = 12 * SECOND };
+    static int16_t samples[N];
+    uint64_t seed = 2;
+    char sounds_at_ends[4096];
+    for (int i = 0; i < N; i++) {
+        bool sounds =
+            i < 2 * SECOND - 400 || i >= 10 * SECOND + 400; /* a frame hears 200 samples around it */
+        samples[i] = (int16_t)(sounds ? test_uniform(&seed, -9000, 9000) : 0);
+    }
+    snprintf(sounds_at_ends, sizeof sounds_at_ends, "%s", sound_file_i16("ends.wav", samples, N));
+    const char *silent = sound_file_i16("silent.wav", samples + 2 * SECOND, 7 * SECOND),
+               *both[] = {sounds_at_ends, silent};
+    mn_transcribe_options options = small_options();
+    options.logprob_threshold = -INFINITY;
+    options.timestamps = "none";
+    mn_transcription *all = transcribe(both, 2, &options);
+    assert_int_equal(all->files[0].n_segments, 6);
+    assert_int_equal(all->files[1].n_segments, 4);
+    options.no_speech_threshold = 0.999;
+    mn_transcription *heard = transcribe(both, 2, &options);
+    const mn_transcript *file = &heard->files[0];
+    assert_int_equal(file->n_segments, 2);
+    for (int i = 0; i < 2; i++) {
+        const mn_segment *got = &file->segments[i], *wanted = &all->files[0].segments[5 * i];
+        assert_true(got->start == 10 * i && got->start == wanted->start && got->n_ids == wanted->n_ids);
+        assert_memory_equal(got->ids, wanted->ids, got->n_ids * sizeof *got->ids);
+    }
+    file = &heard->files[1];
+    assert_true(file->status == MN_OK && file->n_segments == 0 && file->duration == 7);
+    assert_true(!file->language && file->language_probability == 0);
+    mn_transcription_close(&heard);
+    options.language = "de";
+    heard = transcribe(&silent, 1, &options);
+    assert_string_equal(heard->files[0].language, "de");
+    assert_true(heard->files[0].n_segments == 0 && heard->files[0].language_probability == 1);
+    mn_transcription_close(&heard);
+    /* One call tells of the scan, one of each window but the last. */
+    for (int64_t at = 1; at <= 4; at++) {
+        listener l = {.cancel_at = at};
+        options.on_progress = on_progress;
+        options.user = &l;
+        heard = transcribe(&silent, 1, &options);
+        assert_int_equal(heard->files[0].status, MN_E_CANCELLED);
+        assert_int_equal(l.calls, at);
+        mn_transcription_close(&heard);
+    }
+    mn_transcription_close(&all);
+}
+
 /* ---- what is bad ---- */
 
 static void bad_recordings(void **state) {
@@ -409,17 +461,12 @@ static void languages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_do_not_matter),
-        cmocka_unit_test(seeds_decide),
-        cmocka_unit_test(sound_transcripts),
-        cmocka_unit_test(silence_is_left_out),
-        cmocka_unit_test(cancelling),
-        cmocka_unit_test(bad_recordings),
-        cmocka_unit_test(corner_cases),
-        cmocka_unit_test(bad_options),
-        cmocka_unit_test(models_of_text),
-        cmocka_unit_test(memory_ends),
-        cmocka_unit_test(languages),
+        cmocka_unit_test(others_do_not_matter), cmocka_unit_test(seeds_decide),
+        cmocka_unit_test(sound_transcripts),    cmocka_unit_test(silence_is_left_out),
+        cmocka_unit_test(nothing_sounds),       cmocka_unit_test(cancelling),
+        cmocka_unit_test(bad_recordings),       cmocka_unit_test(corner_cases),
+        cmocka_unit_test(bad_options),          cmocka_unit_test(models_of_text),
+        cmocka_unit_test(memory_ends),          cmocka_unit_test(languages),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
