@@ -32,7 +32,7 @@ static const tensor *find(const material *m, const char *name, const char *part)
 
 static const tensor *need(const material *m, const char *name, const char *part) {
     const tensor *t = find(m, name, part);
-    if (!t) fail_msg("%s.%s is missing", name, part);
+    if (!t) fail_msg("%s.%s is missing", name, part ? part : "");
     return t;
 }
 

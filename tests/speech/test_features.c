@@ -79,7 +79,7 @@ static const char *input_of(const json *item, const tensor_set *tensors, const c
 }
 
 static void check_goldens(const char *folder, const char *audio_folder, int n_expected) {
-    char path[4096];
+    char path[4200];
     tensor_set *tensors = NULL;
     int n_cases = 0;
     snprintf(path, sizeof path, "%s/tensors.safetensors", folder);
