@@ -1,19 +1,13 @@
 /* The tiny golden checkpoints: logits and ids through every cache strategy, for prompts fed in one piece and in chunks.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
+#include "support/families.h"
 
 #include <math.h>
 
 #include "mneme.h"
 #include "tensor/safetensors.h"
 
-static const char *const families[] = {"llama",        "llama-rope-linear", "llama-rope-llama3", "llama-rope-yarn",
-                                       "llama-untied-bias", "mistral-full",  "mistral-window",    "qwen2",
-                                       "qwen3",        "phi3",              "phi3-window",       "phi3-longrope",
-                                       "mixtral",      "granite",           "gemma2",            "gemma3",
-                                       "gpt2",         "gpt-neox",          "mamba",             "jamba"};
-/* Those with two continuations only, made by tools/make_goldens.py. */
-static const char *const small_families[] = {"qwen2-moe", "qwen3-moe", "olmo2", "smollm3", "stablelm", "cohere", "phi", "gemma"};
 static const char *const strategies[] = {"dynamic", "static", "none"};
 
 /* A cache and in what pieces it is fed (0: one). tests/engine/test_families has the other caches; what pieces change, no cache
@@ -175,11 +169,8 @@ static void check_family(const char *family, int n_wanted) {
 }
 
 static void family_equals_golden(void **state) {
-    check_family(*state, 8);
-}
-
-static void small_family_equals_golden(void **state) {
-    check_family(*state, 2);
+    const char *const *at = *state;
+    check_family(*at, at - golden_families < N_GOLDEN_BEAMS ? N_GOLDEN_CASES : N_GOLDEN_SMALL_CASES);
 }
 
 static void scalar_reference_equals_golden(void **state) {
@@ -190,14 +181,12 @@ static void scalar_reference_equals_golden(void **state) {
 }
 
 int main(void) {
-    enum { N = sizeof families / sizeof families[0], N_SMALL = sizeof small_families / sizeof small_families[0] };
-    struct CMUnitTest tests[N + N_SMALL + 1];
-    for (int i = 0; i < N + N_SMALL; i++) {
-        const char *name = i < N ? families[i] : small_families[i - N];
-        tests[i] = (struct CMUnitTest){.name = name,
-                                       .test_func = i < N ? family_equals_golden : small_family_equals_golden,
-                                       .initial_state = (void *)(uintptr_t)name};
+    struct CMUnitTest tests[N_GOLDEN_FAMILIES + 1];
+    for (int i = 0; i < N_GOLDEN_FAMILIES; i++) {
+        tests[i] = (struct CMUnitTest){.name = golden_families[i],
+                                       .test_func = family_equals_golden,
+                                       .initial_state = (void *)(uintptr_t)&golden_families[i]};
     }
-    tests[N + N_SMALL] = (struct CMUnitTest)cmocka_unit_test(scalar_reference_equals_golden);
+    tests[N_GOLDEN_FAMILIES] = (struct CMUnitTest)cmocka_unit_test(scalar_reference_equals_golden);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Names and shapes against lists of real checkpoints, binding of whole and of damaged ones, stored order of
  * rows.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "support/families.h"
 #include "support/support.h"
 
 #include <unistd.h>
@@ -373,29 +374,9 @@ static tensor_set *golden_tensors(const char *family) {
 
 static void golden_checkpoints_bind(void **state) {
     (void)state;
-    static const char *const names[] = {"llama",
-                                        "llama-rope-linear",
-                                        "llama-rope-llama3",
-                                        "llama-rope-yarn",
-                                        "llama-untied-bias",
-                                        "mistral-full",
-                                        "mistral-window",
-                                        "qwen2",
-                                        "qwen3",
-                                        "phi3",
-                                        "phi3-window",
-                                        "phi3-longrope",
-                                        "mixtral",
-                                        "granite",
-                                        "gemma2",
-                                        "gemma3",
-                                        "gpt2",
-                                        "gpt-neox",
-                                        "mamba",
-                                        "jamba"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        model_config config = golden_config(names[i]);
-        tensor_set *set = golden_tensors(names[i]);
+    for (int i = 0; i < N_GOLDEN_FAMILIES; i++) {
+        model_config config = golden_config(golden_families[i]);
+        tensor_set *set = golden_tensors(golden_families[i]);
         model_weights weights;
         assert_ok(model_bind(&weights, &config, set, false));
         for (size_t k = 0; k < tensor_set_count(set); k++) { /* nothing is left over */
@@ -408,7 +389,7 @@ static void golden_checkpoints_bind(void **state) {
             int64_t n_experts = config.num_hidden_layers * config.num_local_experts * N_EXPERT_MATRICES;
             for (int64_t at = 0; at < n_experts; at++)
                 used = used || weights.experts[at / N_EXPERT_MATRICES][at % N_EXPERT_MATRICES].tensor == t;
-            if (!used) fail_msg("%s: %s has no role", names[i], t->name);
+            if (!used) fail_msg("%s: %s has no role", golden_families[i], t->name);
         }
         model_weights_clear(&weights);
         tensor_set_close(&set);

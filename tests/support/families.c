@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/families.h"
+
+const char *const golden_families[N_GOLDEN_FAMILIES] = {
+    "llama",
+    "llama-rope-linear",
+    "llama-rope-llama3",
+    "llama-rope-yarn",
+    "llama-untied-bias",
+    "mistral-full",
+    "mistral-window",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "phi3-window",
+    "phi3-longrope",
+    "mixtral",
+    "granite",
+    "gemma2",
+    "gemma3",
+    "gpt2",
+    "gpt-neox",
+    "mamba",
+    "jamba",
+    "qwen2-moe",
+    "qwen3-moe",
+    "olmo2",
+    "smollm3",
+    "stablelm",
+    "cohere",
+    "phi",
+    "gemma",
+};
