@@ -181,7 +181,8 @@ mn_status kv_truncate(kv_cache *cache, int64_t n_keep);
 int64_t kv_reachable(const kv_cache *cache, int64_t n_keep);
 
 /* A second cache with the same past: pages are shared until one of the two writes. A cache with reserved
- * pages gives its fork private ones for everything that is not full, so that its own addresses stay. */
+ * pages gives its fork private ones for everything that is not full, so that its own addresses stay; a shared page that one of them
+ * cuts away is the other's, and no part of a reserve any more. */
 mn_status kv_fork(kv_cache **out, const kv_cache *cache);
 
 /* The same into a cache of the same pool that is not needed any more: of equal specs it is emptied and its tables and reserved
