@@ -6,8 +6,8 @@
 #include "engine.h"
 #include "input.h"
 
+void result_put_ids(bytes *b, const int32_t *ids, size_t n); /* [1,2,3] */
 /* The cache object: {"implementation", "tokens", ...}. */
-void result_put_ids(bytes *b, const int32_t *ids, size_t n);
 void result_put_cache(bytes *b, const mn_cache_info *cache);
 
 /* One result object without a newline. prompts [n_prompts]: the rows of the run; only_row: -1 for all

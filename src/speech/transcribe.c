@@ -241,6 +241,7 @@ static void remove_recording(transcriber *t, size_t i) {
     t->recordings[--t->n_active] = (recording){0};
 }
 
+/* Its row: windows in which nothing sounds are passed over. */
 static mn_status next_row(transcriber *t, size_t i, scribe_step *step) {
     const recording *r = &t->recordings[i];
     do {
@@ -252,7 +253,7 @@ static mn_status next_row(transcriber *t, size_t i, scribe_step *step) {
 
 /* The next attempt of every recording; those that are done, or have failed, leave. */
 static mn_status prepare(transcriber *t) {
-    for (size_t i = 0; i < t->n_active;) {
+    for (size_t i = 0; i < t->n_active && !t->is_cancelled;) {
         scribe_step step = SCRIBE_DONE;
         mn_status status = next_row(t, i, &step);
         if (status == MN_OK && step == SCRIBE_ROW) {

@@ -3,10 +3,11 @@
 #ifndef TESTS_FAMILIES_H
 #define TESTS_FAMILIES_H
 
+/* The first N_GOLDEN_BEAMS have beams and N_GOLDEN_CASES other continuations; the rest, made by tools/make_goldens.py, has
+ * N_GOLDEN_SMALL_CASES and no beams. */
 enum {
     N_GOLDEN_FAMILIES = 28,
-    N_GOLDEN_BEAMS =
-        20, /* the first ones: with beams and eight other continuations; the rest, of tools/make_goldens.py, has two */
+    N_GOLDEN_BEAMS = 20,
     N_GOLDEN_CASES = 8,
     N_GOLDEN_SMALL_CASES = 2,
 };
