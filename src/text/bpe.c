@@ -96,8 +96,9 @@ static mn_status put_splits(merge_table *table, vocab *virtual_symbols, const vo
     const char *text = vocab_text(v, (int32_t)id);
     size_t n = v->pieces[id].n;
     if (n > SPLIT_MAX_BYTES) {
-        MN_FAIL(MN_E_FORMAT, "%s: token %" PRIu32 " has %zu bytes, at most %d are allowed where no merges are listed", what,
-                id, n, SPLIT_MAX_BYTES);
+        MN_FAIL(MN_E_FORMAT,
+                "%s: token %" PRIu32 " has %zu bytes, at most %d are allowed where no merges are listed",
+                what, id, n, SPLIT_MAX_BYTES);
     }
     for (size_t cut = 1; cut < n; cut++) {
         if (((unsigned char)text[cut] & 0xC0) == 0x80) continue;
