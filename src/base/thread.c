@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 
 enum { MAX_THREADS = 256, SPIN_ROUNDS = 4000, TASK_BITS = 32 };
@@ -135,11 +136,10 @@ void thread_run(thread_pool *pool, int n_tasks, thread_task run, void *arg) {
 
 /* Whole cores granted by the cgroup's cpu.max, or a large number. */
 static int cgroup_cores(void) {
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    char text[64];
     long quota = 0, period = 0;
-    int n = f ? fscanf(f, "%ld %ld", &quota, &period) : 0;
-    if (f) fclose(f);
-    if (n != 2 || quota <= 0 || period <= 0) return MAX_THREADS;
+    text[file_head(text, sizeof text - 1, "/sys/fs/cgroup/cpu.max")] = 0;
+    if (sscanf(text, "%ld %ld", &quota, &period) != 2 || quota <= 0 || period <= 0) return MAX_THREADS;
     long cores = (quota + period - 1) / period;
     return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (int)cores;
 }

@@ -72,7 +72,7 @@ static bool goes_by(const char *file, const char *name) {
 
 /* The newest model of the models folder whose file goes by `name` (NULL: any of that use). */
 static bool find_installed(bytes *path, const char *folder, const char *name, model_use use) {
-    DIR *dir = opendir(folder);
+    DIR *dir = file_open_folder(folder);
     struct timespec newest = {0};
     bool found = false, exact = false;
     bytes candidate = {0};
@@ -180,7 +180,7 @@ mn_status model_locate(bytes *path, const char *name, model_use use) {
     if (name) {
         found = strcmp(name, "embedded") == 0 || find_path(path, name);
         if (found && strcmp(name, "embedded") == 0) set_path(path, name);
-        bytes_printf(&looked, "the path '%s'", name);
+        bytes_append_text(&looked, "that path");
         if (!found && folder_from(&folder, "XDG_CONFIG_HOME", ".config", "/mneme/config.json")) {
             bytes_printf(&looked, ", aliases in %s", folder.data);
             found = find_alias(path, folder.data, name);
