@@ -33,7 +33,7 @@ static mn_status next_list(jrun *r, jiter *it, jvalue *item, bool *more) {
 
 static mn_status next_range(jrun *r, jiter *it, jvalue *item, bool *more) {
     *more = (int64_t)it->at < it->source.range->n;
-    if (*more) MN_TRY(jinja_range_item(it->source.range, (int64_t)it->at++, item));
+    if (*more) *item = j_int(jinja_range_item(it->source.range, (int64_t)it->at++));
     return jinja_spend(r, 1);
 }
 
@@ -106,6 +106,7 @@ static mn_status merge(jrun *r, const sorted *from, sorted *to, size_t lo, size_
     size_t left = lo, right = middle;
     for (size_t i = lo; i < hi; i++) {
         bool take_right = left >= middle;
+        MN_TRY(jinja_spend(r, 1));
         if (!take_right && right < hi) {
             const jvalue *a = &from[left].key, *b = &from[right].key;
             MN_TRY(jinja_order(r, '<', reverse ? *a : *b, reverse ? *b : *a, &take_right));
@@ -117,9 +118,11 @@ static mn_status merge(jrun *r, const sorted *from, sorted *to, size_t lo, size_
 
 mn_status jinja_sort(jrun *r, jvalue *items, const jvalue *keys, size_t n, bool reverse) {
     sorted *from, *to;
+    MN_TRY(jinja_spend(r, n));
     MN_TRY(jinja_take(&r->arena, n * sizeof *from, &from));
     MN_TRY(jinja_take(&r->arena, n * sizeof *to, &to));
-    for (size_t i = 0; i < n; i++) from[i] = (sorted){keys[i], items[i]};
+    for (size_t i = 0; i < n; i++) /* paid: above */
+        from[i] = (sorted){keys[i], items[i]};
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t lo = 0; lo < n; lo += 2 * width) {
             size_t middle = lo + width < n ? lo + width : n, hi = lo + 2 * width < n ? lo + 2 * width : n;
@@ -129,15 +132,16 @@ mn_status jinja_sort(jrun *r, jvalue *items, const jvalue *keys, size_t n, bool 
         from = to;
         to = swap;
     }
-    for (size_t i = 0; i < n; i++) items[i] = from[i].item;
+    for (size_t i = 0; i < n; i++) /* paid: above */
+        items[i] = from[i].item;
     return MN_OK;
 }
 
 /* One part of an attribute path: digits are an index. */
 static mn_status part_of(jrun *r, const char *data, size_t n, jvalue *out) {
     int64_t index;
-    const jstring text = {data, n, jinja_count_points(data, n)};
-    bool digits = n > 0 && strspn(data, "0123456789") >= n;
+    const jstring text = {data, n, n};
+    bool digits = n > 0 && n < 128 && strspn(data, "0123456789") >= n;
     if (digits && jinja_read_int(&text, 10, &index)) {
         *out = j_int(index);
         return MN_OK;

@@ -138,7 +138,7 @@ static mn_status parse_set(jparser *p, jnode **out) {
     MN_TRY(parse_target(p, true, NULL, &(*out)->a));
     if (jparse_accept_op(p, '=')) return jparse_tuple(p, true, NULL, &(*out)->b);
     (*out)->kind = N_SET_BLOCK;
-    MN_TRY(jparse_filters(p, NULL, false, &(*out)->b));
+    MN_TRY(jparse_filters(p, false, &(*out)->b));
     return parse_until(p, "endset", &(*out)->body);
 }
 
@@ -221,7 +221,9 @@ static mn_status parse_call(jparser *p, jnode **out) {
     MN_TRY(new_parameters(p, &(*out)->parameters));
     if (jparse_is_op(p, '(')) MN_TRY(parse_signature(p, (*out)->parameters));
     MN_TRY(jparse_expression(p, &(*out)->a));
-    if ((*out)->a->kind != N_CALL) return jinja_syntax_error((*out)->line, "expected call");
+    const jnode *callee = (*out)->a;
+    if (callee->kind != N_CHAIN || callee->items.items[callee->items.n - 1]->kind != N_CALL)
+        return jinja_syntax_error((*out)->line, "expected call");
     return parse_macro_body(p, "endcall", *out);
 }
 
@@ -235,7 +237,7 @@ static mn_status parse_generation(jparser *p, jnode **out) {
 
 static mn_status parse_filter_block(jparser *p, jnode **out) {
     MN_TRY(jparse_node(p, N_FILTER_BLOCK, out));
-    MN_TRY(jparse_filters(p, NULL, true, &(*out)->a));
+    MN_TRY(jparse_filters(p, true, &(*out)->a));
     return parse_until(p, "endfilter", &(*out)->body);
 }
 
@@ -386,6 +388,6 @@ static mn_status parse_body(jparser *p, const char *const *ends, jnodes *out) {
 mn_status jinja_parse(jinja_arena *arena, const jtokens *tokens, jnodes *out) {
     jparser p = {.arena = arena, .at = tokens->items};
     mn_status status = parse_body(&p, NULL, out);
-    mem_free(p.stack);
+    jinja_release(arena, p.stack, p.stack_capacity, sizeof *p.stack);
     return status;
 }
