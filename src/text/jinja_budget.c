@@ -83,9 +83,9 @@ static mn_status new_block(jinja_arena *arena, size_t n, jinja_block **out) {
 mn_status jinja_take(jinja_arena *arena, size_t n, void *out) {
     void **place = out;
     *place = NULL;
+    MN_TRY(jinja_work(arena, 1 + n / 64));
     if (n > SIZE_MAX / 4) return check_memory(arena, n);
     n = (n + 15) & ~(size_t)15;
-    MN_TRY(jinja_work(arena, 1 + n / 64));
     jinja_block *b = arena->blocks;
     if (!b || b->size - b->used < n) MN_TRY(new_block(arena, n, &b));
     *place = (char *)(b + 1) + b->used;
@@ -94,12 +94,13 @@ mn_status jinja_take(jinja_arena *arena, size_t n, void *out) {
 }
 
 mn_status jinja_grow(jinja_arena *arena, void *block, size_t *capacity, size_t need, size_t size) {
+    MN_TRY(jinja_work(arena, 1));
     if (need <= *capacity) return MN_OK;
     size_t wanted = *capacity < 8 ? 8 : *capacity * 2, n;
     if (wanted < need) wanted = need;
     if (!size_mul(wanted, size, &n)) n = SIZE_MAX;
     MN_TRY(check_memory(arena, n)); /* for a moment the old and the new one are held */
-    MN_TRY(jinja_work(arena, 1 + n / 64));
+    MN_TRY(jinja_work(arena, n / 64));
     char **slot = block, *grown = mem_alloc_raw(wanted, size);
     if (!grown) return MN_E_NOMEM;
     if (*slot) memcpy(grown, *slot, *capacity * size);

@@ -110,6 +110,7 @@ static mn_status dict_grow(jrun *r, jdict *dict) {
 mn_status jinja_dict_set(jrun *r, jdict *dict, jvalue key, jvalue value) {
     int64_t at;
     uint64_t hash;
+    MN_TRY(jinja_spend(r, 1));
     MN_TRY(jinja_check_hashable(r, key));
     MN_TRY(hash_key(r, key, &hash));
     MN_TRY(dict_find(r, dict, key, hash, &at));
@@ -120,7 +121,7 @@ mn_status jinja_dict_set(jrun *r, jdict *dict, jvalue key, jvalue value) {
     if (dict->n == dict->capacity) MN_TRY(dict_grow(r, dict));
     if (dict->slots) MN_TRY(put_slot(r, dict, hash, dict->n));
     dict->items[dict->n++] = (jpair){key, value, hash};
-    return jinja_spend(r, 1);
+    return MN_OK;
 }
 
 mn_status jinja_dict_get(jrun *r, const jdict *dict, jvalue key, jvalue *out) {

@@ -34,7 +34,7 @@ mn_status jinja_new_scope(jrun *r, jscope *parent, const jframe *frame, jscope *
     MN_TRY(jinja_take(&r->arena, sizeof(jscope) + frame->n * sizeof(jvalue), out));
     jscope *scope = *out;
     scope->parent = parent;
-    for (size_t i = 0; i < frame->n; i++) {
+    for (size_t i = 0; i < frame->n; i++) { /* paid: above */
         const jload *load = &frame->loads[i];
         jvalue v = {.kind = J_MISSING};
         if (load->kind == JLOAD_OUTER) {
@@ -90,6 +90,7 @@ static mn_status unpack(jrun *r, jscope *scope, const jnode *target, jvalue valu
 }
 
 mn_status jinja_assign(jrun *r, jscope *scope, const jnode *target, jvalue value) {
+    MN_TRY(jinja_spend(r, 1));
     if (target->kind == N_NAME) {
         set_slot(scope, target->hops, target->slot, value);
         return MN_OK;

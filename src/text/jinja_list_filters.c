@@ -427,6 +427,7 @@ static mn_status sum(jrun *r, const jcall *c, jvalue *out) {
     if (total.kind == J_STRING) return jinja_fail(r, "sum() can't sum strings [use ''.join(seq) instead]");
     for (size_t i = 0; i < list->n; i++) {
         jvalue item = list->items[i];
+        MN_TRY(jinja_spend(r, 1));
         if (attribute.kind != J_NONE) MN_TRY(jinja_sort_key(r, item, attribute, j_none(), false, &item));
         MN_TRY(jinja_add(r, total, item, &total));
     }

@@ -346,7 +346,7 @@ static mn_status parse_arguments(jparser *p, jarguments **out) {
     MN_TRY(jinja_take(p->arena, sizeof *args, &args));
     *args = (jarguments){0};
     p->at++;
-    for (bool first = true; !jparse_is_op(p, ')'); first = false) {
+    for (bool first = true; !jparse_is_op(p, ')'); first = false) { /* paid: each turn takes tokens */
         if (!first) {
             MN_TRY(jparse_expect_op(p, ','));
             if (jparse_is_op(p, ')')) break;
@@ -366,7 +366,7 @@ static mn_status parse_call(jparser *p) {
 }
 
 static mn_status parse_postfix(jparser *p) {
-    for (;;) {
+    for (;;) { /* paid: each step */
         if (jparse_is_op(p, '.')) {
             MN_TRY(parse_point(p));
         } else if (jparse_is_op(p, '[')) {
@@ -462,7 +462,7 @@ static mn_status parse_test(jparser *p) {
 }
 
 static mn_status parse_filters_and_tests(jparser *p) {
-    for (;;) {
+    for (;;) { /* paid: each step */
         if (jparse_accept_op(p, '|')) {
             MN_TRY(parse_filter(p));
         } else if (jparse_is_name(p->at, "is")) {

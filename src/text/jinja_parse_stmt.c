@@ -23,7 +23,8 @@ static mn_status parse_one_target(jparser *p, bool members, jnode **out) {
 static mn_status check_target(const jnode *target) {
     if (target->kind == N_NAME || target->kind == N_MEMBER) return MN_OK;
     if (target->kind != N_TUPLE) return jinja_syntax_error(target->line, "can't assign to this expression");
-    for (size_t i = 0; i < target->items.n; i++) MN_TRY(check_target(target->items.items[i]));
+    for (size_t i = 0; i < target->items.n; i++) /* paid: each when it was parsed */
+        MN_TRY(check_target(target->items.items[i]));
     return MN_OK;
 }
 
@@ -158,11 +159,11 @@ static mn_status parse_signature(jparser *p, jparameters *out) {
         } else if (fallbacks) {
             return jinja_syntax_error(p->at->line, "non-default argument follows default argument");
         }
-        for (size_t i = base; i < p->n_stack; i++) {
+        for (size_t i = base; i < p->n_stack; i++) { /* bounded: by MAX_PARAMETERS */
             const jstring *other = p->stack[i]->text;
             if (other->n == parameter->text->n && memcmp(other->data, parameter->text->data, other->n) == 0) {
-                return jinja_syntax_error(p->at->line, "duplicate argument '%.*s'", (int)other->n,
-                                          other->data);
+                return jinja_syntax_error(p->at->line, "duplicate argument '%.*s'",
+                                          other->n < 60 ? (int)other->n : 60, other->data);
             }
         }
         if (p->n_stack - base >= MAX_PARAMETERS)
@@ -172,7 +173,7 @@ static mn_status parse_signature(jparser *p, jparameters *out) {
     p->at++;
     out->n = p->n_stack - base;
     MN_TRY(jinja_take(p->arena, out->n * sizeof *out->items, &out->items));
-    for (size_t i = 0; i < out->n; i++) {
+    for (size_t i = 0; i < out->n; i++) { /* bounded: by MAX_PARAMETERS */
         const jnode *parameter = p->stack[base + i];
         out->items[i] = (jparameter){.name = parameter->text, .fallback = parameter->a};
     }
@@ -188,7 +189,7 @@ static mn_status parse_macro_body(jparser *p, const char *end, jnode *macro) {
     parameters->uses_caller = p->n_caller > caller;
     parameters->uses_kwargs = p->n_kwargs > kwargs;
     parameters->uses_varargs = p->n_varargs > varargs;
-    for (size_t i = 0; i < parameters->n; i++) {
+    for (size_t i = 0; i < parameters->n; i++) { /* bounded: by MAX_PARAMETERS */
         const jparameter *q = &parameters->items[i];
         if (jinja_string_is(q->name, "kwargs")) parameters->uses_kwargs = false;
         if (jinja_string_is(q->name, "varargs")) parameters->uses_varargs = false;
@@ -303,7 +304,8 @@ static mn_status parse_continue(jparser *p, jnode **out) {
 static mn_status parse_unsupported(jparser *p, jnode **out) {
     MN_TRY(jparse_node(p, N_UNSUPPORTED, out));
     (*out)->text = p->at[-1].text;
-    while (p->at->kind != T_BLOCK_END && p->at->kind != T_EOF) p->at++;
+    while (p->at->kind != T_BLOCK_END && p->at->kind != T_EOF) /* paid: by the lexer */
+        p->at++;
     return MN_OK;
 }
 
@@ -373,7 +375,7 @@ static mn_status parse_body(jparser *p, const char *const *ends, jnodes *out) {
             MN_TRY(parse_part(p, &node));
         } else {
             p->at++;
-            for (size_t i = 0; ends && ends[i]; i++) {
+            for (size_t i = 0; ends && ends[i]; i++) { /* bounded: three names */
                 if (jparse_is_name(p->at, ends[i])) return jparse_pop(p, base, out);
             }
             MN_TRY(parse_statement(p, &node));

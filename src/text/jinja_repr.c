@@ -157,6 +157,7 @@ static mn_status put_repr_other(jrun *r, jvalue v) {
 }
 
 mn_status jinja_put_repr(jrun *r, jvalue v) {
+    MN_TRY(jinja_spend(r, 1));
     switch (v.kind) {
     case J_UNDEFINED: return jinja_put_z(r, "Undefined");
     case J_STRING:
@@ -177,7 +178,7 @@ mn_status jinja_put_repr(jrun *r, jvalue v) {
 
 mn_status jinja_put_str(jrun *r, jvalue v) {
     if (v.kind == J_STRING) return jinja_put(r, v.string->data, v.string->n);
-    if (v.kind == J_UNDEFINED) return MN_OK;
+    if (v.kind == J_UNDEFINED) return jinja_spend(r, 1);
     return jinja_put_repr(r, v);
 }
 
@@ -272,6 +273,7 @@ static mn_status put_json_container(jrun *r, jvalue v, const jjson_style *style,
 }
 
 mn_status jinja_put_json(jrun *r, jvalue v, const jjson_style *style, int level) {
+    MN_TRY(jinja_spend(r, 1));
     switch (v.kind) {
     case J_NONE: return jinja_put_z(r, "null");
     case J_BOOL: return jinja_put_z(r, v.boolean ? "true" : "false");

@@ -26,6 +26,7 @@ typedef struct resolver {
 /* The slot of a name in one scope, or -1. */
 static mn_status find_own(const symbols *s, const jstring *name, int *slot) {
     *slot = -1;
+    MN_TRY(jinja_work(s->arena, 1));
     for (size_t i = 0; i < s->n && *slot < 0; i++) {
         const jstring *other = s->items[i].name;
         bool long_enough = other->n == name->n;
@@ -121,6 +122,7 @@ static mn_status visit_arguments(resolver *v, const jarguments *args) {
 
 static mn_status visit_target(resolver *v, const jnode *target, bool parameter) {
     int slot;
+    MN_TRY(jinja_work(v->arena, 1));
     if (target->kind == N_MEMBER) return load(v, target->text);
     if (target->kind == N_NAME)
         return parameter ? declare_parameter(v, target->text, &slot) : store(v, target->text);
@@ -163,7 +165,8 @@ static mn_status merge_branches(resolver *v, const symbols *branches) {
     bool *touched;
     MN_TRY(jinja_take(v->arena, branches[0].n + branches[1].n + branches[2].n + 1, &touched));
     memset(touched, 0, branches[0].n + branches[1].n + branches[2].n + 1);
-    for (int i = 0; i < 3; i++) MN_TRY(merge_branch(s, &branches[i], before, touched));
+    for (int i = 0; i < 3; i++) /* bounded: three branches */
+        MN_TRY(merge_branch(s, &branches[i], before, touched));
     for (size_t slot = 0; slot < s->n; slot++) {
         MN_TRY(jinja_work(v->arena, 1));
         if (!touched[slot] || s->stored[slot]) continue;
@@ -217,9 +220,9 @@ static mn_status visit_node(resolver *v, const jnode *node) {
 }
 
 static mn_status visit(resolver *v, const jnode *node) {
+    MN_TRY(jinja_work(v->arena, 1));
     if (!node) return MN_OK;
     v->arena->line = node->line;
-    MN_TRY(jinja_work(v->arena, 1));
     return visit_node(v, node);
 }
 
@@ -282,6 +285,7 @@ static const jstring name_loop = {"loop", 4, 4}, name_caller = {"caller", 6, 6},
                      name_kwargs = {"kwargs", 6, 6}, name_varargs = {"varargs", 7, 7};
 
 static mn_status bind_target(resolver *v, jnode *target) {
+    MN_TRY(jinja_work(v->arena, 1));
     if (target->kind == N_TUPLE) {
         for (size_t i = 0; i < target->items.n; i++) MN_TRY(bind_target(v, target->items.items[i]));
         return MN_OK;
@@ -337,7 +341,8 @@ static mn_status second_filter(resolver *v, jnode *node) {
 static mn_status bind_for(resolver *v, jnode *node) {
     MN_TRY(bind(v, node->b));
     bool takes_loop = node->a->kind == N_NAME && jinja_string_is(node->a->text, "loop");
-    for (size_t i = 0; node->a->kind == N_TUPLE && i < node->a->items.n; i++) {
+    for (size_t i = 0; node->a->kind == N_TUPLE && i < node->a->items.n;
+         i++) { /* paid: each when it was parsed */
         takes_loop |=
             node->a->items.items[i]->kind == N_NAME && jinja_string_is(node->a->items.items[i]->text, "loop");
     }
@@ -428,9 +433,9 @@ static mn_status bind_node(resolver *v, jnode *node) {
 }
 
 static mn_status bind(resolver *v, jnode *node) {
+    MN_TRY(jinja_work(v->arena, 1));
     if (!node) return MN_OK;
     v->arena->line = node->line;
-    MN_TRY(jinja_work(v->arena, 1));
     return bind_node(v, node);
 }
 

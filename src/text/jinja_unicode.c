@@ -265,6 +265,7 @@ static mn_status put_code(jrun *r, uint32_t code) {
 
 mn_status jchar_put(jrun *r, const jstring *s, size_t at, jcase mapping) {
     uint32_t c;
+    MN_TRY(jinja_spend(r, 1));
     jchar_at(s->data, s->n, at, &c);
     const special_case *special = mapping == JCASE_UPPER || mapping == JCASE_TITLE ? find_special(c) : NULL;
     if (special) return jinja_put_z(r, mapping == JCASE_UPPER ? special->upper : special->title);
