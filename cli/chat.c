@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "config.h"
 #include "interrupt.h"
 #include "output.h"
@@ -111,7 +112,7 @@ static mn_status check_files(const options *o) {
     if (n > 1)
         MN_FAIL(MN_E_ARG,
                 "--load, --load-cache and --cache-dir all say where the cache comes from; give one of them");
-    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
+    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(file_check_target(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_SAVE)) MN_TRY(talk_save_check(option_text(o, OPT_SAVE, NULL)));
     if (option_is_set(o, OPT_LOGPROBS) && !option_on(o, OPT_JSON))
         MN_FAIL(MN_E_ARG, "--logprobs shows in JSON only; add --json");

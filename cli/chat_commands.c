@@ -227,7 +227,7 @@ mn_status chat_load(chat *c, const char *path, bool is_start) {
     mem_free(settings);
     if (status != MN_OK) {
         talk_clear(&loaded);
-        return status_context(status, "%s", path);
+        return status_in_file(status, path);
     }
     talk_clear(chat_talk(c));
     *chat_talk(c) = loaded;

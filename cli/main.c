@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/distance.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "interrupt.h"
 #include "output.h"
@@ -139,6 +140,7 @@ static int run_named(const verb *v, int argc, char **argv, bool as_json) {
 }
 
 int main(int argc, char **argv) {
+    file_hold_standard();
     interrupt_install();
     bool as_json = wants_json(argc, argv);
     const char *name = argc > 1 ? argv[1] : NULL;

@@ -2,11 +2,9 @@
 #include "output.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -186,26 +184,6 @@ int finish(int code) {
     if (!write_error || is_gone) return code;
     if (write_error != EPIPE) say("cannot write to the standard output: %s", strerror(write_error));
     return EXIT_FAILED;
-}
-
-mn_status output_check(const char *path) {
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        MN_FAIL(MN_E_IO, "cannot write '%s': it exists and is no regular file", path);
-    }
-    bytes name = {0};
-    bytes_printf(&name, "%s.tmp.%ld", path, (long)getpid());
-    MN_TRY(bytes_status(&name));
-    mn_status status = MN_OK;
-    int fd = open(bytes_text(&name), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        status = status_fail(MN_E_IO, "cannot create '%s': %s", path, strerror(errno));
-    } else {
-        close(fd);
-        unlink(bytes_text(&name));
-    }
-    bytes_clear(&name);
-    return status;
 }
 
 bool stdout_is_terminal(void) {

@@ -42,9 +42,6 @@ bool put_bytes(bytes *b); /* and clears b; a b that ran out of memory counts as 
  * a closed pipe. A terminal that has gone is what a cancelled command ended for. */
 int finish(int code);
 
-/* Tells whether a file could be created at `path` before anything is computed: MN_E_IO. */
-mn_status output_check(const char *path);
-
 bool stdout_is_terminal(void);
 
 #endif

@@ -120,11 +120,7 @@ static mn_status read_options(transcribe *t) {
 }
 
 static mn_status make_folder(const char *folder) {
-    struct stat info;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
-    if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode)) MN_FAIL(MN_E_IO, "'%s' is no folder", folder);
-    return MN_OK;
+    return file_make_folders(folder, FILE_BY_UMASK);
 }
 
 /* ---- forms ---- */
@@ -267,7 +263,7 @@ static mn_status write_file(const transcribe *t, const char *folder, size_t i, b
     bytes_printf(&path, "%s/%s.%s", folder, bytes_text(&t->names[i]),
                  t->is_json ? "json" : speech_format_names[t->format]);
     mn_status status = bytes_status(&path);
-    if (status == MN_OK) status = file_write_atomic(bytes_text(&path), text->data, text->n);
+    if (status == MN_OK) status = file_write_parts(bytes_text(&path), &(file_part){text->data, text->n}, 1, FILE_BY_UMASK);
     bytes_clear(&path);
     return status;
 }

@@ -72,7 +72,7 @@ static bool goes_by(const char *file, const char *name) {
 
 /* The newest model of the models folder whose file goes by `name` (NULL: any of that use). */
 static bool find_installed(bytes *path, const char *folder, const char *name, model_use use) {
-    DIR *dir = opendir(folder);
+    DIR *dir = file_open_folder(folder);
     struct timespec newest = {0};
     bool found = false, exact = false;
     bytes candidate = {0};

@@ -371,10 +371,10 @@ mn_status audio_open(audio **out, const char *path) {
     int fd;
     *out = NULL;
     if (strcmp(path, "-") != 0) {
-        MN_TRY(file_open(&fd, path));
+        MN_TRY(file_open_input(&fd, path));
         return audio_open_fd(out, fd, path);
     }
-    fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (fd < 0) MN_FAIL(MN_E_IO, "cannot read the standard input: %s", strerror(errno));
     return audio_open_fd(out, fd, "standard input");
 }

@@ -606,7 +606,7 @@ static void what_is_no_audio(void **state) {
     for (size_t i = 0; i < sizeof noise; i++) noise[i] = (char)(test_random(&seed) >> 56);
     noise[0] = 'x';
     assert_fails(MN_E_NOT_FOUND, "cannot open '/nowhere/at/all.wav'", audio_open(&a, "/nowhere/at/all.wav"));
-    assert_fails(MN_E_IO, "is a folder, not an audio file", audio_open(&a, data_path("audio")));
+    assert_fails(MN_E_IO, "is a folder, not a regular file", audio_open(&a, data_path("audio")));
     assert_fails(MN_E_FORMAT, "is empty", audio_open(&a, scratch_file("empty.wav", "", 0)));
     assert_fails(MN_E_FORMAT, "cannot be read as audio",
                  audio_open(&a, scratch_file("noise.wav", noise, sizeof noise)));
