@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "bench_caches.h"
 #include "config.h"
@@ -264,17 +265,11 @@ static void stamp(result *r) {
 }
 
 static void read_cpu_name(bench *b) {
-    char text[512];
-    snprintf(b->cpu_name, sizeof b->cpu_name, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file && fgets(text, sizeof text, file)) {
-        char *colon = strchr(text, ':');
-        if (strncmp(text, "model name", 10) != 0 || !colon) continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(b->cpu_name, sizeof b->cpu_name, "%.120s", colon + 2);
-        break;
-    }
-    if (file) fclose(file);
+    char text[4096];
+    text[file_head(text, sizeof text - 1, "/proc/cpuinfo")] = 0;
+    const char *name = strstr(text, "model name"), *colon = name ? strchr(name, ':') : NULL;
+    if (!colon || strlen(colon) < 2) colon = ": unknown";
+    snprintf(b->cpu_name, sizeof b->cpu_name, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
 }
 
 /* ---- printing ---- */

@@ -122,7 +122,7 @@ static int order_of_text(const void *a, const void *b) {
 static mn_status read_names(name_list *list, const char *folder) {
     mn_status status = MN_OK;
     bytes path = {0};
-    DIR *dir = opendir(folder);
+    DIR *dir = file_open_folder(folder);
     if (!dir) {
         int code = errno;
         MN_FAIL(code == ENOENT ? MN_E_NOT_FOUND : MN_E_IO, "cannot list '%s': %s", folder, strerror(code));

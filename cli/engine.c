@@ -2,11 +2,9 @@
 #include "base/clock.h"
 #include "engine.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -132,8 +130,7 @@ static mn_status save_to_folder(const engine *e, const mn_session *session, cons
     bytes path = {0};
     MN_TRY(put_name(sum, e, session, o));
     snprintf(name, sizeof name, "%s.safetensors", sum);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
+    MN_TRY(file_make_folders(folder, FILE_PRIVATE));
     mn_status status = path_join(&path, folder, name);
     if (status == MN_OK && !file_exists(bytes_text(&path)))
         status = mn_session_save(session, bytes_text(&path), false);

@@ -580,7 +580,7 @@ typedef struct mn_transcribe_options {
 
 MN_API mn_transcribe_options mn_transcribe_options_default(void);
 
-/* Writes down what is said in recordings: paths to files that libsndfile reads, "-" for the standard input. Windows of the model's
+/* Writes down what is said in recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input. Windows of the model's
  * length (30 s) one after the other; those of several recordings are computed side by side. A recording that fails leaves the others
  * alone: its transcript says why. MN_E_UNSUPPORTED for a model that does not hear and for what it cannot do; MN_E_ARG, with the nearest
  * ones for a language; MN_E_NOMEM; MN_E_CANCELLED becomes the status of the recordings that are not finished. */

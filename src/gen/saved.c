@@ -374,7 +374,7 @@ mn_status mn_session_load(mn_session **session, mn_model *model, const char *pat
     json_close(&doc);
     if (status != MN_OK) {
         mn_session_close(&s);
-        return status_context(status, "%s", path);
+        return status_in_file(status, path);
     }
     *session = s;
     return MN_OK;
@@ -438,7 +438,7 @@ static mn_status add_candidate(candidates *c, const bytes *path, size_t common) 
 static mn_status find_candidates(candidates *out, const mn_model *model, const char *folder,
                                  const int32_t *ids, size_t n) {
     mn_status status = MN_OK;
-    DIR *dir = folder ? opendir(folder) : NULL;
+    DIR *dir = folder ? file_open_folder(folder) : NULL;
     if (!dir) return MN_OK;
     bytes path = {0};
     for (struct dirent *entry; status == MN_OK && (entry = readdir(dir));) {

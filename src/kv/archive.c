@@ -1,11 +1,8 @@
 /* Reading archives; archive_write.c writes them. SPDX-License-Identifier: Apache-2.0 */
 #include "kv/archive.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zstd.h>
 
 #include "base/sort.h"
@@ -295,13 +292,8 @@ mn_status archive_open_memory(archive **out, const void *data, size_t n, const c
 
 bool archive_recognise(const char *path) {
     char head[ARCHIVE_SUM_AT];
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    bool whole = regular && pread(fd, head, sizeof head, 0) == (ssize_t)sizeof head;
-    close(fd);
-    return whole && memcmp(head + ARCHIVE_HEAD_AT, ARCHIVE_HEAD, sizeof head - ARCHIVE_HEAD_AT) == 0;
+    return file_head(head, sizeof head, path) == sizeof head &&
+           memcmp(head + ARCHIVE_HEAD_AT, ARCHIVE_HEAD, sizeof head - ARCHIVE_HEAD_AT) == 0;
 }
 
 /* ---- asking ---- */

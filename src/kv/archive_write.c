@@ -215,7 +215,7 @@ mn_status archive_write(const char *path, const archive_entry *entries, size_t n
     MN_GOTO(done, status, put_members(&w, members, n_members));
     MN_GOTO(done, status, add_entries(&w));
     MN_GOTO(done, status, put_head(&w));
-    status = file_write_parts(path, w.parts, w.n_tensors + 1);
+    status = file_write_parts(path, w.parts, w.n_tensors + 1, FILE_PRIVATE);
 done:
     for (size_t i = 0; w.packed && i < n_entries; i++) mem_free(w.packed[i]);
     mem_free(w.packed);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/bpe.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/utf8.h"
 
 enum { SHORT_WORD = 40 }; /* up to here scanning beats the queue */
@@ -14,20 +16,23 @@ enum { SHORT_WORD = 40 }; /* up to here scanning beats the queue */
 
 /* ---- the table ---- */
 
+/* Multiply-shift: whatever two pairs are, few keys make them collide. */
 static inline size_t slot_of(const merge_table *table, uint32_t left, uint32_t right) {
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
-    return (size_t)(h ^ h >> 32) & (table->n_slots - 1);
+    return (size_t)((left * table->keys[0] + right * table->keys[1]) >> table->shift);
 }
 
 mn_status merge_table_reserve(merge_table *table, size_t n) {
     size_t n_slots = 16;
-    while (n_slots < n * 2) n_slots *= 2;
+    unsigned shift = 60;
+    for (; n_slots < n * 2; n_slots *= 2) shift--;
     merge *slots = mem_alloc_raw(n_slots, sizeof *slots);
     if (!slots) return MN_E_NOMEM;
     memset(slots, 0xFF, n_slots * sizeof *slots);
     merge_table_clear(table);
     table->slots = slots;
     table->n_slots = n_slots;
+    table->shift = shift;
+    for (int i = 0; i < 2; i++) table->keys[i] = hash_seed() | 1;
     return MN_OK;
 }
 
@@ -74,10 +79,27 @@ static mn_status part_symbol(vocab *virtual_symbols, const vocab *v, const char 
     return MN_OK;
 }
 
+/* Doubles; room for the most splits that tokens of such lengths could have would be far too much. */
+static mn_status double_table(merge_table *table) {
+    merge_table grown = {0};
+    MN_TRY(merge_table_reserve(&grown, table->n_slots));
+    for (size_t i = 0; i < table->n_slots; i++) {
+        if (table->slots[i].left != UINT32_MAX) merge_table_put(&grown, table->slots[i]);
+    }
+    merge_table_clear(table);
+    *table = grown;
+    return MN_OK;
+}
+
 static mn_status put_splits(merge_table *table, vocab *virtual_symbols, const vocab *v, uint32_t id,
-                            uint32_t rank) {
+                            uint32_t rank, const char *what) {
     const char *text = vocab_text(v, (int32_t)id);
     size_t n = v->pieces[id].n;
+    if (n > SPLIT_MAX_BYTES) {
+        MN_FAIL(MN_E_FORMAT,
+                "%s: token %" PRIu32 " has %zu bytes, at most %d are allowed where no merges are listed",
+                what, id, n, SPLIT_MAX_BYTES);
+    }
     for (size_t cut = 1; cut < n; cut++) {
         if (((unsigned char)text[cut] & 0xC0) == 0x80) continue;
         int64_t left, right;
@@ -85,27 +107,20 @@ static mn_status put_splits(merge_table *table, vocab *virtual_symbols, const vo
         if (left == VOCAB_NONE) continue;
         MN_TRY(part_symbol(virtual_symbols, v, text + cut, n - cut, &right));
         if (right == VOCAB_NONE) continue;
-        if ((table->used + 1) * 2 >
-            table->n_slots) { /* double; the bound on the number of splits is far too high */
-            merge_table grown = {0};
-            MN_TRY(merge_table_reserve(&grown, table->n_slots));
-            for (size_t i = 0; i < table->n_slots; i++) {
-                if (table->slots[i].left != UINT32_MAX) merge_table_put(&grown, table->slots[i]);
-            }
-            merge_table_clear(table);
-            *table = grown;
-        }
+        if (table->used == SPLIT_MAX)
+            MN_FAIL(MN_E_FORMAT, "%s: the tokens can be split in more than %d ways", what, SPLIT_MAX);
+        if ((table->used + 1) * 2 > table->n_slots) MN_TRY(double_table(table));
         merge_table_put(table, (merge){(uint32_t)left, (uint32_t)right, rank, id});
     }
     return MN_OK;
 }
 
 mn_status merge_table_from_ranks(merge_table *table, vocab *virtual_symbols, const vocab *v,
-                                 const uint32_t *rank) {
+                                 const uint32_t *rank, const char *what) {
     MN_TRY(merge_table_reserve(table, v->n));
     for (uint32_t id = 0; id < v->n; id++) {
         if (vocab_has(v, id) && !(v->pieces[id].flags & PIECE_OUTSIDE))
-            MN_TRY(put_splits(table, virtual_symbols, v, id, rank[id]));
+            MN_TRY(put_splits(table, virtual_symbols, v, id, rank[id], what));
     }
     return MN_OK;
 }
@@ -121,7 +136,7 @@ static int by_score(const void *a, const void *b) {
 }
 
 mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, const vocab *v,
-                                  const float *score) {
+                                  const float *score, const char *what) {
     scored *order = mem_alloc(v->n, sizeof *order);
     uint32_t *rank = mem_alloc(v->n, sizeof *rank);
     mn_status status = order && rank ? MN_OK : MN_E_NOMEM;
@@ -132,7 +147,7 @@ mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, co
         for (uint32_t i = 0; i < v->n; i++) {
             rank[order[i].id] = i > 0 && order[i].score == order[i - 1].score ? rank[order[i - 1].id] : i;
         }
-        status = merge_table_from_ranks(table, virtual_symbols, v, rank);
+        status = merge_table_from_ranks(table, virtual_symbols, v, rank, what);
     }
     mem_free(order);
     mem_free(rank);

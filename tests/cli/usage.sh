@@ -151,6 +151,16 @@ environment_is_checked() {
   err_is_sentence
 }
 
+# What messages say about scripts/get-model is what it takes.
+models_that_can_be_had() {
+  local listed
+  listed=$(sed -n 's/^# usage: scripts\/get-model //p' "$here/../../scripts/get-model" | sed 's/ | /, /g')
+  expect 3 inspect ./nowhere
+  err_is_sentence
+  err_has "installs one of $listed\$"
+}
+
+check "models that can be had" models_that_can_be_had
 check "version" version
 check "every help starts with examples and fits a screen" help_starts_with_examples
 check "the long help shows every flag" help_shows_every_flag

@@ -326,20 +326,26 @@ static void deep_nesting_is_refused(void **state) {
     bytes_clear(&text);
 }
 
-/* Left chains inside brackets inside left chains: the parser's depth stays small, the tree's does not. */
-static void deep_trees_are_refused(void **state) {
+/* Long chains of operators inside brackets inside such chains: they do not nest, the brackets do. */
+static void long_chains_do_not_nest(void **state) {
     (void)state;
     bytes text = {0}, out = {0};
     bytes_append_text(&text, "{{ ");
-    for (int i = 0; i < 100; i++) bytes_append_text(&text, "(");
+    for (int i = 0; i < 40; i++) bytes_append_text(&text, "(");
     bytes_append_text(&text, "1");
-    for (int i = 0; i < 100; i++) append_nest(&text, " + 1", ")", "", 250);
+    for (int i = 0; i < 40; i++) append_nest(&text, " + 1", ")", "", 900);
     bytes_append_text(&text, " }}");
-    assert_fails(MN_E_FORMAT, "nested too deeply", render_with(text.data, text.n, NULL, NULL, &out));
+    assert_ok(render_with(text.data, text.n, NULL, NULL, &out));
+    assert_string_equal(bytes_text(&out), "36001");
     bytes_clear(&text);
+    bytes_clear(&out);
+}
+
+static void many_variables_are_refused(void **state) {
+    (void)state;
+    bytes text = {0}, out = {0};
     for (int i = 0; i < 30000; i++) bytes_printf(&text, "{%% if a%d %%}{%% endif %%}", i);
-    assert_fails(MN_E_FORMAT, NULL,
-                 render_with(text.data, text.n, NULL, NULL, &out)); /* too many variables, or too long */
+    assert_fails(MN_E_FULL, "too many steps", render_with(text.data, text.n, NULL, NULL, &out));
     bytes_clear(&text);
     bytes_clear(&out);
 }
@@ -356,7 +362,7 @@ static void limits_can_be_set(void **state) {
                  render_with(text, strlen(text), NULL, &(jinja_limits){.output = 2000}, &out));
     assert_fails(MN_E_FULL, "memory",
                  render_with(text, strlen(text), NULL, &(jinja_limits){.memory = 1000}, &out));
-    assert_fails(MN_E_FULL, "deep", render_with(text, strlen(text), NULL, &(jinja_limits){.depth = 2}, &out));
+    assert_fails(MN_E_FULL, "deep", render_with(text, strlen(text), NULL, &(jinja_limits){.depth = 1}, &out));
     bytes_clear(&out);
 }
 
@@ -478,7 +484,8 @@ int main(void) {
         cmocka_unit_test(integers_do_not_wrap),
         cmocka_unit_test(hostile_templates_end_quickly),
         cmocka_unit_test(deep_nesting_is_refused),
-        cmocka_unit_test(deep_trees_are_refused),
+        cmocka_unit_test(long_chains_do_not_nest),
+        cmocka_unit_test(many_variables_are_refused),
         cmocka_unit_test(limits_can_be_set),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(mutated_templates_never_crash),
