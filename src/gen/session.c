@@ -291,15 +291,18 @@ static void take_text(mn_session *f, const mn_session *s, bool with_logits) {
 }
 
 mn_status session_refork(mn_session *f, const mn_session *s, bool with_logits) {
-    char *config = NULL;
+    bool is_alike =
+        f->config && s->config && strcmp(f->config, s->config) == 0; /* then nothing is allocated */
+    char *config = is_alike ? f->config : NULL;
     session_empty(f);
     MN_TRY(mem_grow(&f->ids, &f->ids_capacity, s->n_ids, sizeof *f->ids));
-    MN_TRY(copy_config(&config, s));
+    if (!is_alike) MN_TRY(copy_config(&config, s));
     mn_status status = kv_refork(&f->cache, s->cache);
     if (status != MN_OK) {
-        mem_free(config);
+        if (!is_alike) mem_free(config);
         return status;
     }
+    if (is_alike) f->config = NULL; /* it stays */
     take_strategy(f, s, config);
     take_text(f, s, with_logits);
     return MN_OK;
