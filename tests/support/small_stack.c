@@ -10,7 +10,8 @@
 #define SANITIZED 1
 #endif
 #endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SANITIZED) || !defined(__OPTIMIZE__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SANITIZED) ||                   \
+    !defined(__OPTIMIZE__)
 enum { IS_PLAIN = false };
 #else
 enum { IS_PLAIN = true };
