@@ -126,7 +126,7 @@ static mn_status read_options(bench *b) {
         MN_TRY(status_context(list_read(&b->pg, option_text(o, OPT_PG, "")), "-pg"));
     if (b->pg.n % 2) MN_FAIL(MN_E_ARG, "-pg takes pairs, as in 512,128");
     MN_TRY(status_context(list_read(&b->parallel, option_text(o, OPT_PARALLEL, "1")), "-npl"));
-    MN_TRY(check_values(&b->threads, 0, 1024, "-t"));
+    if (option_is_set(o, OPT_BENCH_THREADS)) MN_TRY(check_values(&b->threads, 1, MN_MOST_THREADS, "-t"));
     MN_TRY(check_values(&b->parallel, 1, MOST_ROWS, "-npl"));
     for (int d = 0; d < b->depths.n; d++) {
         for (int i = 0; i < b->prompts.n; i++) add_test(b, b->prompts.values[i], 0, b->depths.values[d]);

@@ -65,11 +65,13 @@ MN_API void mn_free(void *block);
 
 typedef struct mn_model mn_model;
 
+enum { MN_MOST_THREADS = 256 };
+
 typedef struct mn_model_options {
     size_t size;              /* sizeof(mn_model_options) */
     const char *compute_type; /* what activations are multiplied in: "auto", "f32" (the reference), "bf16", "int8" */
     const char *cpu;          /* "auto", or a level: "scalar", "avx2", "avx512", "avx512_dot", "neon" */
-    int threads;              /* computing threads, the caller included; 0: the cores this process may use */
+    int threads;              /* computing threads, the caller included, at most MN_MOST_THREADS; 0: the cores this process may use */
     uint64_t memory_limit;    /* bytes for weights and caches together; 0: what the machine has */
     /* Called from the opening thread while weights are prepared; NULL: never. */
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
