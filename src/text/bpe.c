@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 
-enum { SHORT_WORD = 40 }; /* up to here scanning beats the queue */
+enum { SHORT_WORD = 64 }; /* up to here scanning beats the queue */
 
 #define NO_RANK UINT32_MAX
 #define NO_LINK UINT32_MAX
