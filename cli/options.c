@@ -76,6 +76,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
 
+    [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "where caches are compared: what each one writes behind the prompt, too", VERB_BENCH, VERB_BENCH, 0, 0},
+
     [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "heard", "what is spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "times of what; those of words show in JSON", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},

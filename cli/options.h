@@ -61,6 +61,7 @@ typedef enum option_id {
     OPT_OUTPUT,
     OPT_NO_WARMUP,
     OPT_TEXT,
+    OPT_TEXTS,
     OPT_LANGUAGE,
     OPT_TASK,
     OPT_TIMESTAMPS,
