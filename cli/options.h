@@ -25,6 +25,7 @@ typedef enum option_id {
     OPT_TEMP,
     OPT_ASSISTANT_MODEL,
     OPT_NEGATIVE_PROMPT,
+    OPT_NEGATIVE_PROMPT_IDS,
 
     OPT_LOGPROBS,
     OPT_SCORES_OUT,
