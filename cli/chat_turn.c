@@ -84,7 +84,7 @@ static void on_prefill(void *user, size_t done, size_t total) {
 
 static mn_status open_cached(turn *w) {
     chat *c = w->c;
-    const char *folder = option_text(c->o, OPT_CACHE_DIR, NULL);
+    const char *folder = cache_folder(c->o);
     if (!folder || mn_session_length(w->t->session) > 0) return MN_OK;
     mn_session *session = NULL;
     MN_TRY(mn_session_open_cached(&session, c->e.model, &c->cache, folder, w->prompt.ids, w->prompt.n));

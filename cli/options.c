@@ -47,6 +47,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "go on from such a file; without a text: continue it", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "keep caches of past runs there and use the longest prefix that matches", SAVING, VERB_RUN, 0, 0},
+    [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry a checksum that only this file's bytes make; others are not loaded", SAVING | VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory ends: what the cache becomes, so that the run goes on", CACHED, VERB_GENERATES | VERB_SCORE, 0, 0},
 
     [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_CHAT, VERB_CHAT, 0, 0},

@@ -240,7 +240,7 @@ static bool on_token(void *user, const mn_token_event *event) {
 }
 
 static mn_status open_session(run *r, const int32_t *ids, size_t n) {
-    const char *folder = option_text(r->o, OPT_CACHE_DIR, NULL);
+    const char *folder = cache_folder(r->o);
     if (folder && !option_is_set(r->o, OPT_LOAD_CACHE))
         return mn_session_open_cached(&r->session, r->e.model, &r->cache, folder, ids, n);
     return session_open(&r->session, r->o, r->e.model, &r->cache);

@@ -169,6 +169,9 @@ typedef struct mn_cache_options {
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
     const char *on_oom;         /* when memory ends: "offload", "quantize", "evict" (old tokens go, sinks stay): the cache becomes
                                    so and the run goes on; NULL or "fail": MN_E_NOMEM */
+    const char *key_file;       /* a file of 16 to 4096 bytes that its owner alone may use: caches that the session saves carry a
+                                   checksum which nobody makes or checks without it, HMAC-SHA256 under its bytes, and only caches
+                                   that do are loaded; NULL: no key */
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
@@ -246,11 +249,13 @@ MN_API mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int3
  * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
 MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
 
-/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. compress: zstd
- * where it saves a tenth. MN_E_IO. */
+/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. A new file has mode
+ * 0600, one that is replaced keeps its own; where path is a symbolic link, what it leads to is replaced. compress: zstd
+ * where it saves a tenth. MN_E_IO, also when another process has been writing the file for 10 s. */
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
-/* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
+/* Opens a session from such a file, which may ask for no more than the model's context at once (expected->max_cache_len: what the
+ * caller allows instead) and for no folder of its own; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
  * the strategy that must be the file's, and what else the session is to have; NULL, or one without an implementation, for
  * whatever strategy it is. MN_E_REFUSED says why a file is not for this model, tokenizer or strategy, or what is damaged;
  * MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session lives: its pages are used where
@@ -258,7 +263,9 @@ MN_API mn_status mn_session_save(const mn_session *session, const char *path, bo
 MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
 
 /* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
- * files of other models and strategies and damaged ones are passed over, as is a folder that is not there. Names end in
+ * files of other models and strategies and damaged ones are passed over, as is a folder that is not there, files that belong to
+ * another user, that others may write or that are links, everything in such a folder, and, with options->key_file, what was not
+ * saved with that key. Names end in
  * ".safetensors". */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
                                         const int32_t *ids, size_t n);

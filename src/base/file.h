@@ -44,6 +44,12 @@ mn_status file_read_input(bytes *out, const char *path, size_t limit);
 /* The first n bytes of a regular file, fewer where it has fewer, without allocating; 0 when it cannot be read. */
 size_t file_head(void *out, size_t n, const char *path);
 
+/* What is left of an open file, at most n bytes of it. MN_E_IO names `path`. */
+mn_status file_read_some(void *out, size_t n, size_t *n_read, int fd, const char *path);
+
+/* Whether a regular file or a folder, no symbolic link, belongs to this user and nobody else may write it. */
+bool file_is_own(const char *path);
+
 /* Who may read what is made: the owner alone (0600, folders 0700), or whom the process's umask leaves. */
 typedef enum file_access { FILE_PRIVATE, FILE_BY_UMASK } file_access;
 

@@ -99,6 +99,7 @@ mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_op
     mn_status status = kv_plan_make(&s->plan, &options, s->model->reference ? KV_F32 : KV_BF16);
     s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
     if (status == MN_OK) status = on_oom_read(&s->on_oom, options.on_oom);
+    if (status == MN_OK && options.key_file) status = mac_key_read(&s->key, options.key_file);
     if (status == MN_OK && options.config) {
         s->config = mem_copy_text(options.config, strlen(options.config));
         if (!s->config) status = MN_E_NOMEM;
@@ -133,6 +134,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
 void mn_session_close(mn_session **session) {
     if (!*session) return;
     kv_close(&(*session)->cache);
+    mac_key_wipe(&(*session)->key);
     mem_free((*session)->config);
     mem_free((*session)->ids);
     mem_free((*session)->logits);
@@ -267,6 +269,7 @@ static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     if (!s) return MN_E_NOMEM;
     s->owner = like->owner;
     s->model = like->model;
+    s->key = like->key;
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, n, sizeof *s->ids));
     MN_TRY(copy_config(&config, like));
     take_strategy(s, like, config);

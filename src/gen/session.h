@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/mac.h"
 #include "gen/generation_config.h"
 #include "kv/plan.h"
 #include "model/model.h"
@@ -39,6 +40,7 @@ struct mn_session {
     float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
+    mac_key key; /* of its saved caches */
     atomic_bool cancelled; /* the last member: session_exchange leaves it */
 };
 

@@ -262,6 +262,44 @@ static void others_go_on(void **state) {
     close_world(&w);
 }
 
+/* There is memory for the first request and not for the second one's prompt. */
+static void memory_ends_for_one(void **state) {
+    (void)state;
+    enum { PAGE = 16, N_PAGES = 5 };
+    world w = open_world("f32");
+    mn_generation_config *config = w.configs[1];
+    assert_ok(mn_generation_config_set(config, "max_new_tokens", "9")); /* three pages in all */
+    mn_session *session = engine_session(w.model, cache_of(0));
+    mn_generation *alone = NULL, *generation = NULL;
+    assert_ok(mn_generate(session, w.ids, 40, config, NULL, &alone));
+    size_t page = PAGE * (size_t)kv_cache_token_bytes(session->cache);
+    mn_session_close(&session);
+    kv_pool_close(&w.model->core->pool);
+    assert_ok(kv_pool_open(&w.model->core->pool, N_PAGES * page));
+    mn_engine *engine = open_engine(&w);
+    mn_request request = mn_request_default();
+    request.prompt = w.ids;
+    request.config = config;
+    int id;
+    for (int i = 0; i < 2; i++) {
+        request.n_prompt = i ? MOST_PROMPT : 40;
+        assert_ok(mn_engine_add(engine, &request, &id));
+    }
+    for (size_t running = 2; running > 0;) assert_ok(mn_engine_step(engine, &running));
+    for (int i = 0; i < 2; i++) {
+        mn_status status = mn_engine_take(engine, &id, &generation);
+        assert_int_equal(status, id == 0 ? MN_OK : MN_E_NOMEM);
+        if (id == 1) continue;
+        assert_int_equal(generation->sequences[0].n_ids, alone->sequences[0].n_ids);
+        assert_memory_equal(generation->sequences[0].ids, alone->sequences[0].ids,
+                            alone->sequences[0].n_ids * sizeof(int32_t));
+        mn_generation_close(&generation);
+    }
+    mn_generation_close(&alone);
+    mn_engine_close(&engine);
+    close_world(&w);
+}
+
 static void what_is_refused_leaves_the_engine(void **state) {
     (void)state;
     world w = open_world("f32");
@@ -459,6 +497,7 @@ int main(void) {
         cmocka_unit_test(requests_join_and_leave),
         cmocka_unit_test(taken_in_the_order_of_their_ends),
         cmocka_unit_test(others_go_on),
+        cmocka_unit_test(memory_ends_for_one),
         cmocka_unit_test(what_is_refused_leaves_the_engine),
         cmocka_unit_test(a_prefix_is_shared),
         cmocka_unit_test(memory_is_that_of_the_requests_in_work),
