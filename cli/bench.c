@@ -274,6 +274,13 @@ static void read_cpu_name(bench *b) {
 
 /* ---- printing ---- */
 
+void bench_put_csv(bytes *b, const char *text, size_t n) {
+    bytes_append_text(b, "\"");
+    for (size_t i = 0; i < n; i++)
+        bytes_append(b, text[i] == '"' ? "\"\"" : text + i, text[i] == '"' ? 2 : 1);
+    bytes_append_text(b, "\"");
+}
+
 static void put_member(bytes *b, bool as_json, const char *key, const char *text, bool is_text) {
     if (as_json) {
         bytes_printf(b, "%s\"%s\":", b->n ? "," : "", key);
@@ -283,7 +290,8 @@ static void put_member(bytes *b, bool as_json, const char *key, const char *text
             bytes_append_text(b, text);
         }
     } else {
-        bytes_printf(b, "%s\"%s\"", b->n ? "," : "", text);
+        bytes_append_text(b, b->n ? "," : "");
+        bench_put_csv(b, text, strlen(text));
     }
 }
 

@@ -34,6 +34,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_GENERATES, 0, 0, 0},
     [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that guesses tokens; the text stays the same, and comes faster", VERB_RUN, 0, 0, 0},
     [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: what to lead away from", VERB_RUN, 0, 0, 0},
+    [OPT_NEGATIVE_PROMPT_IDS] = {"negative_prompt_ids", NULL, OPTION_TEXT, "1,2,3", NULL, "the same as token ids", VERB_RUN, 0, 0, 0},
     [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_GENERATES, 0, 0, 1000},
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
@@ -76,6 +77,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
+
+    [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "where caches are compared: what each one writes behind the prompt, too", VERB_BENCH, VERB_BENCH, 0, 0},
 
     [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "heard", "what is spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},

@@ -25,6 +25,7 @@ typedef enum option_id {
     OPT_TEMP,
     OPT_ASSISTANT_MODEL,
     OPT_NEGATIVE_PROMPT,
+    OPT_NEGATIVE_PROMPT_IDS,
 
     OPT_LOGPROBS,
     OPT_SCORES_OUT,
@@ -62,6 +63,7 @@ typedef enum option_id {
     OPT_OUTPUT,
     OPT_NO_WARMUP,
     OPT_TEXT,
+    OPT_TEXTS,
     OPT_LANGUAGE,
     OPT_TASK,
     OPT_TIMESTAMPS,

@@ -163,10 +163,8 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
             chosen = r->cache.max_cache_len;
     int64_t context = chosen > 0 ? chosen : own;
     if (chosen <= 0 && own > 0 && n > own && !r->kind.is_endless) {
-        MN_FAIL(
-            MN_E_ARG,
-            "the prompt has %lld tokens, the model's context holds %lld; shorten it%s", (long long)n, (long long)own,
-            engine_beyond(&r->e));
+        MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context holds %lld; shorten it%s",
+                (long long)n, (long long)own, engine_beyond(&r->e));
     }
     const json *row = line->doc ? json_root(line->doc) : NULL;
     int64_t room = r->kind.is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
@@ -263,9 +261,15 @@ static mn_status open_common(run *r) {
     return mn_session_step(r->common, first->ids, n, NULL);
 }
 
-/* Tokens that a text of its own would begin with too. */
+/* Ids, or the tokens that a text of its own would begin with too. */
 static mn_status read_negative(run *r) {
-    const char *text = option_text(r->o, OPT_NEGATIVE_PROMPT, NULL);
+    const char *text = option_text(r->o, OPT_NEGATIVE_PROMPT, NULL),
+               *ids = option_text(r->o, OPT_NEGATIVE_PROMPT_IDS, NULL);
+    if (text && ids)
+        MN_FAIL(
+            MN_E_ARG,
+            "--negative-prompt and --negative-prompt-ids both say what to lead away from; give one of them");
+    if (ids) return prompt_from_ids(&r->negative, ids, strlen(ids), "--negative-prompt-ids");
     if (!text) return MN_OK;
     return prompt_from_text(&r->negative, mn_model_tokenizer(r->e.model), text, strlen(text),
                             option_on(r->o, OPT_NO_SPECIAL_TOKENS));

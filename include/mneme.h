@@ -512,6 +512,25 @@ MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
  * mn_last_error; *generation is NULL when it failed. */
 MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
 
+/* ---- features -------------------------------------------------------------------------------------------------------- */
+
+/* What a speech model hears of a recording: its log-mel features, a frame every 10 ms, as Whisper's feature extractor computes them. For
+ * one thread at a time. */
+typedef struct mn_features mn_features;
+
+/* path: as of mn_transcribe. The recording is read to its end, for features depend on its loudest moment. num_mel_bins: those of
+ * mn_model_info (1 to 256). n_frames: those of the model's window, 2 * max_source_positions, up to which a shorter recording is followed by
+ * silence; 0: it is left as it is. MN_E_ARG for these; MN_E_NOT_FOUND, MN_E_IO and MN_E_FORMAT for the recording; MN_E_NOMEM. */
+MN_API mn_status mn_features_open(mn_features **features, const char *path, size_t num_mel_bins, size_t n_frames);
+MN_API void mn_features_close(mn_features **features);
+
+/* Frames of the recording, n_frames where that is more. */
+MN_API int64_t mn_features_count(const mn_features *features);
+
+/* Frames [first, first + n) as f32 [num_mel_bins][n], which mn_session_encode takes; behind the end lies silence. MN_E_ARG for a negative
+ * `first` and for more than 2^30 numbers; MN_E_NOMEM; MN_E_IO when the file is not the same any more. */
+MN_API mn_status mn_features_window(mn_features *features, int64_t first, size_t n, float *window);
+
 /* ---- transcription ---------------------------------------------------------------------------------------------------- */
 
 /* A word, the space before it included; seconds from the recording's beginning. */
