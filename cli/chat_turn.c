@@ -172,8 +172,7 @@ static void print_answer(turn *w) {
     const mn_sequence *s = &w->generation->sequences[0];
     if (!w->shows) {
         bytes b = {0};
-        result_put(&b, &w->c->e, w->generation, &w->prompt, 1, -1,
-                   (int)option_number(w->c->o, OPT_LOGPROBS, -1));
+        result_put(&b, &w->c->e, w->generation, &w->prompt, (int)option_number(w->c->o, OPT_LOGPROBS, -1));
         bytes_append_text(&b, "\n");
         put_bytes(&b);
         return;

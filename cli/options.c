@@ -26,6 +26,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
     [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", VERB_RUN, 0, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
+    [OPT_ROWS] = {"batch_size", NULL, OPTION_INTEGER, "N", "16", "lines of --batch in work at once; results do not depend on it", VERB_RUN, 0, 1, 1024},
+    [OPT_UNORDERED] = {"unordered", NULL, OPTION_SWITCH, NULL, NULL, "with --batch: answers as they come, not in the order of the lines", VERB_RUN, 0, 0, 0},
     [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_GENERATES, VERB_RUN, 0, 0},
     [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},
 

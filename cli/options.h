@@ -18,6 +18,8 @@ typedef enum option_id {
     OPT_MESSAGES,
     OPT_PREFIX_FILE,
     OPT_BATCH,
+    OPT_ROWS,
+    OPT_UNORDERED,
     OPT_RAW,
     OPT_NO_SPECIAL_TOKENS,
     OPT_GENERATION_CONFIG,
