@@ -126,7 +126,7 @@ static mn_status read_options(bench *b) {
         MN_TRY(status_context(list_read(&b->pg, option_text(o, OPT_PG, "")), "-pg"));
     if (b->pg.n % 2) MN_FAIL(MN_E_ARG, "-pg takes pairs, as in 512,128");
     MN_TRY(status_context(list_read(&b->parallel, option_text(o, OPT_PARALLEL, "1")), "-npl"));
-    MN_TRY(check_values(&b->threads, 0, 1024, "-t"));
+    if (option_is_set(o, OPT_BENCH_THREADS)) MN_TRY(check_values(&b->threads, 1, MN_MOST_THREADS, "-t"));
     MN_TRY(check_values(&b->parallel, 1, MOST_ROWS, "-npl"));
     for (int d = 0; d < b->depths.n; d++) {
         for (int i = 0; i < b->prompts.n; i++) add_test(b, b->prompts.values[i], 0, b->depths.values[d]);
@@ -274,6 +274,13 @@ static void read_cpu_name(bench *b) {
 
 /* ---- printing ---- */
 
+void bench_put_csv(bytes *b, const char *text, size_t n) {
+    bytes_append_text(b, "\"");
+    for (size_t i = 0; i < n; i++)
+        bytes_append(b, text[i] == '"' ? "\"\"" : text + i, text[i] == '"' ? 2 : 1);
+    bytes_append_text(b, "\"");
+}
+
 static void put_member(bytes *b, bool as_json, const char *key, const char *text, bool is_text) {
     if (as_json) {
         bytes_printf(b, "%s\"%s\":", b->n ? "," : "", key);
@@ -283,7 +290,8 @@ static void put_member(bytes *b, bool as_json, const char *key, const char *text
             bytes_append_text(b, text);
         }
     } else {
-        bytes_printf(b, "%s\"%s\"", b->n ? "," : "", text);
+        bytes_append_text(b, b->n ? "," : "");
+        bench_put_csv(b, text, strlen(text));
     }
 }
 

@@ -70,6 +70,10 @@ mn_status input_read(input *in, const options *o, const char *text) {
     }
     in->kind = chosen >= 0 ? sources[chosen].kind : INPUT_TEXT;
     if (chosen >= 0) text = option_text(o, sources[chosen].id, "");
+    if (in->kind == INPUT_BATCH) { /* its lines are read as they are worked on */
+        in->what = text;
+        return MN_OK;
+    }
     if (chosen >= 0 && sources[chosen].is_file) {
         in->what = text;
         MN_TRY(file_read_input(&in->data, text, INPUT_LIMIT));

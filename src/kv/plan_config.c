@@ -142,7 +142,7 @@ static mn_status read_object(kv_config *config, const json *root) {
             json_put(&text, value);
         }
         mn_status status = bytes_status(&text);
-        if (status == MN_OK) status = set_part(config, member->key, member->key_n, text.data, text.n);
+        if (status == MN_OK) status = set_part(config, member->key, member->key_n, bytes_text(&text), text.n);
         bytes_clear(&text);
         MN_TRY(status);
     }
