@@ -24,22 +24,19 @@ enum {
 
 /* A number from a one-line file of the system, or SIZE_MAX. */
 static size_t read_limit(const char *path) {
-    FILE *f = fopen(path, "re");
+    char text[64];
     unsigned long long value = 0;
-    int n = f ? fscanf(f, "%llu", &value) : 0;
-    if (f) fclose(f);
-    return n == 1 ? (size_t)value : SIZE_MAX;
+    text[file_head(text, sizeof text - 1, path)] = 0;
+    return sscanf(text, "%llu", &value) == 1 ? (size_t)value : SIZE_MAX;
 }
 
 size_t memory_available(void) {
     size_t available = SIZE_MAX;
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    while (f && fgets(line, sizeof line, f)) {
-        unsigned long long kib;
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = (size_t)kib * 1024;
-    }
-    if (f) fclose(f);
+    char text[1024];
+    unsigned long long kib;
+    text[file_head(text, sizeof text - 1, "/proc/meminfo")] = 0;
+    const char *line = strstr(text, "MemAvailable:");
+    if (line && sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = (size_t)kib * 1024;
     size_t limit = read_limit("/sys/fs/cgroup/memory.max"),
            used = read_limit("/sys/fs/cgroup/memory.current");
     if (limit != SIZE_MAX && used != SIZE_MAX) {
