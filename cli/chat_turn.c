@@ -31,13 +31,14 @@ static mn_status settle_limits(turn *w) {
     chat *c = w->c;
     mn_cache_info info = {.size = sizeof info};
     MN_TRY(mn_session_cache(w->t->session, &info));
-    int64_t n = (int64_t)w->prompt.n, own = c->e.info.max_position_embeddings, limit = info.max_cache_len;
+    int64_t n = (int64_t)w->prompt.n, own = c->e.info.max_position_embeddings, limit = info.limit;
     w->most = limit > 0 ? limit : info.is_endless ? 0 : own;
     if (w->most > 0 && n > w->most) {
         if (c->e.info.has_learned_positions) {
-            MN_FAIL(MN_E_FULL,
-                    "the talk would have %lld tokens with this message, and %s holds %lld: /clear begins anew, /undo takes turns back",
-                    (long long)n, limit > 0 ? "the cache" : "the model's table of positions", (long long)w->most);
+            MN_FAIL(
+                MN_E_FULL,
+                "the talk would have %lld tokens with this message, and %s holds %lld: /clear begins anew, /undo takes turns back",
+                (long long)n, limit > 0 ? "the cache" : "the model's table of positions", (long long)w->most);
         }
         MN_FAIL(
             limit > 0 ? MN_E_FULL : MN_E_ARG,

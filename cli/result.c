@@ -20,9 +20,10 @@ static void put_named_real(bytes *b, const char *name, double value) {
 void result_put_cache(bytes *b, const mn_cache_info *cache) {
     bytes_printf(
         b,
-        "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
-        cache->implementation, cache->dtype, (long long)cache->tokens, (unsigned long long)cache->bytes,
-        (unsigned long long)cache->peak_bytes, (unsigned long long)cache->bytes_per_token);
+        "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"seen\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
+        cache->implementation, cache->dtype, (long long)cache->tokens, (long long)cache->seen,
+        (unsigned long long)cache->bytes, (unsigned long long)cache->peak_bytes,
+        (unsigned long long)cache->bytes_per_token);
     if (cache->far_bytes) bytes_printf(b, ",\"far_bytes\":%llu", (unsigned long long)cache->far_bytes);
     if (cache->before) bytes_printf(b, ",\"before\":\"%s\"", cache->before);
     if (cache->max_cache_len) bytes_printf(b, ",\"max_cache_len\":%lld", (long long)cache->max_cache_len);
@@ -88,9 +89,8 @@ void result_put(bytes *b, const engine *e, const mn_generation *generation, cons
         drafted += sequence->draft_tokens;
         accepted += sequence->draft_accepted;
     }
-    bytes_printf(
-        b, "],\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%zu",
-        prompt_tokens, completion_tokens, cached_tokens);
+    bytes_printf(b, "],\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%zu",
+                 prompt_tokens, completion_tokens, cached_tokens);
     if (drafted) bytes_printf(b, ",\"draft_tokens\":%zu,\"draft_accepted\":%zu", drafted, accepted);
     bytes_append_text(b, "},\"cache\":");
     result_put_cache(b, &generation->cache);
@@ -104,7 +104,8 @@ void result_put(bytes *b, const engine *e, const mn_generation *generation, cons
 }
 
 /* [steps][sequences][vocab] of the sequences' own, side by side; owned by the caller. */
-static mn_status join_sequences(float **out, const mn_generation *generation, size_t steps, size_t vocab, bool raw) {
+static mn_status join_sequences(float **out, const mn_generation *generation, size_t steps, size_t vocab,
+                                bool raw) {
     size_t rows = generation->n_sequences, total = 0;
     if (!size_mul(steps, rows, &total) || !size_mul(total, vocab, &total)) return mem_no_memory();
     float *all = mem_alloc_raw(total, sizeof *all);

@@ -21,8 +21,7 @@ typedef struct run {
     input in;
     json_doc *file; /* --generation-config, or NULL */
     mn_cache_options cache;
-    bytes cache_text;      /* of its config, from the file */
-    mn_cache_summary kind; /* of the cache */
+    mn_cache_summary kind; /* of the cache; of a batch: of its first row's */
     engine e, draft;       /* the latter: of --assistant-model */
     prompt negative;       /* --negative-prompt */
     batch batch;
@@ -34,6 +33,7 @@ typedef struct run {
     mn_generation *generation;
     bool streamed;       /* some text has been printed */
     char last;           /* its last byte */
+    int64_t longest;     /* tokens that the cache of the longest row will hold */
     size_t n_new;        /* tokens seen by the callback */
     int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
@@ -98,9 +98,8 @@ static int prepare(run *r) {
     status = cache_options_read(r->o, &r->cache);
     if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = generation_file_read(&r->file, r->o);
-    if (status == MN_OK) status = generation_file_cache(&r->cache, r->o, r->file, &r->cache_text);
     if (status != MN_OK) return report(r->o, exit_of(status), "generation_config");
-    status = cache_settle(&r->cache, &r->kind);
+    status = cache_check_named(&r->cache);
     if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = check_outputs(r->o);
     const char *prefix = option_text(r->o, OPT_PREFIX_FILE, NULL);
@@ -143,13 +142,15 @@ static mn_status read_one(run *r) {
     batch_line *line = NULL;
     MN_TRY(batch_add(&r->batch, &line));
     if (continues(r)) {
+        MN_TRY(generation_build(&line->config, r->o, r->e.model, r->file, NULL));
+        MN_TRY(generation_cache(&r->cache, &r->kind, line->config));
         MN_TRY(session_open(&r->session, r->o, r->e.model, &r->cache));
         size_t n = (size_t)mn_session_length(r->session);
         line->prompt.ids = mem_alloc_raw(n, sizeof *line->prompt.ids);
         if (!line->prompt.ids) return mem_no_memory();
         memcpy(line->prompt.ids, mn_session_ids(r->session), n * sizeof *line->prompt.ids);
         line->prompt.n = n;
-        return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
+        return MN_OK;
     }
     const mn_tokenizer *tokenizer = mn_model_tokenizer(r->e.model);
     MN_TRY(put_prefix_first(r));
@@ -157,19 +158,18 @@ static mn_status read_one(run *r) {
     return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
 }
 
-/* Limits of one row: how much is generated, and whether it fits. *need: tokens that the cache will hold. */
-static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
+/* Limits of one row: how much is generated, and whether it fits its cache. *need: tokens that the cache will hold. */
+static mn_status settle_limits(run *r, batch_line *line, const mn_cache_options *cache,
+                               const mn_cache_summary *kind, int64_t *need) {
     int64_t n = (int64_t)line->prompt.n, own = r->e.info.max_position_embeddings,
-            chosen = r->cache.max_cache_len;
+            chosen = cache->max_cache_len;
     int64_t context = chosen > 0 ? chosen : own;
-    if (chosen <= 0 && own > 0 && n > own && !r->kind.is_endless) {
-        MN_FAIL(
-            MN_E_ARG,
-            "the prompt has %lld tokens, the model's context holds %lld; shorten it%s", (long long)n, (long long)own,
-            engine_beyond(&r->e));
+    if (chosen <= 0 && own > 0 && n > own && !kind->is_endless) {
+        MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context holds %lld; shorten it%s",
+                (long long)n, (long long)own, engine_beyond(&r->e));
     }
     const json *row = line->doc ? json_root(line->doc) : NULL;
-    int64_t room = r->kind.is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
+    int64_t room = kind->is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
     MN_TRY(generation_limit(line->config, r->o, r->file, row, line->prompt.is_chat, room));
     int64_t new_tokens = generation_integer(line->config, "max_new_tokens", -1);
     int64_t length = generation_integer(line->config, "max_length", n + 1);
@@ -181,7 +181,7 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
             "%lld prompt tokens and %lld new ones do not fit into max_cache_len %lld; raise it or lower max_new_tokens",
             (long long)n, (long long)new_tokens, (long long)chosen);
     }
-    if (own > 0 && chosen <= 0 && *need > own && !r->kind.is_endless) {
+    if (own > 0 && chosen <= 0 && *need > own && !kind->is_endless) {
         say(r->e.info.has_learned_positions
                 ? "warning: the text might grow to %lld tokens, and ends at %lld, for which the model has learned positions"
                 : "warning: the text may grow to %lld tokens, beyond the model's context of %lld",
@@ -190,32 +190,52 @@ static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
     return MN_OK;
 }
 
-static mn_status warn_of_settings(const run *r, const mn_generation_config *config, char **said) {
+static mn_status warn_of_settings(const run *r, const mn_generation_config *config, bytes *said) {
     mn_generate_options how = mn_generate_options_default();
     how.assistant = r->draft.model;
     how.negative_prompt = r->negative.ids;
     how.n_negative_prompt = r->negative.n;
+    how.keep_scores = option_is_set(r->o, OPT_SCORES_OUT);
+    how.keep_logits = option_is_set(r->o, OPT_LOGITS_OUT);
     return generation_warn(config, &how, said);
+}
+
+/* One row: its warnings, its cache, its limits. */
+static mn_status settle_row(run *r, batch_line *line, bytes *said, int64_t *need) {
+    mn_cache_options cache = r->cache;
+    mn_cache_summary kind = {0};
+    MN_TRY(warn_of_settings(r, line->config, said));
+    MN_TRY(generation_cache(&cache, &kind, line->config));
+    MN_TRY(cache_warn(r->e.model, &cache, said));
+    engine_bound(&r->e, &kind);
+    if (line == r->batch.lines) r->kind = kind;
+    return settle_limits(r, line, &cache, &kind, need);
 }
 
 static mn_status settle_all(run *r) {
     int64_t longest = 0;
-    char *said = NULL;
+    bytes said = {0};
     mn_status status = MN_OK;
-    engine_bound(&r->e, &r->kind);
-    for (size_t i = 0; status == MN_OK && i < r->batch.n; i++)
-        status = warn_of_settings(r, r->batch.lines[i].config, &said);
-    mn_free(said);
-    MN_TRY(status);
     r->prompts = mem_alloc(r->batch.n, sizeof *r->prompts);
     if (!r->prompts) return mem_no_memory();
-    for (size_t i = 0; i < r->batch.n; i++) {
+    for (size_t i = 0; status == MN_OK && i < r->batch.n; i++) {
         int64_t need = 0;
-        MN_TRY(settle_limits(r, &r->batch.lines[i], &need));
+        status = settle_row(r, &r->batch.lines[i], &said, &need);
         if (need > longest) longest = need;
         r->prompts[i] = r->batch.lines[i].prompt;
     }
-    if (r->kind.reserves && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
+    bytes_clear(&said);
+    MN_TRY(status);
+    r->longest = longest;
+    return MN_OK;
+}
+
+/* The cache of a row by itself; one that is allocated at once has room for the longest. */
+static mn_status row_cache(const run *r, const batch_line *line, mn_cache_options *cache) {
+    mn_cache_summary kind = {0};
+    *cache = r->cache;
+    MN_TRY(generation_cache(cache, &kind, line->config));
+    if (kind.reserves && cache->max_cache_len <= 0) cache->max_cache_len = r->longest;
     return MN_OK;
 }
 
@@ -248,6 +268,19 @@ static mn_status open_session(run *r, const int32_t *ids, size_t n) {
     return session_open(&r->session, r->o, r->e.model, &r->cache);
 }
 
+/* Whether two rows ask for one cache. */
+static bool same_cache(const mn_generation_config *a, const mn_generation_config *b) {
+    static const char *const fields[] = {"cache_implementation", "cache_config", "use_cache"};
+    bool same = true;
+    for (size_t i = 0; same && i < sizeof fields / sizeof *fields; i++) {
+        char *x = mn_generation_config_get(a, fields[i]), *y = mn_generation_config_get(b, fields[i]);
+        same = x && y && strcmp(x, y) == 0;
+        mn_free(x);
+        mn_free(y);
+    }
+    return same;
+}
+
 /* What all prompts of a batch begin with is computed once when they have a prefix. */
 static mn_status open_common(run *r) {
     size_t n = SIZE_MAX;
@@ -259,7 +292,9 @@ static mn_status open_common(run *r) {
         for (n = 0; n < most && p->ids[n] == first->ids[n];) n++;
     }
     if (n == 0) return MN_OK;
-    MN_TRY(mn_session_open(&r->common, r->e.model, &r->cache));
+    mn_cache_options cache;
+    MN_TRY(row_cache(r, &r->batch.lines[0], &cache));
+    MN_TRY(mn_session_open(&r->common, r->e.model, &cache));
     return mn_session_step(r->common, first->ids, n, NULL);
 }
 
@@ -285,6 +320,9 @@ static mn_status generate(run *r) {
     r->n_sequences = generation_integer(r->batch.lines[0].config, "num_return_sequences", 1);
     if (!is_batch(r)) {
         const batch_line *line = &r->batch.lines[0];
+        mn_cache_options cache;
+        MN_TRY(row_cache(r, line, &cache));
+        r->cache = cache;
         if (!r->session) MN_TRY(open_session(r, line->prompt.ids, line->prompt.n));
         interrupt_watch(r->session);
         return mn_generate(r->session, line->prompt.ids, line->prompt.n, line->config, &how, &r->generation);
@@ -293,11 +331,14 @@ static mn_status generate(run *r) {
     mn_batch_row *rows = mem_alloc(r->batch.n, sizeof *rows);
     if (!rows) return mem_no_memory();
     for (size_t i = 0; i < r->batch.n; i++) {
-        rows[i] = (mn_batch_row){r->batch.lines[i].prompt.ids, r->batch.lines[i].prompt.n,
-                                 r->batch.lines[i].config, r->common};
+        const batch_line *line = &r->batch.lines[i];
+        bool shares = r->common && same_cache(line->config, r->batch.lines[0].config);
+        rows[i] = (mn_batch_row){line->prompt.ids, line->prompt.n, line->config, shares ? r->common : NULL};
     }
+    mn_cache_options cache = r->cache;
+    cache.implementation = cache.config = NULL; /* each row's configuration says them */
     interrupt_watch(NULL);
-    mn_status status = mn_generate_batch(r->e.model, &r->cache, rows, r->batch.n, NULL, &how, &r->generation);
+    mn_status status = mn_generate_batch(r->e.model, &cache, rows, r->batch.n, NULL, &how, &r->generation);
     mem_free(rows);
     return status;
 }
@@ -422,7 +463,6 @@ int run_verb(options *o) {
     bytes_clear(&r.prefix);
     mem_free(r.prompts);
     json_close(&r.file);
-    bytes_clear(&r.cache_text);
     input_clear(&r.in);
     prompt_clear(&r.negative);
     engine_close(&r.draft);

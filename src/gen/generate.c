@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "gen/cache_request.h"
 #include "gen/dola.h"
 #include "gen/search.h"
 #include "gen/validation.h"
@@ -365,10 +366,13 @@ static void sum_caches(gen_result *result) {
         mn_cache_info before = *sum;
         *sum = result->rows[i].cache;
         sum->tokens += before.tokens;
+        sum->seen += before.seen;
         sum->bytes += before.bytes;
         sum->peak_bytes += before.peak_bytes;
         sum->far_bytes += before.far_bytes;
         if (before.before) sum->before = before.before;
+        if (before.implementation && strcmp(before.implementation, sum->implementation) != 0)
+            sum->implementation = "several";
     }
 }
 
@@ -486,7 +490,8 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
         row->session = session;
         row->config = config ? config : session->owner->generation;
         mn_batch_row input = {.prompt = prompt, .n_prompt = n_prompt, .config = config};
-        status = generate(result, &input, options);
+        status = cache_request_follow(session, row->config, n_prompt);
+        if (status == MN_OK) status = generate(result, &input, options);
     }
     *generation = result ? &result->public : NULL;
     if (status != MN_OK) mn_generation_close(generation);
@@ -496,12 +501,14 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
 /* A past whose codes depend on what was one call is not shared: the row computes its whole prompt, as it would alone. What was encoded
  * is no part of that past. */
 static mn_status open_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
-                              const mn_session *prefix) {
-    if (!prefix) return mn_session_open(out, model, cache);
+                              const mn_batch_row *row, const mn_generation_config *config) {
+    const mn_session *prefix = row->prefix;
+    if (!prefix) return cache_request_open(out, model, cache, config, row->n_prompt);
     if (prefix->owner != model) MN_FAIL(MN_E_ARG, "the prefix is a session of another model");
     MN_TRY(mn_session_fork(out, prefix));
-    for (int i = 0; i < kv_entries(prefix->cache); i++) {
-        if (kv_entry_spec(prefix->cache, i)->flush) session_empty(*out);
+    MN_TRY(cache_request_follow(*out, config, row->n_prompt));
+    for (int i = 0; i < kv_entries((*out)->cache); i++) {
+        if (kv_entry_spec((*out)->cache, i)->flush) session_empty(*out);
     }
     return MN_OK;
 }
@@ -517,7 +524,7 @@ mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, cons
         gen_row *row = &result->rows[i];
         row->setup.config = rows[i].config ? rows[i].config : config ? config : model->generation;
         row->owns_session = true;
-        status = open_session(&row->setup.session, model, cache, rows[i].prefix);
+        status = open_session(&row->setup.session, model, cache, &rows[i], row->setup.config);
         if (status != MN_OK && n_rows > 1) status = status_context(status, "row %zu", i);
     }
     if (status == MN_OK) status = generate(result, rows, options);
