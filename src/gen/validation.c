@@ -146,6 +146,11 @@ mn_status validation_check(const mn_generation_config *config, const mn_generate
     MN_TRY(check_sequences(config));
     if (config->json_schema && config->regex)
         MN_FAIL(MN_E_ARG, "json_schema and regex both say what an answer is; give one of them");
+    if (has_layers(config) && (config->json_schema || config->regex))
+        MN_FAIL(
+            MN_E_ARG,
+            "dola_layers leaves only tokens near the best one, and %s may allow none of them; give one of them",
+            config->regex ? "regex" : "json_schema");
     MN_TRY(check_guidance(config, options));
     return check_helpers(config, options);
 }

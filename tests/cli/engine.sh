@@ -296,6 +296,15 @@ caches_of_files() {
   json 'j["cache"]["implementation"] == "quantized"'
 }
 
+sinks_beside_windows() {
+  for verb in "run --ids 1,2,3 -n 2" "score --ids 1,2,3"; do
+    # shellcheck disable=SC2086
+    expect 0 ${verb%% *} "$here/../data/golden/mistral-window" ${verb#* } --cache sink --json
+    [ "$(wc -l <"$work/err")" = 1 ] || problem "not one warning"
+    err_has 'warning: 3 of 3 layers have a window of their own of 8 tokens'
+  done
+}
+
 # Transformers' words for types and for what becomes of a cache.
 words_of_transformers() {
   local llama=$here/../data/golden/llama
@@ -604,6 +613,7 @@ check "log-probabilities" logprobs
 check "stop strings and end tokens" stops
 check "generation files" generation_files
 check "caches that files ask for" caches_of_files
+check "sinks beside windows" sinks_beside_windows
 check "words of Transformers" words_of_transformers
 check "--print-config tells values and origins" print_config
 check "every option comes back from the environment" config_round_trip

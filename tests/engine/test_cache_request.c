@@ -6,6 +6,7 @@
 
 #include "gen/session.h"
 #include "support/scratch.h"
+#include "support/strategies.h"
 
 enum { N_PROMPT = 40, N_NEW = 12 };
 
@@ -286,6 +287,44 @@ static void what_is_kept_is_said(void **state) {
     }
 }
 
+/* What a model does not do of a cache: sinks where its own window is narrower, keys that change nothing. */
+static void what_is_not_done_is_said(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder, *name, *config, *wanted;
+    } cases[] = {
+        {"golden/llama", "sink", NULL, ""},
+        {"golden/llama", "dynamic", NULL, ""},
+        {"golden/llama", "static", NULL, ""},
+        {"golden/llama", "quantized", "device=cuda",
+         "cache option device is 'cuda' but has no effect: caches are in the memory of the CPU\n"},
+        {"golden/mistral-window", "sink", NULL,
+         "3 of 3 layers have a window of their own of 8 tokens, not wider than window_length 1024: they keep it, and have no sinks\n"},
+        {"golden/mistral-window", "quantized+sink", "window_length=8",
+         "3 of 3 layers have a window of their own of 8 tokens, not wider than window_length 8: they keep it, and have no sinks\n"},
+        {"golden/mistral-window", "sink", "window_length=7", ""},
+        {"golden/mistral-window", "sink", "num_sink_tokens=0", ""},
+        {"golden/mistral-window", "sliding_window", "window_length=20", ""},
+        {NULL, "sink", NULL,
+         "2 of 3 layers have a window of their own of 8 tokens, not wider than window_length 1024: they keep it, and have no sinks\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_model *m =
+            engine_model(cases[i].folder ? cases[i].folder : strategy_hybrid_folder(), "f32", "auto", 1);
+        mn_cache_options options = mn_cache_options_default();
+        char *warnings = NULL;
+        options.implementation = cases[i].name;
+        options.config = cases[i].config;
+        assert_ok(mn_cache_warnings(m, &options, &warnings));
+        if (strcmp(warnings, cases[i].wanted) != 0) fail_msg("case %zu: '%s'", i, warnings);
+        mn_free(warnings);
+        options.config = "made_up=1";
+        assert_fails(MN_E_ARG, "made_up", mn_cache_warnings(m, &options, &warnings));
+        assert_null(warnings);
+        mn_model_close(&m);
+    }
+}
+
 /* What cannot be leaves the session as it was. */
 static void refusals_change_nothing(void **state) {
     (void)state;
@@ -355,6 +394,7 @@ int main(void) {
         cmocka_unit_test(rows_have_their_own),
         cmocka_unit_test(the_checkpoints_own),
         cmocka_unit_test(what_is_kept_is_said),
+        cmocka_unit_test(what_is_not_done_is_said),
         cmocka_unit_test(refusals_change_nothing),
         cmocka_unit_test(every_allocation_may_fail),
     };

@@ -94,6 +94,8 @@ static void contradictions(void **state) {
         {"{\"num_beams\": 2, \"do_sample\": true, \"dola_layers\": \"low\"}", false, "ask for beam sampling"},
         {"{\"penalty_alpha\": 0.5}", true, "ask for contrastive search"},
         {"{\"prompt_lookup_num_tokens\": 4}", true, "a draft model and prompt_lookup_num_tokens were both"},
+        {"{\"dola_layers\": \"low\", \"regex\": \"a\"}", false,
+         "dola_layers leaves only tokens near the best one, and regex may"},
         {"{\"dola_layers\": \"low\"}", true, "dola_layers and a draft model were both given"},
         {"{\"dola_layers\": \"low\", \"prompt_lookup_num_tokens\": 4}", false, "were both given"},
         {"{\"guidance_scale\": 1.5, \"penalty_alpha\": 0.5}", false, "allowed for contrastive search"},
