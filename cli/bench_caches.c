@@ -569,7 +569,7 @@ static int compare_all(comparison *c) {
     const options *o = c->o;
     int threads = 0;
     mn_status status = read_options(c);
-    if (status == MN_OK) status = read_number(o, OPT_BENCH_THREADS, 1, 1024, &threads);
+    if (status == MN_OK) status = read_number(o, OPT_BENCH_THREADS, 1, MN_MOST_THREADS, &threads);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL);

@@ -54,10 +54,8 @@ static mn_status settle_limits(turn *w) {
 
 /* ---- the answer as it comes ---- */
 
-/* A terminal gets no control characters of the model's making but newlines and tabs. */
 static bool show(turn *w, const char *text, size_t n) {
     size_t from = 0;
-    bool done = true;
     if (!w->begun && !w->c->form.use_template) { /* "Assistant:" is followed by a space */
         while (from < n && (text[from] == ' ' || text[from] == '\n')) from++;
     }
@@ -65,14 +63,7 @@ static bool show(turn *w, const char *text, size_t n) {
     progress_clear();
     w->begun = true;
     w->last = text[n - 1];
-    if (!stdout_is_terminal()) return put(text + from, n - from);
-    for (size_t i = from; i <= n; i++) {
-        bool is_control = i < n && (unsigned char)text[i] < 0x20 && text[i] != '\n' && text[i] != '\t';
-        if (i < n && !is_control && text[i] != 0x7F) continue;
-        done = put(text + from, i - from) && done;
-        from = i + 1;
-    }
-    return done;
+    return put(text + from, n - from);
 }
 
 static bool on_token(void *user, const mn_token_event *event) {
@@ -93,7 +84,7 @@ static void on_prefill(void *user, size_t done, size_t total) {
 
 static mn_status open_cached(turn *w) {
     chat *c = w->c;
-    const char *folder = option_text(c->o, OPT_CACHE_DIR, NULL);
+    const char *folder = cache_folder(c->o);
     if (!folder || mn_session_length(w->t->session) > 0) return MN_OK;
     mn_session *session = NULL;
     MN_TRY(mn_session_open_cached(&session, c->e.model, &c->cache, folder, w->prompt.ids, w->prompt.n));
@@ -190,7 +181,7 @@ static void print_answer(turn *w) {
     /* Beams come at the end, as does what was held back when the answer was stopped. */
     if (s->n_text > w->n_shown) show(w, s->text + w->n_shown, s->n_text - w->n_shown);
     if (w->last != '\n' && (w->begun || s->n_ids)) put("\n", 1);
-    if (s->n_ids == 0 && line_is_terminal(w->c->reader)) fputc('\n', stderr); /* behind the terminal's ^C */
+    if (s->n_ids == 0 && line_is_terminal(w->c->reader)) tell("\n"); /* behind the terminal's ^C */
 }
 
 /* What the person should know about this turn. */

@@ -37,6 +37,7 @@ typedef enum option_id {
     OPT_SAVE_CACHE,
     OPT_LOAD_CACHE,
     OPT_CACHE_DIR,
+    OPT_CACHE_KEY_FILE,
     OPT_ON_OOM,
     OPT_SYSTEM,
     OPT_SAVE,

@@ -70,7 +70,7 @@ static mn_status read_positional(run *r, const char **text) {
 }
 
 static mn_status check_outputs(const options *o) {
-    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
+    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(file_check_target(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_LOAD_CACHE) && option_is_set(o, OPT_CACHE_DIR))
         MN_FAIL(MN_E_ARG,
                 "--load-cache and --cache-dir both say where the cache comes from; give one of them");
@@ -81,7 +81,7 @@ static mn_status check_outputs(const options *o) {
                 "--batch has a cache for every row; --save-cache, --load-cache and --cache-dir are for one");
     }
     for (option_id id = OPT_SCORES_OUT; id <= OPT_LOGITS_OUT; id++) {
-        if (option_is_set(o, id)) MN_TRY(output_check(option_text(o, id, NULL)));
+        if (option_is_set(o, id)) MN_TRY(file_check_target(option_text(o, id, NULL)));
     }
     if (option_is_set(o, OPT_LOGPROBS) && !option_on(o, OPT_JSON) && !option_is_set(o, OPT_BATCH)) {
         MN_FAIL(MN_E_ARG, "--logprobs shows in JSON only; add --json");
@@ -103,7 +103,7 @@ static int prepare(run *r) {
     if (status != MN_OK) return report(r->o, exit_of(status), "cache");
     status = check_outputs(r->o);
     const char *prefix = option_text(r->o, OPT_PREFIX_FILE, NULL);
-    if (status == MN_OK && prefix) status = file_read(&r->prefix, prefix, (size_t)1 << 30);
+    if (status == MN_OK && prefix) status = file_read_input(&r->prefix, prefix, (size_t)1 << 30);
     if (status != MN_OK) return report(r->o, exit_of(status), NULL);
     if (option_on(r->o, OPT_PRINT_CONFIG)) return EXIT_DONE;
     r->has_text = text != NULL || input_is_said(r->o);
@@ -262,7 +262,7 @@ static bool on_token(void *user, const mn_token_event *event) {
 }
 
 static mn_status open_session(run *r, const int32_t *ids, size_t n) {
-    const char *folder = option_text(r->o, OPT_CACHE_DIR, NULL);
+    const char *folder = cache_folder(r->o);
     if (folder && !option_is_set(r->o, OPT_LOAD_CACHE))
         return mn_session_open_cached(&r->session, r->e.model, &r->cache, folder, ids, n);
     return session_open(&r->session, r->o, r->e.model, &r->cache);

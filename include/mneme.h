@@ -65,11 +65,13 @@ MN_API void mn_free(void *block);
 
 typedef struct mn_model mn_model;
 
+enum { MN_MOST_THREADS = 256 };
+
 typedef struct mn_model_options {
     size_t size;              /* sizeof(mn_model_options) */
     const char *compute_type; /* what activations are multiplied in: "auto", "f32" (the reference), "bf16", "int8" */
     const char *cpu;          /* "auto", or a level: "scalar", "avx2", "avx512", "avx512_dot", "neon" */
-    int threads;              /* computing threads, the caller included; 0: the cores this process may use */
+    int threads;              /* computing threads, the caller included, at most MN_MOST_THREADS; 0: the cores this process may use */
     uint64_t memory_limit;    /* bytes for weights and caches together; 0: what the machine has */
     /* Called from the opening thread while weights are prepared; NULL: never. */
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
@@ -169,6 +171,9 @@ typedef struct mn_cache_options {
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
     const char *on_oom;         /* when memory ends: "offload", "quantize", "evict" (old tokens go, sinks stay): the cache becomes
                                    so and the run goes on; NULL or "fail": MN_E_NOMEM */
+    const char *key_file;       /* a file of 16 to 4096 bytes that its owner alone may use: caches that the session saves carry a
+                                   checksum which nobody makes or checks without it, HMAC-SHA256 under its bytes, and only caches
+                                   that do are loaded; NULL: no key */
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
@@ -251,11 +256,13 @@ MN_API mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int3
  * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
 MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
 
-/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. compress: zstd
- * where it saves a tenth. MN_E_IO. */
+/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. A new file has mode
+ * 0600, one that is replaced keeps its own; where path is a symbolic link, what it leads to is replaced. compress: zstd
+ * where it saves a tenth. MN_E_IO, also when another process has been writing the file for 10 s. */
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
-/* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
+/* Opens a session from such a file, which may ask for no more than the model's context at once (expected->max_cache_len: what the
+ * caller allows instead) and for no folder of its own; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
  * the strategy that must be the file's, and what else the session is to have; NULL, or one without an implementation, for
  * whatever strategy it is. MN_E_REFUSED says why a file is not for this model, tokenizer or strategy, or what is damaged;
  * MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session lives: its pages are used where
@@ -263,7 +270,9 @@ MN_API mn_status mn_session_save(const mn_session *session, const char *path, bo
 MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
 
 /* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
- * files of other models and strategies and damaged ones are passed over, as is a folder that is not there. Names end in
+ * files of other models and strategies and damaged ones are passed over, as is a folder that is not there, files that belong to
+ * another user, that others may write or that are links, everything in such a folder, and, with options->key_file, what was not
+ * saved with that key. Names end in
  * ".safetensors". */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
                                         const int32_t *ids, size_t n);
@@ -434,6 +443,7 @@ typedef struct mn_generate_options {
     mn_model *assistant;               /* draft model of assisted decoding; NULL: none */
     const int32_t *negative_prompt;    /* guidance_scale: what the unconditional context begins with; NULL: the prompt's last token */
     size_t n_negative_prompt;
+    bool keep_sessions;         /* mn_generation_take_session gives the session behind each sequence */
     const mn_session *session; /* for mn_generation_config_check alone: the one that is to generate; NULL: not known */
 } mn_generate_options;
 
@@ -465,7 +475,62 @@ typedef struct mn_batch_row {
 MN_API mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
                                    const mn_generation_config *config, const mn_generate_options *options,
                                    mn_generation **generation);
+
+/* With keep_sessions: the session behind sequence i (of n_sequences), which from now on is the caller's to close. It holds the prompt and
+ * the sequence's ids but the last, which was never fed, and goes on as one that was given these tokens. Sessions that are not taken
+ * are closed with the generation. Until then the pages of a row that has ended stay. MN_E_ARG when there is none: keep_sessions
+ * was not set, it has been taken, or it is sequence 0 of mn_generate, whose session is the caller's already. */
+MN_API mn_status mn_generation_take_session(mn_generation *generation, size_t i, mn_session **session);
 MN_API void mn_generation_close(mn_generation **generation);
+
+/* ---- many requests --------------------------------------------------------------------------------------------------- */
+
+/* Requests computed side by side: each may be added before any step and leaves when it ends, and each gets exactly what it would
+ * get alone. A program adds, steps and takes in a loop of its own; memory is that of the requests in it. Used by one thread at a time. */
+typedef struct mn_engine mn_engine;
+
+typedef struct mn_engine_options {
+    size_t size;                   /* sizeof(mn_engine_options) */
+    const mn_cache_options *cache; /* of requests that say none; NULL: the defaults */
+} mn_engine_options;
+
+MN_API mn_engine_options mn_engine_options_default(void);
+
+/* MN_E_ARG as mn_session_open, MN_E_NOMEM. options: NULL for the defaults. */
+MN_API mn_status mn_engine_open(mn_engine **engine, mn_model *model, const mn_engine_options *options);
+/* Drops the requests that were not taken; before the model is closed. */
+MN_API void mn_engine_close(mn_engine **engine);
+
+typedef struct mn_request {
+    size_t size; /* sizeof(mn_request) */
+    const int32_t *prompt;
+    size_t n_prompt;
+    const mn_generation_config *config;  /* NULL: the model's */
+    const mn_generate_options *options;  /* NULL: the defaults. Its callbacks are called by mn_engine_step and mn_engine_cancel, with the
+                                            id as `row`; its `user` and `assistant` must stay until the request is taken */
+    const mn_cache_options *cache;       /* NULL: the engine's */
+    const mn_session *prefix;            /* as in mn_batch_row; its strategy then stands above `cache` */
+} mn_request;
+
+MN_API mn_request mn_request_default(void);
+
+/* A request that joins at the next step; *id counts from 0. What mn_generate would refuse is refused here and leaves the engine as it
+ * was. MN_E_NOMEM. */
+MN_API mn_status mn_engine_add(mn_engine *engine, const mn_request *request, int *id);
+
+/* One step: every request whose prompt is computed chooses its next tokens, and the next piece of every request is computed, in one
+ * pass. A failure ends the requests that it is about, which mn_engine_take tells, and leaves the others alone. *n_running: those that
+ * have not ended; may be NULL. */
+MN_API mn_status mn_engine_step(mn_engine *engine, size_t *n_running);
+
+/* Ends a request now, between two steps: its sequences have what there is, and finish_reason "cancelled". MN_E_ARG when it is not
+ * running. */
+MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
+
+/* Takes the request that ended first of those that were not taken: *id and, owned by the caller, its generation, in which `row` is the
+ * id and times are counted from mn_engine_add. *id is -1 when there is none. The status is the request's own, with its sentence in
+ * mn_last_error; *generation is NULL when it failed. */
+MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
 
 /* ---- transcription ---------------------------------------------------------------------------------------------------- */
 
@@ -544,7 +609,7 @@ typedef struct mn_transcribe_options {
 
 MN_API mn_transcribe_options mn_transcribe_options_default(void);
 
-/* Writes down what is said in recordings: paths to files that libsndfile reads, "-" for the standard input. Windows of the model's
+/* Writes down what is said in recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input. Windows of the model's
  * length (30 s) one after the other; those of several recordings are computed side by side. A recording that fails leaves the others
  * alone: its transcript says why. MN_E_UNSUPPORTED for a model that does not hear and for what it cannot do; MN_E_ARG, with the nearest
  * ones for a language; MN_E_NOMEM; MN_E_CANCELLED becomes the status of the recordings that are not finished. */

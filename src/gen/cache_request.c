@@ -82,6 +82,7 @@ static mn_status start_anew(mn_session *s, const mn_cache_options *options) {
     MN_TRY(mn_session_open(&fresh, s->owner, options));
     fresh->asked = s->asked;
     fresh->on_oom = s->on_oom;
+    fresh->key = s->key;
     session_exchange(s, fresh);
     mn_session_close(&fresh);
     return MN_OK;

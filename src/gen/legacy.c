@@ -446,7 +446,7 @@ import in = {0 };
     if (status != MN_OK) {
         mn_session_close(&s);
         return status == MN_E_FORMAT ? status_fail(MN_E_REFUSED, "%s", mn_last_error())
-                                     : status_context(status, "%s", path);
+                                     : status_in_file(status, path);
     }
     *session = s;
     return MN_OK;

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/mac.h"
 #include "gen/generation_config.h"
 #include "kv/plan.h"
 #include "model/model.h"
@@ -47,6 +48,7 @@ struct mn_session {
     float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
+    mac_key key; /* of its saved caches */
     atomic_bool cancelled; /* the last member: session_exchange leaves it */
 };
 
@@ -98,6 +100,9 @@ void session_exchange(mn_session *a, mn_session *b);
 
 /* Forgets all tokens; the pages go. */
 void session_empty(mn_session *session);
+
+/* What mn_session_open does before it opens the cache: a session of these options that others are opened like, and nothing else. */
+mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_options *options);
 
 /* An empty session of the same model and strategy. */
 mn_status session_open_like(mn_session **out, const mn_session *like);

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 
 #include "base/mem.h"
-#include "base/status.h"
 
 typedef enum config_key {
     CONFIG_MAX_CACHE_LEN,
@@ -76,5 +75,8 @@ mn_status kv_config_add(bytes *out, const char *text, const char *key, const cha
 
 /* Appends one line for each key that is taken and changes nothing. MN_E_NOMEM. */
 mn_status kv_config_warn(const kv_config *config, bytes *lines);
+
+/* What is said as a JSON object that reads as the same. */
+void kv_config_put(bytes *out, const kv_config *config);
 
 #endif
