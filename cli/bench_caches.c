@@ -165,9 +165,10 @@ static mn_status settle_lengths(comparison *c) {
         c->n_prompt = n > c->n_new ? n - c->n_new : n;
     }
     if (context > 0 && c->n_prompt + c->n_new > context) {
-        MN_FAIL(MN_E_ARG,
-                "%zu tokens and %zu new ones pass %zu, which %s; shorten them%s", c->n_prompt, c->n_new, context,
-                c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds", engine_beyond(&c->e));
+        MN_FAIL(MN_E_ARG, "%zu tokens and %zu new ones pass %zu, which %s; shorten them%s", c->n_prompt,
+                c->n_new, context,
+                c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds",
+                engine_beyond(&c->e));
     }
     c->n_text = n < c->n_prompt + c->n_new ? n : c->n_prompt + c->n_new;
     return MN_OK;
@@ -462,8 +463,8 @@ static void put_case_json(bytes *b, const comparison *c, const cache_case *k) {
         put_text(b, "cache_dtype", k->dtype);
         bytes_printf(
             b,
-            ",\"cache_tokens\":%lld,\"cache_bytes\":%llu,\"cache_far_bytes\":%llu,\"bytes_per_token\":%llu",
-            (long long)k->cache.tokens, (unsigned long long)k->cache.bytes,
+            ",\"cache_tokens\":%lld,\"cache_seen\":%lld,\"cache_bytes\":%llu,\"cache_far_bytes\":%llu,\"bytes_per_token\":%llu",
+            (long long)k->cache.tokens, (long long)k->cache.seen, (unsigned long long)k->cache.bytes,
             (unsigned long long)k->cache.far_bytes, (unsigned long long)k->cache.bytes_per_token);
         put_number(b, "prefill_per_second", rate(c->n_prompt, k->prompt_ms));
         put_number(b, "decode_per_second", rate(n - 1, k->new_ms));
