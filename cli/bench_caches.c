@@ -418,9 +418,9 @@ static void put_case(bytes *b, const comparison *c, const cache_case *k) {
         put_text(b, "cache_dtype", k->dtype);
         bytes_printf(
             b,
-            ",\"cache_tokens\":%lld,\"cache_bytes\":%llu,\"cache_peak_bytes\":%llu,\"cache_far_bytes\":%llu,"
-            "\"bytes_per_token\":%llu,\"peak_rss\":%ld",
-            (long long)k->cache.tokens, (unsigned long long)k->cache.bytes,
+            ",\"cache_tokens\":%lld,\"cache_seen\":%lld,\"cache_bytes\":%llu,\"cache_peak_bytes\":%llu,"
+            "\"cache_far_bytes\":%llu,\"bytes_per_token\":%llu,\"peak_rss\":%ld",
+            (long long)k->cache.tokens, (long long)k->cache.seen, (unsigned long long)k->cache.bytes,
             (unsigned long long)k->cache.peak_bytes, (unsigned long long)k->cache.far_bytes,
             (unsigned long long)k->cache.bytes_per_token, k->peak_rss);
         put_number(b, "prefill_per_second", rate(c->n_prompt, k->prompt_ms));
