@@ -71,7 +71,7 @@ static void scores_make_merges(void **state) {
     merge_table table = {0};
     for (int i = 0; i < 6; i++)
         assert_ok(vocab_put(&v, i, texts[i], strlen(texts[i]), i == 5 ? PIECE_OUTSIDE : 0, "test"));
-    assert_ok(merge_table_from_scores(&table, &symbols, &v, scores));
+    assert_ok(merge_table_from_scores(&table, &symbols, &v, scores, "test"));
     assert_int_equal(table.used, 3);
     const merge *ab = merge_table_find(&table, 0, 1), *ba = merge_table_find(&table, 1, 0),
                 *abq = merge_table_find(&table, 2, 6);
