@@ -196,12 +196,9 @@ static void seeds_change_hashes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hashes_are_those_of_xxhash),
-        cmocka_unit_test(seeds_change_hashes),
-        cmocka_unit_test(pieces_with_sizes_are_not_confused),
-        cmocka_unit_test(fingerprints_see_every_part),
-        cmocka_unit_test(samples_of_large_models_are_quick),
-        cmocka_unit_test(memory_may_fail),
+        cmocka_unit_test(hashes_are_those_of_xxhash),         cmocka_unit_test(seeds_change_hashes),
+        cmocka_unit_test(pieces_with_sizes_are_not_confused), cmocka_unit_test(fingerprints_see_every_part),
+        cmocka_unit_test(samples_of_large_models_are_quick),  cmocka_unit_test(memory_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
