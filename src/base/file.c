@@ -379,8 +379,7 @@ mn_status file_append(const char *path, const void *data, size_t n) {
     } else {
         status = check_kind(path, info.st_mode, false);
     }
-    if (status == MN_OK && write(fd, data, n) != (ssize_t)n)
-        status = status_fail(MN_E_IO, "cannot write '%s': %s", path, strerror(errno));
+    if (status == MN_OK) status = file_write_all(fd, path, data, n);
     close(fd);
     return status;
 }

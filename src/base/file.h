@@ -73,7 +73,7 @@ mn_status file_write_parts(const char *path, const file_part *parts, size_t n_pa
 /* Whether file_write_parts would get as far as writing: to be told before something is computed for long. */
 mn_status file_check_target(const char *path);
 
-/* Appends in one write to a regular file, which is made, private, when it is missing. */
+/* Appends, where the system does not cut it in one write, to a regular file, which is made, private, when it is missing. */
 mn_status file_append(const char *path, const void *data, size_t n);
 
 /* Makes a folder and those above it that are missing; one that is there stays as it is. */
