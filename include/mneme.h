@@ -272,13 +272,14 @@ MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, c
 
 /* Transformers' legacy form of a cache, as a safetensors file: of every layer N "key.N" and "value.N", [n_rows]
  * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]; where there is cross
- * attention "cross_key.N" and "cross_value.N", with the encoder's positions in place of tokens. Rows are equally long.
- * dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
+ * attention "cross_key.N" and "cross_value.N", with the encoder's positions in place of tokens. Shorter rows are padded on the left, with
+ * zeros and the pad token (0 without one): "attention_mask", I64 [n_rows][tokens], is 1 where there is a token; positions count tokens
+ * only. dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
  * and for states. */
 MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path, const char *dtype);
 
 /* A session that holds one row of such a file (F32, BF16 or F16) in a cache of any strategy that keeps keys and values; it has no
- * logits until its next step. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
+ * logits until its next step. What attention_mask masks, on the left or the right, is left out; without one all is the row's. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
  * model or is damaged. */
 MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options, const char *path,
                                    size_t row, const int32_t *ids, size_t n_ids);

@@ -53,9 +53,9 @@ static attend_buffers carve_buffers(char *scratch, size_t *used, int n_rows, int
 
 size_t attention_scratch_bytes(int group, int k_dim, int v_dim, int page_tokens) {
     int n_rows = tile_tokens(group) * group;
-    size_t bytes;
-    carve_buffers(NULL, &bytes, n_rows, k_dim, v_dim, page_tokens);
-    return bytes + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
+    size_t used;
+    carve_buffers(NULL, &used, n_rows, k_dim, v_dim, page_tokens);
+    return used + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
 }
 
 typedef struct attend_plan {
