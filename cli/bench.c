@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "bench_caches.h"
 #include "config.h"
@@ -125,7 +126,7 @@ static mn_status read_options(bench *b) {
         MN_TRY(status_context(list_read(&b->pg, option_text(o, OPT_PG, "")), "-pg"));
     if (b->pg.n % 2) MN_FAIL(MN_E_ARG, "-pg takes pairs, as in 512,128");
     MN_TRY(status_context(list_read(&b->parallel, option_text(o, OPT_PARALLEL, "1")), "-npl"));
-    MN_TRY(check_values(&b->threads, 0, 1024, "-t"));
+    if (option_is_set(o, OPT_BENCH_THREADS)) MN_TRY(check_values(&b->threads, 1, MN_MOST_THREADS, "-t"));
     MN_TRY(check_values(&b->parallel, 1, MOST_ROWS, "-npl"));
     for (int d = 0; d < b->depths.n; d++) {
         for (int i = 0; i < b->prompts.n; i++) add_test(b, b->prompts.values[i], 0, b->depths.values[d]);
@@ -264,20 +265,21 @@ static void stamp(result *r) {
 }
 
 static void read_cpu_name(bench *b) {
-    char text[512];
-    snprintf(b->cpu_name, sizeof b->cpu_name, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file && fgets(text, sizeof text, file)) {
-        char *colon = strchr(text, ':');
-        if (strncmp(text, "model name", 10) != 0 || !colon) continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(b->cpu_name, sizeof b->cpu_name, "%.120s", colon + 2);
-        break;
-    }
-    if (file) fclose(file);
+    char text[4096];
+    text[file_head(text, sizeof text - 1, "/proc/cpuinfo")] = 0;
+    const char *name = strstr(text, "model name"), *colon = name ? strchr(name, ':') : NULL;
+    if (!colon || strlen(colon) < 2) colon = ": unknown";
+    snprintf(b->cpu_name, sizeof b->cpu_name, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
 }
 
 /* ---- printing ---- */
+
+void bench_put_csv(bytes *b, const char *text, size_t n) {
+    bytes_append_text(b, "\"");
+    for (size_t i = 0; i < n; i++)
+        bytes_append(b, text[i] == '"' ? "\"\"" : text + i, text[i] == '"' ? 2 : 1);
+    bytes_append_text(b, "\"");
+}
 
 static void put_member(bytes *b, bool as_json, const char *key, const char *text, bool is_text) {
     if (as_json) {
@@ -288,7 +290,8 @@ static void put_member(bytes *b, bool as_json, const char *key, const char *text
             bytes_append_text(b, text);
         }
     } else {
-        bytes_printf(b, "%s\"%s\"", b->n ? "," : "", text);
+        bytes_append_text(b, b->n ? "," : "");
+        bench_put_csv(b, text, strlen(text));
     }
 }
 

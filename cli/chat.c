@@ -8,10 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "config.h"
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
+#include "terminal.h"
 #include "verbs.h"
 
 static const char first_name[] = "main"; /* of the first timeline */
@@ -24,12 +26,15 @@ void chat_note(const char *format, ...) {
     const char *no_color = getenv("NO_COLOR");
     bool is_faint = progress_shown() && !(no_color && *no_color);
     progress_clear();
-    if (is_faint) fputs("\x1b[2m", stderr);
+    char text[1024];
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputs(is_faint ? "\x1b[0m\n" : "\n", stderr);
+    if (is_faint) steer(stderr, "\x1b[2m");
+    tell("%s", text);
+    if (is_faint) steer(stderr, "\x1b[0m");
+    tell("\n");
 }
 
 /* ---- settings ---- */
@@ -107,7 +112,7 @@ static mn_status check_files(const options *o) {
     if (n > 1)
         MN_FAIL(MN_E_ARG,
                 "--load, --load-cache and --cache-dir all say where the cache comes from; give one of them");
-    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
+    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(file_check_target(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_SAVE)) MN_TRY(talk_save_check(option_text(o, OPT_SAVE, NULL)));
     if (option_is_set(o, OPT_LOGPROBS) && !option_on(o, OPT_JSON))
         MN_FAIL(MN_E_ARG, "--logprobs shows in JSON only; add --json");
@@ -187,9 +192,11 @@ static const char block_mark[] = "\"\"\"";
 
 /* The next line of a message: what begins it decides whether more belong to it. */
 static line_end read_more(chat *c, const char *initial, bool is_first, bytes *line) {
-    char sign[80];
+    char sign[64];
     const char *name = chat_talk(c)->name;
-    snprintf(sign, sizeof sign, "%.60s%s", strcmp(name, first_name) == 0 ? "" : name, is_first ? "> " : ". ");
+    size_t used, n = strcmp(name, first_name) == 0 ? 0 : strlen(name);
+    n = terminal_clean(sign, sizeof sign - 3, name, n, &used); /* the editor draws it as it is */
+    snprintf(sign + n, sizeof sign - n, "%s", is_first ? "> " : ". ");
     return line_read(c->reader, sign, initial, line);
 }
 

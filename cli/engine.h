@@ -38,6 +38,8 @@ mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary);
 
 /* A session of these options, or the one that --load-cache names; then a strategy that was said must be the file's. */
 mn_status session_open(mn_session **session, const options *o, mn_model *model, const mn_cache_options *cache);
+/* The folder of --cache-dir; NULL without one, and where others than this user could put files into it. */
+const char *cache_folder(const options *o);
 /* What --save-cache and --cache-dir ask for, at the end of a run. */
 mn_status session_save(const engine *e, const mn_session *session, const options *o);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "config.h"
 #include "engine.h"
 #include "input.h"
@@ -128,7 +129,7 @@ static int score_all(score *s) {
         config_print(o, NULL, NULL);
         return EXIT_DONE;
     }
-    status = out ? output_check(out) : MN_OK;
+    status = out ? file_check_target(out) : MN_OK;
     if (status != MN_OK) return report(o, exit_of(status), "out");
     status = input_read(&s->in, o, NULL);
     if (status != MN_OK) return report(o, exit_of(status), "prompt");

@@ -65,11 +65,13 @@ MN_API void mn_free(void *block);
 
 typedef struct mn_model mn_model;
 
+enum { MN_MOST_THREADS = 256 };
+
 typedef struct mn_model_options {
     size_t size;              /* sizeof(mn_model_options) */
     const char *compute_type; /* what activations are multiplied in: "auto", "f32" (the reference), "bf16", "int8" */
     const char *cpu;          /* "auto", or a level: "scalar", "avx2", "avx512", "avx512_dot", "neon" */
-    int threads;              /* computing threads, the caller included; 0: the cores this process may use */
+    int threads;              /* computing threads, the caller included, at most MN_MOST_THREADS; 0: the cores this process may use */
     uint64_t memory_limit;    /* bytes for weights and caches together; 0: what the machine has */
     /* Called from the opening thread while weights are prepared; NULL: never. */
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
@@ -167,6 +169,9 @@ typedef struct mn_cache_options {
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
     const char *on_oom;         /* when memory ends: "offload", "quantize", "evict" (old tokens go, sinks stay): the cache becomes
                                    so and the run goes on; NULL or "fail": MN_E_NOMEM */
+    const char *key_file;       /* a file of 16 to 4096 bytes that its owner alone may use: caches that the session saves carry a
+                                   checksum which nobody makes or checks without it, HMAC-SHA256 under its bytes, and only caches
+                                   that do are loaded; NULL: no key */
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
@@ -244,11 +249,13 @@ MN_API mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int3
  * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
 MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
 
-/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. compress: zstd
- * where it saves a tenth. MN_E_IO. */
+/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. A new file has mode
+ * 0600, one that is replaced keeps its own; where path is a symbolic link, what it leads to is replaced. compress: zstd
+ * where it saves a tenth. MN_E_IO, also when another process has been writing the file for 10 s. */
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
-/* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
+/* Opens a session from such a file, which may ask for no more than the model's context at once (expected->max_cache_len: what the
+ * caller allows instead) and for no folder of its own; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
  * the strategy that must be the file's, and what else the session is to have; NULL, or one without an implementation, for
  * whatever strategy it is. MN_E_REFUSED says why a file is not for this model, tokenizer or strategy, or what is damaged;
  * MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session lives: its pages are used where
@@ -256,20 +263,23 @@ MN_API mn_status mn_session_save(const mn_session *session, const char *path, bo
 MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
 
 /* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
- * files of other models and strategies and damaged ones are passed over, as is a folder that is not there. Names end in
+ * files of other models and strategies and damaged ones are passed over, as is a folder that is not there, files that belong to
+ * another user, that others may write or that are links, everything in such a folder, and, with options->key_file, what was not
+ * saved with that key. Names end in
  * ".safetensors". */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
                                         const int32_t *ids, size_t n);
 
 /* Transformers' legacy form of a cache, as a safetensors file: of every layer N "key.N" and "value.N", [n_rows]
  * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]; where there is cross
- * attention "cross_key.N" and "cross_value.N", with the encoder's positions in place of tokens. Rows are equally long.
- * dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
+ * attention "cross_key.N" and "cross_value.N", with the encoder's positions in place of tokens. Shorter rows are padded on the left, with
+ * zeros and the pad token (0 without one): "attention_mask", I64 [n_rows][tokens], is 1 where there is a token; positions count tokens
+ * only. dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
  * and for states. */
 MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path, const char *dtype);
 
 /* A session that holds one row of such a file (F32, BF16 or F16) in a cache of any strategy that keeps keys and values; it has no
- * logits until its next step. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
+ * logits until its next step. What attention_mask masks, on the left or the right, is left out; without one all is the row's. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
  * model or is damaged. */
 MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options, const char *path,
                                    size_t row, const int32_t *ids, size_t n_ids);
@@ -418,6 +428,7 @@ typedef struct mn_generate_options {
     mn_model *assistant;               /* draft model of assisted decoding; NULL: none */
     const int32_t *negative_prompt;    /* guidance_scale: what the unconditional context begins with; NULL: the prompt's last token */
     size_t n_negative_prompt;
+    bool keep_sessions;         /* mn_generation_take_session gives the session behind each sequence */
 } mn_generate_options;
 
 MN_API mn_generate_options mn_generate_options_default(void);
@@ -445,7 +456,81 @@ typedef struct mn_batch_row {
 MN_API mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
                                    const mn_generation_config *config, const mn_generate_options *options,
                                    mn_generation **generation);
+
+/* With keep_sessions: the session behind sequence i (of n_sequences), which from now on is the caller's to close. It holds the prompt and
+ * the sequence's ids but the last, which was never fed, and goes on as one that was given these tokens. Sessions that are not taken
+ * are closed with the generation. Until then the pages of a row that has ended stay. MN_E_ARG when there is none: keep_sessions
+ * was not set, it has been taken, or it is sequence 0 of mn_generate, whose session is the caller's already. */
+MN_API mn_status mn_generation_take_session(mn_generation *generation, size_t i, mn_session **session);
 MN_API void mn_generation_close(mn_generation **generation);
+
+/* ---- many requests --------------------------------------------------------------------------------------------------- */
+
+/* Requests computed side by side: each may be added before any step and leaves when it ends, and each gets exactly what it would
+ * get alone. A program adds, steps and takes in a loop of its own; memory is that of the requests in it. Used by one thread at a time. */
+typedef struct mn_engine mn_engine;
+
+typedef struct mn_engine_options {
+    size_t size;                   /* sizeof(mn_engine_options) */
+    const mn_cache_options *cache; /* of requests that say none; NULL: the defaults */
+} mn_engine_options;
+
+MN_API mn_engine_options mn_engine_options_default(void);
+
+/* MN_E_ARG as mn_session_open, MN_E_NOMEM. options: NULL for the defaults. */
+MN_API mn_status mn_engine_open(mn_engine **engine, mn_model *model, const mn_engine_options *options);
+/* Drops the requests that were not taken; before the model is closed. */
+MN_API void mn_engine_close(mn_engine **engine);
+
+typedef struct mn_request {
+    size_t size; /* sizeof(mn_request) */
+    const int32_t *prompt;
+    size_t n_prompt;
+    const mn_generation_config *config;  /* NULL: the model's */
+    const mn_generate_options *options;  /* NULL: the defaults. Its callbacks are called by mn_engine_step and mn_engine_cancel, with the
+                                            id as `row`; its `user` and `assistant` must stay until the request is taken */
+    const mn_cache_options *cache;       /* NULL: the engine's */
+    const mn_session *prefix;            /* as in mn_batch_row; its strategy then stands above `cache` */
+} mn_request;
+
+MN_API mn_request mn_request_default(void);
+
+/* A request that joins at the next step; *id counts from 0. What mn_generate would refuse is refused here and leaves the engine as it
+ * was. MN_E_NOMEM. */
+MN_API mn_status mn_engine_add(mn_engine *engine, const mn_request *request, int *id);
+
+/* One step: every request whose prompt is computed chooses its next tokens, and the next piece of every request is computed, in one
+ * pass. A failure ends the requests that it is about, which mn_engine_take tells, and leaves the others alone. *n_running: those that
+ * have not ended; may be NULL. */
+MN_API mn_status mn_engine_step(mn_engine *engine, size_t *n_running);
+
+/* Ends a request now, between two steps: its sequences have what there is, and finish_reason "cancelled". MN_E_ARG when it is not
+ * running. */
+MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
+
+/* Takes the request that ended first of those that were not taken: *id and, owned by the caller, its generation, in which `row` is the
+ * id and times are counted from mn_engine_add. *id is -1 when there is none. The status is the request's own, with its sentence in
+ * mn_last_error; *generation is NULL when it failed. */
+MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
+
+/* ---- features -------------------------------------------------------------------------------------------------------- */
+
+/* What a speech model hears of a recording: its log-mel features, a frame every 10 ms, as Whisper's feature extractor computes them. For
+ * one thread at a time. */
+typedef struct mn_features mn_features;
+
+/* path: as of mn_transcribe. The recording is read to its end, for features depend on its loudest moment. num_mel_bins: those of
+ * mn_model_info (1 to 256). n_frames: those of the model's window, 2 * max_source_positions, up to which a shorter recording is followed by
+ * silence; 0: it is left as it is. MN_E_ARG for these; MN_E_NOT_FOUND, MN_E_IO and MN_E_FORMAT for the recording; MN_E_NOMEM. */
+MN_API mn_status mn_features_open(mn_features **features, const char *path, size_t num_mel_bins, size_t n_frames);
+MN_API void mn_features_close(mn_features **features);
+
+/* Frames of the recording, n_frames where that is more. */
+MN_API int64_t mn_features_count(const mn_features *features);
+
+/* Frames [first, first + n) as f32 [num_mel_bins][n], which mn_session_encode takes; behind the end lies silence. MN_E_ARG for a negative
+ * `first` and for more than 2^30 numbers; MN_E_NOMEM; MN_E_IO when the file is not the same any more. */
+MN_API mn_status mn_features_window(mn_features *features, int64_t first, size_t n, float *window);
 
 /* ---- transcription ---------------------------------------------------------------------------------------------------- */
 
@@ -524,7 +609,7 @@ typedef struct mn_transcribe_options {
 
 MN_API mn_transcribe_options mn_transcribe_options_default(void);
 
-/* Writes down what is said in recordings: paths to files that libsndfile reads, "-" for the standard input. Windows of the model's
+/* Writes down what is said in recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input. Windows of the model's
  * length (30 s) one after the other; those of several recordings are computed side by side. A recording that fails leaves the others
  * alone: its transcript says why. MN_E_UNSUPPORTED for a model that does not hear and for what it cannot do; MN_E_ARG, with the nearest
  * ones for a language; MN_E_NOMEM; MN_E_CANCELLED becomes the status of the recordings that are not finished. */

@@ -3,11 +3,13 @@
 
 #include <string.h>
 
+#include "base/hash.h"
+
 enum { SEEN_SLOTS = RUN_READINGS * 4 };
 
 static uint64_t mix(uint64_t h) {
     h *= 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
+    return (h ^ h >> 32) & MN_HASH_MASK;
 }
 
 static uint64_t reading_of(uint32_t node, uint32_t frame) {

@@ -22,15 +22,15 @@
     X(do_sample, NULL, BOOL, 0, 1, "false", 0, \
       "true or false", "draw from the distribution, not the best token") \
     X(temperature, "temp", REAL, 1e-6, 1e6, "1", 1, \
-      "a number above 0", "divides the scores; below 1 sharpens") \
+      "1e-6 to 1e6", "divides the scores; below 1 sharpens") \
     X(top_k, NULL, INT, 0, 1e9, "50", 0, \
-      "0 (off) or more", "keep the k best tokens") \
+      "0 (off) to 1000000000", "keep the k best tokens") \
     X(top_p, NULL, REAL, 0, 1, "1", 1, \
       "0 to 1", "keep the best tokens of this much probability") \
     X(min_p, NULL, REAL, 0, 1, "null", 0, \
       "0 to 1", "drop tokens below this share of the best one's probability") \
     X(typical_p, NULL, REAL, 1e-6, 1, "1", 1, \
-      "above 0, to 1", "keep the tokens of most typical information of this much probability") \
+      "1e-6 to 1", "keep the tokens of most typical information of this much probability") \
     X(epsilon_cutoff, NULL, REAL, 0, 1, "0", 0, \
       "0 (off) to 1", "drop tokens below this probability") \
     X(eta_cutoff, NULL, REAL, 0, 1, "0", 0, \
@@ -38,9 +38,9 @@
     X(seed, NULL, INT, 0, 9007199254740992.0, "null", -1, \
       "0 to 2^53", "same seed, same text") \
     X(repetition_penalty, "repeat-penalty", REAL, 1e-6, 1e6, "1", 1, \
-      "a number above 0", "weakens tokens that occurred") \
+      "1e-6 to 1e6", "weakens tokens that occurred") \
     X(encoder_repetition_penalty, NULL, REAL, 1e-6, 1e6, "1", 1, \
-      "a number above 0", "strengthens tokens of the prompt") \
+      "1e-6 to 1e6", "strengthens tokens of the prompt") \
     X(presence_penalty, NULL, REAL, -100, 100, "0", 0, \
       "-100 to 100", "taken from the score of every generated token") \
     X(frequency_penalty, NULL, REAL, -100, 100, "0", 0, \
@@ -50,9 +50,9 @@
     X(sequence_bias, NULL, BIASES, -1e30, 1e30, "null", 0, \
       "a list of [[ids], bias]; \"-inf\" forbids", "added to the last token of a sequence") \
     X(no_repeat_ngram_size, NULL, INT, 0, 1e9, "0", 0, \
-      "0 (off) or more", "no sequence of this many tokens twice") \
+      "0 (off) to 1000000000", "no sequence of this many tokens twice") \
     X(encoder_no_repeat_ngram_size, NULL, INT, 0, 1e9, "0", 0, \
-      "0 (off) or more", "no sequence of this many tokens that the prompt has") \
+      "0 (off) to 1000000000", "no sequence of this many tokens that the prompt has") \
     X(bad_words_ids, NULL, ID_LISTS, 0, 2147483647, "null", 0, \
       "lists of one token id or more", "sequences that must not appear") \
     X(force_words_ids, NULL, ID_LISTS, 0, 2147483647, "null", 0, \
@@ -66,7 +66,7 @@
     X(forced_eos_token_id, NULL, IDS, 0, 2147483647, "null", 0, \
       "token ids", "what the last token may be when the length ends the text") \
     X(exponential_decay_length_penalty, NULL, DECAY, 1e-6, 1e6, "null", 0, \
-      "[start, factor], factor above 0", "after start new tokens the end token gains by this factor each") \
+      "[start, factor], factor from 1e-6 to 1e6", "after start new tokens the end token gains by this factor each") \
     X(json_schema, NULL, SCHEMA, 0, 0, "null", 0, \
       "a JSON schema: an object, true or false", "the text is JSON that follows it") \
     X(regex, NULL, TEXT, 0, 0, "null", 0, \
@@ -88,7 +88,7 @@
     X(diversity_penalty, NULL, REAL, 0, 1e6, "0", 0, \
       "0 to 1e6", "how much groups avoid each other's tokens") \
     X(length_penalty, NULL, REAL, -1e6, 1e6, "1", 1, \
-      "a number", "a beam's score is divided by its length to this power") \
+      "-1e6 to 1e6", "a beam's score is divided by its length to this power") \
     X(early_stopping, NULL, CHOICE, 0, 0, "false", 0, \
       "false|true|\"never\"", "when beams end: once there are enough, or when none can win") \
     X(penalty_alpha, NULL, REAL, 0, 1, "null", 0, \

@@ -88,26 +88,36 @@ mn_status session_make_room(mn_session *s, size_t n) {
     return mem_grow(&s->ids, &s->ids_capacity, n > paged ? n : paged, sizeof *s->ids);
 }
 
-mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *given) {
-    *session = NULL;
-    mn_cache_options full = mn_cache_options_default(), *options = &full;
-    MN_TRY(options_take(&full, sizeof full, given, "mn_cache_options"));
+mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_options *given) {
+    mn_cache_options options = mn_cache_options_default();
+    *out = NULL;
+    MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
     mn_session *s = mem_alloc(1, sizeof *s);
     if (!s) return MN_E_NOMEM;
     s->owner = model;
     s->model = model->core;
-    mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
+    mn_status status = kv_plan_make(&s->plan, &options, s->model->reference ? KV_F32 : KV_BF16);
     s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
-    if (status == MN_OK) status = on_oom_read(&s->on_oom, options->on_oom);
-    if (status == MN_OK && options->config) {
-        s->config = mem_copy_text(options->config, strlen(options->config));
+    if (status == MN_OK) status = on_oom_read(&s->on_oom, options.on_oom);
+    if (status == MN_OK && options.key_file) status = mac_key_read(&s->key, options.key_file);
+    if (status == MN_OK && options.config) {
+        s->config = mem_copy_text(options.config, strlen(options.config));
         if (!s->config) status = MN_E_NOMEM;
     }
     if (status == MN_OK && s->plan.self.codes) {
         status = model_load_bases(model);
         s->bases = s->model->bases;
     }
-    if (status == MN_OK) status = open_cache(s);
+    if (status != MN_OK) mn_session_close(&s);
+    *out = s;
+    return status;
+}
+
+mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *given) {
+    *session = NULL;
+    mn_session *s = NULL;
+    MN_TRY(session_open_plan(&s, model, given));
+    mn_status status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
         if (!s->logits) status = MN_E_NOMEM;
@@ -124,6 +134,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
 void mn_session_close(mn_session **session) {
     if (!*session) return;
     kv_close(&(*session)->cache);
+    mac_key_wipe(&(*session)->key);
     mem_free((*session)->config);
     mem_free((*session)->ids);
     mem_free((*session)->logits);
@@ -258,6 +269,7 @@ static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     if (!s) return MN_E_NOMEM;
     s->owner = like->owner;
     s->model = like->model;
+    s->key = like->key;
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, n, sizeof *s->ids));
     MN_TRY(copy_config(&config, like));
     take_strategy(s, like, config);

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/mac.h"
 #include "gen/generation_config.h"
 #include "kv/plan.h"
 #include "model/model.h"
@@ -31,7 +32,7 @@ struct mn_session {
     char *config; /* of the plan, as it was given; NULL: nothing */
     on_oom on_oom;
     char before[2 * KV_PLAN_TEXT + 16]; /* name of the plan before memory ended; "": it did not */
-    const kv_basis_set *bases; /* the model's, that keys are coded in here; NULL: none */
+    const kv_basis_set *bases;          /* the model's, that keys are coded in here; NULL: none */
     kv_cache *cache;
     int64_t regime; /* rotary angles that the cached keys were made with */
     int32_t *ids;   /* [n_ids] */
@@ -39,6 +40,7 @@ struct mn_session {
     float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
+    mac_key key; /* of its saved caches */
     atomic_bool cancelled; /* the last member: session_exchange leaves it */
 };
 
@@ -66,8 +68,8 @@ mn_status session_make_room(mn_session *session, size_t n);
 
 /* What cross attention looks at while ids [n] are read from the beginning: weights of heads [n_heads], which the model must have, to
  * `out` [n_heads][n][max_source_positions]. The session was encoded; it stays as it is. MN_E_NOMEM. */
-mn_status session_cross_weights(const mn_session *session, const int32_t *ids, size_t n, const cross_head *heads,
-                                size_t n_heads, float *out);
+mn_status session_cross_weights(const mn_session *session, const int32_t *ids, size_t n,
+                                const cross_head *heads, size_t n_heads, float *out);
 
 /* Takes the cache back to n tokens, or further where what they see is gone; the ids bring it up to date again. */
 void session_go_back(mn_session *session, int64_t n);
@@ -84,6 +86,9 @@ void session_exchange(mn_session *a, mn_session *b);
 
 /* Forgets all tokens; the pages go. */
 void session_empty(mn_session *session);
+
+/* What mn_session_open does before it opens the cache: a session of these options that others are opened like, and nothing else. */
+mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_options *options);
 
 /* An empty session of the same model and strategy. */
 mn_status session_open_like(mn_session **out, const mn_session *like);

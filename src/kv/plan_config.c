@@ -142,7 +142,7 @@ static mn_status read_object(kv_config *config, const json *root) {
             json_put(&text, value);
         }
         mn_status status = bytes_status(&text);
-        if (status == MN_OK) status = set_part(config, member->key, member->key_n, text.data, text.n);
+        if (status == MN_OK) status = set_part(config, member->key, member->key_n, bytes_text(&text), text.n);
         bytes_clear(&text);
         MN_TRY(status);
     }
@@ -165,4 +165,30 @@ mn_status kv_config_read(kv_config *out, const char *text) {
     }
     *out = config;
     return MN_OK;
+}
+
+static void put_choice(bytes *out, const char *choices, int64_t number) {
+    for (; number > 0; number--) choices += strcspn(choices, ",") + 1;
+    choices += strspn(choices, " ");
+    json_put_string(out, choices, strcspn(choices, ","));
+}
+
+void kv_config_put(bytes *out, const kv_config *config) {
+    bool is_first = true;
+    bytes_append_text(out, "{");
+    for (int i = 0; i < N_CONFIG_KEYS; i++) {
+        const config_row *row = &config_rows[i];
+        if (!config->is_said[i]) continue;
+        bytes_printf(out, "%s\"%s\":", is_first ? "" : ",", row->name);
+        is_first = false;
+        if (row->choices) {
+            put_choice(out, row->choices, config->numbers[i]);
+        } else if (row->lo == row->hi) {
+            const char *text = i == CONFIG_LAYERS ? config->layers : config->path;
+            json_put_string(out, text, strlen(text));
+        } else {
+            bytes_printf(out, "%lld", (long long)config->numbers[i]);
+        }
+    }
+    bytes_append_text(out, "}");
 }

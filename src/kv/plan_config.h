@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "base/mem.h"
 
 typedef enum config_key {
     CONFIG_MAX_CACHE_LEN,
@@ -65,5 +65,8 @@ typedef struct kv_config {
 /* Reads text (NULL or "": nothing is said). In a list a comma ends a value where a `word=` follows it.
  * MN_E_ARG names the key, the value and what is allowed, the nearest name of an unknown key. */
 mn_status kv_config_read(kv_config *out, const char *text);
+
+/* What is said as a JSON object that reads as the same. */
+void kv_config_put(bytes *out, const kv_config *config);
 
 #endif

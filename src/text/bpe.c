@@ -18,7 +18,7 @@ enum { SHORT_WORD = 64 }; /* up to here scanning beats the queue */
 
 /* Multiply-shift: whatever two pairs are, few keys make them collide. */
 static inline size_t slot_of(const merge_table *table, uint32_t left, uint32_t right) {
-    return (size_t)((left * table->keys[0] + right * table->keys[1]) >> table->shift);
+    return (size_t)((left * table->keys[0] + right * table->keys[1]) >> table->shift & MN_HASH_MASK);
 }
 
 mn_status merge_table_reserve(merge_table *table, size_t n) {

@@ -51,6 +51,19 @@ guidance_has_a_negative_prompt() {
   expect 0 run embedded "Once upon a time" --max-new-tokens 20 --guidance-scale 3 --negative-prompt "Lily" --json
   json 'j["sequences"][0]["ids"] != json.load(open("'"$work/first"'"))["sequences"][0]["ids"]'
   err_empty
+  cp "$work/out" "$work/led"
+  expect 0 tokenize embedded -p Lily
+  ids=$(cat "$work/out")
+  expect 0 run embedded "Once upon a time" --max-new-tokens 20 --guidance-scale 3 --negative-prompt-ids "$ids" --json
+  json 'j["sequences"] == json.load(open("'"$work/led"'"))["sequences"]'
+  # A checkpoint without a tokenizer takes ids alone.
+  expect 0 run "$here/../data/golden/llama" --ids 3,4,5 -n 4 --guidance-scale 3 --negative-prompt-ids 7,8 --json
+  expect 2 run embedded hi --guidance-scale 3 --negative-prompt no --negative-prompt-ids 1,2
+  err_has "both say what to lead away from"
+  expect 2 run embedded hi --guidance-scale 3 --negative-prompt-ids 1,x
+  err_has "negative-prompt-ids: token id number 2 begins 'x'"
+  expect 2 run embedded hi --guidance-scale 3 --negative-prompt-ids 1,99999
+  err_has "token 1 of the negative prompt is 99999, allowed: 0 to 511"
 }
 
 json_result() {
