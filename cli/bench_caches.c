@@ -635,10 +635,7 @@ static double median(double *values, int n) {
 
 /* The peak of resident memory counts from here, where the system lets a process say so. */
 static void reset_peak(void) {
-    int fd = file_descriptor("/proc/self/clear_refs", O_WRONLY, 0);
-    ssize_t written = fd >= 0 ? write(fd, "5", 1) : 0;
-    (void)written;
-    if (fd >= 0) close(fd);
+    file_append("/proc/self/clear_refs", "5", 1);
 }
 
 static long peak_now(void) {
