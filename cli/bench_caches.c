@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "config.h"
 #include "engine.h"
@@ -634,7 +635,7 @@ static double median(double *values, int n) {
 
 /* The peak of resident memory counts from here, where the system lets a process say so. */
 static void reset_peak(void) {
-    int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    int fd = file_descriptor("/proc/self/clear_refs", O_WRONLY, 0);
     ssize_t written = fd >= 0 ? write(fd, "5", 1) : 0;
     (void)written;
     if (fd >= 0) close(fd);
