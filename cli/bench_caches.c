@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "bench_caches.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -96,6 +96,14 @@ configurations() {
   json '["needs window_length" in j["caches"][0]["refused"], "did you mean dynamic?" in j["caches"][1]["refused"], "do not go together" in j["caches"][2]["refused"], j["caches"][3]["refused"]] == [True, True, True, ""]'
 }
 
+# "A talk of 2,000 tokens in a third of the memory."
+share_of_memory() {
+  [ -f "$smollm2" ] || { uncounted=1; return; }
+  grep -q 'quantized nbits=4 .*a talk of 2,000 tokens in a third of the memory' "$here/../../README.md" || problem "README.md says something else"
+  expect 0 bench "$smollm2" --text "$here/../../LICENSE" -p 1990 -n 10 --cache dynamic,quantized --cache-config nbits=4 -o jsonl
+  json 'all[0]["cache_dtype"] == "bf16" and 0.25 < all[1]["cache_bytes"] / all[0]["cache_bytes"] <= 1 / 3'
+}
+
 # Every row when it has been measured.
 rows_as_they_come() {
   local pid line rows=0 code=0
@@ -200,6 +208,7 @@ check "perplexity is that of score" same_as_score
 check "a short text goes on greedily" goes_on_greedily
 check "texts" texts
 check "configurations go where they belong" configurations
+check "the share of memory that README.md names" share_of_memory
 check "rows as they come" rows_as_they_come
 check "none is left out where it takes longest" none_is_left_out
 check "csv and jsonl" forms
