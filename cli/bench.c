@@ -48,6 +48,7 @@ typedef struct bench {
     int n_tests, n_printed, repetitions;
     char cpu_name[128];
     engine e;
+    mn_generation_config *config; /* has the texts of the cache */
     mn_cache_options cache;
     mn_cache_summary kind; /* of the cache */
     int32_t *ids;
@@ -126,7 +127,7 @@ static mn_status read_options(bench *b) {
         MN_TRY(status_context(list_read(&b->pg, option_text(o, OPT_PG, "")), "-pg"));
     if (b->pg.n % 2) MN_FAIL(MN_E_ARG, "-pg takes pairs, as in 512,128");
     MN_TRY(status_context(list_read(&b->parallel, option_text(o, OPT_PARALLEL, "1")), "-npl"));
-    MN_TRY(check_values(&b->threads, 0, 1024, "-t"));
+    if (option_is_set(o, OPT_BENCH_THREADS)) MN_TRY(check_values(&b->threads, 1, MN_MOST_THREADS, "-t"));
     MN_TRY(check_values(&b->parallel, 1, MOST_ROWS, "-npl"));
     for (int d = 0; d < b->depths.n; d++) {
         for (int i = 0; i < b->prompts.n; i++) add_test(b, b->prompts.values[i], 0, b->depths.values[d]);
@@ -139,7 +140,7 @@ static mn_status read_options(bench *b) {
     b->form = option_text(o, OPT_OUTPUT, option_on(o, OPT_JSON) ? "json" : "md");
     b->cache = mn_cache_options_default();
     MN_TRY(cache_options_read(o, &b->cache));
-    return cache_settle(&b->cache, &b->kind);
+    return cache_check_named(&b->cache);
 }
 
 /* ---- measuring ---- */
@@ -274,6 +275,13 @@ static void read_cpu_name(bench *b) {
 
 /* ---- printing ---- */
 
+void bench_put_csv(bytes *b, const char *text, size_t n) {
+    bytes_append_text(b, "\"");
+    for (size_t i = 0; i < n; i++)
+        bytes_append(b, text[i] == '"' ? "\"\"" : text + i, text[i] == '"' ? 2 : 1);
+    bytes_append_text(b, "\"");
+}
+
 static void put_member(bytes *b, bool as_json, const char *key, const char *text, bool is_text) {
     if (as_json) {
         bytes_printf(b, "%s\"%s\":", b->n ? "," : "", key);
@@ -283,7 +291,8 @@ static void put_member(bytes *b, bool as_json, const char *key, const char *text
             bytes_append_text(b, text);
         }
     } else {
-        bytes_printf(b, "%s\"%s\"", b->n ? "," : "", text);
+        bytes_append_text(b, b->n ? "," : "");
+        bench_put_csv(b, text, strlen(text));
     }
 }
 
@@ -438,6 +447,9 @@ static int bench_all(bench *b) {
     for (int t = 0; t < b->threads.n; t++) {
         int code = engine_open(&b->e, o, o->n_positional ? o->positional[0] : NULL, b->threads.values[t]);
         if (code != EXIT_DONE) return code;
+        if (t == 0) status = verb_cache(&b->config, &b->cache, &b->kind, o, &b->e);
+        if (status != MN_OK) return report(o, exit_of(status), "cache");
+        if (!b->cache.implementation) b->cache.implementation = "dynamic";
         for (int i = 0; i < b->n_tests; i++) {
             stamp(&b->result);
             status = measure(b, &b->tests[i]);
@@ -458,6 +470,7 @@ int bench_verb(options *o) {
     b->o = o;
     int code = bench_all(b);
     mem_free(b->ids);
+    mn_generation_config_close(&b->config);
     engine_close(&b->e);
     mem_free(b);
     return code;

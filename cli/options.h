@@ -27,6 +27,7 @@ typedef enum option_id {
     OPT_TEMP,
     OPT_ASSISTANT_MODEL,
     OPT_NEGATIVE_PROMPT,
+    OPT_NEGATIVE_PROMPT_IDS,
 
     OPT_LOGPROBS,
     OPT_SCORES_OUT,
@@ -39,6 +40,7 @@ typedef enum option_id {
     OPT_SAVE_CACHE,
     OPT_LOAD_CACHE,
     OPT_CACHE_DIR,
+    OPT_CACHE_KEY_FILE,
     OPT_ON_OOM,
     OPT_SYSTEM,
     OPT_SAVE,
@@ -63,6 +65,7 @@ typedef enum option_id {
     OPT_OUTPUT,
     OPT_NO_WARMUP,
     OPT_TEXT,
+    OPT_TEXTS,
     OPT_LANGUAGE,
     OPT_TASK,
     OPT_TIMESTAMPS,

@@ -157,18 +157,24 @@ mn_status file_read_input(bytes *out, const char *path, size_t limit) {
     return status;
 }
 
+mn_status file_read_some(void *out, size_t n, size_t *n_read, int fd, const char *path) {
+    *n_read = 0;
+    while (*n_read < n) {
+        ssize_t got = read(fd, (char *)out + *n_read, n - *n_read);
+        if (got == 0) break;
+        if (got < 0 && errno != EINTR) MN_FAIL(MN_E_IO, "cannot read '%s': %s", path, strerror(errno));
+        if (got > 0) *n_read += (size_t)got;
+    }
+    return MN_OK;
+}
+
 size_t file_head(void *out, size_t n, const char *path) {
     size_t done = 0;
-    struct stat info;
-    int fd = file_descriptor(path, O_RDONLY | O_NONBLOCK, 0);
-    ssize_t got = fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    while (got != 0 && done < n) {
-        got = fd < 0 ? 0 : read(fd, (char *)out + done, n - done);
-        if (got < 0 && errno != EINTR) break;
-        if (got > 0) done += (size_t)got;
-    }
-    if (fd >= 0) close(fd);
-    return done;
+    int fd;
+    if (file_open(&fd, path) != MN_OK) return 0;
+    bool whole = file_read_some(out, n, &done, fd, path) == MN_OK;
+    close(fd);
+    return whole ? done : 0;
 }
 
 /* ---- writing ---- */
@@ -373,8 +379,7 @@ mn_status file_append(const char *path, const void *data, size_t n) {
     } else {
         status = check_kind(path, info.st_mode, false);
     }
-    if (status == MN_OK && write(fd, data, n) != (ssize_t)n)
-        status = status_fail(MN_E_IO, "cannot write '%s': %s", path, strerror(errno));
+    if (status == MN_OK) status = file_write_all(fd, path, data, n);
     close(fd);
     return status;
 }
@@ -443,6 +448,12 @@ bool file_exists(const char *path) {
 bool file_is_directory(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool file_is_own(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) &&
+           info.st_uid == geteuid() && !(info.st_mode & (S_IWGRP | S_IWOTH));
 }
 
 mn_status path_join(bytes *out, const char *folder, const char *name) {

@@ -44,6 +44,12 @@ mn_status file_read_input(bytes *out, const char *path, size_t limit);
 /* The first n bytes of a regular file, fewer where it has fewer, without allocating; 0 when it cannot be read. */
 size_t file_head(void *out, size_t n, const char *path);
 
+/* What is left of an open file, at most n bytes of it. MN_E_IO names `path`. */
+mn_status file_read_some(void *out, size_t n, size_t *n_read, int fd, const char *path);
+
+/* Whether a regular file or a folder, no symbolic link, belongs to this user and nobody else may write it. */
+bool file_is_own(const char *path);
+
 /* Who may read what is made: the owner alone (0600, folders 0700), or whom the process's umask leaves. */
 typedef enum file_access { FILE_PRIVATE, FILE_BY_UMASK } file_access;
 
@@ -67,7 +73,7 @@ mn_status file_write_parts(const char *path, const file_part *parts, size_t n_pa
 /* Whether file_write_parts would get as far as writing: to be told before something is computed for long. */
 mn_status file_check_target(const char *path);
 
-/* Appends in one write to a regular file, which is made, private, when it is missing. */
+/* Appends, where the system does not cut it in one write, to a regular file, which is made, private, when it is missing. */
 mn_status file_append(const char *path, const void *data, size_t n);
 
 /* Makes a folder and those above it that are missing; one that is there stays as it is. */

@@ -19,7 +19,7 @@ uint64_t hash_of(const void *data, size_t n) {
 }
 
 uint64_t hash_seeded(const void *data, size_t n, uint64_t seed) {
-    return XXH3_64bits_withSeed(data, n, seed);
+    return XXH3_64bits_withSeed(data, n, seed) & MN_HASH_MASK;
 }
 
 uint64_t hash_seed(void) {

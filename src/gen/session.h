@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/mac.h"
 #include "gen/generation_config.h"
 #include "kv/plan.h"
 #include "model/model.h"
@@ -24,12 +25,20 @@ struct mn_model {
 typedef enum on_oom { OOM_FAIL, OOM_OFFLOAD, OOM_QUANTIZE, OOM_EVICT, N_OOM } on_oom;
 mn_status on_oom_read(on_oom *out, const char *text);
 
+/* What whoever opened a session said of its cache; where no cache was named, a generation's configuration names it. */
+typedef struct asked_cache {
+    bool names_cache;
+    int64_t max_cache_len;
+    int page_tokens, prefill_chunk;
+} asked_cache;
+
 struct mn_session {
     mn_model *owner;
     model_core *model;
     kv_plan plan;
     char *config; /* of the plan, as it was given; NULL: nothing */
     on_oom on_oom;
+    asked_cache asked;
     char before[2 * KV_PLAN_TEXT + 16]; /* name of the plan before memory ended; "": it did not */
     const kv_basis_set *bases;          /* the model's, that keys are coded in here; NULL: none */
     kv_cache *cache;
@@ -39,12 +48,16 @@ struct mn_session {
     float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
+    mac_key key; /* of its saved caches */
     atomic_bool cancelled; /* the last member: session_exchange leaves it */
 };
 
 /* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
  * and another model's. */
 mn_status model_load_bases(mn_model *model);
+
+/* mn_session_set_cache, by somebody else than the one who opened it. */
+mn_status session_change_cache(mn_session *session, const mn_cache_options *options);
 
 /* After MN_E_NOMEM: makes the cache smaller as on_oom says. MN_OK: try again; otherwise the failure stays. */
 mn_status session_relieve(mn_session *session);
@@ -60,6 +73,9 @@ int64_t session_limit(const mn_session *session);
 
 /* Whether every query looks through a window, so that a text may pass the model's context. */
 bool session_is_endless(const mn_session *session);
+
+/* Tokens that an entry has room for: the session's limit and its window, the smaller one; 0: there is no such end. */
+int64_t session_entry_limit(const mn_session *session, const kv_spec *spec);
 
 /* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do not allocate. */
 mn_status session_make_room(mn_session *session, size_t n);

@@ -241,12 +241,14 @@ typedef struct token_buffer {
 
 enum { MOST_TOKEN_BUFFERS = 32 };
 
+/* Without rotary angles there is still a table to point into. */
 static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]) {
     workspace *ws = &model->workspace;
     const model_config *c = &model->config;
     size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim),
            kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
-           experts = (size_t)c->num_local_experts, half = (size_t)c->rotary_dim / 2,
+           experts = (size_t)c->num_local_experts,
+           half = largest((size_t)c->rotary_dim / 2, 1),
            local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c),
            k = experts ? (size_t)c->num_experts_per_tok : 1;
     bool branches = experts || c->post_norms || c->parallel_residual;
@@ -370,9 +372,10 @@ mn_status model_grow_seal(model_core *model, const kv_cache *cache) {
 static mn_status check_encoded(const model_core *model, const forward_row *rows, int n_rows) {
     for (int i = 0; model->encoder && i < n_rows; i++) {
         if (kv_filled(rows[i].cache, (int)model->config.num_hidden_layers) == 0)
-            MN_FAIL(MN_E_ARG,
-                    "'%s' is a speech model, and no recording was encoded for it; `mneme transcribe` and mn_transcribe do that",
-                    model->what);
+            MN_FAIL(
+                MN_E_ARG,
+                "'%s' is a speech model, and no recording was encoded for it; `mneme transcribe` and mn_transcribe do that",
+                model->what);
     }
     return MN_OK;
 }

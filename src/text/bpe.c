@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 
-enum { SHORT_WORD = 40 }; /* up to here scanning beats the queue */
+enum { SHORT_WORD = 64 }; /* up to here scanning beats the queue */
 
 #define NO_RANK UINT32_MAX
 #define NO_LINK UINT32_MAX
@@ -18,7 +18,7 @@ enum { SHORT_WORD = 40 }; /* up to here scanning beats the queue */
 
 /* Multiply-shift: whatever two pairs are, few keys make them collide. */
 static inline size_t slot_of(const merge_table *table, uint32_t left, uint32_t right) {
-    return (size_t)((left * table->keys[0] + right * table->keys[1]) >> table->shift);
+    return (size_t)((left * table->keys[0] + right * table->keys[1]) >> table->shift & MN_HASH_MASK);
 }
 
 mn_status merge_table_reserve(merge_table *table, size_t n) {
@@ -156,11 +156,6 @@ mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, co
 
 /* ---- merging ---- */
 
-typedef struct bpe_candidate {
-    uint32_t rank, at; /* ordered by these two */
-    uint32_t id;       /* of the union when the candidate was found */
-} bpe_candidate;
-
 mn_status bpe_scratch_reserve(bpe_scratch *scratch, size_t n) {
     return mem_grow(&scratch->symbols, &scratch->capacity, n, sizeof *scratch->symbols);
 }
@@ -168,7 +163,7 @@ mn_status bpe_scratch_reserve(bpe_scratch *scratch, size_t n) {
 void bpe_scratch_clear(bpe_scratch *scratch) {
     mem_free(scratch->symbols);
     mem_free(scratch->links);
-    mem_free(scratch->queue);
+    bpe_queue_clear(&scratch->queue);
     *scratch = (bpe_scratch){0};
 }
 
@@ -204,79 +199,38 @@ static size_t merge_short(const merge_table *table, uint32_t *symbols, size_t n)
     return n;
 }
 
-static inline bool before(const bpe_candidate *a, const bpe_candidate *b) {
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+static inline mn_status push_pair(const merge_table *table, bpe_scratch *scratch, uint32_t at,
+                                  uint32_t right) {
+    const merge *entry = merge_table_find(table, scratch->symbols[at], scratch->symbols[right]);
+    return entry ? bpe_queue_push(&scratch->queue, entry->rank, at) : MN_OK;
 }
 
-static void sift_down(bpe_candidate *queue, size_t n, size_t i) {
-    bpe_candidate moving = queue[i];
-    for (size_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(&queue[child + 1], &queue[child])) child++;
-        if (!before(&queue[child], &moving)) break;
-        queue[i] = queue[child];
-    }
-    queue[i] = moving;
-}
-
-static mn_status queue_push(bpe_scratch *scratch, size_t *n, const merge *entry, uint32_t at) {
-    if (!entry) return MN_OK;
-    MN_TRY(mem_grow(&scratch->queue, &scratch->queue_capacity, *n + 1, sizeof *scratch->queue));
-    bpe_candidate candidate = {entry->rank, at, entry->id};
-    size_t i = (*n)++;
-    for (size_t parent; i > 0 && before(&candidate, &scratch->queue[parent = (i - 1) / 2]); i = parent) {
-        scratch->queue[i] = scratch->queue[parent];
-    }
-    scratch->queue[i] = candidate;
-    return MN_OK;
-}
-
-static bpe_candidate queue_pop(bpe_candidate *queue, size_t *n) {
-    bpe_candidate top = queue[0];
-    queue[0] = queue[--*n];
-    if (*n) sift_down(queue, *n, 0);
-    return top;
-}
-
-/* The candidates of the word as it stands, as a heap. */
-static mn_status fill_queue(const merge_table *table, bpe_scratch *scratch, size_t n, size_t *n_queue) {
-    MN_TRY(mem_grow(&scratch->queue, &scratch->queue_capacity, n, sizeof *scratch->queue));
-    size_t count = 0;
-    for (size_t i = 0; i + 1 < n; i++) {
-        const merge *entry = merge_table_find(table, scratch->symbols[i], scratch->symbols[i + 1]);
-        if (entry) scratch->queue[count++] = (bpe_candidate){entry->rank, (uint32_t)i, entry->id};
-    }
-    for (size_t i = count / 2; i-- > 0;) sift_down(scratch->queue, count, i);
-    *n_queue = count;
-    return MN_OK;
-}
-
-/* A symbol that was joined to its left neighbour has next == itself. */
+/* A symbol that was joined to its left neighbour has next == itself. A candidate whose pair has changed since is passed over: the
+ * new pair has a candidate of its own. */
 static mn_status merge_long(const merge_table *table, bpe_scratch *scratch, size_t *n) {
-    size_t count = *n, n_queue = 0;
+    size_t count = *n;
     MN_TRY(mem_grow(&scratch->links, &scratch->links_capacity, count * 2, sizeof *scratch->links));
+    MN_TRY(bpe_queue_start(&scratch->queue, count));
     uint32_t *symbols = scratch->symbols, *previous = scratch->links, *next = scratch->links + count;
-    for (size_t i = 0; i < count; i++) {
-        previous[i] = i ? (uint32_t)(i - 1) : NO_LINK;
-        next[i] = i + 1 < count ? (uint32_t)(i + 1) : NO_LINK;
+    for (uint32_t i = 0; i < count; i++) {
+        previous[i] = i ? i - 1 : NO_LINK;
+        next[i] = i + 1 < count ? i + 1 : NO_LINK;
+        if (i + 1 < count) MN_TRY(push_pair(table, scratch, i, i + 1));
     }
-    MN_TRY(fill_queue(table, scratch, count, &n_queue));
-    while (n_queue) {
-        bpe_candidate top = queue_pop(scratch->queue, &n_queue);
-        uint32_t at = top.at, right = next[at];
+    bpe_candidate top;
+    while (bpe_queue_pop(&scratch->queue, &top)) {
+        uint32_t at = top.at, right = next[at], left = previous[at];
         if (right == at || right == NO_LINK) continue;
         const merge *entry = merge_table_find(table, symbols[at], symbols[right]);
-        if (!entry || entry->id != top.id) continue; /* the pair has changed since */
-        symbols[at] = top.id;
+        if (!entry || entry->rank != top.rank) continue;
+        symbols[at] = entry->id;
         uint32_t after = next[right];
         next[right] = right;
         next[at] = after;
+        if (left != NO_LINK) MN_TRY(push_pair(table, scratch, left, at));
         if (after != NO_LINK) {
             previous[after] = at;
-            MN_TRY(queue_push(scratch, &n_queue, merge_table_find(table, symbols[at], symbols[after]), at));
-        }
-        if (previous[at] != NO_LINK) {
-            uint32_t left = previous[at];
-            MN_TRY(queue_push(scratch, &n_queue, merge_table_find(table, symbols[left], symbols[at]), left));
+            MN_TRY(push_pair(table, scratch, at, after));
         }
     }
     size_t kept = 0;

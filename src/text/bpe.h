@@ -6,6 +6,7 @@
 #ifndef MN_TEXT_BPE_H
 #define MN_TEXT_BPE_H
 
+#include "text/bpe_queue.h"
 #include "text/vocab.h"
 
 typedef struct merge {
@@ -51,8 +52,7 @@ typedef struct bpe_scratch {
     size_t capacity;
     uint32_t *links; /* previous and next of each symbol, when the word is long */
     size_t links_capacity;
-    struct bpe_candidate *queue;
-    size_t queue_capacity;
+    bpe_queue queue;
 } bpe_scratch;
 
 mn_status bpe_scratch_reserve(bpe_scratch *scratch, size_t n); /* room for n symbols */

@@ -5,6 +5,8 @@
 
 #include "base/utf8.h"
 
+enum { BATCH_BYTES = 4096 };
+
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
 static void stage_clear(dec_stage *stage) {
@@ -165,7 +167,7 @@ static void push_replace(dec_run *run, size_t i, const char *text, size_t n, boo
            limit = DEC_GROWTH_BASE + DEC_GROWTH * run->pushed;
     state->scratch.n = 0;
     while ((found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n))) {
-        run->too_long |= longer > limit - run->grown;
+        run->too_long |= longer > limit;
         if (run->too_long) return;
         run->grown += longer;
         bytes_append(&state->scratch, text, (size_t)(found - text));
@@ -243,8 +245,7 @@ static void push_join(dec_run *run, size_t i, const char *text, size_t n, bool a
     give(run, i + 1, text, n, added);
 }
 
-static void give(dec_run *run, size_t i, const char *text, size_t n, bool added) {
-    if (run->too_long) return;
+static void push_stage(dec_run *run, size_t i, const char *text, size_t n, bool added) {
     if (i == run->list->n) {
         bytes_append(run->out, text, n);
         return;
@@ -258,6 +259,25 @@ static void give(dec_run *run, size_t i, const char *text, size_t n, bool added)
     case DEC_METASPACE: push_metaspace(run, i, text, n, added); break;
     case DEC_JOIN: push_join(run, i, text, n, added); break;
     }
+}
+
+static void flush_batch(dec_run *run, size_t i) {
+    if (run->batch.n) push_stage(run, i, run->batch.data, run->batch.n, false);
+    run->batch.n = 0;
+}
+
+static bool begins_stream(const dec_run *run, size_t i) {
+    return i > 0 && i < run->list->n && run->list->stages[i].joined && !run->list->stages[i - 1].joined;
+}
+
+static void give(dec_run *run, size_t i, const char *text, size_t n, bool added) {
+    if (run->too_long) return;
+    if (!run->whole || !begins_stream(run, i)) {
+        push_stage(run, i, text, n, added);
+        return;
+    }
+    bytes_append(&run->batch, text, n);
+    if (run->batch.n >= BATCH_BYTES) flush_batch(run, i);
 }
 
 /* ---- one token alone ---- */
@@ -352,6 +372,7 @@ void dec_run_push(dec_run *run, const char *token, size_t n, bool added) {
 void dec_run_finish(dec_run *run) {
     for (size_t i = 0; i < run->list->n; i++) {
         const dec_stage *stage = &run->list->stages[i];
+        if (begins_stream(run, i)) flush_batch(run, i);
         switch (stage->kind) {
         case DEC_BYTE_LEVEL:
         case DEC_BYTES: give_lossy(run, i, "", 0, true); break;
@@ -372,6 +393,7 @@ void dec_run_finish(dec_run *run) {
 }
 
 void dec_run_clear(dec_run *run) {
+    bytes_clear(&run->batch);
     for (size_t i = 0; i < DEC_STAGES; i++) {
         bytes_clear(&run->states[i].held);
         bytes_clear(&run->states[i].scratch);
@@ -380,6 +402,7 @@ void dec_run_clear(dec_run *run) {
 
 mn_status dec_run_status(const dec_run *run) {
     if (run->too_long) return too_long();
+    if (run->batch.failed) return mem_no_memory();
     for (size_t i = 0; i < DEC_STAGES; i++) {
         if (run->states[i].held.failed || run->states[i].scratch.failed) return mem_no_memory();
     }

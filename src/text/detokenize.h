@@ -65,12 +65,14 @@ typedef struct dec_state {
     uint32_t count; /* characters stripped; tokens seen */
 } dec_state;
 
-/* One decoding of a sequence of tokens. Zero it (but for the pointers) before the first token. */
+/* One decoding of a sequence of tokens. Zero it (but for the pointers and `whole`) before the first token. */
 typedef struct dec_run {
     const detokenizer *list;
     bytes *out;
+    bool whole; /* nobody looks before the end: stages that work on a stream may get many tokens at a time */
     size_t pushed, grown; /* bytes of the tokens so far; bytes by which replacements lengthened them */
     bool too_long;        /* beyond the limit: nothing is given out any more */
+    bytes batch;          /* of a whole decoding: text on its way to the first stage that works on a stream */
     dec_state states[DEC_STAGES];
 } dec_run;
 

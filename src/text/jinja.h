@@ -25,13 +25,13 @@ typedef struct jinja_limits {
     int64_t
         steps; /* evaluated nodes, iterations, comparisons, probes of dictionaries, allocations, and one for every few
                        bytes written, copied or looked at; default 10 million */
-    int64_t depth;  /* nested expressions, statements and macro calls; default 200 */
+    int64_t depth;  /* nested expressions, statements and macro calls; default 100 */
     int64_t output; /* bytes written, texts in the making included; default 32 MiB */
     int64_t memory; /* bytes held at one time; default 64 MiB */
 } jinja_limits;
 
 /* Compiles `n` bytes of UTF-8, at most 1 MiB, which are not kept. MN_E_FORMAT "chat template: line L: ..." for what Jinja2
- * refuses at compile time and for more than 100 nested levels, MN_E_FULL for a spent budget, MN_E_NOMEM. */
+ * refuses at compile time and for more than 64 nested levels, MN_E_FULL for a spent budget, MN_E_NOMEM. */
 mn_status jinja_compile(jinja_template **out, const char *text, size_t n);
 
 /* Appends the rendered text to *out; on failure *out is as before. The members of `context` (an object, or

@@ -136,6 +136,7 @@ static mn_status filter_round(jrun *r, const jcall *c, jvalue *out) {
     if (!j_is_number(v)) return jinja_fail(r, "type %s doesn't define __round__ method", jinja_type(v));
     bool none = c->arg[0].kind == J_NONE && !up && !down;
     if (!none) MN_TRY(jinja_arg_int(r, c, 0, &digits));
+    MN_TRY(jinja_spend(r, 200)); /* printing hundreds of digits and reading them takes microseconds */
     if (up || down) {
         double scale = pow(10, (double)digits), scaled = j_real(v) * scale;
         if (!isfinite(scaled)) return jinja_fail(r, "cannot convert float to integer");

@@ -22,6 +22,7 @@ static mn_status find_attribute(jrun *r, jvalue object, jvalue name, jvalue *out
     const jstring *s = name.string;
     *out = (jvalue){.kind = J_MISSING};
     if (s->n > 4 && memcmp(s->data, "__", 2) == 0 && memcmp(s->data + s->n - 2, "__", 2) == 0) {
+        if (object.kind == J_UNDEFINED && object.undefined->hint) return MN_OK; /* it has failed already */
         return unsafe_attribute(r, object, name, out);
     }
     MN_TRY(jinja_spend(r, 4)); /* a walk through a table of names */

@@ -430,7 +430,7 @@ enum {
     TEMPLATE_BYTES = 1 << 20,
     COMPILE_STEPS = 10000000,
     STEPS = 10000000,
-    DEPTH = 200,
+    DEPTH = 100,
     TEXT_BYTES = 32 << 20,
     MEMORY = 64 << 20
 };

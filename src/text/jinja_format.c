@@ -91,7 +91,7 @@ static mn_status put_float_spec(jrun *r, const format_spec *spec, double x) {
     double magnitude = fabs(x);
     int precision = spec->precision < 0 ? 6 : (int)spec->precision;
     char type = spec->type;
-    MN_TRY(jinja_spend(r, 100)); /* printing hundreds of digits takes microseconds */
+    MN_TRY(jinja_spend(r, 200)); /* printing hundreds of digits takes microseconds */
     if (!spec->alternate) memcpy(layout, "%.*f", 5);
     if (!isfinite(x)) {
         snprintf(text, sizeof text, isnan(x) ? "nan" : "inf");

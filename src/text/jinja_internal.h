@@ -593,7 +593,8 @@ mn_status jinja_add(jrun *r, jvalue a, jvalue b, jvalue *out);
  * 127 and 511 bytes. */
 bool jinja_read_int(const jstring *s, int base, int64_t *out);
 bool jinja_read_float(const jstring *s, double *out);
-mn_status jinja_trimmed(jrun *r, const jstring *s, jstring *out); /* without white space around it */
+mn_status jinja_trimmed(jrun *r, const jstring *s,
+                        jstring *out); /* without white space around it; pays for reading it */
 double jinja_round(double x, int64_t digits);
 
 /* ---- jinja_eval.c ---- */

@@ -7,7 +7,7 @@
 
 /* MAX_DEPTH bounds the nesting of brackets, right operands and statements, so that parsing, resolving and rendering what was
  * parsed need less than 64 KiB of stack. */
-enum { MAX_DEPTH = 100, MAX_STEPS = 1000, MAX_KEYWORDS = 256 };
+enum { MAX_DEPTH = 64, MAX_STEPS = 1000, MAX_KEYWORDS = 256 };
 
 /* ---- what both halves of the parser use ---- */
 

@@ -177,8 +177,10 @@ static mn_status merge_branches(resolver *v, const symbols *branches) {
 }
 
 static mn_status visit_if(resolver *v, const jnode *node) {
-    symbols *s = v->scope, branches[3] = {{0}};
+    symbols *s = v->scope, *branches; /* not on the stack: ifs nest */
     const jnodes *bodies[3] = {&node->body, &node->items, &node->other};
+    MN_TRY(jinja_take(v->arena, 3 * sizeof *branches, &branches));
+    memset(branches, 0, 3 * sizeof *branches);
     mn_status status = visit(v, node->a);
     for (int i = 0; i < 3 && status == MN_OK; i++) { /* bounded: three branches */
         status = copy_symbols(s, &branches[i]);

@@ -10,6 +10,7 @@
 
 enum {
     MAX_PATTERN = 1 << 12,
+    MAX_NEST = 24,       /* groups inside each other: twice as many fit a stack of 64 KiB */
     WORK_BASE = 1 << 18, /* items tried and bytes passed over, and as many for each byte of the text */
     WORK_PER_BYTE = 512,
     HEAP_KIB = 64 * 1024,
@@ -84,7 +85,7 @@ static mn_status compile(pcre2_code **out, uint32_t more_options, const bytes *t
                          pcre2_general_context *general, const char *what) {
     pcre2_compile_context *context = pcre2_compile_context_create(general);
     if (!context) return mem_no_memory();
-    pcre2_set_parens_nest_limit(context, 100);
+    pcre2_set_parens_nest_limit(context, MAX_NEST);
     int code = 0;
     PCRE2_SIZE at = 0;
     *out = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->n,

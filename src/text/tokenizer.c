@@ -484,6 +484,7 @@ mn_status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, uns
     tokenizer_stream *stream;
     MN_TRY(tokenizer_stream_open(&stream, t, flags));
     stream->run.out = out;
+    stream->run.whole = true;
     for (size_t i = 0; i < n; i++) push_id(t, &stream->run, ids[i], flags);
     dec_run_finish(&stream->run);
     mn_status status = dec_run_status(&stream->run);

@@ -160,9 +160,90 @@ mappings_without_room() {
   once "$work/m.gguf"
 }
 
+# Saved caches that are taken without being named.
+only_own_files_are_reused() {
+  local d=$work/r-dir run=(run embedded "Once upon a time" -n 4 --cache-dir "$work/r-dir" --json)
+  expect 0 "${run[@]}"
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] > 0'
+  err_empty
+  chmod 666 "$d"/*.safetensors
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] == 0'
+  chmod 600 "$d"/*.safetensors
+  chmod 777 "$d"
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] == 0'
+  err_has "^mneme: warning: no cache was reused from '$d' or kept there: the folder belongs to another user, or others may write it$"
+  chmod 755 "$d"
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] > 0'
+}
+
+keys() {
+  local d=$work/k-dir f=$work/k-cache run=(run embedded "Once upon a time" -n 4 --json)
+  head -c 32 /dev/urandom >"$work/key"
+  printf 'another key, sixteen bytes and more' >"$work/other-key"
+  cp "$work/key" "$work/open-key"
+  printf short >"$work/short-key"
+  chmod 600 "$work"/*key
+  chmod 644 "$work/open-key"
+  expect 0 "${run[@]}" --cache-dir "$d"
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/key"
+  json 'j["usage"]["cached_tokens"] == 0'
+  rm -rf "$d"
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/key"
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/key"
+  json 'j["usage"]["cached_tokens"] > 0'
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/other-key"
+  json 'j["usage"]["cached_tokens"] == 0'
+  expect 0 "${run[@]}" --save-cache "$f" --cache-key-file "$work/key"
+  expect 0 cache verify "$f"
+  expect 0 cache verify "$f" --cache-key-file "$work/key"
+  expect 6 cache verify "$f" --cache-key-file "$work/other-key"
+  once "$f"
+  expect 6 "${run[@]}" --load-cache "$f" --cache-key-file "$work/other-key"
+  once "$f"
+  expect 0 "${run[@]}" --load-cache "$f" --cache-key-file "$work/key"
+  # What python's hmac makes of the file is what stands in it.
+  if [ $have_python = 1 ]; then
+    python3 - "$f" "$work/key" <<'PYTHON' || problem "another HMAC"
+import hashlib, hmac, re, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+found = re.search(rb'"mneme.sum":"([0-9a-f]{16})","mneme.version":"1","mneme.mac":"([0-9a-f]{64})"', data)
+wanted = found.group(2).decode()
+for group in 1, 2: data[found.start(group):found.end(group)] = b"0" * len(found.group(group))
+sys.exit(hmac.new(open(sys.argv[2], "rb").read(), bytes(data), hashlib.sha256).hexdigest() != wanted)
+PYTHON
+  fi
+  # Copies keep it, made anew with the key; conversions carry one of their own.
+  expect 0 cache cp "$f" "$work/k-copy"
+  expect 0 cache cp "$f" "$work/k-packed" --zstd --cache-key-file "$work/key"
+  expect 0 cache convert -m embedded "$f" "$work/k-sink" --cache sink --cache-key-file "$work/key"
+  expect 0 cache verify "$work/k-copy" "$work/k-packed" "$work/k-sink" --cache-key-file "$work/key"
+  expect 0 cache cp "$f" "$work/k-bare" --zstd
+  expect 6 cache verify "$work/k-bare" --cache-key-file "$work/key"
+  err_has 'saved without a key'
+  expect 6 cache cp "$f" "$work/k-none" --zstd --cache-key-file "$work/other-key"
+  [ ! -e "$work/k-none" ] || problem "a copy was made"
+  # Key files.
+  expect 2 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/open-key"
+  once "$work/open-key"
+  err_has 'mode 0644: others may use it; allowed: 0600 or 0400'
+  expect 2 "${run[@]}" --save-cache "$f" --cache-key-file "$work/short-key"
+  err_has 'has 5 bytes, allowed: 16 to 4096'
+  expect 1 cache verify "$f" --cache-key-file "$work/absent"
+  once "$work/absent"
+  mkfifo "$work/key-pipe"
+  expect 1 cache verify "$f" --cache-key-file "$work/key-pipe"
+  once "$work/key-pipe"
+}
+
 check "closed streams are never files" closed_streams
 check "what is saved is private" what_is_saved_is_private
 check "what is no file ends at once" what_is_no_file
 check "paths are named once" paths_are_named_once
 check "a mapping without room is out of memory" mappings_without_room
+check "only one's own files are reused" only_own_files_are_reused
+check "keyed checksums" keys
 finish

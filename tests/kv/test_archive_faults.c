@@ -191,7 +191,7 @@ static void save_forever(const char *path, int version) {
 static void killed_saves_leave_the_old_or_the_new(void **state) {
     (void)state;
     bool is_long = test_is_long();
-    int n = is_long ? 300 : 20, n_left = 0;
+    int n = is_long ? 10000 : 150, n_left = 0;
     uint64_t seed = (uint64_t)time(NULL);
     char folder[512], path[600];
     empty_folder(folder, sizeof folder);
