@@ -32,10 +32,11 @@ typedef struct batch {
     const run_settings *s;
     lines *in;
     bool reads, is_unordered; /* more lines are wanted; answers are printed as they come */
-    char *said;               /* warnings, so that each is said once */
+    bytes said;               /* warnings, so that each is said once */
     mn_engine *engine;
     mn_session *common; /* what the prompts behind a prefix begin with; NULL: nothing */
     bool has_common;    /* it has been looked for */
+    bytes common_cache; /* its names */
     batch_row *rows;    /* [n_rows] places */
     size_t n_rows, n_running;
     bytes *answers; /* [MOST_WAITING] by line, of those that wait for an earlier one; empty: not there */
@@ -102,8 +103,24 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
     return status;
 }
 
+/* What two rows must have in common to share a past. */
+static void put_cache_names(bytes *out, const mn_cache_options *cache) {
+    bytes_printf(out, "%s, %s", cache->implementation ? cache->implementation : "",
+                 cache->config ? cache->config : "");
+    bytes_text(out);
+}
+
+static bool shares_common(const batch *b, const mn_cache_options *cache) {
+    bytes names = {0};
+    put_cache_names(&names, cache);
+    bool shares = b->common && !names.failed && names.n == b->common_cache.n &&
+                  memcmp(names.data, b->common_cache.data, names.n) == 0;
+    bytes_clear(&names);
+    return shares;
+}
+
 /* What all prompts behind a prefix begin with is computed once: as much of the prefix, in tokens, as the first of them shares. */
-static mn_status open_common(batch *b, const prompt *first) {
+static mn_status open_common(batch *b, const prompt *first, const mn_cache_options *own, bool reserves) {
     prompt alone = {0};
     b->has_common = true;
     if (!b->s->prefix.n) return MN_OK;
@@ -112,9 +129,11 @@ static mn_status open_common(batch *b, const prompt *first) {
     while (status == MN_OK && n < alone.n && n + 1 < first->n && alone.ids[n] == first->ids[n]) n++;
     prompt_clear(&alone);
     if (status != MN_OK || n == 0) return status;
-    mn_cache_options cache = b->s->cache;
-    if (b->s->kind.reserves && cache.max_cache_len <= 0) cache.max_cache_len = (int64_t)n;
-    status = mn_session_open(&b->common, b->s->e.model, &cache);
+    mn_cache_options cache = *own;
+    if (reserves) cache.max_cache_len = (int64_t)n;
+    put_cache_names(&b->common_cache, own);
+    status = bytes_status(&b->common_cache);
+    if (status == MN_OK) status = mn_session_open(&b->common, b->s->e.model, &cache);
     return status == MN_OK ? mn_session_step(b->common, first->ids, n, NULL) : status;
 }
 
@@ -127,10 +146,8 @@ static bool on_token(void *user, const mn_token_event *event) {
     return !interrupt_seen();
 }
 
-/* need: tokens that its cache will hold. */
-static mn_status start(batch *b, batch_row *row, int64_t need) {
+static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, bool reserves) {
     mn_generate_options how = settings_options(b->s);
-    mn_cache_options cache = b->s->cache;
     mn_request request = mn_request_default();
     mn_session *begun = NULL;
     mn_status status = MN_OK;
@@ -141,12 +158,11 @@ static mn_status start(batch *b, batch_row *row, int64_t need) {
     request.n_prompt = row->prompt.n;
     request.config = row->config;
     request.options = &how;
-    request.prefix = b->common;
-    if (b->s->kind.reserves && cache.max_cache_len <= 0) { /* as much as this row needs */
-        cache.max_cache_len = need;
-        request.cache = &cache;
-        if (b->common) status = mn_session_fork(&begun, b->common);
-        if (begun) status = mn_session_set_cache(begun, &cache);
+    request.cache = cache;
+    request.prefix = shares_common(b, cache) ? b->common : NULL;
+    if (reserves && request.prefix) { /* with the room that this row needs */
+        status = mn_session_fork(&begun, b->common);
+        if (status == MN_OK) status = mn_session_set_cache(begun, cache);
         request.prefix = begun;
     }
     if (status == MN_OK) status = mn_engine_add(b->engine, &request, &row->id);
@@ -162,14 +178,15 @@ static void clear_row(batch_row *row) {
 }
 
 static mn_status open_row(batch *b, batch_row *row) {
-    int64_t need = 0;
+    mn_cache_options cache;
+    mn_cache_summary kind;
     const json *root = json_root(row->doc);
     if (root->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "is no JSON object");
     MN_TRY(read_prompt(b, row));
     MN_TRY(generation_build(&row->config, b->s->o, b->s->e.model, b->s->file, root));
-    MN_TRY(settings_settle(b->s, row->config, &row->prompt, root, &b->said, &need));
-    if (!b->has_common) MN_TRY(open_common(b, &row->prompt));
-    return start(b, row, need);
+    MN_TRY(settings_settle(b->s, row->config, &row->prompt, root, &b->said, &cache, &kind));
+    if (!b->has_common) MN_TRY(open_common(b, &row->prompt, &cache, kind.reserves));
+    return start(b, row, &cache, kind.reserves);
 }
 
 static mn_status read_row(batch *b, batch_row *row, const char *text, size_t n) {
@@ -340,15 +357,12 @@ static mn_status write_files(batch *b) {
 }
 
 static mn_status open_batch(batch *b) {
-    mn_engine_options how = mn_engine_options_default();
-    mn_cache_options cache = b->s->cache;
-    how.cache = b->s->kind.reserves && cache.max_cache_len <= 0 ? NULL : &cache; /* each row says its own */
     b->n_rows = (size_t)option_number(b->s->o, OPT_ROWS, STANDARD_ROWS);
     b->rows = mem_alloc(b->n_rows, sizeof *b->rows);
     b->answers = mem_alloc(MOST_WAITING, sizeof *b->answers);
     b->is_done = mem_alloc(MOST_WAITING, sizeof *b->is_done);
     if (!b->rows || !b->answers || !b->is_done) return mem_no_memory();
-    return mn_engine_open(&b->engine, b->s->e.model, &how);
+    return mn_engine_open(&b->engine, b->s->e.model, NULL);
 }
 
 static void close_batch(batch *b) {
@@ -361,7 +375,8 @@ static void close_batch(batch *b) {
     mem_free(b->answers);
     mem_free(b->is_done);
     mem_free(b->kept);
-    mn_free(b->said);
+    bytes_clear(&b->said);
+    bytes_clear(&b->common_cache);
 }
 
 static void print_summary(const batch *b) {

@@ -48,6 +48,7 @@ typedef struct bench {
     int n_tests, n_printed, repetitions;
     char cpu_name[128];
     engine e;
+    mn_generation_config *config; /* has the texts of the cache */
     mn_cache_options cache;
     mn_cache_summary kind; /* of the cache */
     int32_t *ids;
@@ -139,7 +140,7 @@ static mn_status read_options(bench *b) {
     b->form = option_text(o, OPT_OUTPUT, option_on(o, OPT_JSON) ? "json" : "md");
     b->cache = mn_cache_options_default();
     MN_TRY(cache_options_read(o, &b->cache));
-    return cache_settle(&b->cache, &b->kind);
+    return cache_check_named(&b->cache);
 }
 
 /* ---- measuring ---- */
@@ -446,6 +447,9 @@ static int bench_all(bench *b) {
     for (int t = 0; t < b->threads.n; t++) {
         int code = engine_open(&b->e, o, o->n_positional ? o->positional[0] : NULL, b->threads.values[t]);
         if (code != EXIT_DONE) return code;
+        if (t == 0) status = verb_cache(&b->config, &b->cache, &b->kind, o, &b->e);
+        if (status != MN_OK) return report(o, exit_of(status), "cache");
+        if (!b->cache.implementation) b->cache.implementation = "dynamic";
         for (int i = 0; i < b->n_tests; i++) {
             stamp(&b->result);
             status = measure(b, &b->tests[i]);
@@ -466,6 +470,7 @@ int bench_verb(options *o) {
     b->o = o;
     int code = bench_all(b);
     mem_free(b->ids);
+    mn_generation_config_close(&b->config);
     engine_close(&b->e);
     mem_free(b);
     return code;

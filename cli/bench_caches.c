@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "bench_caches.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "config.h"
 #include "engine.h"
@@ -418,9 +418,9 @@ static void put_case(bytes *b, const comparison *c, const cache_case *k) {
         put_text(b, "cache_dtype", k->dtype);
         bytes_printf(
             b,
-            ",\"cache_tokens\":%lld,\"cache_bytes\":%llu,\"cache_peak_bytes\":%llu,\"cache_far_bytes\":%llu,"
-            "\"bytes_per_token\":%llu,\"peak_rss\":%ld",
-            (long long)k->cache.tokens, (unsigned long long)k->cache.bytes,
+            ",\"cache_tokens\":%lld,\"cache_seen\":%lld,\"cache_bytes\":%llu,\"cache_peak_bytes\":%llu,"
+            "\"cache_far_bytes\":%llu,\"bytes_per_token\":%llu,\"peak_rss\":%ld",
+            (long long)k->cache.tokens, (long long)k->cache.seen, (unsigned long long)k->cache.bytes,
             (unsigned long long)k->cache.peak_bytes, (unsigned long long)k->cache.far_bytes,
             (unsigned long long)k->cache.bytes_per_token, k->peak_rss);
         put_number(b, "prefill_per_second", rate(c->n_prompt, k->prompt_ms));
@@ -634,10 +634,7 @@ static double median(double *values, int n) {
 
 /* The peak of resident memory counts from here, where the system lets a process say so. */
 static void reset_peak(void) {
-    int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-    ssize_t written = fd >= 0 ? write(fd, "5", 1) : 0;
-    (void)written;
-    if (fd >= 0) close(fd);
+    file_append("/proc/self/clear_refs", "5", 1);
 }
 
 static long peak_now(void) {

@@ -59,6 +59,7 @@ static mn_status set_plain_stop(chat *c) {
 static mn_status open_config(chat *c) {
     MN_TRY(generation_build(&c->config, c->o, c->e.model, c->file, NULL));
     MN_TRY(generation_warn(c->config, NULL, &c->said));
+    MN_TRY(cache_warn(c->e.model, &c->cache, &c->said));
     return set_plain_stop(c);
 }
 
@@ -120,14 +121,12 @@ static mn_status check_files(const options *o) {
 }
 
 static int prepare(chat *c) {
-    mn_cache_summary kind = {0};
     mn_status status = check_files(c->o);
     if (status != MN_OK) return report(c->o, exit_of(status), NULL);
     c->cache = mn_cache_options_default();
     status = cache_options_read(c->o, &c->cache);
     if (status == MN_OK) status = generation_file_read(&c->file, c->o);
-    if (status == MN_OK) status = generation_file_cache(&c->cache, c->o, c->file, &c->cache_text);
-    if (status == MN_OK) status = cache_settle(&c->cache, &kind);
+    if (status == MN_OK) status = cache_check_named(&c->cache);
     if (status != MN_OK) return report(c->o, exit_of(status), "cache");
     return EXIT_DONE;
 }
@@ -140,7 +139,8 @@ static mn_status settle(chat *c) {
         MN_FAIL(MN_E_UNSUPPORTED,
                 "this model has no tokenizer, so there is no talking with it; `mneme run --ids` works");
     c->form.use_template = mn_has_chat_template(c->form.tokenizer) && !option_on(c->o, OPT_RAW);
-    MN_TRY(cache_settle(&c->cache, &kind));
+    MN_TRY(generation_build(&c->start, c->o, c->e.model, c->file, NULL));
+    MN_TRY(generation_cache(&c->cache, &kind, c->start));
     if (kind.reserves && c->cache.max_cache_len <= 0)
         c->cache.max_cache_len = c->e.info.max_position_embeddings;
     return open_config(c);
@@ -315,9 +315,9 @@ int chat_verb(options *o) {
     mem_free(c.talks);
     mn_generation_config_close(&c.config);
     json_close(&c.file);
-    bytes_clear(&c.cache_text);
+    mn_generation_config_close(&c.start);
     bytes_clear(&c.next);
-    mn_free(c.said);
+    bytes_clear(&c.said);
     engine_close(&c.e);
     return code;
 }

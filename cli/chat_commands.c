@@ -254,7 +254,8 @@ static void print_cache(chat *c) {
          info.dtype, (long long)info.tokens, (double)info.bytes / (1 << 20),
          (unsigned long long)info.bytes_per_token, (double)info.peak_bytes / (1 << 20));
     if (info.far_bytes) tell(", %.2f MiB of it far", (double)info.far_bytes / (1 << 20));
-    if (info.max_cache_len) tell(", room for %lld tokens", (long long)info.max_cache_len);
+    if (info.seen > info.tokens) tell(", %lld seen", (long long)info.seen);
+    if (info.limit) tell(", room for %lld tokens", (long long)info.limit);
     if (mn_session_layer(session, 0, &layer) == MN_OK && layer.window_length)
         tell(", window of %lld, the first %lld kept", (long long)layer.window_length,
              (long long)layer.first_exact);
@@ -318,7 +319,9 @@ static mn_status run_set(chat *c, const char *argument) {
     if (argument[at] == '=') {
         at++;
         MN_TRY(generation_say(c->config, name, argument + at + strspn(argument + at, " \t")));
-        if (generation_warn(c->config, NULL, &c->said) != MN_OK)
+        mn_generate_options how = mn_generate_options_default();
+        how.session = chat_talk(c)->session;
+        if (generation_warn(c->config, &how, &c->said) != MN_OK)
             chat_note("as it stands, %s", mn_last_error());
     } else if (argument[at]) {
         MN_FAIL(MN_E_ARG, "'%.60s' sets nothing; write /set name=value, as /set temperature=0.7", argument);

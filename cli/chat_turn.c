@@ -31,7 +31,7 @@ static mn_status settle_limits(turn *w) {
     chat *c = w->c;
     mn_cache_info info = {.size = sizeof info};
     MN_TRY(mn_session_cache(w->t->session, &info));
-    int64_t n = (int64_t)w->prompt.n, own = c->e.info.max_position_embeddings, limit = info.max_cache_len;
+    int64_t n = (int64_t)w->prompt.n, own = c->e.info.max_position_embeddings, limit = info.limit;
     w->most = limit > 0 ? limit : info.is_endless ? 0 : own;
     if (w->most > 0 && n > w->most) {
         if (c->e.info.has_learned_positions) {

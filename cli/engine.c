@@ -98,6 +98,11 @@ mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary) {
     return MN_OK;
 }
 
+mn_status cache_check_named(const mn_cache_options *cache) {
+    mn_cache_summary summary = {.size = sizeof summary};
+    return cache->implementation ? mn_cache_check(cache, &summary) : MN_OK;
+}
+
 /* ---- saved caches ---- */
 
 mn_status session_open(mn_session **session, const options *o, mn_model *model,

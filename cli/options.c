@@ -102,7 +102,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy form", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy form", VERB_CACHE, VERB_CACHE, 0, 1000000},
 
-    [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
+    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
     [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE | VERB_TRANSCRIBE, 1, MN_MOST_THREADS},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
@@ -119,6 +119,18 @@ static const struct { const char *flag, *field; } generation_aliases[] = {
     {"-s", "seed"}, {"--stop", "stop_strings"}, {"--repeat-penalty", "repetition_penalty"},
 };
 /* clang-format on */
+
+/* Transformers' words for values of choices. float16 has no arithmetic of its own here: bf16 computes in as many bits. */
+static const struct {
+    option_id id;
+    const char *said, *meant;
+} synonyms[] = {
+    {OPT_COMPUTE_TYPE, "float32", "f32"},  {OPT_COMPUTE_TYPE, "bfloat16", "bf16"},
+    {OPT_COMPUTE_TYPE, "float16", "bf16"}, {OPT_CACHE_DTYPE, "float32", "f32"},
+    {OPT_CACHE_DTYPE, "bfloat16", "bf16"}, {OPT_CACHE_DTYPE, "float16", "bf16"},
+    {OPT_ON_OOM, "offloaded", "offload"},  {OPT_ON_OOM, "quantized", "quantize"},
+    {OPT_ON_OOM, "sink", "evict"},
+};
 
 const char *const option_origin_names[] = {
     [ORIGIN_DEFAULT] = "default",
@@ -182,6 +194,15 @@ static bool choice_allows(const char *choices, const char *text) {
         if (strncmp(at, text, n) == 0 && (at[n] == 0 || at[n] == '|')) return true;
     }
     return false;
+}
+
+/* The text itself where it is no synonym; "torch." in front of one says nothing. */
+static const char *choice_meant(int id, const char *text) {
+    const char *bare = strncmp(text, "torch.", 6) == 0 ? text + 6 : text;
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++) {
+        if ((int)synonyms[i].id == id && strcmp(synonyms[i].said, bare) == 0) return synonyms[i].meant;
+    }
+    return text;
 }
 
 const char *flag_spelling(char *out, size_t n, const char *name) {
@@ -314,6 +335,7 @@ static mn_status set_row(options *o, int id, const char *text, option_origin ori
         break;
     case OPTION_SIZE: MN_TRY(size_parse(text, &number)); break;
     case OPTION_CHOICE:
+        text = choice_meant(id, text);
         if (!choice_allows(row->argument, text))
             MN_FAIL(MN_E_ARG, "'%s' is not one of %s", text, row->argument);
         break;
@@ -548,9 +570,7 @@ static mn_status read_config_member(options *o, const char *what, const json_mem
         known = true;
         if (!(option_table[i].verbs & o->verb->bit)) continue;
         field = -1;
-        if (!o->set[i].text) {
-            status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE);
-        }
+        if (!o->set[i].text) { status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE); }
     }
     if (status == MN_OK && field >= 0 && o->verb->bit & VERB_GENERATES && !o->generation[field].text) {
         status = set_field(o, field, bytes_text(&text), ORIGIN_CONFIG_FILE);

@@ -20,9 +20,10 @@ static void put_named_real(bytes *b, const char *name, double value) {
 void result_put_cache(bytes *b, const mn_cache_info *cache) {
     bytes_printf(
         b,
-        "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
-        cache->implementation, cache->dtype, (long long)cache->tokens, (unsigned long long)cache->bytes,
-        (unsigned long long)cache->peak_bytes, (unsigned long long)cache->bytes_per_token);
+        "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"seen\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
+        cache->implementation, cache->dtype, (long long)cache->tokens, (long long)cache->seen,
+        (unsigned long long)cache->bytes, (unsigned long long)cache->peak_bytes,
+        (unsigned long long)cache->bytes_per_token);
     if (cache->far_bytes) bytes_printf(b, ",\"far_bytes\":%llu", (unsigned long long)cache->far_bytes);
     if (cache->before) bytes_printf(b, ",\"before\":\"%s\"", cache->before);
     if (cache->max_cache_len) bytes_printf(b, ",\"max_cache_len\":%lld", (long long)cache->max_cache_len);

@@ -28,6 +28,7 @@ typedef struct run {
     mn_generation *generation;
     bool streamed;       /* some text has been printed */
     char last;           /* its last byte */
+    int64_t longest;     /* tokens that the cache of the longest row will hold */
     size_t n_new;        /* tokens seen by the callback */
     int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
@@ -92,9 +93,8 @@ static int prepare(run *r) {
     status = cache_options_read(r->s.o, &r->s.cache);
     if (status != MN_OK) return report(r->s.o, exit_of(status), "cache");
     status = generation_file_read(&r->s.file, r->s.o);
-    if (status == MN_OK) status = generation_file_cache(&r->s.cache, r->s.o, r->s.file, &r->s.cache_text);
     if (status != MN_OK) return report(r->s.o, exit_of(status), "generation_config");
-    status = cache_settle(&r->s.cache, &r->s.kind);
+    status = cache_check_named(&r->s.cache);
     if (status != MN_OK) return report(r->s.o, exit_of(status), "cache");
     status = check_outputs(r->s.o);
     const char *prefix = option_text(r->s.o, OPT_PREFIX_FILE, NULL);
@@ -130,6 +130,8 @@ static mn_status put_prefix_first(run *r) {
 
 static mn_status read_prompt(run *r) {
     if (continues(r)) {
+        mn_cache_summary kind = {0};
+        MN_TRY(generation_cache(&r->s.cache, &kind, r->config));
         MN_TRY(session_open(&r->session, r->s.o, r->s.e.model, &r->s.cache));
         size_t n = (size_t)mn_session_length(r->session);
         r->prompt.ids = mem_alloc_raw(n, sizeof *r->prompt.ids);
@@ -144,12 +146,12 @@ static mn_status read_prompt(run *r) {
 }
 
 static mn_status settle(run *r) {
-    int64_t need = 0;
-    char *said = NULL;
-    MN_TRY(generation_build(&r->config, r->s.o, r->s.e.model, r->s.file, NULL));
-    mn_status status = settings_settle(&r->s, r->config, &r->prompt, NULL, &said, &need);
-    mn_free(said);
-    if (r->s.kind.reserves && r->s.cache.max_cache_len <= 0) r->s.cache.max_cache_len = need;
+    mn_cache_options cache;
+    mn_cache_summary kind;
+    bytes said = {0};
+    mn_status status = settings_settle(&r->s, r->config, &r->prompt, NULL, &said, &cache, &kind);
+    bytes_clear(&said);
+    if (status == MN_OK) r->s.cache = cache;
     return status;
 }
 
@@ -306,9 +308,9 @@ static int run_all(run *r) {
         mn_generation_config_close(&config);
         return EXIT_DONE;
     }
-    engine_bound(&r->s.e, &r->s.kind);
     mn_status status = read_negative(r);
     if (status == MN_OK && is_batch(r)) return batch_run(&r->s, &r->lines);
+    if (status == MN_OK) status = generation_build(&r->config, r->s.o, r->s.e.model, r->s.file, NULL);
     if (status == MN_OK) status = read_prompt(r);
     if (status == MN_OK) status = settle(r);
     if (status == MN_OK) status = generate(r);

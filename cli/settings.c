@@ -16,14 +16,15 @@ mn_generate_options settings_options(const run_settings *s) {
 }
 
 static mn_status settle_limits(const run_settings *s, mn_generation_config *config, const prompt *p,
-                               const json *row, int64_t *need) {
-    int64_t n = (int64_t)p->n, own = s->e.info.max_position_embeddings, chosen = s->cache.max_cache_len;
+                               const json *row, const mn_cache_options *cache, const mn_cache_summary *kind,
+                               int64_t *need) {
+    int64_t n = (int64_t)p->n, own = s->e.info.max_position_embeddings, chosen = cache->max_cache_len;
     int64_t context = chosen > 0 ? chosen : own;
-    if (chosen <= 0 && own > 0 && n > own && !s->kind.is_endless) {
+    if (chosen <= 0 && own > 0 && n > own && !kind->is_endless) {
         MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context holds %lld; shorten it%s",
                 (long long)n, (long long)own, engine_beyond(&s->e));
     }
-    int64_t room = s->kind.is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
+    int64_t room = kind->is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
     MN_TRY(generation_limit(config, s->o, s->file, row, p->is_chat, room));
     int64_t new_tokens = generation_integer(config, "max_new_tokens", -1);
     int64_t length = generation_integer(config, "max_length", n + 1);
@@ -35,7 +36,7 @@ static mn_status settle_limits(const run_settings *s, mn_generation_config *conf
             "%lld prompt tokens and %lld new ones do not fit into max_cache_len %lld; raise it or lower max_new_tokens",
             (long long)n, (long long)new_tokens, (long long)chosen);
     }
-    if (own > 0 && chosen <= 0 && *need > own && !s->kind.is_endless) {
+    if (own > 0 && chosen <= 0 && *need > own && !kind->is_endless) {
         say(s->e.info.has_learned_positions
                 ? "warning: the text might grow to %lld tokens, and ends at %lld, for which the model has learned positions"
                 : "warning: the text may grow to %lld tokens, beyond the model's context of %lld",
@@ -45,15 +46,21 @@ static mn_status settle_limits(const run_settings *s, mn_generation_config *conf
 }
 
 mn_status settings_settle(const run_settings *s, mn_generation_config *config, const prompt *p,
-                          const json *row, char **said, int64_t *need) {
+                          const json *row, bytes *said, mn_cache_options *cache, mn_cache_summary *kind) {
     const mn_generate_options how = settings_options(s);
+    int64_t need = 0;
+    *cache = s->cache;
     MN_TRY(generation_warn(config, &how, said));
-    return settle_limits(s, config, p, row, need);
+    MN_TRY(generation_cache(cache, kind, config));
+    MN_TRY(cache_warn(s->e.model, cache, said));
+    engine_bound(&s->e, kind);
+    MN_TRY(settle_limits(s, config, p, row, cache, kind, &need));
+    if (kind->reserves && cache->max_cache_len <= 0) cache->max_cache_len = need;
+    return MN_OK;
 }
 
 void settings_clear(run_settings *s) {
     json_close(&s->file);
-    bytes_clear(&s->cache_text);
     bytes_clear(&s->prefix);
     prompt_clear(&s->negative);
     engine_close(&s->draft);

@@ -160,7 +160,9 @@ MN_API bool mn_has_chat_template(const mn_tokenizer *tokenizer);
 typedef struct mn_cache_options {
     size_t size;                /* sizeof(mn_cache_options) */
     const char *implementation; /* a strategy or several joined by "+": "dynamic", "static", "quantized+sink", ..., or
-                                   "self=...,cross=..." of an encoder-decoder model; the command's --cache */
+                                   "self=...,cross=..." of an encoder-decoder model; the command's --cache. Transformers' classes
+                                   are other names ("HQQQuantizedCache"). NULL: none is asked for; generating then uses the one
+                                   that the generation configuration names, and all else "dynamic" */
     const char *config;         /* "key=value,..." or a JSON object: Transformers' cache_config, the command's --cache-config;
                                    NULL: nothing. The numbers below stand above those in it */
     const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values that are not coded */
@@ -187,6 +189,11 @@ typedef struct mn_cache_summary {
 
 /* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
 MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summary *summary);
+
+/* What of these options a session of the model would not do, one line each: keys of the config that change nothing, sinks beside
+ * windows of the model's own. "" when there is nothing; *warnings is owned by the caller. MN_E_ARG for a cache that the model does not
+ * take. */
+MN_API mn_status mn_cache_warnings(const mn_model *model, const mn_cache_options *options, char **warnings);
 
 /* Makes the tables of quantized keys (backend "mneme") from a text of 384 tokens or more, of which the first 2,048 are used, and
  * writes them to `path`, or, for NULL, to where sessions of this model look: $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables.
@@ -288,15 +295,17 @@ typedef struct mn_cache_info {
     size_t size;                /* sizeof(mn_cache_info), set by the caller */
     const char *implementation; /* as in mn_cache_options */
     const char *dtype;          /* "f32" or "bf16" */
-    int64_t tokens;             /* held */
+    int64_t tokens;             /* held: what the layer that looks furthest back still sees; 0 without a cache */
     int64_t next_position;      /* position of the next token */
     uint64_t bytes, peak_bytes; /* of all pages this session refers to */
     uint64_t bytes_per_token;
-    int64_t max_cache_len;      /* 0: no limit */
+    int64_t max_cache_len;      /* tokens held at most: the limit, or the window that every layer looks through; 0: no such end */
     int32_t num_layers;
     uint64_t far_bytes;         /* of bytes: those in the far home of offloaded caches */
     const char *before;         /* the implementation before memory ended and on_oom changed it; NULL: it is the one asked for */
     bool is_endless;            /* every query looks through a window: a text may pass the model's context */
+    int64_t limit;              /* max_cache_len as it was asked for: no token is taken beyond; 0: none */
+    int64_t seen;               /* tokens that were computed into the cache, those that a window has left behind among them */
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
@@ -322,7 +331,8 @@ MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer
  * [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for states. */
 MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n, float *rows);
 
-/* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]. */
+/* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]; tokens are those held, and of a cache
+ * that is allocated at once all that it has room for, max_cache_len or the layer's window. */
 MN_API mn_status mn_session_kv_shape(const mn_session *session, int layer, int64_t shape[4]);
 
 /* Asks a running step or generation of this session, from any thread or a signal handler, to end with MN_E_CANCELLED. */
@@ -340,7 +350,8 @@ MN_API void mn_generation_config_close(mn_generation_config **config);
  * the value and what is allowed; an unknown name gets the nearest one. */
 MN_API mn_status mn_generation_config_set(mn_generation_config *config, const char *name, const char *value);
 
-/* Sets every known field of a JSON object in the format of generation_config.json. */
+/* Sets every known field of a JSON object in the format of generation_config.json. One that names another cache than before takes
+ * back cache_config and use_cache where it does not say them itself. */
 MN_API mn_status mn_generation_config_load(mn_generation_config *config, const char *text, size_t n_text);
 
 /* The fields, for help texts and tools; ends with name NULL. */
@@ -357,6 +368,11 @@ typedef struct mn_generation_field {
 MN_API const mn_generation_field *mn_generation_fields(void);
 /* The value as JSON text (owned by the caller), NULL for an unknown name. */
 MN_API char *mn_generation_config_get(const mn_generation_config *config, const char *name);
+
+/* The cache that a generation with this configuration has: where options name none, they get the configuration's
+ * cache_implementation and cache_config ("none" where use_cache is false); what they say themselves stays. Texts are the
+ * configuration's. */
+MN_API mn_status mn_generation_config_cache(const mn_generation_config *config, mn_cache_options *options);
 
 typedef struct mn_token_event {
     int row;           /* of the batch */
@@ -398,7 +414,7 @@ typedef struct mn_generation {
     const mn_sequence *sequences; /* in the order of the input rows */
     uint64_t seed;                /* the one used */
     double prompt_ms, predicted_ms;
-    mn_cache_info cache;          /* sums over the rows */
+    mn_cache_info cache;          /* sums over the rows; implementation "several" where they have different ones */
     /* Beams with keep_scores, keep_logits: of every step and running beam, f32 [n_steps][n_beams][vocab_size], the beams of one row
      * after those of another, NAN where a row has ended; else NULL. */
     const float *beam_scores, *beam_logits;
@@ -429,17 +445,20 @@ typedef struct mn_generate_options {
     const int32_t *negative_prompt;    /* guidance_scale: what the unconditional context begins with; NULL: the prompt's last token */
     size_t n_negative_prompt;
     bool keep_sessions;         /* mn_generation_take_session gives the session behind each sequence */
+    const mn_session *session; /* for mn_generation_config_check alone: the one that is to generate; NULL: not known */
 } mn_generate_options;
 
 MN_API mn_generate_options mn_generate_options_default(void);
 
 /* Whether the settings fit together: MN_E_ARG with a sentence when two contradict each other, which generating would refuse
- * too. *warnings: one line for each that was set but has no effect, and why; "" when there is none; owned by the caller.
- * options may be NULL. */
+ * too. *warnings: one line for each that was set but has no effect, and why, those of a checkpoint's file that are not obeyed here
+ * among them; "" when there is none; owned by the caller. options may be NULL; with a session there is a line where it keeps
+ * another cache than the configuration asks for. */
 MN_API mn_status mn_generation_config_check(const mn_generation_config *config, const mn_generate_options *options,
                                             char **warnings);
 
-/* Continues `session`: synchronises it to the prompt, then generates. The session afterwards holds the prompt and the new
+/* Continues `session`: synchronises it to the prompt, then generates. A session that was opened without naming a cache takes the one
+ * that the configuration asks for, and what it holds becomes so or is computed anew. The session afterwards holds the prompt and the new
  * tokens but the last (which was never fed). A cancelled run is MN_OK with finish_reason "cancelled" and what there was. */
 MN_API mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt, const mn_generation_config *config,
                              const mn_generate_options *options, mn_generation **generation);
@@ -452,7 +471,8 @@ typedef struct mn_batch_row {
                                            prompt's; its strategy then is the row's; NULL: nothing */
 } mn_batch_row;
 
-/* Rows of different length generated together, each exactly as it would be alone. */
+/* Rows of different length generated together, each exactly as it would be alone. cache: of every row; where it names none, a row has
+ * the cache that its own configuration asks for. */
 MN_API mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
                                    const mn_generation_config *config, const mn_generate_options *options,
                                    mn_generation **generation);

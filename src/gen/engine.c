@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/options.h"
+#include "gen/cache_request.h"
 #include "gen/result.h"
 #include "gen/steps.h"
 
@@ -61,9 +62,11 @@ static mn_status open_own(mn_engine *e, request *r, const mn_request *given) {
     MN_TRY(options_take(&options, sizeof options, given->options, "mn_generate_options"));
     MN_TRY(generation_config_copy(&r->own_config, config));
     if (given->cache || given->prefix) {
-        MN_TRY(request_session(&r->own_session, e->model, given->cache, given->prefix));
+        const mn_batch_row row = {.n_prompt = given->n_prompt, .prefix = given->prefix};
+        MN_TRY(request_session(&r->own_session, e->model, given->cache, &row, config));
     } else {
         MN_TRY(session_open_like(&r->own_session, e->like));
+        MN_TRY(cache_request_follow(r->own_session, config, given->n_prompt));
     }
     r->setup = (search_setup){.session = r->own_session,
                               .prompt = given->prompt,

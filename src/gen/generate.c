@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/options.h"
+#include "gen/cache_request.h"
 #include "gen/result.h"
 #include "gen/steps.h"
 
@@ -118,8 +119,9 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     gen_run run = {0};
     const mn_batch_row row = {.prompt = prompt, .n_prompt = n_prompt, .config = config};
     mn_status status = begin(&run, 1, options);
-    if (status == MN_OK)
-        status = add(&run, &row, config ? config : session->owner->generation, session, false);
+    const mn_generation_config *own = config ? config : session->owner->generation;
+    if (status == MN_OK) status = cache_request_follow(session, own, n_prompt);
+    if (status == MN_OK) status = add(&run, &row, own, session, false);
     return finish(&run, status, generation);
 }
 
@@ -135,7 +137,7 @@ mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, cons
                                           : config       ? config
                                                          : model->generation;
         mn_session *session = NULL;
-        status = request_session(&session, model, cache, rows[i].prefix);
+        status = request_session(&session, model, cache, &rows[i], own);
         if (status == MN_OK) status = add(&run, &rows[i], own, session, true);
         if (status != MN_OK && n_rows > 1) status = status_context(status, "row %zu", i);
     }

@@ -59,9 +59,13 @@ mn_status mn_session_read(const mn_session *s, int layer, bool keys, int64_t beg
 mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
     MN_TRY(check_layer(s, layer));
     const kv_spec *spec = kv_entry_spec(s->cache, layer);
+    int64_t most = session_entry_limit(s, spec),
+            length = spec->write_once ? kv_filled(s->cache, layer) : kv_length(s->cache);
+    if (most && length > most) length = most;
+    if (s->plan.options.reserve && !spec->write_once) length = most;
     shape[0] = 1;
     shape[1] = spec->n_heads;
-    shape[2] = s->plan.self.keeps ? kv_length(s->cache) : 0;
+    shape[2] = s->plan.self.keeps ? length : 0;
     shape[3] = spec->k_dim;
     return MN_OK;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "gen/cache_request.h"
 #include "gen/request.h"
 
 #include <stdio.h>
@@ -193,13 +194,19 @@ mn_status request_open(request *r, const mn_generate_options *options, uint64_t 
 }
 
 mn_status request_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
-                          const mn_session *prefix) {
+                          const mn_batch_row *row, const mn_generation_config *config) {
+    const mn_session *prefix = row->prefix;
     *out = NULL;
-    if (!prefix) return mn_session_open(out, model, cache);
+    if (!prefix) return cache_request_open(out, model, cache, config, row->n_prompt);
     if (prefix->owner != model) MN_FAIL(MN_E_ARG, "the prefix is a session of another model");
     MN_TRY(mn_session_fork(out, prefix));
-    for (int i = 0; i < kv_entries(prefix->cache); i++) {
-        if (kv_entry_spec(prefix->cache, i)->flush) session_empty(*out);
+    mn_status status = cache_request_follow(*out, config, row->n_prompt);
+    if (status != MN_OK) {
+        mn_session_close(out);
+        return status;
+    }
+    for (int i = 0; i < kv_entries((*out)->cache); i++) {
+        if (kv_entry_spec((*out)->cache, i)->flush) session_empty(*out);
     }
     return MN_OK;
 }

@@ -45,10 +45,11 @@ typedef struct request {
 mn_status request_open(request *r, const mn_generate_options *options, uint64_t seed, request *const *others,
                        size_t n_others);
 
-/* The session of a request of its own: empty with these options, or a fork of `prefix`, which is then a session of the model. A past whose
- * codes depend on what was one call is not shared: the request computes its whole prompt, as it would alone. */
+/* The session of a request of its own: empty with these options, or a fork of the row's prefix, which is then a session of the model;
+ * where neither names a cache, with the one that the configuration asks for. A past whose codes depend on what was one call is not
+ * shared: the request computes its whole prompt, as it would alone. */
 mn_status request_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
-                          const mn_session *prefix);
+                          const mn_batch_row *row, const mn_generation_config *config);
 
 /* Takes back what was not computed to the end, so that a session of the caller holds what it held before. */
 void request_close(request *r);

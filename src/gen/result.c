@@ -29,10 +29,13 @@ static void sum_caches(gen_result *result) {
         mn_cache_info before = *sum;
         *sum = result->requests[i]->cache;
         sum->tokens += before.tokens;
+        sum->seen += before.seen;
         sum->bytes += before.bytes;
         sum->peak_bytes += before.peak_bytes;
         sum->far_bytes += before.far_bytes;
         if (before.before) sum->before = before.before;
+        if (before.implementation && strcmp(before.implementation, sum->implementation) != 0)
+            sum->implementation = "several";
     }
 }
 

@@ -25,12 +25,20 @@ struct mn_model {
 typedef enum on_oom { OOM_FAIL, OOM_OFFLOAD, OOM_QUANTIZE, OOM_EVICT, N_OOM } on_oom;
 mn_status on_oom_read(on_oom *out, const char *text);
 
+/* What whoever opened a session said of its cache; where no cache was named, a generation's configuration names it. */
+typedef struct asked_cache {
+    bool names_cache;
+    int64_t max_cache_len;
+    int page_tokens, prefill_chunk;
+} asked_cache;
+
 struct mn_session {
     mn_model *owner;
     model_core *model;
     kv_plan plan;
     char *config; /* of the plan, as it was given; NULL: nothing */
     on_oom on_oom;
+    asked_cache asked;
     char before[2 * KV_PLAN_TEXT + 16]; /* name of the plan before memory ended; "": it did not */
     const kv_basis_set *bases;          /* the model's, that keys are coded in here; NULL: none */
     kv_cache *cache;
@@ -48,6 +56,9 @@ struct mn_session {
  * and another model's. */
 mn_status model_load_bases(mn_model *model);
 
+/* mn_session_set_cache, by somebody else than the one who opened it. */
+mn_status session_change_cache(mn_session *session, const mn_cache_options *options);
+
 /* After MN_E_NOMEM: makes the cache smaller as on_oom says. MN_OK: try again; otherwise the failure stays. */
 mn_status session_relieve(mn_session *session);
 
@@ -62,6 +73,9 @@ int64_t session_limit(const mn_session *session);
 
 /* Whether every query looks through a window, so that a text may pass the model's context. */
 bool session_is_endless(const mn_session *session);
+
+/* Tokens that an entry has room for: the session's limit and its window, the smaller one; 0: there is no such end. */
+int64_t session_entry_limit(const mn_session *session, const kv_spec *spec);
 
 /* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do not allocate. */
 mn_status session_make_room(mn_session *session, size_t n);

@@ -5,17 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SANITIZED) ||                   \
-    !defined(__OPTIMIZE__)
-enum { IS_PLAIN = false };
-#else
-enum { IS_PLAIN = true };
-#endif
+#include "support/budget.h"
 
 enum { GUARD = 4096, PAINT = 0xA5 };
 
@@ -30,15 +20,11 @@ static void *thread_main(void *argument) {
     return NULL;
 }
 
-bool build_is_plain(void) {
-    return IS_PLAIN;
-}
-
 bool run_on_stack(size_t size, void (*work)(void *), void *data, size_t *used) {
     pthread_t thread;
     pthread_attr_t attributes;
     job j = {work, data};
-    if (!IS_PLAIN) size *= 8;
+    if (build_slowness() > 1) size *= 8;
     unsigned char *memory =
         mmap(NULL, GUARD + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return false;

@@ -6,12 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Calls work(data) on a thread of its own whose stack has `size` bytes, with an unmapped page below. Sanitizers make
+/* Calls work(data) on a thread of its own whose stack has `size` bytes, with an unmapped page below. Slow builds (support/budget.h) have
  * frames several times as large, so there the stack is eight times as large as asked for. *used (NULL: not wanted) is how many
  * bytes of it were touched. cmocka's assertions must not be called in there. False when no such thread can be made. */
 bool run_on_stack(size_t size, void (*work)(void *), void *data, size_t *used);
-
-/* Whether times, resident memory and stacks of this build say something about the library. */
-bool build_is_plain(void);
 
 #endif
