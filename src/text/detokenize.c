@@ -167,7 +167,7 @@ static void push_replace(dec_run *run, size_t i, const char *text, size_t n, boo
            limit = DEC_GROWTH_BASE + DEC_GROWTH * run->pushed;
     state->scratch.n = 0;
     while ((found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n))) {
-        run->too_long |= longer > limit;
+        run->too_long |= longer > limit - run->grown;
         if (run->too_long) return;
         run->grown += longer;
         bytes_append(&state->scratch, text, (size_t)(found - text));
