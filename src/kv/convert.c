@@ -61,8 +61,13 @@ static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, kv_
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
     bool is_written = to->options.reserve && group_steps(group) && end > to->n_tokens;
     *out = page;
-    if (!(page->region && !group->spec.is_far) && !(is_written && page_is_shared(page))) {
+    if (!(page->region && !group->spec.is_far) && !(is_written && (page_is_shared(page) || page->tokens))) {
         kv_page_share(page);
+        return MN_OK;
+    }
+    if (page->tokens) {
+        MN_TRY(kv_pool_take(out, to->pool, group->page_bytes[PAGE_EXACT]));
+        part_copy(group, *out, page, (int)(group->page_tokens - (end - to->n_tokens)));
         return MN_OK;
     }
     MN_TRY(kv_pool_take(out, to->pool, page->bytes));

@@ -18,6 +18,7 @@
 
 #include <stdbool.h>
 
+#include "kernels/attend.h"
 #include "kernels/kernels.h"
 #include "kv/basis.h"
 #include "kv/form.h"
@@ -131,9 +132,11 @@ typedef struct kv_view {
     const kv_spec *spec;
     int64_t n_tokens; /* held, the step's included */
     int page_tokens;
-    int64_t first_page;       /* number of the first page of the table; earlier ones are forgotten */
-    int n_pages;              /* of the table; the last one holds the newest token */
-    const char *const *exact; /* [n_pages] first bytes; NULL where every token is sealed */
+    int64_t first_page; /* number of the first page of the table; earlier ones are forgotten */
+    int n_pages;        /* of the table; the last one holds the newest token */
+    const char *const *
+        exact; /* [n_pages] first bytes; NULL where every token is sealed. Of a page in parts: the last one's */
+    kv_page *const *pages;    /* [n_pages] the exact ones, for kv_parts */
     const char *const *coded; /* [n_pages] first bytes; NULL where none is */
     const int *n_sealed;      /* [n_pages], before the step */
     bool seals_early;         /* the step has tasks of kv_early */
@@ -146,6 +149,9 @@ typedef struct kv_view {
 } kv_view;
 
 kv_view kv_look(const kv_cache *cache, int entry);
+
+/* The parts [ATTEND_PARTS] of one head in exact page i of the view, in order, and their number; 0: the page is whole. */
+int kv_parts(const kv_view *view, int64_t i, int head, attend_part *parts);
 
 static inline int64_t kv_sealed_for(const kv_view *view, int64_t position) {
     return view->seals_early ? seal_until(position, view->spec->residual, view->page_tokens) : 0;
@@ -208,8 +214,9 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int entry,
                   int n, float *rows);
 /* First position that an entry still holds beside its head. */
 int64_t kv_first_held(const kv_cache *cache, int entry);
-int kv_head_tokens(const kv_cache *cache, int entry); /* tokens of the head: sinks or first exact ones, held or to come */
-int64_t kv_sealed(const kv_cache *cache, int entry);  /* tokens held as codes, those of the head among them */
+int kv_head_tokens(const kv_cache *cache,
+                   int entry); /* tokens of the head: sinks or first exact ones, held or to come */
+int64_t kv_sealed(const kv_cache *cache, int entry); /* tokens held as codes, those of the head among them */
 
 /* Verifies every invariant; for tests and debug builds. The message says which is broken. */
 mn_status kv_check(const kv_cache *cache);

@@ -65,6 +65,23 @@ static mn_status add_page(kv_snapshot *s, const kv_cache *cache, const kv_page *
     return MN_OK;
 }
 
+/* A page in parts is saved as a whole one. */
+static mn_status add_parts(kv_snapshot *s, const kv_cache *cache, const kv_group *group, size_t slot,
+                           bool compress) {
+    size_t n = group->page_bytes[PAGE_EXACT];
+    int64_t held = group_steps(group) ? cache->n_tokens : group->n_filled,
+            begin = (group->first_page + (int64_t)slot) * group->page_tokens;
+    char *copy = add_copy(s, n);
+    if (!copy) return MN_E_NOMEM;
+    for (int i = 0; i < group->n_members; i++) {
+        page_whole_entry(group, group->pages[PAGE_EXACT][slot],
+                         (int)min_i64(group->page_tokens, held - begin), i,
+                         copy + (size_t)i * group->entry_bytes[PAGE_EXACT]);
+    }
+    add_entry(s, DTYPE_U8, (int64_t)n, copy, n, compress);
+    return MN_OK;
+}
+
 static mn_status add_group(kv_snapshot *s, const kv_cache *cache, int g, bool compress) {
     const kv_group *group = &cache->groups[g];
     if (group->n_slots > 0) {
@@ -74,10 +91,12 @@ static mn_status add_group(kv_snapshot *s, const kv_cache *cache, int g, bool co
     }
     for (int kind = 0; kind < 2; kind++) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
-            if (!group->pages[kind][slot]) continue;
+            kv_page *page = group->pages[kind][slot];
+            if (!page) continue;
             snprintf(s->names[s->n], NAME_BYTES, "group.%d.%s.%lld", g, kind_names[kind],
                      (long long)(group->first_page + (int64_t)slot));
-            MN_TRY(add_page(s, cache, group->pages[kind][slot], compress));
+            MN_TRY(page->tokens ? add_parts(s, cache, group, slot, compress)
+                                : add_page(s, cache, page, compress));
         }
     }
     if (group->head) {
@@ -272,8 +291,7 @@ static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP
     if (group->spec.write_once) n_tokens = group->n_filled = numbers[2];
     bool is_sane = n_tokens >= 0 && n_tokens <= (int64_t)1 << 40;
     int64_t end = is_sane ? ceil_div(n_tokens, group->page_tokens) : -1;
-    if (first < 0 || first > end || n_slots != end - first ||
-        (size_t)n_slots > archive_entries(r->saved)) {
+    if (first < 0 || first > end || n_slots != end - first || (size_t)n_slots > archive_entries(r->saved)) {
         MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens",
                 (long long)n_slots, (long long)first, (long long)n_tokens);
     }

@@ -82,6 +82,26 @@ static kv_page *settled_page(const kv_group *group, size_t slot, int64_t n_token
     return may_go ? page : NULL;
 }
 
+/* A page in parts goes as a whole one, put together an entry at a time. */
+static mn_status send_parts(kv_cache *cache, const kv_group *group, kv_page *page) {
+    kv_far *far = kv_pool_far(cache->pool);
+    size_t n = group->entry_bytes[PAGE_EXACT];
+    int64_t region = 0;
+    char *entry = mem_alloc_raw(n, 1);
+    mn_status status = entry ? kv_far_take(&region, far, group->page_bytes[PAGE_EXACT]) : MN_E_NOMEM;
+    for (int i = 0; status == MN_OK && i < group->n_members; i++) {
+        page_whole_entry(group, page, group->page_tokens, i, entry);
+        status = kv_far_write(far, region, (size_t)i * n, entry, n);
+    }
+    mem_free(entry);
+    if (status == MN_OK) {
+        kv_pool_sent_whole(cache->pool, page, region, group->page_bytes[PAGE_EXACT]);
+    } else if (region) {
+        kv_far_return(far, region);
+    }
+    return status;
+}
+
 mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
     *sent = false;
     for (int g = 0; g < cache->n_groups; g++) {
@@ -91,7 +111,7 @@ mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             kv_page *page = settled_page(group, slot, n_tokens);
             if (!page) continue;
-            MN_TRY(kv_pool_send(cache->pool, page));
+            MN_TRY(page->tokens ? send_parts(cache, group, page) : kv_pool_send(cache->pool, page));
             *sent = true;
             if (only_one) return MN_OK;
         }
