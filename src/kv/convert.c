@@ -55,19 +55,30 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
     return MN_OK;
 }
 
+/* A copy of a page that is not full, with room for its tokens, or whole for a cache that reserves its pages. */
+static mn_status copy_open(kv_cache *to, const kv_group *group, kv_page *page, int fill, kv_page **out) {
+    MN_TRY(group_take_open(group, to->pool, to->options.reserve ? group->page_tokens : fill, out));
+    part_copy(group, *out, page, fill);
+    return MN_OK;
+}
+
 /* A page of the old cache in the new one: itself, or a copy where a far page is wanted near, or where a cache
- * that reserves its pages will write one that others read. */
-static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, kv_page *page, kv_page **out) {
+ * that reserves its pages will write one that others read or that is in parts. */
+static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, page_kind kind, kv_page *page,
+                           kv_page **out) {
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
-    bool is_written = to->options.reserve && group_steps(group) && end > to->n_tokens;
+    bool is_open = group_steps(group) && end > to->n_tokens,
+         is_wanted_near = page->region && !group->spec.is_far;
     *out = page;
-    if (!(page->region && !group->spec.is_far) && !(is_written && (page_is_shared(page) || page->tokens))) {
-        kv_page_share(page);
-        return MN_OK;
+    if (is_open && kind == PAGE_EXACT && !page->region) {
+        int fill = (int)(group->page_tokens - (end - to->n_tokens));
+        bool is_own = !page_is_shared(page),
+             is_roomy = !page->base && page->bytes > open_page_bytes(group, fill);
+        if (to->options.reserve ? !is_own || page->tokens : is_own && is_roomy)
+            return copy_open(to, group, page, fill, out);
     }
-    if (page->tokens) {
-        MN_TRY(kv_pool_take(out, to->pool, group->page_bytes[PAGE_EXACT]));
-        part_copy(group, *out, page, (int)(group->page_tokens - (end - to->n_tokens)));
+    if (!is_wanted_near && !(is_open && to->options.reserve && page_is_shared(page))) {
+        kv_page_share(page);
         return MN_OK;
     }
     MN_TRY(kv_pool_take(out, to->pool, page->bytes));
@@ -87,7 +98,7 @@ static mn_status share_pages(kv_cache *cache, kv_group *to, const kv_group *from
         for (int kind = 0; kind < 2; kind++) {
             kv_page *page = from->pages[kind][slot];
             if (!page) continue;
-            MN_TRY(take_over(cache, to, slot, page, &page));
+            MN_TRY(take_over(cache, to, slot, (page_kind)kind, page, &page));
             group_put(to, (page_kind)kind, slot, page);
         }
     }

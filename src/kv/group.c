@@ -396,13 +396,26 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
 
 /* ---- forks ---- */
 
-/* A copy for the fork alone, in a page of its reserve when it has one. What a cache with a reserve will write is whole. */
-static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind,
-                                const kv_page *page) {
+/* A whole copy for the fork alone, in a page of its reserve when it has one. */
+static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind, kv_page *page) {
     page_pile *reserved = &fork->reserved[kind];
-    if (reserved->n == 0) return copy_page(out, pool, page);
-    MN_TRY(kv_pool_copy(pool, page, 0, page->bytes, reserved->pages[reserved->n - 1]->data));
-    *out = pile_pop(reserved);
+    kv_page *copy;
+    if (reserved->n == 0) {
+        MN_TRY(kv_pool_take(&copy, pool, fork->page_bytes[kind]));
+    } else {
+        copy = pile_pop(reserved);
+    }
+    mn_status status = MN_OK;
+    if (page->tokens) {
+        part_copy(fork, copy, page, page->split + page->tokens);
+    } else {
+        status = kv_pool_copy(pool, page, 0, page->bytes, copy->data);
+    }
+    if (status != MN_OK) {
+        kv_pool_return(pool, copy);
+        return status;
+    }
+    *out = copy;
     return MN_OK;
 }
 

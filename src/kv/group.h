@@ -161,7 +161,9 @@ void part_copy(const kv_group *group, kv_page *to, kv_page *from, int end);
 int page_room(const kv_group *group, const kv_page *page); /* slots of its own */
 size_t part_bytes(const kv_group *group, int tokens);
 size_t open_page_bytes(const kv_group *group,
-                       int n_tokens);         /* of a page that nobody shares, with so many tokens */
+                       int n_tokens); /* of a page that nobody shares, with so many tokens */
+mn_status group_take_open(const kv_group *group, kv_pool *pool, int n_tokens,
+                          kv_page **out);     /* such a page */
 size_t page_chain_bytes(const kv_page *page); /* of all its parts */
 /* An offset or a size in a whole page as it is in a part; where the streams of an entry lie in one. */
 size_t part_offset(const kv_group *group, const kv_page *page, size_t offset);

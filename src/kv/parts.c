@@ -32,6 +32,12 @@ size_t open_page_bytes(const kv_group *group, int n_tokens) {
     return room == group->page_tokens ? group->page_bytes[PAGE_EXACT] : part_bytes(group, room);
 }
 
+mn_status group_take_open(const kv_group *group, kv_pool *pool, int n_tokens, kv_page **out) {
+    int room = part_room(group, 0, n_tokens);
+    if (room == group->page_tokens) return kv_pool_take(out, pool, group->page_bytes[PAGE_EXACT]);
+    return kv_pool_take_part(out, pool, part_bytes(group, room), 0, room, NULL);
+}
+
 size_t page_chain_bytes(const kv_page *page) {
     size_t n = 0;
     for (; page; page = page->base) n += page->bytes;

@@ -352,6 +352,17 @@ static size_t own_part(model_pool *pool, model_entry *e, int *page, int begin, i
     return need;
 }
 
+/* A page with room for `fill` tokens. */
+static int open_page(model_pool *pool, const model_entry *e, int fill) {
+    int room = 16;
+    while (room < fill) room += room;
+    if (e->page_tokens % 16 || e->most_kept[EXACT] || room >= e->page_tokens)
+        return new_page(pool, e->bytes[EXACT]);
+    int page = new_page(pool, e->bytes[EXACT] * (size_t)room / (size_t)e->page_tokens);
+    pool->room[page] = room;
+    return page;
+}
+
 /* What a step from n to n_total tokens that seals up to `target` takes: the bytes, and with `apply` the
  * pages. */
 static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_total, int64_t target,
@@ -772,15 +783,27 @@ static void convert_head(model_pool *pool, model_entry *next, const model_entry 
     }
 }
 
-/* A cache that reserves its pages owns those that it will write. */
-static void own_pages(model_pool *pool, model_entry *e, int64_t n) {
+/* A cache that reserves its pages owns those that it will write; another one gives back room that nothing is in. */
+static void own_pages(model_pool *pool, model_entry *e, int64_t n, bool reserves) {
     for (int i = 0; i < e->n_slots; i++) {
-        bool is_written = model_steps(e) && (e->first_page + i + 1) * e->page_tokens > n;
+        int64_t begin = (e->first_page + i) * e->page_tokens;
+        if (!model_steps(e) || begin + e->page_tokens <= n) continue;
         for (int kind = 0; kind < 2; kind++) {
-            int *page = &e->slots[i].page[kind];
-            if (!is_written || !*page || (is_own(pool, *page) && !pool->room[*page])) continue;
+            int *page = &e->slots[i].page[kind], fresh = 0;
+            if (!*page) continue;
+            if (reserves) {
+                if (is_own(pool, *page) && !pool->room[*page]) continue;
+                fresh = new_page(pool, e->bytes[kind]);
+            } else {
+                if (kind == CODED || !is_own(pool, *page) || pool->before[*page]) continue;
+                fresh = open_page(pool, e, (int)(n - begin));
+                if (pool->bytes[fresh] >= pool->bytes[*page]) {
+                    drop_reference(pool, fresh);
+                    continue;
+                }
+            }
             drop_reference(pool, *page);
-            *page = new_page(pool, e->bytes[kind]);
+            *page = fresh;
         }
     }
 }
@@ -832,7 +855,7 @@ bool model_convert(model_cache *cache, const kv_spec *specs, int64_t reserve) {
         to->first_page = e->first_page;
         to->n_slots = e->n_slots;
         memcpy(to->slots, e->slots, sizeof e->slots);
-        if (reserve) own_pages(cache->pool, to, cache->n);
+        own_pages(cache->pool, to, cache->n, reserve > 0);
         to->head = e->head;
         to->n_filled = e->n_filled;
         to->n_states = e->n_states;
@@ -866,8 +889,15 @@ void model_reload(model_cache *cache) {
         int64_t n = model_held(cache, e);
         for (int s = 0; s < e->n_slots; s++) {
             bool is_full = (e->first_page + s + 1) * e->page_tokens <= n;
-            for (int kind = 0; kind < 2; kind++)
-                reload_page(cache->pool, &e->slots[s].page[kind], e->bytes[kind], is_full);
+            for (int kind = 0; kind < 2; kind++) {
+                int *page = &e->slots[s].page[kind];
+                if (*page && kind == EXACT && !is_full) {
+                    drop_reference(cache->pool, *page);
+                    *page = open_page(cache->pool, e, (int)(n - (e->first_page + s) * e->page_tokens));
+                } else {
+                    reload_page(cache->pool, page, e->bytes[kind], is_full);
+                }
+            }
         }
         reload_page(cache->pool, &e->head, e->bytes[HEAD], n >= e->head_tokens);
         for (int s = 0; s < e->n_states; s++)
