@@ -280,7 +280,9 @@ typedef struct mn_cache_info {
     const char *dtype;          /* "f32" or "bf16" */
     int64_t tokens;             /* held */
     int64_t next_position;      /* position of the next token */
-    uint64_t bytes, peak_bytes; /* of all pages this session refers to */
+    uint64_t bytes, peak_bytes; /* of all pages this session refers to, now and at most; peak_bytes of a generation: the most that
+                                 * the model's caches took near at once while it ran, all rows and beams together, as memory_limit
+                                 * counts it */
     uint64_t bytes_per_token;
     int64_t max_cache_len;      /* 0: no limit */
     int32_t num_layers;

@@ -366,7 +366,6 @@ static void sum_caches(gen_result *result) {
         *sum = result->rows[i].cache;
         sum->tokens += before.tokens;
         sum->bytes += before.bytes;
-        sum->peak_bytes += before.peak_bytes;
         sum->far_bytes += before.far_bytes;
         if (before.before) sum->before = before.before;
     }
@@ -463,7 +462,11 @@ static mn_status generate(gen_result *result, const mn_batch_row *inputs, const 
     MN_TRY(options_take(&run.options, sizeof run.options, given, "mn_generate_options"));
     if (run.options.top_logprobs < -1 || run.options.top_logprobs > vocab)
         MN_FAIL(MN_E_ARG, "top_logprobs is %d, allowed: -1 (none) to %d", run.options.top_logprobs, vocab);
+    kv_pool *pool = result->rows[0].setup.session->model->pool;
+    kv_watch watch;
+    kv_pool_watch(pool, &watch);
     mn_status status = run_rows(&run, inputs);
+    kv_pool_unwatch(pool, &watch);
     mem_free(run.active);
     result->public.prompt_ms = run.prompt_ended - run.started;
     result->public.predicted_ms = clock_ms() - run.prompt_ended;
@@ -472,7 +475,9 @@ static mn_status generate(gen_result *result, const mn_batch_row *inputs, const 
         if (row->kind) row->kind->close(row->state);
         row->state = NULL;
     }
-    return status == MN_OK ? publish(result) : status;
+    if (status == MN_OK) status = publish(result);
+    result->public.cache.peak_bytes = watch.most;
+    return status;
 }
 
 mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt,

@@ -30,6 +30,7 @@ struct kv_pool {
     page_slab *slabs;
     free_place *free_places;
     size_t used, budget;
+    kv_watch *watches;
     kv_far *far; /* NULL: no far home */
     _Atomic uint64_t n_sent;
 };
@@ -141,11 +142,19 @@ static kv_page *make_page(kv_pool *pool, size_t n_bytes, bool is_part) {
     return NULL;
 }
 
+/* Under the lock. */
+static void add_used(kv_pool *pool, size_t n_bytes) {
+    pool->used += n_bytes;
+    for (kv_watch *watch = pool->watches; watch; watch = watch->next) {
+        if (pool->used > watch->most) watch->most = pool->used;
+    }
+}
+
 mn_status kv_pool_count(kv_pool *pool, size_t n_bytes) {
     pthread_mutex_lock(&pool->lock);
     bool fits = !pool->budget || (n_bytes <= pool->budget && pool->used <= pool->budget - n_bytes);
     size_t used = pool->used;
-    if (fits) pool->used += n_bytes;
+    if (fits) add_used(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
     if (fits) return MN_OK;
     MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes, used,
@@ -193,7 +202,7 @@ mn_status kv_pool_take_raw(kv_page **out, kv_pool *pool, size_t n_bytes) {
 mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes) {
     *out = NULL;
     pthread_mutex_lock(&pool->lock);
-    pool->used += n_bytes;
+    add_used(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
     return take_counted(out, pool, n_bytes, false);
 }
@@ -363,6 +372,21 @@ size_t kv_pool_used(kv_pool *pool) {
     size_t used = pool->used;
     pthread_mutex_unlock(&pool->lock);
     return used;
+}
+
+void kv_pool_watch(kv_pool *pool, kv_watch *watch) {
+    pthread_mutex_lock(&pool->lock);
+    *watch = (kv_watch){pool->used, pool->watches};
+    pool->watches = watch;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void kv_pool_unwatch(kv_pool *pool, kv_watch *watch) {
+    pthread_mutex_lock(&pool->lock);
+    kv_watch **link = &pool->watches;
+    while (*link != watch) link = &(*link)->next;
+    *link = watch->next;
+    pthread_mutex_unlock(&pool->lock);
 }
 
 size_t kv_pool_budget(const kv_pool *pool) {

@@ -80,6 +80,15 @@ mn_status kv_pool_count(kv_pool *pool, size_t n_bytes);
 void kv_pool_discount(kv_pool *pool, size_t n_bytes);
 
 size_t kv_pool_used(kv_pool *pool); /* near bytes in use */
+
+/* The most near bytes in use from kv_pool_watch to kv_pool_unwatch, or until now; the pool keeps a pointer meanwhile. */
+typedef struct kv_watch {
+    size_t most;
+    struct kv_watch *next; /* the pool's */
+} kv_watch;
+
+void kv_pool_watch(kv_pool *pool, kv_watch *watch);
+void kv_pool_unwatch(kv_pool *pool, kv_watch *watch);
 size_t kv_pool_budget(const kv_pool *pool);
 
 #endif
