@@ -214,13 +214,30 @@ static mn_status take_all(kv_cache *cache, int64_t total) {
     return status;
 }
 
+bool kv_shares_pages(const kv_cache *a, const kv_cache *b) {
+    for (int g = 0; g < a->n_groups && g < b->n_groups; g++) {
+        const kv_group *x = &a->groups[g], *y = &b->groups[g];
+        int64_t first = max_i64(x->first_page, y->first_page);
+        size_t i = (size_t)group_slot(x, first), j = (size_t)group_slot(y, first);
+        for (int kind = 0; i < x->n_slots && j < y->n_slots && kind < 2; kind++) {
+            if (x->pages[kind][i] && x->pages[kind][i] == y->pages[kind][j]) return true;
+        }
+    }
+    return false;
+}
+
 mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
+    return kv_reserve_beside(cache, n_new, NULL);
+}
+
+mn_status kv_reserve_beside(kv_cache *cache, int64_t n_new, const kv_cache *beside) {
     int64_t total = cache->n_tokens + n_new;
     if (cache->options.limit && total > cache->options.limit) {
         MN_FAIL(MN_E_FULL, "the cache holds %lld tokens of at most %lld: no room for %lld more",
                 (long long)cache->n_tokens, (long long)cache->options.limit, (long long)n_new);
     }
     stage_drain(cache);
+    stage_beside(cache, beside);
     bool sent = false;
     if (cache->stage && !kv_pool_budget(cache->pool)) MN_TRY(stage_send(cache, false, &sent));
     mn_status status = take_all(cache, total);

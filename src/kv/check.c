@@ -150,14 +150,14 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
     int64_t sealed = group_seal_target(group, n, true);
     n_pages[PAGE_CODED] = (size_t)max_i64(0, ceil_div(sealed, page) - first);
     n_pages[PAGE_EXACT] = (size_t)(sealed < n ? end - max_i64(first, sealed / page) : 0);
-    if (options->reserve) {
-        group_most_pages(group, options->reserve, reserved);
+    if (group_reserve(group, options)) {
+        group_most_pages(group, group_reserve(group, options), reserved);
         for (int kind = 0; kind < 2; kind++) {
             if (n_pages[kind] < reserved[kind]) n_pages[kind] = reserved[kind];
         }
     }
     size_t exact, coded, total, head = n > 0 ? group->page_bytes[PAGE_HEAD] : 0, last = 0;
-    if (!options->reserve && n_pages[PAGE_EXACT] > 0 &&
+    if (!group_reserve(group, options) && n_pages[PAGE_EXACT] > 0 &&
         n % page) { /* the newest one has the room that it needs */
         n_pages[PAGE_EXACT]--;
         last = open_page_bytes(group, (int)(n % page));

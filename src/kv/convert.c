@@ -57,7 +57,8 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
 
 /* A copy of a page that is not full, with room for its tokens, or whole for a cache that reserves its pages. */
 static mn_status copy_open(kv_cache *to, const kv_group *group, kv_page *page, int fill, kv_page **out) {
-    MN_TRY(group_take_open(group, to->pool, to->options.reserve ? group->page_tokens : fill, out));
+    MN_TRY(group_take_open(group, to->pool, group_reserve(group, &to->options) ? group->page_tokens : fill,
+                           out));
     part_copy(group, *out, page, fill);
     return MN_OK;
 }
@@ -74,10 +75,10 @@ static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, pag
         int fill = (int)(group->page_tokens - (end - to->n_tokens));
         bool is_own = !page_is_shared(page),
              is_roomy = !page->base && page->bytes > open_page_bytes(group, fill);
-        if (to->options.reserve ? !is_own || page->tokens : is_own && is_roomy)
+        if (group_reserve(group, &to->options) ? !is_own || page->tokens : is_own && is_roomy)
             return copy_open(to, group, page, fill, out);
     }
-    if (!is_wanted_near && !(is_open && to->options.reserve && page_is_shared(page))) {
+    if (!is_wanted_near && !(is_open && group_reserve(group, &to->options) && page_is_shared(page))) {
         kv_page_share(page);
         return MN_OK;
     }
@@ -173,7 +174,8 @@ static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_p
     kv_page *page = group->pages[PAGE_EXACT][slot], *old = group->pages[PAGE_CODED][slot];
     page_pile *reserved = &group->reserved[PAGE_CODED];
     bool is_own = old && !page_is_shared(old) && !old->region;
-    if (!is_own && !cache->options.reserve && !page_is_shared(page) && codes->bytes <= page->bytes) {
+    if (!is_own && !group_reserve(group, &cache->options) && !page_is_shared(page) &&
+        codes->bytes <= page->bytes) {
         kv_pool_refill(cache->pool, page, codes->data, codes->bytes);
         group_put(group, PAGE_EXACT, slot, NULL);
     } else {

@@ -374,9 +374,10 @@ void group_most_pages(const kv_group *group, int64_t n, size_t most[2]) {
 }
 
 mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *options) {
-    if (!options->reserve || group->spec.kind == KV_STATE) return MN_OK;
+    int64_t n = group_reserve(group, options);
+    if (!n || group->spec.kind == KV_STATE) return MN_OK;
     size_t most[2];
-    group_most_pages(group, options->reserve, most);
+    group_most_pages(group, n, most);
     MN_TRY(group_grow(group, most[PAGE_EXACT] > most[PAGE_CODED] ? most[PAGE_EXACT] : most[PAGE_CODED]));
     for (int kind = 0; kind < 2; kind++) {
         page_pile *pile = &group->reserved[kind];
@@ -443,7 +444,7 @@ static mn_status fork_head(kv_group *fork, const kv_group *group, kv_pool *pool,
 
 mn_status group_refork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
                        const kv_options *options) {
-    bool has_reserve = options->reserve > 0;
+    bool has_reserve = group_reserve(group, options) > 0;
     if (group->spec.write_once) n_tokens = group->n_filled;
     fork->first_page = group->first_page;
     fork->flushes = group->flushes;

@@ -131,6 +131,10 @@ static inline bool group_steps(const kv_group *group) {
 static inline bool group_seals_by_unit(const kv_group *group) {
     return group->is_coded && !group->spec.flush && group_steps(group);
 }
+/* Tokens that a group has pages for from the beginning. What is to rest far is not kept near. */
+static inline int64_t group_reserve(const kv_group *group, const kv_options *options) {
+    return group->spec.is_far ? 0 : options->reserve;
+}
 static inline int64_t group_slot(const kv_group *group, int64_t page) {
     return page - group->first_page;
 }

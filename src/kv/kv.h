@@ -85,6 +85,14 @@ int64_t kv_quiet_tokens(const kv_cache *cache, int64_t most);
 /* Room for n_new tokens in every entry: new pages, private copies of shared pages that will be written, pages
  * that sealing will fill. MN_E_FULL, MN_E_NOMEM; then nothing has changed. */
 mn_status kv_reserve(kv_cache *cache, int64_t n_new);
+/* The same beside a cache that is reserved for the same pass and shares pages, before this one in it: what that one makes near
+ * is not made near twice. beside: NULL: none. */
+mn_status kv_reserve_beside(kv_cache *cache, int64_t n_new, const kv_cache *beside);
+/* Between steps, when another cache of the pass found no memory: sends the oldest settled page of far entries away. *sent: there was
+ * one. MN_E_IO. */
+mn_status kv_send_one(kv_cache *cache, bool *sent);
+/* Whether two caches have a page in common: forks that have not lost all of their past. */
+bool kv_shares_pages(const kv_cache *a, const kv_cache *b);
 /* When caches are reserved for one pass: called for each of them once all are, as one's reserve may have sent away pages that
  * others share. MN_E_NOMEM; then all are to be abandoned. */
 mn_status kv_restage(kv_cache *cache);
@@ -112,7 +120,7 @@ void kv_settle(kv_cache *cache);
 /* Forgets the step: the cache is as before kv_reserve. */
 void kv_abandon(kv_cache *cache);
 
-/* Makes an entry's far pages near, before kv_look in a step; entries in order of use are read ahead. What goes wrong is
+/* Makes an entry's far pages near, before kv_look in a step, caches in the order of the pass; entries in order of use are read ahead. What goes wrong is
  * remembered: kv_fault, asked before kv_commit, says so, and the step is to be abandoned. */
 void kv_stage(kv_cache *cache, int entry);
 mn_status kv_fault(kv_cache *cache);

@@ -187,7 +187,7 @@ typedef struct restore {
     kv_cache *cache;
     kv_mapping *mapping; /* owns the archive */
     const archive *saved;
-    bool reserves; /* pages that are not full are to be whole */
+    const kv_options *options;
 } restore;
 
 /* Verified bytes of an entry that must have this many, in the mapping or in *buffer (owned by the caller when
@@ -259,7 +259,7 @@ static mn_status load_page(const restore *r, const char *name, kv_group *group, 
         MN_TRY(archive_bytes(r->saved, view, NULL, &data));
         return kv_pool_map(out, r->mapping, data, n_bytes);
     }
-    if (kind == PAGE_EXACT && n_tokens < group->page_tokens && !r->reserves)
+    if (kind == PAGE_EXACT && n_tokens < group->page_tokens && !group_reserve(group, r->options))
         return load_open(r, name, group, n_tokens, out);
     kv_page *page = NULL;
     MN_TRY(take_page(r, group, kind, &page));
@@ -378,7 +378,7 @@ mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_
     mapping->owner = saved;
     mapping->close = close_archive;
     atomic_store(&mapping->references, 1);
-    restore r = {.mapping = mapping, .saved = saved, .reserves = options->reserve > 0};
+    restore r = {.mapping = mapping, .saved = saved, .options = options};
     kv_options growing = *options; /* what is reserved is taken when the loaded pages are counted in */
     growing.reserve = 0;
     mn_status status = kv_open(&r.cache, pool, specs, n_entries, &growing);

@@ -373,9 +373,44 @@ mn_status model_grow_seal(model_core *model, const kv_cache *cache) {
 static mn_status check_encoded(const model_core *model, const forward_row *rows, int n_rows) {
     for (int i = 0; model->encoder && i < n_rows; i++) {
         if (kv_filled(rows[i].cache, (int)model->config.num_hidden_layers) == 0)
-            MN_FAIL(MN_E_ARG,
-                    "'%s' is a speech model, and no recording was encoded for it; `mneme transcribe` and mn_transcribe do that",
-                    model->what);
+            MN_FAIL(
+                MN_E_ARG,
+                "'%s' is a speech model, and no recording was encoded for it; `mneme transcribe` and mn_transcribe do that",
+                model->what);
+    }
+    return MN_OK;
+}
+
+/* The first row of a pass that shares pages with row i; NULL: none before it does. */
+static const kv_cache *relative_of(const forward_row *rows, int i) {
+    for (int j = 0; j < i; j++) {
+        if (kv_shares_pages(rows[j].cache, rows[i].cache)) return rows[j].cache;
+    }
+    return NULL;
+}
+
+/* Everything that a pass needs and that can fail; then nothing has changed. */
+static mn_status reserve_rows(model_core *model, const forward_row *rows, int n_rows) {
+    mn_status status = MN_OK;
+    int n_reserved = 0;
+    while (n_reserved < n_rows && status == MN_OK) {
+        status = kv_reserve_beside(rows[n_reserved].cache, rows[n_reserved].n, relative_of(rows, n_reserved));
+        if (status == MN_OK) n_reserved++;
+    }
+    for (int i = 0; i < n_rows && status == MN_OK; i++) status = kv_restage(rows[i].cache);
+    for (int i = 0; i < n_rows && status == MN_OK; i++) status = model_grow_seal(model, rows[i].cache);
+    if (status == MN_OK) status = blocks_prepare(model, rows, n_rows);
+    for (int i = 0; status != MN_OK && i < n_reserved; i++) kv_abandon(rows[i].cache);
+    return status;
+}
+
+/* What one row has no room for may be what others keep near without need. */
+static mn_status send_one_of_each(const forward_row *rows, int n_rows, bool *sent) {
+    *sent = false;
+    for (int i = 0; i < n_rows; i++) {
+        bool one;
+        MN_TRY(kv_send_one(rows[i].cache, &one));
+        *sent = *sent || one;
     }
     return MN_OK;
 }
@@ -388,19 +423,13 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
         n_last += forward_gathered(&rows[i]);
     }
     MN_TRY(model_grow(model, (int)m, n_rows, (int)min_i64(n_last, HEAD_ROWS)));
-    mn_status status = MN_OK;
-    int n_reserved = 0;
-    while (n_reserved < n_rows && status == MN_OK) {
-        status = kv_reserve(rows[n_reserved].cache, rows[n_reserved].n);
-        if (status == MN_OK) n_reserved++;
+    mn_status status = reserve_rows(model, rows, n_rows);
+    bool sent = true;
+    while (status == MN_E_NOMEM && sent) {
+        MN_TRY(send_one_of_each(rows, n_rows, &sent));
+        if (sent) status = reserve_rows(model, rows, n_rows);
     }
-    for (int i = 0; i < n_rows && status == MN_OK; i++) status = kv_restage(rows[i].cache);
-    for (int i = 0; i < n_rows && status == MN_OK; i++) status = model_grow_seal(model, rows[i].cache);
-    if (status == MN_OK) status = blocks_prepare(model, rows, n_rows);
-    if (status != MN_OK) {
-        for (int i = 0; i < n_reserved; i++) kv_abandon(rows[i].cache);
-        return status;
-    }
+    MN_TRY(status);
     arch_forwards[model->config.model_type](&(batch){model, rows, n_rows, (int)m});
     for (int i = 0; status == MN_OK && i < n_rows; i++) status = kv_fault(rows[i].cache);
     if (status != MN_OK) {
