@@ -208,6 +208,12 @@ mn_status kv_refork(kv_cache **fork, const kv_cache *cache);
 mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
                      const kv_options *options);
 
+/* The same for caches that share pages, which share them afterwards, too: each is begun, then all are ended together. Not more
+ * than a page of codes is held beside what was. beside: one that is begun already, or NULL. */
+mn_status kv_convert_begin(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
+                           const kv_options *options, const kv_cache *beside);
+void kv_convert_end(kv_cache *const *caches, int n, const kernel_table *kernels);
+
 int64_t kv_length(const kv_cache *cache);
 int64_t kv_room(const kv_cache *cache); /* tokens that fit into the pages at hand, those held included */
 int kv_entries(const kv_cache *cache);
