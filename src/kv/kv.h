@@ -1,8 +1,8 @@
 /* The cache of one sequence: pages of keys and values, described by numbers.
  *
  *   entry   the memory of one attention (or recurrent) sub-layer; most models have one per layer
- *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count, copied when
- *           written while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
+ *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count; who writes one
+ *           that is shared takes a part of its own behind it, or a copy. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
  *   group   entries with equal specs; they share one page table, and a page holds all of them side by side
  *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a while
  *   head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code shall touch
@@ -53,7 +53,7 @@ bool kv_spec_equal(const kv_spec *a, const kv_spec *b);
 
 typedef struct kv_options {
     int page_tokens; /* even; a multiple of 16 when something is coded */
-    int64_t reserve; /* tokens allocated at once and kept; 0: pages on demand */
+    int64_t reserve; /* tokens allocated at once and kept, but for far entries; 0: pages on demand */
     int64_t limit;   /* tokens refused beyond (MN_E_FULL); 0: none */
 } kv_options;
 

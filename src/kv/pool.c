@@ -207,7 +207,23 @@ mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes) {
     return take_counted(out, pool, n_bytes, false);
 }
 
-/* Parts of a page grow from size to size, all rows of a batch at once: those of a size that nobody wants now go back to the
+/* All free parts, and the free pages that are no places of a slab. */
+static kv_page *take_useless(kv_pool *pool) {
+    kv_page *useless = pool->free_parts, *page;
+    pool->free_parts = NULL;
+    for (kv_page **link = &pool->free_pages; (page = *link) != NULL;) {
+        if (page->in_slab) {
+            link = &page->next;
+            continue;
+        }
+        *link = page->next;
+        page->next = useless;
+        useless = page;
+    }
+    return useless;
+}
+
+/* Parts of a page grow from size to size, all rows of a batch at once: what is of a size that nobody wants now goes back to the
  * system before another size is asked for. */
 mn_status kv_pool_take_part(kv_page **out, kv_pool *pool, size_t n_bytes, int split, int tokens,
                             kv_page *base) {
@@ -216,10 +232,7 @@ mn_status kv_pool_take_part(kv_page **out, kv_pool *pool, size_t n_bytes, int sp
     MN_TRY(kv_pool_count(pool, n_bytes));
     pthread_mutex_lock(&pool->lock);
     kv_page *page = take_kept(&pool->free_parts, n_bytes);
-    if (!page) {
-        useless = pool->free_parts;
-        pool->free_parts = NULL;
-    }
+    if (!page) { useless = take_useless(pool); }
     pthread_mutex_unlock(&pool->lock);
     free_pages(useless);
     if (page) {

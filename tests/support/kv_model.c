@@ -68,18 +68,6 @@ static int share(model_pool *pool, int page) {
 
 /* ---- values ---- */
 
-static uint64_t mixed(uint64_t x) {
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
-
-float model_value(uint32_t token, int entry, int head, bool is_key, int d, kv_codec exact) {
-    uint64_t place = ((uint64_t)entry << 12) + ((uint64_t)head << 10) + ((uint64_t)is_key << 9) + (uint64_t)d;
-    float x = (float)(mixed(token * 0x9E3779B97F4A7C15u + place) >> 40) * 0x1p-21f - 4;
-    return exact == KV_BF16 ? f32_from_bf16(bf16_from_f32(x)) : x;
-}
-
 float *model_row(const model_entry *e, bool is_key, int head, int64_t position) {
     return e->rows[is_key ? 0 : 1] +
            ((size_t)head * MODEL_TOKENS + (size_t)position) * (size_t)model_dim(e, is_key);
@@ -95,28 +83,6 @@ static void put_values(model_entry *e, int64_t position, const uint32_t *tokens,
             }
         }
     }
-}
-
-/* Rows 1, -1 of a Sylvester matrix over sqrt(dim), with signs of their own for each entry and head. */
-const kv_basis *model_bases(int entry, int dim) {
-    static float matrices[2][MODEL_ENTRIES][2][32 * 32], lambdas[2][MODEL_ENTRIES][2][32];
-    static kv_basis bases[2][MODEL_ENTRIES][2];
-    int size = dim == 32;
-    for (int e = 0; e < MODEL_ENTRIES && !bases[size][entry][0].dim; e++) {
-        for (int head = 0; head < 2; head++) {
-            float *a = matrices[size][e][head], *lambda = lambdas[size][e][head];
-            for (int i = 0; i < dim; i++) {
-                lambda[i] = 40.0f / (float)(1 + i * (1 + head + e % 3));
-                for (int j = 0; j < dim; j++) {
-                    bool minus = __builtin_parity((unsigned)(i & j)) ^
-                                 (int)(mixed((uint64_t)(e * 64 + head * 32 + j)) & 1);
-                    a[i * dim + j] = (minus ? -1.0f : 1.0f) * (dim == 32 ? 0x1.6a09e6p-3f : 0.25f);
-                }
-            }
-            bases[size][e][head] = (kv_basis){.dim = dim, .key = a, .query = a, .lambda = lambda};
-        }
-    }
-    return bases[size][entry];
 }
 
 /* ---- rules ---- */
@@ -676,7 +642,7 @@ static void commit_state(model_cache *cache, model_entry *e) {
 void model_commit(model_cache *cache, const uint32_t *tokens) {
     int64_t begin = cache->n;
     for (int64_t i = 0; i < cache->n_step; i++)
-        cache->trails[begin + i + 1] = mixed(cache->trails[begin + i] * 31 + tokens[i]);
+        cache->trails[begin + i + 1] = model_mixed(cache->trails[begin + i] * 31 + tokens[i]);
     cache->n += cache->n_step;
     for (int i = 0; i < cache->n_entries; i++) {
         model_entry *e = &cache->entries[i];

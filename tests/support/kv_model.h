@@ -71,6 +71,8 @@ typedef struct model_cache {
     size_t peak;
 } model_cache;
 
+/* Bits that look like chance, of x. */
+uint64_t model_mixed(uint64_t x);
 /* The value that token `token` brings for an entry, as the exact form keeps it. */
 float model_value(uint32_t token, int entry, int head, bool is_key, int d, kv_codec exact);
 /* Rows of a stream between heads, and of one token. */
