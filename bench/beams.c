@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
     }
     options.threads = 2;
     check(mn_model_open(&model, argv[1], &options));
-    if (argc == 3) cache.implementation = argv[2];
+    cache.implementation = argc == 3 ? argv[2] : "dynamic";
     static int32_t ids[4096];
     for (size_t i = 0; i < 4096; i++) ids[i] = (int32_t)(i * 2654435761u % 40000u);
     for (size_t p = 0; p < sizeof prompts / sizeof *prompts; p++) {

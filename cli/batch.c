@@ -2,87 +2,408 @@
 #include "batch.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "config.h"
+#include "interrupt.h"
+#include "output.h"
+#include "progress.h"
+#include "result.h"
 
-static mn_status line_prompt(const batch_setup *setup, batch_line *line, const char *what) {
-    const json *root = json_root(line->doc), *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
+enum {
+    MOST_WAITING = 1024, /* lines that may be read ahead of the one whose answer is printed next */
+    STANDARD_ROWS = 16,  /* of --batch-size */
+    MESSAGE = 1024
+};
+
+/* A line in work. */
+typedef struct batch_row {
+    bool is_used;
+    int id;     /* of the engine, which counts as the lines do */
+    int number; /* of the line */
+    json_doc *doc;
+    prompt prompt;
+    mn_generation_config *config;
+} batch_row;
+
+typedef struct batch {
+    const run_settings *s;
+    lines *in;
+    bool reads, is_unordered; /* more lines are wanted; answers are printed as they come */
+    bytes said;               /* warnings, so that each is said once */
+    mn_engine *engine;
+    mn_session *common; /* what the prompts behind a prefix begin with; NULL: nothing */
+    bool has_common;    /* it has been looked for */
+    bytes common_cache; /* its names */
+    batch_row *rows;    /* [n_rows] places */
+    size_t n_rows, n_running;
+    bytes *answers; /* [MOST_WAITING] by line, of those that wait for an earlier one; empty: not there */
+    bool *is_done;  /* [MOST_WAITING] */
+    int n_added, n_printed;
+    mn_generation **kept; /* [n_kept] for --scores-out and --logits-out */
+    size_t n_kept, kept_capacity;
+    int code; /* of the first failure */
+    char error[MESSAGE];
+    bool has_begun, was_cancelled, told_relief;
+    size_t prompt_tokens, new_tokens;
+    double started, first_ms;
+} batch;
+
+/* ---- a line ---- */
+
+static bool uses_template(const batch *b) {
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
+    return !option_on(b->s->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
+}
+
+/* A text behind the prefix. */
+static mn_status prompt_behind_prefix(const batch *b, prompt *p, const char *text, size_t n) {
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
+    bytes all = {0};
+    bytes_append(&all, b->s->prefix.data, b->s->prefix.n);
+    bytes_append(&all, text, n);
+    mn_status status = bytes_status(&all);
+    if (status == MN_OK)
+        status = uses_template(b) ? prompt_from_chat(p, tokenizer, all.data, all.n)
+                                  : prompt_from_text(p, tokenizer, all.data, all.n,
+                                                     option_on(b->s->o, OPT_NO_SPECIAL_TOKENS));
+    bytes_clear(&all);
+    return status;
+}
+
+static mn_status read_prompt(const batch *b, batch_row *row) {
+    const json *root = json_root(row->doc), *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
     const json *messages = json_get(root, "messages");
-    const mn_tokenizer *tokenizer = mn_model_tokenizer(setup->model);
-    if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1) {
-        MN_FAIL(MN_E_ARG, "%s: give one of \"ids\", \"prompt\" and \"messages\"", what);
-    }
+    if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1)
+        MN_FAIL(MN_E_ARG, "give one of \"ids\", \"prompt\" and \"messages\"");
+    if (text && text->kind == JSON_STRING && text->n)
+        return prompt_behind_prefix(b, &row->prompt, text->string, text->n);
+    if (b->s->prefix.n)
+        MN_FAIL(MN_E_ARG, "--prefix-file stands before texts; give a \"prompt\" that is not empty");
+    bytes list = {0};
     mn_status status = MN_OK;
-    bytes b = {0};
-    if (text && text->kind == JSON_STRING && text->n) {
-        bool chat = !option_on(setup->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
-        bytes_append(&b, setup->prefix->data, setup->prefix->n);
-        bytes_append(&b, text->string, text->n);
-        status = bytes_status(&b);
-        if (status == MN_OK)
-            status = chat ? prompt_from_chat(&line->prompt, tokenizer, b.data, b.n)
-                          : prompt_from_text(&line->prompt, tokenizer, b.data, b.n,
-                                             option_on(setup->o, OPT_NO_SPECIAL_TOKENS));
-    } else if (setup->prefix->n) {
-        status =
-            status_fail(MN_E_ARG, "--prefix-file stands before texts; give a \"prompt\" that is not empty");
-    } else if (ids && ids->kind == JSON_ARRAY && ids->n) {
+    if (ids && ids->kind == JSON_ARRAY && ids->n) {
         for (size_t i = 0; i < ids->n; i++) {
-            bytes_append_text(&b, i ? "," : "");
-            json_put(&b, &ids->items[i]);
+            bytes_append_text(&list, i ? "," : "");
+            json_put(&list, &ids->items[i]);
         }
-        status = bytes_status(&b);
-        if (status == MN_OK) status = prompt_from_ids(&line->prompt, b.data, b.n, "ids");
+        status = bytes_status(&list);
+        if (status == MN_OK) status = prompt_from_ids(&row->prompt, list.data, list.n, "ids");
     } else if (messages && messages->kind == JSON_ARRAY) {
-        json_put(&b, messages);
-        status = bytes_status(&b);
-        if (status == MN_OK) status = prompt_from_messages(&line->prompt, tokenizer, b.data, b.n);
+        json_put(&list, messages);
+        status = bytes_status(&list);
+        if (status == MN_OK)
+            status = prompt_from_messages(&row->prompt, mn_model_tokenizer(b->s->e.model), list.data, list.n);
     } else {
         status = status_fail(MN_E_ARG, "ids and messages are lists, a prompt is a text, and none is empty");
     }
-    bytes_clear(&b);
-    return status_context(status, "%s", what);
+    bytes_clear(&list);
+    return status;
 }
 
-mn_status batch_add(batch *b, batch_line **line) {
-    MN_TRY(mem_grow(&b->lines, &b->capacity, b->n + 1, sizeof *b->lines));
-    *line = &b->lines[b->n++];
-    **line = (batch_line){0};
-    return MN_OK;
+/* What two rows must have in common to share a past. */
+static void put_cache_names(bytes *out, const mn_cache_options *cache) {
+    bytes_printf(out, "%s, %s", cache->implementation ? cache->implementation : "",
+                 cache->config ? cache->config : "");
+    bytes_text(out);
 }
 
-mn_status batch_read(batch *b, const batch_setup *setup) {
-    const char *at = setup->in->data.data, *end = at + setup->in->data.n;
-    for (int number = 1; at < end; number++) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        size_t n = newline ? (size_t)(newline - at) : (size_t)(end - at);
-        bool blank = true;
-        for (size_t i = 0; i < n; i++) blank = blank && strchr(" \t\r", at[i]) && at[i];
-        if (!blank) {
-            char what[128];
-            batch_line *line = NULL;
-            snprintf(what, sizeof what, "%.90s line %d", setup->in->what, number);
-            MN_TRY(batch_add(b, &line));
-            MN_TRY(json_parse(&line->doc, at, n, JSON_PYTHON, what));
-            if (json_root(line->doc)->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "%s: is no JSON object", what);
-            MN_TRY(line_prompt(setup, line, what));
-            const json *row = json_root(line->doc);
-            MN_TRY(status_context(generation_build(&line->config, setup->o, setup->model, setup->file, row),
-                                  "%s", what));
+static bool shares_common(const batch *b, const mn_cache_options *cache) {
+    bytes names = {0};
+    put_cache_names(&names, cache);
+    bool shares = b->common && !names.failed && names.n == b->common_cache.n &&
+                  memcmp(names.data, b->common_cache.data, names.n) == 0;
+    bytes_clear(&names);
+    return shares;
+}
+
+/* What all prompts behind a prefix begin with is computed once: as much of the prefix, in tokens, as the first of them shares. */
+static mn_status open_common(batch *b, const prompt *first, const mn_cache_options *own, bool reserves) {
+    prompt alone = {0};
+    b->has_common = true;
+    if (!b->s->prefix.n) return MN_OK;
+    mn_status status = prompt_behind_prefix(b, &alone, "", 0);
+    size_t n = 0;
+    while (status == MN_OK && n < alone.n && n + 1 < first->n && alone.ids[n] == first->ids[n]) n++;
+    prompt_clear(&alone);
+    if (status != MN_OK || n == 0) return status;
+    mn_cache_options cache = *own;
+    if (reserves) cache.max_cache_len = (int64_t)n;
+    put_cache_names(&b->common_cache, own);
+    status = bytes_status(&b->common_cache);
+    if (status == MN_OK) status = mn_session_open(&b->common, b->s->e.model, &cache);
+    return status == MN_OK ? mn_session_step(b->common, first->ids, n, NULL) : status;
+}
+
+static bool on_token(void *user, const mn_token_event *event) {
+    batch *b = user;
+    if (event->id >= 0 && b->new_tokens++ == 0) b->first_ms = clock_ms();
+    if (b->new_tokens > 1)
+        progress_line("%zu new tokens, %.1f tok/s", b->new_tokens,
+                      (double)(b->new_tokens - 1) / (clock_ms() - b->first_ms) * 1e3);
+    return !interrupt_seen();
+}
+
+static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, bool reserves) {
+    mn_generate_options how = settings_options(b->s);
+    mn_request request = mn_request_default();
+    mn_session *begun = NULL;
+    mn_status status = MN_OK;
+    how.on_token = on_token;
+    how.on_prefill = progress_shown() ? progress_prefill : NULL;
+    how.user = b;
+    request.prompt = row->prompt.ids;
+    request.n_prompt = row->prompt.n;
+    request.config = row->config;
+    request.options = &how;
+    request.cache = cache;
+    request.prefix = shares_common(b, cache) ? b->common : NULL;
+    if (reserves && request.prefix) { /* with the room that this row needs */
+        status = mn_session_fork(&begun, b->common);
+        if (status == MN_OK) status = mn_session_set_cache(begun, cache);
+        request.prefix = begun;
+    }
+    if (status == MN_OK) status = mn_engine_add(b->engine, &request, &row->id);
+    mn_session_close(&begun);
+    return status;
+}
+
+static void clear_row(batch_row *row) {
+    prompt_clear(&row->prompt);
+    mn_generation_config_close(&row->config);
+    json_close(&row->doc);
+    *row = (batch_row){0};
+}
+
+static mn_status open_row(batch *b, batch_row *row) {
+    mn_cache_options cache;
+    mn_cache_summary kind;
+    const json *root = json_root(row->doc);
+    if (root->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "is no JSON object");
+    MN_TRY(read_prompt(b, row));
+    MN_TRY(generation_build(&row->config, b->s->o, b->s->e.model, b->s->file, root));
+    MN_TRY(settings_settle(b->s, row->config, &row->prompt, root, &b->said, &cache, &kind));
+    if (!b->has_common) MN_TRY(open_common(b, &row->prompt, &cache, kind.reserves));
+    return start(b, row, &cache, kind.reserves);
+}
+
+static mn_status read_row(batch *b, batch_row *row, const char *text, size_t n) {
+    char what[128];
+    row->number = b->in->number;
+    snprintf(what, sizeof what, "%.90s line %d", b->in->what, row->number);
+    MN_TRY(json_parse(&row->doc, text, n, JSON_PYTHON, what));
+    return status_context(open_row(b, row), "%s", what);
+}
+
+/* ---- failures ---- */
+
+/* The first one is told at the end; nothing more is read. number: of the line, or 0 where the message names it, or none. */
+static void fail(batch *b, mn_status status, int number) {
+    b->reads = false;
+    if (b->code != EXIT_DONE) return;
+    if (number > 0) status_context(status, "%.90s line %d", b->in->what, number);
+    b->code = exit_of(status);
+    snprintf(b->error, sizeof b->error, "%s", mn_last_error());
+}
+
+/* ---- reading ---- */
+
+static batch_row *free_row(const batch *b) {
+    bool is_full = b->n_added - b->n_printed >= MOST_WAITING;
+    for (size_t i = 0; i < b->n_rows && !is_full; i++) {
+        if (!b->rows[i].is_used) return &b->rows[i];
+    }
+    return NULL;
+}
+
+/* Nothing is in work and all is printed, so that a signal may end the command. */
+static void wait_for_lines(const batch *b) {
+    interrupt_unwatch();
+    if (!interrupt_seen()) lines_wait(b->in);
+    interrupt_watch(NULL);
+}
+
+/* Takes lines as far as there are places and lines; waits for one only when nothing is in work. */
+static void fill(batch *b) {
+    batch_row *row;
+    while (b->reads && !interrupt_seen() && (row = free_row(b)) != NULL) {
+        lines_state state;
+        const char *text = NULL;
+        size_t n = 0;
+        mn_status status = lines_next(b->in, &state, &text, &n);
+        if (status != MN_OK) {
+            fail(b, status, 0);
+        } else if (state == LINES_END) {
+            b->reads = false;
+        } else if (state == LINES_LATER) {
+            if (b->n_running > 0) return;
+            wait_for_lines(b);
+        } else if ((status = read_row(b, row, text, n)) != MN_OK) {
+            clear_row(row);
+            fail(b, status, 0);
+        } else {
+            row->is_used = true;
+            b->n_added = row->id + 1;
+            b->n_running++;
         }
-        at += n + (newline != NULL);
     }
-    if (b->n == 0) MN_FAIL(MN_E_ARG, "%s holds no lines", setup->in->what);
+}
+
+/* ---- answers ---- */
+
+/* What waits for no earlier one any more. */
+static void print_ready(batch *b) {
+    while (b->n_printed < b->n_added && b->is_done[b->n_printed % MOST_WAITING]) {
+        int at = b->n_printed++ % MOST_WAITING;
+        b->is_done[at] = false;
+        if (b->answers[at].n > 0) put_bytes(&b->answers[at]);
+    }
+}
+
+static void answer(batch *b, const batch_row *row, const mn_generation *generation) {
+    bytes text = {0};
+    progress_clear();
+    result_put(&text, &b->s->e, generation, &row->prompt, (int)option_number(b->s->o, OPT_LOGPROBS, -1));
+    bytes_append_text(&text, "\n");
+    if (b->is_unordered || text.failed) {
+        put_bytes(&text);
+    } else {
+        b->answers[row->id % MOST_WAITING] = text;
+    }
+}
+
+static mn_status keep(batch *b, mn_generation *generation) {
+    MN_TRY(mem_grow(&b->kept, &b->kept_capacity, b->n_kept + 1, sizeof *b->kept));
+    b->kept[b->n_kept++] = generation;
     return MN_OK;
 }
 
-void batch_clear(batch *b) {
-    for (size_t i = 0; i < b->n; i++) {
-        prompt_clear(&b->lines[i].prompt);
-        mn_generation_config_close(&b->lines[i].config);
-        json_close(&b->lines[i].doc);
+static void take_in(batch *b, const batch_row *row, mn_generation *generation) {
+    const mn_cache_info *cache = &generation->cache;
+    if (cache->before && !b->told_relief)
+        say("memory ended: the cache '%s' became '%s', and the run went on", cache->before,
+            cache->implementation);
+    b->told_relief = b->told_relief || cache->before;
+    b->prompt_tokens += row->prompt.n;
+    for (size_t i = 0; i < generation->n_sequences; i++) {
+        if (strcmp(generation->sequences[i].finish_reason, "cancelled") == 0) b->was_cancelled = true;
     }
-    mem_free(b->lines);
-    *b = (batch){0};
+    answer(b, row, generation);
+    bool wants_all = option_is_set(b->s->o, OPT_SCORES_OUT) || option_is_set(b->s->o, OPT_LOGITS_OUT);
+    mn_status status = wants_all ? keep(b, generation) : MN_OK;
+    if (status != MN_OK) fail(b, status, 0);
+    if (status != MN_OK || !wants_all) mn_generation_close(&generation);
+}
+
+/* Everything that has ended. */
+static void take_all(batch *b) {
+    for (;;) {
+        mn_generation *generation = NULL;
+        batch_row *row = b->rows;
+        int id = -1;
+        mn_status status = mn_engine_take(b->engine, &id, &generation);
+        if (id < 0) break;
+        while (row->id != id || !row->is_used) row++;
+        if (status == MN_OK) take_in(b, row, generation);
+        if (status != MN_OK) fail(b, status, row->number);
+        if (b->is_unordered) {
+            b->n_printed++;
+        } else {
+            b->is_done[id % MOST_WAITING] = true;
+        }
+        clear_row(row);
+        b->n_running--;
+    }
+    print_ready(b);
+}
+
+/* ---- the run ---- */
+
+static void cancel_all(batch *b) {
+    b->reads = false;
+    for (size_t i = 0; i < b->n_rows; i++) {
+        if (b->rows[i].is_used)
+            mn_engine_cancel(b->engine, b->rows[i].id); /* those that have ended stay so */
+    }
+    take_all(b);
+}
+
+/* Ends when the output takes nothing more, too. */
+static void run_lines(batch *b) {
+    interrupt_watch(NULL);
+    for (fill(b); b->n_running > 0 && put("", 0); fill(b)) {
+        if (!b->has_begun && b->code != EXIT_DONE) return; /* nothing was computed: the run is refused */
+        b->has_begun = true;
+        mn_engine_step(b->engine, NULL);
+        take_all(b);
+        if (interrupt_seen()) cancel_all(b);
+    }
+}
+
+static int by_row(const void *a, const void *b) {
+    const mn_generation *const *x = a, *const *y = b;
+    return (*x)->sequences[0].row - (*y)->sequences[0].row;
+}
+
+static mn_status write_files(batch *b) {
+    if (b->n_kept > 0) qsort(b->kept, b->n_kept, sizeof(mn_generation *), by_row);
+    for (int raw = 0; raw < 2; raw++) {
+        const char *path = option_text(b->s->o, raw ? OPT_LOGITS_OUT : OPT_SCORES_OUT, NULL);
+        if (path) MN_TRY(result_write_scores(path, b->kept, b->n_kept, b->s->e.info.vocab_size, raw));
+    }
+    return MN_OK;
+}
+
+static mn_status open_batch(batch *b) {
+    b->n_rows = (size_t)option_number(b->s->o, OPT_ROWS, STANDARD_ROWS);
+    b->rows = mem_alloc(b->n_rows, sizeof *b->rows);
+    b->answers = mem_alloc(MOST_WAITING, sizeof *b->answers);
+    b->is_done = mem_alloc(MOST_WAITING, sizeof *b->is_done);
+    if (!b->rows || !b->answers || !b->is_done) return mem_no_memory();
+    return mn_engine_open(&b->engine, b->s->e.model, NULL);
+}
+
+static void close_batch(batch *b) {
+    mn_engine_close(&b->engine);
+    mn_session_close(&b->common);
+    for (size_t i = 0; b->rows && i < b->n_rows; i++) clear_row(&b->rows[i]);
+    for (size_t i = 0; b->answers && i < MOST_WAITING; i++) bytes_clear(&b->answers[i]);
+    for (size_t i = 0; i < b->n_kept; i++) mn_generation_close(&b->kept[i]);
+    mem_free(b->rows);
+    mem_free(b->answers);
+    mem_free(b->is_done);
+    mem_free(b->kept);
+    bytes_clear(&b->said);
+    bytes_clear(&b->common_cache);
+}
+
+static void print_summary(const batch *b) {
+    double seconds = (clock_ms() - b->started) / 1e3;
+    if (!progress_shown() && !option_on(b->s->o, OPT_VERBOSE)) return;
+    say("%d rows, %zu prompt tokens and %zu new ones in %.1f s, %.1f new tok/s", b->n_added, b->prompt_tokens,
+        b->new_tokens, seconds, (double)b->new_tokens / (seconds > 0 ? seconds : 1));
+}
+
+int batch_run(const run_settings *settings, lines *in) {
+    batch b = {.s = settings, .in = in, .reads = true, .code = EXIT_DONE, .started = clock_ms()};
+    b.is_unordered = option_on(settings->o, OPT_UNORDERED);
+    mn_status status = open_batch(&b);
+    if (status == MN_OK) run_lines(&b);
+    if (status == MN_OK && b.code == EXIT_DONE && b.n_added == 0 && !interrupt_seen())
+        status = status_fail(MN_E_ARG, "%s holds no lines", in->what);
+    if (status == MN_OK && b.code == EXIT_DONE && b.n_added > 0 && put("", 0)) status = write_files(&b);
+    if (status != MN_OK) fail(&b, status, 0);
+    progress_clear();
+    int code = b.code;
+    if (b.was_cancelled || interrupt_seen()) code = EXIT_CANCELLED;
+    if (code == b.code && code != EXIT_DONE) {
+        status_fail(MN_E_ARG, "%s", b.error);
+        report(settings->o, code, NULL);
+    }
+    code = finish(code);
+    if (code == EXIT_DONE || code == EXIT_CANCELLED) print_summary(&b);
+    close_batch(&b);
+    return code;
 }

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "bench_caches.h"
 #include "config.h"
@@ -47,6 +48,7 @@ typedef struct bench {
     int n_tests, n_printed, repetitions;
     char cpu_name[128];
     engine e;
+    mn_generation_config *config; /* has the texts of the cache */
     mn_cache_options cache;
     mn_cache_summary kind; /* of the cache */
     int32_t *ids;
@@ -125,7 +127,7 @@ static mn_status read_options(bench *b) {
         MN_TRY(status_context(list_read(&b->pg, option_text(o, OPT_PG, "")), "-pg"));
     if (b->pg.n % 2) MN_FAIL(MN_E_ARG, "-pg takes pairs, as in 512,128");
     MN_TRY(status_context(list_read(&b->parallel, option_text(o, OPT_PARALLEL, "1")), "-npl"));
-    MN_TRY(check_values(&b->threads, 0, 1024, "-t"));
+    if (option_is_set(o, OPT_BENCH_THREADS)) MN_TRY(check_values(&b->threads, 1, MN_MOST_THREADS, "-t"));
     MN_TRY(check_values(&b->parallel, 1, MOST_ROWS, "-npl"));
     for (int d = 0; d < b->depths.n; d++) {
         for (int i = 0; i < b->prompts.n; i++) add_test(b, b->prompts.values[i], 0, b->depths.values[d]);
@@ -138,7 +140,7 @@ static mn_status read_options(bench *b) {
     b->form = option_text(o, OPT_OUTPUT, option_on(o, OPT_JSON) ? "json" : "md");
     b->cache = mn_cache_options_default();
     MN_TRY(cache_options_read(o, &b->cache));
-    return cache_settle(&b->cache, &b->kind);
+    return cache_check_named(&b->cache);
 }
 
 /* ---- measuring ---- */
@@ -264,20 +266,21 @@ static void stamp(result *r) {
 }
 
 static void read_cpu_name(bench *b) {
-    char text[512];
-    snprintf(b->cpu_name, sizeof b->cpu_name, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file && fgets(text, sizeof text, file)) {
-        char *colon = strchr(text, ':');
-        if (strncmp(text, "model name", 10) != 0 || !colon) continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(b->cpu_name, sizeof b->cpu_name, "%.120s", colon + 2);
-        break;
-    }
-    if (file) fclose(file);
+    char text[4096];
+    text[file_head(text, sizeof text - 1, "/proc/cpuinfo")] = 0;
+    const char *name = strstr(text, "model name"), *colon = name ? strchr(name, ':') : NULL;
+    if (!colon || strlen(colon) < 2) colon = ": unknown";
+    snprintf(b->cpu_name, sizeof b->cpu_name, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
 }
 
 /* ---- printing ---- */
+
+void bench_put_csv(bytes *b, const char *text, size_t n) {
+    bytes_append_text(b, "\"");
+    for (size_t i = 0; i < n; i++)
+        bytes_append(b, text[i] == '"' ? "\"\"" : text + i, text[i] == '"' ? 2 : 1);
+    bytes_append_text(b, "\"");
+}
 
 static void put_member(bytes *b, bool as_json, const char *key, const char *text, bool is_text) {
     if (as_json) {
@@ -288,7 +291,8 @@ static void put_member(bytes *b, bool as_json, const char *key, const char *text
             bytes_append_text(b, text);
         }
     } else {
-        bytes_printf(b, "%s\"%s\"", b->n ? "," : "", text);
+        bytes_append_text(b, b->n ? "," : "");
+        bench_put_csv(b, text, strlen(text));
     }
 }
 
@@ -443,6 +447,9 @@ static int bench_all(bench *b) {
     for (int t = 0; t < b->threads.n; t++) {
         int code = engine_open(&b->e, o, o->n_positional ? o->positional[0] : NULL, b->threads.values[t]);
         if (code != EXIT_DONE) return code;
+        if (t == 0) status = verb_cache(&b->config, &b->cache, &b->kind, o, &b->e);
+        if (status != MN_OK) return report(o, exit_of(status), "cache");
+        if (!b->cache.implementation) b->cache.implementation = "dynamic";
         for (int i = 0; i < b->n_tests; i++) {
             stamp(&b->result);
             status = measure(b, &b->tests[i]);
@@ -463,6 +470,7 @@ int bench_verb(options *o) {
     b->o = o;
     int code = bench_all(b);
     mem_free(b->ids);
+    mn_generation_config_close(&b->config);
     engine_close(&b->e);
     mem_free(b);
     return code;

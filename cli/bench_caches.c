@@ -1,7 +1,7 @@
 /* Caches beside each other on one text. Its first tokens are the prompt, given in one call; the others come
  * one by one, as in generation. Where the text ends too early, what `dynamic` would say greedily goes on with
  * it. Behind the prompt and every token but the last the next token's distribution is compared with that of
- * `dynamic`: every cache sees the same tokens. Only the steps are timed.
+ * `dynamic`: every cache sees the same tokens. Only the steps are timed. Rows are printed as they come.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "bench_caches.h"
@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "config.h"
 #include "engine.h"
@@ -26,9 +29,6 @@ enum {
     MOST_TOKENS = 1 << 24,
     STANDARD_NEW = 128,
     SENTENCE = 320,
-    /* Tokens that `none` may compute again among all caches, and where it is named; then it leaves the others. */
-    RECOMPUTED = 8192,
-    RECOMPUTED_NAMED = 32768,
 };
 
 /* What is read where no text is given. */
@@ -82,10 +82,11 @@ enum { N_ALL_CASES = sizeof all_cases / sizeof *all_cases };
 
 typedef struct cache_case {
     char name[NAME], config[2 * NAME];
-    char refused[SENTENCE]; /* why it cannot be; "": it was measured */
+    char refused[SENTENCE]; /* why it is not measured; "": it was */
     mn_cache_info cache;    /* at the end; its texts are gone */
     char dtype[8];
-    size_t n_new;             /* tokens compared */
+    long peak_rss;            /* bytes of the process at most while this was measured */
+    bytes text;               /* --texts: what it writes behind the prompt */
     double prompt_ms, new_ms; /* medians */
     size_t same;
     double kl, nll, wanted_nll; /* sums over them */
@@ -97,12 +98,15 @@ typedef struct comparison {
     prompt text;
     const char *source;     /* of the text, for the JSON */
     mn_cache_options cache; /* what is said of all of them */
+    const char *form;       /* md, csv, json, jsonl */
+    bool has_texts;
+    mn_generation_config *config; /* of the texts */
     cache_case *cases;
-    int n_cases, repetitions;
-    size_t n_prompt, n_new, n_text; /* n_text: tokens of n_prompt + n_new that the text gives */
-    int32_t *ids;                   /* [n_prompt + n_new] */
-    float *wanted;                  /* logits of `dynamic`, [n_new][vocab_size] */
-    double *wanted_sums;            /* [n_new], log of the sum of their exponentials */
+    int n_cases, repetitions, width; /* width: of the table's first column */
+    size_t n_prompt, n_new, n_text;  /* n_text: tokens of n_prompt + n_new that the text gives */
+    int32_t *ids;                    /* [n_prompt + n_new] */
+    float *wanted;                   /* logits of `dynamic`, [n_new][vocab_size] */
+    double *wanted_sums;             /* [n_new], log of the sum of their exponentials */
 } comparison;
 
 /* ---- what is asked for ---- */
@@ -132,14 +136,11 @@ static mn_status read_number(const options *o, option_id id, int lo, int hi, int
 
 static mn_status check_options(const options *o) {
     static const option_id others[] = {OPT_N_DEPTH, OPT_PG, OPT_PARALLEL};
-    const char *form = option_text(o, OPT_OUTPUT, "md");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (option_is_set(o, others[i]))
             MN_FAIL(MN_E_ARG, "--%s has no meaning where caches are compared on a text; use -p and -n",
                     option_table[others[i]].name);
     }
-    if (strcmp(form, "md") != 0 && strcmp(form, "json") != 0)
-        MN_FAIL(MN_E_ARG, "--output is '%s'; allowed where caches are compared: md, json", form);
     return MN_OK;
 }
 
@@ -165,9 +166,10 @@ static mn_status settle_lengths(comparison *c) {
         c->n_prompt = n > c->n_new ? n - c->n_new : n;
     }
     if (context > 0 && c->n_prompt + c->n_new > context) {
-        MN_FAIL(MN_E_ARG,
-                "%zu tokens and %zu new ones pass %zu, which %s; shorten them%s", c->n_prompt, c->n_new, context,
-                c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds", engine_beyond(&c->e));
+        MN_FAIL(MN_E_ARG, "%zu tokens and %zu new ones pass %zu, which %s; shorten them%s", c->n_prompt,
+                c->n_new, context,
+                c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds",
+                engine_beyond(&c->e));
     }
     c->n_text = n < c->n_prompt + c->n_new ? n : c->n_prompt + c->n_new;
     return MN_OK;
@@ -346,17 +348,17 @@ static mn_status feed(comparison *c, mn_session *session, cache_case *k, bool is
     ms[1] = 0;
     MN_TRY(mn_session_step(session, c->ids, c->n_prompt, NULL));
     ms[0] = clock_ms() - start;
-    for (size_t i = 0; i < k->n_new; i++) {
+    for (size_t i = 0; i < c->n_new; i++) {
         if (is_reference) {
             note(c, i, mn_session_logits(session));
         } else {
             compare(c, k, i, mn_session_logits(session));
         }
-        if (i + 1 == k->n_new) break;
+        if (i + 1 == c->n_new) break;
         start = clock_ms();
         MN_TRY(mn_session_step(session, &c->ids[c->n_prompt + i], 1, NULL));
         ms[1] += clock_ms() - start;
-        progress_line("%s %s: %zu of %zu tokens", k->name, k->config, i + 1, k->n_new);
+        progress_line("%s %s: %zu of %zu tokens", k->name, k->config, i + 1, c->n_new);
         if (interrupt_seen()) MN_FAIL(MN_E_CANCELLED, "cancelled");
     }
     k->cache.size = sizeof k->cache;
@@ -365,13 +367,17 @@ static mn_status feed(comparison *c, mn_session *session, cache_case *k, bool is
     return MN_OK;
 }
 
-static mn_status pass(comparison *c, cache_case *k, bool is_reference, double ms[2]) {
-    mn_session *session = NULL;
+static mn_status open_case(const comparison *c, const cache_case *k, mn_session **session) {
     mn_cache_summary kind;
     mn_cache_options how = case_options(c, k->name, k->config);
     MN_TRY(cache_settle(&how, &kind));
     if (kind.reserves && how.max_cache_len <= 0) how.max_cache_len = (int64_t)(c->n_prompt + c->n_new);
-    MN_TRY(mn_session_open(&session, c->e.model, &how));
+    return mn_session_open(session, c->e.model, &how);
+}
+
+static mn_status pass(comparison *c, cache_case *k, bool is_reference, double ms[2]) {
+    mn_session *session = NULL;
+    MN_TRY(open_case(c, k, &session));
     interrupt_watch(session);
     k->same = 0;
     k->kl = k->nll = k->wanted_nll = 0;
@@ -380,55 +386,6 @@ static mn_status pass(comparison *c, cache_case *k, bool is_reference, double ms
     progress_clear();
     mn_session_close(&session);
     return status;
-}
-
-/* ---- measuring ---- */
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, by_size);
-    return (values[n / 2] + values[(n - 1) / 2]) / 2;
-}
-
-/* New tokens that `none` takes part in. */
-static size_t new_tokens(const comparison *c, const cache_case *k) {
-    bool is_named = strcmp(option_text(c->o, OPT_CACHE, ""), "all") != 0;
-    size_t n = c->n_new, most = is_named ? RECOMPUTED_NAMED : RECOMPUTED;
-    if (strcmp(k->name, "none") != 0) return n;
-    while (n > 1 && c->n_prompt * n + n * n / 2 > most) n--;
-    return n;
-}
-
-/* A case that cannot be says why, and the others go on; only being cancelled ends everything. */
-static mn_status measure(comparison *c, cache_case *k) {
-    double samples[2][MOST_REPETITIONS];
-    k->n_new = new_tokens(c, k);
-    for (int i = 0; i < c->repetitions; i++) {
-        double ms[2];
-        mn_status status = pass(c, k, false, ms);
-        if (status == MN_E_CANCELLED) return status;
-        if (status != MN_OK) {
-            snprintf(k->refused, sizeof k->refused, "%.300s", mn_last_error());
-            return MN_OK;
-        }
-        samples[0][i] = ms[0];
-        samples[1][i] = ms[1];
-    }
-    k->prompt_ms = median(samples[0], c->repetitions);
-    k->new_ms = median(samples[1], c->repetitions);
-    return MN_OK;
-}
-
-static mn_status measure_all(comparison *c) {
-    double ms[2];
-    cache_case reference = {.name = "dynamic", .n_new = c->n_new};
-    MN_TRY(pass(c, &reference, true, ms));
-    for (int i = 0; i < c->n_cases; i++) MN_TRY(measure(c, &c->cases[i]));
-    return MN_OK;
 }
 
 /* ---- printing ---- */
@@ -451,10 +408,9 @@ static void put_number(bytes *b, const char *key, double value) {
     json_put_real(b, value);
 }
 
-static void put_case_json(bytes *b, const comparison *c, const cache_case *k) {
+static void put_case(bytes *b, const comparison *c, const cache_case *k) {
     bool ran = !*k->refused;
-    size_t n = k->n_new;
-    bytes_append_text(b, "{");
+    size_t n = c->n_new;
     put_text(b, "cache_implementation", k->name);
     put_text(b, "cache_config", k->config);
     put_text(b, "refused", k->refused);
@@ -462,9 +418,11 @@ static void put_case_json(bytes *b, const comparison *c, const cache_case *k) {
         put_text(b, "cache_dtype", k->dtype);
         bytes_printf(
             b,
-            ",\"cache_tokens\":%lld,\"cache_bytes\":%llu,\"cache_far_bytes\":%llu,\"bytes_per_token\":%llu",
-            (long long)k->cache.tokens, (unsigned long long)k->cache.bytes,
-            (unsigned long long)k->cache.far_bytes, (unsigned long long)k->cache.bytes_per_token);
+            ",\"cache_tokens\":%lld,\"cache_seen\":%lld,\"cache_bytes\":%llu,\"cache_peak_bytes\":%llu,"
+            "\"cache_far_bytes\":%llu,\"bytes_per_token\":%llu,\"peak_rss\":%ld",
+            (long long)k->cache.tokens, (long long)k->cache.seen, (unsigned long long)k->cache.bytes,
+            (unsigned long long)k->cache.peak_bytes, (unsigned long long)k->cache.far_bytes,
+            (unsigned long long)k->cache.bytes_per_token, k->peak_rss);
         put_number(b, "prefill_per_second", rate(c->n_prompt, k->prompt_ms));
         put_number(b, "decode_per_second", rate(n - 1, k->new_ms));
         put_number(b, "total_ms", k->prompt_ms + k->new_ms);
@@ -472,23 +430,90 @@ static void put_case_json(bytes *b, const comparison *c, const cache_case *k) {
         put_number(b, "kl_divergence", k->kl / (double)n);
         put_number(b, "perplexity", perplexity(k->nll, n));
         put_number(b, "perplexity_change", perplexity(k->nll - k->wanted_nll, n) - 1);
+        if (c->has_texts) {
+            bytes_append_text(b, ",\"generated_text\":");
+            json_put_string(b, k->text.data ? k->text.data : "", k->text.n);
+        }
     }
-    bytes_append_text(b, "}");
 }
 
-static void put_json(bytes *b, const comparison *c) {
-    bytes_append_text(b, "{");
+/* What all rows have in common. */
+static void put_common(bytes *b, const comparison *c) {
     put_text(b, "model", c->e.path);
     put_text(b, "text", c->source);
     bytes_printf(b, ",\"n_prompt\":%zu,\"n_gen\":%zu,\"n_generated\":%zu,\"n_threads\":%d,\"repetitions\":%d",
                  c->n_prompt, c->n_new, c->n_prompt + c->n_new - c->n_text, c->e.info.threads,
                  c->repetitions);
+}
+
+static void put_json(bytes *b, const comparison *c) {
+    bytes_append_text(b, "{");
+    put_common(b, c);
     bytes_append_text(b, ",\"caches\":[");
     for (int i = 0; i < c->n_cases; i++) {
-        if (i) bytes_append_text(b, ",");
-        put_case_json(b, c, &c->cases[i]);
+        bytes_append_text(b, i ? ",{" : "{");
+        put_case(b, c, &c->cases[i]);
+        bytes_append_text(b, "}");
     }
     bytes_append_text(b, "]}\n");
+}
+
+/* One object that stands alone. */
+static void put_line(bytes *b, const comparison *c, const cache_case *k) {
+    bytes_append_text(b, "{");
+    put_common(b, c);
+    put_case(b, c, k);
+    bytes_append_text(b, "}");
+}
+
+static const char *const csv_columns[] = {"model",
+                                          "text",
+                                          "n_prompt",
+                                          "n_gen",
+                                          "n_generated",
+                                          "n_threads",
+                                          "repetitions",
+                                          "cache_implementation",
+                                          "cache_config",
+                                          "refused",
+                                          "cache_dtype",
+                                          "cache_tokens",
+                                          "cache_bytes",
+                                          "cache_peak_bytes",
+                                          "cache_far_bytes",
+                                          "bytes_per_token",
+                                          "peak_rss",
+                                          "prefill_per_second",
+                                          "decode_per_second",
+                                          "total_ms",
+                                          "compared_tokens",
+                                          "same_tokens",
+                                          "kl_divergence",
+                                          "perplexity",
+                                          "perplexity_change",
+                                          "generated_text"};
+
+/* The same columns for every row; those that it does not have are empty. NULL: their names. */
+static void put_csv(bytes *b, const comparison *c, const cache_case *k) {
+    bytes object = {0}, value = {0};
+    json_doc *doc = NULL;
+    if (k) put_line(&object, c, k);
+    if (k && json_parse(&doc, bytes_text(&object), object.n, JSON_STRICT, "row") != MN_OK) b->failed = true;
+    for (size_t i = 0; i + !c->has_texts < sizeof csv_columns / sizeof *csv_columns; i++) {
+        const json *member = doc ? json_get(json_root(doc), csv_columns[i]) : NULL;
+        bool is_text = member && member->kind == JSON_STRING;
+        value.n = 0;
+        if (member && !is_text) json_put(&value, member);
+        if (is_text) bytes_append(&value, member->string, member->n);
+        if (!k) bytes_append_text(&value, csv_columns[i]);
+        bytes_append_text(b, i ? "," : "");
+        bench_put_csv(b, value.data ? value.data : "", value.n);
+    }
+    bytes_append_text(b, "\n");
+    b->failed = b->failed || object.failed || value.failed;
+    json_close(&doc);
+    bytes_clear(&object);
+    bytes_clear(&value);
 }
 
 static void put_size(char *out, size_t n, uint64_t bytes_held) {
@@ -508,55 +533,219 @@ static void put_rate(char *out, size_t n, double per_second) {
     }
 }
 
-static void put_row(bytes *b, const comparison *c, const cache_case *k, int width) {
-    char name[3 * NAME + 2], size[32], rates[2][32], same[48], change[32];
-    size_t n = k->n_new;
+static void put_row(bytes *b, const comparison *c, const cache_case *k) {
+    char name[3 * NAME + 2], size[32], peak[32], rates[2][32], same[48], change[32];
+    size_t n = c->n_new;
     snprintf(name, sizeof name, "%s%s%s", k->name, *k->config ? " " : "", k->config);
     put_size(size, sizeof size, k->cache.bytes);
+    put_size(peak, sizeof peak, k->cache.peak_bytes);
     put_rate(rates[0], sizeof rates[0], rate(c->n_prompt, k->prompt_ms));
     put_rate(rates[1], sizeof rates[1], rate(n - 1, k->new_ms));
     snprintf(same, sizeof same, "%zu of %zu", k->same, n);
     snprintf(change, sizeof change, "%+.2f %%", (perplexity(k->nll - k->wanted_nll, n) - 1) * 100);
-    bytes_printf(b, "| %-*s | %10s | %11s | %10s | %7.2f | %14s | %8.5f | %10.3f | %10s |\n", width, name,
-                 size, rates[0], rates[1], (k->prompt_ms + k->new_ms) / 1e3, same, k->kl / (double)n,
-                 perplexity(k->nll, n), change);
+    bytes_printf(b, "| %-*s | %10s | %10s | %11s | %10s | %7.2f | %14s | %8.5f | %10.3f | %10s |\n", c->width,
+                 name, size, peak, rates[0], rates[1], (k->prompt_ms + k->new_ms) / 1e3, same,
+                 k->kl / (double)n, perplexity(k->nll, n), change);
 }
 
-static void put_table(bytes *b, const comparison *c) {
-    int width = 5;
-    for (int i = 0; i < c->n_cases; i++) {
-        int n = (int)(strlen(c->cases[i].name) + strlen(c->cases[i].config)) + 1;
-        if (!*c->cases[i].refused && n > width) width = n;
-    }
+static void put_head(bytes *b, const comparison *c) {
     bytes_printf(
         b,
-        "| %-*s |      bytes | prefill t/s | decode t/s | seconds |    same tokens | KL, nats | perplexity |"
-        "     change |\n| %.*s | ---------: | ----------: | ---------: | ------: | -------------: | -------: |"
+        "| %-*s |      bytes |       peak | prefill t/s | decode t/s | seconds |    same tokens | KL, nats | perplexity |"
+        "     change |\n| %.*s | ---------: | ---------: | ----------: | ---------: | ------: | -------------: | -------: |"
         " ---------: | ---------: |\n",
-        width, "cache", width,
+        c->width, "cache", c->width,
         "----------------------------------------------------------------------"
         "----------------------------------------------------------------------"
         "----------------------------------------------------------------------");
-    for (int i = 0; i < c->n_cases; i++) {
-        if (!*c->cases[i].refused) put_row(b, c, &c->cases[i], width);
-    }
+}
+
+/* Below the table. */
+static void put_notes(bytes *b, const comparison *c) {
     for (int i = 0; i < c->n_cases; i++) {
         const cache_case *k = &c->cases[i];
+        const char *why = strncmp(k->refused, "left out", 8) == 0 ? "" : "refused: ";
         if (*k->refused)
-            bytes_printf(b, "%s%s%s: refused: %s\n", k->name, *k->config ? " " : "", k->config, k->refused);
+            bytes_printf(b, "%s%s%s: %s%s\n", k->name, *k->config ? " " : "", k->config, why, k->refused);
     }
     bytes_printf(b, "\nText (%s): a prompt of %zu tokens, then %zu one by one", c->source, c->n_prompt,
                  c->n_new);
     size_t own = c->n_prompt + c->n_new - c->n_text;
     if (own) bytes_printf(b, ", of which dynamic chose the last %zu", own);
-    bytes_printf(b, "; %d threads; medians of %d. Same tokens, KL and change are against dynamic.\n",
-                 c->e.info.threads, c->repetitions);
+    bytes_printf(
+        b,
+        "; %d threads; medians of %d. Same tokens, KL and change are against dynamic. Bytes are held at the end, peak is the most.\n",
+        c->e.info.threads, c->repetitions);
+    for (int i = 0; c->has_texts && i < c->n_cases; i++) {
+        const cache_case *k = &c->cases[i];
+        if (*k->refused) continue;
+        bytes_printf(b, "\n==> %s%s%s <==\n", k->name, *k->config ? " " : "", k->config);
+        bytes_append(b, k->text.data ? k->text.data : "", k->text.n);
+        bytes_append_text(b, "\n");
+    }
+}
+
+static bool has_form(const comparison *c, const char *form) {
+    return strcmp(c->form, form) == 0;
+}
+
+static void print_head(comparison *c) {
+    bytes b = {0};
+    c->width = 5;
+    for (int i = 0; i < c->n_cases; i++) {
+        int n = (int)(strlen(c->cases[i].name) + strlen(c->cases[i].config)) + 1;
+        if (n > c->width) c->width = n;
+    }
+    if (has_form(c, "md")) put_head(&b, c);
+    if (has_form(c, "csv")) put_csv(&b, c, NULL);
+    put_bytes(&b);
+}
+
+static void print_case(const comparison *c, const cache_case *k) {
+    bytes b = {0};
+    if (has_form(c, "md") && !*k->refused) put_row(&b, c, k);
+    if (has_form(c, "csv")) put_csv(&b, c, k);
+    if (has_form(c, "jsonl")) {
+        put_line(&b, c, k);
+        bytes_append_text(&b, "\n");
+    }
+    put_bytes(&b);
+}
+
+/* What comes behind the rows. */
+static void print_tail(const comparison *c) {
+    bytes b = {0};
+    if (has_form(c, "md")) put_notes(&b, c);
+    if (has_form(c, "json")) put_json(&b, c);
+    put_bytes(&b);
+}
+
+/* ---- measuring ---- */
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, by_size);
+    return (values[n / 2] + values[(n - 1) / 2]) / 2;
+}
+
+/* The peak of resident memory counts from here, where the system lets a process say so. */
+static void reset_peak(void) {
+    file_append("/proc/self/clear_refs", "5", 1);
+}
+
+static long peak_now(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss * 1024;
+}
+
+/* What the cache's own tokens, each the most likely one, say behind the prompt. */
+static mn_status write_text(comparison *c, cache_case *k) {
+    mn_session *session = NULL;
+    mn_generation *generation = NULL;
+    MN_TRY(open_case(c, k, &session));
+    interrupt_watch(session);
+    mn_status status = mn_generate(session, c->ids, c->n_prompt, c->config, NULL, &generation);
+    interrupt_unwatch();
+    if (status == MN_OK) {
+        const mn_sequence *sequence = &generation->sequences[0];
+        for (size_t i = 0; !sequence->text && i < sequence->n_ids; i++)
+            bytes_printf(&k->text, i ? ",%d" : "%d", (int)sequence->ids[i]);
+        if (sequence->text) bytes_append(&k->text, sequence->text, sequence->n_text);
+        status = interrupt_seen() ? status_fail(MN_E_CANCELLED, "cancelled") : bytes_status(&k->text);
+    }
+    mn_generation_close(&generation);
+    mn_session_close(&session);
+    return status;
+}
+
+static mn_status measure_case(comparison *c, cache_case *k) {
+    double samples[2][MOST_REPETITIONS];
+    reset_peak();
+    for (int i = 0; i < c->repetitions; i++) {
+        double ms[2];
+        MN_TRY(pass(c, k, false, ms));
+        samples[0][i] = ms[0];
+        samples[1][i] = ms[1];
+    }
+    k->peak_rss = peak_now();
+    k->prompt_ms = median(samples[0], c->repetitions);
+    k->new_ms = median(samples[1], c->repetitions);
+    return c->has_texts ? write_text(c, k) : MN_OK;
+}
+
+/* A case that cannot be says why, and the others go on; only being cancelled ends everything. */
+static mn_status measure(comparison *c, cache_case *k) {
+    if (*k->refused) return MN_OK;
+    mn_status status = measure_case(c, k);
+    if (status == MN_OK || status == MN_E_CANCELLED) return status;
+    snprintf(k->refused, sizeof k->refused, "%.300s", mn_last_error());
+    return MN_OK;
+}
+
+/* The prompt once more, now that everything it needs has been touched. */
+static mn_status time_prompt(comparison *c, double *ms) {
+    mn_session *session = NULL;
+    const cache_case dynamic = {.name = "dynamic"};
+    MN_TRY(open_case(c, &dynamic, &session));
+    double start = clock_ms();
+    mn_status status = mn_session_step(session, c->ids, c->n_prompt, NULL);
+    *ms = clock_ms() - start;
+    mn_session_close(&session);
+    return status;
+}
+
+/* `none` computes the whole text for every token. How long that takes is said before; among all caches it is left out where it
+ * takes longer than all others together. */
+static mn_status settle_none(comparison *c, double new_ms) {
+    bool is_named = strcmp(option_text(c->o, OPT_CACHE, ""), "all") != 0;
+    double n = (double)c->n_new, computed = (double)c->n_prompt * n + n * (n - 1) / 2, prompt_ms = 0;
+    cache_case *none = NULL;
+    for (int i = 0; i < c->n_cases; i++) {
+        if (strcmp(c->cases[i].name, "none") == 0) none = &c->cases[i];
+    }
+    if (!none) return MN_OK;
+    MN_TRY(time_prompt(c, &prompt_ms));
+    double rounds = c->repetitions + c->has_texts, token_ms = prompt_ms / (double)c->n_prompt;
+    if (c->n_new > 1) token_ms = fmin(token_ms, new_ms / (n - 1));
+    double alone = computed * token_ms * rounds / 1e3,
+           others = (c->n_cases - 1) * (prompt_ms + new_ms) * rounds / 1e3;
+    if (is_named || alone <= others) {
+        say("none computes the whole text for every token: about %.1f s", alone);
+        return MN_OK;
+    }
+    snprintf(
+        none->refused, sizeof none->refused,
+        "left out: it computes the whole text for every token, which takes about %.1f s, all others together about %.1f s; "
+        "--cache none,dynamic measures it",
+        alone, others);
+    say("none is %s", none->refused);
+    return MN_OK;
+}
+
+static mn_status measure_all(comparison *c) {
+    cache_case reference = {.name = "dynamic"};
+    double ms[2];
+    MN_TRY(pass(c, &reference, true, ms));
+    MN_TRY(settle_none(c, ms[1]));
+    print_head(c);
+    for (int i = 0; i < c->n_cases; i++) {
+        MN_TRY(measure(c, &c->cases[i]));
+        print_case(c, &c->cases[i]);
+    }
+    return MN_OK;
 }
 
 /* ---- all of it ---- */
 
 static mn_status read_options(comparison *c) {
     c->repetitions = 1;
+    c->form = option_text(c->o, OPT_OUTPUT, option_on(c->o, OPT_JSON) ? "json" : "md");
+    c->has_texts = option_on(c->o, OPT_TEXTS);
     MN_TRY(check_options(c->o));
     MN_TRY(read_number(c->o, OPT_REPETITIONS, 1, MOST_REPETITIONS, &c->repetitions));
     c->cache = mn_cache_options_default();
@@ -565,11 +754,22 @@ static mn_status read_options(comparison *c) {
     return MN_OK;
 }
 
+/* The texts are those of the most likely tokens, whatever the model's own configuration says. */
+static mn_status open_config(comparison *c) {
+    char length[32];
+    if (!c->has_texts) return MN_OK;
+    snprintf(length, sizeof length, "%zu", c->n_new);
+    MN_TRY(mn_generation_config_open(&c->config, c->e.model));
+    MN_TRY(mn_generation_config_set(c->config, "do_sample", "false"));
+    MN_TRY(mn_generation_config_set(c->config, "max_length", "null"));
+    return mn_generation_config_set(c->config, "max_new_tokens", length);
+}
+
 static int compare_all(comparison *c) {
     const options *o = c->o;
     int threads = 0;
     mn_status status = read_options(c);
-    if (status == MN_OK) status = read_number(o, OPT_BENCH_THREADS, 1, 1024, &threads);
+    if (status == MN_OK) status = read_number(o, OPT_BENCH_THREADS, 1, MN_MOST_THREADS, &threads);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL);
@@ -582,22 +782,19 @@ static int compare_all(comparison *c) {
     if (status == MN_OK) status = make_room(c);
     if (status == MN_OK) status = list_cases(c);
     if (status == MN_OK) status = configure_cases(c);
+    if (status == MN_OK) status = open_config(c);
     if (status == MN_OK) status = measure_all(c);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
-    bytes b = {0};
-    if (option_on(o, OPT_JSON) || strcmp(option_text(o, OPT_OUTPUT, "md"), "json") == 0) {
-        put_json(&b, c);
-    } else {
-        put_table(&b, c);
-    }
-    put_bytes(&b);
+    print_tail(c);
     return EXIT_DONE;
 }
 
 int bench_caches(const options *o) {
     comparison c = {.o = o};
     int code = compare_all(&c);
+    for (int i = 0; i < c.n_cases; i++) bytes_clear(&c.cases[i].text);
     mem_free(c.cases);
+    mn_generation_config_close(&c.config);
     mem_free(c.ids);
     mem_free(c.wanted);
     mem_free(c.wanted_sums);

@@ -11,4 +11,7 @@ bool bench_compares(const options *o);
 /* An exit code; a failure has been reported. */
 int bench_caches(const options *o);
 
+/* A value of a line of CSV, in quotes. */
+void bench_put_csv(bytes *b, const char *text, size_t n);
+
 #endif

@@ -122,7 +122,7 @@ static int order_of_text(const void *a, const void *b) {
 static mn_status read_names(name_list *list, const char *folder) {
     mn_status status = MN_OK;
     bytes path = {0};
-    DIR *dir = opendir(folder);
+    DIR *dir = file_open_folder(folder);
     if (!dir) {
         int code = errno;
         MN_FAIL(code == ENOENT ? MN_E_NOT_FOUND : MN_E_IO, "cannot list '%s': %s", folder, strerror(code));
@@ -266,11 +266,23 @@ static int show_file(const options *o, const char *const *files, int n) {
 
 /* ---- verify ---- */
 
-static int verify_file(const options *o, const char *path) {
+/* The key of --cache-key-file, or none. */
+static mn_status read_key(mac_key *key, const options *o) {
+    const char *path = option_text(o, OPT_CACHE_KEY_FILE, NULL);
+    *key = (mac_key){.n = 0};
+    return path ? mac_key_read(key, path) : MN_OK;
+}
+
+static mn_status check_archive(const archive *a, const mac_key *key) {
+    MN_TRY(archive_verify(a));
+    return key->n > 0 ? archive_authenticate(a, key) : MN_OK;
+}
+
+static int verify_file(const options *o, const char *path, const mac_key *key) {
     archive *a = NULL;
     bytes b = {0};
     mn_status status = archive_open(&a, path);
-    if (status == MN_OK) status = archive_verify(a);
+    if (status == MN_OK) status = check_archive(a, key);
     if (status == MN_OK && option_on(o, OPT_JSON)) {
         bytes_append_text(&b, "{\"file\":");
         put_text(&b, path);
@@ -288,22 +300,26 @@ static int verify_file(const options *o, const char *path) {
 /* All of them, whatever is wrong with some. */
 static int verify_files(const options *o, const char *const *files, int n) {
     int worst = EXIT_DONE;
+    mac_key key;
+    mn_status status = read_key(&key, o);
+    if (status != MN_OK) return report(o, exit_of(status), "cache_key_file");
     for (int i = 0; i < n; i++) {
-        int code = verify_file(o, files[i]);
+        int code = verify_file(o, files[i], &key);
         if (code > worst) worst = code;
     }
+    mac_key_wipe(&key);
     return worst;
 }
 
 /* ---- cp ---- */
 
 /* The same bytes, verified. */
-static mn_status copy_as_it_is(const char *from, const char *to) {
+static mn_status copy_as_it_is(const char *from, const char *to, const mac_key *key) {
     file_map map;
     archive *a = NULL;
     MN_TRY(file_map_open(&map, from));
     mn_status status = archive_open_memory(&a, map.data, map.n, from);
-    if (status == MN_OK) status = archive_verify(a);
+    if (status == MN_OK) status = check_archive(a, key);
     if (status == MN_OK) status = file_write_atomic(to, map.data, map.n);
     archive_close(&a);
     file_map_close(&map);
@@ -312,7 +328,7 @@ static mn_status copy_as_it_is(const char *from, const char *to) {
 
 /* buffers: [entries] of the archive, filled with what must be freed. */
 static mn_status write_again(const archive *a, const char *to, bool compress, archive_entry *entries,
-                             void **buffers, archive_member *members) {
+                             void **buffers, archive_member *members, const mac_key *key) {
     for (size_t i = 0; i < archive_members(a); i++) members[i] = archive_member_at(a, i);
     for (size_t i = 0; i < archive_entries(a); i++) {
         const archive_view *view = archive_entry_at(a, i);
@@ -328,18 +344,20 @@ static mn_status write_again(const archive *a, const char *to, bool compress, ar
                                      .compress = compress};
         memcpy(entries[i].shape, view->shape, sizeof view->shape);
     }
-    return archive_write(to, entries, archive_entries(a), members, archive_members(a));
+    return archive_write_keyed(to, entries, archive_entries(a), members, archive_members(a), key);
 }
 
-static mn_status copy_again(const char *from, const char *to, bool compress) {
+/* Another file, with a keyed checksum of its own where there is a key. */
+static mn_status copy_again(const char *from, const char *to, bool compress, const mac_key *key) {
     archive *a = NULL;
     MN_TRY(archive_open(&a, from));
+    mn_status status = key->n > 0 ? archive_authenticate(a, key) : MN_OK;
     size_t n = archive_entries(a);
     archive_entry *entries = mem_alloc(n, sizeof *entries);
     void **buffers = mem_alloc(n, sizeof *buffers);
     archive_member *members = mem_alloc(archive_members(a), sizeof *members);
-    mn_status status = MN_E_NOMEM;
-    if (entries && buffers && members) status = write_again(a, to, compress, entries, buffers, members);
+    if (!entries || !buffers || !members) status = MN_E_NOMEM;
+    if (status == MN_OK) status = write_again(a, to, compress, entries, buffers, members, key);
     for (size_t i = 0; buffers && i < n; i++) mem_free(buffers[i]);
     mem_free(buffers);
     mem_free(entries);
@@ -368,20 +386,22 @@ static int copy_file(const options *o, const char *const *files, int n) {
     (void)n;
     const char *from = files[0], *to = files[1], *slash = strrchr(from, '/');
     bytes inside = {0};
-    mn_status status = MN_OK;
+    mac_key key;
     if (option_on(o, OPT_ZSTD) && option_on(o, OPT_PLAIN)) {
         status_fail(MN_E_ARG, "--zstd and --plain contradict each other");
         return report(o, EXIT_USAGE, "zstd");
     }
-    if (file_is_directory(to)) {
+    mn_status status = read_key(&key, o);
+    if (status == MN_OK && file_is_directory(to)) {
         status = path_join(&inside, to, slash ? slash + 1 : from);
         to = bytes_text(&inside);
     }
     if (status == MN_OK && (option_on(o, OPT_ZSTD) || option_on(o, OPT_PLAIN))) {
-        status = copy_again(from, to, option_on(o, OPT_ZSTD));
+        status = copy_again(from, to, option_on(o, OPT_ZSTD), &key);
     } else if (status == MN_OK) {
-        status = copy_as_it_is(from, to);
+        status = copy_as_it_is(from, to, &key);
     }
+    mac_key_wipe(&key);
     if (status == MN_OK) tell_copy(o, from, to);
     int code = status == MN_OK ? EXIT_DONE : report(o, exit_of(status), NULL);
     bytes_clear(&inside);
@@ -474,6 +494,7 @@ static mn_status check_flags(const options *o, const subcommand *it) {
         {OPT_LEGACY, CONVERT},
         {OPT_ROW, CONVERT},
         {OPT_ZSTD, CP | CONVERT},
+        {OPT_CACHE_KEY_FILE, VERIFY | CP | CONVERT},
         {OPT_PLAIN, CP},
     };
     char flag[64];

@@ -46,7 +46,11 @@ static mn_status read_session(mn_session **session, const options *o, mn_model *
     MN_TRY(cache_options_read(o, &cache));
     if (!archive_recognise(path)) return import_legacy(session, o, model, path, &cache);
     if (input_is_said(o)) MN_FAIL(MN_E_ARG, "a saved cache has the ids of its tokens; none are to be given");
-    MN_TRY(mn_session_load(session, model, path, NULL));
+    mn_cache_options own = mn_cache_options_default(); /* whatever the file's is */
+    own.implementation = NULL;
+    own.key_file = cache.key_file;
+    own.max_cache_len = cache.max_cache_len;
+    MN_TRY(mn_session_load(session, model, path, &own));
     bool other = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_CACHE_CONFIG);
     mn_status status = other ? mn_session_set_cache(*session, &cache) : MN_OK;
     if (status != MN_OK) mn_session_close(session);

@@ -8,10 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "config.h"
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
+#include "terminal.h"
 #include "verbs.h"
 
 static const char first_name[] = "main"; /* of the first timeline */
@@ -24,12 +26,15 @@ void chat_note(const char *format, ...) {
     const char *no_color = getenv("NO_COLOR");
     bool is_faint = progress_shown() && !(no_color && *no_color);
     progress_clear();
-    if (is_faint) fputs("\x1b[2m", stderr);
+    char text[1024];
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputs(is_faint ? "\x1b[0m\n" : "\n", stderr);
+    if (is_faint) steer(stderr, "\x1b[2m");
+    tell("%s", text);
+    if (is_faint) steer(stderr, "\x1b[0m");
+    tell("\n");
 }
 
 /* ---- settings ---- */
@@ -54,6 +59,7 @@ static mn_status set_plain_stop(chat *c) {
 static mn_status open_config(chat *c) {
     MN_TRY(generation_build(&c->config, c->o, c->e.model, c->file, NULL));
     MN_TRY(generation_warn(c->config, NULL, &c->said));
+    MN_TRY(cache_warn(c->e.model, &c->cache, &c->said));
     return set_plain_stop(c);
 }
 
@@ -107,7 +113,7 @@ static mn_status check_files(const options *o) {
     if (n > 1)
         MN_FAIL(MN_E_ARG,
                 "--load, --load-cache and --cache-dir all say where the cache comes from; give one of them");
-    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
+    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(file_check_target(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_SAVE)) MN_TRY(talk_save_check(option_text(o, OPT_SAVE, NULL)));
     if (option_is_set(o, OPT_LOGPROBS) && !option_on(o, OPT_JSON))
         MN_FAIL(MN_E_ARG, "--logprobs shows in JSON only; add --json");
@@ -115,14 +121,12 @@ static mn_status check_files(const options *o) {
 }
 
 static int prepare(chat *c) {
-    mn_cache_summary kind = {0};
     mn_status status = check_files(c->o);
     if (status != MN_OK) return report(c->o, exit_of(status), NULL);
     c->cache = mn_cache_options_default();
     status = cache_options_read(c->o, &c->cache);
     if (status == MN_OK) status = generation_file_read(&c->file, c->o);
-    if (status == MN_OK) status = generation_file_cache(&c->cache, c->o, c->file, &c->cache_text);
-    if (status == MN_OK) status = cache_settle(&c->cache, &kind);
+    if (status == MN_OK) status = cache_check_named(&c->cache);
     if (status != MN_OK) return report(c->o, exit_of(status), "cache");
     return EXIT_DONE;
 }
@@ -135,7 +139,8 @@ static mn_status settle(chat *c) {
         MN_FAIL(MN_E_UNSUPPORTED,
                 "this model has no tokenizer, so there is no talking with it; `mneme run --ids` works");
     c->form.use_template = mn_has_chat_template(c->form.tokenizer) && !option_on(c->o, OPT_RAW);
-    MN_TRY(cache_settle(&c->cache, &kind));
+    MN_TRY(generation_build(&c->start, c->o, c->e.model, c->file, NULL));
+    MN_TRY(generation_cache(&c->cache, &kind, c->start));
     if (kind.reserves && c->cache.max_cache_len <= 0)
         c->cache.max_cache_len = c->e.info.max_position_embeddings;
     return open_config(c);
@@ -187,9 +192,11 @@ static const char block_mark[] = "\"\"\"";
 
 /* The next line of a message: what begins it decides whether more belong to it. */
 static line_end read_more(chat *c, const char *initial, bool is_first, bytes *line) {
-    char sign[80];
+    char sign[64];
     const char *name = chat_talk(c)->name;
-    snprintf(sign, sizeof sign, "%.60s%s", strcmp(name, first_name) == 0 ? "" : name, is_first ? "> " : ". ");
+    size_t used, n = strcmp(name, first_name) == 0 ? 0 : strlen(name);
+    n = terminal_clean(sign, sizeof sign - 3, name, n, &used); /* the editor draws it as it is */
+    snprintf(sign + n, sizeof sign - n, "%s", is_first ? "> " : ". ");
     return line_read(c->reader, sign, initial, line);
 }
 
@@ -308,9 +315,9 @@ int chat_verb(options *o) {
     mem_free(c.talks);
     mn_generation_config_close(&c.config);
     json_close(&c.file);
-    bytes_clear(&c.cache_text);
+    mn_generation_config_close(&c.start);
     bytes_clear(&c.next);
-    mn_free(c.said);
+    bytes_clear(&c.said);
     engine_close(&c.e);
     return code;
 }

@@ -20,8 +20,8 @@ typedef struct chat {
     engine e;
     json_doc *file; /* --generation-config, or NULL */
     mn_generation_config *config;
-    mn_cache_options cache; /* of the start */
-    bytes cache_text;       /* of its config, from the file */
+    mn_generation_config *start; /* the configuration of the start, which has the texts of `cache` */
+    mn_cache_options cache;      /* of the start */
     talk_form form;
     talk *talks;                           /* the timelines; never none once the talk has begun */
     size_t n_talks, capacity, at, last_at; /* at: the one talked in; last_at: the one before it */
@@ -29,7 +29,7 @@ typedef struct chat {
     bool leaves; /* the loop ends */
     int code;    /* exit code then */
     bytes next;  /* text to begin the next line with */
-    char *said; /* warnings of the settings */
+    bytes said;  /* warnings of the settings */
     turn_stats last;
     size_t n_turns, n_prompt, n_cached, n_new; /* of all turns */
     uint64_t n_again; /* how often the last question was answered anew: each time with another seed */

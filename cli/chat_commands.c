@@ -227,7 +227,7 @@ mn_status chat_load(chat *c, const char *path, bool is_start) {
     mem_free(settings);
     if (status != MN_OK) {
         talk_clear(&loaded);
-        return status_context(status, "%s", path);
+        return status_in_file(status, path);
     }
     talk_clear(chat_talk(c));
     *chat_talk(c) = loaded;
@@ -250,15 +250,16 @@ static void print_cache(chat *c) {
     mn_layer_info layer = {.size = sizeof layer};
     const mn_session *session = chat_talk(c)->session;
     if (mn_session_cache(session, &info) != MN_OK) return;
-    fprintf(stderr, "%s cache (%s): %lld tokens, %.2f MiB of %llu bytes a token, %.2f MiB at most",
-            info.implementation, info.dtype, (long long)info.tokens, (double)info.bytes / (1 << 20),
-            (unsigned long long)info.bytes_per_token, (double)info.peak_bytes / (1 << 20));
-    if (info.far_bytes) fprintf(stderr, ", %.2f MiB of it far", (double)info.far_bytes / (1 << 20));
-    if (info.max_cache_len) fprintf(stderr, ", room for %lld tokens", (long long)info.max_cache_len);
+    tell("%s cache (%s): %lld tokens, %.2f MiB of %llu bytes a token, %.2f MiB at most", info.implementation,
+         info.dtype, (long long)info.tokens, (double)info.bytes / (1 << 20),
+         (unsigned long long)info.bytes_per_token, (double)info.peak_bytes / (1 << 20));
+    if (info.far_bytes) tell(", %.2f MiB of it far", (double)info.far_bytes / (1 << 20));
+    if (info.seen > info.tokens) tell(", %lld seen", (long long)info.seen);
+    if (info.limit) tell(", room for %lld tokens", (long long)info.limit);
     if (mn_session_layer(session, 0, &layer) == MN_OK && layer.window_length)
-        fprintf(stderr, ", window of %lld, the first %lld kept", (long long)layer.window_length,
-                (long long)layer.first_exact);
-    fputc('\n', stderr);
+        tell(", window of %lld, the first %lld kept", (long long)layer.window_length,
+             (long long)layer.first_exact);
+    tell("\n");
 }
 
 /* A session of these options in place of one that holds nothing. */
@@ -299,11 +300,10 @@ static void print_settings(const chat *c) {
     const mn_generation_field *fields = mn_generation_fields();
     for (int i = 0; fields[i].name; i++) {
         char *value = mn_generation_config_get(c->config, fields[i].name);
-        if (value && strcmp(value, fields[i].standard) != 0)
-            fprintf(stderr, "  %s=%s\n", fields[i].name, value);
+        if (value && strcmp(value, fields[i].standard) != 0) tell("  %s=%s\n", fields[i].name, value);
         mn_free(value);
     }
-    fputs("  all others are as `mneme chat --help-all` says\n", stderr);
+    tell("  all others are as `mneme chat --help-all` says\n");
 }
 
 static mn_status run_set(chat *c, const char *argument) {
@@ -319,14 +319,16 @@ static mn_status run_set(chat *c, const char *argument) {
     if (argument[at] == '=') {
         at++;
         MN_TRY(generation_say(c->config, name, argument + at + strspn(argument + at, " \t")));
-        if (generation_warn(c->config, NULL, &c->said) != MN_OK)
+        mn_generate_options how = mn_generate_options_default();
+        how.session = chat_talk(c)->session;
+        if (generation_warn(c->config, &how, &c->said) != MN_OK)
             chat_note("as it stands, %s", mn_last_error());
     } else if (argument[at]) {
         MN_FAIL(MN_E_ARG, "'%.60s' sets nothing; write /set name=value, as /set temperature=0.7", argument);
     }
     int field = generation_flag(name);
     char *value = field >= 0 ? mn_generation_config_get(c->config, mn_generation_fields()[field].name) : NULL;
-    if (value) fprintf(stderr, "  %s=%s\n", mn_generation_fields()[field].name, value);
+    if (value) tell("  %s=%s\n", mn_generation_fields()[field].name, value);
     bool is_shown = value != NULL || argument[at];
     mn_free(value);
     return is_shown ? MN_OK : generation_say(c->config, name, "null"); /* tells what there is instead */
@@ -336,8 +338,7 @@ static mn_status run_system(chat *c, const char *argument) {
     talk *t = chat_talk(c);
     const talk_message *old = talk_system(t);
     if (!*argument) {
-        fprintf(stderr, "  %.*s\n", old ? (int)old->text.n : 21,
-                old ? old->text.data : "(no system message)");
+        tell("  %.*s\n", old ? (int)old->text.n : 21, old ? old->text.data : "(no system message)");
         return MN_OK;
     }
     bool is_none = strcmp(argument, "none") == 0;
@@ -350,15 +351,15 @@ static mn_status run_system(chat *c, const char *argument) {
 static mn_status run_stats(chat *c, const char *argument) {
     (void)argument;
     if (!c->last.finish) {
-        fputs("  no turn yet\n", stderr);
+        tell("  no turn yet\n");
     } else {
         chat_print_stats(c);
-        fprintf(stderr, "  all turns (%zu): %zu prompt tokens, %zu of them cached, %zu new; last seed %llu\n",
-                c->n_turns, c->n_prompt, c->n_cached, c->n_new, (unsigned long long)c->last.seed);
+        tell("  all turns (%zu): %zu prompt tokens, %zu of them cached, %zu new; last seed %llu\n",
+             c->n_turns, c->n_prompt, c->n_cached, c->n_new, (unsigned long long)c->last.seed);
     }
     for (size_t i = 0; c->n_talks > 1 && i < c->n_talks; i++)
-        fprintf(stderr, "%c %s: %zu messages, %zu tokens\n", i == c->at ? '*' : ' ', c->talks[i].name,
-                c->talks[i].n, c->talks[i].n_ids);
+        tell("%c %s: %zu messages, %zu tokens\n", i == c->at ? '*' : ' ', c->talks[i].name, c->talks[i].n,
+             c->talks[i].n_ids);
     print_cache(c);
     return MN_OK;
 }
@@ -390,11 +391,10 @@ static mn_status run_help(chat *c, const char *argument) {
     for (int i = 0; rows[i].name; i++) {
         char left[64];
         snprintf(left, sizeof left, "/%s%s%s", rows[i].name, *rows[i].argument ? " " : "", rows[i].argument);
-        fprintf(stderr, "  %-26s %s\n", left, rows[i].help);
+        tell("  %-26s %s\n", left, rows[i].help);
     }
-    fputs("  Several lines: between \"\"\" and \"\"\", or \\ at a line's end, or pasted.\n"
-          "  Ctrl-C stops an answer and keeps what there is; Ctrl-D leaves; ! is as /.\n",
-          stderr);
+    tell("  Several lines: between \"\"\" and \"\"\", or \\ at a line's end, or pasted.\n"
+         "  Ctrl-C stops an answer and keeps what there is; Ctrl-D leaves; ! is as /.\n");
     return MN_OK;
 }
 

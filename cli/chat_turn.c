@@ -31,13 +31,14 @@ static mn_status settle_limits(turn *w) {
     chat *c = w->c;
     mn_cache_info info = {.size = sizeof info};
     MN_TRY(mn_session_cache(w->t->session, &info));
-    int64_t n = (int64_t)w->prompt.n, own = c->e.info.max_position_embeddings, limit = info.max_cache_len;
+    int64_t n = (int64_t)w->prompt.n, own = c->e.info.max_position_embeddings, limit = info.limit;
     w->most = limit > 0 ? limit : info.is_endless ? 0 : own;
     if (w->most > 0 && n > w->most) {
         if (c->e.info.has_learned_positions) {
-            MN_FAIL(MN_E_FULL,
-                    "the talk would have %lld tokens with this message, and %s holds %lld: /clear begins anew, /undo takes turns back",
-                    (long long)n, limit > 0 ? "the cache" : "the model's table of positions", (long long)w->most);
+            MN_FAIL(
+                MN_E_FULL,
+                "the talk would have %lld tokens with this message, and %s holds %lld: /clear begins anew, /undo takes turns back",
+                (long long)n, limit > 0 ? "the cache" : "the model's table of positions", (long long)w->most);
         }
         MN_FAIL(
             limit > 0 ? MN_E_FULL : MN_E_ARG,
@@ -53,10 +54,8 @@ static mn_status settle_limits(turn *w) {
 
 /* ---- the answer as it comes ---- */
 
-/* A terminal gets no control characters of the model's making but newlines and tabs. */
 static bool show(turn *w, const char *text, size_t n) {
     size_t from = 0;
-    bool done = true;
     if (!w->begun && !w->c->form.use_template) { /* "Assistant:" is followed by a space */
         while (from < n && (text[from] == ' ' || text[from] == '\n')) from++;
     }
@@ -64,14 +63,7 @@ static bool show(turn *w, const char *text, size_t n) {
     progress_clear();
     w->begun = true;
     w->last = text[n - 1];
-    if (!stdout_is_terminal()) return put(text + from, n - from);
-    for (size_t i = from; i <= n; i++) {
-        bool is_control = i < n && (unsigned char)text[i] < 0x20 && text[i] != '\n' && text[i] != '\t';
-        if (i < n && !is_control && text[i] != 0x7F) continue;
-        done = put(text + from, i - from) && done;
-        from = i + 1;
-    }
-    return done;
+    return put(text + from, n - from);
 }
 
 static bool on_token(void *user, const mn_token_event *event) {
@@ -92,7 +84,7 @@ static void on_prefill(void *user, size_t done, size_t total) {
 
 static mn_status open_cached(turn *w) {
     chat *c = w->c;
-    const char *folder = option_text(c->o, OPT_CACHE_DIR, NULL);
+    const char *folder = cache_folder(c->o);
     if (!folder || mn_session_length(w->t->session) > 0) return MN_OK;
     mn_session *session = NULL;
     MN_TRY(mn_session_open_cached(&session, c->e.model, &c->cache, folder, w->prompt.ids, w->prompt.n));
@@ -180,8 +172,7 @@ static void print_answer(turn *w) {
     const mn_sequence *s = &w->generation->sequences[0];
     if (!w->shows) {
         bytes b = {0};
-        result_put(&b, &w->c->e, w->generation, &w->prompt, 1, -1,
-                   (int)option_number(w->c->o, OPT_LOGPROBS, -1));
+        result_put(&b, &w->c->e, w->generation, &w->prompt, (int)option_number(w->c->o, OPT_LOGPROBS, -1));
         bytes_append_text(&b, "\n");
         put_bytes(&b);
         return;
@@ -189,7 +180,7 @@ static void print_answer(turn *w) {
     /* Beams come at the end, as does what was held back when the answer was stopped. */
     if (s->n_text > w->n_shown) show(w, s->text + w->n_shown, s->n_text - w->n_shown);
     if (w->last != '\n' && (w->begun || s->n_ids)) put("\n", 1);
-    if (s->n_ids == 0 && line_is_terminal(w->c->reader)) fputc('\n', stderr); /* behind the terminal's ^C */
+    if (s->n_ids == 0 && line_is_terminal(w->c->reader)) tell("\n"); /* behind the terminal's ^C */
 }
 
 /* What the person should know about this turn. */

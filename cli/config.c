@@ -84,18 +84,19 @@ mn_status generation_say(mn_generation_config *config, const char *name, const c
     return status;
 }
 
-mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, char **said) {
-    char *warnings = NULL;
-    MN_TRY(mn_generation_config_check(config, how, &warnings));
-    bool is_new = !*said || strcmp(*said, warnings) != 0;
-    for (const char *at = warnings; is_new && *at;) {
-        size_t n = strcspn(at, "\n");
-        say("warning: %.*s", (int)n, at);
-        at += n + 1;
-    }
-    mn_free(*said);
-    *said = warnings;
-    return MN_OK;
+/* What the options say of the cache, as one object of the file would. */
+static mn_status apply_cache(mn_generation_config *config, const options *o) {
+    const char *name = option_text(o, OPT_CACHE, NULL), *details = option_text(o, OPT_CACHE_CONFIG, NULL);
+    bytes text = {0};
+    if (option_on(o, OPT_NO_CACHE)) MN_TRY(mn_generation_config_set(config, "use_cache", "false"));
+    if (!name && !details) return MN_OK;
+    bytes_append_text(&text, "{");
+    if (name) bytes_append_text(&text, "\"cache_implementation\":");
+    if (name) json_put_string(&text, name, strlen(name));
+    if (details) bytes_append_text(&text, name ? ",\"cache_config\":" : "\"cache_config\":");
+    if (details) json_put_string(&text, details, strlen(details));
+    bytes_append_text(&text, "}");
+    return apply_object(config, &text);
 }
 
 static mn_status apply_options(mn_generation_config *config, const options *o) {
@@ -106,7 +107,7 @@ static mn_status apply_options(mn_generation_config *config, const options *o) {
     }
     MN_TRY(apply_temp(config, o));
     if (option_on(o, OPT_GREEDY)) MN_TRY(mn_generation_config_set(config, "do_sample", "false"));
-    return MN_OK;
+    return apply_cache(config, o);
 }
 
 mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model,
@@ -130,27 +131,52 @@ int64_t generation_integer(const mn_generation_config *config, const char *name,
     return value;
 }
 
-mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file,
-                                bytes *text) {
-    const char *use_flag = generation_text(o, "use_cache");
-    bool said = option_is_set(o, OPT_CACHE) || option_is_set(o, OPT_NO_CACHE), is_off = false;
-    const json *root = file ? json_root(file) : NULL, *name = json_get(root, "cache_implementation");
-    const json *use = json_get(root, "use_cache"), *details = json_get(root, "cache_config");
-    if (name && name->kind == JSON_STRING && !said) cache->implementation = name->string;
-    bool is_unused =
-        use_flag ? strcmp(use_flag, "false") == 0 : use && use->kind == JSON_BOOL && !use->boolean;
-    if (is_unused && !said) {
-        cache->implementation = "none";
-        is_off = true;
+mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind,
+                           const mn_generation_config *config) {
+    cache->implementation = cache->config = NULL; /* the configuration has what the options say of them */
+    MN_TRY(mn_generation_config_cache(config, cache));
+    return cache_settle(cache, kind);
+}
+
+/* Says each line unless it was said before; `said` has all that were. */
+static mn_status say_new(const char *lines, bytes *said) {
+    for (size_t n; *lines; lines += n + 1) {
+        n = strcspn(lines, "\n");
+        bytes line = {0};
+        bytes_append(&line, lines, n);
+        bytes_append_text(&line, "\n");
+        bool is_new = bytes_status(&line) == MN_OK && !strstr(bytes_text(said), bytes_text(&line));
+        if (is_new) say("warning: %.*s", (int)n, lines);
+        if (is_new) bytes_append(said, line.data, line.n);
+        bytes_clear(&line);
     }
-    /* Details of one cache say nothing about another. */
-    bool is_other = is_off || (said && name && !json_is_string(name, cache->implementation));
-    if (details && details->kind == JSON_OBJECT && !is_other && !option_is_set(o, OPT_CACHE_CONFIG)) {
-        json_put(text, details);
-        cache->config = bytes_text(text);
-        return bytes_status(text);
-    }
-    return MN_OK;
+    return bytes_status(said);
+}
+
+mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, bytes *said) {
+    char *warnings = NULL;
+    mn_status status = mn_generation_config_check(config, how, &warnings);
+    if (status == MN_OK) status = say_new(warnings, said);
+    mn_free(warnings);
+    return status;
+}
+
+mn_status cache_warn(const mn_model *model, const mn_cache_options *cache, bytes *said) {
+    char *warnings = NULL;
+    mn_status status = mn_cache_warnings(model, cache, &warnings);
+    if (status == MN_OK) status = say_new(warnings, said);
+    mn_free(warnings);
+    return status;
+}
+
+mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind,
+                     const options *o, const engine *e) {
+    bytes said = {0};
+    MN_TRY(generation_build(config, o, e->model, NULL, NULL));
+    mn_status status = generation_cache(cache, kind, *config);
+    if (status == MN_OK) status = cache_warn(e->model, cache, &said);
+    bytes_clear(&said);
+    return status;
 }
 
 /* Whether a value differs from what a configuration without a model holds. */
@@ -204,22 +230,24 @@ static void print_value(bytes *b, bool as_json, const char *name, const char *va
     }
 }
 
-/* A row's value as JSON text: what was said, else the file's word on the cache, else a default that is a
+/* A row's value as JSON text: what was said, else what the configuration has of a field of the same name, else a default that is a
  * value. */
-static option_origin put_row_value(bytes *value, const options *o, int id, const json_doc *file) {
+static option_origin put_row_value(bytes *value, const options *o, int id, const mn_generation_config *config,
+                                   const json_doc *file) {
     const option *row = &option_table[id];
     const setting *s = &o->set[id];
-    const json *in_file = file && id == OPT_CACHE ? json_get(json_root(file), row->name) : NULL;
+    char *field = config && !s->text ? mn_generation_config_get(config, row->name) : NULL;
     bool is_number = row->kind == OPTION_INTEGER || row->kind == OPTION_SIZE;
+    option_origin origin = s->text ? s->origin : ORIGIN_DEFAULT;
     if (row->kind == OPTION_SWITCH) {
         bytes_append_text(value, s->number ? "true" : "false");
     } else if (s->text && is_number) {
         bytes_printf(value, "%lld", (long long)s->number);
     } else if (s->text) {
         json_put_string(value, s->text, strlen(s->text));
-    } else if (in_file) {
-        json_put(value, in_file);
-        return ORIGIN_GENERATION_FILE;
+    } else if (field && strcmp(field, "null") != 0) {
+        bytes_append_text(value, field);
+        origin = origin_of_field(o, config, file, row->name);
     } else if (row->standard && !strchr(row->standard, ' ')) {
         if (is_number) {
             bytes_append_text(value, row->standard);
@@ -229,14 +257,16 @@ static option_origin put_row_value(bytes *value, const options *o, int id, const
     } else {
         bytes_append_text(value, "null");
     }
-    return s->text ? s->origin : ORIGIN_DEFAULT;
+    mn_free(field);
+    return origin;
 }
 
-static void print_row(bytes *b, const options *o, int id, const json_doc *file) {
+static void print_row(bytes *b, const options *o, int id, const mn_generation_config *config,
+                      const json_doc *file) {
     const option *row = &option_table[id];
     char place[96] = "";
     bytes value = {0};
-    option_origin origin = put_row_value(&value, o, id, file);
+    option_origin origin = put_row_value(&value, o, id, config, file);
     bool is_described = row->standard && strchr(row->standard, ' ') && origin == ORIGIN_DEFAULT;
     if (is_described) snprintf(place, sizeof place, "(%s)", row->standard);
     print_value(b, option_on(o, OPT_JSON), row->name, bytes_text(&value), origin, place);
@@ -250,7 +280,7 @@ void config_print(const options *o, const mn_generation_config *config, const js
     for (int i = 0; i < N_OPTIONS; i++) {
         bool about_printing = i == OPT_HELP || i == OPT_HELP_ALL || i == OPT_PRINT_CONFIG;
         if (!(option_table[i].verbs & o->verb->bit) || !option_table[i].help || about_printing) continue;
-        print_row(&b, o, i, file);
+        print_row(&b, o, i, config, file);
     }
     const mn_generation_field *fields = mn_generation_fields();
     for (int i = 0; config && fields[i].name; i++) {

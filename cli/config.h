@@ -3,7 +3,7 @@
 #ifndef MNEME_CLI_CONFIG_H
 #define MNEME_CLI_CONFIG_H
 
-#include "options.h"
+#include "engine.h"
 
 /* Reads the file of --generation-config; *doc stays NULL without one. MN_E_ARG for one that is no JSON
  * object. */
@@ -20,9 +20,14 @@ mn_status generation_say(mn_generation_config *config, const char *name, const c
 /* A field as a number; `absent` when it is null or unknown. */
 int64_t generation_integer(const mn_generation_config *config, const char *name, int64_t absent);
 
-/* What --generation-config says about the cache, where the options say nothing. Texts point into `file` and
- * `text`, which the caller clears. */
-mn_status generation_file_cache(mn_cache_options *cache, const options *o, const json_doc *file, bytes *text);
+/* The cache of a configuration, which has what the options say of it, settled. Texts are the configuration's. */
+mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind,
+                           const mn_generation_config *config);
+
+/* The same for a verb that takes no generation fields: what the options and the model's own configuration say, with warnings.
+ * *config has the texts and is the caller's. */
+mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind,
+                     const options *o, const engine *e);
 
 /* Sets max_new_tokens where neither it nor max_length is said: `chat_limit` for an answer, else up to `room`.
  */
@@ -33,8 +38,11 @@ mn_status generation_limit(mn_generation_config *config, const options *o, const
  * origin. */
 void config_print(const options *o, const mn_generation_config *config, const json_doc *file);
 
-/* Says which settings have no effect, unless the same was said before: *said, owned by the caller, NULL at first. MN_E_ARG when two
- * contradict each other. how: NULL for the defaults. */
-mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, char **said);
+/* Says which settings have no effect; lines that are in `said` already are not said again. MN_E_ARG when two contradict each
+ * other. how: NULL for the defaults. */
+mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, bytes *said);
+
+/* The same for what a session of the model does not do of a cache. */
+mn_status cache_warn(const mn_model *model, const mn_cache_options *cache, bytes *said);
 
 #endif

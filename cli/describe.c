@@ -15,19 +15,20 @@ static bool counts_bytes(const char *key) {
     return strcmp(key, "bytes") == 0 || (n > 6 && strcmp(key + n - 6, "_bytes") == 0);
 }
 
-/* Text from files, without what a terminal would obey. */
-static void put_shown(bytes *b, const char *text, size_t n) {
+/* A text on one line. */
+static void put_line(bytes *b, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i], next = i + 1 < n ? (unsigned char)text[i + 1] : 0;
-        bool second = c == 0xC2 && next >= 0x80 && next < 0xA0; /* U+0080 to U+009F */
-        i += second;
-        bytes_append(b, second || c < ' ' || c == 0x7F ? "?" : text + i, 1);
+        if (text[i] == '\n' || text[i] == '\t') {
+            bytes_append_text(b, text[i] == '\n' ? "\\n" : "\\t");
+        } else {
+            bytes_append(b, text + i, 1);
+        }
     }
 }
 
 static void put_plain(bytes *b, const char *key, const json *value) {
     if (value->kind == JSON_STRING) {
-        put_shown(b, value->string, value->n);
+        put_line(b, value->string, value->n);
     } else if (value->kind == JSON_INT && counts_bytes(key) &&
                (value->integer >= 1 << 20 || value->integer <= -(1 << 20))) {
         double mib = (double)value->integer / (1 << 20);
@@ -94,7 +95,7 @@ void describe_put(bytes *b, const json *object, int indent) {
         const json_member *member = &object->members[i];
         const json *value = &member->value;
         bytes_printf(b, "%*s", indent, "");
-        put_shown(b, member->key, member->key_n);
+        put_line(b, member->key, member->key_n);
         if (value->kind == JSON_OBJECT && indent < 12) {
             bytes_append_text(b, "\n");
             describe_put(b, value, indent + 2);

@@ -2,11 +2,9 @@
 #include "base/clock.h"
 #include "engine.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -77,6 +75,7 @@ mn_status cache_options_read(const options *o, mn_cache_options *cache) {
     }
     cache->config = option_text(o, OPT_CACHE_CONFIG, cache->config);
     cache->dtype = option_text(o, OPT_CACHE_DTYPE, cache->dtype);
+    cache->key_file = option_text(o, OPT_CACHE_KEY_FILE, cache->key_file);
     cache->on_oom = option_text(o, OPT_ON_OOM, cache->on_oom);
     cache->max_cache_len = option_number(o, OPT_MAX_CACHE_LEN, cache->max_cache_len);
     return MN_OK;
@@ -99,6 +98,11 @@ mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary) {
     return MN_OK;
 }
 
+mn_status cache_check_named(const mn_cache_options *cache) {
+    mn_cache_summary summary = {.size = sizeof summary};
+    return cache->implementation ? mn_cache_check(cache, &summary) : MN_OK;
+}
+
 /* ---- saved caches ---- */
 
 mn_status session_open(mn_session **session, const options *o, mn_model *model,
@@ -110,6 +114,15 @@ mn_status session_open(mn_session **session, const options *o, mn_model *model,
     mn_cache_options wishes = *cache;
     if (!is_said) wishes.implementation = NULL; /* whatever the file's is */
     return mn_session_load(session, model, path, &wishes);
+}
+
+const char *cache_folder(const options *o) {
+    const char *folder = option_text(o, OPT_CACHE_DIR, NULL);
+    bytes path = {0};
+    if (!folder || !file_is_directory(folder)) return folder;
+    bool is_own = path_join(&path, folder, ".") == MN_OK && file_is_own(bytes_text(&path));
+    bytes_clear(&path);
+    return is_own ? folder : NULL;
 }
 
 /* A name that tokens, model and strategy decide, so that the same cache is kept once. */
@@ -132,8 +145,7 @@ static mn_status save_to_folder(const engine *e, const mn_session *session, cons
     bytes path = {0};
     MN_TRY(put_name(sum, e, session, o));
     snprintf(name, sizeof name, "%s.safetensors", sum);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
+    MN_TRY(file_make_folders(folder, FILE_PRIVATE));
     mn_status status = path_join(&path, folder, name);
     if (status == MN_OK && !file_exists(bytes_text(&path)))
         status = mn_session_save(session, bytes_text(&path), false);
@@ -142,7 +154,10 @@ static mn_status save_to_folder(const engine *e, const mn_session *session, cons
 }
 
 mn_status session_save(const engine *e, const mn_session *session, const options *o) {
-    const char *path = option_text(o, OPT_SAVE_CACHE, NULL), *folder = option_text(o, OPT_CACHE_DIR, NULL);
+    const char *path = option_text(o, OPT_SAVE_CACHE, NULL), *folder = cache_folder(o);
     if (path) MN_TRY(mn_session_save(session, path, option_on(o, OPT_ZSTD)));
+    if (!folder && option_is_set(o, OPT_CACHE_DIR))
+        say("warning: no cache was reused from '%s' or kept there: the folder belongs to another user, or others may write it",
+            option_text(o, OPT_CACHE_DIR, ""));
     return folder ? save_to_folder(e, session, o, folder) : MN_OK;
 }

@@ -36,8 +36,13 @@ mn_status cache_options_read(const options *o, mn_cache_options *cache);
  * summary->reserves: max_cache_len is allocated at once, and the caller gives one where it is 0. */
 mn_status cache_settle(mn_cache_options *cache, mn_cache_summary *summary);
 
+/* Verifies the options where a cache is named, as cache_settle; else what else they say waits for the cache that the model's files name. */
+mn_status cache_check_named(const mn_cache_options *cache);
+
 /* A session of these options, or the one that --load-cache names; then a strategy that was said must be the file's. */
 mn_status session_open(mn_session **session, const options *o, mn_model *model, const mn_cache_options *cache);
+/* The folder of --cache-dir; NULL without one, and where others than this user could put files into it. */
+const char *cache_folder(const options *o);
 /* What --save-cache and --cache-dir ask for, at the end of a run. */
 mn_status session_save(const engine *e, const mn_session *session, const options *o);
 

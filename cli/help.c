@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "options.h"
+#include "output.h"
 
 enum { COLUMN = 30 }; /* where the explanation begins */
 
@@ -12,23 +13,23 @@ static const char *const brief_fields[] = {"max_new_tokens", "do_sample", "tempe
                                            "top_k",          "top_p",     "repetition_penalty",
                                            "stop_strings",   "seed",      NULL};
 
-static void print_line(const char *left, const char *help, const char *standard) {
-    int n = printf("  %s", left);
-    printf("%*s%s", n < COLUMN ? COLUMN - n : 2, "", help);
+static void put_line(bytes *b, const char *left, const char *help, const char *standard) {
+    int n = 2 + (int)strlen(left);
+    bytes_printf(b, "  %s%*s%s", left, n < COLUMN ? COLUMN - n : 2, "", help);
     bool is_said = standard && *standard && strcmp(standard, "null") != 0;
-    printf(is_said ? " [%s]\n" : "\n", standard);
+    bytes_printf(b, is_said ? " [%s]\n" : "\n", standard);
 }
 
-static void print_row(const option *row) {
+static void put_row(bytes *b, const option *row) {
     char left[160], flag[64];
     const char *letter = row->aliases && row->aliases[1] != '-' ? row->aliases : "";
     snprintf(left, sizeof left, "%.*s%s--%s%s%s", (int)strcspn(letter, " "), letter, *letter ? ", " : "",
              flag_spelling(flag, sizeof flag, row->name), row->argument ? " " : "",
              row->argument ? row->argument : "");
-    print_line(left, row->help, row->standard);
+    put_line(b, left, row->help, row->standard);
 }
 
-static void print_field(const mn_generation_field *field) {
+static void put_field(bytes *b, const mn_generation_field *field) {
     static const struct {
         const char *kind, *argument;
     } arguments[] = {{"integer", " N"},           {"number", " X"},      {"boolean", ""},
@@ -41,31 +42,30 @@ static void print_field(const mn_generation_field *field) {
         if (strcmp(arguments[i].kind, field->kind) == 0) argument = arguments[i].argument;
     }
     snprintf(left, sizeof left, "--%s%s", flag_spelling(flag, sizeof flag, field->name), argument);
-    print_line(left, field->help, field->standard);
+    put_line(b, left, field->help, field->standard);
 }
 
 /* The strategies, or the keys of their configuration, as the library has them. */
-static void print_caches(const json *rows, const char *title) {
-    puts(title);
+static void put_caches(bytes *b, const json *rows, const char *title) {
+    bytes_printf(b, "%s\n", title);
     for (size_t i = 0; rows && i < rows->n; i++) {
         const json *row = &rows->items[i], *allowed = json_get(row, "allowed"),
                    *standard = json_get(row, "standard");
         char help[256];
         snprintf(help, sizeof help, "%s%s%s", json_get(row, "help")->string, allowed ? "; " : "",
                  allowed ? allowed->string : "");
-        print_line(json_get(row, "name")->string, help, standard ? standard->string : NULL);
+        put_line(b, json_get(row, "name")->string, help, standard ? standard->string : NULL);
     }
 }
 
-static void print_cache_help(void) {
+static void put_cache_help(bytes *b) {
     char *text = NULL;
     json_doc *doc = NULL;
     if (mn_cache_describe(&text) == MN_OK &&
         json_parse(&doc, text, strlen(text), JSON_STRICT, "caches") == MN_OK) {
-        print_caches(
-            json_get(json_root(doc), "strategies"),
-            "Caches, for --cache; + joins several (self=NAME,cross=NAME where there is an encoder):");
-        print_caches(json_get(json_root(doc), "config"), "What --cache-config sets, Transformers' names:");
+        put_caches(b, json_get(json_root(doc), "strategies"),
+                   "Caches, for --cache; + joins several (self=NAME,cross=NAME where there is an encoder):");
+        put_caches(b, json_get(json_root(doc), "config"), "What --cache-config sets, Transformers' names:");
     }
     json_close(&doc);
     mn_free(text);
@@ -79,26 +79,30 @@ static bool field_is_brief(const char *name) {
 }
 
 void help_print(const verb *v, bool all) {
-    printf("Examples:\n%s\nUsage: mneme %s\n", v->examples, v->usage);
+    bytes b = {0};
+    bytes_printf(&b, "Examples:\n%s\nUsage: mneme %s\n", v->examples, v->usage);
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *row = &option_table[i];
-        if (row->help && (all ? row->verbs : row->brief) & v->bit) print_row(row);
+        if (row->help && (all ? row->verbs : row->brief) & v->bit) put_row(&b, row);
     }
     if (v->bit & VERB_GENERATES) {
         const mn_generation_field *fields = mn_generation_fields();
-        puts(all ? "Generation, Transformers' fields (defaults are the model's own where it has some):"
-                 : "Generation:");
+        bytes_append_text(
+            &b, all ? "Generation, Transformers' fields (defaults are the model's own where it has some):\n"
+                    : "Generation:\n");
         for (int i = 0; fields[i].name; i++) {
             if ((all || field_is_brief(fields[i].name)) && !option_is_row(v, fields[i].name))
-                print_field(&fields[i]);
+                put_field(&b, &fields[i]);
         }
     }
-    if (all && v->bit & option_table[OPT_CACHE].verbs) print_cache_help();
+    if (all && v->bit & option_table[OPT_CACHE].verbs) put_cache_help(&b);
     if (all) {
-        puts(
+        bytes_append_text(
+            &b,
             "Every --some-name can be given as MNEME_SOME_NAME in the environment or as \"some_name\" in the file $MNEME_CONFIG\n"
             "(else ~/.config/mneme/config.json; its \"aliases\" name models). Flags win, then the environment, then that file.\n"
             "Exit codes: 0 done, 1 failed, 2 bad usage, 3 model missing or unreadable, 4 out of memory or over budget,\n"
-            "5 cancelled, 6 saved cache refused.");
+            "5 cancelled, 6 saved cache refused.\n");
     }
+    put_bytes(&b);
 }

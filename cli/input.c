@@ -65,14 +65,18 @@ mn_status input_read(input *in, const options *o, const char *text) {
         if (isatty(STDIN_FILENO))
             MN_FAIL(MN_E_ARG, "there is no text; give one, or -p TEXT, -f FILE, --ids 1,2,3, or a pipe");
         in->what = "the standard input";
-        MN_TRY(file_read(&in->data, "-", INPUT_LIMIT));
+        MN_TRY(file_read_input(&in->data, "-", INPUT_LIMIT));
         return refuse_empty(in);
     }
     in->kind = chosen >= 0 ? sources[chosen].kind : INPUT_TEXT;
     if (chosen >= 0) text = option_text(o, sources[chosen].id, "");
+    if (in->kind == INPUT_BATCH) { /* its lines are read as they are worked on */
+        in->what = text;
+        return MN_OK;
+    }
     if (chosen >= 0 && sources[chosen].is_file) {
         in->what = text;
-        MN_TRY(file_read(&in->data, text, INPUT_LIMIT));
+        MN_TRY(file_read_input(&in->data, text, INPUT_LIMIT));
     } else {
         in->what = in->kind == INPUT_IDS ? "--ids" : "the text";
         bytes_append_text(&in->data, text);

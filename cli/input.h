@@ -9,7 +9,7 @@ typedef enum input_kind { INPUT_TEXT, INPUT_IDS, INPUT_MESSAGES, INPUT_BATCH } i
 
 typedef struct input {
     input_kind kind;
-    bytes data;       /* the text, the ids as text, the messages or the lines, byte for byte */
+    bytes data;       /* the text, the ids as text or the messages, byte for byte; of a batch nothing */
     const char *what; /* names the source in messages: "--ids", a file's name */
 } input;
 

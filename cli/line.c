@@ -37,7 +37,7 @@ mn_status line_reader_open(line_reader **reader, bool keeps_history) {
     line_reader *r = *reader = mem_alloc(1, sizeof *r);
     if (!r) return mem_no_memory();
     r->is_terminal = isatty(STDIN_FILENO);
-    if (r->is_terminal) r->screen = isatty(STDERR_FILENO) ? stderr : isatty(STDOUT_FILENO) ? stdout : NULL;
+    if (r->is_terminal) r->screen = screen_of();
     mn_status status = r->screen ? line_editor_open(&r->editor, r->screen) : MN_OK;
     if (status == MN_OK && r->editor && keeps_history) status = open_history(r);
     if (status != MN_OK) line_reader_close(reader);
@@ -115,15 +115,12 @@ static line_end read_more(line_reader *r, bool *is_dropped) {
 
 static line_end read_plain(line_reader *r, const char *prompt, bytes *line) {
     bool is_dropped = false;
-    if (r->screen) {
-        fputs(prompt, r->screen);
-        fflush(r->screen);
-    }
+    if (r->screen) steer(r->screen, prompt);
     while (!take_line(r, line)) {
         line_end end = r->has_ended ? LINE_CLOSED : read_more(r, &is_dropped);
         if (end == LINE_READ) continue;
         if (end == LINE_FAILED) mem_no_memory();
-        if (r->screen) fputc('\n', r->screen); /* what comes next is not part of the prompt's line */
+        if (r->screen) steer(r->screen, "\n"); /* what comes next is not part of the prompt's line */
         return end;
     }
     if (is_dropped) {

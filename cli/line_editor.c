@@ -15,6 +15,7 @@
 #include "base/utf8.h"
 #include "interrupt.h"
 #include "line_history.h"
+#include "output.h"
 
 /* What a terminal puts around a pasted block once it was asked to (xterm's control sequences, "bracketed paste"). */
 static const char paste_on[] = "\x1b[?2004h", paste_off[] = "\x1b[?2004l";
@@ -77,9 +78,10 @@ static int rows_above(const line_editor *e) {
 /* Draws the line again where it stands. */
 static void redraw(line_editor *e) {
     int rows = rows_above(e);
-    if (e->pastes && rows) fprintf(e->screen, "\x1b[%dA", rows);
-    fputs(e->pastes ? "\r\x1b[J" : "\n", e->screen);
-    fflush(e->screen);
+    char up[24];
+    snprintf(up, sizeof up, "\x1b[%dA", rows);
+    if (e->pastes && rows) steer(e->screen, up);
+    steer(e->screen, e->pastes ? "\r\x1b[J" : "\n");
     el_resize(e->el);
     el_set(e->el, EL_REFRESH);
 }
@@ -96,7 +98,7 @@ static bool take_signs(line_editor *e) {
     if (signs.resumed) { /* whoever had the terminal meanwhile left its own settings */
         el_set(e->el, EL_PREP_TERM, 0);
         el_set(e->el, EL_PREP_TERM, 1);
-        if (e->pastes) fputs(paste_on, e->screen);
+        if (e->pastes) steer(e->screen, paste_on);
     }
     if (signs.resumed || signs.resized) redraw(e);
     return false;
@@ -247,9 +249,14 @@ void line_editor_remember(line_editor *e, const char *text) {
 static void give(line_editor *e, const char *initial) {
     e->given.n = e->given_at = 0;
     if (!initial || !*initial) return;
+    bytes block = {0};
+    bytes_append_text(&block, initial);
+    clean_block(&block); /* behind an end of a block in it, the rest of a saved message would count as keys */
     bytes_append_text(&e->given, paste_begin);
-    bytes_append_text(&e->given, initial);
+    bytes_append(&e->given, block.data, block.n);
     bytes_append_text(&e->given, paste_end);
+    e->given.failed = e->given.failed || block.failed;
+    bytes_clear(&block);
     if (e->given.failed) bytes_clear(&e->given);
 }
 
@@ -260,14 +267,12 @@ line_end line_editor_read(line_editor *e, const char *prompt, const char *initia
     give(e, initial);
     locale_t before = uselocale(e->utf8);
     el_set(e->el, EL_PREP_TERM, 1); /* first: what is pasted from now on must not be edited by the system */
-    if (e->pastes) fputs(paste_on, e->screen);
-    fflush(e->screen);
+    if (e->pastes) steer(e->screen, paste_on);
     const wchar_t *text = el_wgets(e->el, &n);
     if (text && n > 0) put_wide(line, text, (size_t)n);
     uselocale(before);
-    if (e->pastes) fputs(paste_off, e->screen);
-    if (!text || n <= 0) fputs("\n", e->screen);
-    fflush(e->screen);
+    if (e->pastes) steer(e->screen, paste_off);
+    if (!text || n <= 0) steer(e->screen, "\n");
     if (e->end != LINE_READ) {
         bytes_append(line, e->typed.data, e->typed.n);
         return e->end;

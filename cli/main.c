@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/distance.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "interrupt.h"
 #include "output.h"
@@ -24,7 +25,8 @@ static const verb verbs[] = {
      "  mneme chat --load monday --save monday                         goes on where it stopped, without computing it again\n"
      "  printf 'Hello\\nWhat is 2+2?\\n' | mneme chat --json           one line a turn, one object a turn\n",
      chat_verb},
-    {"transcribe", VERB_TRANSCRIBE, INT_MAX, "write down what is said in recordings", "transcribe [-m MODEL] FILE...",
+    {"transcribe", VERB_TRANSCRIBE, INT_MAX, "write down what is said in recordings",
+     "transcribe [-m MODEL] FILE...",
      "  mneme transcribe talk.mp3                      wav, flac, mp3, ogg and more, at any rate; - is stdin\n"
      "  mneme transcribe talk.mp3 --output srt > talk.srt\n"
      "  mneme transcribe *.flac --output vtt --output-dir subtitles\n"
@@ -53,7 +55,8 @@ static const verb verbs[] = {
      "  mneme bench --cache all --text book.txt        what each cache costs, and how far it is from dynamic\n"
      "  mneme bench --cache static,quantized -n 200\n",
      bench_verb},
-    {"cache", VERB_CACHE, INT_MAX, "look after saved caches", "cache ls|show|verify|cp|rm|convert|calibrate [...]",
+    {"cache", VERB_CACHE, INT_MAX, "look after saved caches",
+     "cache ls|show|verify|cp|rm|convert|calibrate [...]",
      "  mneme cache ls ~/caches                        the saved caches of a folder, or of this one\n"
      "  mneme cache show talk.safetensors              what one says about itself, and its entries\n"
      "  mneme cache verify *.safetensors               reads every byte and compares the checksums\n"
@@ -71,27 +74,32 @@ static const verb verbs[] = {
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
 static void print_help(void) {
-    puts("Examples:\n"
-         "  mneme run \"What is the capital of France?\"\n"
-         "  mneme run embedded \"Once upon a time\"\n"
-         "  mneme chat\n"
-         "  mneme inspect\n\n"
-         "Usage: mneme VERB [MODEL] [options]");
-    for (int i = 0; i < N_VERBS; i++) printf("  %-10s %s\n", verbs[i].name, verbs[i].summary);
-    puts(
+    bytes b = {0};
+    bytes_append_text(&b, "Examples:\n"
+                          "  mneme run \"What is the capital of France?\"\n"
+                          "  mneme run embedded \"Once upon a time\"\n"
+                          "  mneme chat\n"
+                          "  mneme inspect\n\n"
+                          "Usage: mneme VERB [MODEL] [options]\n");
+    for (int i = 0; i < N_VERBS; i++) bytes_printf(&b, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
+    bytes_append_text(
+        &b,
         "  --version  version and compiler\n"
         "`mneme VERB --help` explains a verb. MODEL is a Hugging Face folder, a .gguf file, org/name in the local Hugging Face\n"
-        "cache, or 'embedded'; without one, the model that scripts/get-model installed last, else the embedded one.");
+        "cache, or 'embedded'; without one, the model that scripts/get-model installed last, else the embedded one.\n");
+    put_bytes(&b);
 }
 
 static void print_version(void) {
-    printf("mneme %s (%s %s)\n", mn_version(),
+    bytes b = {0};
+    bytes_printf(&b, "mneme %s (%s %s)\n", mn_version(),
 #if defined(__clang__)
-           "clang", __clang_version__
+                 "clang", __clang_version__
 #else
-           "gcc", __VERSION__
+                 "gcc", __VERSION__
 #endif
     );
+    put_bytes(&b);
 }
 
 /* --json anywhere, also on a command line that cannot be read to its end. */
@@ -132,6 +140,7 @@ static int run_named(const verb *v, int argc, char **argv, bool as_json) {
 }
 
 int main(int argc, char **argv) {
+    file_hold_standard();
     interrupt_install();
     bool as_json = wants_json(argc, argv);
     const char *name = argc > 1 ? argv[1] : NULL;

@@ -26,6 +26,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
     [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", VERB_RUN, 0, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
+    [OPT_ROWS] = {"batch_size", NULL, OPTION_INTEGER, "N", "16", "lines of --batch in work at once; results do not depend on it", VERB_RUN, 0, 1, 1024},
+    [OPT_UNORDERED] = {"unordered", NULL, OPTION_SWITCH, NULL, NULL, "with --batch: answers as they come, not in the order of the lines", VERB_RUN, 0, 0, 0},
     [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_GENERATES, VERB_RUN, 0, 0},
     [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},
 
@@ -34,6 +36,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_GENERATES, 0, 0, 0},
     [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that guesses tokens; the text stays the same, and comes faster", VERB_RUN, 0, 0, 0},
     [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: what to lead away from", VERB_RUN, 0, 0, 0},
+    [OPT_NEGATIVE_PROMPT_IDS] = {"negative_prompt_ids", NULL, OPTION_TEXT, "1,2,3", NULL, "the same as token ids", VERB_RUN, 0, 0, 0},
     [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_GENERATES, 0, 0, 1000},
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
@@ -46,6 +49,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "go on from such a file; without a text: continue it", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
     [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "keep caches of past runs there and use the longest prefix that matches", SAVING, VERB_RUN, 0, 0},
+    [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry a checksum that only this file's bytes make; others are not loaded", SAVING | VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory ends: what the cache becomes, so that the run goes on", CACHED, VERB_GENERATES | VERB_SCORE, 0, 0},
 
     [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_CHAT, VERB_CHAT, 0, 0},
@@ -76,6 +80,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
 
+    [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "where caches are compared: what each one writes behind the prompt, too", VERB_BENCH, VERB_BENCH, 0, 0},
+
     [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "heard", "what is spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "times of what; those of words show in JSON", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
@@ -96,9 +102,9 @@ const option option_table[N_OPTIONS] = {
     [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy form", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy form", VERB_CACHE, VERB_CACHE, 0, 1000000},
 
-    [OPT_COMPUTE_TYPE] = {"compute_type", NULL, OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
+    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
-    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE | VERB_TRANSCRIBE, 1, 1024},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE | VERB_TRANSCRIBE, 1, MN_MOST_THREADS},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},
@@ -113,6 +119,18 @@ static const struct { const char *flag, *field; } generation_aliases[] = {
     {"-s", "seed"}, {"--stop", "stop_strings"}, {"--repeat-penalty", "repetition_penalty"},
 };
 /* clang-format on */
+
+/* Transformers' words for values of choices. float16 has no arithmetic of its own here: bf16 computes in as many bits. */
+static const struct {
+    option_id id;
+    const char *said, *meant;
+} synonyms[] = {
+    {OPT_COMPUTE_TYPE, "float32", "f32"},  {OPT_COMPUTE_TYPE, "bfloat16", "bf16"},
+    {OPT_COMPUTE_TYPE, "float16", "bf16"}, {OPT_CACHE_DTYPE, "float32", "f32"},
+    {OPT_CACHE_DTYPE, "bfloat16", "bf16"}, {OPT_CACHE_DTYPE, "float16", "bf16"},
+    {OPT_ON_OOM, "offloaded", "offload"},  {OPT_ON_OOM, "quantized", "quantize"},
+    {OPT_ON_OOM, "sink", "evict"},
+};
 
 const char *const option_origin_names[] = {
     [ORIGIN_DEFAULT] = "default",
@@ -176,6 +194,15 @@ static bool choice_allows(const char *choices, const char *text) {
         if (strncmp(at, text, n) == 0 && (at[n] == 0 || at[n] == '|')) return true;
     }
     return false;
+}
+
+/* The text itself where it is no synonym; "torch." in front of one says nothing. */
+static const char *choice_meant(int id, const char *text) {
+    const char *bare = strncmp(text, "torch.", 6) == 0 ? text + 6 : text;
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++) {
+        if ((int)synonyms[i].id == id && strcmp(synonyms[i].said, bare) == 0) return synonyms[i].meant;
+    }
+    return text;
 }
 
 const char *flag_spelling(char *out, size_t n, const char *name) {
@@ -308,6 +335,7 @@ static mn_status set_row(options *o, int id, const char *text, option_origin ori
         break;
     case OPTION_SIZE: MN_TRY(size_parse(text, &number)); break;
     case OPTION_CHOICE:
+        text = choice_meant(id, text);
         if (!choice_allows(row->argument, text))
             MN_FAIL(MN_E_ARG, "'%s' is not one of %s", text, row->argument);
         break;
@@ -542,9 +570,7 @@ static mn_status read_config_member(options *o, const char *what, const json_mem
         known = true;
         if (!(option_table[i].verbs & o->verb->bit)) continue;
         field = -1;
-        if (!o->set[i].text) {
-            status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE);
-        }
+        if (!o->set[i].text) { status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE); }
     }
     if (status == MN_OK && field >= 0 && o->verb->bit & VERB_GENERATES && !o->generation[field].text) {
         status = set_field(o, field, bytes_text(&text), ORIGIN_CONFIG_FILE);

@@ -2,17 +2,22 @@
 #include "output.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "progress.h"
+#include "terminal.h"
 
 static int write_error; /* errno of the first failed write to stdout */
+
+/* A character of which the rest has not come yet, on its way to a terminal at the standard output. */
+static struct {
+    char text[4];
+    size_t n;
+} held;
 
 int exit_of(mn_status status) {
     switch (status) {
@@ -36,6 +41,77 @@ int exit_of_model(mn_status status) {
     return about_model ? EXIT_MODEL : exit_of(status);
 }
 
+/* ---- leaving ---- */
+
+static bool is_terminal(FILE *stream) {
+    return isatty(fileno(stream));
+}
+
+/* Returns how many bytes were taken: all but those of an unfinished character at the end. */
+static size_t show(FILE *stream, const char *text, size_t n) {
+    char block[1024];
+    size_t at = 0, used = 1;
+    while (at < n && used) {
+        size_t made = terminal_clean(block, sizeof block, text + at, n - at, &used);
+        fwrite(block, 1, made, stream);
+        at += used;
+    }
+    return at;
+}
+
+/* A piece of a text that may go on. */
+static void show_piece(const char *text, size_t n) {
+    while (held.n && n) {
+        held.text[held.n++] = *text++;
+        n--;
+        size_t used = show(stdout, held.text, held.n);
+        held.n -= used;
+        memmove(held.text, held.text + used, held.n);
+    }
+    if (n == 0) return;
+    size_t used = show(stdout, text, n);
+    held.n = n - used;
+    memcpy(held.text, text + used, held.n);
+}
+
+/* A text that ends here, to the standard error. */
+static void show_whole(const char *text, size_t n) {
+    if (!is_terminal(stderr)) {
+        fwrite(text, 1, n, stderr);
+    } else if (show(stderr, text, n) < n) {
+        fputs("\xEF\xBF\xBD", stderr);
+    }
+}
+
+static void show_list(const char *format, va_list args) {
+    char text[2048];
+    va_list again;
+    va_copy(again, args);
+    int n = vsnprintf(text, sizeof text, format, args);
+    size_t need = n > 0 ? (size_t)n : 0, most = sizeof text - 1;
+    char *all = need > most ? mem_alloc_raw(need + 1, 1) : NULL;
+    if (all) vsnprintf(all, need + 1, format, again);
+    show_whole(all ? all : text, all || need < most ? need : most); /* without memory the beginning must do */
+    mem_free(all);
+    va_end(again);
+}
+
+void tell(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    show_list(format, args);
+    va_end(args);
+}
+
+void steer(FILE *screen, const char *sequence) {
+    fputs(sequence, screen);
+    fflush(screen);
+}
+
+FILE *screen_of(void) {
+    return is_terminal(stderr) ? stderr : is_terminal(stdout) ? stdout : NULL;
+}
+
 int report_json(bool json_wanted, int code, const char *param) {
     static const struct {
         const char *type, *code;
@@ -47,8 +123,7 @@ int report_json(bool json_wanted, int code, const char *param) {
         [EXIT_CANCELLED] = {"cancelled_error", "cancelled"},
         [EXIT_CACHE] = {"invalid_request_error", "cache_refused"},
     };
-    progress_clear();
-    fprintf(stderr, "mneme: %s\n", mn_last_error());
+    say("%s", mn_last_error());
     if (json_wanted) {
         bytes b = {0};
         bytes_append_text(&b, "{\"error\":{\"message\":");
@@ -74,16 +149,21 @@ void say(const char *format, ...) {
     progress_clear();
     va_list args;
     va_start(args, format);
-    fputs("mneme: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    tell("mneme: ");
+    show_list(format, args);
+    tell("\n");
     va_end(args);
 }
 
 bool put(const char *text, size_t n) {
     if (write_error || n == 0) return !write_error;
     errno = 0;
-    if (fwrite(text, 1, n, stdout) != n || fflush(stdout) != 0) write_error = errno ? errno : EIO;
+    if (stdout_is_terminal()) {
+        show_piece(text, n);
+    } else {
+        fwrite(text, 1, n, stdout);
+    }
+    if (ferror(stdout) || fflush(stdout) != 0) write_error = errno ? errno : EIO;
     return !write_error;
 }
 
@@ -96,33 +176,16 @@ bool put_bytes(bytes *b) {
 
 int finish(int code) {
     errno = 0;
+    if (held.n) fputs("\xEF\xBF\xBD", stdout); /* the text broke off inside a character */
+    held.n = 0;
     if (!write_error && (fflush(stdout) != 0 || ferror(stdout))) write_error = errno ? errno : EIO;
-    bool is_gone = code == EXIT_CANCELLED && write_error == EIO; /* the terminal, and with it what was to be shown */
+    bool is_gone =
+        code == EXIT_CANCELLED && write_error == EIO; /* the terminal, and with it what was to be shown */
     if (!write_error || is_gone) return code;
     if (write_error != EPIPE) say("cannot write to the standard output: %s", strerror(write_error));
     return EXIT_FAILED;
 }
 
-mn_status output_check(const char *path) {
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        MN_FAIL(MN_E_IO, "cannot write '%s': it exists and is no regular file", path);
-    }
-    bytes name = {0};
-    bytes_printf(&name, "%s.tmp.%ld", path, (long)getpid());
-    MN_TRY(bytes_status(&name));
-    mn_status status = MN_OK;
-    int fd = open(bytes_text(&name), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        status = status_fail(MN_E_IO, "cannot create '%s': %s", path, strerror(errno));
-    } else {
-        close(fd);
-        unlink(bytes_text(&name));
-    }
-    bytes_clear(&name);
-    return status;
-}
-
 bool stdout_is_terminal(void) {
-    return isatty(STDOUT_FILENO);
+    return is_terminal(stdout);
 }

@@ -1,10 +1,12 @@
-/* What leaves the command: the answer on stdout, sentences on stderr, exit codes, JSON.
+/* What leaves the command: the answer on stdout, sentences on stderr, exit codes, JSON. Nothing else in cli/ prints, so that text
+ * for a terminal goes through terminal_clean() here and nowhere else; pipes and files get every byte as it is.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_OUTPUT_H
 #define MNEME_CLI_OUTPUT_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "options.h"
 
@@ -23,6 +25,15 @@ int report_json(bool json_wanted, int code, const char *param);
 /* A sentence on stderr; a warning, or what -v asks for. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Text on stderr as it stands, without a name before it or a newline behind it. */
+void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Control sequences of the command's own making, for a stream that is a terminal. */
+void steer(FILE *screen, const char *sequence);
+
+/* The stream that is a terminal: stderr, else stdout, else NULL. */
+FILE *screen_of(void);
+
 /* Writes to stdout at once; false when that failed (once is enough: later calls do nothing). */
 bool put(const char *text, size_t n);
 bool put_bytes(bytes *b); /* and clears b; a b that ran out of memory counts as failed */
@@ -30,9 +41,6 @@ bool put_bytes(bytes *b); /* and clears b; a b that ran out of memory counts as 
 /* Flushes stdout. Returns `code`, or EXIT_FAILED when the output did not all leave: with a sentence, but for
  * a closed pipe. A terminal that has gone is what a cancelled command ended for. */
 int finish(int code);
-
-/* Tells whether a file could be created at `path` before anything is computed: MN_E_IO. */
-mn_status output_check(const char *path);
 
 bool stdout_is_terminal(void);
 

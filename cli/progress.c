@@ -10,6 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
+#include "output.h"
+#include "terminal.h"
+
 static struct {
     bool asked, able, coloured, visible;
     double last;
@@ -34,25 +38,28 @@ static int terminal_width(void) {
 
 void progress_line(const char *format, ...) {
     if (!progress_shown() || clock_ms() - line.last < 100) return;
-    char text[512];
+    char text[512], shown[512];
+    size_t used;
     va_list args;
     va_start(args, format);
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     int width = terminal_width() - 1;
     if (n > (int)sizeof text - 1) n = (int)sizeof text - 1;
+    /* Cleaned before it is cut: what stands for a control character is wider. */
+    n = (int)terminal_clean(shown, sizeof shown, text, (size_t)(n < 0 ? 0 : n), &used);
     if (n > width) n = width;
-    fprintf(stderr, "\r%s%.*s%s\x1b[K", line.coloured ? "\x1b[2m" : "", n, text,
-            line.coloured ? "\x1b[0m" : "");
-    fflush(stderr);
+    while (n > 0 && utf8_valid_prefix(shown, (size_t)n) < (size_t)n) n--;
+    steer(stderr, line.coloured ? "\r\x1b[2m" : "\r");
+    tell("%.*s", n, shown);
+    steer(stderr, line.coloured ? "\x1b[0m\x1b[K" : "\x1b[K");
     line.visible = true;
     line.last = clock_ms();
 }
 
 void progress_clear(void) {
     if (!line.visible) return;
-    fputs("\r\x1b[K", stderr);
-    fflush(stderr);
+    steer(stderr, "\r\x1b[K");
     line.visible = false;
     line.last = -1e9;
 }

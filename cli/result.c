@@ -20,9 +20,10 @@ static void put_named_real(bytes *b, const char *name, double value) {
 void result_put_cache(bytes *b, const mn_cache_info *cache) {
     bytes_printf(
         b,
-        "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
-        cache->implementation, cache->dtype, (long long)cache->tokens, (unsigned long long)cache->bytes,
-        (unsigned long long)cache->peak_bytes, (unsigned long long)cache->bytes_per_token);
+        "{\"implementation\":\"%s\",\"dtype\":\"%s\",\"tokens\":%lld,\"seen\":%lld,\"bytes\":%llu,\"peak_bytes\":%llu,\"bytes_per_token\":%llu",
+        cache->implementation, cache->dtype, (long long)cache->tokens, (long long)cache->seen,
+        (unsigned long long)cache->bytes, (unsigned long long)cache->peak_bytes,
+        (unsigned long long)cache->bytes_per_token);
     if (cache->far_bytes) bytes_printf(b, ",\"far_bytes\":%llu", (unsigned long long)cache->far_bytes);
     if (cache->before) bytes_printf(b, ",\"before\":\"%s\"", cache->before);
     if (cache->max_cache_len) bytes_printf(b, ",\"max_cache_len\":%lld", (long long)cache->max_cache_len);
@@ -64,37 +65,29 @@ static void put_sequence(bytes *b, const mn_sequence *sequence, int top_logprobs
     bytes_append_text(b, "}");
 }
 
-void result_put(bytes *b, const engine *e, const mn_generation *generation, const prompt *prompts,
-                size_t n_prompts, int only_row, int top_logprobs) {
-    size_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, n = 0, drafted = 0, accepted = 0;
+void result_put(bytes *b, const engine *e, const mn_generation *generation, const prompt *p,
+                int top_logprobs) {
+    size_t cached_tokens = 0, completion_tokens = 0, drafted = 0, accepted = 0;
     bytes_append_text(b, "{\"model\":");
     json_put_string(b, e->path, strlen(e->path));
     bytes_append_text(b, ",\"prompt_ids\":[");
-    for (size_t i = 0; i < n_prompts; i++) {
-        if (only_row >= 0 && i != (size_t)only_row) continue;
-        bytes_append_text(b, n++ ? "," : "");
-        result_put_ids(b, prompts[i].ids, prompts[i].n);
-        prompt_tokens += prompts[i].n;
-    }
+    result_put_ids(b, p->ids, p->n);
     bytes_printf(b, "],\"seed\":%llu,\"sequences\":[", (unsigned long long)generation->seed);
-    n = 0;
     for (size_t i = 0; i < generation->n_sequences; i++) {
         const mn_sequence *sequence = &generation->sequences[i];
-        if (only_row >= 0 && sequence->row != only_row) continue;
-        bytes_append_text(b, n++ ? "," : "");
+        bytes_append_text(b, i ? "," : "");
         put_sequence(b, sequence, top_logprobs);
         cached_tokens += sequence->cached_tokens;
         completion_tokens += sequence->n_ids;
         drafted += sequence->draft_tokens;
         accepted += sequence->draft_accepted;
     }
-    bytes_printf(
-        b, "],\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%zu",
-        prompt_tokens, completion_tokens, cached_tokens);
+    bytes_printf(b, "],\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%zu",
+                 p->n, completion_tokens, cached_tokens);
     if (drafted) bytes_printf(b, ",\"draft_tokens\":%zu,\"draft_accepted\":%zu", drafted, accepted);
     bytes_append_text(b, "},\"cache\":");
     result_put_cache(b, &generation->cache);
-    double rates[2] = {(double)(prompt_tokens - cached_tokens) / generation->prompt_ms * 1e3,
+    double rates[2] = {(double)(p->n - cached_tokens) / generation->prompt_ms * 1e3,
                        (double)completion_tokens / generation->predicted_ms * 1e3};
     bytes_printf(b,
                  ",\"timings\":{\"load_ms\":%.3f,\"prompt_ms\":%.3f,\"predicted_ms\":%.3f,"
@@ -103,51 +96,60 @@ void result_put(bytes *b, const engine *e, const mn_generation *generation, cons
                  isfinite(rates[0]) ? rates[0] : 0, isfinite(rates[1]) ? rates[1] : 0);
 }
 
-/* [steps][sequences][vocab] of the sequences' own, side by side; owned by the caller. */
-static mn_status join_sequences(float **out, const mn_generation *generation, size_t steps, size_t vocab, bool raw) {
-    size_t rows = generation->n_sequences, total = 0;
-    if (!size_mul(steps, rows, &total) || !size_mul(total, vocab, &total)) return mem_no_memory();
-    float *all = mem_alloc_raw(total, sizeof *all);
-    *out = all;
-    if (!all) return mem_no_memory();
-    for (size_t step = 0; step < steps; step++) {
-        for (size_t row = 0; row < rows; row++) {
-            const mn_sequence *sequence = &generation->sequences[row];
-            const float *from = raw ? sequence->logits : sequence->scores;
-            float *to = all + (step * rows + row) * vocab;
-            if (from && step < sequence->n_ids) {
-                memcpy(to, from + step * vocab, vocab * sizeof *to);
-            } else {
-                for (size_t i = 0; i < vocab; i++) to[i] = NAN;
-            }
-        }
-    }
-    return MN_OK;
+/* Side by side in one row of numbers: running beams, or sequences. */
+static size_t count_columns(const mn_generation *g, const float *beams) {
+    return beams ? g->n_beams : g->n_sequences;
 }
 
-mn_status result_write_scores(const char *path, const mn_generation *generation, int32_t vocab_size,
-                              bool raw) {
-    const float *all = raw ? generation->beam_logits : generation->beam_scores;
-    size_t steps = generation->n_steps, rows = generation->n_beams;
-    float *joined = NULL;
-    if (!all) {
-        steps = 0;
-        rows = generation->n_sequences;
-        for (size_t i = 0; i < rows; i++) {
-            if (generation->sequences[i].n_ids > steps) steps = generation->sequences[i].n_ids;
+static size_t count_steps(const mn_generation *g, const float *beams) {
+    size_t steps = beams ? g->n_steps : 0;
+    for (size_t i = 0; !beams && i < g->n_sequences; i++) {
+        if (g->sequences[i].n_ids > steps) steps = g->sequences[i].n_ids;
+    }
+    return steps;
+}
+
+/* Scores of one step and column; NULL: it had ended. */
+static const float *scores_at(const mn_generation *g, const float *beams, size_t step, size_t column,
+                              size_t vocab, bool raw) {
+    if (beams) return step < g->n_steps ? beams + (step * g->n_beams + column) * vocab : NULL;
+    const mn_sequence *sequence = &g->sequences[column];
+    const float *own = raw ? sequence->logits : sequence->scores;
+    return own && step < sequence->n_ids ? own + step * vocab : NULL;
+}
+
+static const float *beams_of(const mn_generation *g, bool raw) {
+    return raw ? g->beam_logits : g->beam_scores;
+}
+
+mn_status result_write_scores(const char *path, mn_generation *const *generations, size_t n,
+                              int32_t vocab_size, bool raw) {
+    size_t steps = 0, columns = 0, total = 0, vocab = (size_t)vocab_size;
+    for (size_t i = 0; i < n; i++) {
+        size_t own = count_steps(generations[i], beams_of(generations[i], raw));
+        if (own > steps) steps = own;
+        columns += count_columns(generations[i], beams_of(generations[i], raw));
+    }
+    if (!size_mul(steps, columns, &total) || !size_mul(total, vocab, &total)) return mem_no_memory();
+    float *all = mem_alloc_raw(total, sizeof *all), *to = all;
+    if (!all) return mem_no_memory();
+    for (size_t step = 0; step < steps; step++) {
+        for (size_t i = 0; i < n; i++) {
+            const float *beams = beams_of(generations[i], raw);
+            size_t own = count_columns(generations[i], beams);
+            for (size_t column = 0; column < own; column++, to += vocab) {
+                const float *from = scores_at(generations[i], beams, step, column, vocab, raw);
+                for (size_t k = 0; k < vocab; k++) to[k] = from ? from[k] : NAN;
+            }
         }
-        MN_TRY(join_sequences(&joined, generation, steps, (size_t)vocab_size, raw));
-        all = joined;
     }
     tensor file = {.name = raw ? "logits" : "scores",
                    .type = DTYPE_F32,
                    .n_dims = 3,
+                   .shape = {(int64_t)steps, (int64_t)columns, vocab_size},
                    .data = (const uint8_t *)all,
-                   .bytes = steps * rows * (size_t)vocab_size * sizeof *all};
-    file.shape[0] = (int64_t)steps;
-    file.shape[1] = (int64_t)rows;
-    file.shape[2] = vocab_size;
+                   .bytes = total * sizeof *all};
     mn_status status = safetensors_write(path, &file, 1, NULL);
-    mem_free(joined);
+    mem_free(all);
     return status;
 }

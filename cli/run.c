@@ -13,27 +13,22 @@
 #include "output.h"
 #include "progress.h"
 #include "result.h"
+#include "settings.h"
 #include "verbs.h"
 
 typedef struct run {
-    const options *o;
+    run_settings s;
     const char *model_name; /* positional MODEL, or NULL */
     input in;
-    json_doc *file; /* --generation-config, or NULL */
-    mn_cache_options cache;
-    bytes cache_text;      /* of its config, from the file */
-    mn_cache_summary kind; /* of the cache */
-    engine e, draft;       /* the latter: of --assistant-model */
-    prompt negative;       /* --negative-prompt */
-    batch batch;
-    prompt *prompts; /* views of the lines' prompts, for the result */
-    bytes prefix;    /* --prefix-file */
+    lines lines; /* of a batch */
+    prompt prompt;
+    mn_generation_config *config;
     mn_session *session;
-    mn_session *common; /* what the prompts behind a prefix have in common */
-    bool has_text;      /* a prompt was given, in whatever way */
+    bool has_text; /* a prompt was given, in whatever way */
     mn_generation *generation;
     bool streamed;       /* some text has been printed */
     char last;           /* its last byte */
+    int64_t longest;     /* tokens that the cache of the longest row will hold */
     size_t n_new;        /* tokens seen by the callback */
     int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
@@ -55,7 +50,7 @@ static bool looks_like_path(const char *text) {
 /* Two positional arguments are MODEL TEXT. A lone one is the TEXT when a model is said otherwise, the MODEL
  * when a text is said otherwise or when it leads to one, else the TEXT. */
 static mn_status read_positional(run *r, const char **text) {
-    const options *o = r->o;
+    const options *o = r->s.o;
     MN_TRY(positional_pair(&r->model_name, text, o));
     if (o->n_positional == 1) {
         const char *lone = o->positional[0];
@@ -70,7 +65,7 @@ static mn_status read_positional(run *r, const char **text) {
 }
 
 static mn_status check_outputs(const options *o) {
-    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(output_check(option_text(o, OPT_SAVE_CACHE, NULL)));
+    if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(file_check_target(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_LOAD_CACHE) && option_is_set(o, OPT_CACHE_DIR))
         MN_FAIL(MN_E_ARG,
                 "--load-cache and --cache-dir both say where the cache comes from; give one of them");
@@ -81,7 +76,7 @@ static mn_status check_outputs(const options *o) {
                 "--batch has a cache for every row; --save-cache, --load-cache and --cache-dir are for one");
     }
     for (option_id id = OPT_SCORES_OUT; id <= OPT_LOGITS_OUT; id++) {
-        if (option_is_set(o, id)) MN_TRY(output_check(option_text(o, id, NULL)));
+        if (option_is_set(o, id)) MN_TRY(file_check_target(option_text(o, id, NULL)));
     }
     if (option_is_set(o, OPT_LOGPROBS) && !option_on(o, OPT_JSON) && !option_is_set(o, OPT_BATCH)) {
         MN_FAIL(MN_E_ARG, "--logprobs shows in JSON only; add --json");
@@ -93,130 +88,71 @@ static mn_status check_outputs(const options *o) {
 static int prepare(run *r) {
     const char *text = NULL;
     mn_status status = read_positional(r, &text);
-    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
-    r->cache = mn_cache_options_default();
-    status = cache_options_read(r->o, &r->cache);
-    if (status != MN_OK) return report(r->o, exit_of(status), "cache");
-    status = generation_file_read(&r->file, r->o);
-    if (status == MN_OK) status = generation_file_cache(&r->cache, r->o, r->file, &r->cache_text);
-    if (status != MN_OK) return report(r->o, exit_of(status), "generation_config");
-    status = cache_settle(&r->cache, &r->kind);
-    if (status != MN_OK) return report(r->o, exit_of(status), "cache");
-    status = check_outputs(r->o);
-    const char *prefix = option_text(r->o, OPT_PREFIX_FILE, NULL);
-    if (status == MN_OK && prefix) status = file_read(&r->prefix, prefix, (size_t)1 << 30);
-    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
-    if (option_on(r->o, OPT_PRINT_CONFIG)) return EXIT_DONE;
-    r->has_text = text != NULL || input_is_said(r->o);
-    if (!r->has_text && option_is_set(r->o, OPT_LOAD_CACHE)) return EXIT_DONE;
-    status = input_read(&r->in, r->o, text);
-    return status == MN_OK ? EXIT_DONE : report(r->o, exit_of(status), "prompt");
+    if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
+    r->s.cache = mn_cache_options_default();
+    status = cache_options_read(r->s.o, &r->s.cache);
+    if (status != MN_OK) return report(r->s.o, exit_of(status), "cache");
+    status = generation_file_read(&r->s.file, r->s.o);
+    if (status != MN_OK) return report(r->s.o, exit_of(status), "generation_config");
+    status = cache_check_named(&r->s.cache);
+    if (status != MN_OK) return report(r->s.o, exit_of(status), "cache");
+    status = check_outputs(r->s.o);
+    const char *prefix = option_text(r->s.o, OPT_PREFIX_FILE, NULL);
+    if (status == MN_OK && prefix) status = file_read_input(&r->s.prefix, prefix, (size_t)1 << 30);
+    if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
+    if (option_on(r->s.o, OPT_PRINT_CONFIG)) return EXIT_DONE;
+    r->has_text = text != NULL || input_is_said(r->s.o);
+    if (!r->has_text && option_is_set(r->s.o, OPT_LOAD_CACHE)) return EXIT_DONE;
+    status = input_read(&r->in, r->s.o, text);
+    if (status == MN_OK && is_batch(r)) status = lines_open(&r->lines, r->in.what);
+    return status == MN_OK ? EXIT_DONE : report(r->s.o, exit_of(status), "prompt");
 }
 
 /* ---- rows ---- */
 
 /* A loaded cache without a text is continued as it stands. */
 static bool continues(const run *r) {
-    return option_is_set(r->o, OPT_LOAD_CACHE) && !r->in.data.n && !r->has_text;
-}
-
-static mn_status read_batch(run *r) {
-    const batch_setup setup = {
-        .o = r->o, .in = &r->in, .prefix = &r->prefix, .model = r->e.model, .file = r->file};
-    return batch_read(&r->batch, &setup);
+    return option_is_set(r->s.o, OPT_LOAD_CACHE) && !r->in.data.n && !r->has_text;
 }
 
 /* One text behind the prefix is a longer text. */
 static mn_status put_prefix_first(run *r) {
-    if (!r->prefix.n) return MN_OK;
+    if (!r->s.prefix.n) return MN_OK;
     if (r->in.kind != INPUT_TEXT)
         MN_FAIL(MN_E_ARG, "--prefix-file stands before texts; %s is none", r->in.what);
-    bytes all = r->prefix;
+    bytes all = r->s.prefix;
     bytes_append(&all, r->in.data.data, r->in.data.n);
-    r->prefix = (bytes){0};
+    r->s.prefix = (bytes){0};
     bytes_clear(&r->in.data);
     r->in.data = all;
     return bytes_status(&all);
 }
 
-static mn_status read_one(run *r) {
-    batch_line *line = NULL;
-    MN_TRY(batch_add(&r->batch, &line));
+static mn_status read_prompt(run *r) {
     if (continues(r)) {
-        MN_TRY(session_open(&r->session, r->o, r->e.model, &r->cache));
+        mn_cache_summary kind = {0};
+        MN_TRY(generation_cache(&r->s.cache, &kind, r->config));
+        MN_TRY(session_open(&r->session, r->s.o, r->s.e.model, &r->s.cache));
         size_t n = (size_t)mn_session_length(r->session);
-        line->prompt.ids = mem_alloc_raw(n, sizeof *line->prompt.ids);
-        if (!line->prompt.ids) return mem_no_memory();
-        memcpy(line->prompt.ids, mn_session_ids(r->session), n * sizeof *line->prompt.ids);
-        line->prompt.n = n;
-        return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
+        r->prompt.ids = mem_alloc_raw(n, sizeof *r->prompt.ids);
+        if (!r->prompt.ids) return mem_no_memory();
+        memcpy(r->prompt.ids, mn_session_ids(r->session), n * sizeof *r->prompt.ids);
+        r->prompt.n = n;
+        return MN_OK;
     }
-    const mn_tokenizer *tokenizer = mn_model_tokenizer(r->e.model);
     MN_TRY(put_prefix_first(r));
-    MN_TRY(prompt_from_input(&line->prompt, r->o, &r->in, tokenizer, !option_on(r->o, OPT_RAW)));
-    return generation_build(&line->config, r->o, r->e.model, r->file, NULL);
+    return prompt_from_input(&r->prompt, r->s.o, &r->in, mn_model_tokenizer(r->s.e.model),
+                             !option_on(r->s.o, OPT_RAW));
 }
 
-/* Limits of one row: how much is generated, and whether it fits. *need: tokens that the cache will hold. */
-static mn_status settle_limits(run *r, batch_line *line, int64_t *need) {
-    int64_t n = (int64_t)line->prompt.n, own = r->e.info.max_position_embeddings,
-            chosen = r->cache.max_cache_len;
-    int64_t context = chosen > 0 ? chosen : own;
-    if (chosen <= 0 && own > 0 && n > own && !r->kind.is_endless) {
-        MN_FAIL(
-            MN_E_ARG,
-            "the prompt has %lld tokens, the model's context holds %lld; shorten it%s", (long long)n, (long long)own,
-            engine_beyond(&r->e));
-    }
-    const json *row = line->doc ? json_root(line->doc) : NULL;
-    int64_t room = r->kind.is_endless ? context : context > 0 ? context - n : INT64_C(1) << 20;
-    MN_TRY(generation_limit(line->config, r->o, r->file, row, line->prompt.is_chat, room));
-    int64_t new_tokens = generation_integer(line->config, "max_new_tokens", -1);
-    int64_t length = generation_integer(line->config, "max_length", n + 1);
-    if (new_tokens < 0) new_tokens = length > n ? length - n : 1;
-    *need = n + new_tokens;
-    if (chosen > 0 && *need - 1 > chosen) {
-        MN_FAIL(
-            MN_E_FULL,
-            "%lld prompt tokens and %lld new ones do not fit into max_cache_len %lld; raise it or lower max_new_tokens",
-            (long long)n, (long long)new_tokens, (long long)chosen);
-    }
-    if (own > 0 && chosen <= 0 && *need > own && !r->kind.is_endless) {
-        say(r->e.info.has_learned_positions
-                ? "warning: the text might grow to %lld tokens, and ends at %lld, for which the model has learned positions"
-                : "warning: the text may grow to %lld tokens, beyond the model's context of %lld",
-            (long long)*need, (long long)own);
-    }
-    return MN_OK;
-}
-
-static mn_status warn_of_settings(const run *r, const mn_generation_config *config, char **said) {
-    mn_generate_options how = mn_generate_options_default();
-    how.assistant = r->draft.model;
-    how.negative_prompt = r->negative.ids;
-    how.n_negative_prompt = r->negative.n;
-    return generation_warn(config, &how, said);
-}
-
-static mn_status settle_all(run *r) {
-    int64_t longest = 0;
-    char *said = NULL;
-    mn_status status = MN_OK;
-    engine_bound(&r->e, &r->kind);
-    for (size_t i = 0; status == MN_OK && i < r->batch.n; i++)
-        status = warn_of_settings(r, r->batch.lines[i].config, &said);
-    mn_free(said);
-    MN_TRY(status);
-    r->prompts = mem_alloc(r->batch.n, sizeof *r->prompts);
-    if (!r->prompts) return mem_no_memory();
-    for (size_t i = 0; i < r->batch.n; i++) {
-        int64_t need = 0;
-        MN_TRY(settle_limits(r, &r->batch.lines[i], &need));
-        if (need > longest) longest = need;
-        r->prompts[i] = r->batch.lines[i].prompt;
-    }
-    if (r->kind.reserves && r->cache.max_cache_len <= 0) r->cache.max_cache_len = longest;
-    return MN_OK;
+static mn_status settle(run *r) {
+    mn_cache_options cache;
+    mn_cache_summary kind;
+    bytes said = {0};
+    mn_status status = settings_settle(&r->s, r->config, &r->prompt, NULL, &said, &cache, &kind);
+    bytes_clear(&said);
+    if (status == MN_OK) r->s.cache = cache;
+    return status;
 }
 
 /* ---- generation ---- */
@@ -227,7 +163,7 @@ static bool on_token(void *user, const mn_token_event *event) {
         if (r->n_new++ == 0) r->first_ms = clock_ms();
     }
     if (interrupt_seen()) return false;
-    bool quiet = option_on(r->o, OPT_JSON) || is_batch(r) || r->n_sequences > 1;
+    bool quiet = option_on(r->s.o, OPT_JSON) || r->n_sequences > 1;
     if (!quiet && event->n_text) {
         progress_clear();
         r->streamed = true;
@@ -241,65 +177,37 @@ static bool on_token(void *user, const mn_token_event *event) {
     return true;
 }
 
-static mn_status open_session(run *r, const int32_t *ids, size_t n) {
-    const char *folder = option_text(r->o, OPT_CACHE_DIR, NULL);
-    if (folder && !option_is_set(r->o, OPT_LOAD_CACHE))
-        return mn_session_open_cached(&r->session, r->e.model, &r->cache, folder, ids, n);
-    return session_open(&r->session, r->o, r->e.model, &r->cache);
+static mn_status open_session(run *r) {
+    const char *folder = cache_folder(r->s.o);
+    if (folder && !option_is_set(r->s.o, OPT_LOAD_CACHE))
+        return mn_session_open_cached(&r->session, r->s.e.model, &r->s.cache, folder, r->prompt.ids,
+                                      r->prompt.n);
+    return session_open(&r->session, r->s.o, r->s.e.model, &r->s.cache);
 }
 
-/* What all prompts of a batch begin with is computed once when they have a prefix. */
-static mn_status open_common(run *r) {
-    size_t n = SIZE_MAX;
-    if (!r->prefix.n) return MN_OK;
-    const prompt *first = &r->batch.lines[0].prompt;
-    for (size_t i = 0; i < r->batch.n; i++) {
-        const prompt *p = &r->batch.lines[i].prompt;
-        size_t most = p->n - 1 < n ? p->n - 1 : n; /* each computes its last token */
-        for (n = 0; n < most && p->ids[n] == first->ids[n];) n++;
-    }
-    if (n == 0) return MN_OK;
-    MN_TRY(mn_session_open(&r->common, r->e.model, &r->cache));
-    return mn_session_step(r->common, first->ids, n, NULL);
-}
-
-/* Tokens that a text of its own would begin with too. */
+/* Ids, or the tokens that a text of its own would begin with too. */
 static mn_status read_negative(run *r) {
-    const char *text = option_text(r->o, OPT_NEGATIVE_PROMPT, NULL);
+    const char *text = option_text(r->s.o, OPT_NEGATIVE_PROMPT, NULL),
+               *ids = option_text(r->s.o, OPT_NEGATIVE_PROMPT_IDS, NULL);
+    if (text && ids)
+        MN_FAIL(
+            MN_E_ARG,
+            "--negative-prompt and --negative-prompt-ids both say what to lead away from; give one of them");
+    if (ids) return prompt_from_ids(&r->s.negative, ids, strlen(ids), "--negative-prompt-ids");
     if (!text) return MN_OK;
-    return prompt_from_text(&r->negative, mn_model_tokenizer(r->e.model), text, strlen(text),
-                            option_on(r->o, OPT_NO_SPECIAL_TOKENS));
+    return prompt_from_text(&r->s.negative, mn_model_tokenizer(r->s.e.model), text, strlen(text),
+                            option_on(r->s.o, OPT_NO_SPECIAL_TOKENS));
 }
 
 static mn_status generate(run *r) {
-    mn_generate_options how = mn_generate_options_default();
-    how.top_logprobs = (int)option_number(r->o, OPT_LOGPROBS, -1);
-    how.keep_scores = option_is_set(r->o, OPT_SCORES_OUT);
-    how.keep_logits = option_is_set(r->o, OPT_LOGITS_OUT);
+    mn_generate_options how = settings_options(&r->s);
     how.on_token = on_token;
     how.on_prefill = progress_shown() ? progress_prefill : NULL;
     how.user = r;
-    how.assistant = r->draft.model;
-    how.negative_prompt = r->negative.ids;
-    how.n_negative_prompt = r->negative.n;
-    r->n_sequences = generation_integer(r->batch.lines[0].config, "num_return_sequences", 1);
-    if (!is_batch(r)) {
-        const batch_line *line = &r->batch.lines[0];
-        if (!r->session) MN_TRY(open_session(r, line->prompt.ids, line->prompt.n));
-        interrupt_watch(r->session);
-        return mn_generate(r->session, line->prompt.ids, line->prompt.n, line->config, &how, &r->generation);
-    }
-    MN_TRY(open_common(r));
-    mn_batch_row *rows = mem_alloc(r->batch.n, sizeof *rows);
-    if (!rows) return mem_no_memory();
-    for (size_t i = 0; i < r->batch.n; i++) {
-        rows[i] = (mn_batch_row){r->batch.lines[i].prompt.ids, r->batch.lines[i].prompt.n,
-                                 r->batch.lines[i].config, r->common};
-    }
-    interrupt_watch(NULL);
-    mn_status status = mn_generate_batch(r->e.model, &r->cache, rows, r->batch.n, NULL, &how, &r->generation);
-    mem_free(rows);
-    return status;
+    r->n_sequences = generation_integer(r->config, "num_return_sequences", 1);
+    if (!r->session) MN_TRY(open_session(r));
+    interrupt_watch(r->session);
+    return mn_generate(r->session, r->prompt.ids, r->prompt.n, r->config, &how, &r->generation);
 }
 
 /* ---- what comes out ---- */
@@ -325,28 +233,27 @@ static void print_summary(const run *r) {
     if (g->cache.before)
         say("memory ended: the cache '%s' became '%s', and the run went on", g->cache.before,
             g->cache.implementation);
-    size_t prompt_tokens = 0, new_tokens = 0;
-    for (size_t i = 0; i < r->batch.n; i++) prompt_tokens += r->batch.lines[i].prompt.n;
+    size_t prompt_tokens = r->prompt.n, new_tokens = 0;
     for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i].n_ids;
-    char *sample = mn_generation_config_get(r->batch.lines[0].config, "do_sample");
+    char *sample = mn_generation_config_get(r->config, "do_sample");
     bool sampled = sample && strcmp(sample, "true") == 0;
     mn_free(sample);
-    if (progress_shown() || option_on(r->o, OPT_VERBOSE)) {
+    if (progress_shown() || option_on(r->s.o, OPT_VERBOSE)) {
         char seed[40] = "";
         if (sampled) snprintf(seed, sizeof seed, ", seed %llu", (unsigned long long)g->seed);
         say("%zu prompt tokens at %.0f tok/s, %zu new at %.1f tok/s, %s cache of %.1f MiB%s", prompt_tokens,
             (double)prompt_tokens / (g->prompt_ms > 0 ? g->prompt_ms : 1) * 1e3, new_tokens,
             (double)new_tokens / (g->predicted_ms > 0 ? g->predicted_ms : 1) * 1e3, g->cache.implementation,
             (double)g->cache.bytes / (1 << 20), seed);
-    } else if (sampled && !generation_text(r->o, "seed") && !option_on(r->o, OPT_JSON) && !is_batch(r)) {
+    } else if (sampled && !generation_text(r->s.o, "seed") && !option_on(r->s.o, OPT_JSON)) {
         say("seed %llu", (unsigned long long)g->seed);
     }
 }
 
-static mn_status write_files(const run *r) {
+static mn_status write_files(run *r) {
     for (int raw = 0; raw < 2; raw++) {
-        const char *path = option_text(r->o, raw ? OPT_LOGITS_OUT : OPT_SCORES_OUT, NULL);
-        if (path) MN_TRY(result_write_scores(path, r->generation, r->e.info.vocab_size, raw));
+        const char *path = option_text(r->s.o, raw ? OPT_LOGITS_OUT : OPT_SCORES_OUT, NULL);
+        if (path) MN_TRY(result_write_scores(path, &r->generation, 1, r->s.e.info.vocab_size, raw));
     }
     return MN_OK;
 }
@@ -354,28 +261,26 @@ static mn_status write_files(const run *r) {
 /* What is saved goes on behind the text that was shown: its last token, which was never computed with, is so now. */
 static mn_status save_session(run *r) {
     const mn_sequence *sequence = &r->generation->sequences[0];
-    if (!option_is_set(r->o, OPT_SAVE_CACHE) && !option_is_set(r->o, OPT_CACHE_DIR)) return MN_OK;
+    if (!option_is_set(r->s.o, OPT_SAVE_CACHE) && !option_is_set(r->s.o, OPT_CACHE_DIR)) return MN_OK;
     if (sequence->n_ids > 0) {
         mn_status status = mn_session_step(r->session, &sequence->ids[sequence->n_ids - 1], 1, NULL);
         if (status != MN_OK && status != MN_E_FULL) return status; /* a full cache is saved as it is */
     }
-    return session_save(&r->e, r->session, r->o);
+    return session_save(&r->s.e, r->session, r->s.o);
 }
 
 static int print_results(run *r) {
-    bool cancelled = false, lines = is_batch(r);
-    int top = (int)option_number(r->o, OPT_LOGPROBS, -1);
+    bool cancelled = false;
+    int top = (int)option_number(r->s.o, OPT_LOGPROBS, -1);
     for (size_t i = 0; i < r->generation->n_sequences; i++) {
         cancelled = cancelled || strcmp(r->generation->sequences[i].finish_reason, "cancelled") == 0;
     }
     progress_clear();
-    if (lines || option_on(r->o, OPT_JSON)) {
-        for (size_t i = 0; i < (lines ? r->batch.n : 1); i++) {
-            bytes b = {0};
-            result_put(&b, &r->e, r->generation, r->prompts, r->batch.n, lines ? (int)i : -1, top);
-            bytes_append_text(&b, "\n");
-            put_bytes(&b);
-        }
+    if (option_on(r->s.o, OPT_JSON)) {
+        bytes b = {0};
+        result_put(&b, &r->s.e, r->generation, &r->prompt, top);
+        bytes_append_text(&b, "\n");
+        put_bytes(&b);
     } else {
         print_plain(r, cancelled && interrupt_seen());
     }
@@ -383,49 +288,46 @@ static int print_results(run *r) {
     if (code == EXIT_FAILED) return code;
     mn_status status = write_files(r);
     if (status == MN_OK && r->session) status = save_session(r);
-    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
+    if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
     print_summary(r);
     return code;
 }
 
 static int run_all(run *r) {
     int code = prepare(r);
-    if (code == EXIT_DONE) code = engine_open(&r->e, r->o, r->model_name, 0);
-    const char *draft = option_text(r->o, OPT_ASSISTANT_MODEL, NULL);
-    if (code == EXIT_DONE && draft && !option_on(r->o, OPT_PRINT_CONFIG))
-        code = engine_open(&r->draft, r->o, draft, 0);
+    if (code == EXIT_DONE) code = engine_open(&r->s.e, r->s.o, r->model_name, 0);
+    const char *draft = option_text(r->s.o, OPT_ASSISTANT_MODEL, NULL);
+    if (code == EXIT_DONE && draft && !option_on(r->s.o, OPT_PRINT_CONFIG))
+        code = engine_open(&r->s.draft, r->s.o, draft, 0);
     if (code != EXIT_DONE) return code;
-    if (option_on(r->o, OPT_PRINT_CONFIG)) {
+    if (option_on(r->s.o, OPT_PRINT_CONFIG)) {
         mn_generation_config *config = NULL;
-        mn_status status = generation_build(&config, r->o, r->e.model, r->file, NULL);
-        if (status != MN_OK) return report(r->o, exit_of(status), NULL);
-        config_print(r->o, config, r->file);
+        mn_status status = generation_build(&config, r->s.o, r->s.e.model, r->s.file, NULL);
+        if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
+        config_print(r->s.o, config, r->s.file);
         mn_generation_config_close(&config);
         return EXIT_DONE;
     }
-    mn_status status = is_batch(r) ? read_batch(r) : read_one(r);
-    if (status == MN_OK) status = read_negative(r);
-    if (status == MN_OK) status = settle_all(r);
+    mn_status status = read_negative(r);
+    if (status == MN_OK && is_batch(r)) return batch_run(&r->s, &r->lines);
+    if (status == MN_OK) status = generation_build(&r->config, r->s.o, r->s.e.model, r->s.file, NULL);
+    if (status == MN_OK) status = read_prompt(r);
+    if (status == MN_OK) status = settle(r);
     if (status == MN_OK) status = generate(r);
-    if (status != MN_OK) return report(r->o, exit_of(status), NULL);
+    if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
     return print_results(r);
 }
 
 int run_verb(options *o) {
-    run r = {.o = o};
+    run r = {.s.o = o, .lines.fd = -1};
     int code = run_all(&r);
     interrupt_unwatch();
     mn_generation_close(&r.generation);
     mn_session_close(&r.session);
-    mn_session_close(&r.common);
-    batch_clear(&r.batch);
-    bytes_clear(&r.prefix);
-    mem_free(r.prompts);
-    json_close(&r.file);
-    bytes_clear(&r.cache_text);
+    mn_generation_config_close(&r.config);
+    prompt_clear(&r.prompt);
+    lines_close(&r.lines);
     input_clear(&r.in);
-    prompt_clear(&r.negative);
-    engine_close(&r.draft);
-    engine_close(&r.e);
+    settings_clear(&r.s);
     return code;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "config.h"
 #include "engine.h"
 #include "input.h"
@@ -21,6 +22,7 @@ typedef struct score {
     const options *o;
     engine e;
     input in;
+    mn_generation_config *config; /* has the texts of the cache */
     mn_cache_options cache;
     mn_cache_summary kind; /* of the cache */
     mn_session *session;
@@ -77,9 +79,8 @@ static mn_status check_length(const score *s) {
                 chosen);
     }
     if (chosen <= 0 && own > 0 && n > own && !s->kind.is_endless) {
-        MN_FAIL(
-            MN_E_ARG,
-            "the text has %lld tokens, the model's context holds %lld; shorten it%s", n, own, engine_beyond(&s->e));
+        MN_FAIL(MN_E_ARG, "the text has %lld tokens, the model's context holds %lld; shorten it%s", n, own,
+                engine_beyond(&s->e));
     }
     if (n < 2) MN_FAIL(MN_E_ARG, "the text has one token; a score needs two or more");
     return MN_OK;
@@ -122,18 +123,20 @@ static int score_all(score *s) {
     const char *out = option_text(o, OPT_OUT, NULL);
     s->cache = mn_cache_options_default();
     mn_status status = cache_options_read(o, &s->cache);
-    if (status == MN_OK) status = cache_settle(&s->cache, &s->kind);
+    if (status == MN_OK) status = cache_check_named(&s->cache);
     if (status != MN_OK) return report(o, exit_of(status), "cache");
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL);
         return EXIT_DONE;
     }
-    status = out ? output_check(out) : MN_OK;
+    status = out ? file_check_target(out) : MN_OK;
     if (status != MN_OK) return report(o, exit_of(status), "out");
     status = input_read(&s->in, o, NULL);
     if (status != MN_OK) return report(o, exit_of(status), "prompt");
     int code = engine_open(&s->e, o, o->n_positional ? o->positional[0] : NULL, 0);
     if (code != EXIT_DONE) return code;
+    status = verb_cache(&s->config, &s->cache, &s->kind, o, &s->e);
+    if (status != MN_OK) return report(o, exit_of(status), "cache");
     engine_bound(&s->e, &s->kind);
     status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), false);
     if (status == MN_OK) status = check_length(s);
@@ -153,6 +156,7 @@ int score_verb(options *o) {
     int code = score_all(&s);
     interrupt_unwatch();
     mn_session_close(&s.session);
+    mn_generation_config_close(&s.config);
     mem_free(s.logits);
     prompt_clear(&s.text);
     input_clear(&s.in);

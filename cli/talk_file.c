@@ -35,7 +35,7 @@ mn_status talk_save_check(const char *path) {
     mn_status status = path_join(&text, path, text_name);
     bool is_ours = status == MN_OK && file_exists(bytes_text(&text)), is_empty = true;
     bytes_clear(&text);
-    DIR *folder = status == MN_OK && !is_ours ? opendir(path) : NULL;
+    DIR *folder = status == MN_OK && !is_ours ? file_open_folder(path) : NULL;
     for (struct dirent *entry; folder && (entry = readdir(folder));)
         is_empty = is_empty && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0);
     if (folder) closedir(folder);
@@ -97,7 +97,7 @@ static void put_talk(bytes *b, const talk *t, const char *model, const char *set
 
 /* Caches of former saves; what cannot be removed stays, and does no harm. */
 static void remove_others(const char *path, const char *cache) {
-    DIR *folder = opendir(path);
+    DIR *folder = file_open_folder(path);
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
         if (is_cache_name(entry->d_name) && strcmp(entry->d_name, cache) != 0)
             unlinkat(dirfd(folder), entry->d_name, 0);
@@ -109,8 +109,7 @@ mn_status talk_save(const talk *t, const char *path, const char *model, const ch
     char cache[64];
     bytes text = {0}, file = {0};
     MN_TRY(talk_save_check(path));
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", path, strerror(errno));
+    MN_TRY(file_make_folders(path, FILE_PRIVATE));
     mn_status status = save_cache(cache, t, path, compress);
     if (status == MN_OK) {
         put_talk(&text, t, model, settings, cache);

@@ -15,6 +15,7 @@
 #include "progress.h"
 #include "result.h"
 #include "speech/subtitles.h"
+#include "transcript_names.h"
 #include "verbs.h"
 
 enum { MOST_TEMPERATURES = 64 };
@@ -36,6 +37,7 @@ typedef struct transcribe {
     speech_format format;
     speech_subtitles subtitles;   /* of the recording that is written to stdout segment by segment */
     recording_state *states;      /* [files] */
+    bytes *names;                 /* [files], of what is written to --output-dir */
     double started, moved, heard; /* when; when more was heard last, and how many seconds that was in all */
     mn_transcription *result;
     int code;
@@ -118,11 +120,7 @@ static mn_status read_options(transcribe *t) {
 }
 
 static mn_status make_folder(const char *folder) {
-    struct stat info;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        MN_FAIL(MN_E_IO, "cannot make the folder '%s': %s", folder, strerror(errno));
-    if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode)) MN_FAIL(MN_E_IO, "'%s' is no folder", folder);
-    return MN_OK;
+    return file_make_folders(folder, FILE_BY_UMASK);
 }
 
 /* ---- forms ---- */
@@ -260,16 +258,12 @@ static void on_segment(void *user, size_t file, const mn_segment *segment) {
     put_bytes(&b);
 }
 
-/* FOLDER/name.srt of "some/where/name.mp3". */
-static mn_status write_file(const transcribe *t, const char *folder, const mn_transcript *file, bytes *text) {
-    const char *slash = strrchr(file->path, '/'), *name = slash ? slash + 1 : file->path,
-               *dot = strrchr(name, '.');
-    if (strcmp(file->path, "-") == 0) dot = NULL, name = "stdin";
-    int n = (int)(dot && dot != name ? (size_t)(dot - name) : strlen(name));
+static mn_status write_file(const transcribe *t, const char *folder, size_t i, bytes *text) {
     bytes path = {0};
-    bytes_printf(&path, "%s/%.*s.%s", folder, n, name, t->is_json ? "json" : speech_format_names[t->format]);
+    bytes_printf(&path, "%s/%s.%s", folder, bytes_text(&t->names[i]),
+                 t->is_json ? "json" : speech_format_names[t->format]);
     mn_status status = bytes_status(&path);
-    if (status == MN_OK) status = file_write_atomic(bytes_text(&path), text->data, text->n);
+    if (status == MN_OK) status = file_write_parts(bytes_text(&path), &(file_part){text->data, text->n}, 1, FILE_BY_UMASK);
     bytes_clear(&path);
     return status;
 }
@@ -298,7 +292,7 @@ static void on_file(void *user, size_t i, const mn_transcript *file) {
     put_file(&b, t, file);
     if (folder && file->status == MN_OK) {
         mn_status status = bytes_status(&b);
-        if (status == MN_OK) status = write_file(t, folder, file, &b);
+        if (status == MN_OK) status = write_file(t, folder, i, &b);
         if (status != MN_OK) {
             note_failure(t, status);
             say("%s", mn_last_error());
@@ -332,8 +326,12 @@ static int prepare(transcribe *t) {
     if (status != MN_OK) return report_as_said(t, exit_of(status), NULL);
     if (option_is_set(o, OPT_OUTPUT_DIR)) status = make_folder(option_text(o, OPT_OUTPUT_DIR, NULL));
     if (status != MN_OK) return report_as_said(t, exit_of(status), "output_dir");
-    t->states = mem_alloc((size_t)o->n_positional, sizeof *t->states);
-    return t->states ? EXIT_DONE : report_as_said(t, EXIT_MEMORY, NULL);
+    size_t n = (size_t)o->n_positional;
+    t->states = mem_alloc(n, sizeof *t->states);
+    t->names = mem_alloc(n, sizeof *t->names);
+    if (!t->states || !t->names) return report_as_said(t, EXIT_MEMORY, NULL);
+    status = transcript_names(t->names, o->positional, n);
+    return status == MN_OK ? EXIT_DONE : report_as_said(t, exit_of(status), NULL);
 }
 
 static int transcribe_all(transcribe *t) {
@@ -371,6 +369,8 @@ int transcribe_verb(options *o) {
     int code = transcribe_all(&t);
     interrupt_unwatch();
     mn_transcription_close(&t.result);
+    for (int i = 0; t.names && i < o->n_positional; i++) bytes_clear(&t.names[i]);
+    mem_free(t.names);
     mem_free(t.states);
     engine_close(&t.e);
     return code;

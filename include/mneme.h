@@ -65,11 +65,13 @@ MN_API void mn_free(void *block);
 
 typedef struct mn_model mn_model;
 
+enum { MN_MOST_THREADS = 256 };
+
 typedef struct mn_model_options {
     size_t size;              /* sizeof(mn_model_options) */
     const char *compute_type; /* what activations are multiplied in: "auto", "f32" (the reference), "bf16", "int8" */
     const char *cpu;          /* "auto", or a level: "scalar", "avx2", "avx512", "avx512_dot", "neon" */
-    int threads;              /* computing threads, the caller included; 0: the cores this process may use */
+    int threads;              /* computing threads, the caller included, at most MN_MOST_THREADS; 0: the cores this process may use */
     uint64_t memory_limit;    /* bytes for weights and caches together; 0: what the machine has */
     /* Called from the opening thread while weights are prepared; NULL: never. */
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
@@ -158,7 +160,9 @@ MN_API bool mn_has_chat_template(const mn_tokenizer *tokenizer);
 typedef struct mn_cache_options {
     size_t size;                /* sizeof(mn_cache_options) */
     const char *implementation; /* a strategy or several joined by "+": "dynamic", "static", "quantized+sink", ..., or
-                                   "self=...,cross=..." of an encoder-decoder model; the command's --cache */
+                                   "self=...,cross=..." of an encoder-decoder model; the command's --cache. Transformers' classes
+                                   are other names ("HQQQuantizedCache"). NULL: none is asked for; generating then uses the one
+                                   that the generation configuration names, and all else "dynamic" */
     const char *config;         /* "key=value,..." or a JSON object: Transformers' cache_config, the command's --cache-config;
                                    NULL: nothing. The numbers below stand above those in it */
     const char *dtype;          /* "auto", "f32", "bf16": stored form of keys and values that are not coded */
@@ -167,6 +171,9 @@ typedef struct mn_cache_options {
     int prefill_chunk;          /* tokens computed together in prefill; 0: 512. Results do not depend on it */
     const char *on_oom;         /* when memory ends: "offload", "quantize", "evict" (old tokens go, sinks stay): the cache becomes
                                    so and the run goes on; NULL or "fail": MN_E_NOMEM */
+    const char *key_file;       /* a file of 16 to 4096 bytes that its owner alone may use: caches that the session saves carry a
+                                   checksum which nobody makes or checks without it, HMAC-SHA256 under its bytes, and only caches
+                                   that do are loaded; NULL: no key */
 } mn_cache_options;
 
 MN_API mn_cache_options mn_cache_options_default(void);
@@ -182,6 +189,11 @@ typedef struct mn_cache_summary {
 
 /* MN_E_ARG for names, keys and values that are wrong whatever the model, as mn_session_open; summary may be NULL. */
 MN_API mn_status mn_cache_check(const mn_cache_options *options, mn_cache_summary *summary);
+
+/* What of these options a session of the model would not do, one line each: keys of the config that change nothing, sinks beside
+ * windows of the model's own. "" when there is nothing; *warnings is owned by the caller. MN_E_ARG for a cache that the model does not
+ * take. */
+MN_API mn_status mn_cache_warnings(const mn_model *model, const mn_cache_options *options, char **warnings);
 
 /* Makes the tables of quantized keys (backend "mneme") from a text of 384 tokens or more, of which the first 2,048 are used, and
  * writes them to `path`, or, for NULL, to where sessions of this model look: $MNEME_TABLES, else $XDG_DATA_HOME/mneme/tables.
@@ -244,11 +256,13 @@ MN_API mn_status mn_sessions_select(mn_session **rows, size_t n_rows, const int3
  * MN_E_UNSUPPORTED says why that cannot be; then nothing has changed. */
 MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options);
 
-/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. compress: zstd
- * where it saves a tenth. MN_E_IO. */
+/* Writes the session, tokens and cache, to one safetensors file: the old file or the new one, never a part. A new file has mode
+ * 0600, one that is replaced keeps its own; where path is a symbolic link, what it leads to is replaced. compress: zstd
+ * where it saves a tenth. MN_E_IO, also when another process has been writing the file for 10 s. */
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
-/* Opens a session from such a file; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
+/* Opens a session from such a file, which may ask for no more than the model's context at once (expected->max_cache_len: what the
+ * caller allows instead) and for no folder of its own; it goes on, bit for bit, as if it had never stopped. Everything is verified first. expected:
  * the strategy that must be the file's, and what else the session is to have; NULL, or one without an implementation, for
  * whatever strategy it is. MN_E_REFUSED says why a file is not for this model, tokenizer or strategy, or what is damaged;
  * MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must stay as it is while the session lives: its pages are used where
@@ -256,20 +270,23 @@ MN_API mn_status mn_session_save(const mn_session *session, const char *path, bo
 MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path, const mn_cache_options *expected);
 
 /* A session of these options that begins with the longest prefix of ids which a saved cache in `folder` holds, or an empty one;
- * files of other models and strategies and damaged ones are passed over, as is a folder that is not there. Names end in
+ * files of other models and strategies and damaged ones are passed over, as is a folder that is not there, files that belong to
+ * another user, that others may write or that are links, everything in such a folder, and, with options->key_file, what was not
+ * saved with that key. Names end in
  * ".safetensors". */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options, const char *folder,
                                         const int32_t *ids, size_t n);
 
 /* Transformers' legacy form of a cache, as a safetensors file: of every layer N "key.N" and "value.N", [n_rows]
  * [num_key_value_heads][tokens][head_dim], keys turned to their positions, and "ids", I32 [n_rows][tokens]; where there is cross
- * attention "cross_key.N" and "cross_value.N", with the encoder's positions in place of tokens. Rows are equally long.
- * dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
+ * attention "cross_key.N" and "cross_value.N", with the encoder's positions in place of tokens. Shorter rows are padded on the left, with
+ * zeros and the pad token (0 without one): "attention_mask", I64 [n_rows][tokens], is 1 where there is a token; positions count tokens
+ * only. dtype: "f32", "bf16", or "auto": what the cache holds, f32 where codes are decoded. MN_E_UNSUPPORTED where tokens are forgotten
  * and for states. */
 MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char *path, const char *dtype);
 
 /* A session that holds one row of such a file (F32, BF16 or F16) in a cache of any strategy that keeps keys and values; it has no
- * logits until its next step. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
+ * logits until its next step. What attention_mask masks, on the left or the right, is left out; without one all is the row's. ids: of the tokens [n_ids], or NULL for the file's own. MN_E_REFUSED for what does not fit the
  * model or is damaged. */
 MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options, const char *path,
                                    size_t row, const int32_t *ids, size_t n_ids);
@@ -278,17 +295,19 @@ typedef struct mn_cache_info {
     size_t size;                /* sizeof(mn_cache_info), set by the caller */
     const char *implementation; /* as in mn_cache_options */
     const char *dtype;          /* "f32" or "bf16" */
-    int64_t tokens;             /* held */
+    int64_t tokens;             /* held: what the layer that looks furthest back still sees; 0 without a cache */
     int64_t next_position;      /* position of the next token */
     uint64_t bytes, peak_bytes; /* of all pages this session refers to, now and at most; peak_bytes of a generation: the most that
                                  * the model's caches took near at once while it ran, all rows and beams together, as memory_limit
                                  * counts it */
     uint64_t bytes_per_token;
-    int64_t max_cache_len;      /* 0: no limit */
+    int64_t max_cache_len;      /* tokens held at most: the limit, or the window that every layer looks through; 0: no such end */
     int32_t num_layers;
     uint64_t far_bytes;         /* of bytes: those in the far home of offloaded caches */
     const char *before;         /* the implementation before memory ended and on_oom changed it; NULL: it is the one asked for */
     bool is_endless;            /* every query looks through a window: a text may pass the model's context */
+    int64_t limit;              /* max_cache_len as it was asked for: no token is taken beyond; 0: none */
+    int64_t seen;               /* tokens that were computed into the cache, those that a window has left behind among them */
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
@@ -314,7 +333,8 @@ MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer
  * [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for states. */
 MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n, float *rows);
 
-/* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]. */
+/* Shape of one layer's keys as Transformers shows it: [1][num_key_value_heads][tokens][head_dim]; tokens are those held, and of a cache
+ * that is allocated at once all that it has room for, max_cache_len or the layer's window. */
 MN_API mn_status mn_session_kv_shape(const mn_session *session, int layer, int64_t shape[4]);
 
 /* Asks a running step or generation of this session, from any thread or a signal handler, to end with MN_E_CANCELLED. */
@@ -332,7 +352,8 @@ MN_API void mn_generation_config_close(mn_generation_config **config);
  * the value and what is allowed; an unknown name gets the nearest one. */
 MN_API mn_status mn_generation_config_set(mn_generation_config *config, const char *name, const char *value);
 
-/* Sets every known field of a JSON object in the format of generation_config.json. */
+/* Sets every known field of a JSON object in the format of generation_config.json. One that names another cache than before takes
+ * back cache_config and use_cache where it does not say them itself. */
 MN_API mn_status mn_generation_config_load(mn_generation_config *config, const char *text, size_t n_text);
 
 /* The fields, for help texts and tools; ends with name NULL. */
@@ -349,6 +370,11 @@ typedef struct mn_generation_field {
 MN_API const mn_generation_field *mn_generation_fields(void);
 /* The value as JSON text (owned by the caller), NULL for an unknown name. */
 MN_API char *mn_generation_config_get(const mn_generation_config *config, const char *name);
+
+/* The cache that a generation with this configuration has: where options name none, they get the configuration's
+ * cache_implementation and cache_config ("none" where use_cache is false); what they say themselves stays. Texts are the
+ * configuration's. */
+MN_API mn_status mn_generation_config_cache(const mn_generation_config *config, mn_cache_options *options);
 
 typedef struct mn_token_event {
     int row;           /* of the batch */
@@ -390,7 +416,7 @@ typedef struct mn_generation {
     const mn_sequence *sequences; /* in the order of the input rows */
     uint64_t seed;                /* the one used */
     double prompt_ms, predicted_ms;
-    mn_cache_info cache;          /* sums over the rows */
+    mn_cache_info cache;          /* sums over the rows; implementation "several" where they have different ones */
     /* Beams with keep_scores, keep_logits: of every step and running beam, f32 [n_steps][n_beams][vocab_size], the beams of one row
      * after those of another, NAN where a row has ended; else NULL. */
     const float *beam_scores, *beam_logits;
@@ -420,17 +446,21 @@ typedef struct mn_generate_options {
     mn_model *assistant;               /* draft model of assisted decoding; NULL: none */
     const int32_t *negative_prompt;    /* guidance_scale: what the unconditional context begins with; NULL: the prompt's last token */
     size_t n_negative_prompt;
+    bool keep_sessions;         /* mn_generation_take_session gives the session behind each sequence */
+    const mn_session *session; /* for mn_generation_config_check alone: the one that is to generate; NULL: not known */
 } mn_generate_options;
 
 MN_API mn_generate_options mn_generate_options_default(void);
 
 /* Whether the settings fit together: MN_E_ARG with a sentence when two contradict each other, which generating would refuse
- * too. *warnings: one line for each that was set but has no effect, and why; "" when there is none; owned by the caller.
- * options may be NULL. */
+ * too. *warnings: one line for each that was set but has no effect, and why, those of a checkpoint's file that are not obeyed here
+ * among them; "" when there is none; owned by the caller. options may be NULL; with a session there is a line where it keeps
+ * another cache than the configuration asks for. */
 MN_API mn_status mn_generation_config_check(const mn_generation_config *config, const mn_generate_options *options,
                                             char **warnings);
 
-/* Continues `session`: synchronises it to the prompt, then generates. The session afterwards holds the prompt and the new
+/* Continues `session`: synchronises it to the prompt, then generates. A session that was opened without naming a cache takes the one
+ * that the configuration asks for, and what it holds becomes so or is computed anew. The session afterwards holds the prompt and the new
  * tokens but the last (which was never fed). A cancelled run is MN_OK with finish_reason "cancelled" and what there was. */
 MN_API mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt, const mn_generation_config *config,
                              const mn_generate_options *options, mn_generation **generation);
@@ -443,11 +473,86 @@ typedef struct mn_batch_row {
                                            prompt's; its strategy then is the row's; NULL: nothing */
 } mn_batch_row;
 
-/* Rows of different length generated together, each exactly as it would be alone. */
+/* Rows of different length generated together, each exactly as it would be alone. cache: of every row; where it names none, a row has
+ * the cache that its own configuration asks for. */
 MN_API mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
                                    const mn_generation_config *config, const mn_generate_options *options,
                                    mn_generation **generation);
+
+/* With keep_sessions: the session behind sequence i (of n_sequences), which from now on is the caller's to close. It holds the prompt and
+ * the sequence's ids but the last, which was never fed, and goes on as one that was given these tokens. Sessions that are not taken
+ * are closed with the generation. Until then the pages of a row that has ended stay. MN_E_ARG when there is none: keep_sessions
+ * was not set, it has been taken, or it is sequence 0 of mn_generate, whose session is the caller's already. */
+MN_API mn_status mn_generation_take_session(mn_generation *generation, size_t i, mn_session **session);
 MN_API void mn_generation_close(mn_generation **generation);
+
+/* ---- many requests --------------------------------------------------------------------------------------------------- */
+
+/* Requests computed side by side: each may be added before any step and leaves when it ends, and each gets exactly what it would
+ * get alone. A program adds, steps and takes in a loop of its own; memory is that of the requests in it. Used by one thread at a time. */
+typedef struct mn_engine mn_engine;
+
+typedef struct mn_engine_options {
+    size_t size;                   /* sizeof(mn_engine_options) */
+    const mn_cache_options *cache; /* of requests that say none; NULL: the defaults */
+} mn_engine_options;
+
+MN_API mn_engine_options mn_engine_options_default(void);
+
+/* MN_E_ARG as mn_session_open, MN_E_NOMEM. options: NULL for the defaults. */
+MN_API mn_status mn_engine_open(mn_engine **engine, mn_model *model, const mn_engine_options *options);
+/* Drops the requests that were not taken; before the model is closed. */
+MN_API void mn_engine_close(mn_engine **engine);
+
+typedef struct mn_request {
+    size_t size; /* sizeof(mn_request) */
+    const int32_t *prompt;
+    size_t n_prompt;
+    const mn_generation_config *config;  /* NULL: the model's */
+    const mn_generate_options *options;  /* NULL: the defaults. Its callbacks are called by mn_engine_step and mn_engine_cancel, with the
+                                            id as `row`; its `user` and `assistant` must stay until the request is taken */
+    const mn_cache_options *cache;       /* NULL: the engine's */
+    const mn_session *prefix;            /* as in mn_batch_row; its strategy then stands above `cache` */
+} mn_request;
+
+MN_API mn_request mn_request_default(void);
+
+/* A request that joins at the next step; *id counts from 0. What mn_generate would refuse is refused here and leaves the engine as it
+ * was. MN_E_NOMEM. */
+MN_API mn_status mn_engine_add(mn_engine *engine, const mn_request *request, int *id);
+
+/* One step: every request whose prompt is computed chooses its next tokens, and the next piece of every request is computed, in one
+ * pass. A failure ends the requests that it is about, which mn_engine_take tells, and leaves the others alone. *n_running: those that
+ * have not ended; may be NULL. */
+MN_API mn_status mn_engine_step(mn_engine *engine, size_t *n_running);
+
+/* Ends a request now, between two steps: its sequences have what there is, and finish_reason "cancelled". MN_E_ARG when it is not
+ * running. */
+MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
+
+/* Takes the request that ended first of those that were not taken: *id and, owned by the caller, its generation, in which `row` is the
+ * id and times are counted from mn_engine_add. *id is -1 when there is none. The status is the request's own, with its sentence in
+ * mn_last_error; *generation is NULL when it failed. */
+MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
+
+/* ---- features -------------------------------------------------------------------------------------------------------- */
+
+/* What a speech model hears of a recording: its log-mel features, a frame every 10 ms, as Whisper's feature extractor computes them. For
+ * one thread at a time. */
+typedef struct mn_features mn_features;
+
+/* path: as of mn_transcribe. The recording is read to its end, for features depend on its loudest moment. num_mel_bins: those of
+ * mn_model_info (1 to 256). n_frames: those of the model's window, 2 * max_source_positions, up to which a shorter recording is followed by
+ * silence; 0: it is left as it is. MN_E_ARG for these; MN_E_NOT_FOUND, MN_E_IO and MN_E_FORMAT for the recording; MN_E_NOMEM. */
+MN_API mn_status mn_features_open(mn_features **features, const char *path, size_t num_mel_bins, size_t n_frames);
+MN_API void mn_features_close(mn_features **features);
+
+/* Frames of the recording, n_frames where that is more. */
+MN_API int64_t mn_features_count(const mn_features *features);
+
+/* Frames [first, first + n) as f32 [num_mel_bins][n], which mn_session_encode takes; behind the end lies silence. MN_E_ARG for a negative
+ * `first` and for more than 2^30 numbers; MN_E_NOMEM; MN_E_IO when the file is not the same any more. */
+MN_API mn_status mn_features_window(mn_features *features, int64_t first, size_t n, float *window);
 
 /* ---- transcription ---------------------------------------------------------------------------------------------------- */
 
@@ -526,7 +631,7 @@ typedef struct mn_transcribe_options {
 
 MN_API mn_transcribe_options mn_transcribe_options_default(void);
 
-/* Writes down what is said in recordings: paths to files that libsndfile reads, "-" for the standard input. Windows of the model's
+/* Writes down what is said in recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input. Windows of the model's
  * length (30 s) one after the other; those of several recordings are computed side by side. A recording that fails leaves the others
  * alone: its transcript says why. MN_E_UNSUPPORTED for a model that does not hear and for what it cannot do; MN_E_ARG, with the nearest
  * ones for a language; MN_E_NOMEM; MN_E_CANCELLED becomes the status of the recordings that are not finished. */

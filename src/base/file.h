@@ -3,14 +3,29 @@
 #ifndef MN_BASE_FILE_H
 #define MN_BASE_FILE_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/mem.h"
 
-/* For reading. MN_E_NOT_FOUND when there is no such file, MN_E_IO otherwise; the message names the path. */
+/* Descriptors of the library have a number of 3 or more, so that what a program writes to a standard stream that it has closed goes
+ * into none of its files, and are closed in programs that are started. Every file is opened by these; -1 with errno. */
+int file_descriptor(const char *path, int flags, mode_t mode); /* open(2); an interrupted one goes on */
+int file_above_standard(int fd);               /* the same file under such a number; fd is closed when it had another */
+DIR *file_open_folder(const char *path);       /* opendir; NULL with errno */
+
+/* For programs, when they begin: a closed one of descriptors 0 to 2 gets a place holder that can neither be read nor written, so
+ * that no file gets its number and its use still fails as that of a closed one. */
+void file_hold_standard(void);
+
+/* For reading, a regular file: a folder, pipe, socket or device ends at once. MN_E_NOT_FOUND when there is no such file, MN_E_IO
+ * otherwise; the message names the path. */
 mn_status file_open(int *fd, const char *path);
+/* The same, and pipes, for what people give as a text or a recording. A pipe without a writer is empty. */
+mn_status file_open_input(int *fd, const char *path);
 
 /* A whole regular file mapped read-only. */
 typedef struct file_map {
@@ -18,28 +33,51 @@ typedef struct file_map {
     size_t n;            /* bytes */
 } file_map;
 
-/* As file_open, and MN_E_IO for what is not a regular file. */
+/* As file_open; MN_E_NOMEM where the address space has no room. */
 mn_status file_map_open(file_map *out, const char *path);
 void file_map_close(file_map *map); /* accepts a zeroed map */
 
-/* Reads a whole file (or stdin for "-") into *out; refuses more than `limit` bytes (MN_E_IO). */
+/* Reads a whole regular file into *out; refuses more than `limit` bytes (MN_E_IO). */
 mn_status file_read(bytes *out, const char *path, size_t limit);
+/* As file_open_input; "-" is the standard input. */
+mn_status file_read_input(bytes *out, const char *path, size_t limit);
+/* The first n bytes of a regular file, fewer where it has fewer, without allocating; 0 when it cannot be read. */
+size_t file_head(void *out, size_t n, const char *path);
 
-/* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a part.
+/* What is left of an open file, at most n bytes of it. MN_E_IO names `path`. */
+mn_status file_read_some(void *out, size_t n, size_t *n_read, int fd, const char *path);
+
+/* Whether a regular file or a folder, no symbolic link, belongs to this user and nobody else may write it. */
+bool file_is_own(const char *path);
+
+/* Who may read what is made: the owner alone (0600, folders 0700), or whom the process's umask leaves. */
+typedef enum file_access { FILE_PRIVATE, FILE_BY_UMASK } file_access;
+
+/* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a part. Where
+ * `path` is a symbolic link, the file it leads to is replaced and the link stays. A file that is replaced keeps its mode.
  * MN_E_IO names path and reason; then the old file is as before and no temporary is left, but for one case, which the message
  * tells: the new file is there and only its folder could not be synced.
  *
- * The temporary is `path` with FILE_PART_SUFFIX, locked while it is written. Writers of one path take turns; what a killed one
- * left is removed by the next. */
+ * The temporary is the file's name with FILE_PART_SUFFIX, locked while it is written. Writers of one path take turns, each waiting
+ * 10 s at most; what a killed one left is removed by the next. */
 #define FILE_PART_SUFFIX ".mneme-part"
-mn_status file_write_atomic(const char *path, const void *data, size_t n);
+mn_status file_write_atomic(const char *path, const void *data, size_t n); /* FILE_PRIVATE */
 
 /* The same from several parts, written one after the other. */
 typedef struct file_part {
     const void *data;
     size_t n;
 } file_part;
-mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts);
+mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts, file_access access);
+
+/* Whether file_write_parts would get as far as writing: to be told before something is computed for long. */
+mn_status file_check_target(const char *path);
+
+/* Appends, where the system does not cut it in one write, to a regular file, which is made, private, when it is missing. */
+mn_status file_append(const char *path, const void *data, size_t n);
+
+/* Makes a folder and those above it that are missing; one that is there stays as it is. */
+mn_status file_make_folders(const char *path, file_access access);
 
 /* Where temporary files go when nobody says: $TMPDIR, else /var/tmp, which is on a disk. */
 const char *file_scratch_folder(void);

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "base/mem.h"
@@ -14,6 +16,19 @@ struct fingerprint {
 
 uint64_t hash_of(const void *data, size_t n) {
     return XXH3_64bits(data, n);
+}
+
+uint64_t hash_seeded(const void *data, size_t n, uint64_t seed) {
+    return XXH3_64bits_withSeed(data, n, seed) & MN_HASH_MASK;
+}
+
+uint64_t hash_seed(void) {
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == (ssize_t)sizeof seed) return seed;
+    struct timespec now; /* early after the system's start; better than a constant */
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const uint64_t parts[] = {(uint64_t)now.tv_sec, (uint64_t)now.tv_nsec, (uint64_t)(uintptr_t)&seed};
+    return XXH3_64bits(parts, sizeof parts);
 }
 
 void hash_put(char out[HASH_HEX], uint64_t hash) {

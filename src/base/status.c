@@ -2,6 +2,7 @@
 #include "base/status.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,6 +41,19 @@ mn_status status_context(mn_status code, const char *format, ...) {
     trim_utf8(line);
     memcpy(message, line, sizeof message);
     return code;
+}
+
+static bool names_path(const char *text, const char *path) {
+    size_t n = strlen(path);
+    if (strncmp(text, path, n) == 0 && text[n] == ':') return true;
+    for (const char *at = text; (at = strchr(at, '\'')); at++) {
+        if (strncmp(at + 1, path, n) == 0 && at[n + 1] == '\'') return true;
+    }
+    return false;
+}
+
+mn_status status_in_file(mn_status code, const char *path) {
+    return names_path(message, path) ? code : status_context(code, "%s", path);
 }
 
 const char *mn_last_error(void) {

@@ -15,6 +15,9 @@ mn_status status_fail(mn_status code, const char *format, ...) __attribute__((fo
 /* Puts "context: " before the message of the calling thread and returns `code`; nothing when code is MN_OK. */
 mn_status status_context(mn_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Puts the file's path before the message, "path: ", unless the message names it already, in quotes or at its beginning. */
+mn_status status_in_file(mn_status code, const char *path);
+
 /* The code is named twice so that compilers see that a failure is never MN_OK. */
 #define MN_FAIL(code, ...) return (status_fail((code), __VA_ARGS__), (code))
 

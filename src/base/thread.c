@@ -2,6 +2,7 @@
 #include "base/thread.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -13,13 +14,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 
-enum { MAX_THREADS = 256, SPIN_ROUNDS = 4000, TASK_BITS = 20 };
+enum { SPIN_ROUNDS = 4000, TASK_BITS = 32 };
 
-/* The ticket holds everything a thread needs to claim a task with one atomic addition:
- * generation (24 bits) | number of tasks (20 bits) | next task (20 bits). A claim below the number of tasks
- * keeps the job alive until it is counted in `done`, so run and arg can be read after it without a race. */
+/* The ticket holds everything a thread needs to claim a task with one atomic addition: number of tasks (32 bits) | next task
+ * (32 bits). A claim below the number of tasks keeps the job alive until it is counted in `done`, so run and arg can be read
+ * after it without a race. Claims beyond the last task, one or two a thread, must not carry into the number of tasks. */
+_Static_assert((uint64_t)INT_MAX + 2 * MN_MOST_THREADS < (uint64_t)1 << TASK_BITS,
+               "every int is a number of tasks");
+
 struct thread_pool {
     _Alignas(64) _Atomic uint64_t ticket;
     _Alignas(64) _Atomic uint32_t done;  /* finished tasks of this job; also a futex for the caller */
@@ -30,7 +35,7 @@ struct thread_pool {
     thread_task run;
     void *arg;
     int n_threads;
-    pthread_t workers[MAX_THREADS];
+    pthread_t workers[MN_MOST_THREADS];
 };
 
 typedef struct worker_start {
@@ -56,10 +61,10 @@ static inline void pause_briefly(void) {
 }
 
 static uint32_t ticket_tasks(uint64_t ticket) {
-    return (uint32_t)(ticket >> TASK_BITS) & ((1u << TASK_BITS) - 1);
+    return (uint32_t)(ticket >> TASK_BITS);
 }
 static uint32_t ticket_next(uint64_t ticket) {
-    return (uint32_t)ticket & ((1u << TASK_BITS) - 1);
+    return (uint32_t)ticket;
 }
 
 /* Claims and runs tasks until none is left; what was run is counted at the end, since every count would move the line between
@@ -111,14 +116,12 @@ void thread_run(thread_pool *pool, int n_tasks, thread_task run, void *arg) {
         for (int task = 0; task < n_tasks; task++) run(arg, task, 0);
         return;
     }
-    uint64_t generation = (atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 2 * TASK_BITS) + 1;
     pool->run = run;
     pool->arg = arg;
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->ticket, generation << 2 * TASK_BITS | (uint64_t)n_tasks << TASK_BITS,
-                          memory_order_release);
+    atomic_store_explicit(&pool->ticket, (uint64_t)n_tasks << TASK_BITS, memory_order_release);
     atomic_fetch_add(&pool->alarm, 1);
-    if (atomic_load(&pool->n_sleeping)) futex_wake(&pool->alarm, MAX_THREADS);
+    if (atomic_load(&pool->n_sleeping)) futex_wake(&pool->alarm, MN_MOST_THREADS);
     work(pool, 0);
     uint32_t done = atomic_load_explicit(&pool->done, memory_order_acquire);
     for (int i = 0; done < (uint32_t)n_tasks && i < SPIN_ROUNDS; i++) {
@@ -133,13 +136,12 @@ void thread_run(thread_pool *pool, int n_tasks, thread_task run, void *arg) {
 
 /* Whole cores granted by the cgroup's cpu.max, or a large number. */
 static int cgroup_cores(void) {
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    char text[64];
     long quota = 0, period = 0;
-    int n = f ? fscanf(f, "%ld %ld", &quota, &period) : 0;
-    if (f) fclose(f);
-    if (n != 2 || quota <= 0 || period <= 0) return MAX_THREADS;
+    text[file_head(text, sizeof text - 1, "/sys/fs/cgroup/cpu.max")] = 0;
+    if (sscanf(text, "%ld %ld", &quota, &period) != 2 || quota <= 0 || period <= 0) return MN_MOST_THREADS;
     long cores = (quota + period - 1) / period;
-    return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (int)cores;
+    return cores < 1 ? 1 : cores > MN_MOST_THREADS ? MN_MOST_THREADS : (int)cores;
 }
 
 int thread_cores(void) {
@@ -147,14 +149,14 @@ int thread_cores(void) {
     int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     int granted = cgroup_cores();
     if (n > granted) n = granted;
-    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+    return n < 1 ? 1 : n > MN_MOST_THREADS ? MN_MOST_THREADS : n;
 }
 
 mn_status thread_pool_open(thread_pool **out, int n_threads) {
     *out = NULL;
-    if (n_threads < 0 || n_threads > MAX_THREADS) {
+    if (n_threads < 0 || n_threads > MN_MOST_THREADS) {
         MN_FAIL(MN_E_ARG, "threads is %d, allowed: 0 (as many as there are cores) to %d", n_threads,
-                (int)MAX_THREADS);
+                (int)MN_MOST_THREADS);
     }
     thread_pool *pool = mem_alloc(1, sizeof *pool);
     if (!pool) return MN_E_NOMEM;
@@ -179,7 +181,7 @@ void thread_pool_close(thread_pool **pool) {
     if (!p) return;
     atomic_store(&p->closing, true);
     atomic_fetch_add(&p->alarm, 1);
-    futex_wake(&p->alarm, MAX_THREADS);
+    futex_wake(&p->alarm, MN_MOST_THREADS);
     for (int i = 1; i < p->n_threads; i++) pthread_join(p->workers[i], NULL);
     mem_free(p);
     *pool = NULL;

@@ -19,7 +19,7 @@ mn_status thread_pool_open(thread_pool **out, int n_threads);
 void thread_pool_close(thread_pool **pool);
 int thread_pool_threads(const thread_pool *pool);
 
-/* Runs all tasks and returns when they are done. One caller at a time. n_tasks up to 2^20 - 1. */
+/* Runs all tasks and returns when they are done. One caller at a time. */
 void thread_run(thread_pool *pool, int n_tasks, thread_task run, void *arg);
 
 /* Cores that this process may use. */

@@ -302,11 +302,16 @@ mn_status beams_end(beams *b, const beam_candidate *c, hypothesis *out) {
     *out =
         (hypothesis){.score = beams_normalize(b, c->sum, b->n_new + 1), .session = -1, .finish = c->finish};
     MN_TRY(beams_add_node(b, c, &out->node));
+    if (b->setup->options->keep_sessions) MN_TRY(session_fork(&out->kept, from, true));
     if (b->best_node >= 0 && !(out->score > b->best_score)) return MN_OK;
     MN_TRY(*best ? session_refork(*best, from, true) : session_fork(best, from, true));
     b->best_node = out->node;
     b->best_score = out->score;
     return MN_OK;
+}
+
+void beams_drop(hypothesis *text) {
+    mn_session_close(&text->kept);
 }
 
 hypothesis beams_open_text(const beams *b, const beam *open, size_t length, const char *finish) {
@@ -407,24 +412,50 @@ static mn_status write_text(beams *b, sequence *to, const hypothesis *text) {
     return sequence_end(to, text->finish);
 }
 
-/* The session that holds the best text becomes the setup's; its last token was fed, or was not. */
-static void give_session(beams *b, const hypothesis *best) {
-    int32_t at = best->node == b->best_node && best->node >= 0 ? (int32_t)b->width : best->session;
-    mn_session *session = b->setup->session;
+static size_t text_length(const beams *b, int32_t node) {
     size_t n = b->setup->n_prompt;
-    for (int32_t node = best->node; node >= 0; node = b->nodes[node].before) n++;
-    if (at > 0) session_exchange(session, b->sessions[at]);
-    if (best->node < 0 || session->n_ids < n) return;
+    for (; node >= 0; node = b->nodes[node].before) n++;
+    return n;
+}
+
+/* The last of n tokens was fed, or was not. */
+static void hold_but_last(mn_session *session, size_t n) {
+    if (session->n_ids < n) return;
     session->n_ids = n - 1;
     session->has_logits = false;
     session_go_back(session, (int64_t)n - 1);
 }
 
+/* The session that holds the best text becomes the setup's. */
+static void give_session(beams *b, const hypothesis *best) {
+    int32_t at = best->node == b->best_node && best->node >= 0 ? (int32_t)b->width : best->session;
+    mn_session *session = b->setup->session;
+    if (at > 0) session_exchange(session, b->sessions[at]);
+    if (best->node >= 0) hold_but_last(session, text_length(b, best->node));
+}
+
+/* The other texts' sessions, to their sequences: that of an open one is still its beam's, which may be several texts'. */
+static mn_status keep_sessions(const beams *b, hypothesis *texts, size_t n) {
+    if (!b->setup->options->keep_sessions) return MN_OK;
+    for (size_t i = 1; i < n; i++) {
+        sequence *to = &b->setup->sequences[i];
+        if (!texts[i].kept && texts[i].session >= 0)
+            MN_TRY(session_fork(&texts[i].kept, b->sessions[texts[i].session], true));
+        if (texts[i].kept && texts[i].node >= 0) hold_but_last(texts[i].kept, text_length(b, texts[i].node));
+        to->session_kept = texts[i].kept;
+        texts[i].kept = NULL;
+    }
+    return MN_OK;
+}
+
 mn_status beams_write(beams *b, hypothesis *texts, size_t n) {
     if (n == 0) return MN_OK;
     qsort(texts, n, sizeof *texts, by_score);
+    size_t n_returned = n < b->setup->n_sequences ? n : b->setup->n_sequences;
+    mn_status status = keep_sessions(b, texts, n_returned);
+    for (size_t i = 0; i < n; i++) beams_drop(&texts[i]);
+    MN_TRY(status);
     give_session(b, &texts[0]);
-    for (size_t i = 0; i < n && i < b->setup->n_sequences; i++)
-        MN_TRY(write_text(b, &b->setup->sequences[i], &texts[i]));
+    for (size_t i = 0; i < n_returned; i++) MN_TRY(write_text(b, &b->setup->sequences[i], &texts[i]));
     return MN_OK;
 }

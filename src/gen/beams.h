@@ -41,30 +41,33 @@ typedef struct hypothesis {
     double score; /* sum / length^length_penalty */
     int32_t node;
     int32_t session; /* that holds all but the last token; -1: none does, but for the best one that ended */
+    mn_session *
+        kept; /* the same where sessions are to be kept and it has ended; owned, for beams_write or beams_drop; NULL: none */
     const char *finish;
 } hypothesis;
 
 typedef struct beams {
     const search_setup *setup;
-    size_t width, vocab, n_new;  /* places; tokens; tokens behind the prompt in every running beam */
-    beam *running, *next;        /* [width] */
-    float *scores;               /* [width][vocab] of this step */
-    float *sums;                 /* [width][vocab] with those of the beams; NULL: nothing is drawn */
-    choice choice;               /* over sums */
-    size_t *drawn;               /* [n_ranked] scratch; with sums */
-    beam_candidate *candidates;  /* [n_ranked] scratch of the search */
-    size_t n_ends;               /* end tokens */
-    size_t n_ranked;             /* candidates looked at for each step, when all places are in one group */
+    size_t width, vocab, n_new; /* places; tokens; tokens behind the prompt in every running beam */
+    beam *running, *next;       /* [width] */
+    float *scores;              /* [width][vocab] of this step */
+    float *sums;                /* [width][vocab] with those of the beams; NULL: nothing is drawn */
+    choice choice;              /* over sums */
+    size_t *drawn;              /* [n_ranked] scratch; with sums */
+    beam_candidate *candidates; /* [n_ranked] scratch of the search */
+    size_t n_ends;              /* end tokens */
+    size_t n_ranked;            /* candidates looked at for each step, when all places are in one group */
     bool time_is_over;
     processors *processors;
     beam_node *nodes; /* [n_nodes] */
     size_t n_nodes, node_capacity;
     mn_logprob *logprobs; /* [n_nodes][1 + top_logprobs]; NULL: not kept */
     size_t logprob_capacity;
-    mn_session **sessions; /* [width + 1], the first one the setup's, the last one that of the best text ended; NULL: not used yet */
-    mn_session **free;     /* [width] guidance: the same tokens without the prompt (gen/guidance.h); NULL: none */
-    bool *taken;           /* [width] scratch */
-    int32_t best_node;     /* what the last session holds but for its last token; -1: nothing */
+    mn_session **
+        sessions; /* [width + 1], the first one the setup's, the last one that of the best text ended; NULL: not used yet */
+    mn_session **free; /* [width] guidance: the same tokens without the prompt (gen/guidance.h); NULL: none */
+    bool *taken;       /* [width] scratch */
+    int32_t best_node; /* what the last session holds but for its last token; -1: nothing */
     double best_score;
     size_t score_capacity, logit_capacity; /* of the setup's steps */
     int32_t *ids;                          /* [n_prompt + max_new] scratch */
@@ -112,6 +115,9 @@ double beams_normalize(const beams *b, double sum, size_t length);
 /* A text that ended with this candidate and counts: when it is the best so far, its cache is kept. */
 mn_status beams_end(beams *b, const beam_candidate *candidate, hypothesis *out);
 
+/* A text that ended is not wanted any more. */
+void beams_drop(hypothesis *text);
+
 /* The text that is open in a place of the next step, or of this one when nothing has been kept, as one that ends now. */
 hypothesis beams_open_text(const beams *b, const beam *open, size_t length, const char *finish);
 
@@ -119,7 +125,7 @@ hypothesis beams_open_text(const beams *b, const beam *open, size_t length, cons
 mn_status beams_move(beams *b, feed_list *feeds);
 
 /* Writes the best of n hypotheses to the setup's sequences, best first, which puts them into that order, and leaves the best one's
- * cache in the setup's session. */
+ * cache in the setup's session. Hypotheses have no sessions of their own afterwards. */
 mn_status beams_write(beams *b, hypothesis *texts, size_t n);
 
 #endif

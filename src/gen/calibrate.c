@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -26,14 +25,7 @@ static mn_status tables_path(bytes *path, bool make, const model_core *model) {
         bytes_printf(path, "%s/.local/share/mneme/tables", home ? home : ".");
     }
     MN_TRY(bytes_status(path));
-    for (size_t i = 1; make && i <= path->n; i++) { /* every folder on the way */
-        const char *text = bytes_text(path);
-        if (i < path->n && text[i] != '/') continue;
-        char saved = text[i];
-        path->data[i] = 0;
-        mkdir(path->data, 0777); /* a failure shows when the file is written */
-        path->data[i] = saved;
-    }
+    if (make) MN_TRY(file_make_folders(bytes_text(path), FILE_PRIVATE));
     bytes_printf(path, "/%.16s.safetensors", identity);
     return bytes_status(path);
 }

@@ -3,11 +3,13 @@
 
 #include <string.h>
 
+#include "base/hash.h"
+
 enum { SEEN_SLOTS = RUN_READINGS * 4 };
 
 static uint64_t mix(uint64_t h) {
     h *= 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
+    return (h ^ h >> 32) & MN_HASH_MASK;
 }
 
 static uint64_t reading_of(uint32_t node, uint32_t frame) {
@@ -16,15 +18,15 @@ static uint64_t reading_of(uint32_t node, uint32_t frame) {
 
 /* ---- tables ---- */
 
-/* Room for one more entry: at least twice as many slots as entries. hash_of gives an entry's hash. */
-static mn_status table_reserve(run_table *table, size_t n, uint64_t (*hash_of)(const run *, uint32_t),
+/* Room for one more entry: at least twice as many slots as entries. entry_hash gives an entry's hash. */
+static mn_status table_reserve(run_table *table, size_t n, uint64_t (*entry_hash)(const run *, uint32_t),
                                const run *r) {
     if ((n + 1) * 2 <= table->n_slots) return MN_OK;
     size_t n_slots = table->n_slots ? table->n_slots * 2 : 256;
     uint32_t *slots = mem_alloc(n_slots, sizeof *slots);
     if (!slots) return MN_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
-        size_t slot = (size_t)hash_of(r, (uint32_t)i) & (n_slots - 1);
+        size_t slot = (size_t)entry_hash(r, (uint32_t)i) & (n_slots - 1);
         while (slots[slot]) slot = (slot + 1) & (n_slots - 1);
         slots[slot] = (uint32_t)i + 1;
     }

@@ -11,7 +11,8 @@
 
 enum {
     WORK = 1 << 24, /* steps: schemas of a megabyte take some hundred thousand */
-    NEST = 200,     /* schemas inside each other without a $ref */
+    NEST =
+        12, /* schemas inside each other that are built at once: what lies deeper becomes a rule, built later */
 };
 
 /* ---- failures ---- */
@@ -429,13 +430,13 @@ static uint32_t value_of(schema_build *b, terms list, bool shared, uint32_t next
     size_t begin = list.at;
     bool has_ref;
     uint32_t node = NET_FAIL;
-    if (++b->depth > NEST) schema_fail(b, MN_E_ARG, "the schema is nested more than %d levels deep", NEST);
+    bool deep = ++b->depth > NEST;
     take_apart(b, &list, false, &has_ref);
     if (!drop_silent(b, &list)) {
         node = schema_never(b, "no value is allowed");
     } else if (schema_ok(b)) {
-        node = shared || has_ref || list.n == 0 ? net_call(b->g, rule_of(b, list), next)
-                                                : chosen_value(b, list, next);
+        node = shared || has_ref || deep || list.n == 0 ? net_call(b->g, rule_of(b, list), next)
+                                                        : chosen_value(b, list, next);
     }
     b->depth--;
     b->n_terms = begin;

@@ -282,7 +282,7 @@ uint32_t schema_array(schema_build *b, terms list, uint32_t next) {
         size_t n = prefix_length(schema_term(b, list, i));
         if (n > prefix) prefix = n;
     }
-    uint32_t close = net_bytes(g, ']', ']', next), end = net_json_space(g, close), node = close;
+    uint32_t close = net_bytes(g, ']', ']', next), end = net_json_space(g, close), node;
     if (max == 0) return net_bytes(g, '[', '[', end);
     if (prefix > max) prefix = max;
     /* `node` is what follows so many items: the comma and more, or the end. From right to left, the items that are all alike

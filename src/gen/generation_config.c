@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/distance.h"
+#include "gen/cache_request.h"
 
 /* One row a field: name, alias, kind, smallest and largest value, standard (JSON text), what null means for
  * numbers, what is allowed, help. */
@@ -22,15 +23,15 @@
     X(do_sample, NULL, BOOL, 0, 1, "false", 0, \
       "true or false", "draw from the distribution, not the best token") \
     X(temperature, "temp", REAL, 1e-6, 1e6, "1", 1, \
-      "a number above 0", "divides the scores; below 1 sharpens") \
+      "1e-6 to 1e6", "divides the scores; below 1 sharpens") \
     X(top_k, NULL, INT, 0, 1e9, "50", 0, \
-      "0 (off) or more", "keep the k best tokens") \
+      "0 (off) to 1000000000", "keep the k best tokens") \
     X(top_p, NULL, REAL, 0, 1, "1", 1, \
       "0 to 1", "keep the best tokens of this much probability") \
     X(min_p, NULL, REAL, 0, 1, "null", 0, \
       "0 to 1", "drop tokens below this share of the best one's probability") \
     X(typical_p, NULL, REAL, 1e-6, 1, "1", 1, \
-      "above 0, to 1", "keep the tokens of most typical information of this much probability") \
+      "1e-6 to 1", "keep the tokens of most typical information of this much probability") \
     X(epsilon_cutoff, NULL, REAL, 0, 1, "0", 0, \
       "0 (off) to 1", "drop tokens below this probability") \
     X(eta_cutoff, NULL, REAL, 0, 1, "0", 0, \
@@ -38,9 +39,9 @@
     X(seed, NULL, INT, 0, 9007199254740992.0, "null", -1, \
       "0 to 2^53", "same seed, same text") \
     X(repetition_penalty, "repeat-penalty", REAL, 1e-6, 1e6, "1", 1, \
-      "a number above 0", "weakens tokens that occurred") \
+      "1e-6 to 1e6", "weakens tokens that occurred") \
     X(encoder_repetition_penalty, NULL, REAL, 1e-6, 1e6, "1", 1, \
-      "a number above 0", "strengthens tokens of the prompt") \
+      "1e-6 to 1e6", "strengthens tokens of the prompt") \
     X(presence_penalty, NULL, REAL, -100, 100, "0", 0, \
       "-100 to 100", "taken from the score of every generated token") \
     X(frequency_penalty, NULL, REAL, -100, 100, "0", 0, \
@@ -50,9 +51,9 @@
     X(sequence_bias, NULL, BIASES, -1e30, 1e30, "null", 0, \
       "a list of [[ids], bias]; \"-inf\" forbids", "added to the last token of a sequence") \
     X(no_repeat_ngram_size, NULL, INT, 0, 1e9, "0", 0, \
-      "0 (off) or more", "no sequence of this many tokens twice") \
+      "0 (off) to 1000000000", "no sequence of this many tokens twice") \
     X(encoder_no_repeat_ngram_size, NULL, INT, 0, 1e9, "0", 0, \
-      "0 (off) or more", "no sequence of this many tokens that the prompt has") \
+      "0 (off) to 1000000000", "no sequence of this many tokens that the prompt has") \
     X(bad_words_ids, NULL, ID_LISTS, 0, 2147483647, "null", 0, \
       "lists of one token id or more", "sequences that must not appear") \
     X(force_words_ids, NULL, ID_LISTS, 0, 2147483647, "null", 0, \
@@ -66,7 +67,7 @@
     X(forced_eos_token_id, NULL, IDS, 0, 2147483647, "null", 0, \
       "token ids", "what the last token may be when the length ends the text") \
     X(exponential_decay_length_penalty, NULL, DECAY, 1e-6, 1e6, "null", 0, \
-      "[start, factor], factor above 0", "after start new tokens the end token gains by this factor each") \
+      "[start, factor], factor from 1e-6 to 1e6", "after start new tokens the end token gains by this factor each") \
     X(json_schema, NULL, SCHEMA, 0, 0, "null", 0, \
       "a JSON schema: an object, true or false", "the text is JSON that follows it") \
     X(regex, NULL, TEXT, 0, 0, "null", 0, \
@@ -88,7 +89,7 @@
     X(diversity_penalty, NULL, REAL, 0, 1e6, "0", 0, \
       "0 to 1e6", "how much groups avoid each other's tokens") \
     X(length_penalty, NULL, REAL, -1e6, 1e6, "1", 1, \
-      "a number", "a beam's score is divided by its length to this power") \
+      "-1e6 to 1e6", "a beam's score is divided by its length to this power") \
     X(early_stopping, NULL, CHOICE, 0, 0, "false", 0, \
       "false|true|\"never\"", "when beams end: once there are enough, or when none can win") \
     X(penalty_alpha, NULL, REAL, 0, 1, "null", 0, \
@@ -107,6 +108,10 @@
       "0 to 1", "a draft ends below this probability") \
     X(use_cache, NULL, BOOL, 0, 1, "true", 1, \
       "true or false", "keep keys and values; false computes everything anew") \
+    X(cache_implementation, NULL, TEXT, 0, 0, "null", 0, \
+      "a cache, or several joined by +", "how the past is kept") \
+    X(cache_config, NULL, OPTIONS, 0, 0, "null", 0, \
+      "an object, or a text key=value,...", "numbers of that cache, as in {\"nbits\": 4}") \
     X(stop_strings, "stop", TEXTS, 1, 64, "null", 0, \
       "1 to 64 texts that are not empty and hold no zero byte", "stop when one of these appears") \
     X(eos_token_id, NULL, IDS, 0, 2147483647, "null", 0, \
@@ -144,29 +149,85 @@ static const mn_generation_field fields[] = {
         {0},
 };
 
-/* Fields of the files that say nothing about how text is made. */
-static const char *const ignored[] = {
-    "_from_model_config",   "transformers_version",
-    "cache_implementation", "cache_config",
-    "return_legacy_cache",  "output_attentions",
-    "output_hidden_states", "output_scores",
-    "output_logits",        "return_dict_in_generate",
-    "low_memory",           "prefill_chunk_size",
-    "compile_config",       "disable_compile",
-    "trust_remote_code",    "decoder_start_token_id",
-    "is_assistant",         "assistant_early_exit",
-    "assistant_lookbehind", "target_lookbehind",
-    "token_healing",        "generation_kwargs",
-    "chat_format",          "max_window_size",
-    "_commit_hash",         "constraints",
-    "num_parameters",       "stop_token_ids",
+/* Known fields that are not obeyed, and why; NULL: they say nothing about how text is made here, and there is nothing to warn
+ * of. */
+static const struct {
+    const char *name, *why;
+} unheeded[] = {
+    {"_from_model_config", NULL},
+    {"transformers_version", NULL},
+    {"_commit_hash", NULL},
+    {"num_parameters", NULL},
+    {"decoder_start_token_id", NULL},  /* of speech models, which read it themselves */
+    {"return_dict_in_generate", NULL}, /* what comes back is whole always */
+    {"disable_compile", NULL},         /* nothing is compiled */
+    {"return_legacy_cache", "the cache stays in its session; mn_sessions_export writes the legacy form"},
+    {"output_attentions", "attention weights are not handed out"},
+    {"output_hidden_states", "hidden states are not handed out"},
+    {"output_scores", "scores are asked for with keep_scores (--scores-out)"},
+    {"output_logits", "logits are asked for with keep_logits (--logits-out)"},
+    {"low_memory", "contrastive search has one form"},
+    {"prefill_chunk_size", "the cache option prefill_chunk says it"},
+    {"compile_config", "nothing is compiled"},
+    {"trust_remote_code", "code of a checkpoint is never run"},
+    {"is_assistant", "whoever generates says which model drafts"},
+    {"assistant_early_exit", "a draft comes from a whole model"},
+    {"assistant_lookbehind", "other vocabularies are matched by their text"},
+    {"target_lookbehind", "other vocabularies are matched by their text"},
+    {"token_healing", "prompts are taken as they are"},
+    {"generation_kwargs", "each field is said by its own name"},
+    {"chat_format", "the chat template says it"},
+    {"max_window_size", "the cache says it"},
+    {"constraints", "force_words_ids says it"},
+    {"stop_token_ids", "eos_token_id says it"},
 };
 
-static bool is_ignored(const char *name) {
-    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++) {
-        if (strcmp(ignored[i], name) == 0) return true;
+enum { N_UNHEEDED = sizeof unheeded / sizeof unheeded[0] };
+
+/* N_UNHEEDED: none of them. */
+static int find_unheeded(const char *name) {
+    int i = 0;
+    while (i < N_UNHEEDED && strcmp(unheeded[i].name, name) != 0) i++;
+    return i;
+}
+
+/* Whether a value asks for nothing: null, false, an empty list or object. */
+static bool asks_nothing(const json *value) {
+    bool is_empty = (value->kind == JSON_OBJECT || value->kind == JSON_ARRAY) && value->n == 0;
+    return value->kind == JSON_NULL || (value->kind == JSON_BOOL && !value->boolean) || is_empty;
+}
+
+static void note_unheeded(mn_generation_config *config, int i, const json *value) {
+    uint64_t bit = UINT64_C(1) << i;
+    config->unheeded = asks_nothing(value) ? config->unheeded & ~bit : config->unheeded | bit;
+}
+
+static mn_status note_unknown(mn_generation_config *config, const char *name, const json *value) {
+    bytes text = {0};
+    if (asks_nothing(value)) return MN_OK;
+    if (config->unknown) bytes_printf(&text, "%s, ", config->unknown);
+    bytes_append_text(&text, name);
+    mn_status status = bytes_status(&text);
+    char *copy = status == MN_OK ? mem_copy_text(text.data, text.n) : NULL;
+    bytes_clear(&text);
+    if (!copy) return MN_E_NOMEM;
+    mem_free(config->unknown);
+    config->unknown = copy;
+    return MN_OK;
+}
+
+void generation_config_warn_unheeded(const mn_generation_config *config, const mn_generate_options *options,
+                                     bytes *lines) {
+    for (int i = 0; i < N_UNHEEDED; i++) {
+        bool is_said = options && ((options->keep_scores && strcmp(unheeded[i].name, "output_scores") == 0) ||
+                                   (options->keep_logits && strcmp(unheeded[i].name, "output_logits") == 0));
+        if (config->unheeded >> i & 1 && unheeded[i].why && !is_said)
+            bytes_printf(lines, "%s was given but has no effect: %s\n", unheeded[i].name, unheeded[i].why);
     }
-    return false;
+    if (config->unknown)
+        bytes_printf(lines,
+                     "generation_config.json has fields that are not known and have no effect: %.400s\n",
+                     config->unknown);
 }
 
 static int find_row(const char *name) {
@@ -190,20 +251,63 @@ static mn_status unknown_field(const char *what, const char *name) {
 
 mn_status generation_config_set(mn_generation_config *config, const char *name, const json *value,
                                 const char *what) {
-    int row = find_row(name);
+    int row = find_row(name), other = find_unheeded(name);
     if (row >= 0) return field_set(&rows[row], config, value, what);
-    return is_ignored(name) ? MN_OK : unknown_field(what, name);
+    if (other == N_UNHEEDED) return unknown_field(what, name);
+    note_unheeded(config, other, value);
+    return MN_OK;
 }
 
-mn_status generation_config_load(mn_generation_config *config, const json *object, bool skip_unknown,
+/* What a program says of a cache is looked at when it is said. */
+static mn_status check_cache(const char *name, const json *value, const char *what) {
+    bool is_cache = strcmp(name, "cache_implementation") == 0 || strcmp(name, "cache_config") == 0;
+    if (!is_cache || value->kind == JSON_NULL) return MN_OK;
+    mn_generation_config only = {0};
+    const field_row *row = &rows[find_row(name)];
+    MN_TRY(field_set(row, &only, value, what));
+    mn_status status = cache_request_check(only.cache_implementation, only.cache_config);
+    field_clear(row, &only);
+    return status_context(status, "%s: %s", what, name);
+}
+
+/* What an object leaves as it is where it names another cache than there was. */
+typedef struct kept_fields {
+    bool cache_config, use_cache;
+} kept_fields;
+
+/* What was said of one cache says nothing of another that is named now. */
+static void forget_other_cache(mn_generation_config *config, const char *before, kept_fields kept) {
+    const char *now = config->cache_implementation;
+    if (now && !kept.cache_config && before && strcmp(before, now) != 0)
+        field_clear(&rows[find_row("cache_config")], config);
+    if (now && !kept.use_cache) config->use_cache = true;
+}
+
+static mn_status load_member(mn_generation_config *config, const json_member *member, bool is_checkpoint,
+                             const char *what) {
+    bool is_unknown = find_row(member->key) < 0 && find_unheeded(member->key) == N_UNHEEDED;
+    if (is_checkpoint && is_unknown) return note_unknown(config, member->key, &member->value);
+    if (!is_checkpoint) MN_TRY(check_cache(member->key, &member->value, what));
+    return generation_config_set(config, member->key, &member->value, what);
+}
+
+static mn_status load(mn_generation_config *config, const json *object, bool is_checkpoint, kept_fields kept,
+                      const char *what) {
+    const char *named = config->cache_implementation;
+    char *before = named ? mem_copy_text(named, strlen(named)) : NULL;
+    mn_status status = named && !before ? MN_E_NOMEM : MN_OK;
+    for (size_t i = 0; status == MN_OK && i < object->n; i++)
+        status = load_member(config, &object->members[i], is_checkpoint, what);
+    if (status == MN_OK && json_get(object, "cache_implementation")) forget_other_cache(config, before, kept);
+    mem_free(before);
+    return status;
+}
+
+mn_status generation_config_load(mn_generation_config *config, const json *object, bool is_checkpoint,
                                  const char *what) {
     if (object->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "%s: a JSON object was expected", what);
-    for (size_t i = 0; i < object->n; i++) {
-        const json_member *member = &object->members[i];
-        if (skip_unknown && find_row(member->key) < 0) continue;
-        MN_TRY(generation_config_set(config, member->key, &member->value, what));
-    }
-    return MN_OK;
+    kept_fields kept = {json_get(object, "cache_config") != NULL, json_get(object, "use_cache") != NULL};
+    return load(config, object, is_checkpoint, kept, what);
 }
 
 static void mark_said(mn_generation_config *config, const char *name) {
@@ -242,11 +346,16 @@ mn_status generation_config_copy(mn_generation_config **out, const mn_generation
     for (int i = 0; status == MN_OK && i < N_ROWS; i++) {
         status = from ? copy_field(config, from, i) : set_from_text(config, i, standards[i], "default");
     }
+    if (status == MN_OK && from && from->unknown) {
+        config->unknown = mem_copy_text(from->unknown, strlen(from->unknown));
+        if (!config->unknown) status = MN_E_NOMEM;
+    }
     if (status != MN_OK) {
         mn_generation_config_close(&config);
         return status;
     }
     config->said = from ? from->said : 0;
+    config->unheeded = from ? from->unheeded : 0;
     *out = config;
     return MN_OK;
 }
@@ -254,6 +363,7 @@ mn_status generation_config_copy(mn_generation_config **out, const mn_generation
 void mn_generation_config_close(mn_generation_config **config) {
     if (!*config) return;
     for (int i = 0; i < N_ROWS; i++) field_clear(&rows[i], *config);
+    mem_free((*config)->unknown);
     mem_free(*config);
     *config = NULL;
 }
@@ -263,7 +373,11 @@ mn_status mn_generation_config_set(mn_generation_config *config, const char *nam
     mn_status status = json_parse(&doc, value, strlen(value), JSON_STRICT, name);
     if (status == MN_E_FORMAT) MN_FAIL(MN_E_ARG, "%.60s is %.60s, which is not JSON", name, value);
     MN_TRY(status);
-    status = generation_config_set(config, name, json_root(doc), "generation config");
+    const json_member member = {name, strlen(name), *json_root(doc)};
+    const json object = {.kind = JSON_OBJECT, .n = 1, .members = &member};
+    kept_fields kept = {generation_config_said(config, "cache_config"),
+                        generation_config_said(config, "use_cache")};
+    status = load(config, &object, false, kept, "generation config");
     if (status == MN_OK) mark_said(config, name);
     json_close(&doc);
     return status;

@@ -30,14 +30,15 @@ struct mn_generation_config {
     int64_t num_assistant_tokens, num_assistant_tokens_schedule; /* draft_schedule */
     double assistant_confidence_threshold;
     bool use_cache;
-    int64_t seed; /* -1: a new one each time */
+    char *cache_implementation, *cache_config; /* as in mn_cache_options; NULL: not said */
+    int64_t seed;                              /* -1: a new one each time */
 
     /* Warpers, in sampling modes. */
     double temperature;
-    int64_t top_k;    /* 0: off */
-    double top_p;     /* 1: off */
-    double min_p;     /* 0: off */
-    double typical_p; /* 1: off */
+    int64_t top_k;                     /* 0: off */
+    double top_p;                      /* 1: off */
+    double min_p;                      /* 0: off */
+    double typical_p;                  /* 1: off */
     double epsilon_cutoff, eta_cutoff; /* 0: off */
 
     /* Processors. */
@@ -55,18 +56,26 @@ struct mn_generation_config {
     id_list suppress_tokens, begin_suppress_tokens;
     watermark_config watermarking_config;
 
+    uint64_t unheeded; /* bit i: field i of those that are known and not obeyed was given */
+    char *unknown;     /* names in a checkpoint's file that are no field: "a, b"; NULL: none */
     uint64_t said; /* bit i: field i of the table was set by the program, not by a checkpoint or a default */
 };
 
 /* As the public functions of the same names, but the field does not count as said. */
 mn_status generation_config_set(mn_generation_config *config, const char *name, const json *value,
                                 const char *what);
-/* skip_unknown: names that are no field say nothing (checkpoints carry all kinds), else they are refused. */
-mn_status generation_config_load(mn_generation_config *config, const json *object, bool skip_unknown,
+/* is_checkpoint: names that are no field are remembered (checkpoints carry all kinds), else they are refused; what a cache is
+ * called is looked at when it is used, else at once. An object that names another cache than there was takes back what was said of
+ * that one. */
+mn_status generation_config_load(mn_generation_config *config, const json *object, bool is_checkpoint,
                                  const char *what);
 mn_status generation_config_copy(mn_generation_config **out, const mn_generation_config *config);
 
 /* Whether the program set the field itself; name must be a field's. */
 bool generation_config_said(const mn_generation_config *config, const char *name);
+
+/* Appends a line for each field that was given and is not obeyed. options: those that say the same in another place. */
+void generation_config_warn_unheeded(const mn_generation_config *config, const mn_generate_options *options,
+                                     bytes *lines);
 
 #endif

@@ -168,6 +168,38 @@ static void put_schema(bytes *out, const void *place, const field_row *row) {
     bytes_append_text(out, text ? text : "null");
 }
 
+/* A list of options is kept as it was written, an object as JSON. */
+static mn_status set_options(void *place, const field_row *row, const json *value, const char *what) {
+    json_doc *doc = NULL;
+    bytes text = {0};
+    bool is_string = is_text(value) || json_is_string(value, "");
+    if (is_string && value->string[strspn(value->string, " \t\n")] != '{')
+        return store_text(place, value->string, value->n);
+    if (is_string) {
+        mn_status status = json_parse(&doc, value->string, value->n, JSON_STRICT, row->name);
+        if (status == MN_E_FORMAT) return wrong_value(row, value, what);
+        MN_TRY(status);
+    }
+    const json *object = doc ? json_root(doc) : value;
+    mn_status status = object->kind == JSON_OBJECT ? MN_OK : wrong_value(row, value, what);
+    if (status == MN_OK) json_put(&text, object);
+    if (status == MN_OK) status = bytes_status(&text);
+    if (status == MN_OK) status = store_text(place, text.data, text.n);
+    bytes_clear(&text);
+    json_close(&doc);
+    return status;
+}
+
+static void put_options(bytes *out, const void *place, const field_row *row) {
+    (void)row;
+    const char *text = *(char *const *)place;
+    if (text && *text != '{') {
+        json_put_string(out, text, strlen(text));
+    } else {
+        bytes_append_text(out, text ? text : "null");
+    }
+}
+
 static void clear_texts(void *place, const field_row *row) {
     (void)row;
     text_list *list = place;
@@ -525,6 +557,7 @@ static const struct {
     [FIELD_CHOICE] = {set_choice, clear_int, put_choice},
     [FIELD_TEXT] = {set_text, clear_text, put_text},
     [FIELD_SCHEMA] = {set_schema, clear_text, put_schema},
+    [FIELD_OPTIONS] = {set_options, clear_text, put_options},
     [FIELD_IDS] = {set_ids, clear_ids, put_ids},
     [FIELD_TEXTS] = {set_texts, clear_texts, put_texts},
     [FIELD_ID_LISTS] = {set_id_lists, clear_id_lists, put_id_lists},

@@ -59,9 +59,13 @@ mn_status mn_session_read(const mn_session *s, int layer, bool keys, int64_t beg
 mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
     MN_TRY(check_layer(s, layer));
     const kv_spec *spec = kv_entry_spec(s->cache, layer);
+    int64_t most = session_entry_limit(s, spec),
+            length = spec->write_once ? kv_filled(s->cache, layer) : kv_length(s->cache);
+    if (most && length > most) length = most;
+    if (s->plan.options.reserve && !spec->write_once) length = most;
     shape[0] = 1;
     shape[1] = spec->n_heads;
-    shape[2] = s->plan.self.keeps ? kv_length(s->cache) : 0;
+    shape[2] = s->plan.self.keeps ? length : 0;
     shape[3] = spec->k_dim;
     return MN_OK;
 }
@@ -109,9 +113,6 @@ static mn_status check_rows(mn_session *const *rows, size_t n_rows) {
     for (size_t r = 0; r < n_rows; r++) {
         MN_TRY(check_exportable(rows[r]));
         if (rows[r]->model != rows[0]->model) MN_FAIL(MN_E_ARG, "row %zu is of another model than row 0", r);
-        if (rows[r]->n_ids == rows[0]->n_ids) continue;
-        MN_FAIL(MN_E_ARG, "row %zu holds %zu tokens and row 0 %zu; rows of the legacy form are equally long",
-                r, rows[r]->n_ids, rows[0]->n_ids);
     }
     return MN_OK;
 }
@@ -139,23 +140,22 @@ static void reorder_keys(const model_config *c, float *keys, size_t n, size_t di
     }
 }
 
-/* One stream of one layer, all rows. */
+/* One stream of one layer, all rows, of `length` tokens each: zeros stand before those of shorter rows. */
 static mn_status read_stream(uint8_t *out, mn_session *const *rows, size_t n_rows, int layer, bool keys,
-                             dtype type, float *scratch) {
+                             dtype type, size_t length, float *scratch) {
     const kv_spec *spec = kv_entry_spec(rows[0]->cache, layer);
-    int64_t n = tokens_of(rows[0], layer, (int64_t)rows[0]->n_ids);
-    size_t count = (size_t)spec->n_heads * (size_t)n * (size_t)(keys ? spec->k_dim : spec->v_dim);
+    size_t dim = (size_t)(keys ? spec->k_dim : spec->v_dim), each = dim * (size_t)dtype_table[type].bytes;
     for (size_t r = 0; r < n_rows; r++) {
-        MN_TRY(mn_session_read(rows[r], layer, keys, 0, n, scratch));
-        if (keys)
-            reorder_keys(&rows[r]->model->config, scratch, count / (size_t)spec->k_dim, (size_t)spec->k_dim,
-                         false);
-        if (type == DTYPE_F32) {
-            memcpy(out, scratch, count * sizeof *scratch);
-            out += count * sizeof *scratch;
-        } else {
-            to_bf16(out, scratch, count);
-            out += count * sizeof(bf16);
+        size_t n = (size_t)tokens_of(rows[r], layer, (int64_t)rows[r]->n_ids), padding = (length - n) * each;
+        MN_TRY(mn_session_read(rows[r], layer, keys, 0, (int64_t)n, scratch));
+        if (keys) reorder_keys(&rows[r]->model->config, scratch, (size_t)spec->n_heads * n, dim, false);
+        for (size_t h = 0; h < (size_t)spec->n_heads; h++, out += length * each) {
+            memset(out, 0, padding);
+            if (type == DTYPE_F32) {
+                memcpy(out + padding, scratch + h * n * dim, n * each);
+            } else {
+                to_bf16(out + padding, scratch + h * n * dim, n * dim);
+            }
         }
     }
     return MN_OK;
@@ -174,19 +174,40 @@ static size_t stream_count(const kv_spec *spec, bool keys, size_t n_rows, size_t
     return n_rows * (size_t)spec->n_heads * n_tokens * (size_t)(keys ? spec->k_dim : spec->v_dim);
 }
 
-/* Sizes and names; data follow one another, the ids first, so that every tensor is aligned. */
-static mn_status lay_out(export *e, mn_session *const *rows, size_t n_rows, dtype type) {
-    const mn_session *s = rows[0];
-    size_t n_tokens = s->n_ids, entries = (size_t)kv_entries(s->cache),
-           size = (size_t)dtype_table[type].bytes;
-    size_t total = n_rows * n_tokens * sizeof *s->ids, largest = 0;
+/* "attention_mask" and "ids", before the streams. */
+enum { MASK, IDS, N_LEADING };
+
+static void put_leading(export *e, mn_session *const *rows, size_t n_rows, size_t length) {
+    int64_t *mask = (int64_t *)(void *)e->data;
+    int32_t *ids = (int32_t *)(void *)(mask + n_rows * length);
+    int64_t pad = rows[0]->owner->generation->pad_token_id;
+    for (size_t r = 0; r < n_rows; r++) {
+        size_t padding = length - rows[r]->n_ids;
+        for (size_t i = 0; i < length; i++) {
+            *mask++ = i >= padding;
+            *ids++ = i >= padding ? rows[r]->ids[i - padding] : pad > 0 ? (int32_t)pad : 0;
+        }
+    }
+}
+
+static void put_shape(tensor *t, dtype type, int n_dims, const int64_t *shape, size_t count) {
+    t->type = type;
+    t->n_dims = n_dims;
+    memcpy(t->shape, shape, (size_t)n_dims * sizeof *shape);
+    t->bytes = count * (size_t)dtype_table[type].bytes;
+}
+
+/* Sizes and names; data follow one another, those of the larger types first, so that every tensor is aligned. */
+static mn_status lay_out(export *e, const mn_session *s, size_t n_rows, size_t length, dtype type) {
+    size_t entries = (size_t)kv_entries(s->cache), size = (size_t)dtype_table[type].bytes;
+    size_t total = n_rows * length * (sizeof(int64_t) + sizeof(int32_t)), largest = 0;
     for (size_t i = 0; i < 2 * entries; i++) {
-        size_t n = (size_t)tokens_of(s, (int)(i / 2), (int64_t)n_tokens);
+        size_t n = (size_t)tokens_of(s, (int)(i / 2), (int64_t)length);
         size_t count = stream_count(kv_entry_spec(s->cache, (int)(i / 2)), i % 2 == 0, n_rows, n);
         total += count * size;
         if (count / n_rows > largest) largest = count / n_rows;
     }
-    e->n = 1 + 2 * entries;
+    e->n = N_LEADING + 2 * entries;
     e->tensors = mem_alloc(e->n, sizeof *e->tensors);
     e->names = mem_alloc(e->n, sizeof *e->names);
     e->data = mem_alloc_raw(total, 1);
@@ -197,24 +218,18 @@ static mn_status lay_out(export *e, mn_session *const *rows, size_t n_rows, dtyp
         tensor *t = &e->tensors[i];
         t->name = e->names[i];
         t->data = at;
-        if (i == 0) {
-            snprintf(e->names[i], NAME, "ids");
-            t->type = DTYPE_I32;
-            t->n_dims = 2;
-            t->shape[0] = (int64_t)n_rows;
-            t->shape[1] = (int64_t)n_tokens;
-            t->bytes = n_rows * n_tokens * sizeof *s->ids;
+        if (i < N_LEADING) {
+            const int64_t shape[2] = {(int64_t)n_rows, (int64_t)length};
+            snprintf(e->names[i], NAME, "%s", i == MASK ? "attention_mask" : "ids");
+            put_shape(t, i == MASK ? DTYPE_I64 : DTYPE_I32, 2, shape, n_rows * length);
         } else {
-            int layer = (int)((i - 1) / 2);
-            bool keys = i % 2 == 1;
+            int layer = (int)((i - N_LEADING) / 2);
+            bool keys = (i - N_LEADING) % 2 == 0;
             const kv_spec *spec = kv_entry_spec(s->cache, layer);
-            int64_t n = tokens_of(s, layer, (int64_t)n_tokens);
-            put_name(e->names[i], s->cache, layer, keys);
-            t->type = type;
-            t->n_dims = 4;
+            int64_t n = tokens_of(s, layer, (int64_t)length);
             const int64_t shape[4] = {(int64_t)n_rows, spec->n_heads, n, keys ? spec->k_dim : spec->v_dim};
-            memcpy(t->shape, shape, sizeof shape);
-            t->bytes = stream_count(spec, keys, n_rows, (size_t)n) * size;
+            put_name(e->names[i], s->cache, layer, keys);
+            put_shape(t, type, 4, shape, stream_count(spec, keys, n_rows, (size_t)n));
         }
         at += t->bytes;
     }
@@ -242,13 +257,17 @@ mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char 
     if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to export the cache to");
     MN_TRY(check_rows(rows, n_rows));
     MN_TRY(export_type(&type, rows[0], dtype_name));
-    mn_status status = lay_out(&e, rows, n_rows, type);
-    for (size_t r = 0; status == MN_OK && r < n_rows; r++)
-        memcpy(e.data + r * rows[0]->n_ids * sizeof *rows[0]->ids, rows[r]->ids,
-               rows[0]->n_ids * sizeof *rows[0]->ids);
-    for (size_t i = 1; status == MN_OK && i < e.n; i++) {
+    size_t length = 0;
+    for (size_t r = 0; r < n_rows; r++) {
+        if (rows[r]->n_ids > length) length = rows[r]->n_ids;
+    }
+    mn_status status = lay_out(&e, rows[0], n_rows, length, type);
+    if (status == MN_OK) put_leading(&e, rows, n_rows, length);
+    for (size_t i = N_LEADING; status == MN_OK && i < e.n; i++) {
         uint8_t *out = e.data + (e.tensors[i].data - e.data);
-        status = read_stream(out, rows, n_rows, (int)((i - 1) / 2), i % 2 == 1, type, e.scratch);
+        int layer = (int)((i - N_LEADING) / 2);
+        size_t n = (size_t)tokens_of(rows[0], layer, (int64_t)length);
+        status = read_stream(out, rows, n_rows, layer, (i - N_LEADING) % 2 == 0, type, n, e.scratch);
     }
     if (status == MN_OK) status = safetensors_write(path, e.tensors, e.n, NULL);
     mem_free(e.tensors);
@@ -262,8 +281,9 @@ mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char 
 
 typedef struct import {
     tensor_set *file;
-    const tensor **streams; /* [2 * entries]: key.N, value.N */
-    int64_t n_rows, n_tokens;
+    const tensor **streams;   /* [2 * entries]: key.N, value.N */
+    int64_t n_rows, n_padded; /* tokens of a row, padding included */
+    int64_t first, n_tokens;  /* of this row: where they begin, and how many there are */
     size_t row;
     float *rows; /* [heads][STEP][dim] of keys, then of values; of cross attention all tokens */
 } import;
@@ -280,9 +300,9 @@ static mn_status find_stream(import *in, const mn_session *s, int layer, bool ke
         MN_FAIL(MN_E_REFUSED, "%s is of type %s, allowed: F32, BF16, F16", name, dtype_table[t->type].name);
     if (layer == 0 && keys && t->n_dims == 4) {
         in->n_rows = t->shape[0];
-        in->n_tokens = t->shape[2];
+        in->n_padded = t->shape[2];
     }
-    int64_t dim = keys ? spec->k_dim : spec->v_dim, n_tokens = tokens_of(s, layer, in->n_tokens);
+    int64_t dim = keys ? spec->k_dim : spec->v_dim, n_tokens = tokens_of(s, layer, in->n_padded);
     if (t->n_dims != 4 || t->shape[0] != in->n_rows || t->shape[1] != spec->n_heads ||
         t->shape[2] != n_tokens || t->shape[3] != dim) {
         MN_FAIL(MN_E_REFUSED,
@@ -291,6 +311,41 @@ static mn_status find_stream(import *in, const mn_session *s, int layer, bool ke
     }
     in->streams[2 * layer + !keys] = t;
     return MN_OK;
+}
+
+static bool is_masked(const tensor *mask, size_t i) {
+    size_t each = (size_t)dtype_table[mask->type].bytes;
+    for (size_t k = 0; k < each; k++) {
+        if (mask->data[i * each + k]) return false;
+    }
+    return true;
+}
+
+/* Where the row's tokens lie among the padding, by "attention_mask" [rows][tokens]; without one there is none. */
+static mn_status find_tokens(import *in) {
+    const tensor *mask = tensor_set_find(in->file, "attention_mask");
+    size_t n = (size_t)in->n_padded, begin = in->row * n, first = 0;
+    in->n_tokens = in->n_padded;
+    if (!mask) return MN_OK;
+    bool is_whole = mask->type == DTYPE_I64 || mask->type == DTYPE_I32 || mask->type == DTYPE_U8 ||
+                    mask->type == DTYPE_BOOL;
+    if (!is_whole || mask->n_dims != 2 || mask->shape[0] != in->n_rows || mask->shape[1] != in->n_padded)
+        MN_FAIL(
+            MN_E_REFUSED,
+            "attention_mask is %s of another shape or type than I64, I32, U8 or BOOL [%lld rows][%lld tokens]",
+            dtype_table[mask->type].name, (long long)in->n_rows, (long long)in->n_padded);
+    while (first < n && is_masked(mask, begin + first)) first++;
+    size_t end = first;
+    while (end < n && !is_masked(mask, begin + end)) end++;
+    in->first = (int64_t)first;
+    in->n_tokens = (int64_t)(end - first);
+    if (first == n) MN_FAIL(MN_E_REFUSED, "attention_mask masks every token of row %zu", in->row);
+    while (end < n && is_masked(mask, begin + end)) end++;
+    if (end == n) return MN_OK;
+    MN_FAIL(
+        MN_E_REFUSED,
+        "attention_mask of row %zu has tokens on both sides of padding, at %zu; allowed: before or behind it",
+        in->row, end);
 }
 
 /* The tokens' ids: given, or the file's own. */
@@ -303,8 +358,9 @@ static mn_status take_ids(mn_session *s, const import *in, const int32_t *ids, s
     if (ids) {
         memcpy(s->ids, ids, n * sizeof *ids);
     } else if (own && own->type == DTYPE_I32 && own->n_dims == 2 && own->shape[0] == in->n_rows &&
-               own->shape[1] == in->n_tokens) {
-        memcpy(s->ids, own->data + in->row * count * sizeof *s->ids, count * sizeof *s->ids);
+               own->shape[1] == in->n_padded) {
+        size_t from = in->row * (size_t)in->n_padded + (size_t)in->first;
+        memcpy(s->ids, own->data + from * sizeof *s->ids, count * sizeof *s->ids);
     } else {
         MN_FAIL(MN_E_ARG, "the file has no ids of its tokens; they are to be given");
     }
@@ -335,6 +391,7 @@ static mn_status find_all(import *in, mn_session *s, size_t row) {
     }
     if ((int64_t)row >= in->n_rows)
         MN_FAIL(MN_E_ARG, "row is %zu, the file has %lld", row, (long long)in->n_rows);
+    MN_TRY(find_tokens(in));
     in->rows = mem_alloc_raw(largest, sizeof *in->rows);
     return in->rows ? MN_OK : MN_E_NOMEM;
 }
@@ -370,7 +427,7 @@ static mn_status store_entry(mn_session *s, const import *in, int entry, int64_t
 
 /* All entries of self attention, or all of cross attention. */
 static mn_status store_step(mn_session *s, const import *in, bool is_cross, int n) {
-    int64_t begin = is_cross ? 0 : kv_length(s->cache);
+    int64_t begin = is_cross ? 0 : in->first + kv_length(s->cache);
     for (int i = 0; i < kv_entries(s->cache); i++) {
         if (kv_entry_spec(s->cache, i)->write_once == is_cross) MN_TRY(store_entry(s, in, i, begin, n));
     }
@@ -442,7 +499,7 @@ import in = {0 };
     if (status != MN_OK) {
         mn_session_close(&s);
         return status == MN_E_FORMAT ? status_fail(MN_E_REFUSED, "%s", mn_last_error())
-                                     : status_context(status, "%s", path);
+                                     : status_in_file(status, path);
     }
     *session = s;
     return MN_OK;

@@ -51,7 +51,7 @@ mn_status feed_begin(feed *f) {
     memcpy(s->ids + s->n_ids, f->ids, f->n * sizeof *f->ids);
     f->before = s->n_ids;
     f->had_logits = s->has_logits;
-    f->is_done = false;
+    f->is_done = f->has_failed = false;
     s->n_ids += f->n;
     s->has_logits = false;
     f->most = (int64_t)s->n_ids;
@@ -178,7 +178,9 @@ mn_status feeds_pass(feed *const *feeds, size_t n) {
         int count = gather(feeds, n, &at, most, &n_long, chosen, rows);
         if (count == 0) continue;
         for (int i = 0; i < count; i++) {
-            if (atomic_exchange(&chosen[i]->session->cancelled, false)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+            if (!atomic_exchange(&chosen[i]->session->cancelled, false)) continue;
+            chosen[i]->has_failed = true;
+            MN_FAIL(MN_E_CANCELLED, "cancelled");
         }
         mn_status status = model_forward(chosen[0]->session->model, rows, count);
         if (status == MN_E_NOMEM) {
@@ -190,10 +192,12 @@ mn_status feeds_pass(feed *const *feeds, size_t n) {
             }
             at = begin; /* the pass is planned again */
             n_long = long_before;
-            MN_TRY(status);
-            continue;
+            if (status == MN_OK) continue;
         }
-        MN_TRY(status);
+        if (status != MN_OK) {
+            for (int i = 0; i < count; i++) chosen[i]->has_failed = true;
+            return status;
+        }
         if (most < MOST_ROWS) unstage(chosen, (size_t)count);
         for (int i = 0; i < count; i++) {
             if (kv_length(chosen[i]->session->cache) == (int64_t)chosen[i]->session->n_ids) finish(chosen[i]);

@@ -54,18 +54,33 @@ static void tables_hash(char out[HASH_HEX], const mn_session *s) {
     hash_put(out, hash_of(bases->memory, heads * (3 * dim * dim + dim) * sizeof *bases->memory));
 }
 
+/* A config without what is this machine's own: the folder of the far home. */
+static mn_status put_config(bytes *out, const char *text) {
+    kv_config config;
+    MN_TRY(kv_config_read(&config, text));
+    config.is_said[CONFIG_PATH] = false;
+    kv_config_put(out, &config);
+    bytes_text(out);
+    return bytes_status(out);
+}
+
 /* The strategy in the words that open it again. */
-static void put_strategy(bytes *b, const mn_session *s) {
+static mn_status put_strategy(bytes *b, const mn_session *s) {
     char sum[HASH_HEX];
+    bytes config = {0};
     bytes_append_text(b, "{");
     put_member(b, "implementation", s->plan.name);
-    if (s->config) put_member(b, "config", s->config);
+    mn_status status = s->config ? put_config(&config, s->config) : MN_OK;
+    if (status == MN_OK && s->config) put_member(b, "config", config.data);
+    bytes_clear(&config);
+    MN_TRY(status);
     put_member(b, "dtype", kv_codec_name(s->plan.exact));
     put_number(b, "max_cache_len", s->plan.options.limit);
     put_number(b, "page_tokens", s->plan.options.page_tokens);
     tables_hash(sum, s);
     put_member(b, "tables", sum);
     bytes_append_text(b, "}");
+    return bytes_status(b);
 }
 
 static void put_rope(bytes *b, const mn_session *s) {
@@ -123,14 +138,13 @@ static mn_status write_archive(save *w, const mn_session *s, const char *path, b
         {"cached_tokens", cached},
         {ARCHIVE_CREATED, w->created},
     };
-    return archive_write(path, w->entries, n, members, sizeof members / sizeof members[0]);
+    return archive_write_keyed(path, w->entries, n, members, sizeof members / sizeof members[0], &s->key);
 }
 
 static mn_status save_session(const mn_session *s, const char *path, bool compress) {
     save w = {0};
-    put_strategy(&w.strategy, s);
     put_rope(&w.rope, s);
-    mn_status status = bytes_status(&w.strategy);
+    mn_status status = put_strategy(&w.strategy, s);
     if (status == MN_OK) status = bytes_status(&w.rope);
     if (status == MN_OK) status = model_fingerprint(w.model, s->model);
     if (status == MN_OK) status = tokenizer_fingerprint(w.text, s->owner->text);
@@ -199,8 +213,9 @@ static mn_status number_of(const json *object, const char *name, int64_t most, i
     return MN_OK;
 }
 
-/* Options that open the strategy of an archive; texts point into *doc. */
-static mn_status read_strategy(const archive *a, json_doc **doc, mn_cache_options *options) {
+/* Options that open the strategy of an archive; texts point into *doc and *config. A file may say how what it holds is kept, not
+ * where on this machine. */
+static mn_status read_strategy(const archive *a, json_doc **doc, bytes *config, mn_cache_options *options) {
     const char *value;
     int64_t limit, page;
     MN_TRY(want_member(a, ARCHIVE_STRATEGY, &value));
@@ -214,7 +229,13 @@ static mn_status read_strategy(const archive *a, json_doc **doc, mn_cache_option
     MN_TRY(number_of(root, "page_tokens", PAGE_TOKENS, &page));
     *options = mn_cache_options_default();
     options->implementation = text_of(root, "implementation");
-    options->config = text_of(root, "config");
+    if (text_of(root, "config")) {
+        mn_status reading = put_config(config, text_of(root, "config"));
+        if (reading == MN_E_ARG)
+            return status_context(MN_E_REFUSED, "the saved cache's strategy cannot be read");
+        MN_TRY(reading);
+        options->config = config->data;
+    }
     options->dtype = text_of(root, "dtype");
     options->max_cache_len = limit;
     options->page_tokens = (int)page;
@@ -257,20 +278,35 @@ static mn_status same_strategy(const mn_session *wanted, const mn_cache_options 
     return status;
 }
 
+/* What is allocated at once by a file's own wish is as much as the model was made for. */
+static mn_status check_size(const mn_model *model, const mn_cache_options *options) {
+    kv_plan plan;
+    int64_t most = model->core->config.max_position_embeddings;
+    MN_TRY(kv_plan_make(&plan, options, KV_BF16));
+    if (plan.options.reserve <= most) return MN_OK;
+    MN_FAIL(
+        MN_E_REFUSED,
+        "the saved cache asks for room for %lld tokens at once; a file may ask for up to %lld, the model's context, and gets "
+        "more where max_cache_len says so",
+        (long long)plan.options.reserve, (long long)most);
+}
+
 /* An empty session as the caller wishes it, or, where nothing or no strategy is wished, of the file's own. */
 static mn_status open_wanted(mn_session **s, mn_model *model, const mn_cache_options *expected,
                              const json *strategy, const mn_cache_options *saved) {
     mn_cache_options options = mn_cache_options_default();
     MN_TRY(options_take(&options, sizeof options, expected, "mn_cache_options"));
-    bool is_named = expected && options.implementation;
+    bool is_named = expected && options.implementation, is_bounded = is_named || options.max_cache_len > 0;
     if (!is_named) {
         const mn_cache_options wishes = options;
         options = *saved;
         options.prefill_chunk = wishes.prefill_chunk;
         options.on_oom = wishes.on_oom;
+        options.key_file = wishes.key_file;
         if (wishes.max_cache_len) options.max_cache_len = wishes.max_cache_len;
     }
-    mn_status status = mn_session_open(s, model, &options);
+    mn_status status = is_bounded ? MN_OK : check_size(model, &options);
+    if (status == MN_OK) status = mn_session_open(s, model, &options);
     if (!is_named && (status == MN_E_ARG || status == MN_E_UNSUPPORTED))
         return status_context(MN_E_REFUSED, "the saved cache's strategy cannot be opened here");
     MN_TRY(status);
@@ -358,13 +394,19 @@ mn_status mn_session_load(mn_session **session, mn_model *model, const char *pat
     *session = NULL;
     archive *a = NULL;
     json_doc *doc = NULL;
-    mn_cache_options saved;
+    bytes config = {0};
+    mn_cache_options saved, wishes = mn_cache_options_default();
+    mac_key key = {.n = 0};
     mn_session *s = NULL;
     if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to load the cache from");
     if (expected) MN_TRY(mn_cache_check(expected, NULL));
+    MN_TRY(options_take(&wishes, sizeof wishes, expected, "mn_cache_options"));
+    if (wishes.key_file) MN_TRY(mac_key_read(&key, wishes.key_file));
     mn_status status = archive_open(&a, path);
+    if (status == MN_OK && key.n > 0) status = archive_authenticate(a, &key);
+    mac_key_wipe(&key);
     if (status == MN_OK) status = check_identity(a, model);
-    if (status == MN_OK) status = read_strategy(a, &doc, &saved);
+    if (status == MN_OK) status = read_strategy(a, &doc, &config, &saved);
     if (status == MN_OK) status = open_wanted(&s, model, expected, json_root(doc), &saved);
     if (status == MN_OK) {
         status = fill_session(s, a);
@@ -372,9 +414,10 @@ mn_status mn_session_load(mn_session **session, mn_model *model, const char *pat
     }
     archive_close(&a);
     json_close(&doc);
+    bytes_clear(&config);
     if (status != MN_OK) {
         mn_session_close(&s);
-        return status_context(status, "%s", path);
+        return status_in_file(status, path);
     }
     *session = s;
     return MN_OK;
@@ -437,15 +480,21 @@ static mn_status add_candidate(candidates *c, const bytes *path, size_t common) 
 
 static mn_status find_candidates(candidates *out, const mn_model *model, const char *folder,
                                  const int32_t *ids, size_t n) {
-    mn_status status = MN_OK;
-    DIR *dir = folder ? opendir(folder) : NULL;
-    if (!dir) return MN_OK;
     bytes path = {0};
+    if (!folder) return MN_OK;
+    mn_status status = path_join(&path, folder, "."); /* the folder itself, where a link leads to it */
+    DIR *dir = status == MN_OK && file_is_own(bytes_text(&path)) ? file_open_folder(folder) : NULL;
+    if (!dir) {
+        bytes_clear(&path);
+        return status;
+    }
     for (struct dirent *entry; status == MN_OK && (entry = readdir(dir));) {
         size_t length = strlen(entry->d_name), suffix = strlen(".safetensors");
         if (length <= suffix || strcmp(entry->d_name + length - suffix, ".safetensors") != 0) continue;
         status = path_join(&path, folder, entry->d_name);
-        size_t common = status == MN_OK ? common_with(model, bytes_text(&path), ids, n) : 0;
+        size_t common = status == MN_OK && file_is_own(bytes_text(&path))
+                            ? common_with(model, bytes_text(&path), ids, n)
+                            : 0;
         if (common > 0) status = add_candidate(out, &path, common);
     }
     closedir(dir);

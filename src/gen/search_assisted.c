@@ -32,8 +32,8 @@ static size_t most_feeds(const search_setup *setup) {
 }
 
 /* What an ended sequence needs no more; its pages go to those that go on. */
-static void release(speculation *sp, size_t i) {
-    if (i > 0) mn_session_close(&sp->session);
+static void release(speculation *sp, size_t i, sequence *to) {
+    if (i > 0) sequence_keep(to, &sp->session);
     drafter_close(&sp->drafter);
     mem_free(sp->logits);
     sp->logits = NULL;
@@ -150,7 +150,7 @@ static mn_status advance(void *state, feed_list *next) {
         if (to->finish) continue;
         MN_TRY(verify(s, sp, to));
         if (to->finish) {
-            release(sp, i);
+            release(sp, i, to);
         } else {
             MN_TRY(propose(sp, to, next));
         }
@@ -167,7 +167,8 @@ static mn_status end(void *state, const char *reason) {
 static void close(void *state) {
     assisted *s = state;
     if (!s) return;
-    for (size_t i = 0; s->speculations && i < s->setup->n_sequences; i++) release(&s->speculations[i], i);
+    for (size_t i = 0; s->speculations && i < s->setup->n_sequences; i++)
+        release(&s->speculations[i], i, &s->setup->sequences[i]);
     chooser_close(&s->chooser);
     mem_free(s->speculations);
     mem_free(s);

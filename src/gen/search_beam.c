@@ -26,6 +26,7 @@ static mn_status open(void **state, const search_setup *setup) {
 static void close(void *state) {
     beam_search *s = state;
     if (!s) return;
+    for (size_t i = 0; i < s->n_ended; i++) beams_drop(&s->ended[i]);
     beams_close(&s->beams);
     mem_free(s->ended);
     mem_free(s);
@@ -34,11 +35,13 @@ static void close(void *state) {
 /* Those that ended are kept in order; of equals the earlier one comes first. */
 static mn_status end_beam(beam_search *s, const beam_candidate *c) {
     hypothesis text;
-    MN_TRY(beams_end(&s->beams, c, &text));
-    if (s->n_ended == s->beams.width) {
-        if (!(text.score > s->ended[s->n_ended - 1].score)) return MN_OK;
-        s->n_ended--;
+    mn_status status = beams_end(&s->beams, c, &text);
+    bool is_full = s->n_ended == s->beams.width;
+    if (status != MN_OK || (is_full && !(text.score > s->ended[s->n_ended - 1].score))) {
+        beams_drop(&text);
+        return status;
     }
+    if (is_full) beams_drop(&s->ended[--s->n_ended]);
     size_t at = s->n_ended++;
     for (; at > 0 && s->ended[at - 1].score < text.score; at--) s->ended[at] = s->ended[at - 1];
     s->ended[at] = text;

@@ -76,6 +76,9 @@ static mn_status open(void **state, const search_setup *setup) {
 static void close(void *state) {
     group_search *s = state;
     if (!s) return;
+    for (size_t g = 0; s->groups && g < s->n_groups; g++) {
+        for (size_t i = 0; i < s->groups[g].n_texts; i++) beams_drop(&s->groups[g].texts[i]);
+    }
     beams_close(&s->beams);
     phrases_close(&s->phrases);
     mem_free(s->groups);
@@ -101,10 +104,14 @@ static bool is_wanted(const group_search *s, const beam_group *group, double sco
 }
 
 static void add_text(const group_search *s, beam_group *group, hypothesis text) {
-    if (!is_wanted(s, group, text.score)) return;
+    if (!is_wanted(s, group, text.score)) {
+        beams_drop(&text);
+        return;
+    }
     group->texts[group->n_texts++] = text;
     if (group->n_texts <= s->size) return;
     size_t worst = worst_text(group);
+    beams_drop(&group->texts[worst]);
     memmove(group->texts + worst, group->texts + worst + 1,
             (--group->n_texts - worst) * sizeof *group->texts);
 }
@@ -191,7 +198,11 @@ static mn_status end_text(group_search *s, beam_group *group, const beam_candida
     hypothesis text;
     if (!is_wanted(s, group, beams_normalize(b, c->sum, b->n_new + 1))) return MN_OK;
     if (!is_met(s, b->running[c->from].node)) return MN_OK;
-    MN_TRY(beams_end(b, c, &text));
+    mn_status status = beams_end(b, c, &text);
+    if (status != MN_OK) {
+        beams_drop(&text);
+        return status;
+    }
     add_text(s, group, text);
     return MN_OK;
 }
@@ -240,9 +251,10 @@ static mn_status finish(group_search *s, const beam *open, size_t length, const 
         }
     }
     for (size_t g = 0; g < s->n_groups; g++) {
-        const beam_group *group = &s->groups[g];
+        beam_group *group = &s->groups[g];
         memmove(s->texts + n, group->texts, group->n_texts * sizeof *s->texts);
         n += group->n_texts;
+        group->n_texts = 0; /* they are the list's now */
     }
     if (n == 0 && length > b->n_new)
         MN_FAIL(MN_E_ARG, "no token is left to any beam after %zu new tokens", b->n_new);

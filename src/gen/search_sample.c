@@ -30,8 +30,8 @@ static size_t most_feeds(const search_setup *setup) {
 }
 
 /* What an ended sequence needs no more; its pages go to those that go on. */
-static void release(draw *d, size_t i) {
-    if (i > 0) mn_session_close(&d->session);
+static void release(draw *d, size_t i, sequence *to) {
+    if (i > 0) sequence_keep(to, &d->session);
     mn_session_close(&d->free);
     mem_free(d->early);
     d->early = NULL;
@@ -116,7 +116,7 @@ static mn_status advance(void *state, feed_list *next) {
         if (to->finish) continue;
         MN_TRY(choose(s, d, to));
         if (to->finish) {
-            release(d, i);
+            release(d, i, to);
         } else {
             list_next(s, d, next);
         }
@@ -133,7 +133,8 @@ static mn_status end(void *state, const char *reason) {
 static void close(void *state) {
     sampling *s = state;
     if (!s) return;
-    for (size_t i = 0; s->draws && i < s->setup->n_sequences; i++) release(&s->draws[i], i);
+    for (size_t i = 0; s->draws && i < s->setup->n_sequences; i++)
+        release(&s->draws[i], i, &s->setup->sequences[i]);
     chooser_close(&s->chooser);
     mem_free(s->scratch);
     mem_free(s->draws);

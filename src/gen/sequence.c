@@ -50,6 +50,7 @@ void sequence_close(sequence *s) {
     mem_free(s->raw);
     mem_free(s->beam_indices);
     mem_free(s->transitions);
+    mn_session_close(&s->session_kept);
     *s = (sequence){0};
 }
 
@@ -117,4 +118,12 @@ mn_status sequence_end(sequence *s, const char *reason) {
     if (s->finish) return MN_OK;
     s->finish = reason;
     return add_text(s, -1);
+}
+
+void sequence_keep(sequence *s, mn_session **session) {
+    if (s->options->keep_sessions && *session) {
+        s->session_kept = *session;
+        *session = NULL;
+    }
+    mn_session_close(session);
 }

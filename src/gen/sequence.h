@@ -21,7 +21,10 @@ typedef struct sequence {
     float *scores, *raw;  /* [n_ids][vocab_size] */
     const char *finish;   /* NULL: goes on */
     bool cancelled;       /* the token callback said stop */
-    size_t n_drafted, n_draft_accepted; /* assisted decoding: tokens proposed, and those of them that were chosen */
+    mn_session *
+        session_kept; /* that holds the prompt and the ids but the last; owned; NULL: not asked for, the caller's, or taken */
+    size_t n_drafted,
+        n_draft_accepted; /* assisted decoding: tokens proposed, and those of them that were chosen */
 
     /* Beams only. */
     bool has_score;
@@ -32,7 +35,8 @@ typedef struct sequence {
 
 /* MN_E_ARG when the configuration asks for what this checkpoint cannot do; MN_E_NOMEM. Closed by sequence_close in any case. */
 mn_status sequence_open(sequence *s, const mn_session *session, const mn_generation_config *config,
-                        const mn_generate_options *options, const int32_t *prompt, size_t n_prompt, size_t max_new);
+                        const mn_generate_options *options, const int32_t *prompt, size_t n_prompt,
+                        size_t max_new);
 void sequence_close(sequence *s);
 
 /* Appends a chosen token, shows what may be shown, and sets `finish` when it ends the sequence: "eos", "stop_string",
@@ -45,6 +49,9 @@ mn_status sequence_append(sequence *s, int32_t id, const float *scores, const fl
 
 /* Log-probabilities by scores [vocab]: of the token, then the `top` best ones, best first. out: [1 + top]. */
 void sequence_rank(mn_logprob *out, size_t top, int32_t id, const float *scores, size_t vocab);
+
+/* Takes over *session, which a search needs no more, when sessions are to be kept; closes it otherwise. NULL afterwards. */
+void sequence_keep(sequence *s, mn_session **session);
 
 /* Ends it for a reason from outside and releases the text held back; an ended one stays as it is. */
 mn_status sequence_end(sequence *s, const char *reason);

@@ -11,7 +11,7 @@
 enum { DEFAULT_CHUNK = 512 };
 
 mn_cache_options mn_cache_options_default(void) {
-    return (mn_cache_options){.size = sizeof(mn_cache_options), .implementation = "dynamic", .dtype = "auto"};
+    return (mn_cache_options){.size = sizeof(mn_cache_options), .dtype = "auto"};
 }
 
 mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summary) {
@@ -88,26 +88,35 @@ mn_status session_make_room(mn_session *s, size_t n) {
     return mem_grow(&s->ids, &s->ids_capacity, n > paged ? n : paged, sizeof *s->ids);
 }
 
-mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *given) {
-    *session = NULL;
-    mn_cache_options full = mn_cache_options_default(), *options = &full;
-    MN_TRY(options_take(&full, sizeof full, given, "mn_cache_options"));
+mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_options *given) {
+    mn_cache_options options = mn_cache_options_default();
+    *out = NULL;
+    MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
     mn_session *s = mem_alloc(1, sizeof *s);
     if (!s) return MN_E_NOMEM;
     s->owner = model;
     s->model = model->core;
-    mn_status status = kv_plan_make(&s->plan, options, s->model->reference ? KV_F32 : KV_BF16);
+    mn_status status = kv_plan_make(&s->plan, &options, s->model->reference ? KV_F32 : KV_BF16);
     s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
-    if (status == MN_OK) status = on_oom_read(&s->on_oom, options->on_oom);
-    if (status == MN_OK && options->config) {
-        s->config = mem_copy_text(options->config, strlen(options->config));
-        if (!s->config) status = MN_E_NOMEM;
-    }
+    if (status == MN_OK) status = on_oom_read(&s->on_oom, options.on_oom);
+    if (status == MN_OK && options.key_file) status = mac_key_read(&s->key, options.key_file);
+    s->asked = (asked_cache){options.implementation || options.config, options.max_cache_len,
+                             options.page_tokens, options.prefill_chunk};
+    if (status == MN_OK) status = kv_plan_config(&s->config, &s->plan, options.config);
     if (status == MN_OK && s->plan.self.codes) {
         status = model_load_bases(model);
         s->bases = s->model->bases;
     }
-    if (status == MN_OK) status = open_cache(s);
+    if (status != MN_OK) mn_session_close(&s);
+    *out = s;
+    return status;
+}
+
+mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_options *given) {
+    *session = NULL;
+    mn_session *s = NULL;
+    MN_TRY(session_open_plan(&s, model, given));
+    mn_status status = open_cache(s);
     if (status == MN_OK) {
         s->logits = mem_alloc((size_t)s->model->config.vocab_size, sizeof *s->logits);
         if (!s->logits) status = MN_E_NOMEM;
@@ -124,6 +133,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
 void mn_session_close(mn_session **session) {
     if (!*session) return;
     kv_close(&(*session)->cache);
+    mac_key_wipe(&(*session)->key);
     mem_free((*session)->config);
     mem_free((*session)->ids);
     mem_free((*session)->logits);
@@ -241,6 +251,7 @@ static void take_strategy(mn_session *s, const mn_session *like, char *config) {
     s->plan = like->plan;
     s->bases = like->bases;
     s->on_oom = like->on_oom;
+    s->asked = like->asked;
     memcpy(s->before, like->before, sizeof s->before);
     s->prefill_chunk = like->prefill_chunk;
 }
@@ -258,6 +269,7 @@ static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     if (!s) return MN_E_NOMEM;
     s->owner = like->owner;
     s->model = like->model;
+    s->key = like->key;
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, n, sizeof *s->ids));
     MN_TRY(copy_config(&config, like));
     take_strategy(s, like, config);
@@ -319,21 +331,43 @@ void session_exchange(mn_session *a, mn_session *b) {
     memcpy(b, part, PART);
 }
 
+int64_t session_entry_limit(const mn_session *s, const kv_spec *spec) {
+    int64_t limit = s->plan.options.limit, window = spec->window ? (int64_t)spec->window + spec->sinks : 0;
+    if (window == 0 || spec->write_once) return limit;
+    return limit ? min_i64(limit, window) : window;
+}
+
+/* The same of the self attention that looks furthest back; states have no end of their own. */
+static int64_t furthest_limit(const mn_session *s) {
+    int64_t most = 0;
+    for (int i = 0; i < kv_entries(s->cache); i++) {
+        const kv_spec *spec = kv_entry_spec(s->cache, i);
+        if (spec->kind != KV_PAGES || spec->write_once) continue;
+        int64_t limit = session_entry_limit(s, spec);
+        if (limit == 0) return 0;
+        most = max_i64(most, limit);
+    }
+    return most ? most : s->plan.options.limit;
+}
+
 mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
     bool keeps = s->plan.self.keeps;
+    int64_t most = furthest_limit(s), seen = keeps ? kv_length(s->cache) : 0;
     mn_cache_info full = {
         .implementation = s->plan.name,
         .dtype = kv_codec_name(s->plan.exact),
-        .tokens = keeps ? kv_length(s->cache) : 0,
+        .tokens = most ? min_i64(most, seen) : seen,
         .next_position = (int64_t)s->n_ids,
         .bytes = keeps ? kv_bytes(s->cache) : 0,
         .peak_bytes = kv_peak_bytes(s->cache),
         .bytes_per_token = kv_cache_token_bytes(s->cache),
-        .max_cache_len = s->plan.options.limit,
+        .max_cache_len = most,
         .num_layers = kv_entries(s->cache),
         .far_bytes = keeps ? kv_far_held(s->cache) : 0,
         .before = *s->before ? s->before : NULL,
         .is_endless = session_is_endless(s),
+        .limit = s->plan.options.limit,
+        .seen = seen,
     };
     return options_give(info, &full, sizeof full, "mn_cache_info");
 }

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/mac.h"
 #include "gen/generation_config.h"
 #include "kv/plan.h"
 #include "model/model.h"
@@ -24,14 +25,22 @@ struct mn_model {
 typedef enum on_oom { OOM_FAIL, OOM_OFFLOAD, OOM_QUANTIZE, OOM_EVICT, N_OOM } on_oom;
 mn_status on_oom_read(on_oom *out, const char *text);
 
+/* What whoever opened a session said of its cache; where no cache was named, a generation's configuration names it. */
+typedef struct asked_cache {
+    bool names_cache;
+    int64_t max_cache_len;
+    int page_tokens, prefill_chunk;
+} asked_cache;
+
 struct mn_session {
     mn_model *owner;
     model_core *model;
     kv_plan plan;
     char *config; /* of the plan, as it was given; NULL: nothing */
     on_oom on_oom;
+    asked_cache asked;
     char before[2 * KV_PLAN_TEXT + 16]; /* name of the plan before memory ended; "": it did not */
-    const kv_basis_set *bases; /* the model's, that keys are coded in here; NULL: none */
+    const kv_basis_set *bases;          /* the model's, that keys are coded in here; NULL: none */
     kv_cache *cache;
     int64_t regime; /* rotary angles that the cached keys were made with */
     int32_t *ids;   /* [n_ids] */
@@ -39,12 +48,16 @@ struct mn_session {
     float *logits; /* [vocab_size] */
     bool has_logits;
     int prefill_chunk;
+    mac_key key; /* of its saved caches */
     atomic_bool cancelled; /* the last member: session_exchange leaves it */
 };
 
 /* Loads the model's calibrated bases from where mn_cache_calibrate puts them; none is no failure. MN_E_REFUSED for damaged ones
  * and another model's. */
 mn_status model_load_bases(mn_model *model);
+
+/* mn_session_set_cache, by somebody else than the one who opened it. */
+mn_status session_change_cache(mn_session *session, const mn_cache_options *options);
 
 /* After MN_E_NOMEM: makes the first session's cache smaller as its on_oom says, and those of the others that share pages with it.
  * MN_OK: try again; otherwise the failure stays. */
@@ -62,13 +75,16 @@ int64_t session_limit(const mn_session *session);
 /* Whether every query looks through a window, so that a text may pass the model's context. */
 bool session_is_endless(const mn_session *session);
 
+/* Tokens that an entry has room for: the session's limit and its window, the smaller one; 0: there is no such end. */
+int64_t session_entry_limit(const mn_session *session, const kv_spec *spec);
+
 /* Room for n ids; as many as the cache's pages hold are made room for at once, so that steps inside them do not allocate. */
 mn_status session_make_room(mn_session *session, size_t n);
 
 /* What cross attention looks at while ids [n] are read from the beginning: weights of heads [n_heads], which the model must have, to
  * `out` [n_heads][n][max_source_positions]. The session was encoded; it stays as it is. MN_E_NOMEM. */
-mn_status session_cross_weights(const mn_session *session, const int32_t *ids, size_t n, const cross_head *heads,
-                                size_t n_heads, float *out);
+mn_status session_cross_weights(const mn_session *session, const int32_t *ids, size_t n,
+                                const cross_head *heads, size_t n_heads, float *out);
 
 /* Takes the cache back to n tokens, or further where what they see is gone; the ids bring it up to date again. */
 void session_go_back(mn_session *session, int64_t n);
@@ -85,6 +101,9 @@ void session_exchange(mn_session *a, mn_session *b);
 
 /* Forgets all tokens; the pages go. */
 void session_empty(mn_session *session);
+
+/* What mn_session_open does before it opens the cache: a session of these options that others are opened like, and nothing else. */
+mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_options *options);
 
 /* An empty session of the same model and strategy. */
 mn_status session_open_like(mn_session **out, const mn_session *like);

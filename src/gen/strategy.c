@@ -1,6 +1,5 @@
 /* Changing a session's cache while it holds tokens, by wish or because memory ended.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +28,7 @@ mn_status on_oom_read(on_oom *out, const char *text) {
     MN_FAIL(MN_E_ARG, "on_oom is '%.40s', allowed: fail, offload, quantize, evict", text);
 }
 
-/* All of mn_session_set_cache but the end of the conversion. beside: a session whose change has begun already, or NULL. */
+/* All of session_change_cache but the end of the conversion. beside: a session whose change has begun already, or NULL. */
 static mn_status begin_change(mn_session *session, const mn_cache_options *given, const mn_session *beside) {
     mn_session changed =
         *session; /* what a session of these options is made of; its cache and ids stay the old ones */
@@ -48,8 +47,8 @@ static mn_status begin_change(mn_session *session, const mn_cache_options *given
         MN_TRY(model_load_bases(session->owner));
         changed.bases = session->model->bases;
     }
-    char *config = options.config ? mem_copy_text(options.config, strlen(options.config)) : NULL;
-    if (options.config && !config) return MN_E_NOMEM;
+    char *config = NULL;
+    MN_TRY(kv_plan_config(&config, &changed.plan, options.config));
     mn_status status = session_specs(&specs, &n, &changed);
     if (status == MN_OK && changed.plan.self.is_far)
         status = kv_pool_open_far(session->model->pool, *changed.plan.path ? changed.plan.path : NULL);
@@ -78,9 +77,15 @@ static void end_change(const mn_session *session, kv_cache *const *caches, int n
     pthread_mutex_unlock(&session->model->lock);
 }
 
-mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *given) {
+mn_status session_change_cache(mn_session *session, const mn_cache_options *given) {
     MN_TRY(begin_change(session, given, NULL));
     end_change(session, &session->cache, 1);
+    return MN_OK;
+}
+
+mn_status mn_session_set_cache(mn_session *session, const mn_cache_options *options) {
+    MN_TRY(session_change_cache(session, options));
+    session->asked.names_cache = true;
     return MN_OK;
 }
 
@@ -92,21 +97,13 @@ static int64_t window_of(const mn_session *s) {
     return max_i64(half, max_i64(page, LEAST));
 }
 
-/* The session's config and, for a new window, its length: "key=value,..." or a JSON object, as it was given.
- */
+/* The session's config and, for a new window, its length. */
 static mn_status put_config(bytes *b, const mn_session *s) {
+    char window[24];
+    snprintf(window, sizeof window, "%lld", (long long)window_of(s));
+    if (s->on_oom == OOM_EVICT)
+        return kv_config_add(b, s->config, config_rows[CONFIG_WINDOW_LENGTH].name, window);
     if (s->config) bytes_append_text(b, s->config);
-    if (s->on_oom != OOM_EVICT) return bytes_status(b);
-    long long window = (long long)window_of(s);
-    while (b->n && isspace((unsigned char)b->data[b->n - 1])) b->n--;
-    if (b->n && b->data[b->n - 1] == '}') {
-        b->n--;
-        while (b->n && isspace((unsigned char)b->data[b->n - 1])) b->n--;
-        bool is_empty = b->n && b->data[b->n - 1] == '{';
-        bytes_printf(b, "%s\"window_length\":%lld}", is_empty ? "" : ",", window);
-    } else {
-        bytes_printf(b, "%swindow_length=%lld", b->n ? "," : "", window);
-    }
     return bytes_status(b);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "gen/cache_request.h"
 
 /* ---- the mode ---- */
 
@@ -131,7 +132,8 @@ static mn_status check_helpers(const mn_generation_config *c, const mn_generate_
 /* A second context goes along with texts that grow token by token. */
 static mn_status check_guidance(const mn_generation_config *c, const mn_generate_options *options) {
     decoding_mode mode = decoding_mode_of(c, options);
-    bool proposes = mode == DECODING_CONTRASTIVE || mode == DECODING_ASSISTED || mode == DECODING_PROMPT_LOOKUP;
+    bool proposes =
+        mode == DECODING_CONTRASTIVE || mode == DECODING_ASSISTED || mode == DECODING_PROMPT_LOOKUP;
     if (c->guidance_scale == 1 || !proposes) return MN_OK;
     MN_FAIL(MN_E_ARG,
             "guidance_scale is %g, allowed for %s: 1 (off); greedy search, sampling and beams have guidance",
@@ -144,6 +146,11 @@ mn_status validation_check(const mn_generation_config *config, const mn_generate
     MN_TRY(check_sequences(config));
     if (config->json_schema && config->regex)
         MN_FAIL(MN_E_ARG, "json_schema and regex both say what an answer is; give one of them");
+    if (has_layers(config) && (config->json_schema || config->regex))
+        MN_FAIL(
+            MN_E_ARG,
+            "dola_layers leaves only tokens near the best one, and %s may allow none of them; give one of them",
+            config->regex ? "regex" : "json_schema");
     MN_TRY(check_guidance(config, options));
     return check_helpers(config, options);
 }
@@ -275,6 +282,10 @@ mn_status validation_warn(const mn_generation_config *config, const mn_generate_
     mn_generation_config_close(&standard);
     if (options && options->negative_prompt && config->guidance_scale == 1)
         bytes_append_text(lines, "the negative prompt has no effect: guidance_scale is not set\n");
+    generation_config_warn_unheeded(config, options, lines);
+    if (status == MN_OK) status = cache_request_warn_keys(config, lines);
+    if (status == MN_OK && options && options->session)
+        status = cache_request_warn_kept(options->session, config, lines);
     return status == MN_OK ? bytes_status(lines) : status;
 }
 
@@ -287,6 +298,7 @@ mn_status mn_generation_config_check(const mn_generation_config *config, const m
     *warnings = NULL;
     MN_TRY(options_take(&how, sizeof how, options, "mn_generate_options"));
     MN_TRY(validation_check(config, &how));
+    MN_TRY(cache_request_fits(config));
     mn_status status = validation_warn(config, &how, &lines);
     if (status == MN_OK) *warnings = mem_copy_text(lines.n ? lines.data : "", lines.n);
     bytes_clear(&lines);

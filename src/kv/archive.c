@@ -1,11 +1,8 @@
 /* Reading archives; archive_write.c writes them. SPDX-License-Identifier: Apache-2.0 */
 #include "kv/archive.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zstd.h>
 
 #include "base/sort.h"
@@ -127,7 +124,7 @@ static mn_status read_metadata(archive *a, size_t *n_sums, size_t *n_raws) {
         *n_sums += is_sum;
         *n_raws += is_raw;
         if (is_sum || is_raw || strcmp(member->key, ARCHIVE_SUM_KEY) == 0 ||
-            strcmp(member->key, ARCHIVE_VERSION_KEY) == 0)
+            strcmp(member->key, ARCHIVE_VERSION_KEY) == 0 || strcmp(member->key, ARCHIVE_MAC_KEY) == 0)
             continue;
         MN_TRY(tensor_check_name(a->what, "member", member->key, member->key_n));
         if (strlen(member->value.string) != member->value.n) {
@@ -295,13 +292,24 @@ mn_status archive_open_memory(archive **out, const void *data, size_t n, const c
 
 bool archive_recognise(const char *path) {
     char head[ARCHIVE_SUM_AT];
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    bool whole = regular && pread(fd, head, sizeof head, 0) == (ssize_t)sizeof head;
-    close(fd);
-    return whole && memcmp(head + ARCHIVE_HEAD_AT, ARCHIVE_HEAD, sizeof head - ARCHIVE_HEAD_AT) == 0;
+    return file_head(head, sizeof head, path) == sizeof head &&
+           memcmp(head + ARCHIVE_HEAD_AT, ARCHIVE_HEAD, sizeof head - ARCHIVE_HEAD_AT) == 0;
+}
+
+mn_status archive_authenticate(const archive *a, const mac_key *key) {
+    const file_map *map = &a->set->files[0].map;
+    char wanted[MAC_HEX];
+    uint64_t length;
+    memcpy(&length, map->data, sizeof length);
+    size_t n_head = ARCHIVE_HEAD_AT + (size_t)length;
+    if (n_head < ARCHIVE_MAC_AT + MAC_HEX ||
+        memcmp(map->data + ARCHIVE_MAC_HEAD_AT, ARCHIVE_MAC_HEAD, ARCHIVE_MAC_AT - ARCHIVE_MAC_HEAD_AT) != 0)
+        MN_FAIL(MN_E_REFUSED, "%s: it has no keyed checksum: it was saved without a key", a->what);
+    const file_part rest = {map->data + n_head, map->n - n_head};
+    MN_TRY(archive_mac(wanted, key, map->data, n_head, &rest, 1));
+    if (mac_equal(wanted, (const char *)map->data + ARCHIVE_MAC_AT, MAC_HEX - 1)) return MN_OK;
+    MN_FAIL(MN_E_REFUSED, "%s: its keyed checksum is wrong: it was saved with another key, or changed since",
+            a->what);
 }
 
 /* ---- asking ---- */

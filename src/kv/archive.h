@@ -6,17 +6,20 @@
  *   "mneme.sum"      XXH3 64 of the file's first bytes up to the data (header length, header, spaces) with these 16 hex digits
  *                    taken as zeros
  *   "mneme.version"  "1"
+ *   "mneme.mac"      where a key was given: HMAC-SHA256 of the whole file, with these 64 hex digits and those of "mneme.sum"
+ *                    taken as zeros
  *   the caller's members
  *   "sum.NAME"       of every entry: XXH3 64 of its bytes as they stand in the file, 16 hex digits
  *   "raw.NAME"       of every compressed entry: type and shape before compression, "BF16 [12,64]"; such an entry is one zstd
  *                    frame that tells its size, stored as U8 [bytes of the frame]
- * So no byte of the file can change unseen. Any reader of safetensors reads the uncompressed entries.
+ * So no byte of the file can change by accident, and with a key none on purpose. Any reader of safetensors reads the uncompressed entries.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_ARCHIVE_H
 #define MN_KV_ARCHIVE_H
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/mac.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -51,7 +54,7 @@ typedef struct archive_entry {
 } archive_entry;
 
 typedef struct archive_member {
-    const char *key, *value; /* UTF-8; "mneme.sum", "mneme.version", "sum..." and "raw..." are not for callers */
+    const char *key, *value; /* UTF-8; "mneme.sum", "mneme.version", "mneme.mac", "sum..." and "raw..." are not for callers */
 } archive_member;
 
 /* Written by file_write_parts: that header says what holds when it fails, and what becomes of temporaries of killed
@@ -59,6 +62,10 @@ typedef struct archive_member {
  * that a reader would refuse. */
 mn_status archive_write(const char *path, const archive_entry *entries, size_t n_entries, const archive_member *members,
                         size_t n_members);
+
+/* The same with a keyed checksum; key NULL or empty: without. */
+mn_status archive_write_keyed(const char *path, const archive_entry *entries, size_t n_entries,
+                              const archive_member *members, size_t n_members, const mac_key *key);
 
 /* Whether a regular file begins as archives do, whatever follows. */
 bool archive_recognise(const char *path);
@@ -71,6 +78,9 @@ mn_status archive_open(archive **out, const char *path);
 /* The same for a file of n bytes in memory, which must outlive the archive; `what` names it. */
 mn_status archive_open_memory(archive **out, const void *data, size_t n, const char *what);
 void archive_close(archive **a);
+
+/* Reads the whole file: MN_E_REFUSED where it has no keyed checksum, or one that the key does not give. */
+mn_status archive_authenticate(const archive *a, const mac_key *key);
 
 size_t archive_file_bytes(const archive *a);
 

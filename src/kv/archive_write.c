@@ -18,7 +18,8 @@ enum {
     SMALLEST = 64 /* bytes worth compressing */
 };
 
-static const char zero_digits[] = "0000000000000000";
+static const char zero_digits[] = "0000000000000000",
+                  mac_zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
 
 typedef struct archive_writer {
     const char *path;
@@ -30,6 +31,7 @@ typedef struct archive_writer {
     char (*fillers)[FILLER_NAME]; /* names */
     size_t n_tensors;
     bytes metadata, head;
+    const mac_key *key; /* NULL: none */
 } archive_writer;
 
 mn_status archive_head_sum(uint64_t *out, const void *head, size_t n) {
@@ -40,6 +42,25 @@ mn_status archive_head_sum(uint64_t *out, const void *head, size_t n) {
     *out = hash_of(copy, n);
     mem_free(copy);
     return MN_OK;
+}
+
+mn_status archive_mac(char out[MAC_HEX], const mac_key *key, const void *head, size_t n,
+                      const file_part *rest, size_t n_rest) {
+    mac *m = NULL;
+    char *copy = mem_alloc_raw(n, 1);
+    if (!copy) return MN_E_NOMEM;
+    memcpy(copy, head, n);
+    memcpy(copy + ARCHIVE_SUM_AT, zero_digits, HASH_HEX - 1);
+    memcpy(copy + ARCHIVE_MAC_AT, mac_zeros, MAC_HEX - 1);
+    mn_status status = mac_open(&m, key);
+    if (status == MN_OK) {
+        mac_add(m, copy, n);
+        for (size_t i = 0; i < n_rest; i++) mac_add(m, rest[i].data, rest[i].n);
+        status = mac_put(out, m);
+    }
+    mac_close(&m);
+    mem_free(copy);
+    return status;
 }
 
 /* ---- metadata ---- */
@@ -64,7 +85,8 @@ static bool begins(const char *text, const char *prefix) {
 static mn_status check_member(const archive_writer *w, const archive_member *members, size_t i) {
     const char *key = members[i].key;
     bool taken = strcmp(key, ARCHIVE_SUM_KEY) == 0 || strcmp(key, ARCHIVE_VERSION_KEY) == 0 ||
-                 begins(key, ARCHIVE_SUM_PREFIX) || begins(key, ARCHIVE_RAW_PREFIX);
+                 strcmp(key, ARCHIVE_MAC_KEY) == 0 || begins(key, ARCHIVE_SUM_PREFIX) ||
+                 begins(key, ARCHIVE_RAW_PREFIX);
     for (size_t k = 0; k < i && !taken; k++) taken = strcmp(key, members[k].key) == 0;
     if (taken) MN_FAIL(MN_E_ARG, "%s: the key '%.150s' is given to two members or reserved", w->path, key);
     mn_status status = tensor_check_name(w->path, "member", key, strlen(key));
@@ -74,6 +96,7 @@ static mn_status check_member(const archive_writer *w, const archive_member *mem
 static mn_status put_members(archive_writer *w, const archive_member *members, size_t n) {
     put_member(&w->metadata, "", ARCHIVE_SUM_KEY, zero_digits);
     put_member(&w->metadata, "", ARCHIVE_VERSION_KEY, ARCHIVE_VERSION_TEXT);
+    if (w->key) put_member(&w->metadata, "", ARCHIVE_MAC_KEY, mac_zeros);
     for (size_t i = 0; i < n; i++) {
         MN_TRY(check_member(w, members, i));
         put_member(&w->metadata, "", members[i].key, members[i].value);
@@ -181,6 +204,11 @@ static mn_status put_head(archive_writer *w) {
     bytes_append_text(&w->metadata, "}");
     MN_TRY(safetensors_head(&w->head, w->path, w->tensors, w->n_tensors, bytes_text(&w->metadata),
                             ARCHIVE_ALIGN));
+    if (w->key) {
+        char keyed[MAC_HEX];
+        MN_TRY(archive_mac(keyed, w->key, w->head.data, w->head.n, w->parts + 1, w->n_tensors));
+        memcpy(w->head.data + ARCHIVE_MAC_AT, keyed, MAC_HEX - 1);
+    }
     MN_TRY(archive_head_sum(&sum, w->head.data, w->head.n));
     hash_put(digits, sum);
     memcpy(w->head.data + ARCHIVE_SUM_AT, digits, HASH_HEX - 1);
@@ -202,7 +230,13 @@ static mn_status check_entries(archive_writer *w) {
 
 mn_status archive_write(const char *path, const archive_entry *entries, size_t n_entries,
                         const archive_member *members, size_t n_members) {
-    archive_writer w = {.path = path, .entries = entries, .n = n_entries};
+    return archive_write_keyed(path, entries, n_entries, members, n_members, NULL);
+}
+
+mn_status archive_write_keyed(const char *path, const archive_entry *entries, size_t n_entries,
+                              const archive_member *members, size_t n_members, const mac_key *key) {
+    archive_writer w = {
+        .path = path, .entries = entries, .n = n_entries, .key = key && key->n > 0 ? key : NULL};
     mn_status status;
     size_t most;
     if (!size_mul(n_entries, 2, &most)) return mem_no_memory();
@@ -215,7 +249,7 @@ mn_status archive_write(const char *path, const archive_entry *entries, size_t n
     MN_GOTO(done, status, put_members(&w, members, n_members));
     MN_GOTO(done, status, add_entries(&w));
     MN_GOTO(done, status, put_head(&w));
-    status = file_write_parts(path, w.parts, w.n_tensors + 1);
+    status = file_write_parts(path, w.parts, w.n_tensors + 1, FILE_PRIVATE);
 done:
     for (size_t i = 0; w.packed && i < n_entries; i++) mem_free(w.packed[i]);
     mem_free(w.packed);

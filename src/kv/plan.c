@@ -40,6 +40,30 @@ static const struct {
     {KV_TRAIT_WINDOW, KV_TRAIT_SINKS, "the window of a sink cache has the first tokens besides"},
 };
 
+/* Transformers' classes of caches and its longer names: the strategies that they are, and the backend that some imply. */
+static const struct {
+    const char *name, *is, *backend;
+} classes[] = {
+    {"DynamicCache", "dynamic", NULL},
+    {"StaticCache", "static", NULL},
+    {"OffloadedCache", "offloaded", NULL},
+    {"OffloadedStaticCache", "offloaded_static", NULL},
+    {"QuantizedCache", "quantized", NULL},
+    {"QuantoQuantizedCache", "quantized", "quanto"},
+    {"HQQQuantizedCache", "quantized", "hqq"},
+    {"SlidingWindowCache", "sliding_window", NULL},
+    {"SinkCache", "sink", NULL},
+    {"HybridCache", "hybrid", NULL},
+    {"HybridChunkedCache", "hybrid", NULL},
+    {"OffloadedHybridCache", "hybrid+offloaded", NULL},
+    {"MambaCache", "mamba", NULL},
+    {"EncoderDecoderCache", "dynamic", NULL},
+    {"dynamic_full", "dynamic", NULL},
+    {"hybrid_chunked", "hybrid", NULL},
+    {"offloaded_hybrid", "hybrid+offloaded", NULL},
+    {"offloaded_hybrid_chunked", "hybrid+offloaded", NULL},
+};
+
 static const kv_strategy *find_strategy(const char *name, size_t n) {
     for (const kv_strategy *s = kv_strategies; s->name; s++) {
         if (strlen(s->name) == n && memcmp(s->name, name, n) == 0) return s;
@@ -77,24 +101,53 @@ static void take_traits(kv_plan_part *part) {
     part->windows = part->traits & (KV_TRAIT_WINDOW | KV_TRAIT_SINKS);
 }
 
-/* text[n]: NAME+NAME... Strategies that go together are few, so that their names fit. */
-static mn_status read_part(kv_plan_part *part, const char *text, size_t n) {
+typedef struct name_list {
     const kv_strategy *found[N_NAMES];
-    int n_found = 0;
-    for (size_t at = 0; at <= n;) {
-        size_t length = 0;
-        while (at + length < n && text[at + length] != '+') length++;
-        const kv_strategy *s = find_strategy(text + at, length);
-        if (!s) return unknown_strategy(text + at, length);
-        for (int i = 0; i < n_found; i++) MN_TRY(check_pair(found[i], s));
-        found[n_found++] = s;
-        part->traits |= s->traits;
-        at += length + 1;
+    int n;
+    const char *backend; /* that a class implies; NULL: none */
+} name_list;
+
+/* Strategies that go together are few, so that they fit. */
+static mn_status add_strategy(name_list *list, const kv_strategy *s) {
+    for (int i = 0; i < list->n; i++) MN_TRY(check_pair(list->found[i], s));
+    list->found[list->n++] = s;
+    return MN_OK;
+}
+
+/* The names joined in text[n]; has_classes: a class may be among them, as not in what a class stands for. */
+static mn_status read_list(name_list *list, const char *text, size_t n, bool has_classes) {
+    for (size_t at = 0, length; at <= n; at += length + 1) {
+        const char *name = text + at;
+        for (length = 0; at + length < n && name[length] != '+';) length++;
+        const kv_strategy *s = find_strategy(name, length);
+        if (s) {
+            MN_TRY(add_strategy(list, s));
+            continue;
+        }
+        size_t i = 0, n_classes = has_classes ? sizeof classes / sizeof *classes : 0;
+        while (i < n_classes &&
+               (strlen(classes[i].name) != length || memcmp(classes[i].name, name, length) != 0))
+            i++;
+        if (i == n_classes) return unknown_strategy(name, length);
+        MN_TRY(read_list(list, classes[i].is, strlen(classes[i].is), false));
+        if (classes[i].backend) list->backend = classes[i].backend;
     }
-    for (int i = 0, used = 0; i < n_found; i++) {
-        used +=
-            snprintf(part->name + used, sizeof part->name - (size_t)used, i ? "+%s" : "%s", found[i]->name);
+    return MN_OK;
+}
+
+/* text[n]: NAME+NAME... */
+static mn_status read_part(kv_plan *plan, kv_plan_part *part, const char *text, size_t n) {
+    name_list list = {0};
+    MN_TRY(read_list(&list, text, n, true));
+    for (int i = 0, used = 0; i < list.n; i++) {
+        part->traits |= list.found[i]->traits;
+        used += snprintf(part->name + used, sizeof part->name - (size_t)used, i ? "+%s" : "%s",
+                         list.found[i]->name);
     }
+    if (list.backend && plan->backend && strcmp(list.backend, plan->backend) != 0)
+        MN_FAIL(MN_E_ARG, "cache implementation names both backends, %s and %s; one codes all", plan->backend,
+                list.backend);
+    if (list.backend) plan->backend = list.backend;
     take_traits(part);
     return MN_OK;
 }
@@ -108,7 +161,7 @@ static void default_cross(kv_plan *plan) {
 }
 
 static mn_status read_cross(kv_plan *plan, const char *text, size_t n) {
-    MN_TRY(read_part(&plan->cross, text, n));
+    MN_TRY(read_part(plan, &plan->cross, text, n));
     if (plan->cross.windows || !plan->cross.keeps) {
         MN_FAIL(MN_E_ARG, "cache implementation is cross=%s: cross attention sees all of its tokens always",
                 plan->cross.name);
@@ -119,7 +172,7 @@ static mn_status read_cross(kv_plan *plan, const char *text, size_t n) {
 
 static mn_status read_names(kv_plan *plan, const char *text) {
     bool names_self = false;
-    if (!strchr(text, '=')) { MN_TRY(read_part(&plan->self, text, strlen(text))); }
+    if (!strchr(text, '=')) { MN_TRY(read_part(plan, &plan->self, text, strlen(text))); }
     for (const char *at = text; strchr(text, '=') && *at;) {
         size_t n = strcspn(at, ",");
         bool is_self = strncmp(at, "self=", 5) == 0, is_cross = strncmp(at, "cross=", 6) == 0;
@@ -131,14 +184,14 @@ static mn_status read_names(kv_plan *plan, const char *text) {
                     is_self ? "self" : "cross");
         }
         if (is_self) {
-            MN_TRY(read_part(&plan->self, at + 5, n - 5));
+            MN_TRY(read_part(plan, &plan->self, at + 5, n - 5));
             names_self = true;
         } else {
             MN_TRY(read_cross(plan, at + 6, n - 6));
         }
         at += n + (at[n] == ',');
     }
-    if (plan->self.traits == 0) MN_TRY(read_part(&plan->self, "dynamic", 7));
+    if (plan->self.traits == 0) MN_TRY(read_part(plan, &plan->self, "dynamic", 7));
     if (!plan->names_cross) {
         default_cross(plan);
         snprintf(plan->name, sizeof plan->name, "%s", plan->self.name);
@@ -149,6 +202,30 @@ static mn_status read_names(kv_plan *plan, const char *text) {
 }
 
 /* ---- what is said beside the name ---- */
+
+/* A class that implies a backend says it as the key does. */
+static mn_status take_backend(const kv_plan *plan, kv_config *config) {
+    static const char *const backends[] = {"mneme", "quanto", "hqq"};
+    if (!plan->backend) return MN_OK;
+    int64_t own = strcmp(plan->backend, "hqq") == 0 ? 2 : 1;
+    if (config->is_said[CONFIG_BACKEND] && config->numbers[CONFIG_BACKEND] != own)
+        MN_FAIL(MN_E_ARG, "cache option backend is '%s', but the cache implementation is the class of %s",
+                backends[config->numbers[CONFIG_BACKEND]], plan->backend);
+    config->is_said[CONFIG_BACKEND] = true;
+    config->numbers[CONFIG_BACKEND] = own;
+    return MN_OK;
+}
+
+/* Transformers' cache_config may say whose it is; what was joined to that since is no contradiction. */
+static mn_status check_owner(const kv_plan *plan, const kv_config *config) {
+    enum { PLAIN = KV_TRAIT_NATURAL | KV_TRAIT_GROWS };
+    kv_plan owner = {0};
+    if (!config->is_said[CONFIG_IMPLEMENTATION]) return MN_OK;
+    MN_TRY(read_names(&owner, config->texts[CONFIG_IMPLEMENTATION]));
+    if (!(owner.self.traits & ~(plan->self.traits | PLAIN))) return MN_OK;
+    MN_FAIL(MN_E_ARG, "cache option cache_implementation is '%s', but the cache implementation is '%s'",
+            owner.name, plan->name);
+}
 
 /* Keys are refused where no strategy of the plan reads them. */
 static mn_status check_keys(const kv_plan *plan, const kv_config *config) {
@@ -356,7 +433,8 @@ static mn_status take_codes(kv_plan *plan, const kv_config *config) {
         parts[i]->exact_first = (int)said(config, CONFIG_FIRST_EXACT, own ? 4 : 0);
         parts[i]->flush = !own;
     }
-    return config->is_said[CONFIG_LAYERS] ? read_layers(plan, key, value, config->layers) : MN_OK;
+    return config->is_said[CONFIG_LAYERS] ? read_layers(plan, key, value, config->texts[CONFIG_LAYERS])
+                                          : MN_OK;
 }
 
 static mn_status take_window(kv_plan *plan, const kv_config *config) {
@@ -376,9 +454,10 @@ static mn_status take_window(kv_plan *plan, const kv_config *config) {
 static mn_status take_home(kv_plan *plan, const kv_config *config) {
     bool in_memory = config->is_said[CONFIG_HOME] && config->numbers[CONFIG_HOME] == 0;
     if (in_memory && config->is_said[CONFIG_PATH])
-        MN_FAIL(MN_E_ARG, "cache option path is '%.80s', but home=memory has no folder", config->path);
+        MN_FAIL(MN_E_ARG, "cache option path is '%.80s', but home=memory has no folder",
+                config->texts[CONFIG_PATH]);
     if (in_memory) plan->self.is_far = plan->cross.is_far = false;
-    memcpy(plan->path, config->path, sizeof plan->path);
+    memcpy(plan->path, config->texts[CONFIG_PATH], sizeof plan->path);
     return MN_OK;
 }
 
@@ -387,6 +466,8 @@ mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec a
     kv_config config;
     MN_TRY(read_names(&plan, options->implementation ? options->implementation : "dynamic"));
     MN_TRY(kv_config_read(&config, options->config));
+    MN_TRY(take_backend(&plan, &config));
+    MN_TRY(check_owner(&plan, &config));
     MN_TRY(check_keys(&plan, &config));
     MN_TRY(take_dtype(&plan, options->dtype));
     MN_TRY(take_sizes(&plan, options, &config));
@@ -395,6 +476,25 @@ mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec a
     MN_TRY(take_home(&plan, &config));
     *out = plan;
     return MN_OK;
+}
+
+mn_status kv_plan_config(char **out, const kv_plan *plan, const char *config) {
+    kv_config own;
+    bytes text = {0};
+    *out = NULL;
+    mn_status status = kv_config_read(&own, config);
+    if (status == MN_OK && plan->backend && !own.is_said[CONFIG_BACKEND]) {
+        status = kv_config_add(&text, config, config_rows[CONFIG_BACKEND].name, plan->backend);
+    } else if (status == MN_OK && config) {
+        bytes_append_text(&text, config);
+        status = bytes_status(&text);
+    }
+    if (status == MN_OK && text.data) {
+        *out = mem_copy_text(text.data, text.n);
+        if (!*out) status = MN_E_NOMEM;
+    }
+    bytes_clear(&text);
+    return status;
 }
 
 /* ---- the entries of a model ---- */

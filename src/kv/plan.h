@@ -1,7 +1,8 @@
 /* Named strategies: rows of one table, and a small grammar over them, that turn what a user writes into the
  * numbers of kv.h.
  *
- *   implementation   NAME, NAME+NAME..., or self=...,cross=... for encoder-decoder models
+ *   implementation   NAME, NAME+NAME..., or self=...,cross=... for encoder-decoder models; Transformers' classes are
+ *                    other names: QuantoQuantizedCache is quantized with backend quanto
  *   config           key=value,... or a JSON object: Transformers' cache_config (plan_config.h)
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -45,7 +46,8 @@ typedef struct kv_plan {
     char name[2 * KV_PLAN_TEXT + 16]; /* the whole implementation */
     kv_plan_part self, cross; /* cross: equal to self where it was not named, but for what only steps have */
     bool names_cross;
-    kv_codec exact; /* f32 or bf16 */
+    const char *backend; /* that the name of a class implies, a fixed text; NULL: none */
+    kv_codec exact;      /* f32 or bf16 */
     kv_layer_rule rules[KV_MAX_RULES];
     int n_rules;
     int group; /* q_group_size that was wished for; 0: none */
@@ -64,6 +66,10 @@ static inline int64_t kv_plan_window(const kv_plan *plan) {
  * allowed, the nearest name for an unknown one, and why two strategies do not go together. A plan that
  * reserves may still lack max_cache_len (options.limit 0). */
 mn_status kv_plan_make(kv_plan *out, const mn_cache_options *options, kv_codec automatic);
+
+/* The configuration text of a session with this plan, `config` and what the name implied. *out is owned by the caller, NULL
+ * where nothing is said. MN_E_NOMEM. */
+mn_status kv_plan_config(char **out, const kv_plan *plan, const char *config);
 
 /* Turns the natural entries of a model (its own windows and states, exact forms) into those of the plan, in
  * place; n_layers: specs[i] belongs to layer i % n_layers. bases: calibrated bases for coded keys, or NULL.

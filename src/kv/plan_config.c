@@ -32,8 +32,37 @@ const config_row config_rows[N_CONFIG_KEYS] = {
     [CONFIG_NUM_SINK_TOKENS] = {"num_sink_tokens", 0, INT64_C(1) << 30, NULL, KV_TRAIT_SINKS, "0 to window_length - 1", "4", "first tokens that stay"},
     [CONFIG_HOME] = {"home", 0, 0, "memory, file", KV_TRAIT_FAR, "memory, file", "file", "where full pages rest"},
     [CONFIG_PATH] = {"path", 0, 0, NULL, KV_TRAIT_FAR, "a folder", "$TMPDIR or /var/tmp", "folder of that file"},
+    [CONFIG_COMPUTE_DTYPE] = {"compute_dtype", 0, 0, "float32, torch.float32, f32, float16, torch.float16, bfloat16, torch.bfloat16", KV_TRAIT_CODES, "float32, float16, bfloat16", "float32", "taken; codes are always computed with in float32"},
+    [CONFIG_DEVICE] = {"device", 0, 0, NULL, 0, "a device", "cpu", "taken; caches are always in the memory of the CPU"},
+    [CONFIG_IMPLEMENTATION] = {"cache_implementation", 0, 0, NULL, 0, "the cache implementation", "the one there is", "taken where it names the same cache"},
 };
 /* clang-format on */
+
+enum { COMPUTES_F32 = 3 }; /* so many choices of compute_dtype say what is done anyway */
+
+/* Other names of keys, as Transformers' caches and models have them. */
+static const struct {
+    const char *name;
+    config_key key;
+} key_aliases[] = {{"sliding_window", CONFIG_WINDOW_LENGTH}};
+
+static bool same_key(const char *name, const char *key, size_t n_key) {
+    if (strlen(name) != n_key) return false;
+    for (size_t i = 0; i < n_key; i++) {
+        if (name[i] != (key[i] == '-' ? '_' : key[i])) return false;
+    }
+    return true;
+}
+
+/* N_CONFIG_KEYS: there is no such key. */
+static int find_key(const char *key, size_t n_key) {
+    for (size_t i = 0; i < sizeof key_aliases / sizeof *key_aliases; i++) {
+        if (same_key(key_aliases[i].name, key, n_key)) return (int)key_aliases[i].key;
+    }
+    int i = 0;
+    while (i < N_CONFIG_KEYS && !same_key(config_rows[i].name, key, n_key)) i++;
+    return i;
+}
 
 static mn_status unknown_key(const char *name, size_t n) {
     const char *names[N_CONFIG_KEYS + 1] = {NULL};
@@ -59,10 +88,7 @@ static int choice_of(const char *choices, const char *word) {
 
 /* key[n_key] and a value, trimmed. */
 static mn_status set_value(kv_config *config, const char *key, size_t n_key, const char *value) {
-    int i = 0;
-    while (i < N_CONFIG_KEYS &&
-           (strlen(config_rows[i].name) != n_key || memcmp(config_rows[i].name, key, n_key) != 0))
-        i++;
+    int i = find_key(key, n_key);
     if (i == N_CONFIG_KEYS) return unknown_key(key, n_key);
     const config_row *row = &config_rows[i];
     if (config->is_said[i]) MN_FAIL(MN_E_ARG, "cache option %s is given twice", row->name);
@@ -73,7 +99,7 @@ static mn_status set_value(kv_config *config, const char *key, size_t n_key, con
     }
     if (row->lo == row->hi) {
         if (!*value) return wrong_value(row, value);
-        snprintf(i == CONFIG_LAYERS ? config->layers : config->path, CONFIG_VALUE, "%s", value);
+        snprintf(config->texts[i], CONFIG_VALUE, "%s", value);
         return MN_OK;
     }
     char *end = NULL;
@@ -108,7 +134,7 @@ static const char *value_end(const char *at) {
         if (!*at) return at;
         const char *word = at + 1 + strspn(at + 1, " \t\n");
         size_t n = 0;
-        while (isalnum((unsigned char)word[n]) || word[n] == '_') n++;
+        while (isalnum((unsigned char)word[n]) || word[n] == '_' || word[n] == '-') n++;
         if (n > 0 && word[n + strspn(word + n, " \t\n")] == '=') return at;
     }
 }
@@ -142,7 +168,7 @@ static mn_status read_object(kv_config *config, const json *root) {
             json_put(&text, value);
         }
         mn_status status = bytes_status(&text);
-        if (status == MN_OK) status = set_part(config, member->key, member->key_n, text.data, text.n);
+        if (status == MN_OK) status = set_part(config, member->key, member->key_n, bytes_text(&text), text.n);
         bytes_clear(&text);
         MN_TRY(status);
     }
@@ -165,4 +191,59 @@ mn_status kv_config_read(kv_config *out, const char *text) {
     }
     *out = config;
     return MN_OK;
+}
+
+mn_status kv_config_add(bytes *out, const char *text, const char *key, const char *value) {
+    size_t n = text ? strlen(text) : 0;
+    while (n && isspace((unsigned char)text[n - 1])) n--;
+    bool is_object = text && text[strspn(text, " \t\n")] == '{',
+         is_word = value[strspn(value, "-0123456789")] != 0;
+    if (is_object) n--;
+    while (n && isspace((unsigned char)text[n - 1])) n--;
+    bytes_append(out, text, n);
+    if (is_object) {
+        const char *quote = is_word ? "\"" : "";
+        bytes_printf(out, "%s\"%s\":%s%s%s}", text[n - 1] == '{' ? "" : ",", key, quote, value, quote);
+    } else {
+        bytes_printf(out, "%s%s=%s", n ? "," : "", key, value);
+    }
+    bytes_text(out);
+    return bytes_status(out);
+}
+
+mn_status kv_config_warn(const kv_config *config, bytes *lines) {
+    if (config->is_said[CONFIG_COMPUTE_DTYPE] && config->numbers[CONFIG_COMPUTE_DTYPE] >= COMPUTES_F32)
+        bytes_append_text(lines,
+                          "cache option compute_dtype has no effect: codes are computed with in float32\n");
+    const char *device = config->texts[CONFIG_DEVICE];
+    if (config->is_said[CONFIG_DEVICE] && strcmp(device, "cpu") != 0)
+        bytes_printf(
+            lines, "cache option device is '%.40s' but has no effect: caches are in the memory of the CPU\n",
+            device);
+    return bytes_status(lines);
+}
+
+static void put_choice(bytes *out, const char *choices, int64_t number) {
+    for (; number > 0; number--) choices += strcspn(choices, ",") + 1;
+    choices += strspn(choices, " ");
+    json_put_string(out, choices, strcspn(choices, ","));
+}
+
+void kv_config_put(bytes *out, const kv_config *config) {
+    bool is_first = true;
+    bytes_append_text(out, "{");
+    for (int i = 0; i < N_CONFIG_KEYS; i++) {
+        const config_row *row = &config_rows[i];
+        if (!config->is_said[i]) continue;
+        bytes_printf(out, "%s\"%s\":", is_first ? "" : ",", row->name);
+        is_first = false;
+        if (row->choices) {
+            put_choice(out, row->choices, config->numbers[i]);
+        } else if (row->lo == row->hi) {
+            json_put_string(out, config->texts[i], strlen(config->texts[i]));
+        } else {
+            bytes_printf(out, "%lld", (long long)config->numbers[i]);
+        }
+    }
+    bytes_append_text(out, "}");
 }

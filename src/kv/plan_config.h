@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "base/status.h"
+#include "base/mem.h"
 
 typedef enum config_key {
     CONFIG_MAX_CACHE_LEN,
@@ -26,6 +26,9 @@ typedef enum config_key {
     CONFIG_NUM_SINK_TOKENS,
     CONFIG_HOME,
     CONFIG_PATH,
+    CONFIG_COMPUTE_DTYPE,
+    CONFIG_DEVICE,
+    CONFIG_IMPLEMENTATION,
     N_CONFIG_KEYS
 } config_key;
 
@@ -58,12 +61,22 @@ extern const config_row config_rows[N_CONFIG_KEYS];
 
 typedef struct kv_config {
     bool is_said[N_CONFIG_KEYS];
-    int64_t numbers[N_CONFIG_KEYS]; /* of numbers and choices */
-    char layers[CONFIG_VALUE], path[CONFIG_VALUE];
+    int64_t numbers[N_CONFIG_KEYS];          /* of numbers and choices */
+    char texts[N_CONFIG_KEYS][CONFIG_VALUE]; /* of texts */
 } kv_config;
 
-/* Reads text (NULL or "": nothing is said). In a list a comma ends a value where a `word=` follows it.
- * MN_E_ARG names the key, the value and what is allowed, the nearest name of an unknown key. */
+/* Reads text (NULL or "": nothing is said). In a list a comma ends a value where a `word=` follows it. Names of keys may have
+ * dashes for underscores, and sliding_window is window_length. MN_E_ARG names the key, the value and what is allowed, the nearest
+ * name of an unknown key. */
 mn_status kv_config_read(kv_config *out, const char *text);
+
+/* Appends `text`, a list or an object, with one key more; the value is a number or a word. MN_E_NOMEM. */
+mn_status kv_config_add(bytes *out, const char *text, const char *key, const char *value);
+
+/* Appends one line for each key that is taken and changes nothing. MN_E_NOMEM. */
+mn_status kv_config_warn(const kv_config *config, bytes *lines);
+
+/* What is said as a JSON object that reads as the same. */
+void kv_config_put(bytes *out, const kv_config *config);
 
 #endif

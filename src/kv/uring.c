@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 /* One mapping for both rings; reads at an offset without buffers registered first came with the second of the
  * two. */
 static const unsigned NEEDED = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_NODROP | IORING_FEAT_RW_CUR_POS;
@@ -53,7 +55,7 @@ static bool round_trip(uring *ring) {
 bool uring_open(uring *out, unsigned depth) {
     struct io_uring_params p;
     memset(&p, 0, sizeof p);
-    *out = (uring){.fd = (int)syscall(__NR_io_uring_setup, depth, &p)};
+    *out = (uring){.fd = file_above_standard((int)syscall(__NR_io_uring_setup, depth, &p))};
     bool works = out->fd >= 0 && (p.features & NEEDED) == NEEDED && map_rings(out, &p) && round_trip(out);
     if (!works) uring_close(out);
     return works;

@@ -21,37 +21,41 @@ static int tile_tokens(int group) {
     return group >= TILE_ROWS ? 1 : TILE_ROWS / group;
 }
 
-static char *carve(char **at, size_t n) {
-    char *place = *at;
-    *at += (n + 63) / 64 * 64;
+/* The next n bytes of scratch, on a cache line of their own; NULL where sizes are only added up. */
+static void *carve(char *scratch, size_t *used, size_t n) {
+    void *place = scratch ? scratch + *used : NULL;
+    *used += (n + 63) / 64 * 64;
     return place;
 }
 
-static attend_buffers carve_buffers(char *scratch, int n_rows, int k_dim, int v_dim, int page_tokens) {
+/* Places in scratch, and in *used their bytes. With scratch NULL the bytes alone. */
+static attend_buffers carve_buffers(char *scratch, size_t *used, int n_rows, int k_dim, int v_dim,
+                                    int page_tokens) {
     size_t n = (size_t)n_rows, f = sizeof(float);
     size_t page_bytes = (size_t)page_tokens * (size_t)(k_dim + v_dim) * f;
     attend_buffers b;
+    *used = 0;
     float **queries[] = {&b.q, &b.slot_q, &b.coded_q};
-    for (int i = 0; i < 3; i++) *queries[i] = (float *)(void *)carve(&scratch, n * (size_t)k_dim * f);
+    for (int i = 0; i < 3; i++) *queries[i] = carve(scratch, used, n * (size_t)k_dim * f);
     int64_t **positions[] = {&b.first, &b.last, &b.head_first};
-    for (int i = 0; i < 3; i++) *positions[i] = (int64_t *)(void *)carve(&scratch, n * sizeof **positions[i]);
+    for (int i = 0; i < 3; i++) *positions[i] = carve(scratch, used, n * sizeof **positions[i]);
     attend_state *states[] = {&b.total, &b.part};
     for (int i = 0; i < 2; i++) {
-        states[i]->m = (float *)(void *)carve(&scratch, n * f);
-        states[i]->l = (float *)(void *)carve(&scratch, n * f);
-        states[i]->acc = (float *)(void *)carve(&scratch, n * (size_t)v_dim * f);
+        states[i]->m = carve(scratch, used, n * f);
+        states[i]->l = carve(scratch, used, n * f);
+        states[i]->acc = carve(scratch, used, n * (size_t)v_dim * f);
     }
-    b.page = carve(&scratch, page_bytes);
-    b.rows = (float *)(void *)carve(&scratch, page_bytes);
-    b.kernel = scratch;
+    b.page = carve(scratch, used, page_bytes);
+    b.rows = carve(scratch, used, page_bytes);
+    b.kernel = carve(scratch, used, 0);
     return b;
 }
 
 size_t attention_scratch_bytes(int group, int k_dim, int v_dim, int page_tokens) {
     int n_rows = tile_tokens(group) * group;
-    char *origin = NULL;
-    attend_buffers b = carve_buffers(origin, n_rows, k_dim, v_dim, page_tokens);
-    return (size_t)((char *)b.kernel - origin) + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
+    size_t used;
+    carve_buffers(NULL, &used, n_rows, k_dim, v_dim, page_tokens);
+    return used + attend_scratch_bytes(n_rows, k_dim, v_dim, page_tokens);
 }
 
 typedef struct attend_plan {
@@ -321,7 +325,9 @@ static void attend_tile(const attend_plan *plan, const attend_rows *row, int hea
                         char *scratch) {
     kv_view view = kv_look(row->cache, row->entry);
     int dim = plan->shape->head_dim;
-    attend_buffers b = carve_buffers(scratch, (t_end - t_begin) * plan->group, dim, dim, view.page_tokens);
+    size_t used;
+    attend_buffers b =
+        carve_buffers(scratch, &used, (t_end - t_begin) * plan->group, dim, dim, view.page_tokens);
     int n_rows = fill_tile(plan, row, head, t_begin, t_end, view.spec, &b);
     int64_t first;
     int n = segment_range(&view, row->position + t_begin, seen_end(row, t_end), &first);
@@ -363,7 +369,8 @@ static void attend_one_segment(const attend_plan *plan, const attend_rows *row, 
     kv_view view = kv_look(row->cache, row->entry);
     int dim = plan->shape->head_dim, n_rows = row->n * plan->group;
     size_t part = part_floats(plan->shape, n_rows);
-    attend_buffers b = carve_buffers(scratch, n_rows, dim, dim, view.page_tokens);
+    size_t used;
+    attend_buffers b = carve_buffers(scratch, &used, n_rows, dim, dim, view.page_tokens);
     fill_tile(plan, row, head, 0, row->n, view.spec, &b);
     int64_t first;
     int n = segment_range(&view, row->position, seen_end(row, row->n), &first);

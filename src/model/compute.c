@@ -174,9 +174,9 @@ static int part_rows(const act_rows *rows, const linear_part *p) {
     return p->n_rows ? p->n_rows : rows->m;
 }
 
-/* Where outputs of row 0 would be: a part's are numbered as the rows are. */
+/* Where outputs of row 0 would be: a part's are numbered as the rows are. A part whose outputs go elsewhere has no y. */
 static float *part_origin(const linear_part *p) {
-    return p->y - (ptrdiff_t)p->first_row * p->stride;
+    return p->y ? p->y - (ptrdiff_t)p->first_row * p->stride : NULL;
 }
 
 typedef struct linear_plan {

@@ -137,6 +137,7 @@ static const struct {
     {MODEL_STABLELM, "qk_layernorm", false},
     {MODEL_PHI, "qk_layernorm", false},
     {MODEL_COHERE, "use_qk_norm", false},
+    {MODEL_WHISPER, "scale_embedding", false},
 };
 
 /* Qwen's mixtures. Layers with an MLP that is none have another width. */
@@ -146,6 +147,8 @@ static mn_status read_mixture(model_config *config, const json *root, const char
     int64_t step = 1;
     MN_TRY(json_int(what, root, "decoder_sparse_step", 0, CONFIG_MAX_LAYERS, &step));
     const json *dense = member(root, "mlp_only_layers");
+    if (dense && dense->kind != JSON_ARRAY)
+        return json_wrong_value(what, "mlp_only_layers", dense, "a list of layer numbers");
     if (step == 1 && (!dense || dense->n == 0)) return MN_OK;
     MN_FAIL(MN_E_UNSUPPORTED,
             "%s: decoder_sparse_step is %" PRId64

@@ -72,7 +72,7 @@ static bool goes_by(const char *file, const char *name) {
 
 /* The newest model of the models folder whose file goes by `name` (NULL: any of that use). */
 static bool find_installed(bytes *path, const char *folder, const char *name, model_use use) {
-    DIR *dir = opendir(folder);
+    DIR *dir = file_open_folder(folder);
     struct timespec newest = {0};
     bool found = false, exact = false;
     bytes candidate = {0};
@@ -174,13 +174,56 @@ static bool find_path(bytes *path, const char *name) {
     return path->n > 0 && is_model(bytes_text(path));
 }
 
+/* What scripts/get-model installs: by which word, and as which file of the models folder. */
+static const struct {
+    const char *word, *file;
+    model_use use;
+} to_get[] = {
+    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", MODEL_FOR_TEXT},
+    {"gemma3-270m", "gemma-3-270m-q4_k_m.gguf", MODEL_FOR_TEXT},
+    {"whisper-tiny", "whisper-tiny.en", MODEL_FOR_SPEECH},
+    {"whisper-base", "whisper-base", MODEL_FOR_SPEECH},
+};
+
+enum { N_TO_GET = sizeof to_get / sizeof *to_get };
+
+/* "org/name" or "org/name@revision", and no path. */
+static bool is_of_hub(const char *name) {
+    const char *slash = strchr(name, '/');
+    return slash && slash != name && slash[1] && *name != '.' && *name != '~' && !strchr(slash + 1, '/') &&
+           !ends_with(name, ".gguf");
+}
+
+/* How the model that is not there can be had. */
+static void put_next_step(bytes *out, const char *name, model_use use) {
+    enum { LEAST = 4 }; /* letters that tell which one is meant */
+    for (int i = 0; name && strlen(name) >= LEAST && i < N_TO_GET; i++) {
+        if (!goes_by(to_get[i].file, name) && !goes_by(name, to_get[i].word)) continue;
+        bytes_printf(out, "`scripts/get-model %s` installs it", to_get[i].word);
+        return;
+    }
+    if (name && is_of_hub(name)) {
+        const char *at = strchr(name, '@');
+        bytes_printf(out, "`hf download %.*s%s%s` fetches it", at ? (int)(at - name) : (int)strlen(name),
+                     name, at ? " --revision " : "", at ? at + 1 : "");
+        return;
+    }
+    bytes_append_text(out, "`scripts/get-model NAME` installs one of");
+    const char *between = " ";
+    for (int i = 0; i < N_TO_GET; i++) {
+        if (!name && to_get[i].use != use) continue;
+        bytes_printf(out, "%s%s", between, to_get[i].word);
+        between = ", ";
+    }
+}
+
 mn_status model_locate(bytes *path, const char *name, model_use use) {
     bytes folder = {0}, looked = {0};
     bool found = false;
     if (name) {
         found = strcmp(name, "embedded") == 0 || find_path(path, name);
         if (found && strcmp(name, "embedded") == 0) set_path(path, name);
-        bytes_printf(&looked, "the path '%s'", name);
+        bytes_append_text(&looked, "that path");
         if (!found && folder_from(&folder, "XDG_CONFIG_HOME", ".config", "/mneme/config.json")) {
             bytes_printf(&looked, ", aliases in %s", folder.data);
             found = find_alias(path, folder.data, name);
@@ -200,9 +243,10 @@ mn_status model_locate(bytes *path, const char *name, model_use use) {
     }
     mn_status status = path->failed ? mem_no_memory() : MN_OK;
     if (status == MN_OK && !found) {
-        status = name
-                     ? status_fail(MN_E_NOT_FOUND, "no model '%s'; looked at: %s", name, bytes_text(&looked))
-                     : status_fail(MN_E_NOT_FOUND, "no speech model; looked at: %s (scripts/get-model whisper-base installs one)", bytes_text(&looked));
+        bytes_append_text(&looked, "; ");
+        put_next_step(&looked, name, use);
+        status = name ? status_fail(MN_E_NOT_FOUND, "no model '%s'; looked at: %s", name, bytes_text(&looked))
+                      : status_fail(MN_E_NOT_FOUND, "no speech model; looked at: %s", bytes_text(&looked));
     }
     bytes_clear(&folder);
     bytes_clear(&looked);

@@ -24,22 +24,19 @@ enum {
 
 /* A number from a one-line file of the system, or SIZE_MAX. */
 static size_t read_limit(const char *path) {
-    FILE *f = fopen(path, "re");
+    char text[64];
     unsigned long long value = 0;
-    int n = f ? fscanf(f, "%llu", &value) : 0;
-    if (f) fclose(f);
-    return n == 1 ? (size_t)value : SIZE_MAX;
+    text[file_head(text, sizeof text - 1, path)] = 0;
+    return sscanf(text, "%llu", &value) == 1 ? (size_t)value : SIZE_MAX;
 }
 
 size_t memory_available(void) {
     size_t available = SIZE_MAX;
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    while (f && fgets(line, sizeof line, f)) {
-        unsigned long long kib;
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = (size_t)kib * 1024;
-    }
-    if (f) fclose(f);
+    char text[1024];
+    unsigned long long kib;
+    text[file_head(text, sizeof text - 1, "/proc/meminfo")] = 0;
+    const char *line = strstr(text, "MemAvailable:");
+    if (line && sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = (size_t)kib * 1024;
     size_t limit = read_limit("/sys/fs/cgroup/memory.max"),
            used = read_limit("/sys/fs/cgroup/memory.current");
     if (limit != SIZE_MAX && used != SIZE_MAX) {
@@ -244,12 +241,13 @@ typedef struct token_buffer {
 
 enum { MOST_TOKEN_BUFFERS = 32 };
 
+/* Without rotary angles there is still a table to point into. */
 static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]) {
     workspace *ws = &model->workspace;
     const model_config *c = &model->config;
     size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim),
            kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
-           experts = (size_t)c->num_local_experts, half = (size_t)c->rotary_dim / 2,
+           experts = (size_t)c->num_local_experts, half = largest((size_t)c->rotary_dim / 2, 1),
            local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c),
            k = experts ? (size_t)c->num_experts_per_tok : 1;
     bool branches = experts || c->post_norms || c->parallel_residual;

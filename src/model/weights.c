@@ -2,6 +2,7 @@
 #include "model/weights.h"
 
 #include <math.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -238,6 +239,20 @@ static mn_status make_scratch(char **scratch, int n_threads, weight **list, int 
     return MN_OK;
 }
 
+static mn_status number_tasks(int *first_task, weight **list, int n) {
+    int64_t n_tasks = 0;
+    for (int i = 0; i < n; i++) {
+        n_tasks += ceil_div(list[i]->layout.n_panels, PACK_PANELS);
+        if (n_tasks > INT_MAX) {
+            MN_FAIL(MN_E_UNSUPPORTED,
+                    "the matrices have more than %lld panels, which is as many as can be packed",
+                    (long long)INT_MAX * PACK_PANELS);
+        }
+        first_task[i + 1] = (int)n_tasks;
+    }
+    return MN_OK;
+}
+
 static void drop_transposed(packed_weights *weights) {
     for (size_t i = 0; i < weights->n_transposed; i++)
         mem_free((void *)(uintptr_t)weights->transposed[i].turned.data);
@@ -260,10 +275,7 @@ mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) 
         int n = list_weights(weights, &model->config, job.weights);
         status = make_scratch(job.scratch, n_threads, job.weights, n);
         if (status == MN_OK) status = place_panels(weights, job.weights, n);
-        for (int i = 0; i < n; i++) {
-            job.first_task[i + 1] =
-                job.first_task[i] + (int)ceil_div(job.weights[i]->layout.n_panels, PACK_PANELS);
-        }
+        if (status == MN_OK) status = number_tasks(job.first_task, job.weights, n);
         if (status == MN_OK) thread_run(model->compute.pool, job.first_task[n], pack_task, &job);
     }
     for (int i = 0; job.scratch && i < n_threads; i++) mem_free(job.scratch[i]);

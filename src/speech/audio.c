@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/num.h"
+#include "speech/mpeg.h"
 
 enum {
     LEAST_RATE = 1000,
@@ -40,7 +41,8 @@ typedef struct source {
 struct audio {
     char *name;
     source source;
-    SNDFILE *file;
+    SNDFILE *file; /* one of these two decodes */
+    mpeg *mpeg;
     SF_INFO info;     /* frames: as promised */
     soxr_t resampler; /* NULL: the file has the rate already */
     float *input;     /* [CHUNK][channels], or the mono samples [n_input] of them */
@@ -108,6 +110,12 @@ static int64_t find_unfinished(source *s) {
     return 0;
 }
 
+static int64_t read_at(void *user, int64_t at, void *out, int64_t n) {
+    source *s = user;
+    s->at = at;
+    return source_read(out, n, s);
+}
+
 /* NULL: no audio. (An open file that libsndfile is given is closed by it when it cannot read it, so it gets none.) */
 static SNDFILE *open_sound(source *s, SF_INFO *info) {
     SF_VIRTUAL_IO io = {
@@ -119,6 +127,7 @@ static SNDFILE *open_sound(source *s, SF_INFO *info) {
 
 static void stop(audio *a) {
     if (a->file) sf_close(a->file);
+    mpeg_close(&a->mpeg);
     soxr_delete(a->resampler);
     a->file = NULL;
     a->resampler = NULL;
@@ -141,18 +150,38 @@ static mn_status check_info(const audio *a, const SF_INFO *info) {
     return MN_OK;
 }
 
+static mn_status start_sound(audio *a, SF_INFO *info) {
+    a->file = open_sound(&a->source, info);
+    if (a->file) return MN_OK;
+    bool is_unknown = sf_error(NULL) == SF_ERR_UNRECOGNISED_FORMAT;
+    MN_TRY(check_source(a));
+    MN_FAIL(MN_E_FORMAT, "'%s' cannot be read as audio: %s", a->name,
+            is_unknown ? "it begins as no format does that is known here"
+                       : "its header is damaged, or its samples are coded in a way that is not known here");
+}
+
+static mn_status start_mpeg(audio *a, const mpeg_bytes *part, SF_INFO *info) {
+    mn_status status = mpeg_open(&a->mpeg, part);
+    if (status == MN_E_FORMAT) {
+        MN_TRY(check_source(a));
+        MN_FAIL(
+            MN_E_FORMAT,
+            "'%s' cannot be read as audio: it begins as MPEG audio (mp3) and has no frame that can be decoded",
+            a->name);
+    }
+    MN_TRY(status);
+    *info = (SF_INFO){.samplerate = mpeg_rate(a->mpeg),
+                      .channels = mpeg_channels(a->mpeg),
+                      .frames = mpeg_promised(a->mpeg)};
+    return MN_OK;
+}
+
 /* At the beginning of the file, with nothing decoded. */
 static mn_status start(audio *a) {
     SF_INFO info;
+    mpeg_bytes part = {&a->source, read_at, 0, a->source.size};
     stop(a);
-    a->file = open_sound(&a->source, &info);
-    if (!a->file) {
-        const char *reason = sf_strerror(NULL);
-        size_t n = strlen(reason);
-        MN_TRY(check_source(a));
-        while (n > 0 && strchr(".\n", reason[n - 1])) n--;
-        MN_FAIL(MN_E_FORMAT, "'%s' cannot be read as audio: %.*s", a->name, (int)n, reason);
-    }
+    MN_TRY(mpeg_find(&part) ? start_mpeg(a, &part, &info) : start_sound(a, &info));
     MN_TRY(check_info(a, &info));
     a->info = info;
     if (info.samplerate != AUDIO_RATE) {
@@ -174,7 +203,7 @@ static mn_status start(audio *a) {
 /* The next chunk of the file as mono samples at its own rate. */
 static mn_status read_input(audio *a) {
     int channels = a->info.channels;
-    sf_count_t n = sf_readf_float(a->file, a->input, CHUNK);
+    int64_t n = a->mpeg ? mpeg_read(a->mpeg, a->input, CHUNK) : sf_readf_float(a->file, a->input, CHUNK);
     MN_TRY(check_source(a));
     a->n_input = n > 0 ? (size_t)n : 0;
     a->n_used = 0;
@@ -260,6 +289,8 @@ mn_status audio_read(audio *a, int64_t begin, int64_t n, float *out, int64_t *n_
 static bool is_strange(const source *s) {
     source copy = *s;
     SF_INFO info;
+    mpeg_bytes part = {&copy, read_at, 0, copy.size};
+    if (mpeg_find(&part)) return false;
     SNDFILE *file = open_sound(&copy, &info);
     if (file) sf_close(file);
     return !file && sf_error(NULL) == SF_ERR_UNRECOGNISED_FORMAT;
@@ -340,10 +371,10 @@ mn_status audio_open(audio **out, const char *path) {
     int fd;
     *out = NULL;
     if (strcmp(path, "-") != 0) {
-        MN_TRY(file_open(&fd, path));
+        MN_TRY(file_open_input(&fd, path));
         return audio_open_fd(out, fd, path);
     }
-    fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (fd < 0) MN_FAIL(MN_E_IO, "cannot read the standard input: %s", strerror(errno));
     return audio_open_fd(out, fd, "standard input");
 }

@@ -1,4 +1,4 @@
-/* Recordings: any file that libsndfile reads, at any rate and with any number of channels, as mono samples at 16 kHz.
+/* Recordings: any file that libsndfile or (MPEG audio) libmpg123 reads, at any rate and with any number of channels, as mono samples at 16 kHz.
  *
  * Nothing is held but the last AUDIO_KEPT samples, so the length of a recording costs no memory. Reading further back
  * decodes the file once more from its beginning, which gives the same bits. Bytes that come through a pipe are first

@@ -150,3 +150,61 @@ mn_status features_window(features *f, int64_t first, int n, float *levels) {
     mel_levels(levels, (size_t)n * n_bands, f->maximum);
     return MN_OK;
 }
+
+/* ---- mneme.h ------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_NUMBERS = 1 << 30 };
+
+struct mn_features {
+    audio *recording;
+    features *levels;
+};
+
+static mn_status open_whole(mn_features *f, const char *path, int n_bands, int padded_frames) {
+    bool is_whole = false;
+    MN_TRY(audio_open(&f->recording, path));
+    MN_TRY(features_open(&f->levels, f->recording, n_bands, padded_frames));
+    while (!is_whole) MN_TRY(features_scan(f->levels, &is_whole));
+    return MN_OK;
+}
+
+mn_status mn_features_open(mn_features **out, const char *path, size_t num_mel_bins, size_t n_frames) {
+    *out = NULL;
+    if (num_mel_bins < 1 || num_mel_bins > MEL_MOST_BANDS)
+        MN_FAIL(MN_E_ARG, "num_mel_bins is %zu, allowed: 1 to %d", num_mel_bins, (int)MEL_MOST_BANDS);
+    if (n_frames > MOST_PADDED)
+        MN_FAIL(MN_E_ARG, "n_frames is %zu, allowed: 0 to %d", n_frames, (int)MOST_PADDED);
+    mn_features *f = mem_alloc(1, sizeof *f);
+    if (!f) return mem_no_memory();
+    mn_status status = open_whole(f, path, (int)num_mel_bins, (int)n_frames);
+    if (status != MN_OK) mn_features_close(&f);
+    *out = f;
+    return status;
+}
+
+void mn_features_close(mn_features **out) {
+    mn_features *f = *out;
+    if (!f) return;
+    features_close(&f->levels);
+    audio_close(&f->recording);
+    mem_free(f);
+    *out = NULL;
+}
+
+int64_t mn_features_count(const mn_features *f) {
+    return features_count(f->levels);
+}
+
+mn_status mn_features_window(mn_features *f, int64_t first, size_t n, float *window) {
+    size_t n_bands = (size_t)mel_bands(f->levels->bands);
+    if (n > MOST_NUMBERS / n_bands)
+        MN_FAIL(MN_E_ARG, "%zu frames, allowed: at most %zu of %zu bins", n, MOST_NUMBERS / n_bands, n_bands);
+    float *frames = mem_alloc_raw(n * n_bands, sizeof *frames);
+    if (!frames) return mem_no_memory();
+    mn_status status = features_window(f->levels, first, (int)n, frames);
+    for (size_t i = 0; status == MN_OK && i < n; i++) {
+        for (size_t band = 0; band < n_bands; band++) window[band * n + i] = frames[i * n_bands + band];
+    }
+    mem_free(frames);
+    return status;
+}

@@ -108,6 +108,7 @@ static mn_status read_cache(scribe_setup *setup, const mn_cache_options *given) 
     mn_cache_summary summary = {.size = sizeof summary};
     setup->cache = mn_cache_options_default();
     MN_TRY(options_take(&setup->cache, sizeof setup->cache, given, "mn_cache_options"));
+    MN_TRY(mn_generation_config_cache(setup->model->generation, &setup->cache));
     MN_TRY(mn_cache_check(&setup->cache, &summary));
     if (summary.reserves && summary.max_cache_len <= 0)
         setup->cache.max_cache_len = setup->tokens->max_length;

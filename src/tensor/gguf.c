@@ -375,8 +375,8 @@ static mn_status open_one(gguf **out, const char *path, const file_map *memory) 
     MN_GOTO(done, status, tensor_set_new(&g->set));
     MN_GOTO(done, status, memory ? tensor_set_borrow(g->set, memory->data, memory->n) : tensor_set_map(g->set, path));
     file_map map = g->set->files[0].map;
-    r.start = r.at = map.data;
-    r.end = map.data + map.n;
+    r.start = r.at = r.end = map.data;
+    if (map.n) r.end += map.n; /* an empty file is mapped nowhere */
     status = read_file(&r);
 done:
     mem_free(r.infos);

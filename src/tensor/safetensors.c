@@ -432,7 +432,7 @@ mn_status safetensors_write(const char *path, const tensor *tensors, size_t n, c
     if (metadata) MN_GOTO(done, status, put_metadata(&pairs, metadata));
     MN_GOTO(done, status, safetensors_head(&head, path, ordered, n, pairs.n ? pairs.data : NULL, 8));
     parts[0] = (file_part){head.data, head.n};
-    status = file_write_parts(path, parts, n + 1);
+    status = file_write_parts(path, parts, n + 1, FILE_PRIVATE);
 done:
     bytes_clear(&head);
     bytes_clear(&pairs);

@@ -92,6 +92,7 @@ added_match added_set_find(const added_set *set, const unicode_table *classes, c
             if (before < floor || !(unicode_class_at(classes, text + before, &length) & UNICODE_SPACE)) break;
             start = before;
         }
+        if ((flags & ADDED_RSTRIP) && end < floor) end = floor; /* the white space that the previous one took along */
         while ((flags & ADDED_RSTRIP) && end < n &&
                (unicode_class_at(classes, text + end, &length) & UNICODE_SPACE))
             end += length;

@@ -1,33 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/bpe.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/utf8.h"
 
-enum { SHORT_WORD = 40 }; /* up to here scanning beats the queue */
+enum { SHORT_WORD = 64 }; /* up to here scanning beats the queue */
 
 #define NO_RANK UINT32_MAX
 #define NO_LINK UINT32_MAX
 
 /* ---- the table ---- */
 
+/* Multiply-shift: whatever two pairs are, few keys make them collide. */
 static inline size_t slot_of(const merge_table *table, uint32_t left, uint32_t right) {
-    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
-    return (size_t)(h ^ h >> 32) & (table->n_slots - 1);
+    return (size_t)((left * table->keys[0] + right * table->keys[1]) >> table->shift & MN_HASH_MASK);
 }
 
 mn_status merge_table_reserve(merge_table *table, size_t n) {
     size_t n_slots = 16;
-    while (n_slots < n * 2) n_slots *= 2;
+    unsigned shift = 60;
+    for (; n_slots < n * 2; n_slots *= 2) shift--;
     merge *slots = mem_alloc_raw(n_slots, sizeof *slots);
     if (!slots) return MN_E_NOMEM;
     memset(slots, 0xFF, n_slots * sizeof *slots);
     merge_table_clear(table);
     table->slots = slots;
     table->n_slots = n_slots;
+    table->shift = shift;
+    for (int i = 0; i < 2; i++) table->keys[i] = hash_seed() | 1;
     return MN_OK;
 }
 
@@ -74,10 +79,27 @@ static mn_status part_symbol(vocab *virtual_symbols, const vocab *v, const char 
     return MN_OK;
 }
 
+/* Doubles; room for the most splits that tokens of such lengths could have would be far too much. */
+static mn_status double_table(merge_table *table) {
+    merge_table grown = {0};
+    MN_TRY(merge_table_reserve(&grown, table->n_slots));
+    for (size_t i = 0; i < table->n_slots; i++) {
+        if (table->slots[i].left != UINT32_MAX) merge_table_put(&grown, table->slots[i]);
+    }
+    merge_table_clear(table);
+    *table = grown;
+    return MN_OK;
+}
+
 static mn_status put_splits(merge_table *table, vocab *virtual_symbols, const vocab *v, uint32_t id,
-                            uint32_t rank) {
+                            uint32_t rank, const char *what) {
     const char *text = vocab_text(v, (int32_t)id);
     size_t n = v->pieces[id].n;
+    if (n > SPLIT_MAX_BYTES) {
+        MN_FAIL(MN_E_FORMAT,
+                "%s: token %" PRIu32 " has %zu bytes, at most %d are allowed where no merges are listed",
+                what, id, n, SPLIT_MAX_BYTES);
+    }
     for (size_t cut = 1; cut < n; cut++) {
         if (((unsigned char)text[cut] & 0xC0) == 0x80) continue;
         int64_t left, right;
@@ -85,27 +107,20 @@ static mn_status put_splits(merge_table *table, vocab *virtual_symbols, const vo
         if (left == VOCAB_NONE) continue;
         MN_TRY(part_symbol(virtual_symbols, v, text + cut, n - cut, &right));
         if (right == VOCAB_NONE) continue;
-        if ((table->used + 1) * 2 >
-            table->n_slots) { /* double; the bound on the number of splits is far too high */
-            merge_table grown = {0};
-            MN_TRY(merge_table_reserve(&grown, table->n_slots));
-            for (size_t i = 0; i < table->n_slots; i++) {
-                if (table->slots[i].left != UINT32_MAX) merge_table_put(&grown, table->slots[i]);
-            }
-            merge_table_clear(table);
-            *table = grown;
-        }
+        if (table->used == SPLIT_MAX)
+            MN_FAIL(MN_E_FORMAT, "%s: the tokens can be split in more than %d ways", what, SPLIT_MAX);
+        if ((table->used + 1) * 2 > table->n_slots) MN_TRY(double_table(table));
         merge_table_put(table, (merge){(uint32_t)left, (uint32_t)right, rank, id});
     }
     return MN_OK;
 }
 
 mn_status merge_table_from_ranks(merge_table *table, vocab *virtual_symbols, const vocab *v,
-                                 const uint32_t *rank) {
+                                 const uint32_t *rank, const char *what) {
     MN_TRY(merge_table_reserve(table, v->n));
     for (uint32_t id = 0; id < v->n; id++) {
         if (vocab_has(v, id) && !(v->pieces[id].flags & PIECE_OUTSIDE))
-            MN_TRY(put_splits(table, virtual_symbols, v, id, rank[id]));
+            MN_TRY(put_splits(table, virtual_symbols, v, id, rank[id], what));
     }
     return MN_OK;
 }
@@ -121,7 +136,7 @@ static int by_score(const void *a, const void *b) {
 }
 
 mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, const vocab *v,
-                                  const float *score) {
+                                  const float *score, const char *what) {
     scored *order = mem_alloc(v->n, sizeof *order);
     uint32_t *rank = mem_alloc(v->n, sizeof *rank);
     mn_status status = order && rank ? MN_OK : MN_E_NOMEM;
@@ -132,7 +147,7 @@ mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, co
         for (uint32_t i = 0; i < v->n; i++) {
             rank[order[i].id] = i > 0 && order[i].score == order[i - 1].score ? rank[order[i - 1].id] : i;
         }
-        status = merge_table_from_ranks(table, virtual_symbols, v, rank);
+        status = merge_table_from_ranks(table, virtual_symbols, v, rank, what);
     }
     mem_free(order);
     mem_free(rank);
@@ -141,11 +156,6 @@ mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, co
 
 /* ---- merging ---- */
 
-typedef struct bpe_candidate {
-    uint32_t rank, at; /* ordered by these two */
-    uint32_t id;       /* of the union when the candidate was found */
-} bpe_candidate;
-
 mn_status bpe_scratch_reserve(bpe_scratch *scratch, size_t n) {
     return mem_grow(&scratch->symbols, &scratch->capacity, n, sizeof *scratch->symbols);
 }
@@ -153,7 +163,7 @@ mn_status bpe_scratch_reserve(bpe_scratch *scratch, size_t n) {
 void bpe_scratch_clear(bpe_scratch *scratch) {
     mem_free(scratch->symbols);
     mem_free(scratch->links);
-    mem_free(scratch->queue);
+    bpe_queue_clear(&scratch->queue);
     *scratch = (bpe_scratch){0};
 }
 
@@ -189,79 +199,38 @@ static size_t merge_short(const merge_table *table, uint32_t *symbols, size_t n)
     return n;
 }
 
-static inline bool before(const bpe_candidate *a, const bpe_candidate *b) {
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+static inline mn_status push_pair(const merge_table *table, bpe_scratch *scratch, uint32_t at,
+                                  uint32_t right) {
+    const merge *entry = merge_table_find(table, scratch->symbols[at], scratch->symbols[right]);
+    return entry ? bpe_queue_push(&scratch->queue, entry->rank, at) : MN_OK;
 }
 
-static void sift_down(bpe_candidate *queue, size_t n, size_t i) {
-    bpe_candidate moving = queue[i];
-    for (size_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(&queue[child + 1], &queue[child])) child++;
-        if (!before(&queue[child], &moving)) break;
-        queue[i] = queue[child];
-    }
-    queue[i] = moving;
-}
-
-static mn_status queue_push(bpe_scratch *scratch, size_t *n, const merge *entry, uint32_t at) {
-    if (!entry) return MN_OK;
-    MN_TRY(mem_grow(&scratch->queue, &scratch->queue_capacity, *n + 1, sizeof *scratch->queue));
-    bpe_candidate candidate = {entry->rank, at, entry->id};
-    size_t i = (*n)++;
-    for (size_t parent; i > 0 && before(&candidate, &scratch->queue[parent = (i - 1) / 2]); i = parent) {
-        scratch->queue[i] = scratch->queue[parent];
-    }
-    scratch->queue[i] = candidate;
-    return MN_OK;
-}
-
-static bpe_candidate queue_pop(bpe_candidate *queue, size_t *n) {
-    bpe_candidate top = queue[0];
-    queue[0] = queue[--*n];
-    if (*n) sift_down(queue, *n, 0);
-    return top;
-}
-
-/* The candidates of the word as it stands, as a heap. */
-static mn_status fill_queue(const merge_table *table, bpe_scratch *scratch, size_t n, size_t *n_queue) {
-    MN_TRY(mem_grow(&scratch->queue, &scratch->queue_capacity, n, sizeof *scratch->queue));
-    size_t count = 0;
-    for (size_t i = 0; i + 1 < n; i++) {
-        const merge *entry = merge_table_find(table, scratch->symbols[i], scratch->symbols[i + 1]);
-        if (entry) scratch->queue[count++] = (bpe_candidate){entry->rank, (uint32_t)i, entry->id};
-    }
-    for (size_t i = count / 2; i-- > 0;) sift_down(scratch->queue, count, i);
-    *n_queue = count;
-    return MN_OK;
-}
-
-/* A symbol that was joined to its left neighbour has next == itself. */
+/* A symbol that was joined to its left neighbour has next == itself. A candidate whose pair has changed since is passed over: the
+ * new pair has a candidate of its own. */
 static mn_status merge_long(const merge_table *table, bpe_scratch *scratch, size_t *n) {
-    size_t count = *n, n_queue = 0;
+    size_t count = *n;
     MN_TRY(mem_grow(&scratch->links, &scratch->links_capacity, count * 2, sizeof *scratch->links));
+    MN_TRY(bpe_queue_start(&scratch->queue, count));
     uint32_t *symbols = scratch->symbols, *previous = scratch->links, *next = scratch->links + count;
-    for (size_t i = 0; i < count; i++) {
-        previous[i] = i ? (uint32_t)(i - 1) : NO_LINK;
-        next[i] = i + 1 < count ? (uint32_t)(i + 1) : NO_LINK;
+    for (uint32_t i = 0; i < count; i++) {
+        previous[i] = i ? i - 1 : NO_LINK;
+        next[i] = i + 1 < count ? i + 1 : NO_LINK;
+        if (i + 1 < count) MN_TRY(push_pair(table, scratch, i, i + 1));
     }
-    MN_TRY(fill_queue(table, scratch, count, &n_queue));
-    while (n_queue) {
-        bpe_candidate top = queue_pop(scratch->queue, &n_queue);
-        uint32_t at = top.at, right = next[at];
+    bpe_candidate top;
+    while (bpe_queue_pop(&scratch->queue, &top)) {
+        uint32_t at = top.at, right = next[at], left = previous[at];
         if (right == at || right == NO_LINK) continue;
         const merge *entry = merge_table_find(table, symbols[at], symbols[right]);
-        if (!entry || entry->id != top.id) continue; /* the pair has changed since */
-        symbols[at] = top.id;
+        if (!entry || entry->rank != top.rank) continue;
+        symbols[at] = entry->id;
         uint32_t after = next[right];
         next[right] = right;
         next[at] = after;
+        if (left != NO_LINK) MN_TRY(push_pair(table, scratch, left, at));
         if (after != NO_LINK) {
             previous[after] = at;
-            MN_TRY(queue_push(scratch, &n_queue, merge_table_find(table, symbols[at], symbols[after]), at));
-        }
-        if (previous[at] != NO_LINK) {
-            uint32_t left = previous[at];
-            MN_TRY(queue_push(scratch, &n_queue, merge_table_find(table, symbols[left], symbols[at]), left));
+            MN_TRY(push_pair(table, scratch, at, after));
         }
     }
     size_t kept = 0;

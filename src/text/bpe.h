@@ -6,6 +6,7 @@
 #ifndef MN_TEXT_BPE_H
 #define MN_TEXT_BPE_H
 
+#include "text/bpe_queue.h"
 #include "text/vocab.h"
 
 typedef struct merge {
@@ -17,7 +18,14 @@ typedef struct merge {
 typedef struct merge_table {
     merge *slots;
     size_t n_slots, used;
+    uint64_t keys[2]; /* random and odd: whoever writes a file cannot choose pairs that collide */
+    unsigned shift;   /* 64 - log2(n_slots) */
 } merge_table;
+
+enum {
+    SPLIT_MAX_BYTES = 1024, /* longest token that is tried at every cut; the longest known has 256 */
+    SPLIT_MAX = 1 << 24,    /* merges found in this way; known vocabularies have some two million */
+};
 
 /* Room for n merges; MN_E_NOMEM. */
 mn_status merge_table_reserve(merge_table *table, size_t n);
@@ -29,13 +37,14 @@ const merge *merge_table_find(const merge_table *table, uint32_t left,
 
 /* All ways to build a token from two symbols, where tokens join by rank[id] (0 first; equal ranks allowed) as
  * soon as their union is a token. PIECE_OUTSIDE are left out. A first symbol (one byte-level letter, or one
- * character) that is no token itself gets a virtual id from v->n on, see virtual_symbols. */
+ * character) that is no token itself gets a virtual id from v->n on, see virtual_symbols. MN_E_FORMAT (with `what`) for a
+ * token of more than SPLIT_MAX_BYTES, or more merges than SPLIT_MAX. */
 mn_status merge_table_from_ranks(merge_table *table, vocab *virtual_symbols, const vocab *v,
-                                 const uint32_t *rank);
+                                 const uint32_t *rank, const char *what);
 
 /* The same where the union with the highest score joins first. */
 mn_status merge_table_from_scores(merge_table *table, vocab *virtual_symbols, const vocab *v,
-                                  const float *score);
+                                  const float *score, const char *what);
 
 /* Scratch of one thread. */
 typedef struct bpe_scratch {
@@ -43,8 +52,7 @@ typedef struct bpe_scratch {
     size_t capacity;
     uint32_t *links; /* previous and next of each symbol, when the word is long */
     size_t links_capacity;
-    struct bpe_candidate *queue;
-    size_t queue_capacity;
+    bpe_queue queue;
 } bpe_scratch;
 
 mn_status bpe_scratch_reserve(bpe_scratch *scratch, size_t n); /* room for n symbols */

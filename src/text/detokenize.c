@@ -5,6 +5,8 @@
 
 #include "base/utf8.h"
 
+enum { BATCH_BYTES = 4096 };
+
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
 static void stage_clear(dec_stage *stage) {
@@ -16,6 +18,10 @@ mn_status detokenizer_add(detokenizer *list, dec_stage *stage, const char *what)
     mn_status status = stage->from.failed || stage->content.failed ? mem_no_memory() : MN_OK;
     if (status == MN_OK && list->n == DEC_STAGES) {
         status = status_fail(MN_E_FORMAT, "%s: more than %d decoders in sequence", what, DEC_STAGES);
+    } else if (status == MN_OK &&
+               (stage->from.n > DEC_REPLACE_BYTES || stage->content.n > DEC_REPLACE_BYTES)) {
+        status = status_fail(MN_E_FORMAT, "%s: a decoder replaces %zu bytes by %zu, allowed: up to %d", what,
+                             stage->from.n, stage->content.n, DEC_REPLACE_BYTES);
     }
     if (status != MN_OK) {
         stage_clear(stage);
@@ -93,7 +99,8 @@ static bool append_letters(bytes *out, const char *token, size_t n) {
 }
 
 static void push_byte_level(dec_run *run, size_t i, const char *token, size_t n, bool added) {
-    bool plain = (added && run->list->stages[i].plain_added) || !append_letters(&run->states[i].held, token, n);
+    bool plain =
+        (added && run->list->stages[i].plain_added) || !append_letters(&run->states[i].held, token, n);
     give_lossy(run, i, token, plain ? n : 0, false);
 }
 
@@ -156,8 +163,13 @@ static void push_replace(dec_run *run, size_t i, const char *text, size_t n, boo
         return;
     }
     const char *end = text + n, *found;
+    size_t longer = stage->content.n > stage->from.n ? stage->content.n - stage->from.n : 0,
+           limit = DEC_GROWTH_BASE + DEC_GROWTH * run->pushed;
     state->scratch.n = 0;
     while ((found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n))) {
+        run->too_long |= longer > limit;
+        if (run->too_long) return;
+        run->grown += longer;
         bytes_append(&state->scratch, text, (size_t)(found - text));
         bytes_append(&state->scratch, stage->content.data, stage->content.n);
         text = found + stage->from.n;
@@ -233,7 +245,7 @@ static void push_join(dec_run *run, size_t i, const char *text, size_t n, bool a
     give(run, i + 1, text, n, added);
 }
 
-static void give(dec_run *run, size_t i, const char *text, size_t n, bool added) {
+static void push_stage(dec_run *run, size_t i, const char *text, size_t n, bool added) {
     if (i == run->list->n) {
         bytes_append(run->out, text, n);
         return;
@@ -249,12 +261,38 @@ static void give(dec_run *run, size_t i, const char *text, size_t n, bool added)
     }
 }
 
+static void flush_batch(dec_run *run, size_t i) {
+    if (run->batch.n) push_stage(run, i, run->batch.data, run->batch.n, false);
+    run->batch.n = 0;
+}
+
+static bool begins_stream(const dec_run *run, size_t i) {
+    return i > 0 && i < run->list->n && run->list->stages[i].joined && !run->list->stages[i - 1].joined;
+}
+
+static void give(dec_run *run, size_t i, const char *text, size_t n, bool added) {
+    if (run->too_long) return;
+    if (!run->whole || !begins_stream(run, i)) {
+        push_stage(run, i, text, n, added);
+        return;
+    }
+    bytes_append(&run->batch, text, n);
+    if (run->batch.n >= BATCH_BYTES) flush_batch(run, i);
+}
+
 /* ---- one token alone ---- */
 
-/* Appends text[0..n) with the stage's replacement made. */
-static void append_replaced(bytes *out, const dec_stage *stage, const char *text, size_t n) {
+static mn_status too_long(void) {
+    MN_FAIL(MN_E_FORMAT,
+            "the tokenizer's decoders lengthen a text by more than %d bytes for each byte of its tokens",
+            DEC_GROWTH);
+}
+
+/* Appends text[0..n) with the stage's replacement made, until the output has more than `most` bytes. */
+static void append_replaced(bytes *out, const dec_stage *stage, const char *text, size_t n, size_t most) {
     const char *end = text + n, *found;
-    while (n && stage->from.n && (found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n))) {
+    while (n && stage->from.n &&
+           (found = memmem(text, (size_t)(end - text), stage->from.data, stage->from.n)) && out->n <= most) {
         bytes_append(out, text, (size_t)(found - text));
         bytes_append(out, stage->content.data, stage->content.n);
         text = found + stage->from.n;
@@ -272,7 +310,8 @@ static void append_stripped(bytes *out, const dec_stage *stage, const char *text
 }
 
 /* Appends what a stage makes of text[0..n). */
-static void append_stage(bytes *out, const dec_stage *stage, const char *text, size_t n, bool added, bool first) {
+static void append_stage(bytes *out, const dec_stage *stage, const char *text, size_t n, bool added,
+                         bool first, size_t most) {
     static const bytes space = {.data = (char *)" ", .n = 1};
     int byte = -1;
     char c;
@@ -286,11 +325,11 @@ static void append_stage(bytes *out, const dec_stage *stage, const char *text, s
         c = (char)byte;
         bytes_append(out, byte < 0 ? text : &c, byte < 0 ? n : 1);
         break;
-    case DEC_REPLACE: append_replaced(out, stage, text, n); break;
+    case DEC_REPLACE: append_replaced(out, stage, text, n, most); break;
     case DEC_STRIP: append_stripped(out, stage, text, n, first); break;
     case DEC_METASPACE: {
         dec_stage marks = {.from = stage->from, .content = first && stage->start ? (bytes){0} : space};
-        append_replaced(out, &marks, text, n);
+        append_replaced(out, &marks, text, n, most);
         break;
     }
     case DEC_JOIN:
@@ -300,17 +339,20 @@ static void append_stage(bytes *out, const dec_stage *stage, const char *text, s
     }
 }
 
-void detokenizer_token(const detokenizer *list, const char *token, size_t n, bool added, bool first, bytes *scratch,
-                       bytes *out) {
-    size_t begin = out->n;
+mn_status detokenizer_token(const detokenizer *list, const char *token, size_t n, bool added, bool first,
+                            bytes *scratch, bytes *out) {
+    size_t begin = out->n, most = DEC_GROWTH_TOKEN + (1 + DEC_GROWTH) * n;
     bytes_append(out, token, n);
     for (size_t i = 0; i < list->n && !out->failed; i++) {
         scratch->n = 0;
-        append_stage(scratch, &list->stages[i], out->data ? out->data + begin : "", out->n - begin, added, first);
+        append_stage(scratch, &list->stages[i], out->data ? out->data + begin : "", out->n - begin, added,
+                     first, most);
         out->n = begin;
+        if (scratch->n > most) return too_long();
         bytes_append(out, scratch->data, scratch->n);
         out->failed |= scratch->failed;
     }
+    return bytes_status(out);
 }
 
 mn_status dec_run_reserve(dec_run *run, size_t n) {
@@ -323,12 +365,14 @@ mn_status dec_run_reserve(dec_run *run, size_t n) {
 }
 
 void dec_run_push(dec_run *run, const char *token, size_t n, bool added) {
+    run->pushed += n;
     give(run, 0, token, n, added);
 }
 
 void dec_run_finish(dec_run *run) {
     for (size_t i = 0; i < run->list->n; i++) {
         const dec_stage *stage = &run->list->stages[i];
+        if (begins_stream(run, i)) flush_batch(run, i);
         switch (stage->kind) {
         case DEC_BYTE_LEVEL:
         case DEC_BYTES: give_lossy(run, i, "", 0, true); break;
@@ -345,9 +389,11 @@ void dec_run_finish(dec_run *run) {
         run->states[i].count = 0;
         run->states[i].held.n = 0;
     }
+    run->pushed = run->grown = 0;
 }
 
 void dec_run_clear(dec_run *run) {
+    bytes_clear(&run->batch);
     for (size_t i = 0; i < DEC_STAGES; i++) {
         bytes_clear(&run->states[i].held);
         bytes_clear(&run->states[i].scratch);
@@ -355,6 +401,8 @@ void dec_run_clear(dec_run *run) {
 }
 
 mn_status dec_run_status(const dec_run *run) {
+    if (run->too_long) return too_long();
+    if (run->batch.failed) return mem_no_memory();
     for (size_t i = 0; i < DEC_STAGES; i++) {
         if (run->states[i].held.failed || run->states[i].scratch.failed) return mem_no_memory();
     }

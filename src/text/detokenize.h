@@ -29,7 +29,16 @@ typedef struct dec_stage {
     uint32_t start, stop;
 } dec_stage;
 
-enum { DEC_STAGES = 32 };
+enum {
+    DEC_STAGES = 32,
+    DEC_STRIP_MOST = 1024,    /* characters stripped at either end: so many are held back */
+    DEC_REPLACE_BYTES = 1024, /* of what is replaced, and of what replaces it */
+    /* Replacements may lengthen a text by so many bytes for each byte of its tokens, and so many besides; a token alone by
+     * so many besides. */
+    DEC_GROWTH = 16,
+    DEC_GROWTH_BASE = 1 << 16,
+    DEC_GROWTH_TOKEN = 1 << 10,
+};
 
 typedef struct detokenizer {
     dec_stage stages[DEC_STAGES];
@@ -37,16 +46,18 @@ typedef struct detokenizer {
     bool joined; /* the next stage added will work on a stream */
 } detokenizer;
 
-/* Appends a stage and takes over what it owns (on failure too); MN_E_FORMAT when there are too many. */
+/* Appends a stage and takes over what it owns (on failure too); MN_E_FORMAT when there are too many or a
+ * replacement is too long. */
 mn_status detokenizer_add(detokenizer *list, dec_stage *stage, const char *what);
 /* The ten replacements by which Transformers cleans up spaces before punctuation and English short forms. */
 mn_status detokenizer_add_clean_up(detokenizer *list, const char *what);
 void detokenizer_clear(detokenizer *list);
 
 /* Appends the bytes that one token adds to a text, whole sequences or not; `first`: it begins the text. What stages do
- * across the border of two tokens (only a clean-up of spaces does anything there) is left out. */
-void detokenizer_token(const detokenizer *list, const char *token, size_t n, bool added, bool first, bytes *scratch,
-                       bytes *out);
+ * across the border of two tokens (only a clean-up of spaces does anything there) is left out. MN_E_NOMEM; MN_E_FORMAT when
+ * the stages lengthen it beyond the limit. */
+mn_status detokenizer_token(const detokenizer *list, const char *token, size_t n, bool added, bool first,
+                            bytes *scratch, bytes *out);
 
 typedef struct dec_state {
     bytes held;     /* not given on yet */
@@ -54,10 +65,14 @@ typedef struct dec_state {
     uint32_t count; /* characters stripped; tokens seen */
 } dec_state;
 
-/* One decoding of a sequence of tokens. Zero it (but for the pointers) before the first token. */
+/* One decoding of a sequence of tokens. Zero it (but for the pointers and `whole`) before the first token. */
 typedef struct dec_run {
     const detokenizer *list;
     bytes *out;
+    bool whole; /* nobody looks before the end: stages that work on a stream may get many tokens at a time */
+    size_t pushed, grown; /* bytes of the tokens so far; bytes by which replacements lengthened them */
+    bool too_long;        /* beyond the limit: nothing is given out any more */
+    bytes batch;          /* of a whole decoding: text on its way to the first stage that works on a stream */
     dec_state states[DEC_STAGES];
 } dec_run;
 
@@ -65,7 +80,7 @@ mn_status dec_run_reserve(dec_run *run, size_t n); /* room for n bytes in every 
 void dec_run_push(dec_run *run, const char *token, size_t n, bool added);
 void dec_run_finish(dec_run *run); /* gives out what was held back; the run can start anew */
 void dec_run_clear(dec_run *run);
-/* MN_E_NOMEM when any step found no memory. */
+/* MN_E_NOMEM when any step found no memory; MN_E_FORMAT when the text became too long. */
 mn_status dec_run_status(const dec_run *run);
 
 #endif

@@ -19,16 +19,19 @@
 typedef struct jinja_template
     jinja_template; /* immutable once compiled; may be rendered by several threads at once */
 
-/* Budgets of one rendering; a zero stands for the default. Beyond one of them the status is MN_E_FULL. */
+/* Budgets of one rendering; a zero stands for the default. Beyond one of them the status is MN_E_FULL. The defaults hold
+ * every template within 64 MiB, about half a second of processor time and 48 KiB of stack; compiling has the same ones. */
 typedef struct jinja_limits {
-    int64_t steps;  /* evaluated nodes, iterations and, in part, bytes worked on; default 20 million */
-    int64_t depth;  /* nested expressions, statements and macro calls; default 1200 */
-    int64_t output; /* bytes written; default 64 MiB */
-    int64_t memory; /* bytes of values made during the rendering; default 256 MiB */
+    int64_t
+        steps; /* evaluated nodes, iterations, comparisons, probes of dictionaries, allocations, and one for every few
+                       bytes written, copied or looked at; default 10 million */
+    int64_t depth;  /* nested expressions, statements and macro calls; default 100 */
+    int64_t output; /* bytes written, texts in the making included; default 32 MiB */
+    int64_t memory; /* bytes held at one time; default 64 MiB */
 } jinja_limits;
 
-/* Compiles `n` bytes of UTF-8, which are not kept. MN_E_FORMAT "chat template: line L: ..." for what Jinja2
- * refuses at compile time, MN_E_NOMEM. */
+/* Compiles `n` bytes of UTF-8, at most 1 MiB, which are not kept. MN_E_FORMAT "chat template: line L: ..." for what Jinja2
+ * refuses at compile time and for more than 64 nested levels, MN_E_FULL for a spent budget, MN_E_NOMEM. */
 mn_status jinja_compile(jinja_template **out, const char *text, size_t n);
 
 /* Appends the rendered text to *out; on failure *out is as before. The members of `context` (an object, or

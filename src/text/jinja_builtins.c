@@ -90,11 +90,13 @@ static mn_status filter_int(jrun *r, const jcall *c, jvalue *out) {
     if (c->self.kind == J_FLOAT) return float_to_int(r, c->self.real, fallback, out);
     if (c->self.kind != J_STRING) return MN_OK;
     bool allowed = base == 0 || (base >= 2 && base <= 36);
-    if (allowed && jinja_read_int(c->self.string, (int)base, &value)) {
+    jstring text;
+    MN_TRY(jinja_trimmed(r, c->self.string, &text));
+    if (allowed && jinja_read_int(&text, (int)base, &value)) {
         *out = j_int(value);
         return MN_OK;
     }
-    return jinja_read_float(c->self.string, &real) ? float_to_int(r, real, fallback, out) : MN_OK;
+    return jinja_read_float(&text, &real) ? float_to_int(r, real, fallback, out) : MN_OK;
 }
 
 static mn_status filter_float(jrun *r, const jcall *c, jvalue *out) {
@@ -102,7 +104,10 @@ static mn_status filter_float(jrun *r, const jcall *c, jvalue *out) {
     if (c->self.kind == J_UNDEFINED) return jinja_fail_undefined(r, c->self);
     *out = jinja_arg_or(c, 0, j_float(0));
     if (j_is_number(c->self)) *out = j_float(j_real(c->self));
-    if (c->self.kind == J_STRING && jinja_read_float(c->self.string, &real)) *out = j_float(real);
+    if (c->self.kind != J_STRING) return MN_OK;
+    jstring text;
+    MN_TRY(jinja_trimmed(r, c->self.string, &text));
+    if (jinja_read_float(&text, &real)) *out = j_float(real);
     return MN_OK;
 }
 
@@ -111,7 +116,8 @@ static mn_status round_integer(jrun *r, int64_t x, int64_t digits, jvalue *out) 
     int64_t unit = 1;
     *out = j_int(digits < -18 ? 0 : x);
     if (digits >= 0 || digits < -18) return MN_OK;
-    for (; digits < 0; digits++) unit *= 10;
+    for (; digits < 0; digits++) /* bounded: 18 digits */
+        unit *= 10;
     int64_t rest = x % unit, whole = x - rest, size = rest < 0 ? -rest : rest;
     bool up = size > unit - size || (size == unit - size && (whole / unit) % 2 != 0);
     if (up && __builtin_add_overflow(whole, x < 0 ? -unit : unit, &whole))
@@ -130,6 +136,7 @@ static mn_status filter_round(jrun *r, const jcall *c, jvalue *out) {
     if (!j_is_number(v)) return jinja_fail(r, "type %s doesn't define __round__ method", jinja_type(v));
     bool none = c->arg[0].kind == J_NONE && !up && !down;
     if (!none) MN_TRY(jinja_arg_int(r, c, 0, &digits));
+    MN_TRY(jinja_spend(r, 200)); /* printing hundreds of digits and reading them takes microseconds */
     if (up || down) {
         double scale = pow(10, (double)digits), scaled = j_real(v) * scale;
         if (!isfinite(scaled)) return jinja_fail(r, "cannot convert float to integer");
@@ -146,7 +153,7 @@ static mn_status filter_round(jrun *r, const jcall *c, jvalue *out) {
 static mn_status filter_random(jrun *r, const jcall *c, jvalue *out) {
     (void)c;
     (void)out;
-    MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: random is not supported", r->line);
+    MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: random is not supported", r->arena.line);
 }
 
 const jbuiltin jinja_value_filters[] = {
@@ -191,7 +198,6 @@ TEST(sequence, v.kind == J_UNDEFINED || v.kind == J_STRING || v.kind == J_LIST |
 TEST(callable, v.kind == J_UNDEFINED || v.kind == J_FUNCTION || v.kind == J_METHOD || v.kind == J_MACRO ||
                    v.kind == J_LOOP || v.kind == J_JOINER)
 TEST(escaped, v.kind == J_STRING && v.markup)
-TEST(sameas, jinja_same(v, c->arg[0]))
 TEST(filter, v.kind == J_STRING && jinja_find_filter(v.string) != NULL)
 TEST(test, v.kind == J_STRING && jinja_find_test(v.string) != NULL)
 
@@ -227,6 +233,13 @@ static mn_status test_lower(jrun *r, const jcall *c, jvalue *out) {
 }
 static mn_status test_upper(jrun *r, const jcall *c, jvalue *out) {
     return test_case(r, c, "isupper", out);
+}
+
+static mn_status test_sameas(jrun *r, const jcall *c, jvalue *out) {
+    bool same;
+    MN_TRY(jinja_same(r, c->self, c->arg[0], &same));
+    *out = j_bool(same);
+    return MN_OK;
 }
 
 static mn_status test_eq(jrun *r, const jcall *c, jvalue *out) {
@@ -314,9 +327,7 @@ static const jbuiltin tests[] = {
 /* ---- globals ---- */
 
 static mn_status raise_exception(jrun *r, const jcall *c, jvalue *out) {
-    bytes text = {0};
-    MN_TRY(jinja_put_str(r, &text, c->arg[0]));
-    MN_TRY(jinja_finish(r, MN_OK, &text, out));
+    MN_TRY(jinja_str(r, c->arg[0], out));
     return status_fail(MN_E_ARG, "chat template: %.*s", (int)(out->string->n < 2000 ? out->string->n : 2000),
                        out->string->data);
 }
@@ -335,7 +346,7 @@ static mn_status strftime_now(jrun *r, const jcall *c, jvalue *out) {
         return jinja_fail(r, "a date format of %zu bytes, allowed: 200", layout->n);
     char format[2 * 200 + 8], text[4096];
     size_t n = 0;
-    for (size_t i = 0; i < layout->n; i++) { /* %f, microseconds, is Python's own */
+    for (size_t i = 0; i < layout->n; i++) { /* bounded: 200 bytes. %f, microseconds, is Python's own */
         if (layout->data[i] == '%' && i + 1 < layout->n && layout->data[i + 1] == 'f' && n + 6 < 2 * 200) {
             memcpy(format + n, "000000", 6);
             n += 6;
@@ -477,7 +488,7 @@ static mn_status dict_items(jrun *r, const jcall *c, jvalue *out) {
 }
 
 static mn_status dict_get(jrun *r, const jcall *c, jvalue *out) {
-    if (!jinja_hashable(c->arg[0])) return jinja_fail(r, "unhashable type: '%s'", jinja_type(c->arg[0]));
+    MN_TRY(jinja_check_hashable(r, c->arg[0]));
     MN_TRY(jinja_dict_get(r, c->self.dict, c->arg[0], out));
     if (!j_given(*out)) *out = jinja_arg_or(c, 1, j_none());
     return MN_OK;
@@ -523,8 +534,10 @@ static mn_status range_index(jrun *r, const jcall *c, jvalue *out) {
     bool found;
     MN_TRY(jinja_contains(r, c->self, c->arg[0], &found));
     if (!found) return jinja_fail(r, "the value is not in the range");
-    int64_t value = c->arg[0].kind == J_FLOAT ? (int64_t)c->arg[0].real : j_integer(c->arg[0]);
-    *out = j_int((value - c->self.range->start) / c->self.range->step);
+    const jrange *range = c->self.range;
+    uint64_t value = (uint64_t)(c->arg[0].kind == J_FLOAT ? (int64_t)c->arg[0].real : j_integer(c->arg[0]));
+    uint64_t start = (uint64_t)range->start, step = (uint64_t)range->step;
+    *out = j_int((int64_t)(range->step > 0 ? (value - start) / step : (start - value) / (0 - step)));
     return MN_OK;
 }
 
@@ -682,7 +695,7 @@ mn_status jinja_field(jrun *r, jvalue object, const jstring *name, jvalue *out) 
     switch (object.kind) {
     case J_LOOP: return loop_field(r, object.loop, name, out);
     case J_MACRO: return macro_field(r, object.macro, name, out);
-    case J_NAMESPACE: *out = jinja_dict_text(object.dict, name); return MN_OK;
+    case J_NAMESPACE: return jinja_dict_get(r, object.dict, j_string(name, false), out);
     case J_CYCLER:
         if (jinja_string_is(name, "current")) *out = object.cycler->items->items[object.cycler->at];
         if (jinja_string_is(name, "pos")) *out = j_int((int64_t)object.cycler->at);
@@ -717,7 +730,7 @@ mn_status jinja_field(jrun *r, jvalue object, const jstring *name, jvalue *out) 
 #define FIND(table, name) jinja_find(table, sizeof(table) / sizeof *(table), name)
 
 const jbuiltin *jinja_find(const jbuiltin *table, size_t n, const jstring *name) {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) { /* bounded: by the table's length */
         if (jinja_string_is(name, table[i].name)) return &table[i];
     }
     return NULL;

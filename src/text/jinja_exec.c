@@ -1,9 +1,9 @@
 /* Statements: scopes, loops, macros, captured blocks; and the public entry points.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "text/jinja_internal.h"
 
 /* How a statement ended. */
@@ -11,77 +11,39 @@ typedef enum jflow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } jflow;
 
 static mn_status exec_all(jrun *r, jscope *scope, const jnodes *body, jflow *flow);
 
-/* ---- failing, budgets ---- */
-
-mn_status jinja_syntax_error(int line, const char *format, ...) {
-    char text[600];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return status_fail(MN_E_FORMAT, "chat template: line %d: %s", line, text);
-}
-
-mn_status jinja_fail(const jrun *r, const char *format, ...) {
-    char text[600];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return status_fail(MN_E_ARG, "chat template: line %d: %s", r->line, text);
-}
+/* ---- undefined values ---- */
 
 mn_status jinja_fail_undefined(jrun *r, jvalue v) {
     const jundefined *u = v.undefined;
+    jvalue text;
     if (u->hint) return jinja_fail(r, "%s", u->hint);
-    bytes text = {0};
-    mn_status status = u->name.kind == J_STRING && !u->owner ? jinja_put_str(r, &text, u->name)
-                                                             : jinja_put_repr(r, &text, u->name);
-    if (status == MN_OK) {
-        const char *what = bytes_text(&text);
-        if (!u->owner) {
-            status = jinja_fail(r, "'%.400s' is undefined", what);
-        } else if (u->name.kind == J_STRING) {
-            status = jinja_fail(r, "'%s' has no attribute %.400s", u->owner, what);
-        } else {
-            status = jinja_fail(r, "%s has no element %.400s", u->owner, what);
-        }
-    }
-    bytes_clear(&text);
-    return status;
-}
-
-mn_status jinja_spend(jrun *r, size_t steps) {
-    if ((uint64_t)steps > (uint64_t)r->steps_left) {
-        r->steps_left = 0;
-        MN_FAIL(MN_E_FULL, "chat template: line %d: the rendering takes too many steps", r->line);
-    }
-    r->steps_left -= (int64_t)steps;
-    return MN_OK;
-}
-
-mn_status jinja_enter(jrun *r) {
-    if (r->depth_left <= 0)
-        MN_FAIL(MN_E_FULL, "chat template: line %d: calls or values are nested too deeply", r->line);
-    r->depth_left--;
-    return MN_OK;
+    size_t mark = jinja_mark(r);
+    MN_TRY(u->name.kind == J_STRING && !u->owner ? jinja_put_str(r, u->name) : jinja_put_repr(r, u->name));
+    MN_TRY(jinja_cut(r, mark, &text));
+    const char *what = text.string->data;
+    int n = text.string->n < 400 ? (int)text.string->n : 400;
+    if (!u->owner) return jinja_fail(r, "'%.*s' is undefined", n, what);
+    if (u->name.kind == J_STRING) return jinja_fail(r, "'%s' has no attribute %.*s", u->owner, n, what);
+    return jinja_fail(r, "%s has no element %.*s", u->owner, n, what);
 }
 
 /* ---- scopes ---- */
 
 mn_status jinja_new_scope(jrun *r, jscope *parent, const jframe *frame, jscope **out) {
+    MN_TRY(jinja_spend(r, frame->n));
     MN_TRY(jinja_take(&r->arena, sizeof(jscope) + frame->n * sizeof(jvalue), out));
     jscope *scope = *out;
     scope->parent = parent;
-    for (size_t i = 0; i < frame->n; i++) {
+    for (size_t i = 0; i < frame->n; i++) { /* paid: above */
         const jload *load = &frame->loads[i];
         jvalue v = {.kind = J_MISSING};
         if (load->kind == JLOAD_OUTER) {
             const jscope *outer = scope;
-            for (int hop = 0; hop < load->hops; hop++) outer = outer->parent;
+            for (int hop = 0; hop < load->hops; hop++) /* bounded: by the nesting of the template */
+                outer = outer->parent;
             v = outer->slots[load->slot];
         } else if (load->kind == JLOAD_CONTEXT) {
-            v = jinja_dict_text(r->context, load->name);
+            MN_TRY(jinja_dict_get(r, r->context, j_string(load->name, false), &v));
             const jbuiltin *global = j_given(v) ? NULL : jinja_find_global(load->name);
             if (global) v = (jvalue){.kind = J_FUNCTION, .function = global};
         }
@@ -91,12 +53,14 @@ mn_status jinja_new_scope(jrun *r, jscope *parent, const jframe *frame, jscope *
 }
 
 static void set_slot(jscope *scope, int hops, int slot, jvalue value) {
-    for (int i = 0; i < hops; i++) scope = scope->parent;
+    for (int i = 0; i < hops; i++) /* bounded: by the nesting of the template */
+        scope = scope->parent;
     scope->slots[slot] = value;
 }
 
 static jvalue get_slot(const jscope *scope, int hops, int slot) {
-    for (int i = 0; i < hops; i++) scope = scope->parent;
+    for (int i = 0; i < hops; i++) /* bounded: by the nesting of the template */
+        scope = scope->parent;
     return scope->slots[slot];
 }
 
@@ -126,6 +90,7 @@ static mn_status unpack(jrun *r, jscope *scope, const jnode *target, jvalue valu
 }
 
 mn_status jinja_assign(jrun *r, jscope *scope, const jnode *target, jvalue value) {
+    MN_TRY(jinja_spend(r, 1));
     if (target->kind == N_NAME) {
         set_slot(scope, target->hops, target->slot, value);
         return MN_OK;
@@ -138,43 +103,30 @@ mn_status jinja_assign(jrun *r, jscope *scope, const jnode *target, jvalue value
 
 /* ---- output ---- */
 
-static mn_status check_output(jrun *r) {
-    if (r->out->failed) return mem_no_memory();
-    if ((int64_t)(r->out->n - r->out_start) > r->output_limit) {
-        MN_FAIL(MN_E_FULL, "chat template: line %d: more than %lld bytes of output", r->line,
-                (long long)r->output_limit);
-    }
-    return MN_OK;
-}
-
 /* What a filter or call block gives; unlike {{ }} it takes nothing but text. */
 static mn_status write_text(jrun *r, jvalue v) {
-    if (v.kind != J_STRING)
-        return jinja_fail(r, "a block gave a value of type '%s', a string is wanted", jinja_type(v));
-    bytes_append(r->out, v.string->data, v.string->n);
-    return check_output(r);
+    if (v.kind == J_STRING) return jinja_put(r, v.string->data, v.string->n);
+    return jinja_fail(r, "a block gave a value of type '%s', a string is wanted", jinja_type(v));
 }
 
 /* Runs a body and takes what it wrote as a string instead. */
 static mn_status capture(jrun *r, jscope *scope, const jnodes *body, jflow *flow, jvalue *out) {
-    size_t start = r->out->n;
+    size_t mark = jinja_mark(r);
     MN_TRY(exec_all(r, scope, body, flow));
-    MN_TRY(jinja_text(r, r->out->data ? r->out->data + start : "", r->out->n - start, out));
-    r->out->n = start;
-    return MN_OK;
+    return jinja_cut(r, mark, out);
 }
 
 /* ---- macros ---- */
 
-static mn_status take_named(const jargs *args, const jstring *name, bool *used, jvalue *out) {
+static mn_status take_named(jrun *r, const jargs *args, const jstring *name, bool *used, jvalue *out) {
     *out = (jvalue){.kind = J_MISSING};
-    for (size_t i = 0; i < args->n_named; i++) {
-        if (used[i] || args->named[i].name->n != name->n ||
-            memcmp(args->named[i].name->data, name->data, name->n) != 0)
-            continue;
+    for (size_t i = 0; i < args->n_named && !j_given(*out); i++) {
+        bool same = false;
+        MN_TRY(jinja_spend(r, 1));
+        if (!used[i]) MN_TRY(jinja_same_text(r, args->named[i].name, name, &same));
+        if (!same) continue;
         used[i] = true;
         *out = args->named[i].value;
-        return MN_OK;
     }
     return MN_OK;
 }
@@ -184,7 +136,7 @@ static mn_status bind_special(jrun *r, const jmacro *macro, const jargs *args, b
     const jparameters *p = macro->node->parameters;
     jvalue v;
     if (p->caller >= 0) {
-        MN_TRY(take_named(args, &name_caller, used, &v));
+        MN_TRY(take_named(r, args, &name_caller, used, &v));
         if (!j_given(v) || v.kind == J_NONE)
             MN_TRY(jinja_undefined(r, "No caller defined", NULL, j_none(), &v));
         scope->slots[p->caller] = v;
@@ -192,6 +144,7 @@ static mn_status bind_special(jrun *r, const jmacro *macro, const jargs *args, b
     jdict *rest;
     MN_TRY(jinja_dict_new(r, &rest));
     for (size_t i = 0; i < args->n_named; i++) {
+        MN_TRY(jinja_spend(r, 1));
         if (used[i]) continue;
         if (p->kwargs < 0)
             return jinja_fail(r, "macro takes no keyword argument '%.*s'", (int)args->named[i].name->n,
@@ -222,7 +175,7 @@ mn_status jinja_call_macro(jrun *r, const jmacro *macro, const jargs *args, jval
     jscope *scope;
     bool *used;
     jflow flow = FLOW_ON;
-    int line = r->line;
+    int line = r->arena.line;
     MN_TRY(jinja_spend(r, args->n + args->n_named));
     MN_TRY(jinja_enter(r));
     MN_TRY(jinja_new_scope(r, macro->closure, macro->node->frame, &scope));
@@ -230,16 +183,18 @@ mn_status jinja_call_macro(jrun *r, const jmacro *macro, const jargs *args, jval
     memset(used, 0, args->n_named + 1);
     for (size_t i = 0; i < p->n; i++) {
         jvalue v = {.kind = J_MISSING};
+        MN_TRY(jinja_spend(r, 1));
         if (i < args->n) {
             v = args->items[i];
         } else {
-            MN_TRY(take_named(args, p->items[i].name, used, &v));
+            MN_TRY(take_named(r, args, p->items[i].name, used, &v));
         }
         scope->slots[p->items[i].slot] = v;
     }
     MN_TRY(bind_special(r, macro, args, used, scope));
     for (size_t i = 0; i < p->n; i++) {
         jvalue *slot = &scope->slots[p->items[i].slot];
+        MN_TRY(jinja_spend(r, 1));
         if (j_given(*slot)) continue;
         if (p->items[i].fallback) {
             MN_TRY(jinja_eval(r, scope, p->items[i].fallback, slot));
@@ -249,7 +204,7 @@ mn_status jinja_call_macro(jrun *r, const jmacro *macro, const jargs *args, jval
     }
     MN_TRY(capture(r, scope, &macro->node->body, &flow, out));
     jinja_leave(r);
-    r->line = line;
+    r->arena.line = line;
     return MN_OK;
 }
 
@@ -340,7 +295,7 @@ static mn_status run_loop(jrun *r, jscope *scope, const jnode *node, jvalue iter
     for (bool more = true;;) {
         jscope *inner;
         jflow flow = FLOW_ON;
-        r->line = node->line;
+        r->arena.line = node->line;
         MN_TRY(advance(r, loop, &more));
         if (!more) break;
         MN_TRY(jinja_new_scope(r, scope, node->frame, &inner));
@@ -358,15 +313,13 @@ static mn_status run_loop(jrun *r, jscope *scope, const jnode *node, jvalue iter
 }
 
 mn_status jinja_call_loop(jrun *r, jloop *loop, jvalue iterable, jvalue *out) {
-    size_t start = r->out->n;
+    size_t mark = jinja_mark(r);
     if (!loop->node->flag)
         return jinja_fail(r, "the loop must have the 'recursive' marker to be called recursively");
     MN_TRY(jinja_enter(r));
     MN_TRY(run_loop(r, loop->scope, loop->node, iterable, loop->depth0 + 1));
     jinja_leave(r);
-    MN_TRY(jinja_text(r, r->out->data ? r->out->data + start : "", r->out->n - start, out));
-    r->out->n = start;
-    return MN_OK;
+    return jinja_cut(r, mark, out);
 }
 
 /* ---- statements ---- */
@@ -375,11 +328,9 @@ static mn_status exec_print(jrun *r, jscope *scope, const jnode *node) {
     for (size_t i = 0; i < node->items.n; i++) {
         jvalue v;
         MN_TRY(jinja_eval(r, scope, node->items.items[i], &v));
-        MN_TRY(jinja_str(r, v, &v));
-        MN_TRY(jinja_spend_bytes(r, v.string->n));
-        bytes_append(r->out, v.string->data, v.string->n);
+        MN_TRY(jinja_put_str(r, v));
     }
-    return check_output(r);
+    return MN_OK;
 }
 
 static mn_status exec_if(jrun *r, jscope *scope, const jnode *node, jflow *flow) {
@@ -387,17 +338,11 @@ static mn_status exec_if(jrun *r, jscope *scope, const jnode *node, jflow *flow)
     MN_TRY(jinja_eval(r, scope, node->a, &v));
     if (jinja_truth(v)) return exec_all(r, scope, &node->body, flow);
     for (size_t i = 0; i < node->items.n; i++) {
-        r->line = node->items.items[i]->line;
+        r->arena.line = node->items.items[i]->line;
         MN_TRY(jinja_eval(r, scope, node->items.items[i]->a, &v));
         if (jinja_truth(v)) return exec_all(r, scope, &node->items.items[i]->body, flow);
     }
     return exec_all(r, scope, &node->other, flow);
-}
-
-static mn_status apply_filters(jrun *r, jscope *scope, const jnode *filter, jvalue *value) {
-    if (!filter) return MN_OK;
-    MN_TRY(apply_filters(r, scope, filter->a, value));
-    return jinja_apply_filter(r, scope, filter, *value, value);
 }
 
 /* Blocks whose text goes through filters: into a variable, or on into the output. */
@@ -408,7 +353,8 @@ static mn_status exec_filtered(jrun *r, jscope *scope, const jnode *node, jflow 
     MN_TRY(jinja_new_scope(r, scope, node->frame, &inner));
     MN_TRY(capture(r, inner, &node->body, flow, &text));
     if (*flow != FLOW_ON) return MN_OK;
-    MN_TRY(apply_filters(r, inner, is_set ? node->b : node->a, &text));
+    const jnode *filters = is_set ? node->b : node->a;
+    if (filters) MN_TRY(jinja_apply_steps(r, inner, filters, filters->items.n, &text));
     if (is_set) return jinja_assign(r, scope, node->a, text);
     return write_text(r, text);
 }
@@ -445,10 +391,7 @@ static mn_status exec_scope(jrun *r, jscope *scope, const jnode *node, jflow *fl
 static mn_status exec(jrun *r, jscope *scope, const jnode *node, jflow *flow) {
     jvalue v;
     switch (node->kind) {
-    case N_TEXT:
-        bytes_append(r->out, node->text->data, node->text->n);
-        MN_TRY(jinja_spend_bytes(r, node->text->n));
-        return check_output(r);
+    case N_TEXT: return jinja_put(r, node->text->data, node->text->n);
     case N_PRINT: return exec_print(r, scope, node);
     case N_IF: return exec_if(r, scope, node, flow);
     case N_FOR: MN_TRY(jinja_eval(r, scope, node->b, &v)); return run_loop(r, scope, node, v, 0);
@@ -473,7 +416,7 @@ static mn_status exec(jrun *r, jscope *scope, const jnode *node, jflow *flow) {
 static mn_status exec_all(jrun *r, jscope *scope, const jnodes *body, jflow *flow) {
     MN_TRY(jinja_enter(r));
     for (size_t i = 0; i < body->n && *flow == FLOW_ON; i++) {
-        r->line = body->items[i]->line;
+        r->arena.line = body->items[i]->line;
         MN_TRY(jinja_spend(r, 1));
         MN_TRY(exec(r, scope, body->items[i], flow));
     }
@@ -483,7 +426,14 @@ static mn_status exec_all(jrun *r, jscope *scope, const jnodes *body, jflow *flo
 
 /* ---- entry points ---- */
 
-enum { TEMPLATE_BYTES = 1 << 20, TREE_BYTES = 1 << 30 };
+enum {
+    TEMPLATE_BYTES = 1 << 20,
+    COMPILE_STEPS = 10000000,
+    STEPS = 10000000,
+    DEPTH = 100,
+    TEXT_BYTES = 32 << 20,
+    MEMORY = 64 << 20
+};
 
 mn_status jinja_compile(jinja_template **out, const char *text, size_t n) {
     *out = NULL;
@@ -491,12 +441,12 @@ mn_status jinja_compile(jinja_template **out, const char *text, size_t n) {
         MN_FAIL(MN_E_FORMAT, "chat template: %zu bytes, allowed: up to %d", n, TEMPLATE_BYTES);
     jinja_template *t = mem_alloc(1, sizeof *t);
     if (!t) return MN_E_NOMEM;
-    t->arena.limit = TREE_BYTES;
+    t->arena = (jinja_arena){.limit = MEMORY, .steps = COMPILE_STEPS, .line = 1};
     jtokens tokens = {0};
     mn_status status = jinja_lex(&t->arena, text, n, &tokens);
     if (status == MN_OK) status = jinja_parse(&t->arena, &tokens, &t->body);
     if (status == MN_OK) status = jinja_scope(t);
-    mem_free(tokens.items);
+    jinja_release(&t->arena, tokens.items, tokens.capacity, sizeof *tokens.items);
     if (status != MN_OK) {
         jinja_close(&t);
     } else {
@@ -526,8 +476,7 @@ static mn_status render(jrun *r, const json *context) {
     MN_TRY(jinja_from_json(r, context, &variables));
     r->context = variables.dict;
     MN_TRY(jinja_new_scope(r, NULL, r->template->frame, &scope));
-    MN_TRY(exec_all(r, scope, &r->template->body, &flow));
-    return check_output(r);
+    return exec_all(r, scope, &r->template->body, &flow);
 }
 
 mn_status jinja_render(const jinja_template *template, const json *context, const jinja_limits *limits,
@@ -535,19 +484,17 @@ mn_status jinja_render(const jinja_template *template, const json *context, cons
     static const jinja_limits none = {0};
     if (!limits) limits = &none;
     jrun r = {.template = template,
-              .arena = {.limit = (size_t)limit_or(limits->memory, 256 << 20)},
-              .steps_left = limit_or(limits->steps, 20000000),
-              .depth_left = limit_or(limits->depth, 1200),
-              .output_limit = limit_or(limits->output, 64 << 20),
+              .arena = {.limit = (size_t)limit_or(limits->memory, MEMORY),
+                        .steps = limit_or(limits->steps, STEPS),
+                        .line = 1},
+              .depth_left = limit_or(limits->depth, DEPTH),
+              .output_limit = limit_or(limits->output, TEXT_BYTES),
+              .seed = hash_seed(),
               .now = now,
               .out = out,
-              .out_start = out->n,
-              .line = 1};
+              .out_start = out->n};
     mn_status status = render(&r, context);
-    if (status != MN_OK) {
-        out->n = r.out_start;
-        out->failed = false;
-    }
+    if (status != MN_OK) out->n = r.out_start;
     jinja_arena_clear(&r.arena);
     return status;
 }

@@ -9,17 +9,32 @@
 
 #include "text/jinja.h"
 
-/* ---- arena ---- */
+/* ---- the budget: jinja_budget.c ---- */
 
 typedef struct jinja_block jinja_block;
 
+/* What a compilation or a rendering may use. A step is work of at most some 50 ns; whoever works longer pays more, before
+ * or while working. tests/layers/loops.py reads the engine's files and refuses a loop that neither pays nor says, in a
+ * comment that begins with "bounded:" or "paid:", why it need not. */
 typedef struct jinja_arena {
     jinja_block *blocks;
-    size_t used, limit; /* bytes handed out, and how many may be */
+    size_t held, limit; /* bytes of memory held now, blocks and buffers, and how many may be */
+    int64_t steps;      /* left */
+    int line;           /* of the template that is worked on, for messages */
 } jinja_arena;
 
-/* *out = n bytes, 16-byte aligned, not cleared. MN_E_NOMEM; MN_E_FULL beyond the limit. */
+mn_status jinja_out_of_steps(jinja_arena *arena);
+/* Pays for n steps; MN_E_FULL when there are not as many left. */
+static inline mn_status jinja_work(jinja_arena *arena, size_t n) {
+    if (n > (uint64_t)arena->steps) return jinja_out_of_steps(arena);
+    arena->steps -= (int64_t)n;
+    return MN_OK;
+}
+/* *out = n bytes, 16-byte aligned, not cleared, freed with the arena. MN_E_NOMEM; MN_E_FULL beyond the limit. */
 mn_status jinja_take(jinja_arena *arena, size_t n, void *out);
+/* As mem_grow, counted; given back by jinja_release. */
+mn_status jinja_grow(jinja_arena *arena, void *block, size_t *capacity, size_t need, size_t size);
+void jinja_release(jinja_arena *arena, void *block, size_t capacity, size_t size);
 void jinja_arena_clear(jinja_arena *arena);
 
 /* ---- values ---- */
@@ -254,37 +269,39 @@ static inline double j_real(jvalue v) {
 
 typedef enum jnode_kind {
     /* expressions */
-    N_CONST,     /* value */
-    N_NAME,      /* text; hops, slot */
-    N_TUPLE,     /* items */
-    N_LIST,      /* items */
-    N_DICT,      /* items: key, value, key, value, ... */
-    N_ATTRIBUTE, /* a.text */
-    N_ITEM,      /* a[b] */
-    N_SLICE,     /* a[items[0] : items[1] : items[2]], absent ones NULL */
-    N_CALL,      /* a(arguments) */
-    N_FILTER,    /* a|builtin(arguments); a is NULL in filter blocks; text is the name */
-    N_TEST,      /* a is builtin(arguments) */
-    N_NOT,       /* not a */
-    N_NEGATE,    /* -a */
-    N_PLUS,      /* +a */
-    N_BINARY,    /* a op b */
-    N_CONCAT,    /* items[0] ~ items[1] ~ ... */
-    N_COMPARE,   /* a, then items, each N_OPERAND: op a */
+    N_CONST, /* value */
+    N_NAME,  /* text; hops, slot */
+    N_TUPLE, /* items */
+    N_LIST,  /* items */
+    N_DICT,  /* items: key, value, key, value, ... */
+    N_COND,  /* a if b else c; c may be NULL */
+    N_CHAIN, /* a (NULL in filter and set blocks), then items, the steps that are applied to it from left to right */
+    /* steps of chains, each applied to the value v before it */
+    N_ATTRIBUTE, /* v.text */
+    N_ITEM,      /* v[b] */
+    N_SLICE,     /* v[items[0] : items[1] : items[2]], absent ones NULL */
+    N_CALL,      /* v(arguments) */
+    N_FILTER,    /* v|builtin(arguments); text is the name */
+    N_TEST,      /* v is builtin(arguments) */
+    N_NOT,       /* not v */
+    N_NEGATE,    /* -v */
+    N_PLUS,      /* +v */
+    N_BINARY,    /* v op b */
+    N_CONCAT,    /* v ~ items[0] ~ items[1] ~ ... */
+    N_COMPARE,   /* v, then items, each N_OPERAND: op a */
     N_OPERAND,
-    N_AND, /* a and b */
-    N_OR,
-    N_COND, /* a if b else c; c may be NULL */
+    N_AND, /* v and b */
+    N_OR,  /* v or b */
     /* statements */
     N_TEXT,         /* text */
     N_PRINT,        /* items */
     N_IF,           /* a, body, items: elif nodes (N_IF), other: else */
     N_FOR,          /* a: target, b: iterable, c: filter or NULL, body, other; flag: recursive; frames */
     N_SET,          /* a = b */
-    N_SET_BLOCK,    /* a, b: filters or NULL, body */
+    N_SET_BLOCK,    /* a, b: a chain of filters or NULL, body */
     N_MACRO,        /* text, parameters, body */
     N_CALL_BLOCK,   /* a: the call or NULL for `generation`, parameters, body */
-    N_FILTER_BLOCK, /* a: filters, body */
+    N_FILTER_BLOCK, /* a: a chain of filters, body */
     N_WITH,         /* items: target, value, ...; body */
     N_SCOPE,        /* body */
     N_BREAK,
@@ -403,8 +420,7 @@ typedef struct jtokens {
     size_t n, capacity;
 } jtokens;
 
-/* Splits the source into tokens, the last one T_EOF. The array is the caller's to mem_free, also on failure.
- */
+/* Splits the source into tokens, the last one T_EOF. The array is the caller's to jinja_release, also on failure. */
 mn_status jinja_lex(jinja_arena *arena, const char *text, size_t n, jtokens *out);
 mn_status jinja_parse(jinja_arena *arena, const jtokens *tokens, jnodes *out);
 /* Gives every name its slot and every scope its frame; refuses unknown filters as Jinja2 does. */
@@ -436,7 +452,7 @@ mn_status jparse_enter(jparser *p); /* one level deeper, or an error; leave with
 mn_status jparse_expression(jparser *p, jnode **out);
 /* A tuple without parentheses or one expression; ends before `end` (NULL: none) when it is a name. */
 mn_status jparse_tuple(jparser *p, bool conditional, const char *end, jnode **out);
-mn_status jparse_filters(jparser *p, jnode *value, bool first_without_pipe, jnode **out);
+mn_status jparse_filters(jparser *p, bool first_without_pipe, jnode **out); /* NULL when there is none */
 mn_status jparse_primary(jparser *p, jnode **out);
 
 /* ---- the running state ---- */
@@ -449,53 +465,67 @@ struct jscope {
 struct jrun {
     const jinja_template *template;
     jinja_arena arena;
-    int64_t steps_left, depth_left, output_limit;
+    int64_t depth_left, output_limit;
+    uint64_t seed; /* of the hashes of keys */
     const struct tm *now;
     jdict *context;
-    bytes *out; /* also the stack of captured blocks */
+    bytes *
+        out; /* the output, and on top of it every text that is being made: captured blocks, intermediate strings */
     size_t out_start;
-    int line; /* of the statement or call being evaluated */
 };
 
 /* Fails with MN_E_ARG and the line of the template. */
 mn_status jinja_fail(const jrun *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 mn_status jinja_fail_undefined(jrun *r, jvalue undefined);
-mn_status jinja_spend(jrun *r, size_t steps); /* MN_E_FULL when the budget is spent */
-/* Work over n bytes counts n / 32 steps. */
+static inline mn_status jinja_spend(jrun *r, size_t steps) {
+    return jinja_work(&r->arena, steps);
+}
+/* Bytes that are copied, compared, counted or hashed. */
 static inline mn_status jinja_spend_bytes(jrun *r, size_t n) {
     return jinja_spend(r, n / 32 + 1);
+}
+/* Bytes of text that are looked at one character after another, or searched. */
+static inline mn_status jinja_spend_text(jrun *r, size_t n) {
+    return jinja_spend(r, n / 4 + 1);
 }
 mn_status jinja_enter(jrun *r); /* one level deeper; leave with jinja_leave */
 static inline void jinja_leave(jrun *r) {
     r->depth_left++;
 }
 
+/* Texts are made at the end of r->out, one on top of the other: mark, put, cut. A failure leaves its part there; jinja_render
+ * takes it away. Data that is put must not lie in r->out. */
+size_t jinja_mark(const jrun *r);
+mn_status jinja_put(jrun *r, const char *data, size_t n);
+mn_status jinja_put_z(jrun *r, const char *text);
+mn_status jinja_put_many(jrun *r, const char *unit, size_t n, int64_t times);
+mn_status jinja_printf(jrun *r, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* for numbers and names of types: at most 199 bytes */
+mn_status jinja_cut(jrun *r, size_t mark, jvalue *out); /* what was put since, as a string */
+
 /* ---- jinja_value.c ---- */
 
-mn_status jinja_string_new(jinja_arena *arena, const char *data, size_t n, const jstring **out); /* copies */
 mn_status jinja_string_wrap(jinja_arena *arena, const char *data, size_t n,
                             const jstring **out);                       /* keeps the pointer */
 mn_status jinja_text(jrun *r, const char *data, size_t n, jvalue *out); /* a copied string value */
 mn_status jinja_text_part(jrun *r, jvalue whole, const char *data, size_t n,
                           jvalue *out); /* shares, keeps the markup */
 mn_status jinja_text_z(jrun *r, const char *data, jvalue *out);
-size_t jinja_offset(const jstring *s, size_t point); /* byte offset of a code point */
-size_t jinja_count_points(const char *data, size_t n);
+size_t jinja_offset(const jstring *s,
+                    size_t point); /* byte offset of a code point; the caller pays for them */
+size_t jinja_count_points(const char *data, size_t n); /* the caller pays */
 bool jinja_string_is(const jstring *s, const char *text);
 static inline bool j_is(jvalue v, const char *text) {
     return v.kind == J_STRING && jinja_string_is(v.string, text);
 }
+/* Whether n bytes are the same. */
+mn_status jinja_same_bytes(jrun *r, const char *a, const char *b, size_t n, bool *out);
+mn_status jinja_same_text(jrun *r, const jstring *a, const jstring *b, bool *out);
 
 mn_status jinja_list_new(jrun *r, size_t capacity, jlist **out);
 mn_status jinja_list_push(jrun *r, jlist *list, jvalue item);
 mn_status jinja_pair(jrun *r, jvalue first, jvalue second, jvalue *out); /* a tuple */
-mn_status jinja_dict_new(jrun *r, jdict **out);
-mn_status jinja_dict_set(jrun *r, jdict *dict, jvalue key, jvalue value); /* fails for an unhashable key */
-mn_status jinja_dict_get(jrun *r, const jdict *dict, jvalue key, jvalue *out); /* J_MISSING when absent */
-jvalue jinja_dict_text(const jdict *dict, const jstring *key);                 /* J_MISSING when absent */
-mn_status jinja_dict_put(jrun *r, jdict *dict, const char *key, jvalue value);
-bool jinja_hashable(jvalue v);
-mn_status jinja_from_json(jrun *r, const json *value, jvalue *out); /* shares the document's strings */
+mn_status jinja_from_json(jrun *r, const json *value, jvalue *out);      /* shares the document's strings */
 mn_status jinja_undefined(jrun *r, const char *hint, const char *owner, jvalue name, jvalue *out);
 
 bool jinja_truth(jvalue v);
@@ -504,10 +534,18 @@ const char *jinja_type_long(jvalue v); /* with its module, as messages about att
 mn_status jinja_equal(jrun *r, jvalue a, jvalue b, bool *out);
 mn_status jinja_order(jrun *r, int op, jvalue a, jvalue b, bool *out); /* < > <= >= */
 mn_status jinja_contains(jrun *r, jvalue container, jvalue item, bool *out);
-bool jinja_same(jvalue a, jvalue b);       /* Python's `is` */
-bool jinja_length(jvalue v, int64_t *out); /* false where Python has no len() */
+mn_status jinja_same(jrun *r, jvalue a, jvalue b, bool *out); /* Python's `is` */
+bool jinja_length(jvalue v, int64_t *out);                    /* false where Python has no len() */
 mn_status jinja_length_of(jrun *r, jvalue v, int64_t *out);
-mn_status jinja_range_item(const jrange *range, int64_t index, jvalue *out);
+int64_t jinja_range_item(const jrange *range, int64_t index);
+
+/* ---- jinja_dict.c ---- */
+
+mn_status jinja_dict_new(jrun *r, jdict **out);
+mn_status jinja_dict_set(jrun *r, jdict *dict, jvalue key, jvalue value); /* fails for an unhashable key */
+mn_status jinja_dict_get(jrun *r, const jdict *dict, jvalue key, jvalue *out); /* J_MISSING when absent */
+mn_status jinja_check_hashable(jrun *r, jvalue v);
+mn_status jinja_hashable(jrun *r, jvalue v, bool *out);
 
 /* ---- jinja_iter.c ---- */
 
@@ -525,10 +563,10 @@ mn_status jinja_sort_key(jrun *r, jvalue item, jvalue attribute, jvalue fallback
 /* ---- jinja_repr.c ---- */
 
 mn_status jinja_str(jrun *r, jvalue v, jvalue *out); /* str(v); a string is returned as it is */
-mn_status jinja_put_str(jrun *r, bytes *out, jvalue v);
-mn_status jinja_put_repr(jrun *r, bytes *out, jvalue v);
-mn_status jinja_put_ascii(jrun *r, bytes *out, jvalue v); /* ascii(v) */
-void jinja_put_float(bytes *out, double x);
+mn_status jinja_put_str(jrun *r, jvalue v);
+mn_status jinja_put_repr(jrun *r, jvalue v);
+mn_status jinja_put_ascii(jrun *r, jvalue v); /* ascii(v) */
+mn_status jinja_put_float(jrun *r, double x);
 typedef struct jjson_style {
     const char *item_separator, *key_separator;
     size_t item_separator_n, key_separator_n;
@@ -536,10 +574,8 @@ typedef struct jjson_style {
     size_t indent_n;
     bool ascii, sort;
 } jjson_style;
-mn_status jinja_put_json(jrun *r, bytes *out, jvalue v, const jjson_style *style, int level);
-/* Turns a temporary buffer into a string value and frees it; passes `status` on. */
-mn_status jinja_finish(jrun *r, mn_status status, bytes *buffer, jvalue *out);
-void jinja_put_escaped(bytes *out, const jstring *s);
+mn_status jinja_put_json(jrun *r, jvalue v, const jjson_style *style, int level);
+mn_status jinja_put_escaped(jrun *r, const jstring *s);
 mn_status jinja_escape(jrun *r, jvalue v, jvalue *out); /* as markupsafe.escape */
 
 /* ---- jinja_format.c ---- */
@@ -553,22 +589,25 @@ mn_status jinja_format_call(jrun *r, jvalue format, const jargs *args, jvalue *o
 mn_status jinja_arithmetic(jrun *r, int op, jvalue a, jvalue b, jvalue *out);
 mn_status jinja_negate(jrun *r, jvalue v, bool minus, jvalue *out);
 mn_status jinja_add(jrun *r, jvalue a, jvalue b, jvalue *out);
-/* Python's int(text, base) and float(text); false for text that is none. */
+/* Python's int(text, base) and float(text) without white space around it; false for text that is none, or has more than
+ * 127 and 511 bytes. */
 bool jinja_read_int(const jstring *s, int base, int64_t *out);
 bool jinja_read_float(const jstring *s, double *out);
+mn_status jinja_trimmed(jrun *r, const jstring *s,
+                        jstring *out); /* without white space around it; pays for reading it */
 double jinja_round(double x, int64_t digits);
 
 /* ---- jinja_eval.c ---- */
 
 mn_status jinja_eval(jrun *r, jscope *scope, const jnode *node, jvalue *out);
-/* A call node; `caller` (J_MISSING: none) is passed as one more keyword argument. */
-mn_status jinja_eval_call(jrun *r, jscope *scope, const jnode *node, jvalue caller, jvalue *out);
+/* The first n steps of a chain on *value. */
+mn_status jinja_apply_steps(jrun *r, jscope *scope, const jnode *chain, size_t n, jvalue *value);
+/* A chain that ends with a call; `caller` (J_MISSING: none) is passed as one more keyword argument. */
+mn_status jinja_eval_call(jrun *r, jscope *scope, const jnode *chain, jvalue caller, jvalue *out);
 mn_status jinja_call(jrun *r, jvalue callee, const jargs *args, jvalue *out);
 mn_status jinja_call_builtin(jrun *r, const jbuiltin *b, jvalue self, const jargs *args, jvalue *out);
 mn_status jinja_attribute(jrun *r, jvalue object, jvalue name, jvalue *out); /* object.name */
 mn_status jinja_item(jrun *r, jvalue object, jvalue index, jvalue *out);     /* object[index] */
-/* The filter or test of the node on `value`. */
-mn_status jinja_apply_filter(jrun *r, jscope *scope, const jnode *node, jvalue value, jvalue *out);
 
 /* ---- jinja_exec.c ---- */
 
@@ -616,10 +655,11 @@ bool jchar_title(uint32_t c);
 bool jchar_identifier(uint32_t c, bool first);
 typedef enum jcase { JCASE_UPPER, JCASE_LOWER, JCASE_TITLE, JCASE_FOLD } jcase;
 /* Appends the mapping of text[at..], one code point; the text around decides about the final sigma. */
-void jchar_put(bytes *out, const jstring *s, size_t at, jcase mapping);
+mn_status jchar_put(jrun *r, const jstring *s, size_t at, jcase mapping);
 mn_status jinja_map_case(jrun *r, jvalue text, jcase mapping, jvalue *out);
 /* Strips characters of `set` (NULL: white space) at the ends asked for. */
-void jinja_strip(const jstring *s, const jstring *set, bool left, bool right, size_t *from, size_t *to);
+mn_status jinja_strip(jinja_arena *arena, const jstring *s, const jstring *set, bool left, bool right,
+                      size_t *from, size_t *to);
 /* Length in bytes of the code point at s[at], and the code point. Text of values is always valid UTF-8. */
 size_t jchar_at(const char *data, size_t n, size_t at, uint32_t *code);
 

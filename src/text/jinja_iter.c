@@ -11,6 +11,7 @@ mn_status jinja_iter_new(jrun *r, mn_status (*next)(jrun *, jiter *, jvalue *, b
 }
 
 mn_status jinja_next(jrun *r, jiter *it, jvalue *item, bool *more) {
+    MN_TRY(jinja_spend(r, 1));
     MN_TRY(jinja_enter(r));
     MN_TRY(it->next(r, it, item, more));
     jinja_leave(r);
@@ -18,29 +19,31 @@ mn_status jinja_next(jrun *r, jiter *it, jvalue *item, bool *more) {
 }
 
 static mn_status next_nothing(jrun *r, jiter *it, jvalue *item, bool *more) {
+    (void)r;
     (void)it;
     *item = j_none();
     *more = false;
-    return jinja_spend(r, 1);
+    return MN_OK;
 }
 
 static mn_status next_list(jrun *r, jiter *it, jvalue *item, bool *more) {
     const jlist *list = it->source.list;
     *more = it->at < list->n;
+    (void)r;
     if (*more) *item = list->items[it->at++];
-    return jinja_spend(r, 1);
+    return MN_OK;
 }
 
 static mn_status next_range(jrun *r, jiter *it, jvalue *item, bool *more) {
     *more = (int64_t)it->at < it->source.range->n;
-    if (*more) MN_TRY(jinja_range_item(it->source.range, (int64_t)it->at++, item));
-    return jinja_spend(r, 1);
+    (void)r;
+    if (*more) *item = j_int(jinja_range_item(it->source.range, (int64_t)it->at++));
+    return MN_OK;
 }
 
 static mn_status next_character(jrun *r, jiter *it, jvalue *item, bool *more) {
     const jstring *s = it->source.string;
     uint32_t code;
-    MN_TRY(jinja_spend(r, 1));
     *more = it->at < s->n;
     if (!*more) return MN_OK;
     size_t length = jchar_at(s->data, s->n, it->at, &code), at = it->at;
@@ -51,7 +54,6 @@ static mn_status next_character(jrun *r, jiter *it, jvalue *item, bool *more) {
 static mn_status next_key(jrun *r, jiter *it, jvalue *item, bool *more) {
     const jdict *dict = it->source.kind == J_DICT ? it->source.dict : it->source.view->dict;
     jview_kind kind = it->source.kind == J_DICT ? JVIEW_KEYS : it->source.view->kind;
-    MN_TRY(jinja_spend(r, 1));
     *more = it->at < dict->n;
     if (!*more) return MN_OK;
     const jpair *pair = &dict->items[it->at++];
@@ -106,6 +108,7 @@ static mn_status merge(jrun *r, const sorted *from, sorted *to, size_t lo, size_
     size_t left = lo, right = middle;
     for (size_t i = lo; i < hi; i++) {
         bool take_right = left >= middle;
+        MN_TRY(jinja_spend(r, 1));
         if (!take_right && right < hi) {
             const jvalue *a = &from[left].key, *b = &from[right].key;
             MN_TRY(jinja_order(r, '<', reverse ? *a : *b, reverse ? *b : *a, &take_right));
@@ -117,11 +120,13 @@ static mn_status merge(jrun *r, const sorted *from, sorted *to, size_t lo, size_
 
 mn_status jinja_sort(jrun *r, jvalue *items, const jvalue *keys, size_t n, bool reverse) {
     sorted *from, *to;
+    MN_TRY(jinja_spend(r, n));
     MN_TRY(jinja_take(&r->arena, n * sizeof *from, &from));
     MN_TRY(jinja_take(&r->arena, n * sizeof *to, &to));
-    for (size_t i = 0; i < n; i++) from[i] = (sorted){keys[i], items[i]};
-    for (size_t width = 1; width < n; width *= 2) {
-        for (size_t lo = 0; lo < n; lo += 2 * width) {
+    for (size_t i = 0; i < n; i++) /* paid: above */
+        from[i] = (sorted){keys[i], items[i]};
+    for (size_t width = 1; width < n; width *= 2) {    /* paid: each merge */
+        for (size_t lo = 0; lo < n; lo += 2 * width) { /* paid: each merge */
             size_t middle = lo + width < n ? lo + width : n, hi = lo + 2 * width < n ? lo + 2 * width : n;
             MN_TRY(merge(r, from, to, lo, middle, hi, reverse));
         }
@@ -129,15 +134,16 @@ mn_status jinja_sort(jrun *r, jvalue *items, const jvalue *keys, size_t n, bool 
         from = to;
         to = swap;
     }
-    for (size_t i = 0; i < n; i++) items[i] = from[i].item;
+    for (size_t i = 0; i < n; i++) /* paid: above */
+        items[i] = from[i].item;
     return MN_OK;
 }
 
 /* One part of an attribute path: digits are an index. */
 static mn_status part_of(jrun *r, const char *data, size_t n, jvalue *out) {
     int64_t index;
-    const jstring text = {data, n, jinja_count_points(data, n)};
-    bool digits = n > 0 && strspn(data, "0123456789") >= n;
+    const jstring text = {data, n, n};
+    bool digits = n > 0 && n < 128 && strspn(data, "0123456789") >= n;
     if (digits && jinja_read_int(&text, 10, &index)) {
         *out = j_int(index);
         return MN_OK;
@@ -147,10 +153,12 @@ static mn_status part_of(jrun *r, const char *data, size_t n, jvalue *out) {
 }
 
 mn_status jinja_sort_key(jrun *r, jvalue item, jvalue attribute, jvalue fallback, bool fold, jvalue *out) {
+    MN_TRY(jinja_spend(r, 1));
     bool path = attribute.kind == J_STRING;
     const char *at = path ? attribute.string->data : NULL, *end = path ? at + attribute.string->n : NULL;
     bool more = path || (j_given(attribute) && attribute.kind != J_NONE);
     while (more) {
+        MN_TRY(jinja_spend(r, 1));
         jvalue part = attribute;
         const char *point = NULL;
         if (path) {

@@ -26,7 +26,7 @@ static bool looking_at(const lexer *x, size_t at, const char *word) {
 }
 
 static size_t skip_space(const lexer *x, size_t at) {
-    while (at < x->n) {
+    while (at < x->n) { /* paid: white space is walked over a few times at most, as all of the source */
         uint32_t c;
         size_t length = jchar_at(x->text, x->n, at, &c);
         if (!jchar_space(c)) break;
@@ -37,13 +37,15 @@ static size_t skip_space(const lexer *x, size_t at) {
 
 static mn_status push(lexer *x, jtoken token) {
     token.line = x->line;
-    MN_TRY(mem_grow(&x->out->items, &x->out->capacity, x->out->n + 1, sizeof *x->out->items));
+    x->arena->line = x->line;
+    MN_TRY(jinja_grow(x->arena, &x->out->items, &x->out->capacity, x->out->n + 1, sizeof *x->out->items));
     x->out->items[x->out->n++] = token;
     return MN_OK;
 }
 
 static void count_lines(lexer *x, size_t from, size_t to) {
-    for (size_t i = from; i < to; i++) x->line += x->text[i] == '\n';
+    for (size_t i = from; i < to; i++) /* paid: as all of the source */
+        x->line += x->text[i] == '\n';
 }
 
 static mn_status push_text(lexer *x, size_t from, size_t to) {
@@ -57,18 +59,21 @@ static mn_status push_text(lexer *x, size_t from, size_t to) {
 
 /* Where text before a delimiter ends: '-' strips white space; without a sign, blanks that start the line go
  * too (lstrip_blocks), but not before a variable. */
-static size_t text_end(const lexer *x, size_t from, size_t to, char sign, bool variable) {
+static mn_status text_end(const lexer *x, size_t from, size_t to, char sign, bool variable, size_t *end) {
     const jstring part = {x->text + from, to - from, 0};
     if (sign == '-') {
         size_t first, last;
-        jinja_strip(&part, NULL, false, true, &first, &last);
-        return from + last;
+        MN_TRY(jinja_strip(x->arena, &part, NULL, false, true, &first, &last));
+        *end = from + last;
+        return MN_OK;
     }
-    if (sign == '+' || variable) return to;
+    *end = to;
+    if (sign == '+' || variable) return MN_OK;
     size_t line = to;
-    while (line > from && x->text[line - 1] != '\n') line--;
-    if (line == from && !x->line_start) return to;
-    return skip_space(x, line) >= to ? line : to;
+    while (line > from && x->text[line - 1] != '\n') /* paid: as all of the source */
+        line--;
+    if (line > from || x->line_start) *end = skip_space(x, line) >= to ? line : to;
+    return MN_OK;
 }
 
 /* The closing delimiter at `at`, e.g. "-%}": its end with the white space that goes with it, or 0. */
@@ -109,7 +114,7 @@ static int digit_value(char c) {
 /* Digits below `base`, single underscores between them; the end, or `at` when there are none. */
 static size_t digits(const lexer *x, size_t at, int base, bool underscore_first) {
     size_t end = at;
-    for (;;) {
+    for (;;) { /* paid: as all of the source */
         size_t next = end;
         if (next < x->n && x->text[next] == '_' && (end > at || underscore_first)) next++;
         if (next >= x->n || digit_value(x->text[next]) >= base) return end;
@@ -140,7 +145,7 @@ static mn_status lex_float(lexer *x, size_t end) {
     char *copy;
     size_t n = 0;
     MN_TRY(jinja_take(x->arena, end - x->at + 1, &copy));
-    for (size_t i = x->at; i < end; i++) {
+    for (size_t i = x->at; i < end; i++) { /* paid: as all of the source */
         if (x->text[i] != '_') copy[n++] = x->text[i];
     }
     const jstring text = {copy, n, n};
@@ -166,7 +171,7 @@ static mn_status lex_number(lexer *x) {
         end = digits(x, first, base, base != 10);
     }
     jtoken token = {.kind = T_INTEGER};
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = first; i < end; i++) { /* paid: as all of the source */
         if (x->text[i] == '_') continue;
         if (__builtin_mul_overflow(token.integer, (int64_t)base, &token.integer) ||
             __builtin_add_overflow(token.integer, (int64_t)digit_value(x->text[i]), &token.integer)) {
@@ -180,7 +185,7 @@ static mn_status lex_number(lexer *x) {
 static mn_status lex_name(lexer *x) {
     size_t start = x->at, length;
     uint32_t c;
-    for (; x->at < x->n; x->at += length) {
+    for (; x->at < x->n; x->at += length) { /* paid: as all of the source */
         length = jchar_at(x->text, x->n, x->at, &c);
         if (!jchar_identifier(c, x->at == start)) break;
     }
@@ -204,7 +209,8 @@ static mn_status lex_escape(lexer *x, size_t end, char **to) {
     if (c >= '0' && c <= '7') {
         base = 8;
         x->at--;
-        while (n < 3 && x->at + n < end && digit_value(x->text[x->at + n]) < 8) n++;
+        while (n < 3 && x->at + n < end && digit_value(x->text[x->at + n]) < 8) /* bounded: three digits */
+            n++;
     } else if (c == 'N') {
         return jinja_syntax_error(x->line, "\\N{...} escapes are not supported");
     } else if (n == 0) { /* not an escape: the backslash stays */
@@ -213,7 +219,7 @@ static mn_status lex_escape(lexer *x, size_t end, char **to) {
         return MN_OK;
     }
     uint32_t code = 0;
-    for (size_t i = 0; i < n; i++, x->at++) {
+    for (size_t i = 0; i < n; i++, x->at++) { /* bounded: eight digits */
         if (x->at >= end || digit_value(x->text[x->at]) >= base)
             return jinja_syntax_error(x->line, "truncated escape in a string");
         code = code * (uint32_t)base + (uint32_t)digit_value(x->text[x->at]);
@@ -226,14 +232,15 @@ static mn_status lex_escape(lexer *x, size_t end, char **to) {
 static mn_status lex_string(lexer *x) {
     char quote = x->text[x->at];
     size_t start = x->at, end = start + 1;
-    while (end < x->n && x->text[end] != quote) end += x->text[end] == '\\' ? 2 : 1;
+    while (end < x->n && x->text[end] != quote) /* paid: as all of the source */
+        end += x->text[end] == '\\' ? 2 : 1;
     if (end >= x->n)
         return jinja_syntax_error(x->line, "unexpected char '%c': the string does not end", quote);
     char *data, *to;
     /* \0 to \377 give up to 2 bytes for at least 2, other escapes never more than they take */
     MN_TRY(jinja_take(x->arena, 2 * (end - start), &data));
     to = data;
-    for (x->at++; x->at < end;) {
+    for (x->at++; x->at < end;) { /* paid: as all of the source */
         if (x->text[x->at] == '\\') {
             x->at++;
             MN_TRY(lex_escape(x, end, &to));
@@ -279,7 +286,7 @@ static mn_status lex_operator(lexer *x) {
 /* The tokens up to and with the closing delimiter. */
 static mn_status lex_code(lexer *x, bool block) {
     x->n_brackets = 0;
-    while (x->at < x->n) {
+    while (x->at < x->n) { /* paid: as all of the source */
         size_t end = x->n_brackets ? 0 : closing(x, x->at, block ? "%}" : "}}", block, block);
         if (end) {
             MN_TRY(push(x, (jtoken){.kind = block ? T_BLOCK_END : T_VARIABLE_END}));
@@ -312,8 +319,8 @@ static mn_status lex_code(lexer *x, bool block) {
 /* ---- text and delimiters ---- */
 
 static mn_status lex_comment(lexer *x) {
-    if (x->at >= x->n) return MN_OK; /* as Jinja2: an opening delimiter that ends the template */
-    for (size_t at = x->at; at < x->n; at++) {
+    if (x->at >= x->n) return MN_OK;           /* as Jinja2: an opening delimiter that ends the template */
+    for (size_t at = x->at; at < x->n; at++) { /* paid: as all of the source */
         size_t end = closing(x, at, "#}", true, true);
         if (!end) continue;
         count_lines(x, x->at, end);
@@ -326,11 +333,12 @@ static mn_status lex_comment(lexer *x) {
 
 static mn_status lex_raw(lexer *x) {
     if (x->at >= x->n) return MN_OK;
-    for (size_t at = x->at; at < x->n; at++) {
+    for (size_t at = x->at; at < x->n; at++) { /* paid: as all of the source */
         char sign;
-        size_t end = raw_tag(x, at, "endraw", &sign);
+        size_t text, end = raw_tag(x, at, "endraw", &sign);
         if (!end) continue;
-        MN_TRY(push_text(x, x->at, text_end(x, x->at, at, sign, false)));
+        MN_TRY(text_end(x, x->at, at, sign, false, &text));
+        MN_TRY(push_text(x, x->at, text));
         count_lines(x, x->at, end);
         x->line_start = x->text[end - 1] == '\n';
         x->at = end;
@@ -342,8 +350,9 @@ static mn_status lex_raw(lexer *x) {
 /* The text up to the next delimiter and what that opens. */
 static mn_status lex_part(lexer *x) {
     size_t start = x->at, open = start;
-    while (open < x->n && !(x->text[open] == '{' && open + 1 < x->n && strchr("{%#", x->text[open + 1]) &&
-                            x->text[open + 1]))
+    while (
+        open < x->n && /* paid: as all of the source */
+        !(x->text[open] == '{' && open + 1 < x->n && strchr("{%#", x->text[open + 1]) && x->text[open + 1]))
         open++;
     if (open >= x->n) {
         MN_TRY(push_text(x, start, x->n));
@@ -357,7 +366,9 @@ static mn_status lex_part(lexer *x) {
         sign = inside < x->n && (x->text[inside] == '-' || x->text[inside] == '+') ? x->text[inside] : 0;
         if (sign) inside++;
     }
-    MN_TRY(push_text(x, start, text_end(x, start, open, sign, type == '{')));
+    size_t end;
+    MN_TRY(text_end(x, start, open, sign, type == '{', &end));
+    MN_TRY(push_text(x, start, end));
     count_lines(x, start, open);
     x->at = raw ? raw : inside;
     x->line_start = raw && x->text[raw - 1] == '\n';
@@ -374,7 +385,8 @@ mn_status jinja_lex(jinja_arena *arena, const char *text, size_t n, jtokens *out
     char *copy;
     size_t m = 0;
     MN_TRY(jinja_take(arena, n + 1, &copy));
-    for (size_t i = 0; i < n; i++) { /* every kind of line end becomes '\n' */
+    MN_TRY(jinja_work(arena, n));    /* each byte is looked at a few times: that is less than a step */
+    for (size_t i = 0; i < n; i++) { /* paid: as all of the source. Every kind of line end becomes '\n' */
         if (text[i] == '\r' && i + 1 < n && text[i + 1] == '\n') continue;
         copy[m++] = text[i] == '\r' ? '\n' : text[i];
     }
@@ -382,6 +394,7 @@ mn_status jinja_lex(jinja_arena *arena, const char *text, size_t n, jtokens *out
     copy[m] = 0;
     lexer x = {.arena = arena, .text = copy, .n = m, .line = 1, .line_start = true, .out = out};
     if (utf8_valid_prefix(copy, m) < m) return jinja_syntax_error(1, "the template is not valid UTF-8");
-    while (x.at < x.n) MN_TRY(lex_part(&x));
+    while (x.at < x.n) /* paid: as all of the source */
+        MN_TRY(lex_part(&x));
     return push(&x, (jtoken){.kind = T_EOF});
 }

@@ -42,9 +42,9 @@ static mn_status reverse(jrun *r, const jcall *c, jvalue *out) {
         const jstring *s = c->self.string;
         char *data;
         uint32_t code;
-        MN_TRY(jinja_spend_bytes(r, s->n));
+        MN_TRY(jinja_spend_text(r, s->n));
         MN_TRY(jinja_take(&r->arena, s->n, &data));
-        for (size_t at = 0; at < s->n;) {
+        for (size_t at = 0; at < s->n;) { /* paid: above */
             size_t length = jchar_at(s->data, s->n, at, &code);
             memcpy(data + s->n - at - length, s->data + at, length);
             at += length;
@@ -52,7 +52,7 @@ static mn_status reverse(jrun *r, const jcall *c, jvalue *out) {
         return jinja_text_part(r, c->self, data, s->n, out);
     }
     MN_TRY(jinja_collect(r, c->self, &list));
-    for (size_t i = 0; i < list->n / 2; i++) {
+    for (size_t i = 0; i < list->n / 2; i++) { /* paid: each item when it was collected */
         jvalue swap = list->items[i];
         list->items[i] = list->items[list->n - 1 - i];
         list->items[list->n - 1 - i] = swap;
@@ -109,11 +109,13 @@ static mn_status text_argument(jrun *r, jvalue v, const char *what, const jstrin
     return MN_OK;
 }
 
-static jvalue named_argument(const jargs *args, const char *name) {
-    for (size_t i = 0; i < args->n_named; i++) {
-        if (jinja_string_is(args->named[i].name, name)) return args->named[i].value;
+static mn_status named_argument(jrun *r, const jargs *args, const char *name, jvalue *out) {
+    *out = (jvalue){.kind = J_MISSING};
+    for (size_t i = 0; i < args->n_named && !j_given(*out); i++) {
+        MN_TRY(jinja_spend(r, 1));
+        if (jinja_string_is(args->named[i].name, name)) *out = args->named[i].value;
     }
-    return (jvalue){.kind = J_MISSING};
+    return MN_OK;
 }
 
 /* The filter or test named by argument `at`, and the arguments behind it. */
@@ -122,17 +124,19 @@ static mn_status applied(jrun *r, jiter *it, size_t at, bool filter) {
     MN_TRY(text_argument(r, it->args.items[at], filter ? "filter" : "test", &name));
     it->builtin = filter ? jinja_find_filter(name) : jinja_find_test(name);
     if (!it->builtin)
-        return jinja_fail(r, "No %s named '%.*s'.", filter ? "filter" : "test", (int)name->n, name->data);
+        return jinja_fail(r, "No %s named '%.*s'.", filter ? "filter" : "test",
+                          name->n < 60 ? (int)name->n : 60, name->data);
     it->args.items += at + 1;
     it->args.n -= at + 1;
     return MN_OK;
 }
 
 static mn_status prepare_map(jrun *r, jiter *it) {
-    jvalue attribute = named_argument(&it->args, "attribute");
+    jvalue attribute;
+    MN_TRY(named_argument(r, &it->args, "attribute", &attribute));
     if (it->args.n == 0 && j_given(attribute)) {
         it->attribute = attribute;
-        it->fallback = named_argument(&it->args, "default");
+        MN_TRY(named_argument(r, &it->args, "default", &it->fallback));
         it->flag = true;
         if (it->args.n_named > 1u + j_given(it->fallback))
             return jinja_fail(r, "Unexpected keyword argument");
@@ -222,7 +226,7 @@ static mn_status next_unique(jrun *r, jiter *it, jvalue *item, bool *more) {
         MN_TRY(jinja_next(r, it->inner, item, more));
         if (!*more) return MN_OK;
         MN_TRY(jinja_sort_key(r, *item, it->attribute, j_none(), it->flag, &key));
-        if (!jinja_hashable(key)) return jinja_fail(r, "unhashable type: '%s'", jinja_type(key));
+        MN_TRY(jinja_check_hashable(r, key));
         MN_TRY(jinja_dict_get(r, it->seen, key, &known));
         if (j_given(known)) continue;
         return jinja_dict_set(r, it->seen, key, j_none());
@@ -303,6 +307,7 @@ static mn_status sort_keys(jrun *r, const jlist *list, jvalue attribute, bool fo
         if (attribute.kind == J_STRING) {
             const char *at = attribute.string->data, *end = at + attribute.string->n;
             for (;;) {
+                MN_TRY(jinja_spend_bytes(r, (size_t)(end - at)));
                 const char *comma = at < end ? memchr(at, ',', (size_t)(end - at)) : NULL;
                 MN_TRY(jinja_text(r, at, (size_t)((comma ? comma : end) - at), &part));
                 MN_TRY(jinja_sort_key(r, list->items[i], part, j_none(), fold, &part));
@@ -398,6 +403,7 @@ static mn_status extreme(jrun *r, const jcall *c, int op, jvalue *out) {
     for (size_t i = 0; i < list->n; i++) {
         jvalue key;
         bool better = true;
+        MN_TRY(jinja_spend(r, 1));
         MN_TRY(jinja_sort_key(r, list->items[i], c->arg[1], j_none(), fold, &key));
         if (i) MN_TRY(jinja_order(r, op, key, best, &better));
         if (!better) continue;
@@ -421,6 +427,7 @@ static mn_status sum(jrun *r, const jcall *c, jvalue *out) {
     if (total.kind == J_STRING) return jinja_fail(r, "sum() can't sum strings [use ''.join(seq) instead]");
     for (size_t i = 0; i < list->n; i++) {
         jvalue item = list->items[i];
+        MN_TRY(jinja_spend(r, 1));
         if (attribute.kind != J_NONE) MN_TRY(jinja_sort_key(r, item, attribute, j_none(), false, &item));
         MN_TRY(jinja_add(r, total, item, &total));
     }

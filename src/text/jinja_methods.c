@@ -35,40 +35,37 @@ static mn_status casefold(jrun *r, const jcall *c, jvalue *out) {
 
 static mn_status capitalize(jrun *r, const jcall *c, jvalue *out) {
     const jstring *s = self_of(c);
-    bytes text = {0};
     uint32_t code;
     bool markup = c->self.markup;
-    MN_TRY(jinja_spend_bytes(r, s->n));
+    size_t mark = jinja_mark(r);
     for (size_t at = 0; at < s->n; at += jchar_at(s->data, s->n, at, &code))
-        jchar_put(&text, s, at, at ? JCASE_LOWER : JCASE_TITLE);
-    MN_TRY(jinja_finish(r, MN_OK, &text, out));
+        MN_TRY(jchar_put(r, s, at, at ? JCASE_LOWER : JCASE_TITLE));
+    MN_TRY(jinja_cut(r, mark, out));
     out->markup = markup;
     return MN_OK;
 }
 
 static mn_status swapcase(jrun *r, const jcall *c, jvalue *out) {
     const jstring *s = self_of(c);
-    bytes text = {0};
     uint32_t code;
-    MN_TRY(jinja_spend_bytes(r, s->n));
+    size_t mark = jinja_mark(r);
     for (size_t at = 0; at < s->n;) {
         size_t length = jchar_at(s->data, s->n, at, &code);
         if (jchar_upper(code) || jchar_lower(code)) {
-            jchar_put(&text, s, at, jchar_upper(code) ? JCASE_LOWER : JCASE_UPPER);
+            MN_TRY(jchar_put(r, s, at, jchar_upper(code) ? JCASE_LOWER : JCASE_UPPER));
         } else {
-            bytes_append(&text, s->data + at, length);
+            MN_TRY(jinja_put(r, s->data + at, length));
         }
         at += length;
     }
-    return jinja_finish(r, MN_OK, &text, out);
+    return jinja_cut(r, mark, out);
 }
 
 static mn_status strip_sides(jrun *r, const jcall *c, bool left, bool right, jvalue *out) {
     const jstring *s = self_of(c), *set = NULL;
     size_t from, to;
     if (j_given(c->arg[0]) && c->arg[0].kind != J_NONE) MN_TRY(text_of(r, c, 0, &set));
-    MN_TRY(jinja_spend_bytes(r, set && set->n > 64 ? s->n * set->n : s->n));
-    jinja_strip(s, set, left, right, &from, &to);
+    MN_TRY(jinja_strip(&r->arena, s, set, left, right, &from, &to));
     return jinja_text_part(r, c->self, s->data + from, to - from, out);
 }
 
@@ -95,17 +92,37 @@ static mn_status bounds(jrun *r, const jcall *c, size_t *from, size_t *to, bool 
     if (end < 0) end = end + length < 0 ? 0 : end + length;
     if (end > length) end = length;
     *possible = start <= end;
+    MN_TRY(jinja_spend_bytes(r, s->n));
     *from = jinja_offset(s, (size_t)(start > length ? length : start));
     *to = *possible ? jinja_offset(s, (size_t)end) : *from;
-    return jinja_spend_bytes(r, s->n);
+    return MN_OK;
 }
 
-static const char *find_last(const char *data, size_t n, const jstring *part) {
-    if (part->n > n) return NULL;
-    for (size_t i = n - part->n + 1; i-- > 0;) {
-        if (memcmp(data + i, part->data, part->n) == 0) return data + i;
+/* The first place of a text, which is not empty, in data[0..n), or NULL. */
+static mn_status find_first(jrun *r, const char *data, size_t n, const jstring *part, const char **out) {
+    *out = NULL;
+    if (part->n > n) return jinja_spend(r, 1);
+    *out = memmem(data, n, part->data, part->n);
+    return jinja_spend_text(r, *out ? (size_t)(*out - data) + part->n : n);
+}
+
+/* The last one. */
+static mn_status find_last(jrun *r, const char *data, size_t n, const jstring *part, const char **out) {
+    *out = NULL;
+    size_t end = part->n > n ? 0 : n - part->n + 1; /* where it begins lies in front of this */
+    while (end > 0) {
+        const char *at = memrchr(data, part->data[0], end);
+        bool same;
+        MN_TRY(jinja_spend_bytes(r, at ? end - (size_t)(at - data) : end));
+        if (!at) return MN_OK;
+        MN_TRY(jinja_same_bytes(r, at, part->data, part->n, &same));
+        if (same) {
+            *out = at;
+            return MN_OK;
+        }
+        end = (size_t)(at - data);
     }
-    return NULL;
+    return MN_OK;
 }
 
 static mn_status search(jrun *r, const jcall *c, bool last, bool must, jvalue *out) {
@@ -115,11 +132,11 @@ static mn_status search(jrun *r, const jcall *c, bool last, bool must, jvalue *o
     MN_TRY(jinja_arg_text(r, c, 0, &part));
     MN_TRY(bounds(r, c, &from, &to, &possible));
     const char *found = NULL;
-    if (last) MN_TRY(jinja_spend_bytes(r, s->n * part->n));
     if (possible && part->n == 0) found = s->data + (last ? to : from);
-    if (possible && part->n)
-        found = last ? find_last(s->data + from, to - from, part)
-                     : memmem(s->data + from, to - from, part->data, part->n);
+    if (possible && part->n) {
+        MN_TRY(last ? find_last(r, s->data + from, to - from, part, &found)
+                    : find_first(r, s->data + from, to - from, part, &found));
+    }
     if (!found && must) return jinja_fail(r, "substring not found");
     *out = j_int(found ? (int64_t)jinja_count_points(s->data, (size_t)(found - s->data)) : -1);
     return MN_OK;
@@ -147,7 +164,7 @@ static mn_status count(jrun *r, const jcall *c, jvalue *out) {
     MN_TRY(bounds(r, c, &from, &to, &possible));
     if (possible && part->n == 0) n = (int64_t)jinja_count_points(s->data + from, to - from) + 1;
     for (const char *at = s->data + from, *end = s->data + to; possible && part->n;) {
-        at = memmem(at, (size_t)(end - at), part->data, part->n);
+        MN_TRY(find_first(r, at, (size_t)(end - at), part, &at));
         if (!at) break;
         at += part->n;
         n++;
@@ -171,8 +188,10 @@ static mn_status has_affix(jrun *r, const jcall *c, bool prefix, jvalue *out) {
                               prefix ? "startswith" : "endswith", jinja_type(options[i]));
         }
         const jstring *part = options[i].string;
-        found = possible && part->n <= to - from &&
-                memcmp(prefix ? s->data + from : s->data + to - part->n, part->data, part->n) == 0;
+        MN_TRY(jinja_spend(r, 1));
+        if (possible && part->n <= to - from)
+            MN_TRY(jinja_same_bytes(r, prefix ? s->data + from : s->data + to - part->n, part->data, part->n,
+                                    &found));
     }
     *out = j_bool(found);
     return MN_OK;
@@ -188,8 +207,9 @@ static mn_status endswith(jrun *r, const jcall *c, jvalue *out) {
 static mn_status remove_affix(jrun *r, const jcall *c, bool prefix, jvalue *out) {
     const jstring *s = self_of(c), *part;
     MN_TRY(text_of(r, c, 0, &part));
-    bool found =
-        part->n <= s->n && memcmp(prefix ? s->data : s->data + s->n - part->n, part->data, part->n) == 0;
+    bool found = false;
+    if (part->n <= s->n)
+        MN_TRY(jinja_same_bytes(r, prefix ? s->data : s->data + s->n - part->n, part->data, part->n, &found));
     size_t cut = found ? part->n : 0;
     return jinja_text_part(r, c->self, s->data + (prefix ? cut : 0), s->n - cut, out);
 }
@@ -206,33 +226,28 @@ static mn_status removesuffix(jrun *r, const jcall *c, jvalue *out) {
 static mn_status replace(jrun *r, const jcall *c, jvalue *out) {
     const jstring *s = self_of(c), *old, *with;
     int64_t limit = -1;
-    bytes text = {0};
+    bool markup = c->self.markup;
     MN_TRY(jinja_arg_text(r, c, 0, &old));
     MN_TRY(text_of(r, c, 1, &with));
     MN_TRY(jinja_arg_int(r, c, 2, &limit));
-    MN_TRY(jinja_spend_bytes(r, s->n));
-    size_t at = 0;
-    mn_status status = MN_OK;
-    while (limit != 0 && status == MN_OK) {
-        const char *found = old->n ? memmem(s->data + at, s->n - at, old->data, old->n) : s->data + at;
+    size_t at = 0, mark = jinja_mark(r);
+    while (limit != 0) {
+        const char *found = s->data + at;
+        if (old->n) MN_TRY(find_first(r, s->data + at, s->n - at, old, &found));
         if (!found) break;
-        bytes_append(&text, s->data + at, (size_t)(found - s->data) - at);
-        bytes_append(&text, with->data, with->n);
+        MN_TRY(jinja_put(r, s->data + at, (size_t)(found - s->data) - at));
+        MN_TRY(jinja_put(r, with->data, with->n));
         at = (size_t)(found - s->data) + old->n;
         limit -= limit > 0;
-        status = jinja_spend_bytes(r, with->n);
-        if ((int64_t)text.n > r->output_limit)
-            status = status_fail(MN_E_FULL, "chat template: line %d: a text that is too long", r->line);
         if (old->n) continue;
         if (at >= s->n) break;
         uint32_t code;
         size_t length = jchar_at(s->data, s->n, at, &code);
-        bytes_append(&text, s->data + at, length);
+        MN_TRY(jinja_put(r, s->data + at, length));
         at += length;
     }
-    bytes_append(&text, s->data + at, s->n - at);
-    bool markup = c->self.markup;
-    MN_TRY(jinja_finish(r, status, &text, out));
+    MN_TRY(jinja_put(r, s->data + at, s->n - at));
+    MN_TRY(jinja_cut(r, mark, out));
     out->markup = markup;
     return MN_OK;
 }
@@ -244,7 +259,7 @@ static mn_status push_part(jrun *r, const jcall *c, jlist *list, size_t from, si
 }
 
 static void reverse_items(jlist *list) {
-    for (size_t i = 0; i < list->n / 2; i++) {
+    for (size_t i = 0; i < list->n / 2; i++) { /* paid: each item when it was pushed */
         jvalue swap = list->items[i];
         list->items[i] = list->items[list->n - 1 - i];
         list->items[list->n - 1 - i] = swap;
@@ -255,13 +270,14 @@ static void reverse_items(jlist *list) {
 static mn_status split_space(jrun *r, const jcall *c, int64_t limit, jlist *list) {
     const jstring *s = self_of(c);
     uint32_t code;
-    for (size_t at = 0;;) {
-        while (at < s->n && (jchar_at(s->data, s->n, at, &code), jchar_space(code)))
+    MN_TRY(jinja_spend_text(r, s->n));
+    for (size_t at = 0;;) { /* paid: above, and each part */
+        while (at < s->n && (jchar_at(s->data, s->n, at, &code), jchar_space(code))) /* paid: above */
             at += jchar_at(s->data, s->n, at, &code);
         if (at >= s->n) return MN_OK;
         size_t start = at;
         if (limit == 0) return push_part(r, c, list, start, s->n);
-        while (at < s->n && (jchar_at(s->data, s->n, at, &code), !jchar_space(code)))
+        while (at < s->n && (jchar_at(s->data, s->n, at, &code), !jchar_space(code))) /* paid: above */
             at += jchar_at(s->data, s->n, at, &code);
         MN_TRY(push_part(r, c, list, start, at));
         limit -= limit > 0;
@@ -270,20 +286,23 @@ static mn_status split_space(jrun *r, const jcall *c, int64_t limit, jlist *list
 
 static size_t point_before(const jstring *s, size_t at) {
     do at--;
-    while (at > 0 && ((unsigned char)s->data[at] & 0xC0) == 0x80);
+    while (at > 0 && ((unsigned char)s->data[at] & 0xC0) == 0x80); /* bounded: a character has four bytes */
     return at;
 }
 
 static mn_status rsplit_space(jrun *r, const jcall *c, int64_t limit, jlist *list) {
     const jstring *s = self_of(c);
     uint32_t code;
-    for (size_t at = s->n;;) {
-        while (at > 0 && (jchar_at(s->data, s->n, point_before(s, at), &code), jchar_space(code)))
+    MN_TRY(jinja_spend_text(r, s->n));
+    for (size_t at = s->n;;) { /* paid: above, and each part */
+        while (at > 0 &&
+               (jchar_at(s->data, s->n, point_before(s, at), &code), jchar_space(code))) /* paid: above */
             at = point_before(s, at);
         if (at == 0) return MN_OK;
         size_t end = at;
         if (limit == 0) return push_part(r, c, list, 0, end);
-        while (at > 0 && (jchar_at(s->data, s->n, point_before(s, at), &code), !jchar_space(code)))
+        while (at > 0 &&
+               (jchar_at(s->data, s->n, point_before(s, at), &code), !jchar_space(code))) /* paid: above */
             at = point_before(s, at);
         MN_TRY(push_part(r, c, list, at, end));
         limit -= limit > 0;
@@ -295,8 +314,9 @@ static mn_status split_text(jrun *r, const jcall *c, const jstring *mark, int64_
     const jstring *s = self_of(c);
     size_t from = 0, to = s->n;
     while (limit != 0) {
-        const char *found =
-            last ? find_last(s->data, to, mark) : memmem(s->data + from, s->n - from, mark->data, mark->n);
+        const char *found;
+        MN_TRY(last ? find_last(r, s->data, to, mark, &found)
+                    : find_first(r, s->data + from, s->n - from, mark, &found));
         if (!found) break;
         size_t at = (size_t)(found - s->data);
         MN_TRY(last ? push_part(r, c, list, at + mark->n, to) : push_part(r, c, list, from, at));
@@ -316,10 +336,8 @@ static mn_status split_at(jrun *r, const jcall *c, bool last, jvalue *out) {
     jlist *list;
     if (j_given(c->arg[0]) && c->arg[0].kind != J_NONE) MN_TRY(jinja_arg_text(r, c, 0, &mark));
     MN_TRY(jinja_arg_int(r, c, 1, &limit));
-    MN_TRY(jinja_spend_bytes(r, self_of(c)->n));
     MN_TRY(jinja_list_new(r, 0, &list));
     if (mark && mark->n == 0) return jinja_fail(r, "empty separator");
-    if (mark && last) MN_TRY(jinja_spend_bytes(r, self_of(c)->n * mark->n));
     MN_TRY(mark   ? split_text(r, c, mark, limit, last, list)
            : last ? rsplit_space(r, c, limit, list)
                   : split_space(r, c, limit, list));
@@ -344,10 +362,11 @@ static mn_status splitlines(jrun *r, const jcall *c, jvalue *out) {
     bool keep = jinja_arg_flag(c, 0, false);
     jlist *list;
     uint32_t code;
+    MN_TRY(jinja_spend_text(r, s->n));
     MN_TRY(jinja_list_new(r, 0, &list));
-    for (size_t start = 0; start < s->n;) {
+    for (size_t start = 0; start < s->n;) { /* paid: above, and each part */
         size_t at = start, length = 0;
-        for (; at < s->n; at += length) {
+        for (; at < s->n; at += length) { /* paid: above */
             length = jchar_at(s->data, s->n, at, &code);
             if (ends_line(code)) break;
         }
@@ -365,8 +384,8 @@ static mn_status partition_at(jrun *r, const jcall *c, bool last, jvalue *out) {
     jlist *list;
     MN_TRY(jinja_arg_text(r, c, 0, &mark));
     if (mark->n == 0) return jinja_fail(r, "empty separator");
-    MN_TRY(jinja_spend_bytes(r, last ? s->n * mark->n : s->n));
-    const char *found = last ? find_last(s->data, s->n, mark) : memmem(s->data, s->n, mark->data, mark->n);
+    const char *found;
+    MN_TRY(last ? find_last(r, s->data, s->n, mark, &found) : find_first(r, s->data, s->n, mark, &found));
     size_t at = found ? (size_t)(found - s->data) : last ? 0 : s->n, behind = found ? at + mark->n : at;
     MN_TRY(jinja_list_new(r, 3, &list));
     MN_TRY(push_part(r, c, list, 0, at));
@@ -385,22 +404,19 @@ static mn_status rpartition(jrun *r, const jcall *c, jvalue *out) {
 
 static mn_status join(jrun *r, const jcall *c, jvalue *out) {
     jlist *items;
-    jvalue result = c->self;
-    bytes text = {0};
-    mn_status status = MN_OK;
+    bool markup = c->self.markup;
+    size_t mark = jinja_mark(r);
     MN_TRY(jinja_collect(r, c->arg[0], &items));
-    for (size_t i = 0; i < items->n && status == MN_OK; i++) {
+    for (size_t i = 0; i < items->n; i++) {
         jvalue item = items->items[i];
-        if (c->self.markup) MN_GOTO(done, status, jinja_escape(r, item, &item));
+        if (markup) MN_TRY(jinja_escape(r, item, &item));
         if (item.kind != J_STRING)
-            MN_GOTO(done, status,
-                    jinja_fail(r, "sequence item %zu: expected str instance, %s found", i, jinja_type(item)));
-        if (i) status = jinja_put_str(r, &text, c->self);
-        if (status == MN_OK) status = jinja_put_str(r, &text, item);
+            return jinja_fail(r, "sequence item %zu: expected str instance, %s found", i, jinja_type(item));
+        if (i) MN_TRY(jinja_put_str(r, c->self));
+        MN_TRY(jinja_put_str(r, item));
     }
-done:
-    MN_TRY(jinja_finish(r, status, &text, out));
-    out->markup = result.markup;
+    MN_TRY(jinja_cut(r, mark, out));
+    out->markup = markup;
     return MN_OK;
 }
 
@@ -410,22 +426,19 @@ static mn_status pad_to(jrun *r, const jcall *c, char align, jvalue *out) {
     const jstring *s = self_of(c), *fill = NULL;
     static const jstring blank = {" ", 1, 1};
     int64_t width = 0;
-    bytes text = {0};
     MN_TRY(jinja_arg_int(r, c, 0, &width));
     MN_TRY(jinja_arg_text(r, c, 1, &fill));
     if (!fill) fill = &blank;
     if (fill->points != 1) return jinja_fail(r, "The fill character must be exactly one character long");
     int64_t missing = width > 0 ? width - (int64_t)s->points : 0;
     if (missing <= 0) return jinja_text_part(r, c->self, s->data, s->n, out);
-    if (missing > r->output_limit)
-        MN_FAIL(MN_E_FULL, "chat template: line %d: a text that is too long", r->line);
     int64_t before = align == '<' ? 0 : align == '>' ? missing : missing / 2 + (missing & width & 1);
-    MN_TRY(jinja_spend_bytes(r, s->n + (size_t)missing));
-    for (int64_t i = 0; i < before; i++) bytes_append(&text, fill->data, fill->n);
-    bytes_append(&text, s->data, s->n);
-    for (int64_t i = before; i < missing; i++) bytes_append(&text, fill->data, fill->n);
     bool markup = c->self.markup;
-    MN_TRY(jinja_finish(r, MN_OK, &text, out));
+    size_t mark = jinja_mark(r);
+    MN_TRY(jinja_put_many(r, fill->data, fill->n, before));
+    MN_TRY(jinja_put(r, s->data, s->n));
+    MN_TRY(jinja_put_many(r, fill->data, fill->n, missing - before));
+    MN_TRY(jinja_cut(r, mark, out));
     out->markup = markup;
     return MN_OK;
 }
@@ -443,39 +456,32 @@ static mn_status center(jrun *r, const jcall *c, jvalue *out) {
 static mn_status zfill(jrun *r, const jcall *c, jvalue *out) {
     const jstring *s = self_of(c);
     int64_t width = 0;
-    bytes text = {0};
     MN_TRY(jinja_arg_int(r, c, 0, &width));
     int64_t missing = width > 0 ? width - (int64_t)s->points : 0;
-    if (missing > r->output_limit)
-        MN_FAIL(MN_E_FULL, "chat template: line %d: a text that is too long", r->line);
-    size_t sign = s->n && (s->data[0] == '-' || s->data[0] == '+');
-    MN_TRY(jinja_spend_bytes(r, s->n + (missing > 0 ? (size_t)missing : 0)));
-    bytes_append(&text, s->data, sign);
-    for (int64_t i = 0; i < missing; i++) bytes_append(&text, "0", 1);
-    bytes_append(&text, s->data + sign, s->n - sign);
-    return jinja_finish(r, MN_OK, &text, out);
+    size_t sign = s->n && (s->data[0] == '-' || s->data[0] == '+'), mark = jinja_mark(r);
+    MN_TRY(jinja_put(r, s->data, sign));
+    MN_TRY(jinja_put_many(r, "0", 1, missing));
+    MN_TRY(jinja_put(r, s->data + sign, s->n - sign));
+    return jinja_cut(r, mark, out);
 }
 
 static mn_status expandtabs(jrun *r, const jcall *c, jvalue *out) {
     const jstring *s = self_of(c);
     int64_t size = 8, column = 0;
-    bytes text = {0};
-    mn_status status = MN_OK;
+    size_t mark = jinja_mark(r);
     MN_TRY(jinja_arg_int(r, c, 0, &size));
-    if (size > 1 << 16) MN_FAIL(MN_E_FULL, "chat template: line %d: a tab that is too wide", r->line);
-    for (size_t i = 0; i < s->n && status == MN_OK; i++) {
+    for (size_t i = 0; i < s->n; i++) {
         if (s->data[i] == '\t') {
             int64_t blanks = size > 0 ? size - column % size : 0;
-            status = jinja_spend_bytes(r, (size_t)blanks);
-            for (int64_t k = 0; k < blanks; k++) bytes_append(&text, " ", 1);
+            MN_TRY(jinja_put_many(r, " ", 1, blanks));
             column += blanks;
         } else {
-            bytes_append(&text, s->data + i, 1);
+            MN_TRY(jinja_put(r, s->data + i, 1));
             column += ((unsigned char)s->data[i] & 0xC0) != 0x80;
             if (s->data[i] == '\n' || s->data[i] == '\r') column = 0;
         }
     }
-    return jinja_finish(r, status, &text, out);
+    return jinja_cut(r, mark, out);
 }
 
 /* ---- properties ---- */
@@ -484,7 +490,8 @@ static mn_status all_are(const jcall *c, bool (*property)(uint32_t), bool empty,
     const jstring *s = self_of(c);
     uint32_t code;
     bool all = s->n > 0 || empty;
-    for (size_t at = 0; at < s->n && all; at += jchar_at(s->data, s->n, at, &code)) {
+    for (size_t at = 0; at < s->n && all;
+         at += jchar_at(s->data, s->n, at, &code)) { /* paid: by the caller */
         jchar_at(s->data, s->n, at, &code);
         all = property(code);
     }
@@ -501,7 +508,7 @@ static bool is_ascii(uint32_t c) {
 
 #define PROPERTY(name, property, empty)                                                                      \
     static mn_status name(jrun *r, const jcall *c, jvalue *out) {                                            \
-        MN_TRY(jinja_spend_bytes(r, c->self.string->n));                                                     \
+        MN_TRY(jinja_spend_text(r, c->self.string->n));                                                      \
         return all_are(c, property, empty, out);                                                             \
     }
 PROPERTY(isalpha_, jchar_alpha, false)
@@ -518,7 +525,7 @@ static mn_status one_case(const jcall *c, bool want_upper, jvalue *out) {
     const jstring *s = self_of(c);
     uint32_t code;
     bool some = false, wrong = false;
-    for (size_t at = 0; at < s->n; at += jchar_at(s->data, s->n, at, &code)) {
+    for (size_t at = 0; at < s->n; at += jchar_at(s->data, s->n, at, &code)) { /* paid: by the caller */
         jchar_at(s->data, s->n, at, &code);
         some |= want_upper ? jchar_upper(code) : jchar_lower(code);
         wrong |= jchar_title(code) || (want_upper ? jchar_lower(code) : jchar_upper(code));
@@ -528,12 +535,12 @@ static mn_status one_case(const jcall *c, bool want_upper, jvalue *out) {
 }
 
 static mn_status isupper_(jrun *r, const jcall *c, jvalue *out) {
-    MN_TRY(jinja_spend_bytes(r, c->self.string->n));
+    MN_TRY(jinja_spend_text(r, c->self.string->n));
     return one_case(c, true, out);
 }
 
 static mn_status islower_(jrun *r, const jcall *c, jvalue *out) {
-    MN_TRY(jinja_spend_bytes(r, c->self.string->n));
+    MN_TRY(jinja_spend_text(r, c->self.string->n));
     return one_case(c, false, out);
 }
 
@@ -541,8 +548,8 @@ static mn_status istitle_(jrun *r, const jcall *c, jvalue *out) {
     const jstring *s = self_of(c);
     uint32_t code;
     bool some = false, right = true, inside = false;
-    MN_TRY(jinja_spend_bytes(r, s->n));
-    for (size_t at = 0; at < s->n && right; at += jchar_at(s->data, s->n, at, &code)) {
+    MN_TRY(jinja_spend_text(r, s->n));
+    for (size_t at = 0; at < s->n && right; at += jchar_at(s->data, s->n, at, &code)) { /* paid: above */
         jchar_at(s->data, s->n, at, &code);
         bool big = jchar_upper(code) || jchar_title(code), small = jchar_lower(code);
         if (big) right = !inside;
@@ -558,8 +565,8 @@ static mn_status isidentifier_(jrun *r, const jcall *c, jvalue *out) {
     const jstring *s = self_of(c);
     uint32_t code;
     bool right = s->n > 0;
-    MN_TRY(jinja_spend_bytes(r, s->n));
-    for (size_t at = 0; at < s->n && right; at += jchar_at(s->data, s->n, at, &code)) {
+    MN_TRY(jinja_spend_text(r, s->n));
+    for (size_t at = 0; at < s->n && right; at += jchar_at(s->data, s->n, at, &code)) { /* paid: above */
         jchar_at(s->data, s->n, at, &code);
         right = jchar_identifier(code, at == 0);
     }
@@ -575,7 +582,7 @@ static mn_status unsupported(jrun *r, const jcall *c, jvalue *out) {
     (void)c;
     (void)out;
     MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: byte strings and translation tables are not supported",
-            r->line);
+            r->arena.line);
 }
 
 enum { P = JB_POSITIONAL, V = JB_VARIADIC };

@@ -23,17 +23,16 @@ static mn_status wrong_operands(const jrun *r, int op, jvalue a, jvalue b) {
 }
 
 static mn_status join_strings(jrun *r, jvalue a, jvalue b, jvalue *out) {
-    char *data;
+    size_t mark = jinja_mark(r);
     if (a.markup != b.markup) { /* text beside markup is escaped */
         MN_TRY(jinja_escape(r, a, &a));
         MN_TRY(jinja_escape(r, b, &b));
     }
-    size_t n = a.string->n + b.string->n;
-    MN_TRY(jinja_spend_bytes(r, n));
-    MN_TRY(jinja_take(&r->arena, n, &data));
-    if (a.string->n) memcpy(data, a.string->data, a.string->n);
-    if (b.string->n) memcpy(data + a.string->n, b.string->data, b.string->n);
-    return jinja_text_part(r, a, data, n, out);
+    MN_TRY(jinja_put_str(r, a));
+    MN_TRY(jinja_put_str(r, b));
+    MN_TRY(jinja_cut(r, mark, out));
+    out->markup = a.markup;
+    return MN_OK;
 }
 
 static mn_status join_lists(jrun *r, jvalue a, jvalue b, jvalue *out) {
@@ -48,21 +47,22 @@ static mn_status join_lists(jrun *r, jvalue a, jvalue b, jvalue *out) {
 }
 
 static mn_status repeat(jrun *r, jvalue v, int64_t times, jvalue *out) {
-    bool is_text = v.kind == J_STRING;
-    size_t unit = is_text ? v.string->n : v.list->n * sizeof(jvalue), n;
     if (times < 0) times = 0;
-    if (!size_mul(unit, (size_t)times, &n))
-        MN_FAIL(MN_E_FULL, "chat template: line %d: a repetition that is too long", r->line);
-    MN_TRY(jinja_spend_bytes(r, n));
-    char *data;
-    MN_TRY(jinja_take(&r->arena, n, &data));
-    for (size_t i = 0; n && i < (size_t)times; i++)
-        memcpy(data + i * unit, is_text ? (const void *)v.string->data : v.list->items, unit);
-    if (is_text) return jinja_text_part(r, v, data, n, out);
+    if (v.kind == J_STRING) {
+        size_t mark = jinja_mark(r);
+        MN_TRY(jinja_put_many(r, v.string->data, v.string->n, v.string->n ? times : 0));
+        MN_TRY(jinja_cut(r, mark, out));
+        out->markup = v.markup;
+        return MN_OK;
+    }
     jlist *list;
-    MN_TRY(jinja_list_new(r, 0, &list));
-    list->items = (jvalue *)(void *)data;
-    list->n = list->capacity = n / sizeof(jvalue);
+    size_t n, unit = v.list->n;
+    if (!size_mul(unit, (size_t)times, &n) || n > SIZE_MAX / sizeof(jvalue))
+        MN_FAIL(MN_E_FULL, "chat template: line %d: a repetition that is too long", r->arena.line);
+    MN_TRY(jinja_list_new(r, n, &list));
+    MN_TRY(jinja_spend(r, n));
+    for (; list->n < n; list->n++) /* paid: above */
+        list->items[list->n] = v.list->items[list->n % unit];
     *out = (jvalue){.kind = v.kind, .list = list};
     return MN_OK;
 }
@@ -91,7 +91,7 @@ static mn_status power_integers(jrun *r, int64_t base, int64_t exponent, jvalue 
         *out = j_float(pow((double)base, (double)exponent));
         return MN_OK;
     }
-    while (exponent > 0) {
+    while (exponent > 0) { /* bounded: 63 digits */
         if ((exponent & 1) && __builtin_mul_overflow(result, base, &result)) return too_large(r);
         exponent >>= 1;
         if (exponent && __builtin_mul_overflow(base, base, &base)) return too_large(r);
@@ -135,7 +135,8 @@ static mn_status floats(jrun *r, int op, double a, double b, jvalue *out) {
     case JOP_POWER:
         if (a == 0 && b < 0) return jinja_fail(r, "0.0 cannot be raised to a negative power");
         if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b))
-            MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: complex numbers are not supported", r->line);
+            MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: complex numbers are not supported",
+                    r->arena.line);
         *out = j_float(pow(a, b));
         if (isinf(out->real) && isfinite(a) && isfinite(b))
             return jinja_fail(r, "numerical result out of range");
@@ -185,16 +186,22 @@ mn_status jinja_negate(jrun *r, jvalue v, bool minus, jvalue *out) {
 
 /* ---- reading numbers ---- */
 
-/* The text without white space around it and without single underscores between digits, zero-terminated in
- * `buffer`; false when it is no ASCII text that fits. */
+mn_status jinja_trimmed(jrun *r, const jstring *s, jstring *out) {
+    size_t from, to;
+    MN_TRY(jinja_strip(&r->arena, s, NULL, true, true, &from, &to));
+    MN_TRY(jinja_spend(r, 50)); /* reading a number takes a microsecond */
+    *out = (jstring){s->data + from, to - from, 0};
+    return MN_OK;
+}
+
+/* The text without single underscores between digits, zero-terminated in `buffer`; false when it is no ASCII text that fits. */
 static bool plain_number(const jstring *s, char *buffer, size_t size) {
-    size_t from, to, n = 0;
-    jinja_strip(s, NULL, true, true, &from, &to);
-    if (to - from + 1 > size || from == to) return false;
-    for (size_t i = from; i < to; i++) {
+    size_t n = 0;
+    if (s->n + 1 > size || s->n == 0) return false;
+    for (size_t i = 0; i < s->n; i++) { /* bounded: by `size` */
         char c = s->data[i];
         if (c == '_') {
-            bool between = i > from && i + 1 < to && strchr("0123456789abcdefABCDEFxXoO", s->data[i - 1]) &&
+            bool between = i > 0 && i + 1 < s->n && strchr("0123456789abcdefABCDEFxXoO", s->data[i - 1]) &&
                            strchr("0123456789abcdefABCDEF", s->data[i + 1]);
             if (!between) return false;
             continue;
@@ -222,7 +229,7 @@ bool jinja_read_int(const jstring *s, int base, int64_t *out) {
     }
     int64_t value = 0;
     if (!*at) return false;
-    for (; *at; at++) {
+    for (; *at; at++) { /* bounded: by the size of `text` */
         int digit = *at >= '0' && *at <= '9'                     ? *at - '0'
                     : (*at | 0x20) >= 'a' && (*at | 0x20) <= 'z' ? (*at | 0x20) - 'a' + 10
                                                                  : 99;
@@ -242,7 +249,8 @@ bool jinja_read_float(const jstring *s, double *out) {
     const char *digits = text + (*text == '-' || *text == '+');
     bool word = false;
     static const char *const words[] = {"inf", "infinity", "nan"};
-    for (size_t i = 0; i < 3; i++) word |= strcasecmp(digits, words[i]) == 0;
+    for (size_t i = 0; i < 3; i++) /* bounded: three words */
+        word |= strcasecmp(digits, words[i]) == 0;
     if (!word && (strspn(digits, "0123456789.eE+-") != strlen(digits))) return false;
     locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!c_locale) return false;
@@ -256,7 +264,7 @@ double jinja_round(double x, int64_t digits) {
     if (!isfinite(x) || digits > 300) return x;
     if (digits >= 0) { /* the decimal text is rounded correctly, half to even by the exact binary value */
         snprintf(text, sizeof text, "%.*f", (int)digits, x);
-        for (char *c = text; *c; c++) {
+        for (char *c = text; *c; c++) { /* bounded: by the size of `text` */
             if (*c == ',') *c = '.';
         }
         const jstring s = {text, strlen(text), strlen(text)};

@@ -1,23 +1,25 @@
-/* Expressions of the template language, by recursive descent with one table of binary operators.
+/* Expressions of the template language. What is applied to a value from left to right (attributes, calls, filters, operators)
+ * is one flat chain of steps, however long; only brackets, right operands and inline conditions nest.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "text/jinja_internal.h"
 
-/* Nesting of brackets, unary operators and statements; one level is about ten C frames. Chains to the left do
- * not nest here, but make deep trees: jinja_scope limits those. */
-enum { MAX_DEPTH = 300, MAX_KEYWORDS = 256 };
+/* MAX_DEPTH bounds the nesting of brackets, right operands and statements, so that parsing, resolving and rendering what was
+ * parsed need less than 64 KiB of stack. */
+enum { MAX_DEPTH = 64, MAX_STEPS = 1000, MAX_KEYWORDS = 256 };
 
 /* ---- what both halves of the parser use ---- */
 
 mn_status jparse_node(jparser *p, jnode_kind kind, jnode **out) {
+    p->arena->line = p->at->line;
     MN_TRY(jinja_take(p->arena, sizeof **out, out));
     **out = (jnode){.kind = kind, .line = p->at->line};
     return MN_OK;
 }
 
 mn_status jparse_push(jparser *p, jnode *node) {
-    MN_TRY(mem_grow(&p->stack, &p->stack_capacity, p->n_stack + 1, sizeof *p->stack));
+    MN_TRY(jinja_grow(p->arena, &p->stack, &p->stack_capacity, p->n_stack + 1, sizeof *p->stack));
     p->stack[p->n_stack++] = node;
     return MN_OK;
 }
@@ -124,13 +126,15 @@ static mn_status parse_name(jparser *p, jnode **out) {
 static mn_status parse_strings(jparser *p, jnode **out) {
     size_t n = 0;
     const jtoken *end = p->at;
-    for (; end->kind == T_STRING; end++) n += end->text->n;
+    for (; end->kind == T_STRING; end++) { /* paid: by the lexer */
+        n += end->text->n;
+    }
     const jstring *text = p->at->text;
     if (end > p->at + 1) {
         char *data;
         MN_TRY(jinja_take(p->arena, n, &data));
         n = 0;
-        for (const jtoken *t = p->at; t < end; t++) {
+        for (const jtoken *t = p->at; t < end; t++) { /* paid: by the lexer */
             memcpy(data + n, t->text->data, t->text->n);
             n += t->text->n;
         }
@@ -189,7 +193,28 @@ mn_status jparse_primary(jparser *p, jnode **out) {
     return MN_OK;
 }
 
-/* ---- what follows a primary ---- */
+/* ---- what follows a primary: steps of a chain, pushed one after the other ---- */
+
+static mn_status push_step(jparser *p, jnode_kind kind, jnode **out) {
+    MN_TRY(jparse_node(p, kind, out));
+    return jparse_push(p, *out);
+}
+
+/* What was pushed since `base`, a value and the steps that follow it, as one expression. */
+static mn_status pop_chain(jparser *p, size_t base, jnode **out) {
+    size_t n_steps = p->n_stack - base - 1;
+    jnode *first = p->stack[base];
+    if (n_steps > MAX_STEPS)
+        return jinja_syntax_error(p->at->line, "an expression of more than %d steps", MAX_STEPS);
+    *out = first;
+    if (n_steps) {
+        MN_TRY(jparse_node(p, N_CHAIN, out));
+        (*out)->a = first;
+        MN_TRY(jparse_pop(p, base + 1, &(*out)->items));
+    }
+    p->n_stack = base;
+    return MN_OK;
+}
 
 static mn_status parse_slice_part(jparser *p, jnode **out) {
     *out = NULL;
@@ -215,11 +240,9 @@ static mn_status parse_subscribed(jparser *p, jnode **index, jnode **slice) {
     return jparse_pop(p, base, &(*slice)->items);
 }
 
-static mn_status parse_subscript(jparser *p, jnode *value, jnode **out) {
+static mn_status parse_subscript(jparser *p) {
     size_t base = p->n_stack;
-    jnode *index = NULL, *slice = NULL;
-    MN_TRY(jparse_node(p, N_ITEM, out));
-    (*out)->a = value;
+    jnode *index = NULL, *slice = NULL, *tuple, *step;
     p->at++;
     while (!jparse_is_op(p, ']')) {
         if (p->n_stack > base) {
@@ -231,38 +254,34 @@ static mn_status parse_subscript(jparser *p, jnode *value, jnode **out) {
     }
     p->at++;
     if (p->n_stack == base + 1) {
+        if (slice) return MN_OK;
         p->n_stack = base;
-        if (slice) {
-            slice->a = value;
-            *out = slice;
-        } else {
-            (*out)->b = index;
+    } else {
+        MN_TRY(jparse_node(p, N_TUPLE, &tuple));
+        MN_TRY(jparse_pop(p, base, &tuple->items));
+        for (size_t i = 0; i < tuple->items.n; i++) { /* paid: each when it was parsed */
+            if (tuple->items.items[i]->kind == N_SLICE)
+                return jinja_syntax_error(p->at->line, "a slice among several indices");
         }
-        return MN_OK;
+        index = tuple;
     }
-    jnode *tuple;
-    MN_TRY(jparse_node(p, N_TUPLE, &tuple));
-    MN_TRY(jparse_pop(p, base, &tuple->items));
-    for (size_t i = 0; i < tuple->items.n; i++) {
-        if (tuple->items.items[i]->kind == N_SLICE)
-            return jinja_syntax_error(p->at->line, "a slice among several indices");
-    }
-    (*out)->b = tuple;
+    MN_TRY(push_step(p, N_ITEM, &step));
+    step->b = index;
     return MN_OK;
 }
 
-static mn_status parse_point(jparser *p, jnode *value, jnode **out) {
+static mn_status parse_point(jparser *p) {
+    jnode *step;
     p->at++;
     if (p->at->kind == T_NAME) {
-        MN_TRY(jparse_node(p, N_ATTRIBUTE, out));
-        (*out)->text = p->at->text;
+        MN_TRY(push_step(p, N_ATTRIBUTE, &step));
+        step->text = p->at->text;
     } else if (p->at->kind == T_INTEGER) {
-        MN_TRY(jparse_node(p, N_ITEM, out));
-        MN_TRY(new_const(p, j_int(p->at->integer), &(*out)->b));
+        MN_TRY(push_step(p, N_ITEM, &step));
+        MN_TRY(new_const(p, j_int(p->at->integer), &step->b));
     } else {
         return jparse_unexpected(p, "a name or a number");
     }
-    (*out)->a = value;
     p->at++;
     return MN_OK;
 }
@@ -299,19 +318,20 @@ static mn_status parse_argument(jparser *p, jarguments *args, bool *named) {
 /* The keyword arguments among the nodes above `base` go into args->named. */
 static mn_status take_keywords(jparser *p, size_t base, jarguments *args) {
     size_t first = base;
-    while (first < p->n_stack && p->stack[first]->kind != N_OPERAND) first++;
+    while (first < p->n_stack && p->stack[first]->kind != N_OPERAND) /* paid: each when it was parsed */
+        first++;
     args->n_named = p->n_stack - first;
     if (args->n_named > MAX_KEYWORDS)
         return jinja_syntax_error(p->at->line, "more than %d keyword arguments", MAX_KEYWORDS);
     MN_TRY(jinja_take(p->arena, args->n_named * sizeof *args->named, &args->named));
-    for (size_t i = 0; i < args->n_named; i++) {
+    for (size_t i = 0; i < args->n_named; i++) { /* bounded: by MAX_KEYWORDS */
         const jnode *keyword = p->stack[first + i];
         args->named[i] = (jkeyword){keyword->text, keyword->a};
-        for (size_t j = 0; j < i; j++) {
+        for (size_t j = 0; j < i; j++) { /* bounded: by MAX_KEYWORDS */
             const jstring *other = args->named[j].name;
             if (other->n == keyword->text->n && memcmp(other->data, keyword->text->data, other->n) == 0) {
-                return jinja_syntax_error(keyword->line, "keyword argument repeated: %.*s", (int)other->n,
-                                          other->data);
+                return jinja_syntax_error(keyword->line, "keyword argument repeated: %.*s",
+                                          other->n < 60 ? (int)other->n : 60, other->data);
             }
         }
     }
@@ -326,7 +346,7 @@ static mn_status parse_arguments(jparser *p, jarguments **out) {
     MN_TRY(jinja_take(p->arena, sizeof *args, &args));
     *args = (jarguments){0};
     p->at++;
-    for (bool first = true; !jparse_is_op(p, ')'); first = false) {
+    for (bool first = true; !jparse_is_op(p, ')'); first = false) { /* paid: each turn takes tokens */
         if (!first) {
             MN_TRY(jparse_expect_op(p, ','));
             if (jparse_is_op(p, ')')) break;
@@ -339,22 +359,21 @@ static mn_status parse_arguments(jparser *p, jarguments **out) {
     return jparse_pop(p, base, &args->positional);
 }
 
-static mn_status parse_call(jparser *p, jnode *callee, jnode **out) {
-    MN_TRY(jparse_node(p, N_CALL, out));
-    (*out)->a = callee;
-    return parse_arguments(p, &(*out)->arguments);
+static mn_status parse_call(jparser *p) {
+    jnode *step;
+    MN_TRY(push_step(p, N_CALL, &step));
+    return parse_arguments(p, &step->arguments);
 }
 
-static mn_status parse_postfix(jparser *p, jnode *value, jnode **out) {
-    for (;;) {
+static mn_status parse_postfix(jparser *p) {
+    for (;;) { /* paid: each step */
         if (jparse_is_op(p, '.')) {
-            MN_TRY(parse_point(p, value, &value));
+            MN_TRY(parse_point(p));
         } else if (jparse_is_op(p, '[')) {
-            MN_TRY(parse_subscript(p, value, &value));
+            MN_TRY(parse_subscript(p));
         } else if (jparse_is_op(p, '(')) {
-            MN_TRY(parse_call(p, value, &value));
+            MN_TRY(parse_call(p));
         } else {
-            *out = value;
             return MN_OK;
         }
     }
@@ -382,24 +401,21 @@ static mn_status no_arguments(jparser *p, jarguments **out) {
     return MN_OK;
 }
 
-mn_status jparse_filters(jparser *p, jnode *value, bool first_without_pipe, jnode **out) {
-    *out = value;
-    while (first_without_pipe || jparse_is_op(p, '|')) {
-        jnode *filter;
-        if (!first_without_pipe) p->at++;
-        first_without_pipe = false;
-        MN_TRY(jparse_node(p, N_FILTER, &filter));
-        MN_TRY(parse_dotted(p, &filter->text));
-        filter->builtin = jinja_find_filter(filter->text);
-        filter->a = *out;
-        *out = filter;
-        if (jparse_is_op(p, '(')) {
-            MN_TRY(parse_arguments(p, &filter->arguments));
-        } else {
-            MN_TRY(no_arguments(p, &filter->arguments));
-        }
-    }
-    return MN_OK;
+/* The name and arguments of a filter, behind its pipe. */
+static mn_status parse_filter(jparser *p) {
+    jnode *step;
+    MN_TRY(push_step(p, N_FILTER, &step));
+    MN_TRY(parse_dotted(p, &step->text));
+    step->builtin = jinja_find_filter(step->text);
+    return jparse_is_op(p, '(') ? parse_arguments(p, &step->arguments) : no_arguments(p, &step->arguments);
+}
+
+mn_status jparse_filters(jparser *p, bool first_without_pipe, jnode **out) {
+    size_t base = p->n_stack;
+    MN_TRY(jparse_push(p, NULL));
+    if (first_without_pipe) MN_TRY(parse_filter(p));
+    while (jparse_accept_op(p, '|')) MN_TRY(parse_filter(p));
+    return pop_chain(p, base, out);
 }
 
 /* A test may have one argument without parentheses: x is divisibleby 3. */
@@ -416,12 +432,11 @@ static bool starts_argument(const jparser *p) {
     }
 }
 
-static mn_status parse_test(jparser *p, jnode *value, jnode **out) {
+static mn_status parse_test(jparser *p) {
     p->at++;
     bool negated = jparse_accept_name(p, "not");
     jnode *test;
-    MN_TRY(jparse_node(p, N_TEST, &test));
-    test->a = value;
+    MN_TRY(push_step(p, N_TEST, &test));
     MN_TRY(parse_dotted(p, &test->text));
     test->builtin = jinja_find_test(test->text);
     if (jparse_is_op(p, '(')) {
@@ -435,30 +450,26 @@ static mn_status parse_test(jparser *p, jnode *value, jnode **out) {
                 return jinja_syntax_error(p->at->line, "tests cannot be chained with is");
             MN_TRY(jparse_enter(p));
             MN_TRY(jparse_primary(p, &argument));
-            MN_TRY(parse_postfix(p, argument, &argument));
+            MN_TRY(jparse_push(p, argument));
+            MN_TRY(parse_postfix(p));
+            MN_TRY(pop_chain(p, base, &argument));
             p->depth--;
             MN_TRY(jparse_push(p, argument));
             MN_TRY(jparse_pop(p, base, &test->arguments->positional));
         }
     }
-    *out = test;
-    if (negated) {
-        MN_TRY(jparse_node(p, N_NOT, out));
-        (*out)->a = test;
-    }
-    return MN_OK;
+    return negated ? push_step(p, N_NOT, &test) : MN_OK;
 }
 
-static mn_status parse_filters_and_tests(jparser *p, jnode *value, jnode **out) {
-    for (;;) {
-        if (jparse_is_op(p, '|')) {
-            MN_TRY(jparse_filters(p, value, false, &value));
+static mn_status parse_filters_and_tests(jparser *p) {
+    for (;;) { /* paid: each step */
+        if (jparse_accept_op(p, '|')) {
+            MN_TRY(parse_filter(p));
         } else if (jparse_is_name(p->at, "is")) {
-            MN_TRY(parse_test(p, value, &value));
+            MN_TRY(parse_test(p));
         } else if (jparse_is_op(p, '(')) {
-            MN_TRY(parse_call(p, value, &value));
+            MN_TRY(parse_call(p));
         } else {
-            *out = value;
             return MN_OK;
         }
     }
@@ -466,129 +477,131 @@ static mn_status parse_filters_and_tests(jparser *p, jnode *value, jnode **out) 
 
 /* ---- operators ---- */
 
-static mn_status parse_unary(jparser *p, bool filters, jnode **out) {
-    jnode *value;
-    bool minus = jparse_is_op(p, '-');
-    if (minus || jparse_is_op(p, '+')) {
-        MN_TRY(jparse_enter(p));
-        MN_TRY(jparse_node(p, minus ? N_NEGATE : N_PLUS, &value));
-        p->at++;
-        MN_TRY(parse_unary(p, false, &value->a));
-        p->depth--;
-    } else {
-        MN_TRY(jparse_primary(p, &value));
-    }
-    MN_TRY(parse_postfix(p, value, out));
-    return filters ? parse_filters_and_tests(p, *out, out) : MN_OK;
+/* How tightly operators bind. All lead to the left, the power too; `~` takes all its operands at once. */
+typedef enum jlevel {
+    L_NONE,
+    L_OR,
+    L_AND,
+    L_NOT,
+    L_COMPARE,
+    L_SUM,
+    L_CONCAT,
+    L_PRODUCT,
+    L_POWER,
+    L_UNARY
+} jlevel;
+
+static bool at_not_in(const jparser *p) {
+    return jparse_is_name(p->at, "not") && jparse_is_name(p->at + 1, "in");
 }
 
-/* Binary operators by how tightly they bind; all lead to the left, the power too. `~` takes all its operands
- * at once. */
-static const int binary[][5] = {{'+', '-'}, {'~'}, {'*', '/', JOP_FLOOR, '%'}, {JOP_POWER}};
-enum { N_LEVELS = sizeof binary / sizeof *binary };
-
-static bool is_binary(const jparser *p, int level) {
-    for (const int *op = binary[level]; *op; op++) {
-        if (jparse_is_op(p, *op)) return true;
+static jlevel level_of(const jparser *p) {
+    if (p->at->kind == T_NAME) {
+        if (jparse_is_name(p->at, "or")) return L_OR;
+        if (jparse_is_name(p->at, "and")) return L_AND;
+        return jparse_is_name(p->at, "in") || at_not_in(p) ? L_COMPARE : L_NONE;
     }
-    return false;
+    if (p->at->kind != T_OPERATOR) return L_NONE;
+    switch (p->at->op) {
+    case JOP_EQ:
+    case JOP_NE:
+    case '<':
+    case '>':
+    case JOP_LE:
+    case JOP_GE: return L_COMPARE;
+    case '+':
+    case '-': return L_SUM;
+    case '~': return L_CONCAT;
+    case '*':
+    case '/':
+    case JOP_FLOOR:
+    case '%': return L_PRODUCT;
+    case JOP_POWER: return L_POWER;
+    default: return L_NONE;
+    }
 }
 
-static mn_status parse_binary(jparser *p, int level, jnode **out) {
-    if (level == N_LEVELS) return parse_unary(p, true, out);
-    MN_TRY(parse_binary(p, level + 1, out));
-    if (!is_binary(p, level)) return MN_OK;
-    if (jparse_is_op(p, '~')) {
-        size_t base = p->n_stack;
-        jnode *first = *out, *next;
-        MN_TRY(jparse_node(p, N_CONCAT, out));
-        MN_TRY(jparse_push(p, first));
-        while (jparse_accept_op(p, '~')) {
-            MN_TRY(parse_binary(p, level + 1, &next));
-            MN_TRY(jparse_push(p, next));
-        }
-        return jparse_pop(p, base, &(*out)->items);
-    }
-    while (is_binary(p, level)) {
-        jnode *node;
-        MN_TRY(jparse_node(p, N_BINARY, &node));
-        node->op = p->at->op;
-        node->a = *out;
-        p->at++;
-        MN_TRY(parse_binary(p, level + 1, &node->b));
-        *out = node;
-    }
-    return MN_OK;
-}
-
-/* The comparison operator at hand, or 0; *n is how many tokens it takes. */
-static int comparison(const jparser *p, int *n) {
-    *n = 1;
-    if (p->at->kind == T_OPERATOR) {
-        int op = p->at->op;
-        return op == JOP_EQ || op == JOP_NE || op == '<' || op == '>' || op == JOP_LE || op == JOP_GE ? op
-                                                                                                      : 0;
-    }
-    if (jparse_is_name(p->at, "in")) return JOP_IN;
-    *n = 2;
-    return jparse_is_name(p->at, "not") && jparse_is_name(p->at + 1, "in") ? JOP_NOT_IN : 0;
-}
-
-static mn_status parse_compare(jparser *p, jnode **out) {
-    int n, op;
-    MN_TRY(parse_binary(p, 0, out));
-    if (!comparison(p, &n)) return MN_OK;
-    size_t base = p->n_stack;
-    jnode *first = *out;
-    MN_TRY(jparse_node(p, N_COMPARE, out));
-    (*out)->a = first;
-    while ((op = comparison(p, &n))) {
-        jnode *operand;
-        MN_TRY(jparse_node(p, N_OPERAND, &operand));
-        operand->op = op;
-        p->at += n;
-        MN_TRY(parse_binary(p, 0, &operand->a));
-        MN_TRY(jparse_push(p, operand));
-    }
-    return jparse_pop(p, base, &(*out)->items);
-}
-
-static mn_status parse_not(jparser *p, jnode **out) {
-    if (!jparse_is_name(p->at, "not")) return parse_compare(p, out);
+/* A primary with its signs, what follows it, filters and tests; the innermost sign comes first. */
+static mn_status parse_unary(jparser *p) {
+    const jtoken *first = p->at, *sign;
     jnode *node;
-    MN_TRY(jparse_enter(p));
-    MN_TRY(jparse_node(p, N_NOT, &node));
-    p->at++;
-    MN_TRY(parse_not(p, &node->a));
-    p->depth--;
-    *out = node;
-    return MN_OK;
+    while (jparse_is_op(p, '-') || jparse_is_op(p, '+')) /* paid: by the lexer */
+        p->at++;
+    sign = p->at;
+    MN_TRY(jparse_primary(p, &node));
+    MN_TRY(jparse_push(p, node));
+    MN_TRY(parse_postfix(p));
+    while (sign > first) MN_TRY(push_step(p, (--sign)->op == '-' ? N_NEGATE : N_PLUS, &node));
+    return parse_filters_and_tests(p);
 }
 
-static mn_status parse_logic(jparser *p, bool is_or, jnode **out) {
-    const char *word = is_or ? "or" : "and";
-    MN_TRY(is_or ? parse_logic(p, false, out) : parse_not(p, out));
-    while (jparse_is_name(p->at, word)) {
-        jnode *node;
-        MN_TRY(jparse_node(p, is_or ? N_OR : N_AND, &node));
-        node->a = *out;
+static mn_status parse_chain(jparser *p, jlevel lowest, jnode **out);
+
+/* The operator at hand and its right operands. */
+static mn_status parse_operator(jparser *p, jlevel level) {
+    jnode *step, *operand;
+    jnode_kind kind = level == L_OR        ? N_OR
+                      : level == L_AND     ? N_AND
+                      : level == L_COMPARE ? N_COMPARE
+                      : level == L_CONCAT  ? N_CONCAT
+                                           : N_BINARY;
+    MN_TRY(push_step(p, kind, &step));
+    step->op = p->at->op;
+    if (kind != N_COMPARE && kind != N_CONCAT) {
         p->at++;
-        MN_TRY(is_or ? parse_logic(p, false, &node->b) : parse_not(p, &node->b));
-        *out = node;
+        return parse_chain(p, level + 1, &step->b);
     }
-    return MN_OK;
+    size_t base = p->n_stack;
+    while (level_of(p) == level) {
+        if (kind == N_COMPARE) {
+            MN_TRY(push_step(p, N_OPERAND, &operand));
+            operand->op = p->at->kind == T_OPERATOR ? p->at->op : at_not_in(p) ? JOP_NOT_IN : JOP_IN;
+            p->at += operand->op == JOP_NOT_IN ? 2 : 1;
+            MN_TRY(parse_chain(p, level + 1, &operand->a));
+        } else {
+            p->at++;
+            MN_TRY(parse_chain(p, level + 1, &operand));
+            MN_TRY(jparse_push(p, operand));
+        }
+    }
+    return jparse_pop(p, base, &step->items);
+}
+
+/* Pushes an operand and the operators behind it that bind at least as tightly as `lowest`. */
+static mn_status parse_steps(jparser *p, jlevel lowest) {
+    size_t n_not = 0;
+    jnode *step;
+    if (lowest <= L_NOT) {
+        for (; jparse_is_name(p->at, "not"); p->at++) /* paid: by the lexer */
+            n_not++;
+    }
+    MN_TRY(n_not ? parse_steps(p, L_COMPARE) : parse_unary(p));
+    for (; n_not > 0; n_not--) MN_TRY(push_step(p, N_NOT, &step));
+    for (;;) {
+        jlevel level = level_of(p);
+        if (level < lowest) return MN_OK;
+        MN_TRY(parse_operator(p, level));
+    }
+}
+
+static mn_status parse_chain(jparser *p, jlevel lowest, jnode **out) {
+    size_t base = p->n_stack;
+    MN_TRY(jparse_enter(p));
+    MN_TRY(parse_steps(p, lowest));
+    p->depth--;
+    return pop_chain(p, base, out);
 }
 
 mn_status jparse_expression(jparser *p, jnode **out) {
     int depth = p->depth;
-    MN_TRY(jparse_enter(p));
-    MN_TRY(parse_logic(p, true, out));
+    MN_TRY(parse_chain(p, L_OR, out));
     while (jparse_is_name(p->at, "if")) {
         jnode *node;
+        MN_TRY(jparse_enter(p)); /* each condition lies one level deeper in the tree */
         MN_TRY(jparse_node(p, N_COND, &node));
         node->a = *out;
         p->at++;
-        MN_TRY(parse_logic(p, true, &node->b));
+        MN_TRY(parse_chain(p, L_OR, &node->b));
         if (jparse_accept_name(p, "else")) MN_TRY(jparse_expression(p, &node->c));
         *out = node;
     }
@@ -607,15 +620,13 @@ static mn_status parse_tuple_until(jparser *p, bool conditional, const char *end
     bool is_tuple = false;
     jnode *tuple, *item = NULL;
     MN_TRY(jparse_node(p, N_TUPLE, &tuple));
-    MN_TRY(jparse_enter(p));
     while (!ends_tuple(p, end)) {
-        MN_TRY(conditional ? jparse_expression(p, &item) : parse_logic(p, true, &item));
+        MN_TRY(conditional ? jparse_expression(p, &item) : parse_chain(p, L_OR, &item));
         MN_TRY(jparse_push(p, item));
         if (!jparse_is_op(p, ',')) break;
         p->at++;
         is_tuple = true;
     }
-    p->depth--;
     if (!is_tuple && item) {
         p->n_stack = base;
         *out = item;

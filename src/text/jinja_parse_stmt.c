@@ -23,7 +23,8 @@ static mn_status parse_one_target(jparser *p, bool members, jnode **out) {
 static mn_status check_target(const jnode *target) {
     if (target->kind == N_NAME || target->kind == N_MEMBER) return MN_OK;
     if (target->kind != N_TUPLE) return jinja_syntax_error(target->line, "can't assign to this expression");
-    for (size_t i = 0; i < target->items.n; i++) MN_TRY(check_target(target->items.items[i]));
+    for (size_t i = 0; i < target->items.n; i++) /* paid: each when it was parsed */
+        MN_TRY(check_target(target->items.items[i]));
     return MN_OK;
 }
 
@@ -138,7 +139,7 @@ static mn_status parse_set(jparser *p, jnode **out) {
     MN_TRY(parse_target(p, true, NULL, &(*out)->a));
     if (jparse_accept_op(p, '=')) return jparse_tuple(p, true, NULL, &(*out)->b);
     (*out)->kind = N_SET_BLOCK;
-    MN_TRY(jparse_filters(p, NULL, false, &(*out)->b));
+    MN_TRY(jparse_filters(p, false, &(*out)->b));
     return parse_until(p, "endset", &(*out)->body);
 }
 
@@ -158,11 +159,11 @@ static mn_status parse_signature(jparser *p, jparameters *out) {
         } else if (fallbacks) {
             return jinja_syntax_error(p->at->line, "non-default argument follows default argument");
         }
-        for (size_t i = base; i < p->n_stack; i++) {
+        for (size_t i = base; i < p->n_stack; i++) { /* bounded: by MAX_PARAMETERS */
             const jstring *other = p->stack[i]->text;
             if (other->n == parameter->text->n && memcmp(other->data, parameter->text->data, other->n) == 0) {
-                return jinja_syntax_error(p->at->line, "duplicate argument '%.*s'", (int)other->n,
-                                          other->data);
+                return jinja_syntax_error(p->at->line, "duplicate argument '%.*s'",
+                                          other->n < 60 ? (int)other->n : 60, other->data);
             }
         }
         if (p->n_stack - base >= MAX_PARAMETERS)
@@ -172,7 +173,7 @@ static mn_status parse_signature(jparser *p, jparameters *out) {
     p->at++;
     out->n = p->n_stack - base;
     MN_TRY(jinja_take(p->arena, out->n * sizeof *out->items, &out->items));
-    for (size_t i = 0; i < out->n; i++) {
+    for (size_t i = 0; i < out->n; i++) { /* bounded: by MAX_PARAMETERS */
         const jnode *parameter = p->stack[base + i];
         out->items[i] = (jparameter){.name = parameter->text, .fallback = parameter->a};
     }
@@ -188,7 +189,7 @@ static mn_status parse_macro_body(jparser *p, const char *end, jnode *macro) {
     parameters->uses_caller = p->n_caller > caller;
     parameters->uses_kwargs = p->n_kwargs > kwargs;
     parameters->uses_varargs = p->n_varargs > varargs;
-    for (size_t i = 0; i < parameters->n; i++) {
+    for (size_t i = 0; i < parameters->n; i++) { /* bounded: by MAX_PARAMETERS */
         const jparameter *q = &parameters->items[i];
         if (jinja_string_is(q->name, "kwargs")) parameters->uses_kwargs = false;
         if (jinja_string_is(q->name, "varargs")) parameters->uses_varargs = false;
@@ -221,7 +222,9 @@ static mn_status parse_call(jparser *p, jnode **out) {
     MN_TRY(new_parameters(p, &(*out)->parameters));
     if (jparse_is_op(p, '(')) MN_TRY(parse_signature(p, (*out)->parameters));
     MN_TRY(jparse_expression(p, &(*out)->a));
-    if ((*out)->a->kind != N_CALL) return jinja_syntax_error((*out)->line, "expected call");
+    const jnode *callee = (*out)->a;
+    if (callee->kind != N_CHAIN || callee->items.items[callee->items.n - 1]->kind != N_CALL)
+        return jinja_syntax_error((*out)->line, "expected call");
     return parse_macro_body(p, "endcall", *out);
 }
 
@@ -235,7 +238,7 @@ static mn_status parse_generation(jparser *p, jnode **out) {
 
 static mn_status parse_filter_block(jparser *p, jnode **out) {
     MN_TRY(jparse_node(p, N_FILTER_BLOCK, out));
-    MN_TRY(jparse_filters(p, NULL, true, &(*out)->a));
+    MN_TRY(jparse_filters(p, true, &(*out)->a));
     return parse_until(p, "endfilter", &(*out)->body);
 }
 
@@ -301,7 +304,8 @@ static mn_status parse_continue(jparser *p, jnode **out) {
 static mn_status parse_unsupported(jparser *p, jnode **out) {
     MN_TRY(jparse_node(p, N_UNSUPPORTED, out));
     (*out)->text = p->at[-1].text;
-    while (p->at->kind != T_BLOCK_END && p->at->kind != T_EOF) p->at++;
+    while (p->at->kind != T_BLOCK_END && p->at->kind != T_EOF) /* paid: by the lexer */
+        p->at++;
     return MN_OK;
 }
 
@@ -371,7 +375,7 @@ static mn_status parse_body(jparser *p, const char *const *ends, jnodes *out) {
             MN_TRY(parse_part(p, &node));
         } else {
             p->at++;
-            for (size_t i = 0; ends && ends[i]; i++) {
+            for (size_t i = 0; ends && ends[i]; i++) { /* bounded: three names */
                 if (jparse_is_name(p->at, ends[i])) return jparse_pop(p, base, out);
             }
             MN_TRY(parse_statement(p, &node));
@@ -386,6 +390,6 @@ static mn_status parse_body(jparser *p, const char *const *ends, jnodes *out) {
 mn_status jinja_parse(jinja_arena *arena, const jtokens *tokens, jnodes *out) {
     jparser p = {.arena = arena, .at = tokens->items};
     mn_status status = parse_body(&p, NULL, out);
-    mem_free(p.stack);
+    jinja_release(arena, p.stack, p.stack_capacity, sizeof *p.stack);
     return status;
 }

@@ -13,46 +13,42 @@ typedef struct symbols {
     bool *stored;
     size_t n;
     size_t capacity, stored_capacity;
-    struct resolver *owner;
+    jinja_arena *arena;
 } symbols;
-
-/* Bounds for hostile templates: depth of the tree, and slots looked at. */
-enum { MAX_DEPTH = 800, MAX_WORK = 200000000 };
 
 typedef struct resolver {
     jinja_arena *arena;
     symbols *scope;
-    int loops; /* for loops around: `loop` cannot be assigned there */
-    int depth;
-    int64_t work;
+    int loops;    /* for loops around: `loop` cannot be assigned there */
     bool lenient; /* inside if: an unknown filter fails only when it is reached */
 } resolver;
 
-static bool same_name(const jstring *a, const jstring *b) {
-    return a->n == b->n && memcmp(a->data, b->data, a->n) == 0;
+/* The slot of a name in one scope, or -1. */
+static mn_status find_own(const symbols *s, const jstring *name, int *slot) {
+    *slot = -1;
+    MN_TRY(jinja_work(s->arena, 1));
+    for (size_t i = 0; i < s->n && *slot < 0; i++) {
+        const jstring *other = s->items[i].name;
+        bool long_enough = other->n == name->n;
+        MN_TRY(jinja_work(s->arena, long_enough ? 1 + name->n / 32 : 1));
+        if (long_enough && memcmp(other->data, name->data, name->n) == 0) *slot = (int)i;
+    }
+    return MN_OK;
 }
 
-static int find_own(const symbols *s, const jstring *name) {
-    s->owner->work += (int64_t)s->n;
-    for (size_t i = 0; i < s->n; i++) {
-        if (same_name(s->items[i].name, name)) return (int)i;
+/* The slot that `name` means in scope s, or -1. */
+static mn_status find(const symbols *s, const jstring *name, int *hops, int *slot) {
+    *slot = -1;
+    for (*hops = 0; s; s = s->parent, (*hops)++) {
+        MN_TRY(find_own(s, name, slot));
+        if (*slot >= 0) return MN_OK;
     }
-    return -1;
-}
-
-/* The slot that `name` means in scope s, or false. */
-static bool find(const symbols *s, const jstring *name, int *hops, int *slot) {
-    *hops = 0;
-    for (; s; s = s->parent, (*hops)++) {
-        *slot = find_own(s, name);
-        if (*slot >= 0) return true;
-    }
-    return false;
+    return MN_OK;
 }
 
 static mn_status define(symbols *s, jload load, bool stored, int *slot) {
-    MN_TRY(mem_grow(&s->items, &s->capacity, s->n + 1, sizeof *s->items));
-    MN_TRY(mem_grow(&s->stored, &s->stored_capacity, s->n + 1, sizeof *s->stored));
+    MN_TRY(jinja_grow(s->arena, &s->items, &s->capacity, s->n + 1, sizeof *s->items));
+    MN_TRY(jinja_grow(s->arena, &s->stored, &s->stored_capacity, s->n + 1, sizeof *s->stored));
     s->items[s->n] = load;
     s->stored[s->n] = stored;
     *slot = (int)s->n++;
@@ -60,30 +56,41 @@ static mn_status define(symbols *s, jload load, bool stored, int *slot) {
 }
 
 static void clear(symbols *s) {
-    mem_free(s->items);
-    mem_free(s->stored);
+    if (!s->arena) return;
+    jinja_release(s->arena, s->items, s->capacity, sizeof *s->items);
+    jinja_release(s->arena, s->stored, s->stored_capacity, sizeof *s->stored);
+}
+
+/* What a name means outside of scope s: a slot there, or a variable of the context. */
+static mn_status outside(const symbols *s, jload *load) {
+    load->kind = JLOAD_CONTEXT;
+    if (!s->parent) return MN_OK;
+    MN_TRY(find(s->parent, load->name, &load->hops, &load->slot));
+    if (load->slot < 0) return MN_OK;
+    load->kind = JLOAD_OUTER;
+    load->hops++;
+    return MN_OK;
 }
 
 static mn_status store(resolver *v, const jstring *name) {
     symbols *s = v->scope;
-    int slot = find_own(s, name);
+    int slot;
     if (v->loops && jinja_string_is(name, "loop"))
         return jinja_syntax_error(1, "can't assign to the special variable 'loop' in a for loop");
+    MN_TRY(find_own(s, name, &slot));
     if (slot >= 0) {
         s->stored[slot] = true;
         return MN_OK;
     }
     jload load = {.name = name};
-    if (s->parent && find(s->parent, name, &load.hops, &load.slot)) {
-        load.kind = JLOAD_OUTER;
-        load.hops++;
-    }
+    MN_TRY(outside(s, &load));
+    if (load.kind == JLOAD_CONTEXT) load.kind = JLOAD_NOTHING;
     return define(s, load, true, &slot);
 }
 
 static mn_status declare_parameter(resolver *v, const jstring *name, int *slot) {
     symbols *s = v->scope;
-    *slot = find_own(s, name);
+    MN_TRY(find_own(s, name, slot));
     if (*slot < 0) return define(s, (jload){.name = name, .kind = JLOAD_PARAMETER}, true, slot);
     s->items[*slot].kind = JLOAD_PARAMETER;
     s->stored[*slot] = true;
@@ -92,7 +99,8 @@ static mn_status declare_parameter(resolver *v, const jstring *name, int *slot) 
 
 static mn_status load(resolver *v, const jstring *name) {
     int hops, slot;
-    if (find(v->scope, name, &hops, &slot)) return MN_OK;
+    MN_TRY(find(v->scope, name, &hops, &slot));
+    if (slot >= 0) return MN_OK;
     return define(v->scope, (jload){.name = name, .kind = JLOAD_CONTEXT}, false, &slot);
 }
 
@@ -114,6 +122,7 @@ static mn_status visit_arguments(resolver *v, const jarguments *args) {
 
 static mn_status visit_target(resolver *v, const jnode *target, bool parameter) {
     int slot;
+    MN_TRY(jinja_work(v->arena, 1));
     if (target->kind == N_MEMBER) return load(v, target->text);
     if (target->kind == N_NAME)
         return parameter ? declare_parameter(v, target->text, &slot) : store(v, target->text);
@@ -122,11 +131,11 @@ static mn_status visit_target(resolver *v, const jnode *target, bool parameter) 
 }
 
 static mn_status copy_symbols(const symbols *from, symbols *to) {
-    *to = (symbols){.parent = from->parent, .owner = from->owner};
-    from->owner->work += (int64_t)from->n;
-    MN_TRY(mem_grow(&to->items, &to->capacity, from->n, sizeof *to->items));
-    MN_TRY(mem_grow(&to->stored, &to->stored_capacity, from->n, sizeof *to->stored));
-    for (size_t i = 0; i < from->n; i++) {
+    *to = (symbols){.parent = from->parent, .arena = from->arena};
+    MN_TRY(jinja_work(to->arena, from->n));
+    MN_TRY(jinja_grow(to->arena, &to->items, &to->capacity, from->n, sizeof *to->items));
+    MN_TRY(jinja_grow(to->arena, &to->stored, &to->stored_capacity, from->n, sizeof *to->stored));
+    for (size_t i = 0; i < from->n; i++) { /* paid: above */
         to->items[i] = from->items[i];
         to->stored[i] = from->stored[i];
     }
@@ -138,7 +147,9 @@ static mn_status copy_symbols(const symbols *from, symbols *to) {
 static mn_status merge_branch(symbols *s, const symbols *branch, size_t before, bool *touched) {
     for (size_t i = 0; i < branch->n; i++) {
         const jload *from = &branch->items[i];
-        int slot = i < before ? (int)i : find_own(s, from->name);
+        int slot = (int)i;
+        MN_TRY(jinja_work(s->arena, 1));
+        if (i >= before) MN_TRY(find_own(s, from->name, &slot));
         if (slot < 0) MN_TRY(define(s, *from, false, &slot));
         if ((size_t)slot >= before) s->items[slot] = *from;
         if (branch->stored[i]) touched[slot] = true;
@@ -148,32 +159,38 @@ static mn_status merge_branch(symbols *s, const symbols *branch, size_t before, 
 
 /* Three branches that start from the same knowledge. What one of them stores is, behind the if, either that
  * or what the name meant outside. */
+static mn_status merge_branches(resolver *v, const symbols *branches) {
+    symbols *s = v->scope;
+    size_t before = s->n;
+    bool *touched;
+    MN_TRY(jinja_take(v->arena, branches[0].n + branches[1].n + branches[2].n + 1, &touched));
+    memset(touched, 0, branches[0].n + branches[1].n + branches[2].n + 1);
+    for (int i = 0; i < 3; i++) /* bounded: three branches */
+        MN_TRY(merge_branch(s, &branches[i], before, touched));
+    for (size_t slot = 0; slot < s->n; slot++) {
+        MN_TRY(jinja_work(v->arena, 1));
+        if (!touched[slot] || s->stored[slot]) continue;
+        MN_TRY(outside(s, &s->items[slot]));
+        s->stored[slot] = true;
+    }
+    return MN_OK;
+}
+
 static mn_status visit_if(resolver *v, const jnode *node) {
-    symbols *s = v->scope, branches[3] = {{0}};
+    symbols *s = v->scope, *branches; /* not on the stack: ifs nest */
     const jnodes *bodies[3] = {&node->body, &node->items, &node->other};
+    MN_TRY(jinja_take(v->arena, 3 * sizeof *branches, &branches));
+    memset(branches, 0, 3 * sizeof *branches);
     mn_status status = visit(v, node->a);
-    for (int i = 0; i < 3 && status == MN_OK; i++) {
+    for (int i = 0; i < 3 && status == MN_OK; i++) { /* bounded: three branches */
         status = copy_symbols(s, &branches[i]);
         v->scope = &branches[i];
         if (status == MN_OK) status = visit_all(v, bodies[i]);
         v->scope = s;
     }
-    size_t before = s->n, most = branches[0].n + branches[1].n + branches[2].n;
-    bool *touched = status == MN_OK ? mem_alloc(most + 1, sizeof *touched) : NULL;
-    if (status == MN_OK && !touched) status = MN_E_NOMEM;
-    for (int i = 0; i < 3 && status == MN_OK; i++) status = merge_branch(s, &branches[i], before, touched);
-    for (size_t slot = 0; slot < s->n && status == MN_OK; slot++) {
-        if (!touched[slot] || s->stored[slot]) continue;
-        jload *l = &s->items[slot];
-        l->kind = JLOAD_CONTEXT;
-        if (s->parent && find(s->parent, l->name, &l->hops, &l->slot)) {
-            l->kind = JLOAD_OUTER;
-            l->hops++;
-        }
-        s->stored[slot] = true;
-    }
-    mem_free(touched);
-    for (int i = 0; i < 3; i++) clear(&branches[i]);
+    if (status == MN_OK) status = merge_branches(v, branches);
+    for (int i = 0; i < 3; i++) /* bounded: three branches */
+        clear(&branches[i]);
     return status;
 }
 
@@ -204,19 +221,11 @@ static mn_status visit_node(resolver *v, const jnode *node) {
     }
 }
 
-/* One level deeper into the tree, or an error. */
-static mn_status enter(resolver *v, const jnode *node) {
-    if (++v->depth > MAX_DEPTH) return jinja_syntax_error(node->line, "expressions are nested too deeply");
-    if (v->work > MAX_WORK) return jinja_syntax_error(node->line, "too many variables");
-    return MN_OK;
-}
-
 static mn_status visit(resolver *v, const jnode *node) {
+    MN_TRY(jinja_work(v->arena, 1));
     if (!node) return MN_OK;
-    MN_TRY(enter(v, node));
-    MN_TRY(visit_node(v, node));
-    v->depth--;
-    return MN_OK;
+    v->arena->line = node->line;
+    return visit_node(v, node);
 }
 
 /* ---- second pass: slots for names, frames for scopes ---- */
@@ -238,7 +247,7 @@ static mn_status bind_arguments(resolver *v, const jarguments *args) {
 /* One scope: `first` looks at what belongs to it, `second` binds it. */
 static mn_status with_scope(resolver *v, jnode *node, mn_status (*first)(resolver *, jnode *),
                             mn_status (*second)(resolver *, jnode *), jframe **out) {
-    symbols scope = {.parent = v->scope, .owner = v};
+    symbols scope = {.parent = v->scope, .arena = v->arena};
     bool lenient = v->lenient;
     v->scope = &scope;
     v->lenient = false;
@@ -278,12 +287,12 @@ static const jstring name_loop = {"loop", 4, 4}, name_caller = {"caller", 6, 6},
                      name_kwargs = {"kwargs", 6, 6}, name_varargs = {"varargs", 7, 7};
 
 static mn_status bind_target(resolver *v, jnode *target) {
+    MN_TRY(jinja_work(v->arena, 1));
     if (target->kind == N_TUPLE) {
         for (size_t i = 0; i < target->items.n; i++) MN_TRY(bind_target(v, target->items.items[i]));
         return MN_OK;
     }
-    find(v->scope, target->text, &target->hops, &target->slot);
-    return MN_OK;
+    return find(v->scope, target->text, &target->hops, &target->slot);
 }
 
 static mn_status first_for(resolver *v, jnode *node) {
@@ -334,7 +343,8 @@ static mn_status second_filter(resolver *v, jnode *node) {
 static mn_status bind_for(resolver *v, jnode *node) {
     MN_TRY(bind(v, node->b));
     bool takes_loop = node->a->kind == N_NAME && jinja_string_is(node->a->text, "loop");
-    for (size_t i = 0; node->a->kind == N_TUPLE && i < node->a->items.n; i++) {
+    for (size_t i = 0; node->a->kind == N_TUPLE && i < node->a->items.n;
+         i++) { /* paid: each when it was parsed */
         takes_loop |=
             node->a->items.items[i]->kind == N_NAME && jinja_string_is(node->a->items.items[i]->text, "loop");
     }
@@ -394,7 +404,7 @@ static mn_status bind_lenient(resolver *v, jnode *node) {
 
 static mn_status bind_node(resolver *v, jnode *node) {
     switch (node->kind) {
-    case N_NAME: find(v->scope, node->text, &node->hops, &node->slot); return MN_OK;
+    case N_NAME: return find(v->scope, node->text, &node->hops, &node->slot);
     case N_IF:
     case N_COND: return bind_lenient(v, node);
     case N_FOR: return bind_for(v, node);
@@ -404,7 +414,7 @@ static mn_status bind_node(resolver *v, jnode *node) {
         return bind_target(v, node->a);
     case N_FILTER_BLOCK: return with_scope(v, node, first_filtered, second_filtered, &node->frame);
     case N_MACRO:
-        find(v->scope, node->text, &node->hops, &node->slot);
+        MN_TRY(find(v->scope, node->text, &node->hops, &node->slot));
         return with_scope(v, node, first_macro, second_macro, &node->frame);
     case N_CALL_BLOCK:
         MN_TRY(bind(v, node->a));
@@ -425,11 +435,10 @@ static mn_status bind_node(resolver *v, jnode *node) {
 }
 
 static mn_status bind(resolver *v, jnode *node) {
+    MN_TRY(jinja_work(v->arena, 1));
     if (!node) return MN_OK;
-    MN_TRY(enter(v, node));
-    MN_TRY(bind_node(v, node));
-    v->depth--;
-    return MN_OK;
+    v->arena->line = node->line;
+    return bind_node(v, node);
 }
 
 mn_status jinja_scope(jinja_template *template) {

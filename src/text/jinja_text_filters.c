@@ -38,30 +38,29 @@ static mn_status capitalize(jrun *r, const jcall *c, jvalue *out) {
 /* Words start behind blanks, hyphens and opening brackets; unlike str.title(), not behind apostrophes. */
 static mn_status title(jrun *r, const jcall *c, jvalue *out) {
     jvalue text;
-    bytes b = {0};
     bool start = true;
     uint32_t code;
+    size_t mark = jinja_mark(r);
     MN_TRY(soft(r, c, &text));
-    MN_TRY(jinja_spend_bytes(r, text.string->n));
     const jstring *s = text.string;
     for (size_t at = 0, word = 0; at < s->n;) {
         size_t length = jchar_at(s->data, s->n, at, &code);
         bool separator = jchar_space(code) || (code < 0x80 && strchr("-({[<", (int)code) && code);
         if (separator) {
-            bytes_append(&b, s->data + at, length);
+            MN_TRY(jinja_put(r, s->data + at, length));
         } else if (start) {
             word = at;
-            jchar_put(&b, s, at, JCASE_UPPER);
+            MN_TRY(jchar_put(r, s, at, JCASE_UPPER));
         } else { /* the rest of a word is lowered on its own, without its first letter */
             uint32_t first;
             size_t skip = jchar_at(s->data, s->n, word, &first);
             const jstring rest = {s->data + word + skip, s->n - word - skip, 0};
-            jchar_put(&b, &rest, at - word - skip, JCASE_LOWER);
+            MN_TRY(jchar_put(r, &rest, at - word - skip, JCASE_LOWER));
         }
         start = separator;
         at += length;
     }
-    return jinja_finish(r, MN_OK, &b, out);
+    return jinja_cut(r, mark, out);
 }
 
 static mn_status trim(jrun *r, const jcall *c, jvalue *out) {
@@ -89,41 +88,34 @@ static mn_status replace(jrun *r, const jcall *c, jvalue *out) {
 static mn_status join(jrun *r, const jcall *c, jvalue *out) {
     jvalue separator, item;
     jiter *it;
-    bytes b = {0};
-    bool first = true, more = true;
+    bool more = true;
+    size_t mark = jinja_mark(r);
     MN_TRY(jinja_text_z(r, "", &separator));
     MN_TRY(jinja_str(r, jinja_arg_or(c, 0, separator), &separator));
     MN_TRY(jinja_iter(r, c->self, &it));
     jvalue attribute = jinja_arg_or(c, 1, j_none());
-    mn_status status = MN_OK;
-    while (status == MN_OK) {
-        MN_GOTO(done, status, jinja_next(r, it, &item, &more));
-        if (!more) break;
-        if (attribute.kind != J_NONE)
-            MN_GOTO(done, status, jinja_sort_key(r, item, attribute, j_none(), false, &item));
-        if (!first) MN_GOTO(done, status, jinja_put_str(r, &b, separator));
-        status = jinja_put_str(r, &b, item);
-        first = false;
+    for (bool first = true;; first = false) {
+        MN_TRY(jinja_next(r, it, &item, &more));
+        if (!more) return jinja_cut(r, mark, out);
+        if (attribute.kind != J_NONE) MN_TRY(jinja_sort_key(r, item, attribute, j_none(), false, &item));
+        if (!first) MN_TRY(jinja_put_str(r, separator));
+        MN_TRY(jinja_put_str(r, item));
     }
-done:
-    return jinja_finish(r, status, &b, out);
 }
 
 /* Joins the lines of a list, each but the first (unless `first`) behind the indentation. */
-static mn_status indent_lines(jrun *r, const jlist *lines, jvalue indention, bool first, bool blank,
-                              bytes *out) {
+static mn_status indent_lines(jrun *r, const jlist *lines, jvalue indention, bool first, bool blank) {
     for (size_t i = 0; i < lines->n; i++) {
-        if (i) bytes_append(out, "\n", 1);
+        if (i) MN_TRY(jinja_put_z(r, "\n"));
         bool wanted = i == 0 ? first : blank || lines->items[i].string->n > 0;
-        if (wanted) MN_TRY(jinja_put_str(r, out, indention));
-        MN_TRY(jinja_put_str(r, out, lines->items[i]));
+        if (wanted) MN_TRY(jinja_put_str(r, indention));
+        MN_TRY(jinja_put_str(r, lines->items[i]));
     }
     return MN_OK;
 }
 
 static mn_status indent(jrun *r, const jcall *c, jvalue *out) {
     jvalue indention = jinja_arg_or(c, 0, j_int(4)), newline, text, lines;
-    bytes b = {0};
     bool markup = c->self.kind == J_STRING && c->self.markup;
     if (indention.kind != J_STRING) {
         jvalue blank;
@@ -134,9 +126,9 @@ static mn_status indent(jrun *r, const jcall *c, jvalue *out) {
     newline.markup = markup;
     MN_TRY(jinja_add(r, c->self, newline, &text));
     MN_TRY(method(r, text, "splitlines", NULL, 0, &lines));
-    mn_status status =
-        indent_lines(r, lines.list, indention, jinja_arg_flag(c, 1, false), jinja_arg_flag(c, 2, false), &b);
-    MN_TRY(jinja_finish(r, status, &b, out));
+    size_t mark = jinja_mark(r);
+    MN_TRY(indent_lines(r, lines.list, indention, jinja_arg_flag(c, 1, false), jinja_arg_flag(c, 2, false)));
+    MN_TRY(jinja_cut(r, mark, out));
     out->markup = markup;
     return MN_OK;
 }
@@ -179,6 +171,7 @@ static mn_status truncate(jrun *r, const jcall *c, jvalue *out) {
     if (c->self.kind != J_STRING)
         return jinja_fail(r, "truncate wants a string, not %s", jinja_type(c->self));
     const jstring *s = c->self.string;
+    MN_TRY(jinja_spend_bytes(r, s->n));
     size_t n = jinja_offset(s, (size_t)(length - (int64_t)end->points));
     if (!jinja_arg_flag(c, 1, false)) {
         const char *blank = memrchr(s->data, ' ', n);
@@ -195,8 +188,8 @@ static mn_status wordcount(jrun *r, const jcall *c, jvalue *out) {
     bool inside = false;
     uint32_t code;
     MN_TRY(soft(r, c, &text));
-    MN_TRY(jinja_spend_bytes(r, text.string->n));
-    for (size_t at = 0; at < text.string->n;) {
+    MN_TRY(jinja_spend_text(r, text.string->n));
+    for (size_t at = 0; at < text.string->n;) { /* paid: above */
         at += jchar_at(text.string->data, text.string->n, at, &code);
         bool word = code == '_' || jchar_alpha(code) || jchar_numeric(code);
         n += word && !inside;
@@ -206,25 +199,25 @@ static mn_status wordcount(jrun *r, const jcall *c, jvalue *out) {
     return MN_OK;
 }
 
-static mn_status put_quoted(jrun *r, bytes *out, jvalue v, bool query) {
+static mn_status put_quoted(jrun *r, jvalue v, bool query) {
     MN_TRY(jinja_str(r, v, &v));
-    MN_TRY(jinja_spend_bytes(r, v.string->n));
     for (size_t i = 0; i < v.string->n; i++) {
         char ch = v.string->data[i];
         bool keep = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') ||
                     (ch && strchr("_.-~", ch)) || (ch == '/' && !query);
         if (keep) {
-            bytes_append(out, &ch, 1);
+            MN_TRY(jinja_put(r, &ch, 1));
         } else if (ch == ' ' && query) {
-            bytes_append(out, "+", 1);
+            MN_TRY(jinja_put_z(r, "+"));
         } else {
-            bytes_printf(out, "%%%02X", (unsigned char)ch);
+            MN_TRY(jinja_spend(r, 1));
+            MN_TRY(jinja_printf(r, "%%%02X", (unsigned char)ch));
         }
     }
     return MN_OK;
 }
 
-static mn_status put_query(jrun *r, bytes *out, jvalue pairs) {
+static mn_status put_query(jrun *r, jvalue pairs) {
     jiter *it;
     bool more = true;
     if (pairs.kind == J_DICT) {
@@ -241,81 +234,86 @@ static mn_status put_query(jrun *r, bytes *out, jvalue pairs) {
         if (!more) return MN_OK;
         MN_TRY(jinja_collect(r, item, &pair));
         if (pair->n != 2) return jinja_fail(r, "not a pair: %zu values", pair->n);
-        if (!first) bytes_append(out, "&", 1);
-        MN_TRY(put_quoted(r, out, pair->items[0], true));
-        bytes_append(out, "=", 1);
-        MN_TRY(put_quoted(r, out, pair->items[1], true));
+        if (!first) MN_TRY(jinja_put_z(r, "&"));
+        MN_TRY(put_quoted(r, pair->items[0], true));
+        MN_TRY(jinja_put_z(r, "="));
+        MN_TRY(put_quoted(r, pair->items[1], true));
     }
 }
 
 static mn_status urlencode(jrun *r, const jcall *c, jvalue *out) {
-    bytes b = {0};
     bool pairs = c->self.kind == J_DICT || c->self.kind == J_LIST || c->self.kind == J_TUPLE ||
                  c->self.kind == J_VIEW || c->self.kind == J_ITERATOR || c->self.kind == J_RANGE ||
                  c->self.kind == J_UNDEFINED;
-    mn_status status = pairs ? put_query(r, &b, c->self) : put_quoted(r, &b, c->self, false);
-    return jinja_finish(r, status, &b, out);
+    size_t mark = jinja_mark(r);
+    MN_TRY(pairs ? put_query(r, c->self) : put_quoted(r, c->self, false));
+    return jinja_cut(r, mark, out);
 }
 
 static mn_status format(jrun *r, const jcall *c, jvalue *out) {
     return jinja_percent_call(r, c->self, &c->given, out);
 }
 
+static mn_status put_attribute(jrun *r, const jpair *p, bool space) {
+    jvalue value;
+    if (p->key.kind != J_STRING)
+        return jinja_fail(r, "expected string or bytes-like object, got '%s'", jinja_type(p->key));
+    for (size_t k = 0; k < p->key.string->n; k++) {
+        char ch = p->key.string->data[k];
+        MN_TRY(jinja_spend(r, 1));
+        if (ch && strchr(" \t\n\r\f\v/>=", ch)) return jinja_fail(r, "Invalid character in attribute name");
+    }
+    MN_TRY(jinja_escape(r, p->value, &value));
+    if (space) MN_TRY(jinja_put_z(r, " "));
+    MN_TRY(jinja_put_escaped(r, p->key.string));
+    MN_TRY(jinja_put_z(r, "=\""));
+    MN_TRY(jinja_put_str(r, value));
+    return jinja_put_z(r, "\"");
+}
+
 static mn_status xmlattr(jrun *r, const jcall *c, jvalue *out) {
-    bytes b = {0};
     if (c->self.kind == J_UNDEFINED) return jinja_fail_undefined(r, c->self);
     if (c->self.kind != J_DICT)
         return jinja_fail(r, "'%s' object has no attribute 'items'", jinja_type(c->self));
     bool space = jinja_arg_flag(c, 0, true);
-    mn_status status = MN_OK;
-    for (size_t i = 0; i < c->self.dict->n && status == MN_OK; i++) {
+    size_t mark = jinja_mark(r);
+    for (size_t i = 0; i < c->self.dict->n; i++) {
         const jpair *p = &c->self.dict->items[i];
-        jvalue value;
+        MN_TRY(jinja_spend(r, 1));
         if (p->value.kind == J_NONE || p->value.kind == J_UNDEFINED) continue;
-        if (p->key.kind != J_STRING)
-            MN_GOTO(done, status,
-                    jinja_fail(r, "expected string or bytes-like object, got '%s'", jinja_type(p->key)));
-        for (size_t k = 0; k < p->key.string->n; k++) {
-            char ch = p->key.string->data[k];
-            if (ch && strchr(" \t\n\r\f\v/>=", ch))
-                MN_GOTO(done, status, jinja_fail(r, "Invalid character in attribute name"));
-        }
-        MN_GOTO(done, status, jinja_escape(r, p->value, &value));
-        if (b.n || space) bytes_append(&b, " ", 1);
-        jinja_put_escaped(&b, p->key.string);
-        bytes_append(&b, "=\"", 2);
-        status = jinja_put_str(r, &b, value);
-        bytes_append(&b, "\"", 1);
+        MN_TRY(put_attribute(r, p, space || r->out->n > mark));
     }
-done:
-    return jinja_finish(r, status, &b, out);
+    return jinja_cut(r, mark, out);
 }
 
 static mn_status filesizeformat(jrun *r, const jcall *c, jvalue *out) {
     static const char prefixes[] = "kMGTPEZY";
     double size, unit, base = jinja_arg_flag(c, 0, false) ? 1024 : 1000;
-    bytes b = {0};
+    size_t mark = jinja_mark(r);
     if (c->self.kind == J_UNDEFINED) return jinja_fail_undefined(r, c->self);
+    jstring text = {0};
+    if (c->self.kind == J_STRING) MN_TRY(jinja_trimmed(r, c->self.string, &text));
     if (j_is_number(c->self)) {
         size = j_real(c->self);
-    } else if (c->self.kind != J_STRING || !jinja_read_float(c->self.string, &size)) {
+    } else if (!jinja_read_float(&text, &size)) {
         return jinja_fail(r, "could not convert to a number");
     }
     if (size == 1) return jinja_text_z(r, "1 Byte", out);
     if (size < base) {
         if (!(size > -0x1p63)) return jinja_fail(r, "cannot convert this float to an integer");
-        bytes_printf(&b, "%lld Bytes", (long long)size);
-        return jinja_finish(r, MN_OK, &b, out);
+        MN_TRY(jinja_printf(r, "%lld Bytes", (long long)size));
+        return jinja_cut(r, mark, out);
     }
     int i = 0;
-    for (unit = base * base; i < 7 && size >= unit; i++) unit *= base;
-    jvalue args[1] = {j_float(base * size / unit)}, text;
+    for (unit = base * base; i < 7 && size >= unit; i++) /* bounded: seven prefixes */
+        unit *= base;
+    jvalue args[1] = {j_float(base * size / unit)}, number;
     const jargs given = {.items = args, .n = 1};
-    MN_TRY(jinja_text_z(r, "%.1f", &text));
-    MN_TRY(jinja_percent_call(r, text, &given, &text));
-    bytes_append(&b, text.string->data, text.string->n);
-    bytes_printf(&b, " %c%s", base > 1000 && i == 0 ? 'K' : prefixes[i], base > 1000 ? "iB" : "B");
-    return jinja_finish(r, MN_OK, &b, out);
+    MN_TRY(jinja_text_z(r, "%.1f", &number));
+    MN_TRY(jinja_percent_call(r, number, &given, &number));
+    MN_TRY(jinja_put_str(r, number));
+    MN_TRY(jinja_printf(r, " %c%s", base > 1000 && i == 0 ? 'K' : prefixes[i], base > 1000 ? "iB" : "B"));
+    return jinja_cut(r, mark, out);
 }
 
 /* ---- JSON ---- */
@@ -338,7 +336,6 @@ static mn_status json_separators(jrun *r, jvalue v, jjson_style *style) {
  * it. */
 static mn_status tojson(jrun *r, const jcall *c, jvalue *out) {
     jvalue indention = jinja_arg_or(c, 1, j_none());
-    bytes b = {0};
     jjson_style style = {
         .item_separator = ", ", .item_separator_n = 2, .key_separator = ": ", .key_separator_n = 2};
     style.ascii = jinja_arg_flag(c, 0, false);
@@ -354,14 +351,15 @@ static mn_status tojson(jrun *r, const jcall *c, jvalue *out) {
         style.item_separator_n = 1;
     }
     MN_TRY(json_separators(r, jinja_arg_or(c, 2, j_none()), &style));
-    mn_status status = jinja_put_json(r, &b, c->self, &style, 0);
-    return jinja_finish(r, status, &b, out);
+    size_t mark = jinja_mark(r);
+    MN_TRY(jinja_put_json(r, c->self, &style, 0));
+    return jinja_cut(r, mark, out);
 }
 
 static mn_status unsupported(jrun *r, const jcall *c, jvalue *out) {
     (void)c;
     (void)out;
-    MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: this filter is not supported", r->line);
+    MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: this filter is not supported", r->arena.line);
 }
 
 const jbuiltin jinja_text_filters[] = {

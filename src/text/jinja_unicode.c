@@ -211,7 +211,7 @@ bool jchar_identifier(uint32_t c, bool first) {
 
 static const special_case *find_special(uint32_t c) {
     size_t lo = 0, hi = sizeof specials / sizeof *specials;
-    while (lo < hi) {
+    while (lo < hi) { /* bounded: by the logarithm of the table's length */
         size_t middle = (lo + hi) / 2;
         if (specials[middle].code < c) {
             lo = middle + 1;
@@ -234,104 +234,122 @@ static bool cased(uint32_t c) {
 }
 
 /* The capital sigma at `at` ends a word: a cased letter before it, none behind it. */
-static bool is_final_sigma(const jstring *s, size_t at) {
+static mn_status is_final_sigma(jrun *r, const jstring *s, size_t at, bool *out) {
     uint32_t c = 0;
     size_t i = at;
     bool before = false;
+    *out = false;
     while (i > 0 && !before) {
+        MN_TRY(jinja_spend(r, 1));
         do i--;
-        while (i > 0 && ((unsigned char)s->data[i] & 0xC0) == 0x80);
+        while (i > 0 && ((unsigned char)s->data[i] & 0xC0) == 0x80); /* bounded: a character has four bytes */
         jchar_at(s->data, s->n, i, &c);
         before = !case_ignorable(c);
     }
-    if (!before || !cased(c)) return false;
+    if (!before || !cased(c)) return MN_OK;
+    *out = true;
     for (i = at + 2; i < s->n;) {
+        MN_TRY(jinja_spend(r, 1));
         i += jchar_at(s->data, s->n, i, &c);
-        if (!case_ignorable(c)) return !cased(c);
+        if (case_ignorable(c)) continue;
+        *out = !cased(c);
+        return MN_OK;
     }
-    return true;
+    return MN_OK;
 }
 
-static void put_code(bytes *out, uint32_t code) {
+static mn_status put_code(jrun *r, uint32_t code) {
     char text[4];
-    bytes_append(out, text, utf8_encode(text, code));
+    return jinja_put(r, text, utf8_encode(text, code));
 }
 
-void jchar_put(bytes *out, const jstring *s, size_t at, jcase mapping) {
+mn_status jchar_put(jrun *r, const jstring *s, size_t at, jcase mapping) {
     uint32_t c;
+    MN_TRY(jinja_spend(r, 1));
     jchar_at(s->data, s->n, at, &c);
     const special_case *special = mapping == JCASE_UPPER || mapping == JCASE_TITLE ? find_special(c) : NULL;
-    if (special) {
-        bytes_append_text(out, mapping == JCASE_UPPER ? special->upper : special->title);
-    } else if (mapping == JCASE_FOLD) {
-        utf8proc_int32_t folded[8];
-        int boundary = 0;
-        utf8proc_ssize_t n =
-            utf8proc_decompose_char((utf8proc_int32_t)c, folded, 8, UTF8PROC_CASEFOLD, &boundary);
-        for (utf8proc_ssize_t i = 0; i < n && i < 8; i++) put_code(out, (uint32_t)folded[i]);
-    } else if (mapping == JCASE_LOWER && c == 0x130) {
-        bytes_append_text(out, "i\u0307");
-    } else if (mapping == JCASE_LOWER && c == 0x3A3) {
-        bytes_append_text(out, is_final_sigma(s, at) ? "\u03C2" : "\u03C3");
-    } else {
-        utf8proc_int32_t code = (utf8proc_int32_t)c;
-        put_code(out, (uint32_t)(mapping == JCASE_UPPER   ? utf8proc_toupper(code)
-                                 : mapping == JCASE_LOWER ? utf8proc_tolower(code)
-                                                          : utf8proc_totitle(code)));
+    if (special) return jinja_put_z(r, mapping == JCASE_UPPER ? special->upper : special->title);
+    if (mapping == JCASE_LOWER && c == 0x130) return jinja_put_z(r, "i\u0307");
+    if (mapping == JCASE_LOWER && c == 0x3A3) {
+        bool final;
+        MN_TRY(is_final_sigma(r, s, at, &final));
+        return jinja_put_z(r, final ? "\u03C2" : "\u03C3");
     }
+    utf8proc_int32_t code = (utf8proc_int32_t)c, folded[8];
+    if (mapping == JCASE_FOLD) {
+        int boundary = 0;
+        utf8proc_ssize_t n = utf8proc_decompose_char(code, folded, 8, UTF8PROC_CASEFOLD, &boundary);
+        for (utf8proc_ssize_t i = 0; i < n && i < 8; i++) MN_TRY(put_code(r, (uint32_t)folded[i]));
+        return MN_OK;
+    }
+    return put_code(r, (uint32_t)(mapping == JCASE_UPPER   ? utf8proc_toupper(code)
+                                  : mapping == JCASE_LOWER ? utf8proc_tolower(code)
+                                                           : utf8proc_totitle(code)));
+}
+
+static mn_status map_ascii(jrun *r, jvalue text, bool upper, jvalue *out) {
+    const jstring *s = text.string;
+    char *data;
+    MN_TRY(jinja_spend_bytes(r, s->n));
+    MN_TRY(jinja_take(&r->arena, s->n, &data));
+    for (size_t i = 0; i < s->n; i++) { /* paid: above */
+        char x = s->data[i];
+        bool change = upper ? x >= 'a' && x <= 'z' : x >= 'A' && x <= 'Z';
+        data[i] = change ? (char)(x ^ 0x20) : x;
+    }
+    return jinja_text_part(r, text, data, s->n, out);
 }
 
 mn_status jinja_map_case(jrun *r, jvalue text, jcase mapping, jvalue *out) {
     const jstring *s = text.string;
-    bytes b = {0};
+    bool markup = text.markup, inside = false; /* title case: behind a cased letter */
     uint32_t c;
-    MN_TRY(jinja_spend_bytes(r, s->n));
-    if (s->points == s->n && mapping != JCASE_TITLE) { /* ASCII */
-        char *data;
-        MN_TRY(jinja_take(&r->arena, s->n, &data));
-        for (size_t i = 0; i < s->n; i++) {
-            char x = s->data[i];
-            bool change = mapping == JCASE_UPPER ? x >= 'a' && x <= 'z' : x >= 'A' && x <= 'Z';
-            data[i] = change ? (char)(x ^ 0x20) : x;
-        }
-        return jinja_text_part(r, text, data, s->n, out);
-    }
-    bool inside = false; /* title case: behind a cased letter */
+    if (s->points == s->n && mapping != JCASE_TITLE) return map_ascii(r, text, mapping == JCASE_UPPER, out);
+    size_t mark = jinja_mark(r);
     for (size_t at = 0; at < s->n; at += jchar_at(s->data, s->n, at, &c)) {
-        jchar_put(&b, s, at, mapping == JCASE_TITLE && inside ? JCASE_LOWER : mapping);
+        MN_TRY(jchar_put(r, s, at, mapping == JCASE_TITLE && inside ? JCASE_LOWER : mapping));
         jchar_at(s->data, s->n, at, &c);
         inside = cased(c);
     }
-    bool markup = text.markup;
-    MN_TRY(jinja_finish(r, MN_OK, &b, out));
+    MN_TRY(jinja_cut(r, mark, out));
     out->markup = markup;
     return MN_OK;
 }
 
-static bool in_set(uint32_t c, const jstring *set) {
+static mn_status in_set(jinja_arena *arena, uint32_t c, const jstring *set, bool *out) {
     uint32_t other;
-    if (!set) return jchar_space(c);
-    for (size_t i = 0; i < set->n;) {
+    *out = !set && jchar_space(c);
+    for (size_t i = 0; set && i < set->n && !*out;) {
+        MN_TRY(jinja_work(arena, 1));
         i += jchar_at(set->data, set->n, i, &other);
-        if (c == other) return true;
+        *out = c == other;
     }
-    return false;
+    return MN_OK;
 }
 
-void jinja_strip(const jstring *s, const jstring *set, bool left, bool right, size_t *from, size_t *to) {
+mn_status jinja_strip(jinja_arena *arena, const jstring *s, const jstring *set, bool left, bool right,
+                      size_t *from, size_t *to) {
     uint32_t c;
+    bool inside = true;
     *from = 0;
     *to = s->n;
     while (left && *from < *to) {
         size_t length = jchar_at(s->data, s->n, *from, &c);
-        if (!in_set(c, set)) break;
+        MN_TRY(jinja_work(arena, 1));
+        MN_TRY(in_set(arena, c, set, &inside));
+        if (!inside) break;
         *from += length;
     }
     while (right && *from < *to) {
         size_t last = *to - 1;
-        while (last > *from && ((unsigned char)s->data[last] & 0xC0) == 0x80) last--;
+        MN_TRY(jinja_work(arena, 1));
+        while (last > *from &&
+               ((unsigned char)s->data[last] & 0xC0) == 0x80) /* bounded: a character has four bytes */
+            last--;
         jchar_at(s->data, s->n, last, &c);
-        if (!in_set(c, set)) break;
+        MN_TRY(in_set(arena, c, set, &inside));
+        if (!inside) break;
         *to = last;
     }
+    return MN_OK;
 }

@@ -1,4 +1,4 @@
-/* Values of the template language: arena, strings, lists, dictionaries, comparison as Python does it.
+/* Values of the template language: strings, lists, comparison as Python does it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
@@ -6,105 +6,65 @@
 #include "base/utf8.h"
 #include "text/jinja_internal.h"
 
-/* ---- arena ---- */
-
-enum { FIRST_BLOCK = 8 << 10, LARGEST_BLOCK = 1 << 20, SMALL_DICT = 8 };
-
-struct jinja_block {
-    jinja_block *next;
-    size_t used, size;
-    size_t pad; /* keeps what follows 16-byte aligned */
-};
-
-mn_status jinja_take(jinja_arena *arena, size_t n, void *out) {
-    void **place = out;
-    *place = NULL;
-    if (n > SIZE_MAX / 4) return mem_no_memory();
-    n = (n + 15) & ~(size_t)15;
-    if (n > arena->limit - arena->used)
-        MN_FAIL(MN_E_FULL, "chat template: more than %zu bytes of memory are needed", arena->limit);
-    jinja_block *b = arena->blocks;
-    if (!b || b->size - b->used < n) {
-        size_t size = b ? b->size * 2 : FIRST_BLOCK;
-        if (size > LARGEST_BLOCK) size = LARGEST_BLOCK;
-        bool own = n > size / 4;
-        if (own) size = n;
-        jinja_block *fresh = mem_alloc_raw(1, sizeof *fresh + size);
-        if (!fresh) return MN_E_NOMEM;
-        *fresh = (jinja_block){.size = size};
-        if (b && own) { /* a block of its own; go on filling the current one */
-            fresh->next = b->next;
-            b->next = fresh;
-        } else {
-            fresh->next = b;
-            arena->blocks = fresh;
-        }
-        b = fresh;
-    }
-    *place = (char *)(b + 1) + b->used;
-    b->used += n;
-    arena->used += n;
-    return MN_OK;
-}
-
-void jinja_arena_clear(jinja_arena *arena) {
-    for (jinja_block *b = arena->blocks, *next; b; b = next) {
-        next = b->next;
-        mem_free(b);
-    }
-    arena->blocks = NULL;
-}
-
 /* ---- strings ---- */
 
 size_t jinja_count_points(const char *data, size_t n) {
     size_t points = 0;
-    for (size_t i = 0; i < n; i++) points += ((unsigned char)data[i] & 0xC0) != 0x80;
+    for (size_t i = 0; i < n; i++) /* paid: by the caller */
+        points += ((unsigned char)data[i] & 0xC0) != 0x80;
     return points;
 }
 
 mn_status jinja_string_wrap(jinja_arena *arena, const char *data, size_t n, const jstring **out) {
     jstring *s;
+    MN_TRY(jinja_work(arena, n / 32));
     MN_TRY(jinja_take(arena, sizeof *s, &s));
     *s = (jstring){data, n, jinja_count_points(data, n)};
     *out = s;
     return MN_OK;
 }
 
-mn_status jinja_string_new(jinja_arena *arena, const char *data, size_t n, const jstring **out) {
-    char *copy;
-    MN_TRY(jinja_take(arena, n, &copy));
-    if (n) memcpy(copy, data, n);
-    return jinja_string_wrap(arena, copy, n, out);
-}
-
 mn_status jinja_text(jrun *r, const char *data, size_t n, jvalue *out) {
+    char *copy;
     *out = (jvalue){.kind = J_STRING};
     MN_TRY(jinja_spend_bytes(r, n));
-    return jinja_string_new(&r->arena, data, n, &out->string);
+    MN_TRY(jinja_take(&r->arena, n, &copy));
+    if (n) memcpy(copy, data, n);
+    return jinja_string_wrap(&r->arena, copy, n, &out->string);
+}
+
+mn_status jinja_text_part(jrun *r, jvalue whole, const char *data, size_t n, jvalue *out) {
+    jvalue part = {.kind = J_STRING, .markup = whole.markup};
+    MN_TRY(jinja_string_wrap(&r->arena, data, n, &part.string));
+    *out = part;
+    return MN_OK;
 }
 
 mn_status jinja_text_z(jrun *r, const char *data, jvalue *out) {
     return jinja_text(r, data, strlen(data), out);
 }
 
-mn_status jinja_text_part(jrun *r, jvalue whole, const char *data, size_t n, jvalue *out) {
-    jvalue part = {.kind = J_STRING, .markup = whole.markup};
-    MN_TRY(jinja_spend_bytes(r, n));
-    MN_TRY(jinja_string_wrap(&r->arena, data, n, &part.string));
-    *out = part;
-    return MN_OK;
-}
-
 size_t jinja_offset(const jstring *s, size_t point) {
     if (s->points == s->n) return point;
     size_t at = 0;
-    for (; point > 0; point--) at += utf8_length((unsigned char)s->data[at]);
+    for (; point > 0; point--) /* paid: by the caller */
+        at += utf8_length((unsigned char)s->data[at]);
     return at;
 }
 
 bool jinja_string_is(const jstring *s, const char *text) {
     return s->n == strlen(text) && memcmp(s->data, text, s->n) == 0;
+}
+
+mn_status jinja_same_bytes(jrun *r, const char *a, const char *b, size_t n, bool *out) {
+    MN_TRY(jinja_spend_bytes(r, n));
+    *out = n == 0 || memcmp(a, b, n) == 0;
+    return MN_OK;
+}
+
+mn_status jinja_same_text(jrun *r, const jstring *a, const jstring *b, bool *out) {
+    *out = a->n == b->n;
+    return *out ? jinja_same_bytes(r, a->data, b->data, a->n, out) : jinja_spend(r, 1);
 }
 
 /* ---- lists ---- */
@@ -139,132 +99,10 @@ mn_status jinja_pair(jrun *r, jvalue first, jvalue second, jvalue *out) {
     return MN_OK;
 }
 
-/* ---- dictionaries ---- */
-
-mn_status jinja_dict_new(jrun *r, jdict **out) {
-    MN_TRY(jinja_take(&r->arena, sizeof **out, out));
-    **out = (jdict){0};
-    return MN_OK;
-}
-
-static uint64_t hash_bytes(const char *data, size_t n) {
-    uint64_t h = 0xCBF29CE484222325u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)data[i]) * 0x100000001B3u;
-    return h;
-}
-
-bool jinja_hashable(jvalue v) {
-    if (v.kind == J_TUPLE) {
-        for (size_t i = 0; i < v.list->n; i++) {
-            if (v.list->items[i].kind == J_TUPLE || !jinja_hashable(v.list->items[i]))
-                return false; /* flat tuples only */
-        }
-        return true;
-    }
-    return v.kind != J_LIST && v.kind != J_DICT && v.kind != J_VIEW;
-}
-
-/* Equal keys have equal hashes: 1, 1.0 and true are the same key. */
-static uint64_t hash_key(jvalue key) {
-    switch (key.kind) {
-    case J_STRING: return hash_bytes(key.string->data, key.string->n);
-    case J_BOOL:
-    case J_INT: return (uint64_t)j_integer(key) * 0x9E3779B97F4A7C15u;
-    case J_FLOAT:
-        if (key.real == floor(key.real) && fabs(key.real) < 0x1p62)
-            return (uint64_t)(int64_t)key.real * 0x9E3779B97F4A7C15u;
-        return hash_bytes((const char *)&key.real, sizeof key.real);
-    case J_TUPLE: {
-        uint64_t h = 1;
-        for (size_t i = 0; i < key.list->n; i++) h = h * 31 + hash_key(key.list->items[i]);
-        return h;
-    }
-    case J_NONE:
-    case J_UNDEFINED: return key.kind;
-    default: return (uint64_t)(uintptr_t)key.pointer;
-    }
-}
-
-/* Index of the key, or -1. Keys are hashable, so comparing them is cheap. */
-static mn_status dict_find(jrun *r, const jdict *dict, jvalue key, uint64_t hash, int64_t *out) {
-    bool same = false;
-    *out = -1;
-    size_t mask = dict->slots ? dict->n_slots - 1 : 0, slot = (size_t)hash & mask;
-    for (size_t i = 0; dict->slots ? dict->slots[slot] != 0 : i < dict->n; i++, slot = (slot + 1) & mask) {
-        size_t at = dict->slots ? dict->slots[slot] - 1 : i;
-        if (dict->items[at].hash != hash || (key.kind == J_STRING && dict->items[at].key.kind != J_STRING))
-            continue;
-        MN_TRY(jinja_equal(r, dict->items[at].key, key, &same));
-        if (!same) continue;
-        *out = (int64_t)at;
-        return MN_OK;
-    }
-    return MN_OK;
-}
-
-static mn_status dict_rehash(jrun *r, jdict *dict) {
-    dict->n_slots = dict->capacity * 2;
-    MN_TRY(jinja_take(&r->arena, dict->n_slots * sizeof *dict->slots, &dict->slots));
-    memset(dict->slots, 0, dict->n_slots * sizeof *dict->slots);
-    for (size_t i = 0; i < dict->n; i++) {
-        size_t slot = (size_t)dict->items[i].hash & (dict->n_slots - 1);
-        while (dict->slots[slot]) slot = (slot + 1) & (dict->n_slots - 1);
-        dict->slots[slot] = (uint32_t)i + 1;
-    }
-    return MN_OK;
-}
-
-mn_status jinja_dict_set(jrun *r, jdict *dict, jvalue key, jvalue value) {
-    int64_t at;
-    if (!jinja_hashable(key)) return jinja_fail(r, "unhashable type: '%s'", jinja_type(key));
-    MN_TRY(jinja_spend_bytes(r, key.kind == J_STRING ? key.string->n : 0));
-    uint64_t hash = hash_key(key);
-    MN_TRY(dict_find(r, dict, key, hash, &at));
-    if (at >= 0) {
-        dict->items[at].value = value;
-        return MN_OK;
-    }
-    if (dict->n == dict->capacity) {
-        size_t capacity = dict->capacity ? dict->capacity * 2 : SMALL_DICT;
-        jpair *items;
-        MN_TRY(jinja_take(&r->arena, capacity * sizeof *items, &items));
-        if (dict->n) memcpy(items, dict->items, dict->n * sizeof *items);
-        dict->items = items;
-        dict->capacity = capacity;
-        if (capacity > SMALL_DICT) MN_TRY(dict_rehash(r, dict));
-    }
-    if (dict->slots) {
-        size_t slot = (size_t)hash & (dict->n_slots - 1);
-        while (dict->slots[slot]) slot = (slot + 1) & (dict->n_slots - 1);
-        dict->slots[slot] = (uint32_t)dict->n + 1;
-    }
-    dict->items[dict->n++] = (jpair){key, value, hash};
-    return MN_OK;
-}
-
-mn_status jinja_dict_get(jrun *r, const jdict *dict, jvalue key, jvalue *out) {
-    int64_t at;
-    *out = (jvalue){.kind = J_MISSING};
-    MN_TRY(jinja_spend_bytes(r, key.kind == J_STRING ? key.string->n : 0));
-    MN_TRY(dict_find(r, dict, key, hash_key(key), &at));
-    if (at >= 0) *out = dict->items[at].value;
-    return MN_OK;
-}
-
-jvalue jinja_dict_text(const jdict *dict, const jstring *key) {
-    int64_t at = -1;
-    dict_find(NULL, dict, j_string(key, false), hash_bytes(key->data, key->n),
-              &at); /* strings compare without a run */
-    return at >= 0 ? dict->items[at].value : (jvalue){.kind = J_MISSING};
-}
-
-mn_status jinja_dict_put(jrun *r, jdict *dict, const char *key, jvalue value) {
-    jvalue name = {.kind = J_STRING};
-    MN_TRY(jinja_string_wrap(&r->arena, key, strlen(key), &name.string));
-    return jinja_dict_set(r, dict, name, value);
-}
+/* ---- JSON ---- */
 
 mn_status jinja_from_json(jrun *r, const json *value, jvalue *out) {
+    MN_TRY(jinja_spend(r, 1));
     switch (value->kind) {
     case JSON_NULL: *out = j_none(); return MN_OK;
     case JSON_BOOL: *out = j_bool(value->boolean); return MN_OK;
@@ -380,22 +218,24 @@ bool jinja_truth(jvalue v) {
     }
 }
 
-bool jinja_same(jvalue a, jvalue b) {
-    if (a.kind != b.kind) return false;
+mn_status jinja_same(jrun *r, jvalue a, jvalue b, bool *out) {
+    *out = a.kind == b.kind;
+    if (!*out) return MN_OK;
     switch (a.kind) {
-    case J_NONE: return true;
+    case J_NONE: return MN_OK;
     case J_BOOL:
-    case J_INT: return j_integer(a) == j_integer(b);
-    case J_FLOAT: return memcmp(&a.real, &b.real, sizeof a.real) == 0;
-    case J_STRING:
-        return a.string->n == b.string->n && memcmp(a.string->data, b.string->data, a.string->n) == 0;
-    default: return a.pointer == b.pointer || ((a.kind == J_TUPLE) && a.list->n == 0 && b.list->n == 0);
+    case J_INT: *out = j_integer(a) == j_integer(b); return MN_OK;
+    case J_FLOAT: *out = memcmp(&a.real, &b.real, sizeof a.real) == 0; return MN_OK;
+    case J_STRING: return jinja_same_text(r, a.string, b.string, out);
+    default:
+        *out = a.pointer == b.pointer || (a.kind == J_TUPLE && a.list->n == 0 && b.list->n == 0);
+        return MN_OK;
     }
 }
 
-mn_status jinja_range_item(const jrange *range, int64_t index, jvalue *out) {
-    *out = j_int(range->start + index * range->step);
-    return MN_OK;
+/* Never overflows: the items of a range lie between its ends. */
+int64_t jinja_range_item(const jrange *range, int64_t index) {
+    return (int64_t)((uint64_t)range->start + (uint64_t)index * (uint64_t)range->step);
 }
 
 /* ---- comparison ---- */
@@ -444,12 +284,7 @@ static mn_status dicts_equal(jrun *r, const jdict *a, const jdict *b, bool *out)
 }
 
 mn_status jinja_equal(jrun *r, jvalue a, jvalue b, bool *out) {
-    if (a.kind == J_STRING && b.kind == J_STRING) {
-        bool long_text = r && a.string->n > 256 && a.string->n == b.string->n;
-        if (long_text) MN_TRY(jinja_spend_bytes(r, a.string->n));
-        *out = a.string->n == b.string->n && memcmp(a.string->data, b.string->data, a.string->n) == 0;
-        return MN_OK;
-    }
+    if (a.kind == J_STRING && b.kind == J_STRING) return jinja_same_text(r, a.string, b.string, out);
     MN_TRY(jinja_spend(r, 1));
     if (j_is_number(a) && j_is_number(b)) {
         *out = !has_nan(a, b) && compare_numbers(a, b) == 0;
@@ -464,7 +299,8 @@ mn_status jinja_equal(jrun *r, jvalue a, jvalue b, bool *out) {
                (a.range->n == 0 ||
                 (a.range->start == b.range->start && (a.range->n == 1 || a.range->step == b.range->step)));
     } else if (a.kind == J_METHOD) {
-        *out = a.method->builtin == b.method->builtin && jinja_same(a.method->self, b.method->self);
+        MN_TRY(jinja_same(r, a.method->self, b.method->self, out));
+        *out = *out && a.method->builtin == b.method->builtin;
     } else {
         *out = a.kind == J_UNDEFINED || a.kind == J_NONE || a.pointer == b.pointer;
     }
@@ -519,13 +355,13 @@ mn_status jinja_contains(jrun *r, jvalue container, jvalue item, bool *out) {
         if (item.kind == J_UNDEFINED) return jinja_fail_undefined(r, item);
         if (item.kind != J_STRING)
             return jinja_fail(r, "'in <string>' requires string as left operand, not %s", jinja_type(item));
-        MN_TRY(jinja_spend_bytes(r, container.string->n));
+        MN_TRY(jinja_spend_text(r, container.string->n));
         *out = item.string->n == 0 ||
                memmem(container.string->data, container.string->n, item.string->data, item.string->n);
         return MN_OK;
     }
     if (container.kind == J_DICT || (container.kind == J_VIEW && container.view->kind == JVIEW_KEYS)) {
-        if (!jinja_hashable(item)) return jinja_fail(r, "unhashable type: '%s'", jinja_type(item));
+        MN_TRY(jinja_check_hashable(r, item));
         MN_TRY(jinja_dict_get(r, container.kind == J_DICT ? container.dict : container.view->dict, item,
                               &other));
         *out = j_given(other);
@@ -536,9 +372,7 @@ mn_status jinja_contains(jrun *r, jvalue container, jvalue item, bool *out) {
         MN_TRY(jinja_next(r, it, &other, &more));
         if (!more) return MN_OK;
         MN_TRY(jinja_equal(r, other, item, out));
-        if (*out || jinja_same(other, item)) {
-            *out = true;
-            return MN_OK;
-        }
+        if (!*out && other.kind == J_FLOAT) MN_TRY(jinja_same(r, other, item, out)); /* NaN is in [NaN] */
+        if (*out) return MN_OK;
     }
 }

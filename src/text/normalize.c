@@ -55,27 +55,42 @@ static void strip_accents(const unicode_table *classes, const char *text, size_t
     }
 }
 
-static void replace_literal(const norm_step *step, const char *text, size_t n, bytes *out) {
+static mn_status too_long(const norm_state *state) {
+    MN_FAIL(
+        MN_E_FORMAT,
+        "the tokenizer's normalizers lengthen a text of %zu bytes by more than %d for each and %d besides",
+        state->n_text, NORM_GROWTH, NORM_GROWTH_BASE);
+}
+
+/* Appends text[0..n) and what stands for the match behind it, unless the output would have more than `most` bytes. */
+static bool put_match(const norm_step *step, const char *text, size_t n, size_t most, bytes *out) {
+    if (out->n > most || n > most - out->n || step->content.n > most - out->n - n) return false;
+    bytes_append(out, text, n);
+    bytes_append(out, step->content.data, step->content.n);
+    return true;
+}
+
+static mn_status replace_literal(const norm_step *step, const norm_state *state, const char *text, size_t n,
+                                 size_t most, bytes *out) {
     const char *end = text + n, *found;
     while (step->from.n && (found = memmem(text, (size_t)(end - text), step->from.data, step->from.n))) {
-        bytes_append(out, text, (size_t)(found - text));
-        bytes_append(out, step->content.data, step->content.n);
+        if (!put_match(step, text, (size_t)(found - text), most, out)) return too_long(state);
         text = found + step->from.n;
     }
     bytes_append(out, text, (size_t)(end - text));
+    return MN_OK;
 }
 
 static mn_status replace_pattern(const norm_step *step, norm_state *state, const char *text, size_t n,
-                                 bytes *out) {
-    if (!state->regex) MN_TRY(regex_state_open(&state->regex));
+                                 size_t most, bytes *out) {
+    if (!state->regex) MN_TRY(regex_state_open(&state->regex, state->n_text));
     size_t copied = 0;
     for (size_t from = 0; from <= n;) {
         bool found;
         size_t start = 0, end = 0;
         MN_TRY(regex_find(step->pattern, state->regex, text, n, from, &found, &start, &end));
         if (!found) break;
-        bytes_append(out, text + copied, start - copied);
-        bytes_append(out, step->content.data, step->content.n);
+        if (!put_match(step, text + copied, start - copied, most, out)) return too_long(state);
         copied = end;
         from = end > start ? end : end < n ? end + utf8_length((unsigned char)text[end]) : n + 1;
     }
@@ -84,31 +99,34 @@ static mn_status replace_pattern(const norm_step *step, norm_state *state, const
 }
 
 static mn_status apply(const norm_step *step, const unicode_table *classes, norm_state *state,
-                       const char *text, size_t n, bytes *out) {
+                       const char *text, size_t n, size_t most, bytes *out) {
     switch (step->kind) {
     case NORM_FORM: return unicode_normalize(step->form, text, n, out);
     case NORM_LOWERCASE: unicode_lower(text, n, out); break;
     case NORM_STRIP: strip(step, classes, text, n, out); break;
     case NORM_STRIP_ACCENTS: strip_accents(classes, text, n, out); break;
     case NORM_PREPEND:
-        if (n) bytes_append(out, step->content.data, step->content.n);
+        if (n && !put_match(step, "", 0, most, out)) return too_long(state);
         bytes_append(out, text, n);
         break;
     case NORM_REPLACE:
-        if (step->pattern) return replace_pattern(step, state, text, n, out);
-        replace_literal(step, text, n, out);
-        break;
+        return step->pattern ? replace_pattern(step, state, text, n, most, out)
+                             : replace_literal(step, state, text, n, most, out);
     }
     return MN_OK;
 }
 
 mn_status normalize(const normalizer *list, const unicode_table *classes, norm_state *state, const char *text,
                     size_t n, const char **out, size_t *n_out) {
+    const size_t limit = NORM_GROWTH_BASE + NORM_GROWTH * state->n_text;
     for (size_t i = 0; i < list->n; i++) {
         bytes *buffer = &state->buffer[i & 1];
+        size_t most = n + (limit - state->grown);
         buffer->n = 0;
-        MN_TRY(apply(&list->steps[i], classes, state, text, n, buffer));
+        MN_TRY(apply(&list->steps[i], classes, state, text, n, most, buffer));
         MN_TRY(bytes_status(buffer));
+        if (buffer->n > most) return too_long(state);
+        if (buffer->n > n) state->grown += buffer->n - n;
         text = buffer->data ? buffer->data : "";
         n = buffer->n;
     }

@@ -23,7 +23,13 @@ typedef struct norm_step {
     bytes from, content; /* owned */
 } norm_step;
 
-enum { NORM_STEPS = 32 };
+enum {
+    NORM_STEPS = 32,
+    /* All steps together may lengthen a text by so many bytes for each of its bytes, and so many besides. Form NFKC makes 33
+     * bytes of three at most. */
+    NORM_GROWTH = 16,
+    NORM_GROWTH_BASE = 1 << 16,
+};
 
 typedef struct normalizer {
     norm_step steps[NORM_STEPS];
@@ -34,8 +40,10 @@ typedef struct normalizer {
 mn_status normalizer_add(normalizer *list, norm_step *step, const char *what);
 void normalizer_clear(normalizer *list);
 
-/* Scratch of one thread. */
+/* Scratch of one thread, for the parts of one text. Zero it but for n_text. */
 typedef struct norm_state {
+    size_t n_text; /* bytes of the whole text, by which output and work are limited */
+    size_t grown;  /* by how much the steps have lengthened its parts */
     regex_state *regex;
     bytes buffer[2];
 } norm_state;
@@ -43,7 +51,7 @@ typedef struct norm_state {
 void norm_state_clear(norm_state *state);
 
 /* *out is the normalised text: `text` itself when there are no steps, else a buffer of `state` that lives
- * until the next call with it. */
+ * until the next call with it. MN_E_FORMAT when the steps lengthen the text beyond the limit, or a pattern is too costly. */
 mn_status normalize(const normalizer *list, const unicode_table *classes, norm_state *state, const char *text,
                     size_t n, const char **out, size_t *n_out);
 

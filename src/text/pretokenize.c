@@ -235,7 +235,7 @@ static mn_status splitter_put(splitter *s, size_t start, size_t end, bool match)
 
 static mn_status run_regex(const run *r, size_t i, const char *text, size_t n, bool at_start) {
     const pre_step *step = &r->p->steps[i];
-    if (!r->state->regex) MN_TRY(regex_state_open(&r->state->regex));
+    if (!r->state->regex) MN_TRY(regex_state_open(&r->state->regex, r->state->n_text));
     splitter s = {.r = r, .step = i, .text = text, .at_start = at_start};
     size_t previous = 0, from = 0;
     while (from <= n) {

@@ -81,8 +81,9 @@ void pretokenizer_clear(pretokenizer *p);
 
 typedef mn_status (*pre_sink)(void *arg, const char *word, size_t n);
 
-/* Scratch of one thread: opened on first use. */
+/* Scratch of one thread, for the parts of one text: opened on first use. Zero it but for n_text. */
 typedef struct pre_state {
+    size_t n_text; /* bytes of the whole text, by which the work of patterns is limited */
     regex_state *regex;
     bytes buffer[PRE_STEPS]; /* rewritten pieces, one buffer for each step */
 } pre_state;

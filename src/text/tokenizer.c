@@ -96,6 +96,8 @@ mn_status tokenizer_put_added(tokenizer *t, int64_t id, const char *text, size_t
 }
 
 mn_status tokenizer_put_template(tokenizer *t, const char *name, size_t n_name, const char *text, size_t n) {
+    if (t->n_templates == TEMPLATES)
+        MN_FAIL(MN_E_FORMAT, "the tokenizer has more than %d chat templates", TEMPLATES);
     chat_template entry = {mem_copy_text(name, n_name), mem_copy_text(text, n)};
     mn_status status = entry.name && entry.text ? MN_OK : MN_E_NOMEM;
     for (size_t i = 0; i < t->n_templates && status == MN_OK; i++) {
@@ -171,7 +173,7 @@ static bool may_cut_at_marks(const tokenizer *t) {
 }
 
 static mn_status seal_added(tokenizer *t, const char *what) {
-    norm_state state = {0};
+    norm_state state = {.n_text = t->pieces.text.n};
     mn_status status = MN_OK;
     for (size_t id = 0; id < t->pieces.n && status == MN_OK; id++) {
         const vocab_piece *piece = &t->pieces.pieces[id];
@@ -446,6 +448,7 @@ mn_status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsig
         MN_FAIL(MN_E_ARG, "the text has %zu bytes, at most %d can be tokenized at once", n, INT32_MAX / 2);
     size_t before = out->n;
     encoder e = {.t = t, .out = out, .allow_special = flags & TOKENIZER_PARSE_SPECIAL};
+    e.pre.n_text = e.norm.n_text = n;
     mn_status status = encode_text(&e, text, n, flags);
     if (status != MN_OK) out->n = before;
     mem_free(e.cache);
@@ -481,6 +484,7 @@ mn_status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, uns
     tokenizer_stream *stream;
     MN_TRY(tokenizer_stream_open(&stream, t, flags));
     stream->run.out = out;
+    stream->run.whole = true;
     for (size_t i = 0; i < n; i++) push_id(t, &stream->run, ids[i], flags);
     dec_run_finish(&stream->run);
     mn_status status = dec_run_status(&stream->run);
@@ -525,8 +529,8 @@ mn_status tokenizer_token_bytes(const tokenizer *t, int32_t id, bool first, byte
     MN_TRY(check_id(t, id));
     const vocab_piece *piece = &t->pieces.pieces[id];
     if (!(piece->flags & PIECE_PRESENT) || (piece->flags & PIECE_SPECIAL)) return MN_OK;
-    detokenizer_token(&t->decoder, vocab_text(&t->pieces, id), piece->n, piece->flags & PIECE_ADDED, first, scratch, out);
-    return bytes_status(out);
+    return detokenizer_token(&t->decoder, vocab_text(&t->pieces, id), piece->n, piece->flags & PIECE_ADDED, first,
+                             scratch, out);
 }
 
 /* ---- the vocabulary ---- */

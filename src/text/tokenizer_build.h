@@ -16,6 +16,7 @@ enum { PIECE_ADDED_SHIFT = 8 };
 
 enum {
     TEMPLATE_IDS = 32,          /* special tokens before or after a text */
+    TEMPLATES = 256,            /* chat templates by different names */
     TOKENIZER_FILE = 256 << 20, /* largest file read, in bytes */
 };
 

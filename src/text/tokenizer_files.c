@@ -140,7 +140,7 @@ mn_status tokenizer_read_tiktoken(tokenizer *t, const char *data, size_t n, cons
     uint32_t *rank = mem_alloc(t->pieces.n, sizeof *rank);
     if (!rank) return MN_E_NOMEM;
     for (uint32_t i = 0; i < t->pieces.n; i++) rank[i] = i;
-    status = merge_table_from_ranks(&t->merges, &t->virtual_symbols, &t->pieces, rank);
+    status = merge_table_from_ranks(&t->merges, &t->virtual_symbols, &t->pieces, rank, what);
     mem_free(rank);
     return status == MN_OK ? tokenizer_put_byte_level(t, true, what) : status;
 }

@@ -236,7 +236,7 @@ static mn_status read_llama(const source *s) {
     float *score = mem_alloc(t->pieces.n, sizeof *score);
     if (!score) return MN_E_NOMEM;
     for (size_t i = 0; i < t->pieces.n; i++) score[i] = (float)gguf_array_number_at(scores, i);
-    mn_status status = merge_table_from_scores(&t->merges, &t->virtual_symbols, &t->pieces, score);
+    mn_status status = merge_table_from_scores(&t->merges, &t->virtual_symbols, &t->pieces, score, s->what);
     mem_free(score);
     MN_TRY(status);
     t->unknown = t->roles[TOKEN_UNK];

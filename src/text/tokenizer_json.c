@@ -345,6 +345,10 @@ static mn_status post_template(reader *r, const json *node) {
     const json *single = json_get(node, "single");
     if (!single || single->kind != JSON_ARRAY)
         MN_FAIL(MN_E_FORMAT, "%s: a TemplateProcessing without its list 'single'", r->what);
+    if (single->n > 2 * TEMPLATE_IDS + 1) {
+        MN_FAIL(MN_E_FORMAT, "%s: a template of %zu parts, at most %d are allowed", r->what, single->n,
+                2 * TEMPLATE_IDS + 1);
+    }
     id_row before = {0}, after = {0};
     int n_texts = 0;
     for (size_t i = 0; i < single->n; i++) {
@@ -434,8 +438,8 @@ static mn_status dec_strip(reader *r, const json *node) {
     int64_t start = 0, stop = 0;
     const char *text;
     size_t n;
-    MN_TRY(json_int(r->what, node, "start", 0, 1 << 20, &start));
-    MN_TRY(json_int(r->what, node, "stop", 0, 1 << 20, &stop));
+    MN_TRY(json_int(r->what, node, "start", 0, DEC_STRIP_MOST, &start));
+    MN_TRY(json_int(r->what, node, "stop", 0, DEC_STRIP_MOST, &stop));
     MN_TRY(read_text(r, node, "content", &text, &n));
     if (n == 0 || utf8_sequence(text, n) != n)
         MN_FAIL(MN_E_FORMAT, "%s: the content of a Strip decoder must be one character", r->what);

@@ -182,7 +182,7 @@ mn_status tokenizer_read_sentencepiece(tokenizer *t, const uint8_t *data, size_t
     t->fuse_unknown = true;
     mn_status status = read_messages(&m, data, n);
     if (status == MN_OK)
-        status = merge_table_from_scores(&t->merges, &t->virtual_symbols, &t->pieces, m.scores);
+        status = merge_table_from_scores(&t->merges, &t->virtual_symbols, &t->pieces, m.scores, what);
     if (status == MN_OK) status = set_roles(&m);
     if (status == MN_OK) status = tokenizer_put_marks(t, m.add_prefix, true, what);
     mem_free(m.scores);

@@ -99,21 +99,96 @@ void unicode_table_close(unicode_table **table) {
     *table = NULL;
 }
 
+/* ---- normalisation ---- */
+
+enum {
+    MOST_CODES = 32, /* one character decomposes into 18 at most */
+    SHORT_RUN = 16,  /* so many marks are ordered by insertion */
+    N_CLASSES = 256, /* combining classes */
+};
+
+typedef struct code_list {
+    utf8proc_int32_t *codes; /* owned */
+    size_t n, capacity;
+} code_list;
+
+static unsigned combining_class(utf8proc_int32_t code) {
+    return code < 0x300 ? 0 : (unsigned)utf8proc_get_property(code)->combining_class;
+}
+
+/* Puts marks in the order of their combining classes; equals keep theirs. In linear time, because a text may be one run of
+ * marks: utf8proc's own ordering moves each mark step by step. */
+static mn_status order_run(utf8proc_int32_t *run, size_t n, code_list *scratch) {
+    size_t starts[N_CLASSES] = {0};
+    if (n <= SHORT_RUN) {
+        for (size_t i = 1; i < n; i++) {
+            utf8proc_int32_t code = run[i];
+            size_t k = i;
+            for (; k > 0 && combining_class(run[k - 1]) > combining_class(code); k--) run[k] = run[k - 1];
+            run[k] = code;
+        }
+        return MN_OK;
+    }
+    MN_TRY(mem_grow(&scratch->codes, &scratch->capacity, n, sizeof *run));
+    memcpy(scratch->codes, run, n * sizeof *run);
+    for (size_t i = 0; i < n; i++) starts[combining_class(run[i])]++;
+    for (size_t c = 0, start = 0, count; c < N_CLASSES; c++, start += count) {
+        count = starts[c];
+        starts[c] = start;
+    }
+    for (size_t i = 0; i < n; i++) run[starts[combining_class(scratch->codes[i])]++] = scratch->codes[i];
+    return MN_OK;
+}
+
+/* Canonical ordering: each run of characters whose class is not 0. */
+static mn_status order_marks(code_list *list, code_list *scratch) {
+    for (size_t i = 0, end; i < list->n; i = end) {
+        end = i + 1;
+        if (combining_class(list->codes[i]) == 0) continue;
+        while (end < list->n && combining_class(list->codes[end]) != 0) end++;
+        MN_TRY(order_run(list->codes + i, end - i, scratch));
+    }
+    return MN_OK;
+}
+
+static mn_status decompose(utf8proc_option_t options, const char *text, size_t n, code_list *list) {
+    int no_boundary = 0; /* grapheme boundaries are not asked for */
+    for (size_t i = 0, length; i < n; i += length) {
+        length = utf8_length((unsigned char)text[i]);
+        MN_TRY(mem_grow(&list->codes, &list->capacity, list->n + MOST_CODES, sizeof *list->codes));
+        utf8proc_ssize_t count =
+            utf8proc_decompose_char((utf8proc_int32_t)utf8_decode(text + i, length), list->codes + list->n,
+                                    MOST_CODES, options, &no_boundary);
+        list->n += count > 0 ? (size_t)count : 0;
+    }
+    return MN_OK;
+}
+
+/* Composes where the form asks for it, and appends. utf8proc takes the vowel U+11A7 for a final consonant of Hangul and drops
+ * it; as it composes with nothing, what lies between such vowels is composed apart. */
+static void append_composed(utf8proc_option_t options, code_list *list, bytes *out) {
+    enum { VOWEL = 0x11A7 };
+    for (size_t start = 0, end; start < list->n; start = end) {
+        end = start + 1;
+        while (end < list->n && list->codes[start] != VOWEL && list->codes[end] != VOWEL) end++;
+        utf8proc_int32_t *codes = list->codes + start;
+        utf8proc_ssize_t count = utf8proc_normalize_utf32(codes, (utf8proc_ssize_t)(end - start), options);
+        for (utf8proc_ssize_t i = 0; i < count; i++) {
+            char sequence[4];
+            bytes_append(out, sequence, utf8_encode(sequence, (uint32_t)codes[i]));
+        }
+    }
+}
+
 /* Appends one stretch in the form that the options stand for. */
 static mn_status normalize_stretch(utf8proc_option_t options, const char *text, size_t n, bytes *out) {
-    const utf8proc_uint8_t *source = (const utf8proc_uint8_t *)text;
-    utf8proc_ssize_t count = utf8proc_decompose(source, (utf8proc_ssize_t)n, NULL, 0, options);
-    if (count < 0) return mem_no_memory(); /* valid UTF-8 of this size has no other way to fail */
-    utf8proc_int32_t *codes = mem_alloc_raw((size_t)count + 1, sizeof *codes);
-    if (!codes) return MN_E_NOMEM;
-    count = utf8proc_decompose(source, (utf8proc_ssize_t)n, codes, count, options);
-    if (count > 0) count = utf8proc_normalize_utf32(codes, count, options);
-    for (utf8proc_ssize_t i = 0; i < count; i++) {
-        char sequence[4];
-        bytes_append(out, sequence, utf8_encode(sequence, (uint32_t)codes[i]));
-    }
-    mem_free(codes);
-    return bytes_status(out);
+    code_list list = {0}, scratch = {0};
+    mn_status status = decompose(options, text, n, &list);
+    if (status == MN_OK) status = order_marks(&list, &scratch);
+    if (status == MN_OK) append_composed(options, &list, out);
+    mem_free(list.codes);
+    mem_free(scratch.codes);
+    return status == MN_OK ? bytes_status(out) : status;
 }
 
 /* Below U+0300 a text is in form C, below U+0080 in every form; and nothing joins an ASCII character with

@@ -5,20 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/utf8.h"
-
-static uint64_t hash_text(const char *text, size_t n) {
-    uint64_t h = n * 0x9E3779B97F4A7C15u, word;
-    for (; n >= 8; n -= 8, text += 8) {
-        memcpy(&word, text, 8);
-        h = (h ^ word) * 0xD6E8FEB86659FD93u;
-        h ^= h >> 32;
-    }
-    word = 0;
-    memcpy(&word, text, n);
-    h = (h ^ word) * 0xD6E8FEB86659FD93u;
-    return h ^ h >> 29;
-}
 
 static bool piece_is(const vocab *v, uint32_t id, const char *text, size_t n) {
     return v->pieces[id].n == n && memcmp(v->text.data + v->pieces[id].at, text, n) == 0;
@@ -33,7 +21,7 @@ static inline uint32_t slot_tag(uint64_t hash) {
 
 int32_t vocab_find(const vocab *v, const char *text, size_t n) {
     if (v->n_slots == 0 || n == 0) return VOCAB_NONE;
-    uint64_t hash = hash_text(text, n);
+    uint64_t hash = hash_seeded(text, n, v->seed);
     for (size_t slot = hash & (v->n_slots - 1); v->slots[slot]; slot = (slot + 1) & (v->n_slots - 1)) {
         uint32_t id = (v->slots[slot] & ((1u << ID_BITS) - 1)) - 1;
         if ((v->slots[slot] ^ slot_tag(hash)) >> ID_BITS == 0 && piece_is(v, id, text, n)) return (int32_t)id;
@@ -43,7 +31,7 @@ int32_t vocab_find(const vocab *v, const char *text, size_t n) {
 
 static void enter(vocab *v, uint32_t id) {
     const vocab_piece *piece = &v->pieces[id];
-    uint64_t hash = hash_text(v->text.data + piece->at, piece->n);
+    uint64_t hash = hash_seeded(v->text.data + piece->at, piece->n, v->seed);
     size_t slot = hash & (v->n_slots - 1);
     while (v->slots[slot]) slot = (slot + 1) & (v->n_slots - 1);
     v->slots[slot] = (id + 1) | slot_tag(hash);
@@ -54,6 +42,7 @@ static mn_status rehash(vocab *v) {
     size_t n_slots = v->n_slots ? v->n_slots * 4 : 1024;
     uint32_t *slots = mem_alloc(n_slots, sizeof *slots);
     if (!slots) return MN_E_NOMEM;
+    if (!v->slots) v->seed = hash_seed();
     mem_free(v->slots);
     v->slots = slots;
     v->n_slots = n_slots;

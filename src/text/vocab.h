@@ -29,6 +29,7 @@ typedef struct vocab {
     bytes text;          /* all pieces; valid UTF-8, byte-level pieces in their letters */
     uint32_t *slots;     /* by hash of the text: id + 1 and a part of the hash; 0: empty */
     size_t n_slots, used;
+    uint64_t seed; /* of the hash: whoever writes a file cannot choose texts that collide */
 } vocab;
 
 /* Adds a token. MN_E_FORMAT (with `what`) when the id is out of range, has a token already, or the text has

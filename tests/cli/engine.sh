@@ -51,6 +51,19 @@ guidance_has_a_negative_prompt() {
   expect 0 run embedded "Once upon a time" --max-new-tokens 20 --guidance-scale 3 --negative-prompt "Lily" --json
   json 'j["sequences"][0]["ids"] != json.load(open("'"$work/first"'"))["sequences"][0]["ids"]'
   err_empty
+  cp "$work/out" "$work/led"
+  expect 0 tokenize embedded -p Lily
+  ids=$(cat "$work/out")
+  expect 0 run embedded "Once upon a time" --max-new-tokens 20 --guidance-scale 3 --negative-prompt-ids "$ids" --json
+  json 'j["sequences"] == json.load(open("'"$work/led"'"))["sequences"]'
+  # A checkpoint without a tokenizer takes ids alone.
+  expect 0 run "$here/../data/golden/llama" --ids 3,4,5 -n 4 --guidance-scale 3 --negative-prompt-ids 7,8 --json
+  expect 2 run embedded hi --guidance-scale 3 --negative-prompt no --negative-prompt-ids 1,2
+  err_has "both say what to lead away from"
+  expect 2 run embedded hi --guidance-scale 3 --negative-prompt-ids 1,x
+  err_has "negative-prompt-ids: token id number 2 begins 'x'"
+  expect 2 run embedded hi --guidance-scale 3 --negative-prompt-ids 1,99999
+  err_has "token 1 of the negative prompt is 99999, allowed: 0 to 511"
 }
 
 json_result() {
@@ -226,6 +239,102 @@ generation_files() {
   err_has "the negative prompt has no effect"
   expect 0 run embedded hi --temperature 0.5 --do-sample --seed 1 -n 2
   err_empty
+}
+
+# A cache that a checkpoint, a file or a row asks for is the one there is; flags stand above it; what is not obeyed is said once.
+caches_of_files() {
+  local own=$work/own
+  rm -rf "$own" && mkdir -p "$own"
+  cp "$here"/../data/golden/llama/{config.json,model.safetensors} "$own"
+  echo '{"max_new_tokens": 4, "cache_implementation": "quantized", "cache_config": {"nbits": 2, "axis-key": 0, "backend": "quanto",
+    "compute_dtype": "float16", "device": "cuda:0"}, "return_legacy_cache": true, "output_scores": true, "made_up": 3}' >"$own/generation_config.json"
+  expect 0 run "$own" --ids 1,2,3 --json
+  json 'j["cache"]["implementation"] == "quantized"'
+  [ "$(wc -l <"$work/err")" = 5 ] || problem "not five warnings"
+  err_has 'warning: return_legacy_cache was given but has no effect'
+  err_has 'warning: output_scores was given but has no effect: .*--scores-out'
+  err_has 'warning: generation_config.json has fields that are not known and have no effect: made_up'
+  err_has 'warning: cache option compute_dtype has no effect'
+  err_has "warning: cache option device is 'cuda:0' but has no effect"
+  expect 0 run "$own" --ids 1,2,3 --json --scores-out "$work/s.safetensors"
+  [ "$(wc -l <"$work/err")" = 4 ] || problem "not four warnings"
+  expect 0 run "$own" --ids 1,2,3 --json --cache dynamic
+  json 'j["cache"]["implementation"] == "dynamic"'
+  [ "$(wc -l <"$work/err")" = 3 ] || problem "not three warnings"
+  expect 0 run "$own" --ids 1,2,3 --json --no-cache
+  json 'j["cache"]["implementation"] == "none"'
+  expect 0 run "$own" --ids 1,2,3 --json --cache-config nbits=4
+  json 'j["cache"]["implementation"] == "quantized"'
+  expect 2 run "$own" --ids 1,2,3 --json --cache-config window_length=4
+  expect 0 run "$own" --ids 1,2,3 --print-config --json
+  json 'j["cache_implementation"] == {"value": "quantized", "origin": "model"} and j["cache_config"]["value"]["nbits"] == 2 and j["cache_config"]["origin"] == "model"'
+  expect 0 run "$own" --ids 1,2,3 --print-config --json --cache SinkCache
+  json 'j["cache_implementation"] == {"value": "SinkCache", "origin": "flag"} and j["cache_config"] == {"value": None, "origin": "default"}'
+  expect 0 score "$own" --ids 1,2,3,4 --json
+  json 'j["cache"]["implementation"] == "quantized"'
+  err_has "warning: cache option device is 'cuda:0' but has no effect"
+  expect 0 score "$own" --ids 1,2,3,4 --json --cache static
+  json 'j["cache"]["implementation"] == "static"'
+  expect 0 bench "$own" -p 4 -n 2 -r 1 -o json
+  grep -q '"cache_implementation":"quantized"' "$work/out" || problem "bench has another cache"
+  # Another cache of the same file's fields, the file of --generation-config, the rows of a batch.
+  echo '{"cache_implementation": "StaticCache"}' >"$work/g.json"
+  expect 0 run "$own" --ids 1,2,3 --json --generation-config "$work/g.json"
+  json 'j["cache"]["implementation"] == "static" and j["cache"]["max_cache_len"] == 7'
+  {
+    echo '{"ids": [1, 2, 3]}'
+    echo '{"ids": [1, 2, 3], "cache_implementation": "sink", "cache_config": {"window_length": 8}}'
+    echo '{"ids": [1, 2, 3], "cache_implementation": "static"}'
+    echo '{"ids": [1, 2, 3], "use_cache": false}'
+  } >"$work/b.jsonl"
+  expect 0 run "$own" --batch "$work/b.jsonl"
+  json 'len(all) == 4 and j["cache"]["implementation"] == "several"'
+  for row in 2:sink 3:static 4:none; do
+    sed -n "${row%:*}p" "$work/b.jsonl" >"$work/one.jsonl"
+    expect 0 run "$own" --batch "$work/one.jsonl" --cache offloaded
+    json 'j["cache"]["implementation"] == "'"${row#*:}"'"'
+  done
+  sed -n 1p "$work/b.jsonl" >"$work/one.jsonl"
+  expect 0 run "$own" --batch "$work/one.jsonl" --cache offloaded
+  json 'j["cache"]["implementation"] == "offloaded"'
+  echo '{"ids": [1, 2, 3], "cache_implementation": "paged"}' >"$work/one.jsonl"
+  expect 2 run "$own" --batch "$work/one.jsonl"
+  err_has "line 1: .*cache_implementation: cache implementation is 'paged'"
+  # A name that there is not, in the checkpoint: refused when it would be used.
+  echo '{"max_new_tokens": 2, "cache_implementation": "paged"}' >"$own/generation_config.json"
+  expect 2 run "$own" --ids 1,2,3
+  err_is_sentence
+  expect 0 run "$own" --ids 1,2,3 --cache dynamic
+  expect 0 run "$own" --ids 1,2,3 --cache HQQQuantizedCache --cache-config axis-key=1,axis-value=1 --json
+  json 'j["cache"]["implementation"] == "quantized"'
+}
+
+sinks_beside_windows() {
+  for verb in "run --ids 1,2,3 -n 2" "score --ids 1,2,3"; do
+    # shellcheck disable=SC2086
+    expect 0 ${verb%% *} "$here/../data/golden/mistral-window" ${verb#* } --cache sink --json
+    [ "$(wc -l <"$work/err")" = 1 ] || problem "not one warning"
+    err_has 'warning: 3 of 3 layers have a window of their own of 8 tokens'
+  done
+}
+
+# Transformers' words for types and for what becomes of a cache.
+words_of_transformers() {
+  local llama=$here/../data/golden/llama
+  for dtype in float32:f32 torch.float32:f32 bfloat16:bf16 torch.bfloat16:bf16 torch.float16:bf16; do
+    expect 0 run "$llama" --ids 1 -n 1 --dtype "${dtype%:*}" --cache-dtype "${dtype%:*}" --json
+    json 'j["cache"]["dtype"] == "'"${dtype#*:}"'"'
+    expect 0 run "$llama" --print-config --json --torch-dtype "${dtype%:*}"
+    json 'j["compute_type"] == {"value": "'"${dtype#*:}"'", "origin": "flag"}'
+  done
+  expect 2 run "$llama" --ids 1 --dtype float8
+  err_has "'float8' is not one of auto|f32|bf16|int8"
+  for word in offloaded:offload quantized:quantize sink:evict; do
+    expect 0 run "$llama" --print-config --json --on-oom "${word%:*}"
+    json 'j["on_oom"]["value"] == "'"${word#*:}"'"'
+  done
+  expect 0 run "$llama" --ids 1,2,3,4 -n 4 --cache sliding_window --cache-config sliding_window=3 --json
+  json 'j["cache"]["max_cache_len"] == 3'
 }
 
 print_config() {
@@ -516,6 +625,9 @@ check "sampling and seeds" sampling
 check "log-probabilities" logprobs
 check "stop strings and end tokens" stops
 check "generation files" generation_files
+check "caches that files ask for" caches_of_files
+check "sinks beside windows" sinks_beside_windows
+check "words of Transformers" words_of_transformers
 check "--print-config tells values and origins" print_config
 check "every option comes back from the environment" config_round_trip
 check "batches" batches

@@ -73,6 +73,47 @@ subtitles() {
   err_is_sentence
 }
 
+# makes DIR FILE... a transcript of each; the names of what was made, sorted.
+makes() {
+  rm -rf "$work/named"
+  expect 0 transcribe -m "$tiny" "$@" "${few[@]}" --output-dir "$work/named"
+  (cd "$work/named" && LC_ALL=C ls -A | tr '\n' ' ') >"$work/out"
+}
+
+names_that_collide() {
+  mkdir -p "$work/in/a/deep" "$work/in/b/deep" "$work/in/a-x"
+  cp "$speech" "$work/in/a/x.wav"
+  cp "$jfk" "$work/in/b/x.wav"
+  cp "$jfk" "$work/in/b/x.flac"
+  cp "$speech" "$work/in/a-x.wav"
+  for folder in a b; do cp "$speech" "$work/in/$folder/deep/x.wav"; done
+  cp "$speech" "$work/in/a/.hidden"
+  ln -s b "$work/in/link"
+  cd "$work/in" || return 1
+  makes a/x.wav b/x.wav
+  out_is 'a-x.txt b-x.txt '
+  expect 0 transcribe -m "$tiny" a/x.wav "${few[@]}"
+  cmp -s "$work/out" "$work/named/a-x.txt" || problem "not the transcript of a/x.wav"
+  expect 0 transcribe -m "$tiny" b/x.wav "${few[@]}"
+  cmp -s "$work/out" "$work/named/b-x.txt" || problem "not the transcript of b/x.wav"
+  makes a/x.wav "$speech"
+  out_is 'test_speech.txt x.txt '
+  makes a/deep/x.wav b/deep/x.wav a/x.wav
+  out_is 'a-deep-x.txt a-x.txt b-deep-x.txt '
+  makes a/x.wav b/x.wav a-x.wav # the last has the name that the first one gets
+  [ "$(wc -w <"$work/out")" = 3 ] || problem "not three files"
+  makes b/x.wav b/x.flac ./b/x.wav link/x.wav "$work/in/b/x.wav"
+  out_is 'x-2.txt x-3.txt x-4.txt x-5.txt x.txt '
+  makes a/x.wav b/x.wav b/x.wav
+  out_is 'a-x.txt b-x-2.txt b-x.txt '
+  (cd a && makes x.wav ../b/x.wav .hidden)
+  out_is '.hidden.txt a-x.txt b-x.txt '
+  input=$speech
+  makes - a/x.wav
+  out_is 'stdin.txt x.txt '
+  cd - >/dev/null || return 1
+}
+
 every_cache() {
   expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output json --compute-type f32
   cp "$work/out" "$work/plain"
@@ -184,6 +225,7 @@ check "several files" several_files
 check "a bad one among good ones" a_bad_one_among_good_ones
 check "standard input" standard_input
 check "subtitles" subtitles
+check "names that collide" names_that_collide
 check "every cache" every_cache
 check "bad usage" bad_usage
 check "models of the other kind" models_of_the_other_kind

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What can be said about a command line without computing: help, flags, their errors, exit codes.
 # shellcheck source-path=SCRIPTDIR disable=SC2317
+list_options=${4:-}
 source "$(dirname "$0")/lib.sh"
 
 version() {
@@ -62,7 +63,7 @@ unknown_flags() {
 
 bad_values() {
   expect 2 run embedded hi --threads 0
-  err_has "--threads: 0 is out of range; allowed: 1 to 1024"
+  err_has "--threads: 0 is out of range; allowed: 1 to 256"
   expect 2 run embedded hi --threads many
   err_has "'many' is no whole number"
   expect 2 run embedded hi --compute-type f64
@@ -151,6 +152,59 @@ environment_is_checked() {
   err_is_sentence
 }
 
+# The bounds in a refusal are those of the table, and what lies on them no layer below refuses with bounds of its own.
+numbers_at_their_bounds() {
+  local verb flag lo hi n=0 data=$here/../data
+  [ -x "$list_options" ] || { problem "no list_options"; return; }
+  # What is given besides, so that a number alone can be wrong.
+  declare -A besides=(
+    [run]="embedded hi -n 1 --json" [chat]="embedded -n 1" [score]="embedded -p ab" [inspect]="embedded" [doctor]="embedded" [bench]="embedded -p 1 -n 0 -r 1"
+    [cache]="convert $work/absent $work/to" [transcribe]="-m $data/golden/whisper/tiny80 $data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav --temperature 0 --max-new-tokens 1"
+  )
+  while read -r verb flag lo hi; do
+    n=$((n + 1))
+    # shellcheck disable=SC2086
+    for value in $((lo - 1)) $((hi + 1)) 99999999999999999999; do
+      expect 2 $verb ${besides[$verb]} $flag=$value
+      err_has "$flag: $value is out of range; allowed: $lo to $hi\$"
+    done
+    case $verb$flag in # minutes; bounds of the model besides; the row of run
+      *--repetitions | *--logprobs | transcribe--max-cache-len | [!r]*--threads) continue ;;
+    esac
+    # shellcheck disable=SC2086
+    for value in $lo $hi; do
+      last="mneme $verb $flag=$value"
+      "$mneme" $verb ${besides[$verb]} $flag=$value </dev/null >"$work/out" 2>"$work/err"
+      [ $? != 2 ] || problem "refused"
+      if grep -q 'allowed: ' "$work/err"; then problem "refused by other bounds"; fi
+    done
+  done < <("$list_options")
+  [ $n -ge 20 ] || problem "$n options only"
+  for flag in -t --threads; do
+    expect 2 bench embedded -p 1 -n 0 $flag 257
+    err_has "257 is out of range; allowed: 1 to 256"
+    expect 2 bench embedded -p 1 -n 0 $flag 0
+    err_has "allowed: 1 to 256"
+    expect 2 bench embedded --cache dynamic,static $flag 257
+    err_has "allowed where caches are compared: one number from 1 to 256"
+  done
+  expect 2 bench embedded -p 16777217
+  err_has "allowed: 0 to 16777216"
+  expect 2 bench embedded -p 1 -npl 1025
+  err_has "1025 is out of range; allowed: 1 to 1024"
+}
+
+# What messages say about scripts/get-model is what it takes.
+models_that_can_be_had() {
+  local listed
+  listed=$(sed -n 's/^# usage: scripts\/get-model //p' "$here/../../scripts/get-model" | sed 's/ | /, /g')
+  expect 3 inspect ./nowhere
+  err_is_sentence
+  err_has "installs one of $listed\$"
+}
+
+check "models that can be had" models_that_can_be_had
+check "refused numbers are shown with the bounds in force" numbers_at_their_bounds
 check "version" version
 check "every help starts with examples and fits a screen" help_starts_with_examples
 check "the long help shows every flag" help_shows_every_flag

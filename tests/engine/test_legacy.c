@@ -280,12 +280,131 @@ static void files_hold_rows(void **state) {
     mn_session_close(&back);
     assert_fails(MN_E_ARG, "row is 2", mn_session_import(&back, w.model, &options, path, 2, NULL, 0));
     assert_fails(MN_E_ARG, "140 tokens", mn_session_import(&back, w.model, &options, path, 0, w.ids, 7));
-    assert_fails(MN_E_ARG, "equally long",
-                 mn_sessions_export(rows, 2, path, "f32")); /* the second has gone on */
     assert_fails(MN_E_ARG, "dtype", mn_sessions_export(rows, 1, path, "f8"));
     assert_fails(MN_E_ARG, "no row", mn_sessions_export(rows, 0, path, "f32"));
     mn_session_close(&rows[0]);
     mn_session_close(&rows[1]);
+    close_world(&w);
+}
+
+/* Rows of other lengths beside each other: what is not padding is what each row gives alone, the mask says where, and each comes back as
+ * if it had been alone, also with other padding around it. */
+static void shorter_rows_are_padded(void **state) {
+    (void)state;
+    enum { N_ROWS = 3 };
+    static const size_t lengths[N_ROWS] = {40, 77, 5};
+    static const engine_cache caches[] = {{.dtype = "f32", .page_tokens = 16},
+                                          {.dtype = "bf16", .page_tokens = 4},
+                                          {.implementation = "quantized", .dtype = "f32", .page_tokens = 16}};
+    world w = open_world();
+    const char *path = scratch_path("padded.safetensors"), *single = scratch_path("single.safetensors");
+    for (size_t c = 0; c < sizeof caches / sizeof *caches; c++) {
+        mn_cache_options options = engine_cache_options(caches[c]);
+        mn_session *rows[N_ROWS];
+        for (size_t r = 0; r < N_ROWS; r++) {
+            rows[r] = engine_session(w.model, caches[c]);
+            engine_feed(rows[r], w.ids + r, lengths[r], 0, NULL, NULL);
+        }
+        assert_ok(mn_sessions_export(rows, N_ROWS, path, NULL));
+        tensor_set *all = NULL;
+        assert_ok(safetensors_open(&all, path));
+        const tensor *mask = tensor_set_find(all, "attention_mask"), *ids = tensor_set_find(all, "ids");
+        assert_non_null(mask);
+        assert_int_equal(mask->type, DTYPE_I64);
+        assert_int_equal(mask->shape[0], N_ROWS);
+        assert_int_equal(mask->shape[1], 77);
+        for (size_t r = 0; r < N_ROWS; r++) {
+            tensor_set *alone = NULL;
+            mn_session *back = NULL;
+            size_t padding = 77 - lengths[r];
+            for (size_t i = 0; i < 77; i++) {
+                int64_t one = 7;
+                int32_t id = -1;
+                memcpy(&one, mask->data + (r * 77 + i) * sizeof one, sizeof one);
+                memcpy(&id, ids->data + (r * 77 + i) * sizeof id, sizeof id);
+                assert_int_equal(one, i >= padding);
+                if (i >= padding) assert_int_equal(id, w.ids[r + i - padding]);
+            }
+            assert_ok(mn_sessions_export(&rows[r], 1, single, NULL));
+            assert_ok(safetensors_open(&alone, single));
+            for (size_t k = 0; k < tensor_set_count(alone); k++) {
+                const tensor *t = tensor_set_at(alone, k), *whole = tensor_set_find(all, t->name);
+                if (t->n_dims != 4) continue;
+                size_t each = t->bytes / (size_t)(t->shape[1] * t->shape[2]), heads = (size_t)t->shape[1];
+                for (size_t h = 0; h < heads; h++) {
+                    const uint8_t *got = whole->data + (r * heads + h) * 77 * each;
+                    for (size_t i = 0; i < padding * each; i++) assert_int_equal(got[i], 0);
+                    assert_memory_equal(got + padding * each, t->data + h * lengths[r] * each,
+                                        lengths[r] * each);
+                }
+            }
+            tensor_set_close(&alone);
+            assert_ok(mn_session_import(&back, w.model, &options, path, r, NULL, 0));
+            assert_int_equal(mn_session_length(back), lengths[r]);
+            assert_memory_equal(mn_session_ids(back), w.ids + r, lengths[r] * sizeof *w.ids);
+            mn_session *reference = NULL;
+            assert_ok(mn_session_import(&reference, w.model, &options, single, 0, w.ids + r, lengths[r]));
+            assert_go_on_alike(&w, reference, back, "a padded row");
+            mn_session_close(&reference);
+            mn_session_close(&back);
+        }
+        tensor_set_close(&all);
+        for (size_t r = 0; r < N_ROWS; r++) mn_session_close(&rows[r]);
+    }
+    close_world(&w);
+}
+
+/* The mask of a file of one row of N_IDS tokens, as somebody else might write it. */
+static void other_masks(void **state) {
+    (void)state;
+    enum { RIGHT = N_IDS - 3 };
+    static const struct {
+        int begin, end, hole; /* ones, but for one place; -1: none */
+        bool is_short;
+        const char *refusal; /* NULL: taken */
+    } masks[] = {{0, N_IDS, -1, false, NULL},        {0, RIGHT, -1, false, NULL},
+                 {0, N_IDS, 9, false, "both sides"}, {0, 0, -1, false, "every token"},
+                 {0, N_IDS, -1, true, "shape"},      {2, 30, 20, false, "both sides"}};
+    world w = open_world();
+    mn_session *session = fed(&w, (engine_cache){.dtype = "f32"}), *back = NULL;
+    const char *good = scratch_path("masked.safetensors"), *other = scratch_path("other.safetensors");
+    assert_ok(mn_sessions_export(&session, 1, good, "f32"));
+    tensor_set *file = NULL;
+    assert_ok(safetensors_open(&file, good));
+    tensor tensors[64];
+    size_t n = tensor_set_count(file);
+    assert_true(n <= 64);
+    for (size_t m = 0; m < sizeof masks / sizeof *masks; m++) {
+        for (int is_bytes = 0; is_bytes < 2; is_bytes++) {
+            uint8_t flags[N_IDS] = {0};
+            int64_t words[N_IDS] = {0};
+            for (int i = masks[m].begin; i < masks[m].end; i++) words[i] = flags[i] = i != masks[m].hole;
+            for (size_t i = 0; i < n; i++) {
+                tensors[i] = *tensor_set_at(file, i);
+                if (strcmp(tensors[i].name, "attention_mask") != 0) continue;
+                tensors[i].type = is_bytes ? DTYPE_BOOL : DTYPE_I64;
+                tensors[i].data = is_bytes ? flags : (const uint8_t *)words;
+                tensors[i].shape[1] = N_IDS - masks[m].is_short;
+                tensors[i].bytes = (size_t)tensors[i].shape[1] * (is_bytes ? 1 : sizeof *words);
+            }
+            assert_ok(safetensors_write(other, tensors, n, NULL));
+            if (masks[m].refusal) {
+                assert_fails(MN_E_REFUSED, masks[m].refusal,
+                             mn_session_import(&back, w.model, NULL, other, 0, NULL, 0));
+                continue;
+            }
+            assert_ok(mn_session_import(&back, w.model, NULL, other, 0, NULL, 0));
+            assert_int_equal(mn_session_length(back), masks[m].end);
+            float *got = stream(back, 1, true, 0, masks[m].end),
+                  *wanted = stream(session, 1, true, 0, masks[m].end);
+            assert_memory_equal(got, wanted, stream_floats(back, 1, true, masks[m].end) * sizeof *got);
+            free(got);
+            free(wanted);
+            mn_session_close(&back);
+        }
+    }
+    tensor_set_close(&file);
+    mn_session_close(&session);
     close_world(&w);
 }
 
@@ -442,12 +561,19 @@ static void every_allocation_fails_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_caches_come_back),    cmocka_unit_test(decoded_codes_go_out),
-        cmocka_unit_test(imports_are_sealed),        cmocka_unit_test(layers_are_described),
-        cmocka_unit_test(rows_change_places),        cmocka_unit_test(failing_selections_change_nothing),
+        cmocka_unit_test(exact_caches_come_back),
+        cmocka_unit_test(decoded_codes_go_out),
+        cmocka_unit_test(imports_are_sealed),
+        cmocka_unit_test(layers_are_described),
+        cmocka_unit_test(rows_change_places),
+        cmocka_unit_test(failing_selections_change_nothing),
         cmocka_unit_test(files_hold_rows),
-        cmocka_unit_test(neighbours_lie_together),           cmocka_unit_test(what_has_no_legacy_form_is_refused),
-        cmocka_unit_test(damaged_files_are_refused), cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(shorter_rows_are_padded),
+        cmocka_unit_test(other_masks),
+        cmocka_unit_test(neighbours_lie_together),
+        cmocka_unit_test(what_has_no_legacy_form_is_refused),
+        cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(every_allocation_fails_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,9 @@
 #include "support/table.h"
 
 enum {
-    N_PROMPT = 64, /* in one call, */
-    N_IDS = 90,    /* the others one by one */
+    N_PROMPT = 64,     /* in one call, */
+    STATIC_ROOM = 512, /* of engine_cache_options */
+    N_IDS = 90,        /* the others one by one */
     N_MORE = 5,
     N_FUTURE = 3,
     N_NEW = 6,
@@ -77,6 +78,12 @@ static bool forgets(const subject *x) {
 }
 static bool keeps(const subject *x) {
     return !is_a(x, "none");
+}
+
+/* Of its first layer, sinks included; 0: none. */
+static int64_t window_of(const subject *x) {
+    if (is_a(x, "hybrid")) return 8; /* of golden/mistral-window */
+    return is_a(x, "sink") ? 44 : is_a(x, "window") ? 40 : 0;
 }
 
 static mn_cache_options options_of(const subject *x) {
@@ -212,10 +219,22 @@ static bool length_and_positions(world *w) {
     assert_int_equal(mn_session_length(s), N_IDS);
     assert_memory_equal(mn_session_ids(s), w->ids[0], sizeof w->ids[0]);
     assert_ok(mn_session_cache(s, &info));
-    assert_int_equal(info.tokens, keeps(w->x) ? N_IDS : 0);
+    bool is_whole = is_a(w->x, "static"); /* shown with all its room, as Transformers does */
+    int64_t window = window_of(w->x), limit = is_whole ? STATIC_ROOM : 0;
+    assert_int_equal(info.tokens, !keeps(w->x) ? 0 : window ? window : N_IDS);
+    assert_int_equal(info.seen, keeps(w->x) ? N_IDS : 0);
+    assert_int_equal(info.max_cache_len, window ? window : limit);
+    assert_int_equal(info.limit, limit);
     assert_int_equal(info.next_position, N_IDS);
     assert_ok(mn_session_kv_shape(s, 0, shape));
-    assert_int_equal(shape[2], info.tokens);
+    assert_int_equal(shape[2], is_whole && !window ? STATIC_ROOM : info.tokens);
+    mn_session_close(&s);
+    s = filled(w, 0, 5); /* nothing is forgotten yet */
+    assert_ok(mn_session_cache(s, &info));
+    assert_ok(mn_session_kv_shape(s, 0, shape));
+    assert_int_equal(info.tokens, keeps(w->x) ? 5 : 0);
+    assert_int_equal(info.seen, info.tokens);
+    assert_int_equal(shape[2], !is_whole ? info.tokens : window ? window : STATIC_ROOM);
     mn_session_close(&s);
     return true;
 }
@@ -475,7 +494,7 @@ static bool becomes(world *w, const char *target, const char *config, mn_session
     mn_cache_info info = {.size = sizeof info};
     assert_ok(mn_session_cache(s, &info));
     assert_non_null(strstr(info.implementation, target));
-    assert_int_equal(info.tokens, N_IDS);
+    assert_int_equal(info.seen, N_IDS);
     *out = s;
     return true;
 }

@@ -91,6 +91,88 @@ static void names_of_two_kinds(void **state) {
     assert_false(plan.names_cross);
 }
 
+/* Transformers' classes and longer names are other words for strategies; some imply a backend. */
+static void names_of_classes(void **state) {
+    (void)state;
+    static const struct {
+        const char *implementation, *name;
+        kv_codec codec; /* of keys; KV_BF16: none are coded */
+    } cases[] = {
+        {"DynamicCache", "dynamic", KV_BF16},
+        {"StaticCache", "static", KV_BF16},
+        {"OffloadedCache", "offloaded", KV_BF16},
+        {"OffloadedStaticCache", "offloaded_static", KV_BF16},
+        {"QuantizedCache", "quantized", KV_MNEME},
+        {"QuantoQuantizedCache", "quantized", KV_QUANTO},
+        {"HQQQuantizedCache", "quantized", KV_HQQ},
+        {"SlidingWindowCache", "sliding_window", KV_BF16},
+        {"SinkCache", "sink", KV_BF16},
+        {"HybridCache", "hybrid", KV_BF16},
+        {"HybridChunkedCache", "hybrid", KV_BF16},
+        {"OffloadedHybridCache", "hybrid+offloaded", KV_BF16},
+        {"MambaCache", "mamba", KV_BF16},
+        {"EncoderDecoderCache", "dynamic", KV_BF16},
+        {"offloaded_hybrid", "hybrid+offloaded", KV_BF16},
+        {"hybrid_chunked", "hybrid", KV_BF16},
+        {"HQQQuantizedCache+SinkCache", "quantized+sink", KV_HQQ},
+        {"sink+QuantoQuantizedCache", "sink+quantized", KV_QUANTO},
+        {"self=HQQQuantizedCache,cross=StaticCache", "self=quantized,cross=static", KV_HQQ},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kv_plan plan, again;
+        char *config = NULL;
+        assert_ok(make(&plan, cases[i].implementation, "max_cache_len=50"));
+        assert_string_equal(plan.name, cases[i].name);
+        kv_codec codec = plan.self.codes ? plan.self.key.codec : KV_BF16;
+        if (codec != cases[i].codec) fail_msg("%s has codec %d", cases[i].implementation, (int)codec);
+        /* What a session writes down of itself, name and config, means the same. */
+        for (int object = 0; object < 2; object++) {
+            assert_ok(
+                kv_plan_config(&config, &plan, object ? " {\"max_cache_len\": 50} " : "max_cache_len=50"));
+            assert_ok(make(&again, plan.name, config));
+            assert_true(again.self.key.codec == plan.self.key.codec && again.options.limit == 50);
+            mem_free(config);
+        }
+    }
+    kv_plan plan;
+    assert_ok(make(&plan, "HQQQuantizedCache", "backend=hqq,nbits=1"));
+    assert_fails(MN_E_ARG, "'quanto'", make(&plan, "HQQQuantizedCache", "backend=quanto"));
+    assert_fails(MN_E_ARG, "both backends",
+                 make(&plan, "self=HQQQuantizedCache,cross=QuantoQuantizedCache", NULL));
+    assert_fails(MN_E_ARG, "do not go together", make(&plan, "SinkCache+SlidingWindowCache", NULL));
+    assert_fails(MN_E_ARG, "'SinkCash'", make(&plan, "SinkCash", NULL));
+}
+
+/* Keys as Transformers' configurations spell them, and those that are taken and change nothing. */
+static void keys_of_transformers(void **state) {
+    (void)state;
+    static const char object[] =
+        "{\"cache_implementation\": \"quantized\", \"axis-key\": 1, \"axis-value\": 1, "
+        "\"q-group-size\": 16, \"compute_dtype\": \"torch.float16\", \"device\": \"cuda:0\"}";
+    kv_plan plan;
+    kv_config config;
+    bytes lines = {0};
+    assert_ok(make(&plan, "HQQQuantizedCache", object));
+    assert_int_equal(plan.self.key.axis, CODE_TOKEN);
+    assert_int_equal(plan.self.key.group, 16);
+    assert_ok(kv_config_read(&config, object));
+    assert_ok(kv_config_warn(&config, &lines));
+    assert_non_null(strstr(bytes_text(&lines), "compute_dtype has no effect"));
+    assert_non_null(strstr(bytes_text(&lines), "device is 'cuda:0' but has no effect"));
+    bytes_clear(&lines);
+    assert_ok(kv_config_read(&config, "compute-dtype=float32,device=cpu,nbits=4"));
+    assert_ok(kv_config_warn(&config, &lines));
+    assert_int_equal(lines.n, 0);
+    assert_ok(make(&plan, "sliding_window", "sliding_window=32,page-tokens=16"));
+    assert_int_equal(plan.self.window_length, 32);
+    assert_int_equal(plan.options.page_tokens, 16);
+    assert_fails(MN_E_ARG, "given twice", make(&plan, "sink", "sliding_window=32,window_length=32"));
+    assert_fails(MN_E_ARG, "compute_dtype is 'int8'", make(&plan, "quantized", "compute_dtype=int8"));
+    assert_fails(MN_E_ARG, "cache_implementation is 'static'",
+                 make(&plan, "quantized", "cache_implementation=static"));
+    assert_ok(make(&plan, "quantized+offloaded", "cache_implementation=QuantizedCache"));
+}
+
 /* ---- what is refused ---- */
 
 typedef struct refusal {
@@ -288,6 +370,16 @@ static void ranges_are_what_is_said(void **state) {
         }
     }
     assert_int_equal(n_seen, 5);
+}
+
+/* Empty texts reach no call that wants a pointer; the sanitizer of undefined behaviour watches. */
+static void empty_values_are_texts(void **state) {
+    (void)state;
+    kv_config config;
+    assert_fails(MN_E_ARG, "'', allowed:", kv_config_read(&config, "{\"nbits\": \"\"}"));
+    assert_fails(MN_E_ARG, "no cache option '<", kv_config_read(&config, "{\"<0x00>\": \"\"}"));
+    assert_fails(MN_E_ARG, "no cache option ''", kv_config_read(&config, "{\"\": \"\"}"));
+    assert_fails(MN_E_ARG, "'', allowed:", kv_config_read(&config, "nbits="));
 }
 
 static void numbers_of_the_options(void **state) {
@@ -761,8 +853,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_names),
         cmocka_unit_test(names_of_two_kinds),
+        cmocka_unit_test(names_of_classes),
+        cmocka_unit_test(keys_of_transformers),
         cmocka_unit_test(refusals_name_what_is_wrong),
         cmocka_unit_test(ranges_are_what_is_said),
+        cmocka_unit_test(empty_values_are_texts),
         cmocka_unit_test(numbers_of_the_options),
         cmocka_unit_test(forms_of_backends),
         cmocka_unit_test(groups_divide_heads_or_pages),

@@ -77,7 +77,12 @@ ban() { # ban PATTERN WHY FOLDER...
 ban '\<(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca)\(' "use the bounded form" src cli
 ban '\<(exit|_exit|abort)\(' "the library never ends a program" src
 ban '\<(printf|fprintf|puts|putchar|perror|vfprintf)\(' "the library never prints" src
+hits=$(grep -nE '\<(printf|fprintf|vprintf|vfprintf|puts|fputs|fputc|putc|putchar|fwrite|perror|dprintf)\(' cli/*.[ch] | grep -v '^cli/output\.c:' || true)
+[ -z "$hits" ] || complain "$hits"$'\n'"  (text leaves the command in cli/output.c, where terminals get no control characters)"
 ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/gen src/speech
+mapfile -t unopened < <(find src cli -name '*.[ch]' -not -path src/base/file.c)
+ban '([=(!,?:] ?(open|socket|dup)|(^|[^_a-z>.])(openat|creat|fopen|freopen|popen|opendir|mkstemp|mkostemp|mkdir|memfd_create|sf_open|sf_open_fd))\(' \
+  "files are opened and folders made by base/file.h" "${unopened[@]}"
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli include examples tests
 
 if [ $failures -gt 0 ]; then

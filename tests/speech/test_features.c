@@ -78,6 +78,26 @@ static const char *input_of(const json *item, const tensor_set *tensors, const c
     return sound_file_i16("signal.wav", samples, 8000);
 }
 
+/* The same through mneme.h, whose windows are [bands][frames] as the goldens are. */
+static double public_difference(const char *path, const tensor *golden, int n_bands, int padded, int begin,
+                                int end) {
+    mn_features *f = NULL;
+    size_t n = (size_t)(end - begin), numbers = n * (size_t)n_bands;
+    float *window = malloc(numbers * sizeof *window);
+    double largest = 0;
+    assert_ok(mn_features_open(&f, path, (size_t)n_bands, (size_t)padded));
+    assert_ok(mn_features_window(f, begin, n, window));
+    for (size_t i = 0; i < numbers; i++) {
+        float wanted;
+        memcpy(&wanted, golden->data + i * sizeof wanted, sizeof wanted);
+        double d = fabs((double)window[i] - (double)wanted);
+        largest = d > largest || isnan(d) ? d : largest;
+    }
+    mn_features_close(&f);
+    free(window);
+    return largest;
+}
+
 static void check_goldens(const char *folder, const char *audio_folder, int n_expected) {
     char path[4200];
     tensor_set *tensors = NULL;
@@ -105,6 +125,10 @@ static void check_goldens(const char *folder, const char *audio_folder, int n_ex
             double d = difference(h.f, golden, n_bands, begin, end);
             if (!(d <= json_get(item, "tolerance")->real))
                 fail_msg("%s, frames %d to %d: %g", name, begin, end, d);
+            d = public_difference(input_of(item, tensors, audio_folder), golden, n_bands,
+                                  is_padded ? WINDOW : 0, begin, end);
+            if (!(d <= json_get(item, "tolerance")->real))
+                fail_msg("%s through mneme.h, frames %d to %d: %g", name, begin, end, d);
         }
         forget(&h);
     }
@@ -310,6 +334,45 @@ static void arguments(void **state) {
     audio_close(&recording);
 }
 
+/* From a file to what a model makes of it: the features of mneme.h are what mn_session_encode takes. */
+static void features_for_a_session(void **state) {
+    (void)state;
+    mn_model *model = NULL;
+    mn_session *session = NULL;
+    mn_features *f = NULL;
+    mn_model_info info = {.size = sizeof info};
+    assert_ok(mn_model_open(&model, data_path("golden/whisper/tiny80"), NULL));
+    assert_ok(mn_model_get_info(model, &info));
+    size_t bins = (size_t)info.num_mel_bins, n = 2 * (size_t)info.max_source_positions;
+    float *window = test_malloc(bins * n * sizeof *window), logits[2][64];
+    assert_fails(MN_E_ARG, "num_mel_bins is 0, allowed: 1 to 256",
+                 mn_features_open(&f, data_path("audio/jfk.wav"), 0, n));
+    assert_fails(MN_E_ARG, "num_mel_bins is 257", mn_features_open(&f, data_path("audio/jfk.wav"), 257, n));
+    assert_fails(MN_E_ARG, "n_frames is 30001, allowed: 0 to 30000",
+                 mn_features_open(&f, data_path("audio/jfk.wav"), bins, 30001));
+    assert_fails(MN_E_NOT_FOUND, "/nowhere.wav", mn_features_open(&f, "/nowhere.wav", bins, n));
+    assert_fails(MN_E_FORMAT, "cannot be read as audio",
+                 mn_features_open(&f, data_path("audio/README.md"), bins, n));
+    assert_null(f);
+    assert_ok(mn_features_open(&f, data_path("audio/jfk.wav"), bins, n));
+    assert_true(mn_features_count(f) >= 1100); /* 11 s */
+    assert_fails(MN_E_ARG, "1 frames from -1", mn_features_window(f, -1, 1, window));
+    assert_fails(MN_E_ARG, "allowed: at most", mn_features_window(f, 0, SIZE_MAX, window));
+    for (int k = 0; k < 2; k++) { /* another place in the recording, another first token */
+        assert_ok(mn_features_window(f, k * 300, n, window));
+        assert_ok(mn_session_open(&session, model, NULL));
+        assert_ok(mn_session_encode(session, window, bins, n));
+        assert_ok(mn_session_step(session, (int32_t[]){1}, 1, NULL));
+        memcpy(logits[k], mn_session_logits(session), sizeof logits[k]);
+        mn_session_close(&session);
+    }
+    assert_memory_not_equal(logits[0], logits[1], sizeof logits[0]);
+    mn_features_close(&f);
+    mn_features_close(&f);
+    mn_model_close(&model);
+    test_free(window);
+}
+
 /* A fault in the middle of a recording is told by the scan. */
 static void faults_are_forwarded(void **state) {
     (void)state;
@@ -351,7 +414,8 @@ int main(void) {
         cmocka_unit_test(levels_of_the_reference),     cmocka_unit_test(levels_of_another_program),
         cmocka_unit_test(ends_of_recordings),          cmocka_unit_test(silence_behind_the_end),
         cmocka_unit_test(windows_of_a_long_recording), cmocka_unit_test(arguments),
-        cmocka_unit_test(faults_are_forwarded),        cmocka_unit_test(memory_may_end_anywhere),
+        cmocka_unit_test(features_for_a_session),      cmocka_unit_test(faults_are_forwarded),
+        cmocka_unit_test(memory_may_end_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ int32_t engine_vocab(const mn_model *model) {
 
 mn_cache_options engine_cache_options(engine_cache cache) {
     mn_cache_options options = mn_cache_options_default();
-    if (cache.implementation) options.implementation = cache.implementation;
+    options.implementation = cache.implementation ? cache.implementation : "dynamic";
     if (cache.dtype) options.dtype = cache.dtype;
     options.page_tokens = cache.page_tokens;
     options.prefill_chunk = cache.prefill_chunk;

@@ -3,9 +3,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -13,7 +16,7 @@ const char *const fault_names[N_FAULTS] = {"ENOSPC",        "EIO",         "EINT
                                            "a short write", "a full disk", "a write of nothing"};
 
 static struct {
-    int left; /* calls until the fault; 0: none */
+    atomic_int left; /* calls until the fault; 0: none. Threads of the code under test count, too */
     fault_kind kind;
     const char *failed;
     bool full;
@@ -32,9 +35,13 @@ const char *fault_io_disarm(void) {
     return plan.failed;
 }
 
+const char *fault_io_failed(void) {
+    return plan.failed;
+}
+
 /* Whether this call is the one. */
 static bool is_due(const char *call) {
-    if (plan.left == 0 || --plan.left > 0) return false;
+    if (atomic_load(&plan.left) <= 0 || atomic_fetch_sub(&plan.left, 1) != 1) return false;
     plan.failed = call;
     return true;
 }
@@ -51,6 +58,8 @@ static ssize_t allowed(const char *call, size_t n) {
         return -1;
     }
     if (!is_due(call)) return (ssize_t)n;
+    bool is_read = strcmp(call, "read") == 0 || strcmp(call, "pread") == 0;
+    if (is_read && plan.kind == FAULT_SHORT && n > 1) return (ssize_t)(n / 2);
     if (is_write && plan.kind == FAULT_NOTHING) return 0;
     if (is_write && (plan.kind == FAULT_SHORT || plan.kind == FAULT_FULL)) {
         plan.full = plan.kind == FAULT_FULL;
@@ -60,11 +69,16 @@ static ssize_t allowed(const char *call, size_t n) {
     return -1;
 }
 
-static bool fails(const char *call) {
+static bool fails(const char *call) { /* never half done */
     return allowed(call, 1) < 0;
 }
 
 int __real_open(const char *path, int flags, ...);
+ssize_t __real_read(int fd, void *data, size_t n);
+ssize_t __real_pread(int fd, void *data, size_t n, off_t at);
+int __real_ftruncate(int fd, off_t n);
+void *__real_mmap(void *place, size_t n, int protection, int flags, int fd, off_t at);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *arg);
 ssize_t __real_write(int fd, const void *data, size_t n);
 ssize_t __real_pwrite(int fd, const void *data, size_t n, off_t at);
 ssize_t __real_writev(int fd, const struct iovec *parts, int n);
@@ -75,6 +89,11 @@ int __real_flock(int fd, int operation);
 int __real_close(int fd);
 
 int __wrap_open(const char *path, int flags, ...);
+ssize_t __wrap_read(int fd, void *data, size_t n);
+ssize_t __wrap_pread(int fd, void *data, size_t n, off_t at);
+int __wrap_ftruncate(int fd, off_t n);
+void *__wrap_mmap(void *place, size_t n, int protection, int flags, int fd, off_t at);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *arg);
 ssize_t __wrap_write(int fd, const void *data, size_t n);
 ssize_t __wrap_pwrite(int fd, const void *data, size_t n, off_t at);
 ssize_t __wrap_writev(int fd, const struct iovec *parts, int n);
@@ -88,7 +107,7 @@ int __wrap_open(const char *path, int flags, ...) {
     mode_t mode = 0;
     va_list args;
     va_start(args, flags);
-    if (flags & O_CREAT) mode = va_arg(args, mode_t);
+    if (flags & (O_CREAT | __O_TMPFILE)) mode = va_arg(args, mode_t);
     va_end(args);
     return fails("open") ? -1 : __real_open(path, flags, mode);
 }
@@ -109,6 +128,30 @@ ssize_t __wrap_writev(int fd, const struct iovec *parts, int n) {
     if (take <= 0 && first > 0) return take;
     return (size_t)take == first ? __real_writev(fd, parts, n)
                                  : __real_write(fd, parts[0].iov_base, (size_t)take);
+}
+
+ssize_t __wrap_read(int fd, void *data, size_t n) {
+    ssize_t give = allowed("read", n);
+    return give < 0 ? give : __real_read(fd, data, (size_t)give);
+}
+
+ssize_t __wrap_pread(int fd, void *data, size_t n, off_t at) {
+    ssize_t give = allowed("pread", n);
+    return give < 0 ? give : __real_pread(fd, data, (size_t)give, at);
+}
+
+int __wrap_ftruncate(int fd, off_t n) {
+    return fails("ftruncate") ? -1 : __real_ftruncate(fd, n);
+}
+
+void *__wrap_mmap(void *place, size_t n, int protection, int flags, int fd, off_t at) {
+    if (!fails("mmap")) return __real_mmap(place, n, protection, flags, fd, at);
+    if (plan.kind == FAULT_ENOSPC) errno = ENOMEM; /* what it says where there is no room */
+    return MAP_FAILED;
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *arg) {
+    return fails("pthread_create") ? EAGAIN : __real_pthread_create(thread, how, run, arg);
 }
 
 int __wrap_fsync(int fd) {

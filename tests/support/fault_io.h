@@ -1,5 +1,5 @@
-/* File operations that fail when a test wants: open, write, pwrite, writev, fsync, fdatasync, rename, flock
- * and close of the code under test, in programs that are linked with --wrap for each of them
+/* Calls of the system that fail when a test wants: open, read, pread, write, pwrite, writev, fsync, fdatasync, ftruncate,
+ * rename, flock, close, mmap and pthread_create of the code under test, in programs that are linked with --wrap for each of them
  * (tests/CMakeLists.txt).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_FAULT_IO_H
@@ -11,7 +11,7 @@ typedef enum fault_kind {
     FAULT_ENOSPC,
     FAULT_EIO,
     FAULT_EINTR,   /* once: what may be interrupted is to be tried again */
-    FAULT_SHORT,   /* a write takes half; other calls: EIO */
+    FAULT_SHORT,   /* a write takes half, a read gives half; other calls: EIO */
     FAULT_FULL,    /* a write takes half, all later ones nothing: ENOSPC; other calls: EIO */
     FAULT_NOTHING, /* a write takes no bytes and reports no error; other calls: EIO */
     N_FAULTS
@@ -23,5 +23,8 @@ extern const char *const fault_names[N_FAULTS];
 void fault_io_arm(int k, fault_kind kind);
 /* Turns it off and gives the name of the call that failed, NULL when none did. */
 const char *fault_io_disarm(void);
+
+/* The name of the call that failed since fault_io_arm, also after it was turned off; NULL: none did. */
+const char *fault_io_failed(void);
 
 #endif

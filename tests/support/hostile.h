@@ -39,6 +39,14 @@ void hostile_archive_reseal(uint8_t *data, size_t n);
 /* Any bytes as a recording: levels are finite, wherever they are. MN_OK or MN_E_FORMAT. */
 mn_status hostile_audio(const uint8_t *data, size_t n);
 
+/* A whole checkpoint: the folder `base` with `file` replaced by these bytes, or, where base is NULL, a GGUF file of these bytes. What
+ * opens takes a text through its tokenizer and template and some tokens through a session. Returns the status of opening. */
+mn_status hostile_checkpoint(const char *base, const char *file, const uint8_t *data, size_t n);
+/* The names that such a folder may hold; ends with NULL. */
+extern const char *const checkpoint_files[];
+/* A GGUF file of a tiny Llama with a vocabulary, as the bytes above: owned by the caller (mem_free). */
+uint8_t *checkpoint_gguf(size_t *n);
+
 /* Both modes. What the strict mode accepts the other accepts too, and what is accepted is the same after
  * writing and reading it again. Returns the strict mode's status. */
 mn_status hostile_json(const uint8_t *data, size_t n);

@@ -2,35 +2,39 @@
 #include "support/kernel_check.h"
 
 #include <math.h>
+#include <sys/mman.h>
 
-enum { GUARD_BYTES = 128, FILL = 0xA5, GUARD = 0x5C };
+enum { PAGE = 4096, GUARD_BYTES = 128, FILL = 0xA5, GUARD = 0x5C };
 
+/* [page that nobody may touch][GUARD ...][data][GUARD, fewer than 64][page that nobody may touch] */
 guarded guarded_make(size_t n, size_t shift) {
-    guarded block = {.bytes = n};
-    block.base = mem_alloc_raw(n + shift + 2 * GUARD_BYTES, 1);
-    assert_non_null(block.base);
-    block.data = block.base + GUARD_BYTES + shift;
-    memset(block.base, GUARD, n + shift + 2 * GUARD_BYTES);
+    size_t n_inner = (n + GUARD_BYTES + 64 + PAGE - 1) / PAGE * PAGE;
+    guarded block = {.bytes = n, .n_inner = n_inner};
+    block.base = mmap(NULL, n_inner + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(block.base != MAP_FAILED);
+    char *inner = block.base + PAGE, *end = inner + n_inner;
+    assert_int_equal(mprotect(inner, n_inner, PROT_READ | PROT_WRITE), 0);
+    size_t slack = (64 - (n + shift) % 64) % 64; /* the block begins `shift` bytes behind a multiple of 64 */
+    block.data = end - slack - n;
+    memset(inner, GUARD, n_inner);
     memset(block.data, FILL, n);
     return block;
 }
 
 void guarded_check(const guarded *block, const char *what) {
-    const unsigned char *after = (const unsigned char *)block->data + block->bytes;
-    for (const unsigned char *p = (const unsigned char *)block->base; p < (const unsigned char *)block->data;
-         p++) {
-        if (*p != GUARD)
-            fail_msg("%s: byte %td before the output was written", what,
-                     (const unsigned char *)block->data - p);
+    const unsigned char *inner = (const unsigned char *)block->base + PAGE, *end = inner + block->n_inner,
+                        *data = block->data, *after = data + block->bytes;
+    for (const unsigned char *p = inner; p < data; p++) {
+        if (*p != GUARD) fail_msg("%s: byte %td before the output was written", what, data - p);
     }
-    for (int i = 0; i < GUARD_BYTES; i++) {
-        if (after[i] != GUARD) fail_msg("%s: byte %d after the output was written", what, i);
+    for (const unsigned char *p = after; p < end; p++) {
+        if (*p != GUARD) fail_msg("%s: byte %td after the output was written", what, p - after);
     }
 }
 
 void guarded_free(guarded *block) {
     guarded_check(block, "guarded block");
-    mem_free(block->base);
+    munmap(block->base, block->n_inner + 2 * PAGE);
     *block = (guarded){0};
 }
 

@@ -7,12 +7,13 @@
 #include "kernels/kernels.h"
 #include "support/support.h"
 
-/* A block of n bytes with guards before and after. `shift` moves it off 64-byte alignment. Contents start as
- * 0xA5. */
+/* A block of n bytes with guards before and after, and pages that nobody may touch around those: what is written outside the block
+ * fails the test, what is touched 64 bytes after it ends the program. `shift` moves it off 64-byte alignment. Contents start as 0xA5. */
 typedef struct guarded {
     void *data;
     size_t bytes;
-    char *base; /* owned */
+    char *base; /* owned; of the mapping */
+    size_t n_inner;
 } guarded;
 
 guarded guarded_make(size_t n, size_t shift);

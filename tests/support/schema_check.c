@@ -71,7 +71,7 @@ static bool contains(const char *pattern, size_t n, const json *text) {
     bytes listed = with_listed_spaces(pattern, n);
     assert_ok(regex_open(&compiled, listed.data, listed.n, "pattern of a test"));
     bytes_clear(&listed);
-    assert_ok(regex_state_open(&state));
+    assert_ok(regex_state_open(&state, 1 << 20));
     assert_ok(regex_find(compiled, state, text->string, text->n, 0, &found, &start, &end));
     regex_close(&compiled);
     regex_state_close(&state);

@@ -21,8 +21,9 @@ static size_t merge_by_the_rule(const merge_table *table, uint32_t *symbols, siz
 }
 
 /* Tokens are texts over two letters, made by joining earlier ones; so unions have texts of their own, as in
- * real files. */
-static void random_table(vocab *v, merge_table *table, uint64_t *seed) {
+ * real files. Ranks follow the order of joining as where merges are listed, or are random among `ranks` of them: then a union may
+ * join before its parts, and many at once. */
+static void random_table(vocab *v, merge_table *table, uint64_t ranks, uint64_t *seed) {
     assert_ok(vocab_put(v, 0, "a", 1, 0, "test"));
     assert_ok(vocab_put(v, 1, "b", 1, 0, "test"));
     assert_ok(merge_table_reserve(table, 64));
@@ -36,7 +37,8 @@ static void random_table(vocab *v, merge_table *table, uint64_t *seed) {
             id = (int32_t)v->n;
             assert_ok(vocab_put(v, id, text, (size_t)n, 0, "test"));
         }
-        merge_table_put(table, (merge){(uint32_t)left, (uint32_t)right, rank, (uint32_t)id});
+        uint32_t own = ranks ? (uint32_t)(test_random(seed) % ranks) : rank;
+        merge_table_put(table, (merge){(uint32_t)left, (uint32_t)right, own, (uint32_t)id});
     }
 }
 
@@ -44,11 +46,12 @@ static void words_of_all_lengths(void **state) {
     (void)state;
     uint64_t seed = 3;
     bpe_scratch scratch = {0};
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 1200; round++) {
+        static const uint64_t ranks[] = {0, 1, 3, 1000};
         vocab v = {0};
         merge_table table = {0};
         uint32_t expected[300];
-        random_table(&v, &table, &seed);
+        random_table(&v, &table, ranks[round / 2 % 4], &seed);
         size_t n = round % 2 ? test_random(&seed) % 60 : test_random(&seed) % 300, n_seen = n;
         uint64_t letters = test_random(&seed) % 8; /* from runs of one letter to a mixture */
         assert_ok(bpe_scratch_reserve(&scratch, 300));
@@ -71,7 +74,7 @@ static void scores_make_merges(void **state) {
     merge_table table = {0};
     for (int i = 0; i < 6; i++)
         assert_ok(vocab_put(&v, i, texts[i], strlen(texts[i]), i == 5 ? PIECE_OUTSIDE : 0, "test"));
-    assert_ok(merge_table_from_scores(&table, &symbols, &v, scores));
+    assert_ok(merge_table_from_scores(&table, &symbols, &v, scores, "test"));
     assert_int_equal(table.used, 3);
     const merge *ab = merge_table_find(&table, 0, 1), *ba = merge_table_find(&table, 1, 0),
                 *abq = merge_table_find(&table, 2, 6);

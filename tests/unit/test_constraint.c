@@ -143,7 +143,7 @@ static void walks_give_valid_texts(void **state) {
             } else {
                 bytes_printf(&text, "\\A(?:%s)\\z", regexes[i - N_SCHEMAS]);
                 assert_ok(regex_open(&pattern, text.data, text.n, "oracle"));
-                assert_ok(regex_state_open(&scratch));
+                assert_ok(regex_state_open(&scratch, 1 << 20));
             }
             for (int w = 0; w < (test_is_long() ? 60 : 8); w++) {
                 int32_t ids[MOST];

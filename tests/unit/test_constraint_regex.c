@@ -256,7 +256,7 @@ static void equals_pcre2(void **state) {
         machine_open(&m, patterns[p]);
         oracle_pattern(&text, patterns[p]);
         assert_ok(regex_open(&oracle, text.data, text.n, "oracle"));
-        assert_ok(regex_state_open(&scratch));
+        assert_ok(regex_state_open(&scratch, 1 << 20));
         for (int i = 0; i < 120; i++) {
             size_t n = i % 3 ? random_text(&seed, sample) : walk_text(&m, &seed, sample);
             if (!is_common_ground(sample, n)) continue;

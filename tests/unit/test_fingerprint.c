@@ -184,13 +184,21 @@ static void memory_may_fail(void **state) {
     assert_int_equal(mem_count().live, live);
 }
 
+/* Without the seed nobody knows which keys collide. */
+static void seeds_change_hashes(void **state) {
+    (void)state;
+    uint64_t one = hash_seed(), other = hash_seed();
+    assert_true(one != other);
+    assert_int_equal(hash_seeded("key", 3, one), hash_seeded("key", 3, one));
+    assert_true(hash_seeded("key", 3, one) != hash_seeded("key", 3, other));
+    assert_true(hash_seeded("key", 3, one) != hash_seeded("kez", 3, one));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hashes_are_those_of_xxhash),
-        cmocka_unit_test(pieces_with_sizes_are_not_confused),
-        cmocka_unit_test(fingerprints_see_every_part),
-        cmocka_unit_test(samples_of_large_models_are_quick),
-        cmocka_unit_test(memory_may_fail),
+        cmocka_unit_test(hashes_are_those_of_xxhash),         cmocka_unit_test(seeds_change_hashes),
+        cmocka_unit_test(pieces_with_sizes_are_not_confused), cmocka_unit_test(fingerprints_see_every_part),
+        cmocka_unit_test(samples_of_large_models_are_quick),  cmocka_unit_test(memory_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

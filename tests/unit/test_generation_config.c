@@ -158,6 +158,12 @@ static const field_case cases[] = {
     {"assistant_confidence_threshold", "number",
      {{"0.4", "0.4"}, {"0", "0"}, {"1", "1"}},
      {"-0.1", "1.5", WRONG_KINDS}},
+    {"cache_implementation", "string",
+     {{"null", "null"}, {"\"quantized+sink\"", "\"quantized+sink\""}, {"\"HQQQuantizedCache\"", "\"HQQQuantizedCache\""}, {"\"self=static,cross=dynamic\"", "\"self=static,cross=dynamic\""}},
+     {"\"\"", "\"quantised\"", "\"sink+hybrids\"", "1", "[\"sink\"]", "{}", "true", "\"sta\\u0000tic\""}},
+    {"cache_config", "options",
+     {{"null", "null"}, {"{\"nbits\": 4, \"axis-key\": 0}", "{\"nbits\":4,\"axis-key\":0}"}, {"\"nbits=4,window_length=9\"", "\"nbits=4,window_length=9\""}, {"\" {\\\"nbits\\\": 4}\"", "{\"nbits\":4}"}, {"{}", "{}"}, {"\"\"", "\"\""}},
+     {"1", "[1]", "true", "\"{\"", "\"{\\\"nbits\\\": 4\"", "{\"nbits\": 0}", "{\"nbit\": 4}", "\"nbits=x\"", "\"nbits\""}},
     {"use_cache", "boolean",
      {{"true", "true"}, {"false", "false"}, {"null", "true"}},
      {"1", "\"false\"", "[true]"}},
@@ -206,7 +212,8 @@ static void fields_take_what_they_say(void **state) {
         for (int i = 0; i < 6 && f->good[i].value; i++) {
             assert_ok(mn_generation_config_set(config, f->name, f->good[i].value));
             check_reads(config, f->name, f->good[i].reads);
-            assert_ok(mn_generation_config_set(config, f->name, f->good[i].reads)); /* what reads can be set */
+            assert_ok(
+                mn_generation_config_set(config, f->name, f->good[i].reads)); /* what reads can be set */
             check_reads(config, f->name, f->good[i].reads);
             for (int j = 0; j < 9 && f->bad[j]; j++) {
                 mn_status status = mn_generation_config_set(config, f->name, f->bad[j]);
@@ -292,6 +299,124 @@ static void what_was_said(void **state) {
         assert_int_equal(generation_config_said(copy, cases[c].name), is_said);
     }
     mn_generation_config_close(&copy);
+    mn_generation_config_close(&config);
+}
+
+static char *value_of(const mn_generation_config *config, const char *name) {
+    static char kept[200];
+    char *text = mn_generation_config_get(config, name);
+    snprintf(kept, sizeof kept, "%s", text);
+    mn_free(text);
+    return kept;
+}
+
+static mn_status load_text(mn_generation_config *config, const char *text) {
+    return mn_generation_config_load(config, text, strlen(text));
+}
+
+/* Who names another cache takes back what was said of the one before, but for what he says himself. */
+static void another_cache(void **state) {
+    (void)state;
+    mn_generation_config *config = open_config();
+    assert_ok(
+        load_text(config, "{\"cache_implementation\": \"quantized\", \"cache_config\": {\"nbits\": 2}}"));
+    assert_ok(load_text(config, "{\"cache_implementation\": \"quantized\"}"));
+    assert_string_equal(value_of(config, "cache_config"), "{\"nbits\":2}");
+    assert_ok(load_text(config, "{\"cache_config\": {\"nbits\": 3}}"));
+    assert_string_equal(value_of(config, "cache_implementation"), "\"quantized\"");
+    assert_ok(load_text(config, "{\"cache_implementation\": \"static\"}"));
+    assert_string_equal(value_of(config, "cache_config"), "null");
+    assert_ok(load_text(config, "{\"use_cache\": false}"));
+    assert_ok(load_text(config, "{\"cache_implementation\": \"static\"}"));
+    assert_string_equal(value_of(config, "use_cache"), "true");
+    assert_ok(load_text(config, "{\"use_cache\": false, \"cache_implementation\": \"sink\"}"));
+    assert_string_equal(value_of(config, "use_cache"), "false");
+    mn_generation_config_close(&config);
+    /* One field after the other: what the program said stays, what a checkpoint said goes. */
+    json_doc *doc = NULL;
+    static const char checkpoint[] =
+        "{\"cache_implementation\": \"quantized\", \"cache_config\": {\"nbits\": 2}}";
+    config = open_config();
+    assert_ok(json_parse(&doc, checkpoint, strlen(checkpoint), JSON_STRICT, "checkpoint"));
+    assert_ok(generation_config_load(config, json_root(doc), true, "checkpoint"));
+    assert_ok(mn_generation_config_set(config, "cache_implementation", "\"sink\""));
+    assert_string_equal(value_of(config, "cache_config"), "null");
+    assert_ok(mn_generation_config_set(config, "cache_config", "\"window_length=9\""));
+    assert_ok(mn_generation_config_set(config, "cache_implementation", "\"sliding_window\""));
+    assert_string_equal(value_of(config, "cache_config"), "\"window_length=9\"");
+    json_close(&doc);
+    mn_generation_config_close(&config);
+}
+
+/* A checkpoint may name a cache that there is not: whoever uses it is told, and whoever names another is not. */
+static void caches_of_checkpoints(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"cache_implementation\": \"paged\", \"made_up\": 1, \"made_too\": null, \"made_again\": [2]}";
+    json_doc *doc = NULL;
+    mn_generation_config *config = open_config(), *copy = NULL;
+    mn_cache_options options = mn_cache_options_default();
+    char *warnings = NULL;
+    assert_ok(json_parse(&doc, text, strlen(text), JSON_STRICT, "checkpoint"));
+    assert_ok(generation_config_load(config, json_root(doc), true, "checkpoint"));
+    assert_ok(mn_generation_config_cache(config, &options));
+    assert_fails(MN_E_ARG, "'paged'", mn_cache_check(&options, NULL));
+    assert_fails(MN_E_ARG, "'paged'", mn_generation_config_check(config, NULL, &warnings));
+    assert_ok(mn_generation_config_set(config, "cache_implementation", "\"sink\""));
+    assert_ok(generation_config_copy(&copy, config));
+    assert_ok(mn_generation_config_check(copy, NULL, &warnings));
+    assert_non_null(strstr(warnings, "have no effect: made_up, made_again\n"));
+    mn_free(warnings);
+    json_close(&doc);
+    mn_generation_config_close(&copy);
+    mn_generation_config_close(&config);
+}
+
+/* What the options leave open is the configuration's, and nothing else. */
+static void the_cache_of_a_configuration(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *implementation, *details, *wanted, *wanted_details;
+    } mixes[] = {
+        {"{}", NULL, NULL, NULL, NULL},
+        {"{}", "sink", "window_length=9", "sink", "window_length=9"},
+        {"{\"cache_implementation\": \"static\"}", NULL, NULL, "static", NULL},
+        {"{\"cache_implementation\": \"quantized\", \"cache_config\": \"nbits=2\"}", NULL, NULL, "quantized",
+         "nbits=2"},
+        {"{\"cache_implementation\": \"quantized\", \"cache_config\": \"nbits=2\"}", NULL, "nbits=3",
+         "quantized", "nbits=3"},
+        {"{\"cache_implementation\": \"quantized\", \"cache_config\": \"nbits=2\"}", "quantized", NULL,
+         "quantized", NULL},
+        {"{\"cache_implementation\": \"quantized\", \"cache_config\": \"nbits=2\"}", "static", NULL, "static",
+         NULL},
+        {"{\"cache_config\": {\"max_cache_len\": 9}}", NULL, NULL, NULL, "{\"max_cache_len\":9}"},
+        {"{\"use_cache\": false}", NULL, NULL, "none", NULL},
+        {"{\"use_cache\": false}", "dynamic", NULL, "dynamic", NULL},
+        {"{\"use_cache\": false, \"cache_implementation\": \"quantized\", \"cache_config\": \"nbits=2\"}",
+         NULL, NULL, "none", NULL},
+    };
+    for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++) {
+        mn_generation_config *config = open_config();
+        mn_cache_options options = mn_cache_options_default();
+        options.implementation = mixes[i].implementation;
+        options.config = mixes[i].details;
+        assert_ok(load_text(config, mixes[i].config));
+        assert_ok(mn_generation_config_cache(config, &options));
+        const char *got[] = {options.implementation, options.config};
+        const char *wanted[] = {mixes[i].wanted, mixes[i].wanted_details};
+        for (int k = 0; k < 2; k++) {
+            if (!got[k] != !wanted[k] || (got[k] && strcmp(got[k], wanted[k]) != 0))
+                fail_msg("case %zu: '%s', expected '%s'", i, got[k] ? got[k] : "nothing",
+                         wanted[k] ? wanted[k] : "nothing");
+        }
+        mn_generation_config_close(&config);
+    }
+    mn_generation_config *config = open_config();
+    mn_cache_options short_one = {.size = 4};
+    char *warnings = NULL;
+    assert_ok(load_text(config, "{\"cache_implementation\": \"sink\", \"cache_config\": {\"nbits\": 4}}"));
+    assert_fails(MN_E_ARG, "nbits belongs to quantized", mn_generation_config_check(config, NULL, &warnings));
+    assert_fails(MN_E_ARG, "mn_cache_options.size is 4", mn_generation_config_cache(config, &short_one));
     mn_generation_config_close(&config);
 }
 
@@ -462,6 +587,9 @@ int main(void) {
         cmocka_unit_test(files_of_checkpoints),
         cmocka_unit_test(files_of_published_checkpoints),
         cmocka_unit_test(failed_allocations_change_nothing),
+        cmocka_unit_test(another_cache),
+        cmocka_unit_test(caches_of_checkpoints),
+        cmocka_unit_test(the_cache_of_a_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -568,7 +568,7 @@ static void odd_files_are_refused(void **state) {
     (void)state;
     gguf *g = NULL;
     assert_fails(MN_E_NOT_FOUND, "cannot open", gguf_open(&g, scratch_path("absent")));
-    assert_fails(MN_E_IO, "is not a regular file", gguf_open(&g, "/"));
+    assert_fails(MN_E_IO, "not a regular file", gguf_open(&g, "/"));
     assert_fails(MN_E_FORMAT, "0 bytes are no GGUF file", gguf_open(&g, scratch_file("empty", "", 0)));
     assert_null(g);
 }

@@ -45,6 +45,8 @@ static void nothing_installed(void **state) {
     expect(NULL, MODEL_FOR_TEXT, "embedded");
     assert_fails(MN_E_NOT_FOUND, "no speech model; looked at: the models folder /",
                  model_locate(&path, NULL, MODEL_FOR_SPEECH));
+    assert_non_null(
+        strstr(mn_last_error(), "; `scripts/get-model NAME` installs one of whisper-tiny, whisper-base"));
     bytes_clear(&path);
 }
 
@@ -73,9 +75,40 @@ static void names_lead_to_either(void **state) {
     expect("embedded", MODEL_FOR_SPEECH, "embedded");
 }
 
+/* A message ends with what gets the model. */
+static void a_miss_says_what_to_do(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *end;
+    } cases[] = {
+        {"smollm2", "; `scripts/get-model smollm2` installs it"},
+        {"SmolLM2-135M", "; `scripts/get-model smollm2` installs it"},
+        {"gemma-3-270m", "; `scripts/get-model gemma3-270m` installs it"},
+        {"whisper-base", "; `scripts/get-model whisper-base` installs it"},
+        {"some/thing", "; `hf download some/thing` fetches it"},
+        {"some/thing@v1.2", "; `hf download some/thing --revision v1.2` fetches it"},
+        {"./thing",
+         "; `scripts/get-model NAME` installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
+        {"/a/thing", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
+        {"a/b/thing", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
+        {"a/thing.gguf", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
+        {"nothing", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
+        {"", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
+    };
+    bytes path = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_fails(MN_E_NOT_FOUND, cases[i].end, model_locate(&path, cases[i].name, MODEL_FOR_TEXT));
+        const char *message = mn_last_error(), *name = strstr(message, cases[i].name);
+        assert_string_equal(message + strlen(message) - strlen(cases[i].end), cases[i].end);
+        if (*cases[i].name == '/') assert_null(strstr(name + 1, cases[i].name)); /* a path is named once */
+    }
+    bytes_clear(&path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_installed),
+        cmocka_unit_test(a_miss_says_what_to_do),
         cmocka_unit_test(newest_of_its_use),
         cmocka_unit_test(names_lead_to_either),
     };

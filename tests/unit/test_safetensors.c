@@ -443,7 +443,7 @@ static void odd_files_are_refused(void **state) {
     (void)state;
     tensor_set *set = NULL;
     assert_fails(MN_E_NOT_FOUND, "cannot open", safetensors_open(&set, scratch_path("absent")));
-    assert_fails(MN_E_IO, "is not a regular file", safetensors_open(&set, "/"));
+    assert_fails(MN_E_IO, "not a regular file", safetensors_open(&set, "/"));
     assert_fails(MN_E_FORMAT, "0 bytes are no safetensors file",
                  safetensors_open(&set, scratch_file("empty", "", 0)));
     assert_null(set);

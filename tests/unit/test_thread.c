@@ -29,6 +29,32 @@ static void every_task_runs_once(void **state) {
     }
 }
 
+static void mark_task(void *arg, int task, int thread) {
+    (void)thread;
+    ((unsigned char *)arg)[task]++;
+}
+
+/* Numbers of tasks around powers of two: no field of the pool's counters is narrower than an int. */
+static void any_number_of_tasks_ends(void **state) {
+    (void)state;
+    static const int numbers[] = {(1 << 16) - 1, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 1 << 21};
+    unsigned char *marks = mem_alloc(1 << 21, 1);
+    assert_non_null(marks);
+    for (int n_threads = 2; n_threads <= 4; n_threads++) {
+        thread_pool *pool = NULL;
+        assert_ok(thread_pool_open(&pool, n_threads));
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+            int n = numbers[i], n_wrong = 0;
+            memset(marks, 0, 1 << 21);
+            thread_run(pool, n, mark_task, marks);
+            for (int task = 0; task < 1 << 21; task++) n_wrong += marks[task] != (task < n);
+            assert_int_equal(n_wrong, 0);
+        }
+        thread_pool_close(&pool);
+    }
+    mem_free(marks);
+}
+
 static void bad_counts_are_refused(void **state) {
     (void)state;
     thread_pool *pool = NULL;
@@ -37,6 +63,8 @@ static void bad_counts_are_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_task_runs_once), cmocka_unit_test(bad_counts_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_task_runs_once),
+                                       cmocka_unit_test(any_number_of_tasks_ends),
+                                       cmocka_unit_test(bad_counts_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,6 +94,8 @@ static void contradictions(void **state) {
         {"{\"num_beams\": 2, \"do_sample\": true, \"dola_layers\": \"low\"}", false, "ask for beam sampling"},
         {"{\"penalty_alpha\": 0.5}", true, "ask for contrastive search"},
         {"{\"prompt_lookup_num_tokens\": 4}", true, "a draft model and prompt_lookup_num_tokens were both"},
+        {"{\"dola_layers\": \"low\", \"regex\": \"a\"}", false,
+         "dola_layers leaves only tokens near the best one, and regex may"},
         {"{\"dola_layers\": \"low\"}", true, "dola_layers and a draft model were both given"},
         {"{\"dola_layers\": \"low\", \"prompt_lookup_num_tokens\": 4}", false, "were both given"},
         {"{\"guidance_scale\": 1.5, \"penalty_alpha\": 0.5}", false, "allowed for contrastive search"},
@@ -150,6 +152,24 @@ static void settings_without_effect(void **state) {
          "min_length is 9 but has no effect: max_length ends the text before\n"},
         {"{\"max_length\": 9, \"max_new_tokens\": 8}", false,
          "max_length is 9 but has no effect: max_new_tokens counts\n"},
+        {"{\"transformers_version\": \"4.46\", \"return_dict_in_generate\": true, \"return_legacy_cache\": false, "
+         "\"output_scores\": null, \"generation_kwargs\": {}, \"compile_config\": null}",
+         false, ""},
+        {"{\"return_legacy_cache\": true, \"output_attentions\": true, \"output_hidden_states\": true}",
+         false,
+         "return_legacy_cache was given but has no effect: the cache stays in its session; mn_sessions_export writes the legacy "
+         "form\n"
+         "output_attentions was given but has no effect: attention weights are not handed out\n"
+         "output_hidden_states was given but has no effect: hidden states are not handed out\n"},
+        {"{\"output_scores\": true, \"output_logits\": true}", false,
+         "output_scores was given but has no effect: scores are asked for with keep_scores (--scores-out)\n"
+         "output_logits was given but has no effect: logits are asked for with keep_logits (--logits-out)\n"},
+        {"{\"cache_implementation\": \"quantized\", \"cache_config\": {\"compute_dtype\": \"float16\", \"device\": \"cuda\"}}",
+         false,
+         "cache option compute_dtype has no effect: codes are computed with in float32\n"
+         "cache option device is 'cuda' but has no effect: caches are in the memory of the CPU\n"},
+        {"{\"cache_implementation\": \"static\", \"use_cache\": false}", false,
+         "cache_implementation has no effect: use_cache is false\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mn_generation_config *config = config_of(cases[i].settings);
@@ -186,6 +206,12 @@ static void only_what_was_said(void **state) {
     assert_ok(mn_generation_config_check(config, &options, &warnings));
     assert_string_equal(warnings, "top_p is 0.8 but has no effect: do_sample is false\n"
                                   "the negative prompt has no effect: guidance_scale is not set\n");
+    mn_free(warnings);
+    options.keep_scores = true;
+    assert_ok(mn_generation_config_set(config, "output_scores", "true"));
+    assert_ok(mn_generation_config_set(config, "top_p", "1"));
+    assert_ok(mn_generation_config_check(config, &options, &warnings));
+    assert_string_equal(warnings, "the negative prompt has no effect: guidance_scale is not set\n");
     mn_free(warnings);
     options.size = 3;
     assert_fails(MN_E_ARG, "mn_generate_options.size is 3",

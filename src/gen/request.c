@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gen/cache_request.h"
+#include "gen/request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/dola.h"
+#include "gen/validation.h"
+
+struct shared_constraint {
+    constraint *constraint;
+    size_t n_users;
+};
+
+/* ---- limits ---- */
+
+enum { MOST_NEW = 1 << 20 }; /* where nothing else says how many */
+
+/* Positions that the model was made for; rules that stretch the rotation with the length reach further, and a window that
+ * every query looks through makes them endless. */
+static int64_t context_of(const mn_session *session) {
+    const model_config *c = &session->model->config;
+    if (session_is_endless(session) || c->max_position_embeddings == CONFIG_ENDLESS) return (int64_t)1 << 40;
+    double stretch = c->rope_scaling.rope_type == ROPE_DYNAMIC ? c->rope_scaling.factor : 1;
+    return (int64_t)((double)c->max_position_embeddings * stretch);
+}
+
+/* How many tokens a sequence may get; the last one is never fed, so it needs no room. */
+static mn_status plan_length(search_setup *setup) {
+    const mn_generation_config *config = setup->config;
+    const kv_options *kv = &setup->session->plan.options;
+    int64_t prompt = (int64_t)setup->n_prompt, context = context_of(setup->session), wanted = -1;
+    if (config->max_length >= 0) wanted = config->max_length - prompt;
+    if (config->max_new_tokens >= 0) wanted = config->max_new_tokens;
+    if (!kv->limit && prompt > context) { /* a limit of one's own may pass the trained context */
+        MN_FAIL(MN_E_ARG, "the prompt has %lld tokens, the model's context %lld", (long long)prompt,
+                (long long)context);
+    }
+    if (config->max_new_tokens < 0 && config->max_length >= 0 && wanted <= 0) {
+        MN_FAIL(MN_E_ARG, "max_length is %lld but the prompt has %lld tokens already",
+                (long long)config->max_length, (long long)prompt);
+    }
+    if (kv->limit) {
+        int64_t most = kv->limit - prompt + 1;
+        if (most < 1 || (wanted > most && kv->reserve)) {
+            MN_FAIL(MN_E_FULL,
+                    "max_cache_len is %lld: too small for a prompt of %lld tokens and %lld new ones",
+                    (long long)kv->limit, (long long)prompt, (long long)(wanted > 0 ? wanted : 1));
+        }
+        if (wanted < 0 || wanted > most) wanted = most;
+    } else {
+        int64_t most = context - prompt + 1;
+        if (wanted < 0)
+            wanted = min_i64(most, min_i64(setup->session->model->config.max_position_embeddings, MOST_NEW));
+        if (wanted > most) wanted = most;
+    }
+    setup->max_new = (size_t)wanted;
+    return MN_OK;
+}
+
+/* ---- opening ---- */
+
+static bool same_text(const char *a, const char *b) {
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+/* Whether two configurations hold answers to the same form, which their end tokens are part of. */
+static bool same_form(const mn_generation_config *a, const mn_generation_config *b) {
+    const id_list *x = &a->eos_token_id, *y = &b->eos_token_id;
+    return same_text(a->json_schema, b->json_schema) && same_text(a->regex, b->regex) && x->n == y->n &&
+           (x->n == 0 || memcmp(x->ids, y->ids, x->n * sizeof *x->ids) == 0);
+}
+
+static mn_status make_constraint(constraint **out, const mn_generation_config *config, const tokenizer *text,
+                                 size_t vocab) {
+    const id_list *end = &config->eos_token_id;
+    if (config->regex)
+        return constraint_open_regex(out, config->regex, strlen(config->regex), text, end->ids, end->n,
+                                     vocab);
+    json_doc *schema = NULL;
+    MN_TRY(json_parse(&schema, config->json_schema, strlen(config->json_schema), JSON_STRICT, "json_schema"));
+    mn_status status = constraint_open_schema(out, json_root(schema), text, end->ids, end->n, vocab);
+    json_close(&schema);
+    return status;
+}
+
+/* Requests with one form share the constraint: it is asked by one after the other. */
+static mn_status open_constraint(request *r, request *const *others, size_t n_others) {
+    const mn_generation_config *config = r->setup.config;
+    const tokenizer *text = r->setup.session->owner->text;
+    if (!config->json_schema && !config->regex) return MN_OK;
+    if (!text)
+        MN_FAIL(MN_E_ARG, "%s needs a tokenizer, and this checkpoint has none",
+                config->regex ? "regex" : "json_schema");
+    for (size_t i = 0; i < n_others && !r->constraint; i++) {
+        if (others[i]->constraint && same_form(others[i]->setup.config, config))
+            r->constraint = others[i]->constraint;
+    }
+    if (!r->constraint) {
+        r->constraint = mem_alloc(1, sizeof *r->constraint);
+        if (!r->constraint) return MN_E_NOMEM;
+    }
+    r->constraint->n_users++;
+    if (!r->constraint->constraint)
+        MN_TRY(make_constraint(&r->constraint->constraint, config, text,
+                               (size_t)r->setup.session->model->config.vocab_size));
+    r->setup.constraint = r->constraint->constraint;
+    return MN_OK;
+}
+
+static void close_constraint(request *r) {
+    shared_constraint *shared = r->constraint;
+    r->constraint = NULL;
+    if (!shared || --shared->n_users > 0) return;
+    constraint_close(&shared->constraint);
+    mem_free(shared);
+}
+
+static mn_status open_sequences(request *r) {
+    search_setup *setup = &r->setup;
+    r->sequences = mem_alloc(setup->n_sequences, sizeof *r->sequences);
+    if (!r->sequences) return MN_E_NOMEM;
+    setup->sequences = r->sequences;
+    for (; r->n_opened < setup->n_sequences; r->n_opened++) {
+        sequence *s = &r->sequences[r->n_opened];
+        mn_status status = sequence_open(s, setup->session, setup->config, setup->options, setup->prompt,
+                                         setup->n_prompt, setup->max_new);
+        s->row = setup->row;
+        s->index = (int)r->n_opened;
+        if (status != MN_OK) {
+            sequence_close(s);
+            return status;
+        }
+    }
+    setup->prompt = r->sequences[0].all; /* a copy, which stays */
+    return MN_OK;
+}
+
+static mn_status check_prompt(const search_setup *setup) {
+    size_t vocab = (size_t)setup->session->model->config.vocab_size;
+    if (setup->n_prompt == 0) MN_FAIL(MN_E_ARG, "the prompt is empty");
+    for (size_t i = 0; i < setup->n_prompt; i++) {
+        if (setup->prompt[i] >= 0 && (size_t)setup->prompt[i] < vocab) continue;
+        MN_FAIL(MN_E_ARG, "token %zu of the prompt is %d, allowed: 0 to %zu", i, setup->prompt[i], vocab - 1);
+    }
+    return MN_OK;
+}
+
+/* What the prompt's computation leaves besides the session's logits. */
+static mn_status open_prompt_results(request *r) {
+    search_setup *setup = &r->setup;
+    const model_config *config = &setup->session->model->config;
+    if (r->kind->wants_states) {
+        r->prompt_states =
+            mem_alloc_raw(setup->n_prompt * (size_t)config->hidden_size, sizeof *r->prompt_states);
+        if (!r->prompt_states) return MN_E_NOMEM;
+        setup->prompt_states = r->prompt_states;
+    }
+    MN_TRY(dola_read(&r->exits, &setup->n_exits, &setup->config->dola_layers, config));
+    setup->exits = r->exits;
+    if (setup->n_exits == 0) return MN_OK;
+    setup->exit_logits =
+        mem_alloc_raw((size_t)setup->n_exits * (size_t)config->vocab_size, sizeof *setup->exit_logits);
+    return setup->exit_logits ? MN_OK : MN_E_NOMEM;
+}
+
+mn_status request_open(request *r, const mn_generate_options *options, uint64_t seed, request *const *others,
+                       size_t n_others) {
+    search_setup *setup = &r->setup;
+    int32_t vocab = (int32_t)setup->session->model->config.vocab_size;
+    r->options = *options;
+    r->pool = setup->session->model->pool;
+    kv_pool_watch(r->pool, &r->watch);
+    r->vocab = (size_t)vocab;
+    r->started = r->prompt_ended = clock_ms();
+    r->prefill.is_done = true; /* not begun */
+    setup->options = &r->options;
+    setup->seed = seed;
+    setup->steps = &r->steps;
+    setup->started = r->started;
+    if (options->top_logprobs < -1 || options->top_logprobs > vocab)
+        MN_FAIL(MN_E_ARG, "top_logprobs is %d, allowed: -1 (none) to %d", options->top_logprobs, vocab);
+    MN_TRY(check_prompt(setup));
+    MN_TRY(validation_check(setup->config, setup->options));
+    MN_TRY(plan_length(setup));
+    MN_TRY(open_constraint(r, others, n_others));
+    setup->n_sequences = (size_t)setup->config->num_return_sequences;
+    r->kind = search_choose(setup->config, setup->options);
+    if (r->kind->check) MN_TRY(r->kind->check(setup));
+    r->feeds.capacity = r->kind->most_feeds(setup);
+    r->feeds.feeds = mem_alloc(r->feeds.capacity, sizeof *r->feeds.feeds);
+    if (!r->feeds.feeds) return MN_E_NOMEM;
+    MN_TRY(open_prompt_results(r));
+    return open_sequences(r);
+}
+
+mn_status request_session(mn_session **out, mn_model *model, const mn_cache_options *cache,
+                          const mn_batch_row *row, const mn_generation_config *config) {
+    const mn_session *prefix = row->prefix;
+    *out = NULL;
+    if (!prefix) return cache_request_open(out, model, cache, config, row->n_prompt);
+    if (prefix->owner != model) MN_FAIL(MN_E_ARG, "the prefix is a session of another model");
+    MN_TRY(mn_session_fork(out, prefix));
+    mn_status status = cache_request_follow(*out, config, row->n_prompt);
+    if (status != MN_OK) {
+        mn_session_close(out);
+        return status;
+    }
+    for (int i = 0; i < kv_entries((*out)->cache); i++) {
+        if (kv_entry_spec((*out)->cache, i)->flush) session_empty(*out);
+    }
+    return MN_OK;
+}
+
+mn_status request_copy_negative(request *r) {
+    size_t n = r->options.n_negative_prompt;
+    if (n == 0) return MN_OK;
+    r->own_negative = mem_alloc_raw(n, sizeof *r->own_negative);
+    if (!r->own_negative) return MN_E_NOMEM;
+    memcpy(r->own_negative, r->options.negative_prompt, n * sizeof *r->own_negative);
+    r->options.negative_prompt = r->own_negative;
+    return MN_OK;
+}
+
+uint64_t request_seed(const mn_generation_config *config) {
+    if (config->seed >= 0) return (uint64_t)config->seed;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return ((uint64_t)t.tv_sec * 1000000007u ^ (uint64_t)t.tv_nsec) & 0xFFFFFFFFu;
+}
+
+/* ---- going on ---- */
+
+static mn_status begin(request *r) {
+    search_setup *setup = &r->setup;
+    size_t keep = r->kind->wants_states ? 0 : setup->n_prompt - (setup->n_exits > 0);
+    r->has_begun = true;
+    MN_TRY(feed_sync(&r->prefill, setup->session, setup->prompt, setup->n_prompt, keep, &r->cached_tokens));
+    r->prefill.states = r->prompt_states;
+    r->prefill.exits = setup->exits;
+    r->prefill.n_exits = setup->n_exits;
+    r->prefill.exit_logits = setup->exit_logits;
+    r->prompt_tokens = setup->n_prompt - r->cached_tokens;
+    if (r->prefill.is_done) return MN_OK;
+    mn_status status = feed_begin(&r->prefill);
+    if (status != MN_OK) r->prefill.is_done = true; /* nothing to undo */
+    return status;
+}
+
+static bool has_feeds(const request *r) {
+    for (size_t i = 0; i < r->feeds.n; i++) {
+        if (!r->feeds.feeds[i].is_done) return true;
+    }
+    return !r->prefill.is_done;
+}
+
+static void undo(request *r) {
+    if (r->prefill.session) feed_undo(&r->prefill);
+    r->prefill.is_done = true;
+    for (size_t f = 0; f < r->feeds.n; f++) feed_undo(&r->feeds.feeds[f]);
+    r->feeds.n = 0;
+}
+
+static void unwatch(request *r) {
+    if (r->pool) kv_pool_unwatch(r->pool, &r->watch);
+    r->pool = NULL;
+}
+
+/* A request that is done gives back everything but its sequences: its pages go to those that go on. */
+static void end(request *r) {
+    mn_cache_info *cache = &r->cache;
+    r->is_done = true;
+    r->ended = clock_ms();
+    cache->size = sizeof *cache;
+    mn_session_cache(r->setup.session, cache);
+    cache->peak_bytes = r->watch.most;
+    unwatch(r); /* the result may outlive the model */
+    snprintf(r->implementation, sizeof r->implementation, "%s", cache->implementation);
+    snprintf(r->before, sizeof r->before, "%s", cache->before ? cache->before : "");
+    cache->implementation = r->implementation; /* texts that outlive the session */
+    if (cache->before) cache->before = r->before;
+    r->kind->close(r->state);
+    r->state = NULL;
+    r->setup.session = NULL;
+    if (r->options.keep_sessions && r->n_opened) {
+        r->sequences[0].session_kept = r->own_session;
+        r->own_session = NULL;
+    }
+    mn_session_close(&r->own_session);
+}
+
+mn_status request_advance(request *r) {
+    if (!r->has_begun) MN_TRY(begin(r));
+    if (r->is_done || has_feeds(r)) return MN_OK;
+    if (!r->is_prefilled) {
+        MN_TRY(r->kind->open(&r->state, &r->setup));
+        r->is_prefilled = true;
+    }
+    r->feeds.n = 0;
+    mn_status status = r->kind->advance(r->state, &r->feeds);
+    size_t n = r->feeds.n;
+    r->feeds.n = 0; /* those that are not begun are not undone */
+    MN_TRY(status);
+    for (; r->feeds.n < n; r->feeds.n++) MN_TRY(feed_begin(&r->feeds.feeds[r->feeds.n]));
+    if (n == 0) end(r);
+    return MN_OK;
+}
+
+bool request_is_cancelled(request *r) {
+    if (r->setup.session && atomic_exchange(&r->setup.session->cancelled, false)) return true;
+    for (size_t k = 0; k < r->n_opened; k++) {
+        if (r->sequences[k].cancelled) return true;
+    }
+    return false;
+}
+
+/* What there is when it is cancelled. */
+static mn_status cut(request *r) {
+    if (r->state) MN_TRY(r->kind->end(r->state, "cancelled"));
+    for (size_t k = 0; k < r->n_opened; k++) MN_TRY(sequence_end(&r->sequences[k], "cancelled"));
+    return MN_OK;
+}
+
+void request_stop(request *r, mn_status status) {
+    r->was_cancelled = r->was_cancelled || status == MN_E_CANCELLED;
+    if (r->is_done) return;
+    undo(r);
+    if (status == MN_E_CANCELLED) status = cut(r);
+    r->status = status;
+    if (status != MN_OK) snprintf(r->error, sizeof r->error, "%s", mn_last_error());
+    end(r);
+}
+
+mn_status request_status(const request *r) {
+    return r->status == MN_OK ? MN_OK : status_fail(r->status, "%s", r->error);
+}
+
+void request_close(request *r) {
+    unwatch(r);
+    undo(r);
+    if (r->state) r->kind->close(r->state);
+    mn_session_close(&r->own_session);
+    for (size_t i = 0; i < r->n_opened; i++) sequence_close(&r->sequences[i]);
+    close_constraint(r);
+    mem_free(r->sequences);
+    mem_free(r->prompt_states);
+    mem_free(r->setup.exit_logits);
+    mem_free(r->exits);
+    mem_free(r->feeds.feeds);
+    mem_free(r->steps.scores);
+    mem_free(r->steps.logits);
+    mem_free(r->own_negative);
+    mn_generation_config_close(&r->own_config);
+}
+
+/* ---- its feeds ---- */
+
+size_t request_most_feeds(const request *r) {
+    return r->feeds.capacity + 1;
+}
+
+size_t request_list_feeds(request *r, feed **list, size_t n) {
+    if (!r->prefill.is_done) list[n++] = &r->prefill;
+    for (size_t i = 0; i < r->feeds.n; i++) {
+        if (!r->feeds.feeds[i].is_done) list[n++] = &r->feeds.feeds[i];
+    }
+    return n;
+}
+
+bool request_has_failed(const request *r) {
+    bool failed = r->prefill.has_failed;
+    for (size_t i = 0; i < r->feeds.n; i++) failed = failed || r->feeds.feeds[i].has_failed;
+    return failed;
+}
+
+size_t request_prompt_done(const request *r) {
+    const feed *f = &r->prefill;
+    size_t left = f->is_done ? 0 : f->session->n_ids - (size_t)kv_length(f->session->cache);
+    return r->prompt_tokens > left ? r->prompt_tokens - left : 0;
+}

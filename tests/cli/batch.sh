@@ -1,0 +1,220 @@
+#!/usr/bin/env bash
+# --batch: lines come and answers go one after the other, and the memory is that of the lines in work.
+# shellcheck source-path=SCRIPTDIR disable=SC2317
+source "$(dirname "$0")/lib.sh"
+
+# numbered_lines N: prompts of ids with lengths of their own.
+numbered_lines() {
+  local i
+  for ((i = 0; i < $1; i++)); do
+    printf '{"ids":[1,%d,%d],"max_new_tokens":%d}\n' $((403 + i % 60)) $((5 + i * 7 % 400)) $((1 + i * 5 % 37))
+  done
+}
+
+# The generated ids of every line of a file, a line each, in the order of the rows.
+rows_of() {
+  python3 -c 'import json,sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+for r in sorted(rows, key=lambda r: r["sequences"][0]["row"]): print(r["prompt_ids"], [s["ids"] for s in r["sequences"]])' "$1"
+}
+
+any_number_of_rows_gives_the_same() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  local n ids
+  numbered_lines 40 >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl" --batch-size 1
+  err_empty
+  json '[x["sequences"][0]["row"] for x in all] == list(range(40))'
+  json 'all_of(len(x["sequences"][0]["ids"]) == 1 + i * 5 % 37 or x["sequences"][0]["finish_reason"] == "eos" for i, x in enumerate(all))'
+  rows_of "$work/out" >"$work/wanted"
+  for n in 3 16 64; do
+    expect 0 run embedded --batch "$work/b.jsonl" --batch-size $n
+    json '[x["sequences"][0]["row"] for x in all] == list(range(40))'
+    rows_of "$work/out" | cmp -s - "$work/wanted" || problem "--batch-size $n gives other answers"
+  done
+  expect 0 run embedded --batch "$work/b.jsonl" --unordered
+  json '(lambda rows: rows != sorted(rows) and sorted(rows) == list(range(40)))([x["sequences"][0]["row"] for x in all])'
+  rows_of "$work/out" | cmp -s - "$work/wanted" || problem "--unordered gives other answers"
+  expect 0 run embedded --ids 1,410,54 -n 36 --json # the eighth of them
+  ids=$(sed -n 8p "$work/wanted")
+  wanted=$ids json 'str(j["prompt_ids"]) + " " + str([j["sequences"][0]["ids"]]) == __import__("os").environ["wanted"]'
+  expect 2 run embedded --batch "$work/b.jsonl" --batch-size 0
+  err_is_sentence
+}
+
+# A line is answered although the next one has not come.
+answers_do_not_wait_for_lines() {
+  local line
+  last="(line; waiting; line) | mneme run --batch -"
+  mkfifo "$work/in"
+  "$mneme" run embedded --batch - -n 4 <"$work/in" >"$work/answers" 2>"$work/err" &
+  exec 7>"$work/in"
+  for line in 1 2 3; do
+    printf '{"ids":[1,%d]' $((402 + line)) >&7
+    sleep 0.1
+    printf '}\n' >&7
+    for _ in $(seq 600); do
+      [ "$(wc -l <"$work/answers")" -lt $line ] || break
+      sleep 0.05
+    done
+    [ "$(wc -l <"$work/answers")" = $line ] || problem "line $line is not answered"
+  done
+  exec 7>&-
+  wait $! || problem "exit code $?"
+  cp "$work/answers" "$work/out"
+  json '[x["sequences"][0]["row"] for x in all] == [0, 1, 2]'
+}
+
+lines_are_of_any_kind() {
+  printf '\n  \t\r\n{"ids":[1,403]}\r\n\n{"ids":[1,404]}' >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl" -n 2
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]], [[1, 404]]]'
+  cp "$work/out" "$work/plain"
+  last="run --batch <(...)"
+  "$mneme" run embedded --batch <(cat "$work/b.jsonl") -n 2 >"$work/out" 2>"$work/err" || problem "exit code $?"
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]], [[1, 404]]]'
+  { printf '{"prompt":"'; head -c 200000 /dev/zero | tr '\0' a; printf '"}\n'; } >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl" # longer than what is read at once, and than the context
+  err_has "line 1: the prompt has [0-9]+ tokens"
+  printf '\n \n' >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl"
+  err_has "holds no lines"
+  err_is_sentence
+  expect 1 run embedded --batch "$work/absent.jsonl"
+  err_has "absent.jsonl"
+  expect 1 run embedded --batch "$work"
+  err_is_sentence
+}
+
+# A bad line among the first refuses the run; later, those before it are answered.
+bad_lines() {
+  { numbered_lines 6; echo '{"ids": [1], "tempreature": 1}'; numbered_lines 3; } >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl"
+  err_has "line 7: .*tempreature"
+  err_is_sentence
+  out_empty
+  expect 2 run embedded --batch "$work/b.jsonl" --batch-size 2
+  err_has "line 7: .*tempreature"
+  err_is_sentence
+  json '[x["sequences"][0]["row"] for x in all] == list(range(6))'
+  expect 2 run embedded --batch "$work/b.jsonl" --batch-size 2 --json
+  json '[x["sequences"][0]["row"] for x in all[:-1]] == list(range(6)) and "line 7" in all[-1]["error"]["message"]'
+  { numbered_lines 1; printf '{"ids":[1,5],"num_beams":2,"suppress_tokens":['; seq -s, 0 511 | tr -d '\n'; printf ']}\n'; numbered_lines 2; } >"$work/b.jsonl"
+  expect 2 run embedded --batch "$work/b.jsonl" # a line that fails when it is computed leaves the others alone
+  err_has "line 2: no token is left"
+  json '[x["sequences"][0]["row"] for x in all] == [0, 2, 3]'
+}
+
+# peak N: the most memory of a run of N lines, in KiB.
+peak() {
+  numbered_lines "$1" >"$work/b.jsonl"
+  python3 -c 'import resource,subprocess,sys
+with open(sys.argv[1], "wb") as out:
+    code = subprocess.run(sys.argv[2:], stdout=out).returncode
+print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "$work/out" "$mneme" run embedded --batch "$work/b.jsonl" -n 8
+}
+
+memory_is_that_of_the_rows_in_work() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  local few many n=300
+  [ "${MNEME_LONG:-0}" != 1 ] || n=8000
+  last="--batch of $n lines"
+  few=$(peak 30)
+  many=$(peak $n)
+  [ "${few%% *}${many%% *}" = 00 ] || problem "exit codes ${few%% *} ${many%% *}"
+  [ "$(wc -l <"$work/out")" = $n ] || problem "$(wc -l <"$work/out") answers"
+  [ "${many##* }" -le $((${few##* } + 2048)) ] ||
+    problem "$n lines take ${many##* } KiB, 30 lines ${few##* }"
+}
+
+closed_pipes_and_signals() {
+  local codes
+  numbered_lines 200 >"$work/b.jsonl"
+  last="run --batch | head -1"
+  "$mneme" run embedded --batch "$work/b.jsonl" 2>"$work/err" | head -1 >"$work/out"
+  codes=${PIPESTATUS[0]}
+  [ "$codes" = 1 ] || [ "$codes" = 0 ] || problem "exit code $codes"
+  err_empty
+  json 'len(all) == 1'
+  last="run --batch, SIGINT"
+  printf '{"ids":[1,403],"max_new_tokens":3}\n{"ids":[1,404],"max_new_tokens":900000,"ignore_eos":true}\n{"ids":[1,405],"max_new_tokens":2}\n' >"$work/b.jsonl"
+  "$mneme" run embedded --batch "$work/b.jsonl" --max-cache-len 1000000 >"$work/out" 2>"$work/err" &
+  for _ in $(seq 600); do
+    [ ! -s "$work/out" ] || break
+    sleep 0.05
+  done
+  kill -INT $!
+  wait $!
+  codes=$?
+  [ $codes = 5 ] || problem "exit code $codes"
+  json '[x["sequences"][0]["finish_reason"] for x in all] == ["length", "cancelled", "length"] and len(all[1]["sequences"][0]["ids"]) > 0'
+  last="run --batch, SIGINT between lines"
+  : >"$work/out"
+  "$mneme" run embedded --batch - <"$work/in" >"$work/out" 2>"$work/err" &
+  exec 7>"$work/in"
+  printf '{"ids":[1,403],"max_new_tokens":3}\n' >&7
+  for _ in $(seq 600); do
+    [ ! -s "$work/out" ] || break
+    sleep 0.05
+  done
+  kill -INT $!
+  wait $!
+  codes=$?
+  [ $codes = 5 ] || problem "exit code $codes"
+  exec 7>&-
+  json 'len(all) == 1'
+}
+
+rows_have_caches_of_their_own() {
+  numbered_lines 5 >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl" --batch-size 2
+  json 'all_of(x["cache"]["tokens"] == 2 + len(x["sequences"][0]["ids"]) and x["seed"] >= 0 for x in all)'
+  expect 0 run embedded --batch "$work/b.jsonl" --cache static
+  json '[x["cache"]["max_cache_len"] for x in all] == [4 + i * 5 % 37 for i in range(5)]'
+  printf 'Once upon a time there was a little' >"$work/prefix.txt"
+  printf '{"prompt":" dog"}\n{"prompt":" girl named Lily"}\n' >"$work/b.jsonl"
+  expect 0 run embedded --raw --prefix-file "$work/prefix.txt" --batch "$work/b.jsonl" -n 12 --cache static
+  json 'all_of(x["usage"]["cached_tokens"] >= 8 for x in all)'
+  cp "$work/out" "$work/static"
+  expect 0 run embedded --raw --prefix-file "$work/prefix.txt" --batch "$work/b.jsonl" -n 12
+  if [ $have_python = 1 ]; then
+    rows_of "$work/static" >"$work/wanted"
+    rows_of "$work/out" | cmp -s - "$work/wanted" || problem "static behind a prefix gives other answers"
+  fi
+}
+
+# The scores of all rows side by side, those of each as alone.
+scores_of_all_rows() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  printf '{"ids":[1,403],"max_new_tokens":5,"ignore_eos":true}\n{"ids":[1,404,9],"max_new_tokens":2,"ignore_eos":true}\n' >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl" --logits-out "$work/all.safetensors" --unordered
+  expect 0 run embedded --ids 1,403 -n 5 --ignore-eos --logits-out "$work/first.safetensors" --json
+  expect 0 run embedded --ids 1,404,9 -n 2 --ignore-eos --logits-out "$work/second.safetensors" --json
+  python3 - "$work" <<'PYTHON' || problem "scores are not those of the rows alone"
+import json, math, struct, sys
+def load(name):
+    raw = open(sys.argv[1] + "/" + name + ".safetensors", "rb").read()
+    n, = struct.unpack("<Q", raw[:8])
+    t = json.loads(raw[8:8 + n])["logits"]
+    return t["shape"], memoryview(raw[8 + n:]).cast("f")
+shape, all = load("all")
+assert shape[:2] == [5, 2], shape
+vocab = shape[2]
+for row, name in enumerate(["first", "second"]):
+    s, alone = load(name)
+    for step in range(5):
+        got = all[(step * 2 + row) * vocab:(step * 2 + row + 1) * vocab]
+        wanted = alone[step * vocab:(step + 1) * vocab] if step < s[0] else None
+        assert got == wanted if wanted else math.isnan(got[0]), (row, step)
+PYTHON
+}
+
+check "any number of rows gives the same answers" any_number_of_rows_gives_the_same
+check "a line is answered before the next one comes" answers_do_not_wait_for_lines
+check "lines of any kind" lines_are_of_any_kind
+check "bad lines" bad_lines
+check "the memory is that of the rows in work" memory_is_that_of_the_rows_in_work
+check "closed pipes and signals" closed_pipes_and_signals
+check "rows have caches of their own" rows_have_caches_of_their_own
+check "scores of all rows" scores_of_all_rows
+finish

@@ -1,0 +1,249 @@
+#!/usr/bin/env bash
+# Files as the system sees them: closed streams, modes, links, what is no file, paths in messages.
+# shellcheck source-path=SCRIPTDIR disable=SC2317
+source "$(dirname "$0")/lib.sh"
+story="Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day she saw a big red ball in the tall grass and ran to it as fast as she could, for nobody was there. "
+text=$work/text
+printf '%s' "$story$story$story" >"$text"
+offloaded=(run embedded -f "$text" --raw -n 40 -t 1 --cache offloaded)
+
+# The bytes of a saved cache without the moment of saving and the sum of the head that has it.
+still() { sed -E 's/"mneme.sum":"[0-9a-f]+"/"mneme.sum":""/; s/"created":"[^"]*"/"created":""/' "$1"; }
+
+# What is written to a closed stream fails, and goes into no file of ours.
+closed_streams() {
+  local closed code
+  expect 0 "${offloaded[@]}" --save-cache "$work/whole"
+  still "$work/whole" >"$work/wanted"
+  for closed in '<&-' '>&-' '<&- >&-' '2>&-' '<&- 2>&-' '>&- 2>&-' '<&- >&- 2>&-'; do
+    last="${offloaded[*]} $closed"
+    code=0
+    rm -f "$work/saved"
+    : >"$work/out"
+    : >"$work/err"
+    eval '"$mneme" "${offloaded[@]}" --save-cache "$work/saved" </dev/null >"$work/out" 2>"$work/err"' "$closed" || code=$?
+    case " $closed" in
+      *' >&-'*) # an answer that cannot be written is a failure
+        [ $code = 1 ] || problem "exit code $code, expected 1"
+        case $closed in *2*) ;; *) err_has 'cannot write to the standard output: Bad file descriptor' ;; esac ;;
+      *)
+        [ $code = 0 ] || problem "exit code $code"
+        [ -e "$work/saved" ] || problem "no cache was saved" ;;
+    esac
+    if [ -e "$work/saved" ]; then
+      still "$work/saved" | cmp -s - "$work/wanted" || problem "the saved cache differs"
+      "$mneme" cache verify "$work/saved" >/dev/null || problem "the saved cache is damaged"
+    fi
+  done
+}
+
+mode_is() { [ "$(stat -c %a "$2")" = "$1" ] || problem "$2 has mode $(stat -c %a "$2"), expected $1"; }
+
+what_is_saved_is_private() {
+  local mask
+  for mask in 000 022; do
+    rm -rf "$work"/p-*
+    umask $mask
+    expect 0 run embedded "Once" -n 2 --save-cache "$work/p-cache" --logits-out "$work/p-logits"
+    expect 0 run embedded "Once" -n 2 --cache-dir "$work/p-dir/below"
+    printf '/save %s\nOnce upon\n/save\n' "$work/p-talk" >"$work/lines"
+    XDG_STATE_HOME=$work/p-state input=$work/lines expect 0 chat embedded -n 3
+    expect 0 cache cp "$work/p-cache" "$work/p-copy"
+    expect 0 cache convert -m embedded "$work/p-cache" "$work/p-legacy" --legacy
+    umask 022
+    mode_is 600 "$work/p-cache"
+    mode_is 600 "$work/p-logits"
+    mode_is 600 "$work/p-copy"
+    mode_is 600 "$work/p-legacy"
+    mode_is 700 "$work/p-dir"
+    mode_is 700 "$work/p-dir/below"
+    mode_is 600 "$work"/p-dir/below/*.safetensors
+    mode_is 700 "$work/p-talk"
+    mode_is 600 "$work/p-talk/talk.json"
+  done
+  chmod 644 "$work/p-cache"
+  expect 0 run embedded "Once" -n 3 --save-cache "$work/p-cache"
+  mode_is 644 "$work/p-cache"
+  mkdir -p "$work/p-real"
+  ln -s p-real/cache "$work/p-link"
+  expect 0 run embedded "Once" -n 3 --save-cache "$work/p-link"
+  [ -L "$work/p-link" ] || problem "the link is gone"
+  mode_is 600 "$work/p-real/cache"
+  expect 0 cache verify "$work/p-link"
+}
+
+# once PATH: the one line on stderr names it once.
+once() {
+  err_is_sentence
+  [ "$(grep -oF -- "$1" "$work/err" | wc -l)" = 1 ] || problem "'$1' is not named once"
+}
+
+# A pipe that nobody writes, a folder, a device: the command does not wait.
+what_is_no_file() {
+  local thing code
+  mkdir -p "$work/n-folder"
+  mkfifo "$work/n-pipe.gguf"
+  for thing in "$work/n-pipe.gguf" "$work/n-folder" /dev/zero; do
+    for how in "3 run -m $thing hello" "1 run embedded hello --load-cache $thing" "1 run embedded hello --generation-config $thing" \
+      "1 cache verify $thing" "1 cache show $thing" "1 run embedded hello --save-cache $thing" "1 run embedded hello --logits-out $thing"; do
+      read -r -a words <<<"$how"
+      last="mneme ${words[*]:1}"
+      code=0
+      timeout 20 "$mneme" "${words[@]:1}" </dev/null >"$work/out" 2>"$work/err" || code=$?
+      [ $code = "${words[0]}" ] || problem "exit code $code, expected ${words[0]}"
+      once "$thing"
+    done
+  done
+  # As a text a pipe is welcome: here one that nobody writes, and one that is written.
+  last="-f pipe"
+  code=0
+  timeout 20 "$mneme" run embedded -f "$work/n-pipe.gguf" -n 2 </dev/null >"$work/out" 2>"$work/err" || code=$?
+  [ $code = 2 ] || problem "exit code $code"
+  err_has 'is empty'
+  expect 1 run embedded -f /dev/zero
+  once /dev/zero
+  expect 0 run embedded "Once upon a time" -n 8
+  cp "$work/out" "$work/first"
+  last="-f <(...)"
+  "$mneme" run embedded -n 8 -f <(sleep 0.2; printf 'Once upon '; sleep 0.1; printf 'a time') >"$work/out" 2>"$work/err" || problem "exit code $?"
+  cmp -s "$work/out" "$work/first" || problem "differs"
+}
+
+paths_are_named_once() {
+  local f=$work/o.safetensors
+  expect 0 run embedded "Once upon a time" -n 4 --save-cache "$f"
+  expect 1 run embedded hello --load-cache "$work/o-absent"
+  once "$work/o-absent"
+  printf 'x' >"$work/o-short"
+  expect 6 run embedded hello --load-cache "$work/o-short"
+  once "$work/o-short"
+  cp "$f" "$work/o-damaged"
+  printf '\1' | dd of="$work/o-damaged" bs=1 seek=$(($(stat -c %s "$f") - 3)) conv=notrunc status=none
+  expect 6 run embedded hello --load-cache "$work/o-damaged"
+  once "$work/o-damaged"
+  expect 6 cache verify "$work/o-damaged"
+  once "$work/o-damaged"
+  expect 6 run "$here/../data/golden/llama" --ids 1,2 --load-cache "$f"
+  once "$f"
+  expect 6 run embedded hello --load-cache "$f" --cache sink
+  once "$f"
+  expect 3 run "$work/o-absent/" hello
+  once "$work/o-absent/"
+  mkdir -p "$work/o-model"
+  printf '{' >"$work/o-model/config.json"
+  expect 3 run "$work/o-model" hello
+  once "$work/o-model"
+  printf '{"model_type": "llama"}' >"$work/o-model/config.json"
+  expect 3 run "$work/o-model" hello
+  once "$work/o-model"
+  printf 'GGUF' >"$work/o.gguf"
+  expect 3 run "$work/o.gguf" hello
+  once "$work/o.gguf"
+  printf '{"a":' >"$work/o.json"
+  expect 2 run embedded hello --generation-config "$work/o.json"
+  once "$work/o.json"
+  expect 1 run embedded hello --save-cache "$work/o-none/file"
+  once "$work/o-none/file"
+}
+
+# The address space ends: memory, not an unreadable file.
+mappings_without_room() {
+  local code=0
+  truncate -s 3G "$work/m.gguf"
+  last="a model of 3 GiB in 1 GiB of address space"
+  (
+    ulimit -v 1048576
+    exec "$mneme" run "$work/m.gguf" hello -t 1
+  ) </dev/null >"$work/out" 2>"$work/err" || code=$?
+  if [ ! -s "$work/err" ] || grep -qi sanitizer "$work/err"; then uncounted=1; return 0; fi
+  [ $code = 4 ] || problem "exit code $code, expected 4"
+  once "$work/m.gguf"
+}
+
+# Saved caches that are taken without being named.
+only_own_files_are_reused() {
+  local d=$work/r-dir run=(run embedded "Once upon a time" -n 4 --cache-dir "$work/r-dir" --json)
+  expect 0 "${run[@]}"
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] > 0'
+  err_empty
+  chmod 666 "$d"/*.safetensors
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] == 0'
+  chmod 600 "$d"/*.safetensors
+  chmod 777 "$d"
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] == 0'
+  err_has "^mneme: warning: no cache was reused from '$d' or kept there: the folder belongs to another user, or others may write it$"
+  chmod 755 "$d"
+  expect 0 "${run[@]}"
+  json 'j["usage"]["cached_tokens"] > 0'
+}
+
+keys() {
+  local d=$work/k-dir f=$work/k-cache run=(run embedded "Once upon a time" -n 4 --json)
+  head -c 32 /dev/urandom >"$work/key"
+  printf 'another key, sixteen bytes and more' >"$work/other-key"
+  cp "$work/key" "$work/open-key"
+  printf short >"$work/short-key"
+  chmod 600 "$work"/*key
+  chmod 644 "$work/open-key"
+  expect 0 "${run[@]}" --cache-dir "$d"
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/key"
+  json 'j["usage"]["cached_tokens"] == 0'
+  rm -rf "$d"
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/key"
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/key"
+  json 'j["usage"]["cached_tokens"] > 0'
+  expect 0 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/other-key"
+  json 'j["usage"]["cached_tokens"] == 0'
+  expect 0 "${run[@]}" --save-cache "$f" --cache-key-file "$work/key"
+  expect 0 cache verify "$f"
+  expect 0 cache verify "$f" --cache-key-file "$work/key"
+  expect 6 cache verify "$f" --cache-key-file "$work/other-key"
+  once "$f"
+  expect 6 "${run[@]}" --load-cache "$f" --cache-key-file "$work/other-key"
+  once "$f"
+  expect 0 "${run[@]}" --load-cache "$f" --cache-key-file "$work/key"
+  # What python's hmac makes of the file is what stands in it.
+  if [ $have_python = 1 ]; then
+    python3 - "$f" "$work/key" <<'PYTHON' || problem "another HMAC"
+import hashlib, hmac, re, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+found = re.search(rb'"mneme.sum":"([0-9a-f]{16})","mneme.version":"1","mneme.mac":"([0-9a-f]{64})"', data)
+wanted = found.group(2).decode()
+for group in 1, 2: data[found.start(group):found.end(group)] = b"0" * len(found.group(group))
+sys.exit(hmac.new(open(sys.argv[2], "rb").read(), bytes(data), hashlib.sha256).hexdigest() != wanted)
+PYTHON
+  fi
+  # Copies keep it, made anew with the key; conversions carry one of their own.
+  expect 0 cache cp "$f" "$work/k-copy"
+  expect 0 cache cp "$f" "$work/k-packed" --zstd --cache-key-file "$work/key"
+  expect 0 cache convert -m embedded "$f" "$work/k-sink" --cache sink --cache-key-file "$work/key"
+  expect 0 cache verify "$work/k-copy" "$work/k-packed" "$work/k-sink" --cache-key-file "$work/key"
+  expect 0 cache cp "$f" "$work/k-bare" --zstd
+  expect 6 cache verify "$work/k-bare" --cache-key-file "$work/key"
+  err_has 'saved without a key'
+  expect 6 cache cp "$f" "$work/k-none" --zstd --cache-key-file "$work/other-key"
+  [ ! -e "$work/k-none" ] || problem "a copy was made"
+  # Key files.
+  expect 2 "${run[@]}" --cache-dir "$d" --cache-key-file "$work/open-key"
+  once "$work/open-key"
+  err_has 'mode 0644: others may use it; allowed: 0600 or 0400'
+  expect 2 "${run[@]}" --save-cache "$f" --cache-key-file "$work/short-key"
+  err_has 'has 5 bytes, allowed: 16 to 4096'
+  expect 1 cache verify "$f" --cache-key-file "$work/absent"
+  once "$work/absent"
+  mkfifo "$work/key-pipe"
+  expect 1 cache verify "$f" --cache-key-file "$work/key-pipe"
+  once "$work/key-pipe"
+}
+
+check "closed streams are never files" closed_streams
+check "what is saved is private" what_is_saved_is_private
+check "what is no file ends at once" what_is_no_file
+check "paths are named once" paths_are_named_once
+check "a mapping without room is out of memory" mappings_without_room
+check "only one's own files are reused" only_own_files_are_reused
+check "keyed checksums" keys
+finish
