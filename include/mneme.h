@@ -297,7 +297,9 @@ typedef struct mn_cache_info {
     const char *dtype;          /* "f32" or "bf16" */
     int64_t tokens;             /* held: what the layer that looks furthest back still sees; 0 without a cache */
     int64_t next_position;      /* position of the next token */
-    uint64_t bytes, peak_bytes; /* of all pages this session refers to */
+    uint64_t bytes, peak_bytes; /* of all pages this session refers to, now and at most; peak_bytes of a generation: the most that
+                                 * the model's caches took near at once while it ran, all rows and beams together, as memory_limit
+                                 * counts it */
     uint64_t bytes_per_token;
     int64_t max_cache_len;      /* tokens held at most: the limit, or the window that every layer looks through; 0: no such end */
     int32_t num_layers;

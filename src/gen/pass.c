@@ -124,20 +124,35 @@ static int gather(feed *const *feeds, size_t n, size_t *at, int most, int64_t *n
     return count;
 }
 
-/* Memory has ended: a long piece becomes shorter; failing that, one session's cache smaller. MN_OK: try again. */
-static mn_status relieve(feed *const *feeds, const forward_row *rows, int n) {
-    for (int i = 0; i < n; i++) {
-        if (rows[i].n <= feeds[i]->session->plan.options.page_tokens) continue;
-        feeds[i]->most = rows[i].n / 2;
+/* The sessions of feeds, then those that are not fed but have pages of theirs: up to 2 * n; how many. */
+static size_t list_sessions(feed *const *feeds, size_t n, mn_session **sessions) {
+    size_t n_sessions = 0;
+    for (size_t i = 0; i < n; i++) sessions[n_sessions++] = feeds[i]->session;
+    for (size_t i = 0; i < n; i++) {
+        bool is_new = feeds[i]->kin != NULL;
+        for (size_t k = n; is_new && k < n_sessions; k++) is_new = sessions[k] != feeds[i]->kin;
+        if (is_new) sessions[n_sessions++] = feeds[i]->kin;
+    }
+    return n_sessions;
+}
+
+/* Memory has ended: a long piece becomes shorter; failing that, the caches of one session and of those that share pages with it
+ * smaller. MN_OK: try again. */
+static mn_status relieve(feed *const *feeds, size_t n, feed *const *chosen, const forward_row *rows,
+                         int n_rows) {
+    for (int i = 0; i < n_rows; i++) {
+        if (rows[i].n <= chosen[i]->session->plan.options.page_tokens) continue;
+        chosen[i]->most = rows[i].n / 2;
         return MN_OK;
     }
-    for (int i = 0; i < n; i++) {
-        mn_session *session = feeds[i]->session, *kin = feeds[i]->kin;
-        if (session_relieve(session) != MN_OK && (!kin || session_relieve(kin) != MN_OK)) continue;
-        feeds[i]->most = (int64_t)session->n_ids;
-        return MN_OK;
-    }
-    return MN_E_NOMEM;
+    mn_session **sessions = mem_alloc(2 * n, sizeof *sessions);
+    size_t n_sessions = sessions ? list_sessions(feeds, n, sessions) : 0;
+    mn_status status = MN_E_NOMEM;
+    for (size_t i = 0; i < n_sessions && status != MN_OK; i++)
+        status = session_relieve(sessions + i, n_sessions - i);
+    for (int i = 0; status == MN_OK && i < n_rows; i++) chosen[i]->most = (int64_t)chosen[i]->session->n_ids;
+    mem_free(sessions);
+    return status;
 }
 
 static void unstage(feed *const *feeds, size_t n) {
@@ -169,7 +184,7 @@ mn_status feeds_pass(feed *const *feeds, size_t n) {
         }
         mn_status status = model_forward(chosen[0]->session->model, rows, count);
         if (status == MN_E_NOMEM) {
-            status = relieve(chosen, rows, count);
+            status = relieve(feeds, n, chosen, rows, count);
             if (status != MN_OK && most > 1) {
                 most = count > 1 ? count / 2 : 1;
                 unstage(feeds, n);

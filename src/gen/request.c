@@ -170,6 +170,8 @@ mn_status request_open(request *r, const mn_generate_options *options, uint64_t 
     search_setup *setup = &r->setup;
     int32_t vocab = (int32_t)setup->session->model->config.vocab_size;
     r->options = *options;
+    r->pool = setup->session->model->pool;
+    kv_pool_watch(r->pool, &r->watch);
     r->vocab = (size_t)vocab;
     r->started = r->prompt_ended = clock_ms();
     r->prefill.is_done = true; /* not begun */
@@ -260,6 +262,11 @@ static void undo(request *r) {
     r->feeds.n = 0;
 }
 
+static void unwatch(request *r) {
+    if (r->pool) kv_pool_unwatch(r->pool, &r->watch);
+    r->pool = NULL;
+}
+
 /* A request that is done gives back everything but its sequences: its pages go to those that go on. */
 static void end(request *r) {
     mn_cache_info *cache = &r->cache;
@@ -267,6 +274,8 @@ static void end(request *r) {
     r->ended = clock_ms();
     cache->size = sizeof *cache;
     mn_session_cache(r->setup.session, cache);
+    cache->peak_bytes = r->watch.most;
+    unwatch(r); /* the result may outlive the model */
     snprintf(r->implementation, sizeof r->implementation, "%s", cache->implementation);
     snprintf(r->before, sizeof r->before, "%s", cache->before ? cache->before : "");
     cache->implementation = r->implementation; /* texts that outlive the session */
@@ -328,6 +337,7 @@ mn_status request_status(const request *r) {
 }
 
 void request_close(request *r) {
+    unwatch(r);
     undo(r);
     if (r->state) r->kind->close(r->state);
     mn_session_close(&r->own_session);

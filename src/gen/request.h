@@ -33,6 +33,8 @@ typedef struct request {
     char error[1024];
     mn_cache_info cache; /* when it was done; its names: */
     char implementation[2 * KV_PLAN_TEXT + 16], before[2 * KV_PLAN_TEXT + 16];
+    kv_pool *pool;  /* where the request's pages come from; NULL: not watched */
+    kv_watch watch; /* of it, from the opening to the end */
     double started, prompt_ended, ended;
     size_t vocab;
     struct request *next;      /* in the list of those that ended */

@@ -31,7 +31,7 @@ static void sum_caches(gen_result *result) {
         sum->tokens += before.tokens;
         sum->seen += before.seen;
         sum->bytes += before.bytes;
-        sum->peak_bytes += before.peak_bytes;
+        if (before.peak_bytes > sum->peak_bytes) sum->peak_bytes = before.peak_bytes; /* of all rows, both */
         sum->far_bytes += before.far_bytes;
         if (before.before) sum->before = before.before;
         if (before.implementation && strcmp(before.implementation, sum->implementation) != 0)

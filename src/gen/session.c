@@ -34,7 +34,7 @@ mn_status mn_cache_check(const mn_cache_options *given, mn_cache_summary *summar
 
 /* What is allocated at once is compared with the machine's memory before any of it is touched. */
 static mn_status check_reserve(const kv_plan *plan, const kv_spec *specs, int n_specs) {
-    if (!plan->options.reserve) return MN_OK;
+    if (!plan->options.reserve || plan->self.is_far) return MN_OK; /* what rests far is not reserved near */
     size_t need = kv_plan_bytes(specs, n_specs, &plan->options, plan->options.reserve),
            available = memory_available();
     if (need <= available) return MN_OK;

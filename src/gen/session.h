@@ -59,8 +59,9 @@ mn_status model_load_bases(mn_model *model);
 /* mn_session_set_cache, by somebody else than the one who opened it. */
 mn_status session_change_cache(mn_session *session, const mn_cache_options *options);
 
-/* After MN_E_NOMEM: makes the cache smaller as on_oom says. MN_OK: try again; otherwise the failure stays. */
-mn_status session_relieve(mn_session *session);
+/* After MN_E_NOMEM: makes the first session's cache smaller as its on_oom says, and those of the others that share pages with it.
+ * MN_OK: try again; otherwise the failure stays. */
+mn_status session_relieve(mn_session *const *sessions, size_t n);
 
 /* The entries of a session's cache. *specs is owned by the caller. */
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);

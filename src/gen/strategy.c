@@ -28,7 +28,8 @@ mn_status on_oom_read(on_oom *out, const char *text) {
     MN_FAIL(MN_E_ARG, "on_oom is '%.40s', allowed: fail, offload, quantize, evict", text);
 }
 
-mn_status session_change_cache(mn_session *session, const mn_cache_options *given) {
+/* All of session_change_cache but the end of the conversion. beside: a session whose change has begun already, or NULL. */
+static mn_status begin_change(mn_session *session, const mn_cache_options *given, const mn_session *beside) {
     mn_session changed =
         *session; /* what a session of these options is made of; its cache and ids stay the old ones */
     mn_cache_options options = mn_cache_options_default();
@@ -54,8 +55,8 @@ mn_status session_change_cache(mn_session *session, const mn_cache_options *give
     if (status == MN_OK) {
         pthread_mutex_lock(
             &session->model->lock); /* pages may be sent away by other sessions that share them */
-        status =
-            kv_convert(&session->cache, &session->model->compute.kernels, specs, n, &changed.plan.options);
+        status = kv_convert_begin(&session->cache, &session->model->compute.kernels, specs, n,
+                                  &changed.plan.options, beside ? beside->cache : NULL);
         pthread_mutex_unlock(&session->model->lock);
     }
     mem_free(specs);
@@ -67,6 +68,18 @@ mn_status session_change_cache(mn_session *session, const mn_cache_options *give
     session->config = config;
     session->bases = changed.bases;
     session->plan = changed.plan;
+    return MN_OK;
+}
+
+static void end_change(const mn_session *session, kv_cache *const *caches, int n) {
+    pthread_mutex_lock(&session->model->lock);
+    kv_convert_end(caches, n, &session->model->compute.kernels);
+    pthread_mutex_unlock(&session->model->lock);
+}
+
+mn_status session_change_cache(mn_session *session, const mn_cache_options *given) {
+    MN_TRY(begin_change(session, given, NULL));
+    end_change(session, &session->cache, 1);
     return MN_OK;
 }
 
@@ -94,12 +107,12 @@ static mn_status put_config(bytes *b, const mn_session *s) {
     return bytes_status(b);
 }
 
-mn_status session_relieve(mn_session *s) {
-    char failure[256], name[sizeof s->before];
+/* Begins the change that a session wishes for. */
+static mn_status begin_relief(mn_session *s, const mn_session *beside) {
+    char name[sizeof s->before], before[sizeof s->before];
     const char *adds = relief[s->on_oom].adds;
     bytes config = {0};
-    snprintf(failure, sizeof failure, "%s", mn_last_error());
-    if (!adds || *s->before || !s->plan.self.keeps) return status_fail(MN_E_NOMEM, "%s", failure);
+    if (!adds || *s->before || !s->plan.self.keeps) return MN_E_NOMEM;
     bool plain = !(s->plan.self.traits & ~(unsigned)(KV_TRAIT_NATURAL | KV_TRAIT_GROWS));
     snprintf(name, sizeof name, "%.120s%s%s", plain ? "" : s->plan.name, plain ? "" : "+", adds);
     mn_cache_options options = mn_cache_options_default();
@@ -107,13 +120,29 @@ mn_status session_relieve(mn_session *s) {
     options.page_tokens = s->plan.options.page_tokens;
     options.dtype = kv_codec_name(s->plan.exact);
     options.max_cache_len = s->plan.options.limit;
-    char before[sizeof s->before];
     memcpy(before, s->plan.name, sizeof before);
     mn_status status = put_config(&config, s);
     if (config.n) options.config = bytes_text(&config);
-    if (status == MN_OK) status = session_change_cache(s, &options);
+    if (status == MN_OK) status = begin_change(s, &options, beside);
     bytes_clear(&config);
-    if (status != MN_OK) return status_fail(MN_E_NOMEM, "%s", failure);
-    memcpy(s->before, before, sizeof before);
-    return MN_OK;
+    if (status == MN_OK) memcpy(s->before, before, sizeof before);
+    return status;
+}
+
+mn_status session_relieve(mn_session *const *sessions, size_t n) {
+    char failure[256];
+    mn_session *first = sessions[0];
+    snprintf(failure, sizeof failure, "%s", mn_last_error());
+    kv_cache **caches = mem_alloc(n, sizeof *caches); /* without it the first one is changed alone */
+    mn_status status = begin_relief(first, NULL);
+    int n_changed = 0;
+    if (status == MN_OK && caches) caches[n_changed++] = first->cache;
+    for (size_t i = 1; n_changed > 0 && i < n; i++) {
+        if (!kv_shares_pages(first->cache, sessions[i]->cache) || begin_relief(sessions[i], first) != MN_OK)
+            continue;
+        caches[n_changed++] = sessions[i]->cache;
+    }
+    if (status == MN_OK) end_change(first, caches ? caches : &first->cache, caches ? n_changed : 1);
+    mem_free(caches);
+    return status == MN_OK ? MN_OK : status_fail(MN_E_NOMEM, "%s", failure);
 }

@@ -21,6 +21,9 @@
  *   l = l * c + sum p_t (a fixed order of lanes); rounded, so that the weights of the values sum to 1
  *   acc = acc * c, then one chain over the page's tokens (or pairs) in order; a result of 0 is +0
  *
+ * A page may lie in parts: its first slots in one place, the next ones in another. That changes where bytes are read and no
+ * bit of a result.
+ *
  * Invisible tokens count as p = 0; a page without visible tokens leaves the row untouched. Bytes of a page
  * that hold no token yet are finite (pages are zeroed when taken); beyond that they leave no trace.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -38,6 +41,8 @@ enum {
     PAGE_TOKENS = 128,        /* default page size */
     ATTEND_SEGMENT_PAGES = 2, /* partial results are merged at these borders, in order, by whoever has them */
     ATTEND_BLOCK_ROWS = 24,   /* query rows whose scores of one page are in scratch at a time */
+    ATTEND_PART_TOKENS = 16,  /* parts of a page begin at multiples of it: whole vectors of every level */
+    ATTEND_PARTS = PAGE_TOKENS / ATTEND_PART_TOKENS, /* of a page, at most */
 };
 
 /* A row that saw a token has at least this m, so that scores of minus infinity give weights of 0, not NaN. */
@@ -50,9 +55,18 @@ typedef struct attend_state {
     float *acc; /* [n_rows][v_dim] weighted values, not yet divided by l */
 } attend_state;
 
+/* Slots [first, end) of one head of a page: keys and values of slot `first`, in the order of a page of `tokens` tokens. */
+typedef struct attend_part {
+    const char *keys, *values;
+    int first, end, tokens;
+} attend_part;
+
 typedef struct attend_job {
     const char *const *pages; /* first byte of each page, in order of positions */
     int n_pages;
+    const attend_part *
+        parts; /* [n_parts] where the last page lies in parts, which hold all that is visible of it; NULL: it is whole */
+    int n_parts;
     const char *next;          /* page that its caller reads after this job, fetched ahead; NULL: none */
     size_t k_offset, v_offset; /* from a page's first byte to this head's keys and values */
     int page_tokens;           /* P */
@@ -63,10 +77,10 @@ typedef struct attend_job {
     const int64_t *first, *last; /* [n_rows] visible positions, both included; first > last: none */
     int64_t lo, hi;              /* positions outside [lo, hi) are visible to no row */
     const struct code_layout *key_codes, *value_codes; /* attend_codes: codes.h */
-    bool exact_bf16; /* attend_codes: a stream that is not coded is stored as bf16, not as f32 */
-    float softcap;               /* 0: none */
-    attend_state state;          /* read and written */
-    void *scratch;               /* attend_scratch_bytes, 64-byte aligned */
+    bool exact_bf16;    /* attend_codes: a stream that is not coded is stored as bf16, not as f32 */
+    float softcap;      /* 0: none */
+    attend_state state; /* read and written */
+    void *scratch;      /* attend_scratch_bytes, 64-byte aligned */
 } attend_job;
 
 /* Enough for every level, both forms and coded streams of any layout; grows with n_rows, k_dim and page_tokens. */

@@ -56,23 +56,37 @@ static float bf16_rounded(float x) {
 static const page_form f32_form = {f32_key, f32_value, f32_rounded},
                        bf16_form = {bf16_key, bf16_value, bf16_rounded};
 
+/* A page as its caller gives it: where coded streams begin, and the parts that exact ones lie in. */
+typedef struct page_place {
+    const char *data;
+    const attend_part *parts;
+} page_place;
+
+static const attend_part *part_of(const page_place *page, int slot) {
+    const attend_part *part = page->parts;
+    while (slot >= part->end) part++;
+    return part;
+}
+
 /* s[slot] = the row's score of the token in that slot, before the softcap. */
-static void exact_scores(const attend_job *job, const page_form *form, int row, const char *page,
+static void exact_scores(const attend_job *job, const page_form *form, int row, const page_place *page,
                          slot_range seen, float *s) {
     const float *q = job->q + (size_t)row * (size_t)job->k_dim;
     for (int t = seen.lo; t < seen.hi; t++) {
+        const attend_part *part = part_of(page, t);
         s[t] = 0;
         for (int d = 0; d < job->k_dim; d++) {
-            s[t] += form->rounded(q[d]) * form->key(page + job->k_offset, job->page_tokens, t, d);
+            s[t] += form->rounded(q[d]) * form->key(part->keys, part->tokens, t - part->first, d);
         }
     }
 }
 
-static void exact_add(const attend_job *job, const page_form *form, const char *page, slot_range seen,
+static void exact_add(const attend_job *job, const page_form *form, const page_place *page, slot_range seen,
                       const float *p, float *acc) {
-    for (int d = 0; d < job->v_dim; d++) {
-        for (int t = seen.lo; t < seen.hi; t++)
-            acc[d] += p[t] * form->value(page + job->v_offset, job->v_dim, t, d);
+    for (int t = seen.lo; t < seen.hi; t++) {
+        const attend_part *part = part_of(page, t);
+        for (int d = 0; d < job->v_dim; d++)
+            acc[d] += p[t] * form->value(part->values, job->v_dim, t - part->first, d);
     }
 }
 
@@ -104,12 +118,12 @@ static void coded_add(const attend_job *job, const char *page, slot_range seen, 
 
 /* A form that is NULL: the stream is coded. */
 static void attend_row_page(const attend_job *job, const page_form *keys, const page_form *values, int row,
-                            const char *page, slot_range seen) {
+                            const page_place *page, slot_range seen) {
     float *p = job->scratch, *acc = job->state.acc + (size_t)row * (size_t)job->v_dim;
     if (keys) {
         exact_scores(job, keys, row, page, seen, p);
     } else {
-        coded_scores(job, row, page, seen, p);
+        coded_scores(job, row, page->data, seen, p);
     }
     float largest = fmaxf(job->state.m[row], ATTEND_LOWEST);
     for (int t = seen.lo; t < seen.hi; t++) {
@@ -126,7 +140,7 @@ static void attend_row_page(const attend_job *job, const page_form *keys, const 
     if (values) {
         exact_add(job, values, page, seen, p, acc);
     } else {
-        coded_add(job, page, seen, p, acc);
+        coded_add(job, page->data, seen, p, acc);
     }
     for (int d = 0; d < job->v_dim; d++) acc[d] += 0.0f;
     job->state.m[row] = largest;
@@ -136,9 +150,12 @@ static void attend_row_page(const attend_job *job, const page_form *keys, const 
 static void attend(const attend_job *job, const page_form *keys, const page_form *values) {
     for (int page = 0; page < job->n_pages; page++) {
         int64_t base = job->position + (int64_t)page * job->page_tokens;
+        attend_part whole;
+        int n_parts;
+        const page_place place = {job->pages[page], page_parts(job, page, &whole, &n_parts)};
         for (int row = 0; row < job->n_rows; row++) {
             slot_range seen = visible_slots(job, row, base);
-            if (seen.lo < seen.hi) attend_row_page(job, keys, values, row, job->pages[page], seen);
+            if (seen.lo < seen.hi) attend_row_page(job, keys, values, row, &place, seen);
         }
     }
 }

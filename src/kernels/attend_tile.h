@@ -24,6 +24,20 @@ static inline slot_range visible_slots(const attend_job *job, int row, int64_t b
     return seen;
 }
 
+/* A page as parts: its own, or itself as the only one. */
+static inline const attend_part *page_parts(const attend_job *job, int page, attend_part *whole,
+                                            int *n_parts) {
+    if (job->parts && page == job->n_pages - 1) {
+        *n_parts = job->n_parts;
+        return job->parts;
+    }
+    const char *first = job->pages[page];
+    *whole =
+        (attend_part){first + job->k_offset, first + job->v_offset, 0, job->page_tokens, job->page_tokens};
+    *n_parts = 1;
+    return whole;
+}
+
 static inline slot_range slot_union(slot_range a, slot_range b) {
     slot_range both = {a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi};
     return both;

@@ -190,7 +190,8 @@ static int64_t group_quiet(const kv_group *group, int64_t n_tokens, int64_t most
 int64_t kv_quiet_tokens(const kv_cache *cache, int64_t most) {
     int64_t n = min_i64(most, kv_step_limit(cache, cache->n_tokens) - cache->n_tokens);
     for (int g = 0; g < cache->n_groups; g++) {
-        if (group_steps(&cache->groups[g])) n = min_i64(n, group_quiet(&cache->groups[g], cache->n_tokens, n));
+        if (group_steps(&cache->groups[g]))
+            n = min_i64(n, group_quiet(&cache->groups[g], cache->n_tokens, n));
     }
     return max_i64(n, 1);
 }
@@ -213,13 +214,30 @@ static mn_status take_all(kv_cache *cache, int64_t total) {
     return status;
 }
 
+bool kv_shares_pages(const kv_cache *a, const kv_cache *b) {
+    for (int g = 0; g < a->n_groups && g < b->n_groups; g++) {
+        const kv_group *x = &a->groups[g], *y = &b->groups[g];
+        int64_t first = max_i64(x->first_page, y->first_page);
+        size_t i = (size_t)group_slot(x, first), j = (size_t)group_slot(y, first);
+        for (int kind = 0; i < x->n_slots && j < y->n_slots && kind < 2; kind++) {
+            if (x->pages[kind][i] && x->pages[kind][i] == y->pages[kind][j]) return true;
+        }
+    }
+    return false;
+}
+
 mn_status kv_reserve(kv_cache *cache, int64_t n_new) {
+    return kv_reserve_beside(cache, n_new, NULL);
+}
+
+mn_status kv_reserve_beside(kv_cache *cache, int64_t n_new, const kv_cache *beside) {
     int64_t total = cache->n_tokens + n_new;
     if (cache->options.limit && total > cache->options.limit) {
         MN_FAIL(MN_E_FULL, "the cache holds %lld tokens of at most %lld: no room for %lld more",
                 (long long)cache->n_tokens, (long long)cache->options.limit, (long long)n_new);
     }
     stage_drain(cache);
+    stage_beside(cache, beside);
     bool sent = false;
     if (cache->stage && !kv_pool_budget(cache->pool)) MN_TRY(stage_send(cache, false, &sent));
     mn_status status = take_all(cache, total);
@@ -260,13 +278,16 @@ void kv_abandon(kv_cache *cache) {
     tidy_all(cache);
 }
 
-void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
-                 kv_page *page, store_job job) {
-    const kv_place *place = &group->place[kind];
-    char *base = page->data + (size_t)entry->member * group->entry_bytes[kind];
-    job.keys = base + place->k_offset + (size_t)head * place->k_head_bytes;
-    job.values = base + place->v_offset + (size_t)head * place->v_head_bytes;
-    job.page_tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
+void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head,
+                 page_kind kind, kv_page *page, store_job job) {
+    const bool is_head = kind == PAGE_HEAD;
+    const kv_place place = is_head ? group->place[kind] : part_place(group, page);
+    const size_t offset = (size_t)entry->member * group->entry_bytes[kind];
+    char *base = page->data + (is_head ? offset : part_offset(group, page, offset));
+    job.keys = base + place.k_offset + (size_t)head * place.k_head_bytes;
+    job.values = base + place.v_offset + (size_t)head * place.v_head_bytes;
+    job.page_tokens = is_head ? group->head_page_tokens : page_room(group, page);
+    job.slot -= page->split;
     job.k_dim = group->spec.k_dim;
     job.v_dim = group->spec.v_dim;
     if (group->spec.exact == KV_F32) {
@@ -322,6 +343,7 @@ kv_view kv_look(const kv_cache *cache, int i_entry) {
         .first_page = group->first_page,
         .n_pages = (int)group->n_slots,
         .exact = exact ? exact : (const char *const *)group->bases[PAGE_EXACT],
+        .pages = group->pages[PAGE_EXACT],
         .coded = coded ? coded : (const char *const *)group->bases[PAGE_CODED],
         .n_sealed = group->n_sealed,
         .seals_early = cache->n_early > 0 && group_seals_by_unit(group),
@@ -460,7 +482,8 @@ mn_status kv_fork(kv_cache **out, const kv_cache *cache) {
 static bool is_alike(const kv_cache *fork, const kv_cache *cache) {
     bool alike = fork->n_entries == cache->n_entries && fork->n_groups == cache->n_groups &&
                  fork->options.page_tokens == cache->options.page_tokens &&
-                 fork->options.reserve == cache->options.reserve && fork->options.limit == cache->options.limit;
+                 fork->options.reserve == cache->options.reserve &&
+                 fork->options.limit == cache->options.limit;
     for (int i = 0; alike && i < cache->n_entries; i++) {
         const kv_entry *a = &fork->entries[i], *b = &cache->entries[i];
         alike = a->group == b->group && a->member == b->member && a->bases == b->bases;

@@ -9,6 +9,29 @@ static bool may_be_written(const kv_page *page) {
     return page && !page_is_shared(page) && page->data;
 }
 
+/* Parts follow each other without a gap, near, up to the last token. */
+static mn_status check_parts(const kv_group *group, const kv_page *page, int fill) {
+    if (page->split + page_room(group, page) < fill)
+        MN_FAIL(MN_E_UNSUPPORTED, "the parts of a page end before its tokens");
+    for (; page; page = page->base) {
+        size_t wanted = page->tokens ? part_bytes(group, page->tokens) : group->page_bytes[PAGE_EXACT];
+        if (page->bytes != wanted)
+            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page has another size than its tokens");
+        if (page->split + page_room(group, page) > group->page_tokens || page->split % ATTEND_PART_TOKENS)
+            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page has tokens %d to %d", page->split,
+                    page->split + page_room(group, page));
+        if ((page->base == NULL) != (page->split == 0))
+            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page stands alone");
+        if (!page->base) break;
+        if (page->base->split >= page->split ||
+            page->base->split + page_room(group, page->base) < page->split)
+            MN_FAIL(MN_E_UNSUPPORTED, "the parts of a page have a gap");
+        if (!page->base->data || atomic_load(&page->base->n_near) < 1)
+            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page may be sent away");
+    }
+    return MN_OK;
+}
+
 static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t slot, int64_t n_tokens,
                             int64_t n_total) {
     int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens;
@@ -33,12 +56,15 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu is neither near nor far, or both", slot);
         if (!group->spec.is_far && (page->region || atomic_load(&page->n_near) < 1))
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu may be sent away", slot);
-        if (page->bytes != group->page_bytes[kind])
+        if (kind == PAGE_EXACT) MN_TRY(check_parts(group, page, (int)fill));
+        if (kind == PAGE_CODED && page->bytes != group->page_bytes[kind])
             MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", slot);
     }
     int first, end;
     int64_t target = group_seal_target(group, n_total, cache->call_ends);
-    if (in_step && begin + group->page_tokens > n_tokens && !may_be_written(exact))
+    if (in_step && begin + group->page_tokens > n_tokens &&
+        !page_is_writable(group, exact, (int)max_i64(fill, 0),
+                          (int)min_i64(group->page_tokens, n_total - begin)))
         MN_FAIL(MN_E_UNSUPPORTED, "page %zu is missing or shared and about to be written", slot);
     if (in_step &&
         group_seal_range(group, group->first_page + (int64_t)slot, n_total, target, &first, &end) &&
@@ -124,14 +150,20 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
     int64_t sealed = group_seal_target(group, n, true);
     n_pages[PAGE_CODED] = (size_t)max_i64(0, ceil_div(sealed, page) - first);
     n_pages[PAGE_EXACT] = (size_t)(sealed < n ? end - max_i64(first, sealed / page) : 0);
-    if (options->reserve) {
-        group_most_pages(group, options->reserve, reserved);
+    if (group_reserve(group, options)) {
+        group_most_pages(group, group_reserve(group, options), reserved);
         for (int kind = 0; kind < 2; kind++) {
             if (n_pages[kind] < reserved[kind]) n_pages[kind] = reserved[kind];
         }
     }
-    size_t exact, coded, total, head = n > 0 ? group->page_bytes[PAGE_HEAD] : 0;
+    size_t exact, coded, total, head = n > 0 ? group->page_bytes[PAGE_HEAD] : 0, last = 0;
+    if (!group_reserve(group, options) && n_pages[PAGE_EXACT] > 0 &&
+        n % page) { /* the newest one has the room that it needs */
+        n_pages[PAGE_EXACT]--;
+        last = open_page_bytes(group, (int)(n % page));
+    }
     bool fits = size_mul(n_pages[PAGE_EXACT], group->page_bytes[PAGE_EXACT], &exact) &&
+                size_add(exact, last, &exact) &&
                 size_mul(n_pages[PAGE_CODED], group->page_bytes[PAGE_CODED], &coded) &&
                 size_add(exact, coded, &total) && size_add(total, head, &total);
     return fits ? total : SIZE_MAX;

@@ -2,6 +2,7 @@
  * new strategy would have sealed, sent away or forgotten by now is. SPDX-License-Identifier: Apache-2.0 */
 #include "kv/group.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -55,13 +56,30 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
     return MN_OK;
 }
 
+/* A copy of a page that is not full, with room for its tokens, or whole for a cache that reserves its pages. */
+static mn_status copy_open(kv_cache *to, const kv_group *group, kv_page *page, int fill, kv_page **out) {
+    MN_TRY(group_take_open(group, to->pool, group_reserve(group, &to->options) ? group->page_tokens : fill,
+                           out));
+    part_copy(group, *out, page, fill);
+    return MN_OK;
+}
+
 /* A page of the old cache in the new one: itself, or a copy where a far page is wanted near, or where a cache
- * that reserves its pages will write one that others read. */
-static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, kv_page *page, kv_page **out) {
+ * that reserves its pages will write one that others read or that is in parts. */
+static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, page_kind kind, kv_page *page,
+                           kv_page **out) {
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
-    bool is_written = to->options.reserve && group_steps(group) && end > to->n_tokens;
+    bool is_open = group_steps(group) && end > to->n_tokens,
+         is_wanted_near = page->region && !group->spec.is_far;
     *out = page;
-    if (!(page->region && !group->spec.is_far) && !(is_written && page_is_shared(page))) {
+    if (is_open && kind == PAGE_EXACT && !page->region) {
+        int fill = (int)(group->page_tokens - (end - to->n_tokens));
+        bool is_own = !page_is_shared(page),
+             is_roomy = !page->base && page->bytes > open_page_bytes(group, fill);
+        if (group_reserve(group, &to->options) ? !is_own || page->tokens : is_own && is_roomy)
+            return copy_open(to, group, page, fill, out);
+    }
+    if (!is_wanted_near && !(is_open && group_reserve(group, &to->options) && page_is_shared(page))) {
         kv_page_share(page);
         return MN_OK;
     }
@@ -82,7 +100,7 @@ static mn_status share_pages(kv_cache *cache, kv_group *to, const kv_group *from
         for (int kind = 0; kind < 2; kind++) {
             kv_page *page = from->pages[kind][slot];
             if (!page) continue;
-            MN_TRY(take_over(cache, to, slot, page, &page));
+            MN_TRY(take_over(cache, to, slot, (page_kind)kind, page, &page));
             group_put(to, (page_kind)kind, slot, page);
         }
     }
@@ -127,10 +145,20 @@ static mn_status copy_all_rows(kv_cache *to, const kv_cache *from, const kernel_
     return status;
 }
 
+/* Whether two tables begin with the same page of the sequence's beginning. */
+static bool has_same_first(const kv_group *a, const kv_group *b) {
+    for (int kind = 0; kind < 2; kind++) {
+        if (a->first_page == 0 && b->first_page == 0 && a->n_slots && b->n_slots && a->pages[kind][0] &&
+            a->pages[kind][0] == b->pages[kind][0])
+            return true;
+    }
+    return false;
+}
+
 /* The head of a group that had none, or another one: its tokens are read from the old cache, but for those
  * that a window has forgotten, which no query sees any more (check_specs). */
 static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
-                           int64_t n_tokens) {
+                           int64_t n_tokens, const kv_cache *beside) {
     kv_group *group = &to->groups[i_group];
     const kv_group *old = &from->groups[i_group];
     int64_t end = min_i64(group->head_tokens, n_tokens), old_head = min_i64(old->head_tokens, end),
@@ -139,6 +167,13 @@ static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_tabl
     if (old->head && old->head_tokens == group->head_tokens) {
         kv_page_share(old->head);
         group->head = old->head;
+        return MN_OK;
+    }
+    const kv_group *other = beside && i_group < beside->n_groups ? &beside->groups[i_group] : NULL;
+    if (other && other->head && kv_spec_equal(&other->spec, &group->spec) && has_same_first(other, group) &&
+        group->head_tokens <= group->page_tokens && n_tokens >= group->head_tokens) {
+        kv_page_share(other->head);
+        group->head = other->head;
         return MN_OK;
     }
     MN_TRY(kv_pool_borrow(&group->head, to->pool, group->page_bytes[PAGE_HEAD]));
@@ -150,14 +185,26 @@ static int64_t held_tokens(const kv_cache *cache, const kv_group *group) {
     return group_steps(group) ? cache->n_tokens : group->n_filled;
 }
 
+/* What is sealed together: the caches that are converted in one go, which may share pages. */
+typedef struct company {
+    kv_cache *const *caches;
+    int n;
+    const kernel_table *kernels;
+} company;
+
+static int references(const kv_page *page) {
+    return page->mapping ? INT_MAX : atomic_load_explicit(&page->references, memory_order_acquire);
+}
+
 /* The codes of a page come into being beside what it has. They go where its codes are already, when these are the cache's
- * alone; else, where its exact form is this cache's alone, they take the place of that, so that no budget is passed; a page
- * that others read, or of a file, stays theirs. */
-static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_page *codes) {
+ * alone; else, where its exact form is read by n_holders that all want the codes, they take the place of that, so that no budget
+ * is passed; a page that others read, or of a file, stays theirs. */
+static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_page *codes, int n_holders) {
     kv_page *page = group->pages[PAGE_EXACT][slot], *old = group->pages[PAGE_CODED][slot];
     page_pile *reserved = &group->reserved[PAGE_CODED];
     bool is_own = old && !page_is_shared(old) && !old->region;
-    if (!is_own && !cache->options.reserve && !page_is_shared(page) && codes->bytes <= page->bytes) {
+    if (!is_own && !group_reserve(group, &cache->options) && references(page) == n_holders &&
+        codes->bytes <= page->bytes) {
         kv_pool_refill(cache->pool, page, codes->data, codes->bytes);
         group_put(group, PAGE_EXACT, slot, NULL);
     } else {
@@ -189,18 +236,18 @@ static size_t page_scratch(const kv_cache *cache, int i_group, seal_task task) {
     return most;
 }
 
-/* Seals a part of one page; on failure it is as it was. */
-static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_group, seal_task task) {
+/* Makes the codes of a part of one page, in memory of their own. */
+static mn_status make_codes(kv_cache *cache, const kernel_table *kernels, int i_group, seal_task task,
+                            kv_page *codes) {
     kv_group *group = &cache->groups[i_group];
-    kv_page codes = {.bytes = group->page_bytes[PAGE_CODED]}, *old = group->pages[PAGE_CODED][task.slot];
-    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, task.slot));
+    kv_page *old = group->pages[PAGE_CODED][task.slot];
     MN_TRY(mem_grow(&cache->tasks, &cache->task_capacity, 1, sizeof *cache->tasks));
     void *scratch = mem_alloc_raw(page_scratch(cache, i_group, task), 1);
-    codes.data = mem_alloc(codes.bytes, 1);
-    mn_status status = scratch && codes.data ? MN_OK : MN_E_NOMEM;
-    if (status == MN_OK && old) status = kv_pool_copy(cache->pool, old, 0, codes.bytes, codes.data);
+    codes->data = mem_alloc(codes->bytes, 1);
+    mn_status status = scratch && codes->data ? MN_OK : MN_E_NOMEM;
+    if (status == MN_OK && old) status = kv_pool_copy(cache->pool, old, 0, codes->bytes, codes->data);
     if (status == MN_OK) {
-        group_put(group, PAGE_CODED, task.slot, &codes);
+        group_put(group, PAGE_CODED, task.slot, codes);
         for (int i = 0; i < cache->n_entries; i++) {
             for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
                 task.entry = i;
@@ -210,13 +257,6 @@ static mn_status seal_page(kv_cache *cache, const kernel_table *kernels, int i_g
             }
         }
         group_put(group, PAGE_CODED, task.slot, old);
-        status = place_codes(cache, group, task.slot, &codes);
-    }
-    if (status == MN_OK) {
-        group->n_sealed[task.slot] = (int)task.first + task.n;
-        group_tidy(group, cache->pool, held_tokens(cache, group));
-    } else {
-        mem_free(codes.data);
     }
     mem_free(scratch);
     return status;
@@ -232,19 +272,102 @@ static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot, s
     return true;
 }
 
-/* Pages that find no memory, or cannot be read, and those after them, stay exact; a later step seals them, or says why not. */
-static void seal_late_pages(kv_cache *cache, const kernel_table *kernels) {
+/* What one cache has at a place of its table, to find the others that share it. */
+typedef struct late_page {
+    int group;
+    int64_t number;
+    const kv_page *exact, *coded;
     seal_task part;
-    for (int g = 0; g < cache->n_groups; g++) {
-        for (size_t slot = 0; slot < cache->groups[g].n_slots; slot++) {
-            if (is_late(cache, &cache->groups[g], slot, &part) && seal_page(cache, kernels, g, part) != MN_OK)
-                return;
+} late_page;
+
+/* Whether a cache is to seal the same part of the same page in the same form. */
+static bool is_same_late(const kv_cache *cache, const kv_group *like, const late_page *page) {
+    if (page->group >= cache->n_groups) return false;
+    const kv_group *group = &cache->groups[page->group];
+    int64_t slot = group_slot(group, page->number);
+    seal_task part;
+    return slot >= 0 && slot < (int64_t)group->n_slots && kv_spec_equal(&group->spec, &like->spec) &&
+           group->spec.bases == like->spec.bases && group->pages[PAGE_EXACT][slot] == page->exact &&
+           group->pages[PAGE_CODED][slot] == page->coded && is_late(cache, group, (size_t)slot, &part) &&
+           part.first == page->part.first && part.n == page->part.n;
+}
+
+static void end_sealed(kv_cache *cache, kv_group *group, size_t slot, const seal_task *part) {
+    group->n_sealed[slot] = (int)part->first + part->n;
+    group_tidy(group, cache->pool, held_tokens(cache, group));
+}
+
+/* The codes that another cache made of the same page: in its place, or beside it. */
+static void share_codes(kv_cache *cache, const late_page *page, kv_page *codes) {
+    kv_group *group = &cache->groups[page->group];
+    size_t slot = (size_t)group_slot(group, page->number);
+    kv_page *old = group->pages[PAGE_CODED][slot];
+    if (group->pages[PAGE_EXACT][slot] == codes) {
+        group_put(group, PAGE_EXACT, slot, NULL);
+    } else {
+        kv_page_share(codes);
+    }
+    group_put(group, PAGE_CODED, slot, codes);
+    if (old) kv_pool_return(cache->pool, old);
+    end_sealed(cache, group, slot, &page->part);
+}
+
+/* Seals a page of cache i and gives the codes to those behind it that share the page; on failure all are as they were. */
+static mn_status seal_page(const company *c, int i, late_page *page) {
+    kv_cache *cache = c->caches[i];
+    kv_group *group = &cache->groups[page->group];
+    const size_t slot = page->part.slot;
+    kv_page codes = {.bytes = group->page_bytes[PAGE_CODED]};
+    page->exact = group->pages[PAGE_EXACT][slot];
+    page->coded = group->pages[PAGE_CODED][slot];
+    int n_holders = 1;
+    for (int j = i + 1; j < c->n; j++) n_holders += is_same_late(c->caches[j], group, page);
+    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, slot));
+    if (group->pages[PAGE_EXACT][slot] != page->exact) n_holders = 1;
+    mn_status status = make_codes(cache, c->kernels, page->group, page->part, &codes);
+    if (status == MN_OK) status = place_codes(cache, group, slot, &codes, n_holders);
+    if (status != MN_OK) {
+        mem_free(codes.data);
+        return status;
+    }
+    kv_page *placed = group->pages[PAGE_CODED][slot];
+    for (int j = i + 1; j < c->n; j++) {
+        if (is_same_late(c->caches[j], group, page)) share_codes(c->caches[j], page, placed);
+    }
+    end_sealed(cache, group, slot, &page->part);
+    return MN_OK;
+}
+
+/* Pages that find no memory, or cannot be read, and those after them, stay exact; a later step seals them, or says why not. Place
+ * by place for all caches, so that little more is held at any time than before. */
+static void seal_late_pages(const company *c) {
+    int n_groups = 0;
+    for (int i = 0; i < c->n; i++) n_groups = (int)max_i64(n_groups, c->caches[i]->n_groups);
+    for (int g = 0; g < n_groups; g++) {
+        int64_t begin = INT64_MAX, end = 0;
+        for (int i = 0; i < c->n; i++) {
+            if (g >= c->caches[i]->n_groups) continue;
+            const kv_group *group = &c->caches[i]->groups[g];
+            begin = min_i64(begin, group->first_page);
+            end = max_i64(end, group->first_page + (int64_t)group->n_slots);
+        }
+        for (int64_t number = begin; number < end; number++) {
+            for (int i = 0; i < c->n; i++) {
+                kv_cache *cache = c->caches[i];
+                if (g >= cache->n_groups || cache->groups[g].spec.kind != KV_PAGES) continue;
+                int64_t slot = group_slot(&cache->groups[g], number);
+                late_page page = {.group = g, .number = number};
+                if (slot < 0 || slot >= (int64_t)cache->groups[g].n_slots ||
+                    !is_late(cache, &cache->groups[g], (size_t)slot, &page.part))
+                    continue;
+                if (seal_page(c, i, &page) != MN_OK) return;
+            }
         }
     }
 }
 
-mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
-                     const kv_options *options) {
+mn_status kv_convert_begin(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
+                           const kv_options *options, const kv_cache *beside) {
     kv_cache *from = *cache, *to = NULL;
     kv_options unreserved = *options;
     unreserved.reserve = 0;
@@ -260,7 +383,7 @@ mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spe
         group->flushes = from->groups[g].flushes;
         status = share_pages(to, group, &from->groups[g]);
         if (status == MN_OK && group->spec.kind == KV_PAGES)
-            status = fill_head(to, from, kernels, g, held_tokens(to, group));
+            status = fill_head(to, from, kernels, g, held_tokens(to, group), beside);
     }
     for (int g = 0; status == MN_OK && g < to->n_groups; g++)
         status = group_reserve_all(&to->groups[g], to->pool, options); /* what is held counts */
@@ -271,10 +394,25 @@ mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spe
     to->peak_bytes = from->peak_bytes;
     kv_close(&from);
     *cache = to;
-    for (int g = 0; g < to->n_groups; g++) {
-        if (group_steps(&to->groups[g])) group_tidy(&to->groups[g], to->pool, to->n_tokens);
+    return MN_OK;
+}
+
+void kv_convert_end(kv_cache *const *caches, int n, const kernel_table *kernels) {
+    for (int i = 0; i < n; i++) {
+        kv_cache *cache = caches[i];
+        for (int g = 0; g < cache->n_groups; g++) {
+            if (group_steps(&cache->groups[g])) group_tidy(&cache->groups[g], cache->pool, cache->n_tokens);
+        }
     }
-    seal_late_pages(to, kernels);
-    if (kv_bytes(to) > to->peak_bytes) to->peak_bytes = kv_bytes(to);
+    seal_late_pages(&(company){caches, n, kernels});
+    for (int i = 0; i < n; i++) {
+        if (kv_bytes(caches[i]) > caches[i]->peak_bytes) caches[i]->peak_bytes = kv_bytes(caches[i]);
+    }
+}
+
+mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
+                     const kv_options *options) {
+    MN_TRY(kv_convert_begin(cache, kernels, specs, n_entries, options, NULL));
+    kv_convert_end(cache, 1, kernels);
     return MN_OK;
 }

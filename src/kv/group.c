@@ -71,6 +71,21 @@ static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
     return MN_OK;
 }
 
+/* Onto the pile of those taken: exact ones in order of their places. */
+static mn_status take_part(kv_group *group, kv_pool *pool, int64_t number, const part_plan *plan) {
+    page_pile *pile = &group->taken[PAGE_EXACT];
+    MN_TRY(mem_grow(&pile->pages, &pile->capacity, pile->n + 1, sizeof *pile->pages));
+    if (plan->tokens) {
+        MN_TRY(kv_pool_take_part(&pile->pages[pile->n], pool, part_bytes(group, plan->tokens), plan->split,
+                                 plan->tokens, plan->base));
+        pile->n++;
+    } else {
+        MN_TRY(take_page(group, pool, PAGE_EXACT));
+    }
+    pile->pages[pile->n - 1]->number = number;
+    return MN_OK;
+}
+
 static kv_page *pile_pop(page_pile *pile) {
     return pile->pages[--pile->n];
 }
@@ -147,8 +162,8 @@ static int page_fill(const kv_group *group, int64_t page, int64_t n_tokens) {
 
 /* What a step does to one slot. */
 typedef struct slot_need {
-    bool exact, coded;           /* a new page */
-    bool copy_exact, copy_coded; /* a private copy of a shared one */
+    part_plan exact;        /* a new page, or one more room, or a private part behind a shared one */
+    bool coded, copy_coded; /* a new page; a private copy of a shared one */
 } slot_need;
 
 static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, int64_t n_total,
@@ -160,10 +175,11 @@ static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, 
     bool written = n_tokens < begin + group->page_tokens && n_total > begin;
     int first, end;
     bool seals = group_seal_range(group, page, n_total, n_sealed, &first, &end);
-    return (slot_need){.exact = written && !exact,
-                       .copy_exact = written && exact && page_is_shared(exact),
-                       .coded = seals && !coded,
-                       .copy_coded = seals && coded && page_is_shared(coded)};
+    slot_need need = {.coded = seals && !coded, .copy_coded = seals && coded && page_is_shared(coded)};
+    if (written)
+        need.exact =
+            part_for(group, exact, (int)max_i64(n_tokens - begin, 0), page_fill(group, page, n_total));
+    return need;
 }
 
 int64_t group_step_first(const kv_group *group, int64_t n_tokens) {
@@ -203,7 +219,7 @@ mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n
             MN_TRY(group_bring_near(group, pool, (page_kind)kind, (size_t)slot));
         }
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
-        if (need.exact || need.copy_exact) MN_TRY(take_page(group, pool, PAGE_EXACT));
+        if (need.exact.needed) MN_TRY(take_part(group, pool, page, &need.exact));
         if (need.coded || need.copy_coded) MN_TRY(take_page(group, pool, PAGE_CODED));
     }
     if (n_tokens < group->head_tokens && (!group->head || page_is_shared(group->head))) {
@@ -227,30 +243,35 @@ void group_return(kv_group *group, kv_pool *pool) {
     }
 }
 
-static void put_copy(kv_group *group, kv_pool *pool, page_kind kind, size_t slot, kv_page *copy) {
-    kv_page *shared = group->pages[kind][slot];
-    memcpy(copy->data, shared->data, group->page_bytes[kind]);
-    group_put(group, kind, slot, copy);
+static void put_copy(kv_group *group, kv_pool *pool, size_t slot, kv_page *copy) {
+    kv_page *shared = group->pages[PAGE_CODED][slot];
+    memcpy(copy->data, shared->data, group->page_bytes[PAGE_CODED]);
+    group_put(group, PAGE_CODED, slot, copy);
     kv_pool_return(pool, shared);
+}
+
+/* In place of the page that there is, whose first `fill` tokens are kept. */
+static void put_part(kv_group *group, kv_pool *pool, size_t slot, kv_page *part, int fill) {
+    kv_page *old = group->pages[PAGE_EXACT][slot];
+    if (old) part_copy(group, part, old, fill);
+    group_put(group, PAGE_EXACT, slot, part);
+    if (old) kv_pool_return(pool, old);
 }
 
 void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
     if (group->spec.kind == KV_STATE) return; /* the next state stays where it was taken until commit */
-    int64_t end = ceil_div(n_total, group->page_tokens);
-    for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
+    int64_t end = ceil_div(n_total, group->page_tokens), begin = group_step_first(group, n_tokens);
+    while ((int64_t)group->n_slots < group_slot(group, end)) group->n_sealed[group->n_slots++] = 0;
+    for (int64_t page = end; page-- > begin;) {
         slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
         size_t slot = (size_t)group_slot(group, page);
-        if (slot >= group->n_slots) {
-            group->n_slots = slot + 1;
-            group->n_sealed[slot] = 0;
-        }
-        /* A page that was shared when it was counted may be ours alone by now: then its copy is not needed.
-         */
         page_pile *exact = &group->taken[PAGE_EXACT], *coded = &group->taken[PAGE_CODED];
-        if (need.exact) group_put(group, PAGE_EXACT, slot, pile_pop(exact));
-        if (need.copy_exact) put_copy(group, pool, PAGE_EXACT, slot, pile_pop(exact));
+        if (exact->n > 0 && exact->pages[exact->n - 1]->number == page)
+            put_part(group, pool, slot, pile_pop(exact),
+                     (int)max_i64(n_tokens - page * group->page_tokens, 0));
+        /* A page that was shared when it was counted may be ours alone by now: then its copy is not needed. */
         if (need.coded) group_put(group, PAGE_CODED, slot, pile_pop(coded));
-        if (need.copy_coded) put_copy(group, pool, PAGE_CODED, slot, pile_pop(coded));
+        if (need.copy_coded) put_copy(group, pool, slot, pile_pop(coded));
     }
     page_pile *heads = &group->taken[PAGE_HEAD];
     if (heads->n > 0) {
@@ -271,7 +292,7 @@ static void drop_page(kv_group *group, kv_pool *pool, page_kind kind, size_t slo
     group_put(group, kind, slot, NULL);
     page_pile *reserved = &group->reserved[kind];
     bool is_wanted = reserved->n + group->n_held[kind] < reserved->capacity;
-    if (is_wanted && !page_is_shared(page) && !page->region) {
+    if (is_wanted && !page_is_shared(page) && !page->region && !page->tokens) {
         reserved->pages[reserved->n++] = page;
     } else {
         kv_pool_return(pool, page);
@@ -281,6 +302,18 @@ static void drop_page(kv_group *group, kv_pool *pool, page_kind kind, size_t slo
 static void drop_slot(kv_group *group, kv_pool *pool, size_t slot) {
     drop_page(group, pool, PAGE_EXACT, slot);
     drop_page(group, pool, PAGE_CODED, slot);
+}
+
+/* Parts behind the last token of a page are of no use. */
+static void leave_parts(kv_group *group, kv_pool *pool, size_t slot, int fill) {
+    kv_page *page = group->pages[PAGE_EXACT][slot];
+    while (page && page->base && page->split >= fill) {
+        kv_page *base = page->base;
+        kv_page_share(base);
+        group_put(group, PAGE_EXACT, slot, base);
+        kv_pool_return(pool, page);
+        page = base;
+    }
 }
 
 void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
@@ -317,6 +350,7 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
         if (group->n_sealed[i] > fill) group->n_sealed[i] = fill;
         if (group->n_sealed[i] == fill) drop_page(group, pool, PAGE_EXACT, i);
         if (group->n_sealed[i] == 0) drop_page(group, pool, PAGE_CODED, i);
+        leave_parts(group, pool, i, fill);
     }
     if (n_tokens == 0 && group->head) {
         kv_pool_return(pool, group->head);
@@ -340,9 +374,10 @@ void group_most_pages(const kv_group *group, int64_t n, size_t most[2]) {
 }
 
 mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *options) {
-    if (!options->reserve || group->spec.kind == KV_STATE) return MN_OK;
+    int64_t n = group_reserve(group, options);
+    if (!n || group->spec.kind == KV_STATE) return MN_OK;
     size_t most[2];
-    group_most_pages(group, options->reserve, most);
+    group_most_pages(group, n, most);
     MN_TRY(group_grow(group, most[PAGE_EXACT] > most[PAGE_CODED] ? most[PAGE_EXACT] : most[PAGE_CODED]));
     for (int kind = 0; kind < 2; kind++) {
         page_pile *pile = &group->reserved[kind];
@@ -362,13 +397,26 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
 
 /* ---- forks ---- */
 
-/* A copy for the fork alone, in a page of its reserve when it has one. */
-static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind,
-                                const kv_page *page) {
+/* A whole copy for the fork alone, in a page of its reserve when it has one. */
+static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind, kv_page *page) {
     page_pile *reserved = &fork->reserved[kind];
-    if (reserved->n == 0) return copy_page(out, pool, page);
-    MN_TRY(kv_pool_copy(pool, page, 0, page->bytes, reserved->pages[reserved->n - 1]->data));
-    *out = pile_pop(reserved);
+    kv_page *copy;
+    if (reserved->n == 0) {
+        MN_TRY(kv_pool_take(&copy, pool, fork->page_bytes[kind]));
+    } else {
+        copy = pile_pop(reserved);
+    }
+    mn_status status = MN_OK;
+    if (page->tokens) {
+        part_copy(fork, copy, page, page->split + page->tokens);
+    } else {
+        status = kv_pool_copy(pool, page, 0, page->bytes, copy->data);
+    }
+    if (status != MN_OK) {
+        kv_pool_return(pool, copy);
+        return status;
+    }
+    *out = copy;
     return MN_OK;
 }
 
@@ -396,7 +444,7 @@ static mn_status fork_head(kv_group *fork, const kv_group *group, kv_pool *pool,
 
 mn_status group_refork(kv_group *fork, const kv_group *group, kv_pool *pool, int64_t n_tokens,
                        const kv_options *options) {
-    bool has_reserve = options->reserve > 0;
+    bool has_reserve = group_reserve(group, options) > 0;
     if (group->spec.write_once) n_tokens = group->n_filled;
     fork->first_page = group->first_page;
     fork->flushes = group->flushes;
@@ -447,8 +495,10 @@ size_t group_bytes(const kv_group *group) {
     if (group->spec.kind == KV_STATE) {
         return ((size_t)group->n_states + group->taken[PAGE_EXACT].n) * group->page_bytes[PAGE_EXACT];
     }
-    size_t n = group->head ? group->page_bytes[PAGE_HEAD] : 0;
-    for (int kind = 0; kind < 2; kind++)
-        n += (group->n_held[kind] + group->reserved[kind].n) * group->page_bytes[kind];
+    size_t n = (group->head ? group->page_bytes[PAGE_HEAD] : 0) +
+               group->n_held[PAGE_CODED] * group->page_bytes[PAGE_CODED];
+    for (int kind = 0; kind < 2; kind++) n += group->reserved[kind].n * group->page_bytes[kind];
+    for (size_t slot = 0; slot < group->n_slots; slot++)
+        n += page_chain_bytes(group->pages[PAGE_EXACT][slot]);
     return n;
 }

@@ -80,7 +80,8 @@ struct kv_cache {
     seal_task *tasks;    /* [n_tasks], made room for by kv_reserve */
     size_t seal_scratch; /* bytes that the largest of them needs */
     size_t n_tasks, task_capacity;
-    size_t n_early, n_early_asked; /* the first n_early tasks of the step under way are for its own later queries */
+    size_t n_early,
+        n_early_asked; /* the first n_early tasks of the step under way are for its own later queries */
 };
 
 /* ---- one group ---- */
@@ -117,8 +118,8 @@ size_t group_bytes(const kv_group *group);
 mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot);
 
 /* Stores rows of one entry's head in a page; place and sizes of the job are filled in here. */
-void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head, page_kind kind,
-                 kv_page *page, store_job job);
+void group_store(const kernel_table *kernels, const kv_group *group, const kv_entry *entry, int head,
+                 page_kind kind, kv_page *page, store_job job);
 /* Whether n_keep tokens can be kept, and the largest length up to it that can. */
 bool group_reaches(const kv_group *group, int64_t n_keep);
 int64_t group_reachable(const kv_group *group, int64_t n_keep);
@@ -130,6 +131,10 @@ static inline bool group_steps(const kv_group *group) {
 static inline bool group_seals_by_unit(const kv_group *group) {
     return group->is_coded && !group->spec.flush && group_steps(group);
 }
+/* Tokens that a group has pages for from the beginning. What is to rest far is not kept near. */
+static inline int64_t group_reserve(const kv_group *group, const kv_options *options) {
+    return group->spec.is_far ? 0 : options->reserve;
+}
 static inline int64_t group_slot(const kv_group *group, int64_t page) {
     return page - group->first_page;
 }
@@ -140,6 +145,43 @@ static inline bool page_is_shared(const kv_page *page) {
 /* Room for n slots; a page, or none, into a slot. */
 mn_status group_grow(kv_group *group, size_t n_slots);
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page);
+
+/* ---- exact pages in parts ---- */
+
+/* What a step that writes slots [begin, end) of a page takes for it: a page, or a part of one behind what is kept of the old
+ * one. */
+typedef struct part_plan {
+    bool needed;
+    int split, tokens; /* as in kv_page */
+    kv_page *base;
+} part_plan;
+
+/* page: the one there is, or NULL. */
+part_plan part_for(const kv_group *group, kv_page *page, int begin, int end);
+bool page_is_writable(const kv_group *group, const kv_page *page, int begin, int end);
+/* Fills a part, or a whole page, with the slots up to `end` of a page in any parts, from its own first slot on. */
+void part_copy(const kv_group *group, kv_page *to, kv_page *from, int end);
+
+int page_room(const kv_group *group, const kv_page *page); /* slots of its own */
+size_t part_bytes(const kv_group *group, int tokens);
+size_t open_page_bytes(const kv_group *group,
+                       int n_tokens); /* of a page that nobody shares, with so many tokens */
+mn_status group_take_open(const kv_group *group, kv_pool *pool, int n_tokens,
+                          kv_page **out);     /* such a page */
+size_t page_chain_bytes(const kv_page *page); /* of all its parts */
+/* An offset or a size in a whole page as it is in a part; where the streams of an entry lie in one. */
+size_t part_offset(const kv_group *group, const kv_page *page, size_t offset);
+kv_place part_place(const kv_group *group, const kv_page *page);
+
+/* The part that a slot lies in: slots [first, end) of the page are read there, which has room for `room`. */
+typedef struct page_rows {
+    const kv_page *part;
+    int first, end, room;
+} page_rows;
+
+page_rows page_rows_at(const kv_group *group, kv_page *page, int slot);
+/* One entry's bytes as they are in a whole page: its first n tokens, zeros behind. */
+void page_whole_entry(const kv_group *group, kv_page *page, int n_tokens, int member, char *to);
 
 /* ---- sealing ---- */
 

@@ -1,8 +1,8 @@
 /* The cache of one sequence: pages of keys and values, described by numbers.
  *
  *   entry   the memory of one attention (or recurrent) sub-layer; most models have one per layer
- *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count, copied when
- *           written while shared. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
+ *   page    P consecutive tokens of every entry of a group, keys and values; shared by reference count; who writes one
+ *           that is shared takes a part of its own behind it, or a copy. A page is exact (f32, bf16: kernels/attend.h) or coded (kernels/codes.h)
  *   group   entries with equal specs; they share one page table, and a page holds all of them side by side
  *   seal    to turn tokens of an exact page into codes, once; a place of the table may hold both pages for a while
  *   head    the first few tokens, kept exactly for ever: attention sinks, or first tokens that no code shall touch
@@ -18,6 +18,7 @@
 
 #include <stdbool.h>
 
+#include "kernels/attend.h"
 #include "kernels/kernels.h"
 #include "kv/basis.h"
 #include "kv/form.h"
@@ -52,7 +53,7 @@ bool kv_spec_equal(const kv_spec *a, const kv_spec *b);
 
 typedef struct kv_options {
     int page_tokens; /* even; a multiple of 16 when something is coded */
-    int64_t reserve; /* tokens allocated at once and kept; 0: pages on demand */
+    int64_t reserve; /* tokens allocated at once and kept, but for far entries; 0: pages on demand */
     int64_t limit;   /* tokens refused beyond (MN_E_FULL); 0: none */
 } kv_options;
 
@@ -84,6 +85,14 @@ int64_t kv_quiet_tokens(const kv_cache *cache, int64_t most);
 /* Room for n_new tokens in every entry: new pages, private copies of shared pages that will be written, pages
  * that sealing will fill. MN_E_FULL, MN_E_NOMEM; then nothing has changed. */
 mn_status kv_reserve(kv_cache *cache, int64_t n_new);
+/* The same beside a cache that is reserved for the same pass and shares pages, before this one in it: what that one makes near
+ * is not made near twice. beside: NULL: none. */
+mn_status kv_reserve_beside(kv_cache *cache, int64_t n_new, const kv_cache *beside);
+/* Between steps, when another cache of the pass found no memory: sends the oldest settled page of far entries away. *sent: there was
+ * one. MN_E_IO. */
+mn_status kv_send_one(kv_cache *cache, bool *sent);
+/* Whether two caches have a page in common: forks that have not lost all of their past. */
+bool kv_shares_pages(const kv_cache *a, const kv_cache *b);
 /* When caches are reserved for one pass: called for each of them once all are, as one's reserve may have sent away pages that
  * others share. MN_E_NOMEM; then all are to be abandoned. */
 mn_status kv_restage(kv_cache *cache);
@@ -111,7 +120,7 @@ void kv_settle(kv_cache *cache);
 /* Forgets the step: the cache is as before kv_reserve. */
 void kv_abandon(kv_cache *cache);
 
-/* Makes an entry's far pages near, before kv_look in a step; entries in order of use are read ahead. What goes wrong is
+/* Makes an entry's far pages near, before kv_look in a step, caches in the order of the pass; entries in order of use are read ahead. What goes wrong is
  * remembered: kv_fault, asked before kv_commit, says so, and the step is to be abandoned. */
 void kv_stage(kv_cache *cache, int entry);
 mn_status kv_fault(kv_cache *cache);
@@ -131,9 +140,11 @@ typedef struct kv_view {
     const kv_spec *spec;
     int64_t n_tokens; /* held, the step's included */
     int page_tokens;
-    int64_t first_page;       /* number of the first page of the table; earlier ones are forgotten */
-    int n_pages;              /* of the table; the last one holds the newest token */
-    const char *const *exact; /* [n_pages] first bytes; NULL where every token is sealed */
+    int64_t first_page; /* number of the first page of the table; earlier ones are forgotten */
+    int n_pages;        /* of the table; the last one holds the newest token */
+    const char *const *
+        exact; /* [n_pages] first bytes; NULL where every token is sealed. Of a page in parts: the last one's */
+    kv_page *const *pages;    /* [n_pages] the exact ones, for kv_parts */
     const char *const *coded; /* [n_pages] first bytes; NULL where none is */
     const int *n_sealed;      /* [n_pages], before the step */
     bool seals_early;         /* the step has tasks of kv_early */
@@ -146,6 +157,9 @@ typedef struct kv_view {
 } kv_view;
 
 kv_view kv_look(const kv_cache *cache, int entry);
+
+/* The parts [ATTEND_PARTS] of one head in exact page i of the view, in order, and their number; 0: the page is whole. */
+int kv_parts(const kv_view *view, int64_t i, int head, attend_part *parts);
 
 static inline int64_t kv_sealed_for(const kv_view *view, int64_t position) {
     return view->seals_early ? seal_until(position, view->spec->residual, view->page_tokens) : 0;
@@ -194,6 +208,12 @@ mn_status kv_refork(kv_cache **fork, const kv_cache *cache);
 mn_status kv_convert(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
                      const kv_options *options);
 
+/* The same for caches that share pages, which share them afterwards, too: each is begun, then all are ended together. Not more
+ * than a page of codes is held beside what was. beside: one that is begun already, or NULL. */
+mn_status kv_convert_begin(kv_cache **cache, const kernel_table *kernels, const kv_spec *specs, int n_entries,
+                           const kv_options *options, const kv_cache *beside);
+void kv_convert_end(kv_cache *const *caches, int n, const kernel_table *kernels);
+
 int64_t kv_length(const kv_cache *cache);
 int64_t kv_room(const kv_cache *cache); /* tokens that fit into the pages at hand, those held included */
 int kv_entries(const kv_cache *cache);
@@ -208,8 +228,9 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int entry,
                   int n, float *rows);
 /* First position that an entry still holds beside its head. */
 int64_t kv_first_held(const kv_cache *cache, int entry);
-int kv_head_tokens(const kv_cache *cache, int entry); /* tokens of the head: sinks or first exact ones, held or to come */
-int64_t kv_sealed(const kv_cache *cache, int entry);  /* tokens held as codes, those of the head among them */
+int kv_head_tokens(const kv_cache *cache,
+                   int entry); /* tokens of the head: sinks or first exact ones, held or to come */
+int64_t kv_sealed(const kv_cache *cache, int entry); /* tokens held as codes, those of the head among them */
 
 /* Verifies every invariant; for tests and debug builds. The message says which is broken. */
 mn_status kv_check(const kv_cache *cache);

@@ -17,7 +17,7 @@ const kv_strategy kv_strategies[] = {
     {"dynamic", KV_TRAIT_NATURAL | KV_TRAIT_GROWS, "the model's natural cache, grown page by page"},
     {"static", KV_TRAIT_RESERVES, "allocates max_cache_len tokens once"},
     {"offloaded", KV_TRAIT_FAR, "full pages rest in a file and come back ahead of use"},
-    {"offloaded_static", KV_TRAIT_FAR | KV_TRAIT_RESERVES, "both of them"},
+    {"offloaded_static", KV_TRAIT_FAR | KV_TRAIT_RESERVES, "offloaded, with room for max_cache_len tokens and no more"},
     {"quantized", KV_TRAIT_CODES, "all but the newest tokens in a few bits"},
     {"sliding_window", KV_TRAIT_WINDOW, "keeps the newest tokens"},
     {"sink", KV_TRAIT_SINKS, "keeps the first tokens and the newest, at positions inside the window"},

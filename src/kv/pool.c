@@ -26,9 +26,11 @@ typedef struct free_place {
 struct kv_pool {
     pthread_mutex_t lock; /* of everything below */
     kv_page *free_pages;  /* near ones kept for reuse; few sizes, so a list is enough */
+    kv_page *free_parts;  /* parts of pages, likewise */
     page_slab *slabs;
     free_place *free_places;
     size_t used, budget;
+    kv_watch *watches;
     kv_far *far; /* NULL: no far home */
     _Atomic uint64_t n_sent;
 };
@@ -43,17 +45,18 @@ mn_status kv_pool_open(kv_pool **out, size_t budget) {
     return MN_OK;
 }
 
-static void free_page(kv_page *page) {
-    if (!page->in_slab) mem_free(page->data);
-    mem_free(page);
+static void free_pages(kv_page *list) {
+    for (kv_page *page = list, *next; page; page = next) {
+        next = page->next;
+        if (!page->in_slab) mem_free(page->data);
+        mem_free(page);
+    }
 }
 
 void kv_pool_close(kv_pool **pool) {
     if (!*pool) return;
-    for (kv_page *page = (*pool)->free_pages, *next; page; page = next) {
-        next = page->next;
-        free_page(page);
-    }
+    free_pages((*pool)->free_pages);
+    free_pages((*pool)->free_parts);
     for (page_slab *slab = (*pool)->slabs, *next; slab; slab = next) {
         next = slab->next;
         mem_free(slab->data);
@@ -66,8 +69,8 @@ void kv_pool_close(kv_pool **pool) {
 }
 
 /* A kept page of that size, or NULL. */
-static kv_page *take_kept(kv_pool *pool, size_t n_bytes) {
-    for (kv_page **link = &pool->free_pages; *link; link = &(*link)->next) {
+static kv_page *take_kept(kv_page **list, size_t n_bytes) {
+    for (kv_page **link = list; *link; link = &(*link)->next) {
         kv_page *page = *link;
         if (page->bytes != n_bytes) continue;
         *link = page->next;
@@ -121,11 +124,11 @@ static void drop_data(kv_pool *pool, kv_page *page) {
     page->in_slab = false;
 }
 
-static kv_page *make_page(kv_pool *pool, size_t n_bytes) {
+static kv_page *make_page(kv_pool *pool, size_t n_bytes, bool is_part) {
     kv_page *page = mem_alloc(1, sizeof *page);
     if (!page) return NULL;
     page->bytes = n_bytes;
-    page->in_slab = n_bytes >= SLAB_LEAST && n_bytes < SLAB_MOST && n_bytes % MEM_ALIGN == 0;
+    page->in_slab = !is_part && n_bytes >= SLAB_LEAST && n_bytes < SLAB_MOST && n_bytes % MEM_ALIGN == 0;
     if (page->in_slab) {
         pthread_mutex_lock(&pool->lock);
         page->data = take_place(pool, n_bytes);
@@ -139,11 +142,19 @@ static kv_page *make_page(kv_pool *pool, size_t n_bytes) {
     return NULL;
 }
 
+/* Under the lock. */
+static void add_used(kv_pool *pool, size_t n_bytes) {
+    pool->used += n_bytes;
+    for (kv_watch *watch = pool->watches; watch; watch = watch->next) {
+        if (pool->used > watch->most) watch->most = pool->used;
+    }
+}
+
 mn_status kv_pool_count(kv_pool *pool, size_t n_bytes) {
     pthread_mutex_lock(&pool->lock);
     bool fits = !pool->budget || (n_bytes <= pool->budget && pool->used <= pool->budget - n_bytes);
     size_t used = pool->used;
-    if (fits) pool->used += n_bytes;
+    if (fits) add_used(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
     if (fits) return MN_OK;
     MN_FAIL(MN_E_NOMEM, "the cache needs %zu more bytes: %zu of the %zu allowed are in use", n_bytes, used,
@@ -159,13 +170,13 @@ void kv_pool_discount(kv_pool *pool, size_t n_bytes) {
 /* A page of n_bytes that are counted already; they are discounted on failure. */
 static mn_status take_counted(kv_page **out, kv_pool *pool, size_t n_bytes, bool is_raw) {
     pthread_mutex_lock(&pool->lock);
-    kv_page *page = take_kept(pool, n_bytes);
+    kv_page *page = take_kept(&pool->free_pages, n_bytes);
     pthread_mutex_unlock(&pool->lock);
     if (page) {
         if (!is_raw)
             memset(page->data, 0, n_bytes); /* what another form left may be no numbers in this one */
     } else {
-        page = make_page(pool, n_bytes);
+        page = make_page(pool, n_bytes, false);
     }
     if (!page) {
         kv_pool_discount(pool, n_bytes);
@@ -191,9 +202,67 @@ mn_status kv_pool_take_raw(kv_page **out, kv_pool *pool, size_t n_bytes) {
 mn_status kv_pool_borrow(kv_page **out, kv_pool *pool, size_t n_bytes) {
     *out = NULL;
     pthread_mutex_lock(&pool->lock);
-    pool->used += n_bytes;
+    add_used(pool, n_bytes);
     pthread_mutex_unlock(&pool->lock);
     return take_counted(out, pool, n_bytes, false);
+}
+
+/* All free parts, and the free pages that are no places of a slab. */
+static kv_page *take_useless(kv_pool *pool) {
+    kv_page *useless = pool->free_parts, *page;
+    pool->free_parts = NULL;
+    for (kv_page **link = &pool->free_pages; (page = *link) != NULL;) {
+        if (page->in_slab) {
+            link = &page->next;
+            continue;
+        }
+        *link = page->next;
+        page->next = useless;
+        useless = page;
+    }
+    return useless;
+}
+
+/* Parts of a page grow from size to size, all rows of a batch at once: what is of a size that nobody wants now goes back to the
+ * system before another size is asked for. */
+mn_status kv_pool_take_part(kv_page **out, kv_pool *pool, size_t n_bytes, int split, int tokens,
+                            kv_page *base) {
+    kv_page *useless = NULL;
+    *out = NULL;
+    MN_TRY(kv_pool_count(pool, n_bytes));
+    pthread_mutex_lock(&pool->lock);
+    kv_page *page = take_kept(&pool->free_parts, n_bytes);
+    if (!page) { useless = take_useless(pool); }
+    pthread_mutex_unlock(&pool->lock);
+    free_pages(useless);
+    if (page) {
+        memset(page->data, 0, n_bytes);
+    } else {
+        page = make_page(pool, n_bytes, true);
+    }
+    if (!page) {
+        kv_pool_discount(pool, n_bytes);
+        return MN_E_NOMEM;
+    }
+    atomic_store_explicit(&page->references, 1, memory_order_relaxed);
+    page->split = split;
+    page->tokens = tokens;
+    page->base = base;
+    if (base) {
+        kv_page_share(base);
+        atomic_fetch_add_explicit(&base->n_near, 1, memory_order_relaxed);
+    }
+    *out = page;
+    return MN_OK;
+}
+
+/* The page is a whole one from here on; what it was a part of is returned by the caller. */
+static kv_page *leave_base(kv_page *page) {
+    kv_page *base = page->base;
+    if (base) atomic_fetch_sub_explicit(&base->n_near, 1, memory_order_relaxed);
+    page->base = NULL;
+    page->split = page->tokens = 0;
+    return base;
 }
 
 void kv_mapping_drop(kv_mapping *mapping) {
@@ -218,8 +287,8 @@ void kv_page_share(kv_page *page) {
     atomic_fetch_add_explicit(&page->references, 1, memory_order_relaxed);
 }
 
-void kv_pool_return(kv_pool *pool, kv_page *page) {
-    if (atomic_fetch_sub_explicit(&page->references, 1, memory_order_acq_rel) != 1) return;
+/* A page that nobody refers to any more. */
+static void drop_page(kv_pool *pool, kv_page *page, bool is_part) {
     if (page->region || page->mapping) {
         if (page->region) kv_far_return(pool->far, page->region);
         if (page->mapping) kv_mapping_drop(page->mapping);
@@ -227,17 +296,29 @@ void kv_pool_return(kv_pool *pool, kv_page *page) {
         return;
     }
     pthread_mutex_lock(&pool->lock);
+    kv_page **list = is_part ? &pool->free_parts : &pool->free_pages;
     pool->used -= page->bytes;
-    page->next = pool->free_pages;
-    pool->free_pages = page;
+    page->next = *list;
+    *list = page;
     pthread_mutex_unlock(&pool->lock);
 }
 
+void kv_pool_return(kv_pool *pool, kv_page *page) {
+    while (page && atomic_fetch_sub_explicit(&page->references, 1, memory_order_acq_rel) == 1) {
+        bool is_part = page->tokens > 0;
+        kv_page *base = leave_base(page);
+        drop_page(pool, page, is_part);
+        page = base;
+    }
+}
+
 void kv_pool_refill(kv_pool *pool, kv_page *page, char *data, size_t n_bytes) {
+    kv_page *base = leave_base(page);
     drop_data(pool, page);
     page->data = data;
     kv_pool_discount(pool, page->bytes - n_bytes);
     page->bytes = n_bytes;
+    kv_pool_return(pool, base);
 }
 
 /* ---- the far home ---- */
@@ -257,14 +338,7 @@ kv_far *kv_pool_far(kv_pool *pool) {
     return far;
 }
 
-mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
-    int64_t region = 0;
-    MN_TRY(kv_far_take(&region, pool->far, page->bytes));
-    mn_status status = kv_far_write(pool->far, region, 0, page->data, page->bytes);
-    if (status != MN_OK) {
-        kv_far_return(pool->far, region);
-        return status;
-    }
+static void rest_far(kv_pool *pool, kv_page *page, int64_t region) {
     if (page->mapping) {
         kv_mapping_drop(page->mapping);
         page->mapping = NULL;
@@ -275,7 +349,25 @@ mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
     page->data = NULL;
     page->region = region;
     atomic_fetch_add_explicit(&pool->n_sent, 1, memory_order_relaxed);
+}
+
+mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
+    int64_t region = 0;
+    MN_TRY(kv_far_take(&region, pool->far, page->bytes));
+    mn_status status = kv_far_write(pool->far, region, 0, page->data, page->bytes);
+    if (status != MN_OK) {
+        kv_far_return(pool->far, region);
+        return status;
+    }
+    rest_far(pool, page, region);
     return MN_OK;
+}
+
+void kv_pool_sent_whole(kv_pool *pool, kv_page *page, int64_t region, size_t n_bytes) {
+    kv_page *base = leave_base(page);
+    rest_far(pool, page, region);
+    page->bytes = n_bytes;
+    kv_pool_return(pool, base);
 }
 
 uint64_t kv_pool_sent(kv_pool *pool) {
@@ -293,6 +385,21 @@ size_t kv_pool_used(kv_pool *pool) {
     size_t used = pool->used;
     pthread_mutex_unlock(&pool->lock);
     return used;
+}
+
+void kv_pool_watch(kv_pool *pool, kv_watch *watch) {
+    pthread_mutex_lock(&pool->lock);
+    *watch = (kv_watch){pool->used, pool->watches};
+    pool->watches = watch;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void kv_pool_unwatch(kv_pool *pool, kv_watch *watch) {
+    pthread_mutex_lock(&pool->lock);
+    kv_watch **link = &pool->watches;
+    while (*link != watch) link = &(*link)->next;
+    *link = watch->next;
+    pthread_mutex_unlock(&pool->lock);
 }
 
 size_t kv_pool_budget(const kv_pool *pool) {

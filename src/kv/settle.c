@@ -277,6 +277,19 @@ size_t kv_seal_scratch(const kv_cache *cache) {
 
 /* ---- sealing ---- */
 
+/* Slots [first, first + n) of an exact page, of one head, from wherever its parts are. */
+static void gather_page(const kv_group *group, const stream *s, size_t slot, int head, int first, int n,
+                        float *rows) {
+    for (int from = first, end = first + n; from < end;) {
+        page_rows at = page_rows_at(group, group->pages[PAGE_EXACT][slot], from);
+        size_t offset = s->offset[PAGE_EXACT] + (size_t)head * s->head_bytes[PAGE_EXACT];
+        int stop = at.end < end ? at.end : end;
+        exact_get(group->spec.exact, s->is_key, at.part->data + part_offset(group, at.part, offset), at.room,
+                  s->dim, from - at.first, stop - from, rows + (size_t)(from - first) * (size_t)s->dim);
+        from = stop;
+    }
+}
+
 /* Rows of tokens [first, first + n) counted from the slot's first, all exact: f32 [heads][n][dim]. */
 static void gather_rows(const kv_group *group, const stream *s, const seal_task *task, float *rows) {
     for (int head = 0; head < group->spec.n_heads; head++) {
@@ -284,10 +297,8 @@ static void gather_rows(const kv_group *group, const stream *s, const seal_task 
         for (size_t slot = task->slot; done < task->n; slot++) {
             int from = slot == task->slot ? (int)task->first : 0;
             int n = (int)min_i64(group->page_tokens - from, task->n - done);
-            const char *from_page = group->bases[PAGE_EXACT][slot] + s->offset[PAGE_EXACT] +
-                                    (size_t)head * s->head_bytes[PAGE_EXACT];
-            exact_get(group->spec.exact, s->is_key, from_page, group->page_tokens, s->dim, from, n,
-                      rows + ((size_t)head * (size_t)task->n + (size_t)done) * (size_t)s->dim);
+            gather_page(group, s, slot, head, from, n,
+                        rows + ((size_t)head * (size_t)task->n + (size_t)done) * (size_t)s->dim);
             done += n;
         }
     }
@@ -401,6 +412,12 @@ mn_status kv_read(const kv_cache *cache, const kernel_table *kernels, int i_entr
             stop = min_i64(stop, page * group->page_tokens + group->n_sealed[slot]);
         }
         float *out = rows + (size_t)(t - begin) * (size_t)s.dim;
+        if (kind == PAGE_EXACT && group->pages[kind][slot]->tokens) {
+            for (int head = 0; head < group->spec.n_heads; head++)
+                gather_page(group, &s, slot, head, first, (int)(stop - t), out + (size_t)head * head_floats);
+            t = stop;
+            continue;
+        }
         MN_TRY(read_page(cache, kernels, group, entry, &s, kind, slot, first, (int)(stop - t), out,
                          head_floats));
         t = stop;

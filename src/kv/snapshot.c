@@ -65,6 +65,40 @@ static mn_status add_page(kv_snapshot *s, const kv_cache *cache, const kv_page *
     return MN_OK;
 }
 
+/* An exact page with n_tokens that lies in parts or is not full: saved as a whole one, zeros behind its tokens. */
+static mn_status add_open(kv_snapshot *s, const kv_group *group, kv_page *page, int n_tokens, bool compress) {
+    size_t n = group->page_bytes[PAGE_EXACT];
+    char *copy = add_copy(s, n);
+    if (!copy) return MN_E_NOMEM;
+    for (int i = 0; i < group->n_members; i++) {
+        page_whole_entry(group, page, n_tokens, i, copy + (size_t)i * group->entry_bytes[PAGE_EXACT]);
+    }
+    add_entry(s, DTYPE_U8, (int64_t)n, copy, n, compress);
+    return MN_OK;
+}
+
+/* The same of a far page. */
+static mn_status add_open_far(kv_snapshot *s, const kv_cache *cache, const kv_group *group,
+                              const kv_page *page, int n_tokens, bool compress) {
+    kv_page near = {.data = mem_alloc_raw(page->bytes, 1)};
+    mn_status status = near.data ? kv_pool_copy(cache->pool, page, 0, page->bytes, near.data) : MN_E_NOMEM;
+    if (status == MN_OK) status = add_open(s, group, &near, n_tokens, compress);
+    mem_free(near.data);
+    return status;
+}
+
+static mn_status add_slot(kv_snapshot *s, const kv_cache *cache, const kv_group *group, page_kind kind,
+                          size_t slot, bool compress) {
+    kv_page *page = group->pages[kind][slot];
+    int64_t held = group_steps(group) ? cache->n_tokens : group->n_filled,
+            fill =
+                min_i64(held - (group->first_page + (int64_t)slot) * group->page_tokens, group->page_tokens);
+    if (kind == PAGE_CODED || (fill == group->page_tokens && !page->tokens))
+        return add_page(s, cache, page, compress);
+    if (page->region) return add_open_far(s, cache, group, page, (int)fill, compress);
+    return add_open(s, group, page, (int)fill, compress);
+}
+
 static mn_status add_group(kv_snapshot *s, const kv_cache *cache, int g, bool compress) {
     const kv_group *group = &cache->groups[g];
     if (group->n_slots > 0) {
@@ -77,7 +111,7 @@ static mn_status add_group(kv_snapshot *s, const kv_cache *cache, int g, bool co
             if (!group->pages[kind][slot]) continue;
             snprintf(s->names[s->n], NAME_BYTES, "group.%d.%s.%lld", g, kind_names[kind],
                      (long long)(group->first_page + (int64_t)slot));
-            MN_TRY(add_page(s, cache, group->pages[kind][slot], compress));
+            MN_TRY(add_slot(s, cache, group, (page_kind)kind, slot, compress));
         }
     }
     if (group->head) {
@@ -153,6 +187,7 @@ typedef struct restore {
     kv_cache *cache;
     kv_mapping *mapping; /* owns the archive */
     const archive *saved;
+    const kv_options *options;
 } restore;
 
 /* Verified bytes of an entry that must have this many, in the mapping or in *buffer (owned by the caller when
@@ -197,10 +232,24 @@ static mn_status take_page(const restore *r, kv_group *group, page_kind kind, kv
     return MN_OK;
 }
 
-/* A page of that name: mapped when nothing will write it, else a copy. Reserved pages stay what the cache is
+/* A page that is not full, with room for its tokens. */
+static mn_status load_open(const restore *r, const char *name, const kv_group *group, int n_tokens,
+                           kv_page **out) {
+    const archive_view *view;
+    const uint8_t *data;
+    void *buffer;
+    MN_TRY(entry_bytes(r, name, DTYPE_U8, group->page_bytes[PAGE_EXACT], &view, &buffer, &data));
+    mn_status status = group_take_open(group, r->cache->pool, n_tokens, out);
+    kv_page saved = {.data = (char *)(uintptr_t)data};
+    if (status == MN_OK) part_copy(group, *out, &saved, n_tokens);
+    mem_free(buffer);
+    return status;
+}
+
+/* A page of that name with n_tokens: mapped when nothing will write it, else a copy. Reserved pages stay what the cache is
  * made of. */
 static mn_status load_page(const restore *r, const char *name, kv_group *group, page_kind kind, bool is_full,
-                           kv_page **out) {
+                           int n_tokens, kv_page **out) {
     const archive_view *view = archive_find(r->saved, name);
     size_t n_bytes = group->page_bytes[kind];
     bool may_map = is_full && !r->cache->options.reserve;
@@ -210,6 +259,8 @@ static mn_status load_page(const restore *r, const char *name, kv_group *group, 
         MN_TRY(archive_bytes(r->saved, view, NULL, &data));
         return kv_pool_map(out, r->mapping, data, n_bytes);
     }
+    if (kind == PAGE_EXACT && n_tokens < group->page_tokens && !group_reserve(group, r->options))
+        return load_open(r, name, group, n_tokens, out);
     kv_page *page = NULL;
     MN_TRY(take_page(r, group, kind, &page));
     mn_status status = entry_copy(r, name, DTYPE_U8, n_bytes, page->data);
@@ -233,7 +284,7 @@ static mn_status load_states(const restore *r, int g, int64_t n_states) {
     MN_TRY(entry_copy(r, name, DTYPE_I64, (size_t)n_states * sizeof *positions, positions));
     for (int i = 0; i < n_states; i++) {
         snprintf(name, sizeof name, "group.%d.state.%d", g, i);
-        MN_TRY(load_page(r, name, group, PAGE_EXACT, true, &group->states[i].page));
+        MN_TRY(load_page(r, name, group, PAGE_EXACT, true, 1, &group->states[i].page));
         group->states[i].position = positions[i];
         group->n_states = i + 1;
     }
@@ -256,13 +307,15 @@ static mn_status load_slots(const restore *r, int g, int64_t n_tokens) {
                 MN_FAIL(MN_E_REFUSED, "the saved cache has sealed tokens where this strategy seals none");
             kv_page *loaded = NULL;
             snprintf(name, sizeof name, "group.%d.%s.%lld", g, kind_names[kind], (long long)page);
-            MN_TRY(load_page(r, name, group, (page_kind)kind, fill == group->page_tokens, &loaded));
+            MN_TRY(
+                load_page(r, name, group, (page_kind)kind, fill == group->page_tokens, (int)fill, &loaded));
             group_put(group, (page_kind)kind, slot, loaded);
         }
     }
     if (n_tokens == 0 || group->head_tokens == 0) return MN_OK;
     snprintf(name, sizeof name, "group.%d.head", g);
-    return load_page(r, name, group, PAGE_HEAD, n_tokens >= group->head_tokens, &group->head);
+    return load_page(r, name, group, PAGE_HEAD, n_tokens >= group->head_tokens, group->head_tokens,
+                     &group->head);
 }
 
 static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP_NUMBERS], int64_t n_tokens) {
@@ -272,8 +325,7 @@ static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP
     if (group->spec.write_once) n_tokens = group->n_filled = numbers[2];
     bool is_sane = n_tokens >= 0 && n_tokens <= (int64_t)1 << 40;
     int64_t end = is_sane ? ceil_div(n_tokens, group->page_tokens) : -1;
-    if (first < 0 || first > end || n_slots != end - first ||
-        (size_t)n_slots > archive_entries(r->saved)) {
+    if (first < 0 || first > end || n_slots != end - first || (size_t)n_slots > archive_entries(r->saved)) {
         MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens",
                 (long long)n_slots, (long long)first, (long long)n_tokens);
     }
@@ -326,7 +378,7 @@ mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_
     mapping->owner = saved;
     mapping->close = close_archive;
     atomic_store(&mapping->references, 1);
-    restore r = {.mapping = mapping, .saved = saved};
+    restore r = {.mapping = mapping, .saved = saved, .options = options};
     kv_options growing = *options; /* what is reserved is taken when the loaded pages are counted in */
     growing.reserve = 0;
     mn_status status = kv_open(&r.cache, pool, specs, n_entries, &growing);

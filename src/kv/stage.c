@@ -12,7 +12,9 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-enum { SPARE_SLICES = 8 }; /* room is made for so many pages more than there are */
+enum {
+    SPARE_SLICES = 8
+}; /* room is made for up to so many pages more than there are, and for twice as many at most */
 
 static bool entry_is_far(const kv_cache *cache, int entry) {
     const kv_group *group = &cache->groups[cache->entries[entry].group];
@@ -82,6 +84,26 @@ static kv_page *settled_page(const kv_group *group, size_t slot, int64_t n_token
     return may_go ? page : NULL;
 }
 
+/* A page in parts goes as a whole one, put together an entry at a time. */
+static mn_status send_parts(kv_cache *cache, const kv_group *group, kv_page *page) {
+    kv_far *far = kv_pool_far(cache->pool);
+    size_t n = group->entry_bytes[PAGE_EXACT];
+    int64_t region = 0;
+    char *entry = mem_alloc_raw(n, 1);
+    mn_status status = entry ? kv_far_take(&region, far, group->page_bytes[PAGE_EXACT]) : MN_E_NOMEM;
+    for (int i = 0; status == MN_OK && i < group->n_members; i++) {
+        page_whole_entry(group, page, group->page_tokens, i, entry);
+        status = kv_far_write(far, region, (size_t)i * n, entry, n);
+    }
+    mem_free(entry);
+    if (status == MN_OK) {
+        kv_pool_sent_whole(cache->pool, page, region, group->page_bytes[PAGE_EXACT]);
+    } else if (region) {
+        kv_far_return(far, region);
+    }
+    return status;
+}
+
 mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
     *sent = false;
     for (int g = 0; g < cache->n_groups; g++) {
@@ -91,7 +113,7 @@ mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             kv_page *page = settled_page(group, slot, n_tokens);
             if (!page) continue;
-            MN_TRY(kv_pool_send(cache->pool, page));
+            MN_TRY(page->tokens ? send_parts(cache, group, page) : kv_pool_send(cache->pool, page));
             *sent = true;
             if (only_one) return MN_OK;
         }
@@ -99,17 +121,50 @@ mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
     return MN_OK;
 }
 
+mn_status kv_send_one(kv_cache *cache, bool *sent) {
+    *sent = false;
+    return cache->stage ? stage_send(cache, true, sent) : MN_OK;
+}
+
 /* ---- areas ---- */
 
-static size_t far_pages(const kv_group *group, size_t *n_bytes) {
-    size_t n = 0;
-    *n_bytes = 0;
+void stage_beside(kv_cache *cache, const kv_cache *beside) {
+    if (!cache->stage) return;
+    bool serves = beside && beside->stage && !beside->stage->beside && beside->n_entries == cache->n_entries;
+    for (int i = 0; serves && i < cache->n_entries; i++) {
+        serves = beside->entries[i].group == cache->entries[i].group &&
+                 beside->entries[i].member == cache->entries[i].member &&
+                 entry_is_far(beside, i) == entry_is_far(cache, i);
+    }
+    cache->stage->beside = serves ? beside : NULL;
+}
+
+/* The slot of the cache beside this one that holds the same far page; -1: none. */
+static int64_t slot_beside(const kv_cache *cache, int g, int kind, size_t slot) {
+    const kv_cache *beside = cache->stage->beside;
+    const kv_group *group = &cache->groups[g], *other = beside ? &beside->groups[g] : NULL;
+    int64_t there = other ? group_slot(other, group->first_page + (int64_t)slot) : -1;
+    bool is_there = there >= 0 && there < (int64_t)other->n_slots &&
+                    other->pages[kind][there] == group->pages[kind][slot];
+    return is_there ? there : -1;
+}
+
+/* Far pages of a group, and the slices of them that its own areas are to hold. */
+typedef struct far_count {
+    size_t pages, slices, bytes;
+} far_count;
+
+static far_count count_far(const kv_cache *cache, int g) {
+    const kv_group *group = &cache->groups[g];
+    far_count n = {0, 0, 0};
     for (int kind = 0; kind < 2; kind++) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             const kv_page *page = group->pages[kind][slot];
             if (!page || !page->region) continue;
-            n++;
-            *n_bytes += group->entry_bytes[kind];
+            n.pages++;
+            if (slot_beside(cache, g, kind, slot) >= 0) continue;
+            n.slices++;
+            n.bytes += group->entry_bytes[kind];
         }
     }
     return n;
@@ -135,20 +190,22 @@ static mn_status grow_area(kv_cache *cache, stage_area *area, size_t n_slots, si
 }
 
 mn_status stage_reserve(kv_cache *cache) {
-    size_t most_slots = 0, most_slices = 0, most_bytes = 0, spare = 0;
+    size_t most_slots = 0, most_pages = 0, most_slices = 0, most_bytes = 0, spare = 0;
     for (int g = 0; g < cache->n_groups; g++) {
         const kv_group *group = &cache->groups[g];
         if (!group->spec.is_far || group->spec.kind != KV_PAGES) continue;
-        size_t n_bytes, n = far_pages(group, &n_bytes);
+        far_count n = count_far(cache, g);
         if (group->capacity > most_slots) most_slots = group->capacity;
-        if (n > most_slices) most_slices = n;
-        if (n_bytes > most_bytes) {
-            most_bytes = n_bytes;
-            spare = SPARE_SLICES * group->entry_bytes[group->is_coded ? PAGE_CODED : PAGE_EXACT];
+        if (n.pages > most_pages) most_pages = n.pages;
+        if (n.slices > most_slices) most_slices = n.slices;
+        if (n.bytes > most_bytes) {
+            most_bytes = n.bytes;
+            size_t n_spare = n.slices < SPARE_SLICES ? n.slices : SPARE_SLICES;
+            spare = n_spare * group->entry_bytes[group->is_coded ? PAGE_CODED : PAGE_EXACT];
         }
     }
     /* Once there are tables they are made for every step, and are to be as long as any group's. */
-    if (most_slices == 0 && !cache->stage->areas[0].bases[0]) return MN_OK;
+    if (most_pages == 0 && !cache->stage->areas[0].bases[0]) return MN_OK;
     for (int i = 0; i < 2; i++) {
         stage_area *area = &cache->stage->areas[i];
         size_t n_bytes = most_bytes <= area->capacity ? area->capacity : most_bytes + spare;
@@ -170,7 +227,7 @@ static void area_request(kv_cache *cache, stage_area *area, int i_entry) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             const kv_page *page = group->pages[kind][slot];
             area->bases[kind][slot] = page ? page->data : NULL;
-            if (!page || !page->region) continue;
+            if (!page || !page->region || slot_beside(cache, entry->group, kind, slot) >= 0) continue;
             /* Kernels add the entry's offset, so the page would begin that much earlier. */
             area->bases[kind][slot] = (const char *)((uintptr_t)(area->memory + used) - offset);
             area->slices[n++] = (kv_far_slice){page->region, offset, n_bytes, area->memory + used};
@@ -199,6 +256,20 @@ mn_status kv_restage(kv_cache *cache) {
     return MN_OK;
 }
 
+/* What the cache beside has made near for this entry. */
+static void take_beside(kv_cache *cache, int i_entry) {
+    const kv_cache *beside = cache->stage->beside;
+    int g = cache->entries[i_entry].group;
+    stage_area *area = &cache->stage->areas[cache->stage->current];
+    for (int kind = 0; beside && kind < 2; kind++) {
+        for (size_t slot = 0; slot < cache->groups[g].n_slots; slot++) {
+            const kv_page *page = cache->groups[g].pages[kind][slot];
+            int64_t there = page && page->region ? slot_beside(cache, g, kind, slot) : -1;
+            if (there >= 0) area->bases[kind][slot] = stage_bases(beside, i_entry, (page_kind)kind)[there];
+        }
+    }
+}
+
 void kv_stage(kv_cache *cache, int entry) {
     kv_stage_areas *stage = cache->stage;
     if (!stage || !entry_is_far(cache, entry) || !stage->areas[0].bases[0]) return;
@@ -213,6 +284,7 @@ void kv_stage(kv_cache *cache, int entry) {
         snprintf(cache->fault_text, sizeof cache->fault_text, "%s", mn_last_error());
     }
     stage->current = 1 - stage->current;
+    take_beside(cache, entry);
     int next = next_far_entry(cache, entry + 1);
     if (next >= 0) area_request(cache, &stage->areas[1 - stage->current], next);
 }

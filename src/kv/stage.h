@@ -21,11 +21,16 @@ typedef struct stage_area {
 typedef struct kv_stage_areas {
     stage_area areas[2];
     int current; /* the one being attended; the other is being filled */
+    const kv_cache
+        *beside; /* of the same pass and staged before: shared pages are near in its areas; NULL: none. From
+                             * kv_reserve to kv_commit */
 } kv_stage_areas;
 
 /* Does nothing for caches without far entries. MN_E_IO when there is no far home to be had. */
 mn_status stage_open(kv_cache *cache);
 void stage_close(kv_cache *cache);
+/* The cache whose areas serve in the step that is reserved next; NULL: none. */
+void stage_beside(kv_cache *cache, const kv_cache *beside);
 /* Sends settled pages away: all, or the oldest near one. */
 mn_status stage_send(kv_cache *cache, bool only_one, bool *sent);
 /* Room for the slices of any entry. */

@@ -215,7 +215,8 @@ static void attend_coded(const attend_plan *plan, const kv_view *view, const att
     }
 }
 
-/* Pages [i, i + n) of the table, all exact or all coded, from position lo and up to hi. */
+/* Pages [i, i + n) of the table, all exact or all coded, from position lo and up to hi. Of exact ones only the last may lie in
+ * parts. */
 static void attend_pages(const attend_plan *plan, const kv_view *view, int head, int n_rows,
                          const attend_buffers *b, attend_state state, bool coded, int64_t i, int n,
                          int64_t lo, int64_t hi, const char *follow) {
@@ -223,9 +224,14 @@ static void attend_pages(const attend_plan *plan, const kv_view *view, int head,
     const char *const *pages = coded ? view->coded : view->exact;
     attend_job job =
         job_over(plan, view, head, n_rows, b, state, coded ? &view->coded_place : &view->exact_place);
+    attend_part parts[ATTEND_PARTS];
     job.pages = pages + i;
     job.n_pages = n;
     job.next = follow ? follow - job.k_offset : i + n < view->n_pages ? pages[i + n] : NULL;
+    if (!coded) {
+        job.n_parts = kv_parts(view, i + n - 1, head, parts);
+        job.parts = job.n_parts ? parts : NULL;
+    }
     job.position = (view->first_page + i) * view->page_tokens;
     job.lo = lo > view->n_head ? lo : view->n_head;
     job.hi = hi;
@@ -244,6 +250,10 @@ static void attend_pages(const attend_plan *plan, const kv_view *view, int head,
 static int page_sealed(const kv_view *view, int64_t i, int64_t early) {
     bool is_early = view->n_sealed[i] == 0 && (view->first_page + i + 1) * view->page_tokens <= early;
     return is_early ? view->page_tokens : view->n_sealed[i];
+}
+
+static bool in_parts(const kv_view *view, int64_t i) {
+    return view->pages[i] && view->pages[i]->tokens;
 }
 
 /* Rotated values are summed where they are. The transform is its own inverse. */
@@ -273,7 +283,9 @@ static void attend_segment(const attend_plan *plan, const kv_view *view, int hea
     for (int64_t i = begin; i < end;) {
         int sealed = page_sealed(view, i, early), n = 1;
         bool whole = sealed == 0 || sealed == page_tokens;
-        while (whole && i + n < end && page_sealed(view, i + n, early) == sealed) n++;
+        while (whole && i + n < end && page_sealed(view, i + n, early) == sealed &&
+               !(sealed == 0 && in_parts(view, i + n - 1)))
+            n++;
         int64_t border = (view->first_page + i) * page_tokens + sealed;
         if (sealed > 0) {
             rotate_sums(plan, spec, n_rows, state, &rotated, rotates);

@@ -247,8 +247,7 @@ static int token_buffers(model_core *model, token_buffer out[MOST_TOKEN_BUFFERS]
     const model_config *c = &model->config;
     size_t hidden = (size_t)c->hidden_size, heads = (size_t)(c->num_attention_heads * c->head_dim),
            kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
-           experts = (size_t)c->num_local_experts,
-           half = largest((size_t)c->rotary_dim / 2, 1),
+           experts = (size_t)c->num_local_experts, half = largest((size_t)c->rotary_dim / 2, 1),
            local = c->rope_local_base_freq > 0 ? half : 0, widest = widest_input(c),
            k = experts ? (size_t)c->num_experts_per_tok : 1;
     bool branches = experts || c->post_norms || c->parallel_residual;
@@ -380,6 +379,40 @@ static mn_status check_encoded(const model_core *model, const forward_row *rows,
     return MN_OK;
 }
 
+/* The first row of a pass that shares pages with row i; NULL: none before it does. */
+static const kv_cache *relative_of(const forward_row *rows, int i) {
+    for (int j = 0; j < i; j++) {
+        if (kv_shares_pages(rows[j].cache, rows[i].cache)) return rows[j].cache;
+    }
+    return NULL;
+}
+
+/* Everything that a pass needs and that can fail; then nothing has changed. */
+static mn_status reserve_rows(model_core *model, const forward_row *rows, int n_rows) {
+    mn_status status = MN_OK;
+    int n_reserved = 0;
+    while (n_reserved < n_rows && status == MN_OK) {
+        status = kv_reserve_beside(rows[n_reserved].cache, rows[n_reserved].n, relative_of(rows, n_reserved));
+        if (status == MN_OK) n_reserved++;
+    }
+    for (int i = 0; i < n_rows && status == MN_OK; i++) status = kv_restage(rows[i].cache);
+    for (int i = 0; i < n_rows && status == MN_OK; i++) status = model_grow_seal(model, rows[i].cache);
+    if (status == MN_OK) status = blocks_prepare(model, rows, n_rows);
+    for (int i = 0; status != MN_OK && i < n_reserved; i++) kv_abandon(rows[i].cache);
+    return status;
+}
+
+/* What one row has no room for may be what others keep near without need. */
+static mn_status send_one_of_each(const forward_row *rows, int n_rows, bool *sent) {
+    *sent = false;
+    for (int i = 0; i < n_rows; i++) {
+        bool one;
+        MN_TRY(kv_send_one(rows[i].cache, &one));
+        *sent = *sent || one;
+    }
+    return MN_OK;
+}
+
 static mn_status forward_locked(model_core *model, const forward_row *rows, int n_rows) {
     int64_t m = 0, n_last = 1;
     MN_TRY(check_encoded(model, rows, n_rows));
@@ -388,19 +421,13 @@ static mn_status forward_locked(model_core *model, const forward_row *rows, int 
         n_last += forward_gathered(&rows[i]);
     }
     MN_TRY(model_grow(model, (int)m, n_rows, (int)min_i64(n_last, HEAD_ROWS)));
-    mn_status status = MN_OK;
-    int n_reserved = 0;
-    while (n_reserved < n_rows && status == MN_OK) {
-        status = kv_reserve(rows[n_reserved].cache, rows[n_reserved].n);
-        if (status == MN_OK) n_reserved++;
+    mn_status status = reserve_rows(model, rows, n_rows);
+    bool sent = true;
+    while (status == MN_E_NOMEM && sent) {
+        MN_TRY(send_one_of_each(rows, n_rows, &sent));
+        if (sent) status = reserve_rows(model, rows, n_rows);
     }
-    for (int i = 0; i < n_rows && status == MN_OK; i++) status = kv_restage(rows[i].cache);
-    for (int i = 0; i < n_rows && status == MN_OK; i++) status = model_grow_seal(model, rows[i].cache);
-    if (status == MN_OK) status = blocks_prepare(model, rows, n_rows);
-    if (status != MN_OK) {
-        for (int i = 0; i < n_reserved; i++) kv_abandon(rows[i].cache);
-        return status;
-    }
+    MN_TRY(status);
     arch_forwards[model->config.model_type](&(batch){model, rows, n_rows, (int)m});
     for (int i = 0; status == MN_OK && i < n_rows; i++) status = kv_fault(rows[i].cache);
     if (status != MN_OK) {

@@ -467,7 +467,7 @@ static void static_steps_do_not_allocate(void **state) {
     }
 }
 
-/* A dynamic cache allocates when it takes a page, and not inside one. */
+/* A dynamic cache allocates when it takes a page or more room for the open one, and not inside that. */
 static void dynamic_steps_allocate_at_page_edges_only(void **state) {
     (void)state;
     world w = open_world("golden/llama-untied-bias", 0);
@@ -479,7 +479,8 @@ static void dynamic_steps_allocate_at_page_edges_only(void **state) {
     for (size_t n = 100; n < 400; n++) {
         int64_t before = mem_count().allocations;
         assert_ok(mn_session_step(session, ids + n, 1, NULL));
-        if (n % 128 != 0 && n != 100) assert_int_equal(mem_count().allocations - before, 0);
+        bool is_edge = n % 128 == 0 || n % 128 == 16 || n % 128 == 32 || n % 128 == 64;
+        if (!is_edge && n != 100) assert_int_equal(mem_count().allocations - before, 0);
     }
     mn_session_close(&session);
     mn_model_close(&w.model);

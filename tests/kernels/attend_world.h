@@ -179,9 +179,61 @@ static inline void result_close(result *r) {
     mem_free(r->block);
 }
 
+/* The last page of a world again, cut into parts with room of their own: what a kernel reads of each lies in `memory`. */
+typedef struct page_cut {
+    attend_part parts[ATTEND_PARTS];
+    char *memory[ATTEND_PARTS];
+    int n;
+} page_cut;
+
+/* Copies the slots of one part, stream by stream, from a whole page; what is behind `held` slots is left as it is. */
+static inline void cut_part(const world *w, const char *page, attend_part *part, char *memory, int held) {
+    size_t word = 4, together = w->form == FORM_F32 ? 1 : 2, room = (size_t)part->tokens;
+    size_t unit = form_bytes(w->form) * (size_t)w->k_dim * room, whole = (size_t)w->page_tokens;
+    char *keys = memory, *values = memory + unit;
+    int end = held < part->end ? held : part->end;
+    for (int slot = part->first; slot < end; slot++) {
+        size_t from = (size_t)slot, to = (size_t)(slot - part->first);
+        for (size_t d = 0; d < (size_t)w->k_dim / together; d++)
+            memcpy(keys + (d * room + to) * word, page + w->k_offset + (d * whole + from) * word, word);
+        for (size_t d = 0; d < (size_t)w->v_dim; d++) {
+            size_t width = word / together, row = (size_t)w->v_dim * word;
+            memcpy(values + to / together * row + (d * together + to % together) * width,
+                   page + w->v_offset + from / together * row + (d * together + from % together) * width,
+                   width);
+        }
+    }
+    part->keys = keys;
+    part->values = values;
+}
+
+/* Borders are multiples of 16; the last part has more room than its tokens, the others may end before theirs does. */
+static inline void cut_last_page(const world *w, page_cut *cut, uint64_t *state) {
+    int held = (w->n_tokens - 1) % w->page_tokens + 1, first = 0;
+    *cut = (page_cut){0};
+    while (first < held) {
+        attend_part *part = &cut->parts[cut->n];
+        int most = (w->page_tokens - first) / ATTEND_PART_TOKENS,
+            n = 1 + (int)(test_random(state) % (uint64_t)most);
+        int extra = (int)(test_random(state) % (uint64_t)(most - n + 1));
+        *part = (attend_part){.first = first,
+                              .end = first + n * ATTEND_PART_TOKENS,
+                              .tokens = (n + extra) * ATTEND_PART_TOKENS};
+        size_t n_bytes = form_bytes(w->form) * (size_t)(w->k_dim + w->v_dim) * (size_t)part->tokens;
+        cut->memory[cut->n] = mem_alloc(n_bytes, 1);
+        cut_part(w, w->pages[w->n_pages - 1], part, cut->memory[cut->n], held);
+        first = part->end;
+        cut->n++;
+    }
+}
+
+static inline void cut_close(page_cut *cut) {
+    for (int i = 0; i < cut->n; i++) mem_free(cut->memory[i]);
+}
+
 /* Rows row .. row + n - 1 over pages page .. page + n_pages - 1 into r, whose rows begin at `row`. */
-static inline void world_run(const world *w, const kernel_table *table, int row, int n, int page, int n_pages,
-                             result *r) {
+static inline void world_run_cut(const world *w, const kernel_table *table, int row, int n, int page,
+                                 int n_pages, const page_cut *cut, result *r) {
     size_t n_bytes = attend_scratch_bytes(n, w->k_dim, w->v_dim, w->page_tokens);
     char *block = mem_alloc(n_bytes + 128, 1);
     memset(block, 0xEE, n_bytes + 128); /* scratch may hold anything, also NaN */
@@ -189,8 +241,10 @@ static inline void world_run(const world *w, const kernel_table *table, int row,
         .pages = w->pages + page, .n_pages = n_pages, .k_offset = w->k_offset, .v_offset = w->v_offset};
     job.page_tokens = w->page_tokens, job.position = w->position + (int64_t)page * w->page_tokens;
     job.k_dim = w->k_dim, job.v_dim = w->v_dim, job.n_rows = n;
-    job.q = w->q + (size_t)row * (size_t)w->k_dim, job.first = w->first + row, job.last = w->last + row, job.hi = INT64_MAX;
+    job.q = w->q + (size_t)row * (size_t)w->k_dim, job.first = w->first + row, job.last = w->last + row,
+    job.hi = INT64_MAX;
     job.softcap = w->softcap, job.state = r->state, job.scratch = block + 64;
+    if (cut) job.parts = cut->parts, job.n_parts = cut->n;
     (w->form == FORM_F32 ? table->attend_f32 : table->attend_bf16)(&job);
     for (size_t i = 0; i < 64; i++) {
         assert_int_equal((unsigned char)block[i], 0xEE);
@@ -198,6 +252,11 @@ static inline void world_run(const world *w, const kernel_table *table, int row,
     }
     mem_free(block);
     result_check_guards(r, n, w->v_dim);
+}
+
+static inline void world_run(const world *w, const kernel_table *table, int row, int n, int page, int n_pages,
+                             result *r) {
+    world_run_cut(w, table, row, n, page, n_pages, NULL, r);
 }
 
 /* One row in double, and how far float arithmetic may be from it. */

@@ -49,6 +49,34 @@ static void check_oracle(const kernel_table *table, const world_shape *shape) {
     world_close(&w);
 }
 
+/* Where the bytes of a page lie changes no bit. */
+static void check_parts(const kernel_table *table, const world_shape *shape) {
+    world w;
+    result whole, parts;
+    uint64_t state = shape->seed + 5;
+    world_shape own = *shape;
+    own.page_tokens = 16 * (1 + (int)(shape->seed % 8));
+    world_open(&w, &own);
+    result_open(&whole, w.n_rows, w.v_dim);
+    world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &whole);
+    for (int i = 0; i < 3; i++) {
+        page_cut cut;
+        cut_last_page(&w, &cut, &state);
+        result_open(&parts, w.n_rows, w.v_dim);
+        world_run_cut(&w, table, 0, w.n_rows, 0, w.n_pages, &cut, &parts);
+        assert_memory_equal(parts.block, whole.block, whole.n * sizeof(float));
+        result_close(&parts);
+        cut_close(&cut);
+    }
+    result_close(&whole);
+    world_close(&w);
+}
+
+static void pages_in_parts_give_the_same_bits(void **state) {
+    (void)state;
+    random_shapes(7000, 120, check_parts);
+}
+
 static void random_shapes_match_the_oracle(void **state) {
     (void)state;
     random_shapes(1000, 160, check_oracle);
@@ -452,6 +480,7 @@ static void what_is_stored_is_attended(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_shapes_match_the_oracle),
+        cmocka_unit_test(pages_in_parts_give_the_same_bits),
         cmocka_unit_test(every_dimension_and_page_size_matches_the_oracle),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
         cmocka_unit_test(what_a_row_does_not_see_leaves_no_trace),

@@ -468,8 +468,51 @@ static void no_room_is_enough(void **state) {
     world_close(&w);
 }
 
+/* Caches that share pages are converted together: each page is sealed once, its codes and the head are shared as it was, and
+ * no more is held on the way than before and a page of codes. */
+static void sharing_survives(void **state) {
+    (void)state;
+    enum { CACHES = 4, TOKENS = 8 * PAGE + 5 };
+    static world w;
+    world_setting from = setting_of(exact_spec()), to = setting_of(coded_spec(KV_MNEME, 4, 0, 3));
+    from.is_far = to.is_far = false;
+    world_open(&w, &from, NULL);
+    world_member *m = world_new(&w);
+    kv_cache *caches[CACHES];
+    world_put(&w, m, world_tokens(), TOKENS, 17);
+    for (int i = 0; i < CACHES; i++) assert_ok(kv_fork(&caches[i], m->cache));
+    kv_close(&m->cache);
+    m->cache = NULL;
+    size_t before = kv_pool_used(w.pool);
+    kv_watch watch;
+    kv_pool_watch(w.pool, &watch);
+    for (int i = 0; i < CACHES; i++)
+        assert_ok(kv_convert_begin(&caches[i], &w.kernels, to.specs, 3, &to.options, i ? caches[0] : NULL));
+    kv_convert_end(caches, CACHES, &w.kernels);
+    kv_pool_unwatch(w.pool, &watch);
+    size_t heads = 0, codes = 0;
+    for (int g = 0; g < caches[0]->n_groups; g++) {
+        heads += caches[0]->groups[g].page_bytes[PAGE_HEAD];
+        codes += caches[0]->groups[g].page_bytes[PAGE_CODED];
+    }
+    assert_int_equal(kv_pool_used(w.pool), kv_bytes(caches[0]));
+    assert_int_equal(kv_bytes(caches[0]), kv_plan_bytes(to.specs, 3, &to.options, TOKENS));
+    assert_true(watch.most <= before + heads + codes);
+    for (int i = 0; i < CACHES; i++) {
+        assert_ok(kv_check(caches[i]));
+        assert_int_equal(sealed_pages(caches[i]), 3 * 8);
+        world_assert_same(&w, caches[i], caches[0]);
+    }
+    for (int i = 0; i < CACHES; i++) kv_close(&caches[i]);
+    assert_int_equal(kv_pool_used(w.pool), 0);
+    w.n_members = 0;
+    model_close(&m->model);
+    world_close(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sharing_survives),
         cmocka_unit_test(conversions_are_as_if_from_the_start),
         cmocka_unit_test(forgotten_first_tokens_do_not_matter),
         cmocka_unit_test(forks_stay_as_they_are),

@@ -37,6 +37,7 @@ static int new_page(model_pool *pool, size_t bytes) {
     int page = pool->free[--pool->n_free];
     pool->references[page] = 1;
     pool->bytes[page] = bytes;
+    pool->before[page] = pool->from[page] = pool->room[page] = 0;
     pool->used += bytes;
     return page;
 }
@@ -53,6 +54,7 @@ static void drop_reference(model_pool *pool, int page) {
     if (!pool->is_mapped[page]) pool->used -= pool->bytes[page];
     pool->is_mapped[page] = false;
     pool->free[pool->n_free++] = page;
+    if (pool->before[page]) drop_reference(pool, pool->before[page]);
 }
 
 static bool is_own(const model_pool *pool, int page) {
@@ -65,18 +67,6 @@ static int share(model_pool *pool, int page) {
 }
 
 /* ---- values ---- */
-
-static uint64_t mixed(uint64_t x) {
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
-
-float model_value(uint32_t token, int entry, int head, bool is_key, int d, kv_codec exact) {
-    uint64_t place = ((uint64_t)entry << 12) + ((uint64_t)head << 10) + ((uint64_t)is_key << 9) + (uint64_t)d;
-    float x = (float)(mixed(token * 0x9E3779B97F4A7C15u + place) >> 40) * 0x1p-21f - 4;
-    return exact == KV_BF16 ? f32_from_bf16(bf16_from_f32(x)) : x;
-}
 
 float *model_row(const model_entry *e, bool is_key, int head, int64_t position) {
     return e->rows[is_key ? 0 : 1] +
@@ -93,28 +83,6 @@ static void put_values(model_entry *e, int64_t position, const uint32_t *tokens,
             }
         }
     }
-}
-
-/* Rows 1, -1 of a Sylvester matrix over sqrt(dim), with signs of their own for each entry and head. */
-const kv_basis *model_bases(int entry, int dim) {
-    static float matrices[2][MODEL_ENTRIES][2][32 * 32], lambdas[2][MODEL_ENTRIES][2][32];
-    static kv_basis bases[2][MODEL_ENTRIES][2];
-    int size = dim == 32;
-    for (int e = 0; e < MODEL_ENTRIES && !bases[size][entry][0].dim; e++) {
-        for (int head = 0; head < 2; head++) {
-            float *a = matrices[size][e][head], *lambda = lambdas[size][e][head];
-            for (int i = 0; i < dim; i++) {
-                lambda[i] = 40.0f / (float)(1 + i * (1 + head + e % 3));
-                for (int j = 0; j < dim; j++) {
-                    bool minus = __builtin_parity((unsigned)(i & j)) ^
-                                 (int)(mixed((uint64_t)(e * 64 + head * 32 + j)) & 1);
-                    a[i * dim + j] = (minus ? -1.0f : 1.0f) * (dim == 32 ? 0x1.6a09e6p-3f : 0.25f);
-                }
-            }
-            bases[size][e][head] = (kv_basis){.dim = dim, .key = a, .query = a, .lambda = lambda};
-        }
-    }
-    return bases[size][entry];
 }
 
 /* ---- rules ---- */
@@ -235,12 +203,31 @@ size_t model_bytes(const model_cache *cache) {
     size_t n = 0;
     for (int i = 0; i < cache->n_entries; i++) {
         const model_entry *e = &cache->entries[i];
-        for (int kind = 0; kind < 2; kind++)
-            n += (size_t)(n_held(e, kind) + e->n_kept[kind]) * e->bytes[kind];
+        for (int kind = 0; kind < 2; kind++) n += (size_t)e->n_kept[kind] * e->bytes[kind];
+        n += (size_t)n_held(e, CODED) * e->bytes[CODED];
+        for (int s = 0; s < e->n_slots; s++) {
+            for (int page = e->slots[s].page[EXACT]; page; page = cache->pool->before[page])
+                n += cache->pool->bytes[page];
+        }
         n += e->head ? e->bytes[HEAD] : 0;
         n += (size_t)(e->n_states + (e->next_state != 0)) * e->bytes[EXACT];
     }
     return n;
+}
+
+void model_bytes_range(const model_cache *cache, size_t *least, size_t *most) {
+    *least = *most = model_bytes(cache);
+    for (int i = 0; i < cache->n_entries; i++) {
+        const model_entry *e = &cache->entries[i];
+        for (int s = 0; s < e->n_slots; s++) {
+            size_t in_parts = 0, whole = e->bytes[EXACT];
+            for (int page = e->slots[s].page[EXACT]; page; page = cache->pool->before[page])
+                in_parts += cache->pool->bytes[page];
+            if (in_parts == 0) continue;
+            *least -= in_parts > whole ? in_parts - whole : 0;
+            *most += in_parts < whole ? whole - in_parts : 0;
+        }
+    }
 }
 
 static void note_peak(model_cache *cache) {
@@ -277,7 +264,7 @@ static int take(model_pool *pool, model_entry *e, int kind) {
 static void give(model_pool *pool, model_entry *e, int kind, int *page) {
     if (!*page) return;
     int number = *page;
-    bool own = is_own(pool, number);
+    bool own = is_own(pool, number) && !pool->room[number];
     *page = 0;
     drop_reference(pool, number);
     if (own && e->n_kept[kind] + n_held(e, kind) < e->most_kept[kind]) {
@@ -299,12 +286,55 @@ static size_t own_page(model_pool *pool, model_entry *e, int kind, int *page, in
     return need;
 }
 
+/* An exact page of which slots [begin, end) will be written. Pages that are a multiple of 16 tokens long, but for those of a
+ * reserve, have room for 16, 32, 64, ... tokens, as many as are there or were. What others read is kept, in sixteens, and one's
+ * own room begins behind it. */
+static size_t own_part(model_pool *pool, model_entry *e, int *page, int begin, int end, int *n_kept,
+                       bool apply) {
+    if (e->page_tokens % 16 || e->most_kept[EXACT]) return own_page(pool, e, EXACT, page, n_kept, apply);
+    int last = *page, from = 0, before = 0, room = 16;
+    bool own = last && is_own(pool, last);
+    if (own && begin >= pool->from[last]) {
+        int has = pool->room[last] ? pool->room[last] : e->page_tokens;
+        if (end <= pool->from[last] + has) return 0;
+        from = pool->from[last];
+        before = pool->before[last];
+    } else if (last) {
+        while (pool->from[last] > begin) last = pool->before[last];
+        from = begin - begin % 16;
+        before = last;
+        if (from == pool->from[last]) before = pool->before[last];
+    }
+    while (from + room < end) room += room;
+    room = (int)min_i64(room, e->page_tokens - from);
+    size_t need = e->bytes[EXACT] * (size_t)room / (size_t)e->page_tokens;
+    if (!apply) return need;
+    int part = new_page(pool, need);
+    if (room < e->page_tokens) pool->room[part] = room;
+    pool->from[part] = from;
+    pool->before[part] = share(pool, before);
+    if (*page) drop_reference(pool, *page);
+    *page = part;
+    return need;
+}
+
+/* A page with room for `fill` tokens. */
+static int open_page(model_pool *pool, const model_entry *e, int fill) {
+    int room = 16;
+    while (room < fill) room += room;
+    if (e->page_tokens % 16 || e->most_kept[EXACT] || room >= e->page_tokens)
+        return new_page(pool, e->bytes[EXACT]);
+    int page = new_page(pool, e->bytes[EXACT] * (size_t)room / (size_t)e->page_tokens);
+    pool->room[page] = room;
+    return page;
+}
+
 /* What a step from n to n_total tokens that seals up to `target` takes: the bytes, and with `apply` the
  * pages. */
 static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_total, int64_t target,
                          bool apply) {
     size_t need = 0;
-    int n_kept[2] = {e->n_kept[0], e->n_kept[1]}, first, end;
+    int n_kept[3] = {e->n_kept[EXACT], e->n_kept[CODED]}, first, end;
     if (e->spec.kind == KV_STATE) {
         if (apply) e->next_state = new_page(pool, e->bytes[EXACT]);
         return e->bytes[EXACT];
@@ -319,7 +349,11 @@ static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_
             *place = none;
             e->n_slots = (int)slot + 1;
         }
-        if (is_written) need += own_page(pool, e, EXACT, &place->page[EXACT], n_kept, apply);
+        int64_t at = page * e->page_tokens;
+        if (is_written) {
+            need += own_part(pool, e, &place->page[EXACT], (int)max_i64(n - at, 0),
+                             (int)min_i64(n_total - at, e->page_tokens), n_kept, apply);
+        }
         if (is_sealed) need += own_page(pool, e, CODED, &place->page[CODED], n_kept, apply);
     }
     if (n < e->head_tokens && n_total > n) need += own_page(pool, e, HEAD, &e->head, n_kept, apply);
@@ -357,6 +391,13 @@ static void tidy_entry(model_pool *pool, model_entry *e, int64_t n) {
         if (slot->n_sealed > fill) slot->n_sealed = fill;
         if (slot->n_sealed == fill) give(pool, e, EXACT, &slot->page[EXACT]);
         if (slot->n_sealed == 0) give(pool, e, CODED, &slot->page[CODED]);
+        int *exact = &slot->page[EXACT];
+        while (*exact && pool->before[*exact] &&
+               pool->from[*exact] >= fill) { /* nothing is left in the last part */
+            int rest = share(pool, pool->before[*exact]);
+            drop_reference(pool, *exact);
+            *exact = rest;
+        }
     }
     if (n == 0 && e->head) {
         drop_reference(pool, e->head);
@@ -601,7 +642,7 @@ static void commit_state(model_cache *cache, model_entry *e) {
 void model_commit(model_cache *cache, const uint32_t *tokens) {
     int64_t begin = cache->n;
     for (int64_t i = 0; i < cache->n_step; i++)
-        cache->trails[begin + i + 1] = mixed(cache->trails[begin + i] * 31 + tokens[i]);
+        cache->trails[begin + i + 1] = model_mixed(cache->trails[begin + i] * 31 + tokens[i]);
     cache->n += cache->n_step;
     for (int i = 0; i < cache->n_entries; i++) {
         model_entry *e = &cache->entries[i];
@@ -708,15 +749,27 @@ static void convert_head(model_pool *pool, model_entry *next, const model_entry 
     }
 }
 
-/* A cache that reserves its pages owns those that it will write. */
-static void own_pages(model_pool *pool, model_entry *e, int64_t n) {
+/* A cache that reserves its pages owns those that it will write; another one gives back room that nothing is in. */
+static void own_pages(model_pool *pool, model_entry *e, int64_t n, bool reserves) {
     for (int i = 0; i < e->n_slots; i++) {
-        bool is_written = model_steps(e) && (e->first_page + i + 1) * e->page_tokens > n;
+        int64_t begin = (e->first_page + i) * e->page_tokens;
+        if (!model_steps(e) || begin + e->page_tokens <= n) continue;
         for (int kind = 0; kind < 2; kind++) {
-            int *page = &e->slots[i].page[kind];
-            if (!is_written || !*page || is_own(pool, *page)) continue;
+            int *page = &e->slots[i].page[kind], fresh = 0;
+            if (!*page) continue;
+            if (reserves) {
+                if (is_own(pool, *page) && !pool->room[*page]) continue;
+                fresh = new_page(pool, e->bytes[kind]);
+            } else {
+                if (kind == CODED || !is_own(pool, *page) || pool->before[*page]) continue;
+                fresh = open_page(pool, e, (int)(n - begin));
+                if (pool->bytes[fresh] >= pool->bytes[*page]) {
+                    drop_reference(pool, fresh);
+                    continue;
+                }
+            }
             drop_reference(pool, *page);
-            *page = new_page(pool, e->bytes[kind]);
+            *page = fresh;
         }
     }
 }
@@ -738,7 +791,7 @@ static void seal_late(model_cache *cache, model_entry *e) {
                 seal_tokens(e, is_key, begin + first, end - first);
         }
         slot->n_sealed = end;
-        int n_kept[2] = {e->n_kept[0], e->n_kept[1]};
+        int n_kept[3] = {e->n_kept[EXACT], e->n_kept[CODED]};
         own_page(cache->pool, e, CODED, &slot->page[CODED], n_kept, true);
         give(cache->pool, e, EXACT, &slot->page[EXACT]);
     }
@@ -768,7 +821,7 @@ bool model_convert(model_cache *cache, const kv_spec *specs, int64_t reserve) {
         to->first_page = e->first_page;
         to->n_slots = e->n_slots;
         memcpy(to->slots, e->slots, sizeof e->slots);
-        if (reserve) own_pages(cache->pool, to, cache->n);
+        own_pages(cache->pool, to, cache->n, reserve > 0);
         to->head = e->head;
         to->n_filled = e->n_filled;
         to->n_states = e->n_states;
@@ -802,8 +855,15 @@ void model_reload(model_cache *cache) {
         int64_t n = model_held(cache, e);
         for (int s = 0; s < e->n_slots; s++) {
             bool is_full = (e->first_page + s + 1) * e->page_tokens <= n;
-            for (int kind = 0; kind < 2; kind++)
-                reload_page(cache->pool, &e->slots[s].page[kind], e->bytes[kind], is_full);
+            for (int kind = 0; kind < 2; kind++) {
+                int *page = &e->slots[s].page[kind];
+                if (*page && kind == EXACT && !is_full) {
+                    drop_reference(cache->pool, *page);
+                    *page = open_page(cache->pool, e, (int)(n - (e->first_page + s) * e->page_tokens));
+                } else {
+                    reload_page(cache->pool, page, e->bytes[kind], is_full);
+                }
+            }
         }
         reload_page(cache->pool, &e->head, e->bytes[HEAD], n >= e->head_tokens);
         for (int s = 0; s < e->n_states; s++)

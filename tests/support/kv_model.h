@@ -26,6 +26,8 @@ typedef struct model_pool {
     int references[MODEL_IDS];
     size_t bytes[MODEL_IDS];
     bool is_mapped[MODEL_IDS]; /* a file's: not counted, and never written */
+    /* A part of an exact page: the slots from `from` on, `room` of them, those before in another page; room 0: a whole page. */
+    int before[MODEL_IDS], from[MODEL_IDS], room[MODEL_IDS];
 } model_pool;
 
 void model_pool_open(model_pool *pool, size_t budget);
@@ -69,6 +71,8 @@ typedef struct model_cache {
     size_t peak;
 } model_cache;
 
+/* Bits that look like chance, of x. */
+uint64_t model_mixed(uint64_t x);
 /* The value that token `token` brings for an entry, as the exact form keeps it. */
 float model_value(uint32_t token, int entry, int head, bool is_key, int d, kv_codec exact);
 /* Rows of a stream between heads, and of one token. */
@@ -103,6 +107,8 @@ bool model_convert(model_cache *cache, const kv_spec *specs, int64_t reserve);
 void model_reload(model_cache *cache);
 
 size_t model_bytes(const model_cache *cache);
+/* How many bytes they are at least and at most where pages in parts may have become whole ones in the far home. */
+void model_bytes_range(const model_cache *cache, size_t *least, size_t *most);
 /* First position that an entry holds beside its head; tokens that are held. */
 int64_t model_first_held(const model_entry *e);
 int64_t model_held(const model_cache *cache, const model_entry *e);

@@ -132,6 +132,7 @@ void world_setting_free(world_setting *set, uint64_t seed) {
     *set = (world_setting){.seed = seed, .alone = true};
     set->options.page_tokens =
         may_code ? 16 * (one_in(&state, 8) ? 4 : 1 + below(&state, 2)) : 2 + 2 * below(&state, 4);
+    if (!may_code && one_in(&state, 3)) set->options.page_tokens = 32 + 16 * below(&state, 3);
     random_entries(set, &state, may_code);
 }
 

@@ -18,6 +18,24 @@ enum { MOST_STEP = 48, MOST_DIM = 32 };
 
 /* ---- what is there against what must be ---- */
 
+/* A row of an exact stream that has room for `tokens` tokens. */
+static void exact_row(const kv_spec *spec, bool is_key, const char *stream, int tokens, int slot,
+                      float *row) {
+    int dim = is_key ? spec->k_dim : spec->v_dim;
+    for (int d = 0; d < dim; d++) {
+        if (spec->exact == KV_F32) {
+            memcpy(&row[d], stream + 4 * (is_key ? d * tokens + slot : slot * dim + d), 4);
+        } else {
+            bf16 x;
+            memcpy(&x,
+                   stream + 2 * (is_key ? (d / 2 * tokens + slot) * 2 + d % 2
+                                        : (slot / 2 * dim + d) * 2 + slot % 2),
+                   2);
+            row[d] = f32_from_bf16(x);
+        }
+    }
+}
+
 /* Where token `position` of one head lies, found as a kernel finds it, decoded to a row. */
 static void look_row(const world *w, const kv_view *view, bool is_key, int head, int64_t position,
                      float *row) {
@@ -33,7 +51,17 @@ static void look_row(const world *w, const kv_view *view, bool is_key, int head,
         slot = (int)position;
     } else {
         int64_t i = position / tokens - view->first_page;
+        attend_part parts[ATTEND_PARTS];
+        int n_parts = kv_parts(view, i, head, parts);
         page = view->exact[i];
+        if (n_parts && slot >= view->n_sealed[i]) {
+            const attend_part *part = parts;
+            while (slot >= part->end && part + 1 < parts + n_parts) part++;
+            assert_in_range(slot, part->first, part->end - 1);
+            exact_row(spec, is_key, is_key ? part->keys : part->values, part->tokens, slot - part->first,
+                      row);
+            return;
+        }
         if (slot < view->n_sealed[i]) {
             place = &view->coded_place;
             page = view->coded[i];
@@ -65,18 +93,7 @@ static void look_row(const world *w, const kv_view *view, bool is_key, int head,
     }
     page += is_key ? place->k_offset + (size_t)head * place->k_head_bytes
                    : place->v_offset + (size_t)head * place->v_head_bytes;
-    for (int d = 0; d < dim; d++) {
-        if (spec->exact == KV_F32) {
-            memcpy(&row[d], page + 4 * (is_key ? d * tokens + slot : slot * dim + d), 4);
-        } else {
-            bf16 x;
-            memcpy(&x,
-                   page + 2 * (is_key ? (d / 2 * tokens + slot) * 2 + d % 2
-                                      : (slot / 2 * dim + d) * 2 + slot % 2),
-                   2);
-            row[d] = f32_from_bf16(x);
-        }
-    }
+    exact_row(spec, is_key, page, tokens, slot, row);
 }
 
 /* A token of the model, or of the step under way. */
@@ -178,6 +195,17 @@ static void check_entry(world *w, const world_member *m, int entry) {
         PROBLEM(w, "%d pages for a window of %d", view.n_pages, e->spec.window);
 }
 
+/* Who shares a page with a cache of another world, which may go at any time, has it in parts or alone: kv_check sees to those. */
+static void check_bytes(world *w, const world_member *m) {
+    size_t least, most;
+    model_bytes_range(m->model, &least, &most);
+    if (!w->set->is_far) least = most = model_bytes(m->model);
+    if (w->set->alone && (kv_bytes(m->cache) < least || kv_bytes(m->cache) > most))
+        PROBLEM(w, "the bytes are %zu, not %zu to %zu", kv_bytes(m->cache), least, most);
+    if (w->set->alone && !w->set->is_far && kv_peak_bytes(m->cache) != m->model->peak)
+        PROBLEM(w, "the peak is %zu, not %zu", kv_peak_bytes(m->cache), m->model->peak);
+}
+
 static void check_sizes(world *w, const world_member *m) {
     const model_cache *model = m->model;
     bool has_pages = false;
@@ -191,10 +219,7 @@ static void check_sizes(world *w, const world_member *m) {
     if (kv_step_limit(m->cache, model->n) != model_step_limit(model))
         PROBLEM(w, "steps may be of another length");
     if (kv_room(m->cache) != room) PROBLEM(w, "the room is %d, not %d", (int)kv_room(m->cache), (int)room);
-    if (kv_bytes(m->cache) != model_bytes(model))
-        PROBLEM(w, "the bytes are %zu, not %zu", kv_bytes(m->cache), model_bytes(model));
-    if (kv_peak_bytes(m->cache) != model->peak)
-        PROBLEM(w, "the peak is %zu, not %zu", kv_peak_bytes(m->cache), model->peak);
+    check_bytes(w, m);
     if (w->set->alone && !w->set->is_far && kv_pool_used(w->pool) != w->model_pool->used)
         PROBLEM(w, "the pool counts %zu bytes, not %zu", kv_pool_used(w->pool), w->model_pool->used);
     if (kv_check(m->cache) != MN_OK) PROBLEM(w, "kv_check: %s", mn_last_error());

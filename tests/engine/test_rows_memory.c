@@ -1,0 +1,140 @@
+/* Forty beams behind a prompt of a thousand tokens: what they take, what is said of it, and what they need when memory ends.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/changing.h"
+
+enum { PROMPT = 1000, NEW = 20, BEAMS = 40, PAGE = 128 };
+
+typedef struct rows_run {
+    mn_status status;
+    size_t peak, token; /* as reported; bytes of a token */
+    char implementation[64];
+    int32_t ids[BEAMS][NEW];
+} rows_run;
+
+static void run_rows(rows_run *run, const char *path, const char *strategy, const char *wish, size_t budget) {
+    int32_t ids[PROMPT];
+    uint64_t seed = 7;
+    changing w = changing_open(path, 2);
+    mn_session *session = NULL;
+    mn_generation_config *config = NULL;
+    mn_generation *g = NULL;
+    mn_cache_options options = engine_cache_options((engine_cache){.implementation = strategy,
+                                                                   .dtype = "bf16",
+                                                                   .page_tokens = PAGE,
+                                                                   .max_cache_len = PROMPT + 2 * NEW,
+                                                                   .prefill_chunk = PAGE});
+    options.on_oom = wish;
+    kv_pool_close(&w.model->core->pool);
+    assert_ok(kv_pool_open(&w.model->core->pool, budget));
+    engine_ids(&seed, ids, PROMPT, (int32_t)w.vocab);
+    assert_ok(mn_generation_config_open(&config, w.model));
+    static const char *const fields[][2] = {{"num_beams", "40"},          {"num_beam_groups", "40"},
+                                            {"diversity_penalty", "1.0"}, {"num_return_sequences", "40"},
+                                            {"max_new_tokens", "20"},     {"ignore_eos", "true"}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        assert_ok(mn_generation_config_set(config, fields[i][0], fields[i][1]));
+    *run = (rows_run){.status = mn_session_open(&session, w.model, &options)};
+    if (run->status == MN_OK) {
+        run->token = kv_cache_token_bytes(session->cache);
+        run->status = mn_generate(session, ids, PROMPT, config, NULL, &g);
+        assert_ok(kv_check(session->cache));
+    }
+    if (g) {
+        run->peak = g->cache.peak_bytes;
+        snprintf(run->implementation, sizeof run->implementation, "%s", g->cache.implementation);
+        for (size_t i = 0; i < g->n_sequences; i++) {
+            assert_int_equal(g->sequences[i].n_ids, NEW);
+            memcpy(run->ids[i], g->sequences[i].ids, sizeof run->ids[i]);
+        }
+    }
+    mn_generation_close(&g);
+    mn_generation_config_close(&config);
+    mn_session_close(&session);
+    changing_close(&w);
+}
+
+/* The prompt's eight pages once, and for every beam room for the tokens behind it: 16 to begin with, 32 when they are more. While
+ * a part grows, both are there. */
+static void beams_share_the_open_page(void **state) {
+    (void)state;
+    rows_run run;
+    run_rows(&run, "embedded", "dynamic", NULL, 0);
+    assert_int_equal(run.status, MN_OK);
+    size_t most = ((size_t)8 * PAGE + BEAMS * 48) * run.token;
+    if (run.peak > most) fail_msg("%zu bytes, allowed: %zu", run.peak, most);
+    assert_true(run.peak >= (PROMPT + BEAMS * NEW) * run.token / 2);
+}
+
+/* What is reported is what a memory limit counts: with as much the run goes through, with a byte less it does not. */
+static void the_peak_is_the_limit(void **state) {
+    (void)state;
+    static const char *const strategies[] = {"dynamic", "static", "quantized", "sink"};
+    for (int i = 0; i < 4; i++) {
+        rows_run free_run, run;
+        run_rows(&free_run, TINY_MODEL, strategies[i], NULL, 0);
+        assert_int_equal(free_run.status, MN_OK);
+        run_rows(&run, TINY_MODEL, strategies[i], NULL, free_run.peak);
+        if (run.status != MN_OK) fail_msg("%s, %zu bytes: %s", strategies[i], free_run.peak, mn_last_error());
+        assert_int_equal(run.peak, free_run.peak);
+        assert_memory_equal(run.ids, free_run.ids, sizeof run.ids);
+        run_rows(&run, TINY_MODEL, strategies[i], NULL, free_run.peak - 1);
+        assert_int_equal(run.status, MN_E_NOMEM);
+    }
+}
+
+/* What is to save memory does, for many rows as for one. */
+static void saving_caches_save(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *strategy;
+    } tries[] = {{"embedded", "offloaded"}, {"embedded", "offloaded_static"}, {TINY_MODEL, "quantized"}};
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        rows_run plain, saving;
+        run_rows(&plain, tries[i].model, "dynamic", NULL, 0);
+        run_rows(&saving, tries[i].model, tries[i].strategy, NULL, 0);
+        assert_int_equal(saving.status, MN_OK);
+        if (saving.peak >= plain.peak)
+            fail_msg("%s takes %zu bytes, dynamic %zu", tries[i].strategy, saving.peak, plain.peak);
+        if (strcmp(tries[i].strategy, "quantized") != 0)
+            assert_memory_equal(saving.ids, plain.ids, sizeof plain.ids);
+    }
+}
+
+/* A run that becomes another cache when memory ends needs hardly more than one that has it from the beginning. */
+static void relief_needs_what_the_strategy_does(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *on_oom, *becomes;
+    } tries[] = {{"embedded", "offload", "offloaded"}, {TINY_MODEL, "quantize", "quantized"}};
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        rows_run wanted, plain, run;
+        run_rows(&wanted, tries[i].model, tries[i].becomes, NULL, 0);
+        run_rows(&plain, tries[i].model, "dynamic", NULL, 0);
+        size_t enough = plain.peak - 1, too_little = wanted.peak / 2;
+        while (enough - too_little > wanted.peak / 64) {
+            size_t middle = too_little + (enough - too_little) / 2;
+            run_rows(&run, tries[i].model, "dynamic", tries[i].on_oom, middle);
+            if (run.status == MN_OK) {
+                assert_string_equal(run.implementation, tries[i].becomes);
+                assert_true(run.peak <= middle);
+                enough = middle;
+            } else {
+                assert_int_equal(run.status, MN_E_NOMEM);
+                too_little = middle;
+            }
+        }
+        if (enough > wanted.peak + wanted.peak / 10)
+            fail_msg("on_oom=%s needs %zu bytes, %s from the beginning %zu", tries[i].on_oom, enough,
+                     tries[i].becomes, wanted.peak);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CHANGING_TEST(beams_share_the_open_page),
+        CHANGING_TEST(the_peak_is_the_limit),
+        CHANGING_TEST(saving_caches_save),
+        CHANGING_TEST(relief_needs_what_the_strategy_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
