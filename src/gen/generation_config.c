@@ -158,7 +158,17 @@ static const struct {
     {"transformers_version", NULL},
     {"_commit_hash", NULL},
     {"num_parameters", NULL},
-    {"decoder_start_token_id", NULL},  /* of speech models, which read it themselves */
+    {"decoder_start_token_id",
+     NULL}, /* of speech models, for which src/speech/tokens.c reads what it needs; the next ones too */
+    {"alignment_heads", NULL},
+    {"forced_decoder_ids", NULL},
+    {"is_multilingual", NULL},
+    {"lang_to_id", NULL},
+    {"max_initial_timestamp_index", NULL},
+    {"no_timestamps_token_id", NULL},
+    {"prev_sot_token_id", NULL},
+    {"return_timestamps", NULL},
+    {"task_to_id", NULL},
     {"return_dict_in_generate", NULL}, /* what comes back is whole always */
     {"disable_compile", NULL},         /* nothing is compiled */
     {"return_legacy_cache", "the cache stays in its session; mn_sessions_export writes the legacy form"},

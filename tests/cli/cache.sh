@@ -253,8 +253,9 @@ data = open(sys.argv[1], "rb").read()
 n, = struct.unpack("<Q", data[:8])
 header = json.loads(data[8:8 + n])
 header.pop("__metadata__", None)
-assert set(header) == {"ids"} | {f"{s}.{i}" for s in ("key", "value") for i in range(5)}
-assert all(t["shape"] == [1, 4, 25, 8] for name, t in header.items() if name != "ids")
+assert set(header) == {"ids", "attention_mask"} | {f"{s}.{i}" for s in ("key", "value") for i in range(5)}
+assert all(t["shape"] == [1, 4, 25, 8] for name, t in header.items() if "." in name)
+assert header["attention_mask"]["shape"] == [1, 25]
 assert header["ids"]["shape"] == [1, 25] and header["ids"]["dtype"] == "I32"
 PYTHON
 }

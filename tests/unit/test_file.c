@@ -137,7 +137,7 @@ static int with_held(void) {
         if (write(fd, &byte, 1) >= 0 || errno != EBADF) return 2;
         if (read(fd, &byte, 1) >= 0 || errno != EBADF) return 3;
     }
-    return open(path, O_RDONLY) == 3 ? 0 : 4;
+    return open(path, O_RDONLY) > STDERR_FILENO ? 0 : 4;
 }
 
 static void held_streams_still_fail(void **state) {
