@@ -28,7 +28,6 @@ typedef struct run {
     mn_generation *generation;
     bool streamed;       /* some text has been printed */
     char last;           /* its last byte */
-    int64_t longest;     /* tokens that the cache of the longest row will hold */
     size_t n_new;        /* tokens seen by the callback */
     int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
