@@ -380,6 +380,20 @@ mn_status kv_pool_copy(kv_pool *pool, const kv_page *page, size_t offset, size_t
     return MN_OK;
 }
 
+static size_t count_blocks(const kv_page *list) {
+    size_t n = 0;
+    for (; list; list = list->next) n += list->in_slab ? 1 : 2;
+    return n;
+}
+
+size_t kv_pool_kept(kv_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    size_t n = count_blocks(pool->free_pages) + count_blocks(pool->free_parts);
+    for (const page_slab *slab = pool->slabs; slab; slab = slab->next) n += 2;
+    pthread_mutex_unlock(&pool->lock);
+    return n;
+}
+
 size_t kv_pool_used(kv_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     size_t used = pool->used;

@@ -80,6 +80,7 @@ mn_status kv_pool_count(kv_pool *pool, size_t n_bytes);
 void kv_pool_discount(kv_pool *pool, size_t n_bytes);
 
 size_t kv_pool_used(kv_pool *pool); /* near bytes in use */
+size_t kv_pool_kept(kv_pool *pool); /* blocks of memory that are kept for reuse: what a test of leaks leaves out */
 
 /* The most near bytes in use from kv_pool_watch to kv_pool_unwatch, or until now; the pool keeps a pointer meanwhile. */
 typedef struct kv_watch {

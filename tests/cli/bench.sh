@@ -142,7 +142,7 @@ import csv, json, sys
 rows = list(csv.DictReader(open(sys.argv[1] + "/out", newline="")))
 lines = [json.loads(line) for line in open(sys.argv[1] + "/lines")]
 timed = {"prefill_per_second", "decode_per_second", "total_ms", "peak_rss"}
-assert len(rows) == len(lines) == 3 and len(rows[0]) == 26
+assert len(rows) == len(lines) == 3 and len(rows[0]) == 27
 for row, line in zip(rows, lines):
     assert set(line) <= set(row), set(line) - set(row)
     for key, value in row.items():

@@ -146,9 +146,9 @@ static void every_class(void **state) {
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&seed, w.ids, LIMIT + 1, (int32_t)w.vocab);
     for (int i = 0; i <= N_ENGINE_STRATEGIES; i++) n_states += try_strategy(&w, i);
-    int64_t live = mem_count().live; /* the model has its workspace by now */
+    int64_t live = engine_live(w.model); /* the model has its workspace by now */
     for (int i = 0; i <= N_ENGINE_STRATEGIES; i += 5) try_strategy(&w, i);
-    assert_int_equal(mem_count().live, live);
+    assert_int_equal(engine_live(w.model), live);
     print_message("R11: %d boundary states of %d strategies\n", n_states, N_ENGINE_STRATEGIES + 1);
     mn_model_close(&w.model);
 }

@@ -361,7 +361,7 @@ static void every_allocation_may_fail(void **state) {
     (void)state;
     mn_generation_config *config = config_of(model, wishes[4].settings);
     const mn_batch_row row = {prompt, N_PROMPT, config, NULL};
-    int64_t live = mem_count().live, k = 1;
+    int64_t live = engine_live(model), k = 1;
     for (bool done = false; !done; k++) {
         mn_generation *generation = NULL;
         mn_session *session = NULL;
@@ -378,8 +378,8 @@ static void every_allocation_may_fail(void **state) {
         if (!done && status != MN_E_NOMEM) fail_msg("allocation %d: status %d", (int)k, (int)status);
         mn_generation_close(&generation);
         mn_session_close(&session);
-        if (mem_count().live != live)
-            fail_msg("allocation %d leaves %d blocks", (int)k, (int)(mem_count().live - live));
+        if (engine_live(model) != live)
+            fail_msg("allocation %d leaves %d blocks", (int)k, (int)(engine_live(model) - live));
     }
     assert_true(k > 20);
     mn_generation_config_close(&config);

@@ -444,7 +444,7 @@ enum { NO_FAILURE = 1 << 20 };
 static int64_t run_with_failure(const world *w, int64_t k) {
     mn_engine *engine = NULL;
     static const int which[] = {0, 3, 2};
-    int64_t live = mem_count().live, before = mem_count().allocations;
+    int64_t live = engine_live(w->model), before = mem_count().allocations;
     int id, n_added = 0, n_taken = 0;
     mem_fail_after(k);
     mn_engine_options options = mn_engine_options_default();
@@ -477,8 +477,8 @@ static int64_t run_with_failure(const world *w, int64_t k) {
     int64_t n = mem_count().allocations - before;
     mn_engine_close(&engine);
     assert_int_equal(kv_pool_used(w->model->core->pool), 0);
-    if (k < NO_FAILURE && mem_count().live > live)
-        fail_msg("%lld: %lld blocks are left", (long long)k, (long long)(mem_count().live - live));
+    if (k < NO_FAILURE && engine_live(w->model) > live)
+        fail_msg("%lld: %lld blocks are left", (long long)k, (long long)(engine_live(w->model) - live));
     return n;
 }
 

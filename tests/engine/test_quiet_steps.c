@@ -5,7 +5,12 @@
 
 #include "gen/session.h"
 
-enum { N_PROMPT = 40, FIRST_QUIET = 3, FORKS_MAY = 1, FLUSHES_MAY = 3 /* steps of 13 that allocate */ };
+enum {
+    N_PROMPT = 64, /* the first step takes the room for all others */
+    FIRST_QUIET = 3,
+    FORKS_MAY = 1,
+    FLUSHES_MAY = 3 /* steps of 13 that allocate */
+};
 
 static const struct mode {
     const char *name;

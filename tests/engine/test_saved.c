@@ -709,7 +709,7 @@ static void the_longest_prefix_wins(void **state) {
     scratch_file("y.safetensors", file.data, file.n / 2);
     scratch_file("x.safetensors", "text", 4);
     scratch_file("w.safetensors", "", 0);
-    symlink("nowhere", scratch_path("v.safetensors"));
+    assert_int_equal(symlink("nowhere", scratch_path("v.safetensors")), 0);
     cached(&w, plain, folder, ids, 100, 30, "the longest is cut");
     bytes_clear(&file);
     /* Texts that part on the way. */

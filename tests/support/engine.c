@@ -7,6 +7,10 @@
 
 enum { STATIC_LENGTH = 512, MOST_PIECE = 9 };
 
+int64_t engine_live(const mn_model *model) {
+    return mem_count().live - (int64_t)kv_pool_kept(model->core->pool);
+}
+
 mn_model *engine_model(const char *path, const char *compute_type, const char *cpu, int threads) {
     mn_model_options options = mn_model_options_default();
     options.compute_type = compute_type;

@@ -8,6 +8,9 @@
 
 /* path: "embedded", "golden/<family>" of the test data, or an absolute path. cpu and compute: as in
  * mn_model_options. */
+/* Blocks of memory in use, without those that the model's pool of pages keeps for reuse. */
+int64_t engine_live(const mn_model *model);
+
 mn_model *engine_model(const char *path, const char *compute, const char *cpu, int threads);
 int32_t engine_vocab(const mn_model *model);
 
