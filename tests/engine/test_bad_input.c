@@ -520,9 +520,9 @@ static void absurd_cache_options(void **state) {
         {{sizeof standard, "sink", "num_sink_tokens=1024", "auto", 0, 0, 0, NULL, NULL}, MN_E_ARG},
         {{sizeof standard, "self=dynamic,cross=static", NULL, "auto", 0, 0, 0, NULL, NULL}, MN_E_ARG},
         {{sizeof standard, "none+static", NULL, "auto", 0, 0, 0, NULL, NULL}, MN_E_ARG},
-        {{sizeof standard, "dynamic", NULL, "auto", 0, 0, 0, "panic"}, MN_E_ARG},
-        {{sizeof standard + 1, "dynamic", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
-        {{0, "dynamic", NULL, "auto", 0, 0, 0, NULL}, MN_E_ARG},
+        {{sizeof standard, "dynamic", NULL, "auto", 0, 0, 0, "panic", NULL}, MN_E_ARG},
+        {{sizeof standard + 1, "dynamic", NULL, "auto", 0, 0, 0, NULL, NULL}, MN_E_ARG},
+        {{0, "dynamic", NULL, "auto", 0, 0, 0, NULL, NULL}, MN_E_ARG},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mn_session *session = (mn_session *)(void *)&good;

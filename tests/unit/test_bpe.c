@@ -42,6 +42,26 @@ static void random_table(vocab *v, merge_table *table, uint64_t ranks, uint64_t 
     }
 }
 
+/* Texts of one length share slots and bits of their hashes often enough that only the bytes tell them apart. */
+static void absent_texts_are_not_found(void **state) {
+    (void)state;
+    enum { N_TEXTS = 20000, LENGTH = 8 };
+    uint64_t seed = 5;
+    vocab v = {0};
+    char text[LENGTH + 1];
+    for (int32_t i = 0; i < 2 * N_TEXTS; i++) {
+        uint64_t bits = test_random(&seed);
+        for (int k = 0; k < LENGTH - 5; k++) text[k] = (char)('a' + (bits >> 5 * k & 15));
+        snprintf(text + LENGTH - 5, 6, "%05d", i); /* no two are the same */
+        int32_t found = vocab_find(&v, text, LENGTH);
+        if (found != VOCAB_NONE) fail_msg("'%s' was found as %d", text, (int)found);
+        if (i >= N_TEXTS) continue;
+        assert_ok(vocab_put(&v, i, text, LENGTH, 0, "test"));
+        assert_int_equal(vocab_find(&v, text, LENGTH), i);
+    }
+    vocab_clear(&v);
+}
+
 static void words_of_all_lengths(void **state) {
     (void)state;
     uint64_t seed = 3;
@@ -109,6 +129,7 @@ static void letters_of_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(absent_texts_are_not_found),
         cmocka_unit_test(words_of_all_lengths),
         cmocka_unit_test(scores_make_merges),
         cmocka_unit_test(letters_of_bytes),
