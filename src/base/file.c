@@ -39,7 +39,8 @@ int file_descriptor(const char *path, int flags, mode_t mode) {
 
 void file_hold_standard(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/", O_PATH);
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        if (fd == STDIN_FILENO || open("/dev/null", O_WRONLY) < 0) (void)!open("/", O_PATH);
     }
 }
 

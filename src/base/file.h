@@ -17,8 +17,8 @@ int file_descriptor(const char *path, int flags, mode_t mode); /* open(2); an in
 int file_above_standard(int fd);               /* the same file under such a number; fd is closed when it had another */
 DIR *file_open_folder(const char *path);       /* opendir; NULL with errno */
 
-/* For programs, when they begin: a closed one of descriptors 0 to 2 gets a place holder that can neither be read nor written, so
- * that no file gets its number and its use still fails as that of a closed one. */
+/* For programs, when they begin: a closed one of descriptors 0 to 2 gets a place holder, so that no file gets its number. Reading the
+ * standard input still fails; what is written to the others goes nowhere, as to /dev/null. */
 void file_hold_standard(void);
 
 /* For reading, a regular file: a folder, pipe, socket or device ends at once. MN_E_NOT_FOUND when there is no such file, MN_E_IO
