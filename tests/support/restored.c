@@ -272,7 +272,7 @@ static void act(mn_model *model, mn_session *s, const char *scratch, uint64_t *s
     case 4: give_strategy(s, seed); break;
     case 5:
         held = held < MOST_TOKENS - 24 ? held : MOST_TOKENS - 24;
-        memcpy(ids, mn_session_ids(s), (size_t)held * sizeof *ids);
+        if (held > 0) memcpy(ids, mn_session_ids(s), (size_t)held * sizeof *ids);
         (void)mn_session_sync(s, ids, below(seed, (size_t)held + 1) + n, NULL);
         break;
     default: (void)mn_session_step(s, ids, n, NULL);
