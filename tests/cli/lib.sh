@@ -78,6 +78,10 @@ check() {
 finish() {
   echo "[  PASSED  ] $passed test(s)."
   [ $skipped = 0 ] || echo "[  SKIPPED ] $skipped test(s)."
+  if [ $((passed + skipped + failed)) = 0 ]; then
+    echo "no case was run"
+    failed=1
+  fi
   if [ $failed -gt 0 ]; then
     echo "[  FAILED  ] $failed test(s)."
     exit 1

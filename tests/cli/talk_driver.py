@@ -241,6 +241,9 @@ def run(cases):
     print(f"[  PASSED  ] {passed} test(s).")
     if skipped:
         print(f"[  SKIPPED ] {skipped} test(s).")
+    if not passed and not skipped and not failed:
+        print("no case was run")
+        failed = 1
     if failed:
         print(f"[  FAILED  ] {failed} test(s).")
     return 1 if failed else 0

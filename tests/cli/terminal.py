@@ -1,5 +1,5 @@
 """What a terminal gets: no control character of a file, a token or an error, from any verb; a pipe gets every byte as it is.
-usage: terminal.py MNEME MAKE_CACHE SHOW_PIECES
+usage: terminal.py MNEME MAKE_CACHE SHOW_PIECES [CASE...]
 
 Standard output and standard error are pseudo terminals, one each. What they show is compared with what pipes get, by a rule that is
 written here once more.

@@ -6,4 +6,4 @@ if ! command -v python3 >/dev/null; then
   echo "[  SKIPPED ] 1 test(s)."
   exit 0
 fi
-exec python3 "$(dirname "$0")/terminal.py" "$@"
+exec python3 "$(dirname "$0")/terminal.py" "${@:1:3}"

@@ -26,4 +26,5 @@ check "$1" 1
 shift
 for library in "$@"; do check "$library" 0; done
 echo "[  PASSED  ] $passed test(s)."
+[ $((passed + failed)) -gt 0 ] || { echo "no file was checked"; failed=1; }
 [ $failed = 0 ] || { echo "[  FAILED  ] $failed test(s)."; exit 1; }
