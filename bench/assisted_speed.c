@@ -1,9 +1,11 @@
-/* Prompt lookup beside greedy search on a text that is edited, and what a verification of m + 1 tokens costs beside one token.
- * bench_assisted MODEL [THREADS]; runs take turns, medians count; ends with 1 when lookup is less than 1.5 times as fast as greedy search or gives
- * other tokens. SPDX-License-Identifier: Apache-2.0 */
+/* Prompt lookup beside greedy search on a text that is edited, and the cost of verifying m + 1 tokens relative to one
+ * token: bench_assisted MODEL [THREADS]. Runs alternate, medians count. Exit code 1 when lookup is less than 1.5 times
+ * as fast as greedy search or gives other tokens.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "bench_program.h"
 
 enum { RUNS = 7, N_NEW = 200, MOST = 32, STEPS = 41 };
@@ -16,20 +18,8 @@ static const char prompt_text[] =
     "the shop had opened by then. The old clock over the town hall struck seven. On the far side of the bay the ferry turned "
     "slowly towards the pier, its lamps still burning, although the sun had allready risen over the hills.<|im_end|>\n<|im_start|>assistant\n";
 
-static int order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *times, size_t n) {
-    qsort(times, n, sizeof *times, order);
-    return times[n / 2];
-}
-
 static double milliseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    return 1e3 * seconds_of(CLOCK_MONOTONIC);
 }
 
 static mn_generation *generate(mn_model *model, text_ids prompt, const char *lookup) {
@@ -52,8 +42,9 @@ static bool compare(mn_model *model, text_ids prompt) {
     bool same = true;
     for (int run = 0; run < RUNS; run++) {
         mn_generation *both[2] = {generate(model, prompt, "null"), generate(model, prompt, "10")};
-        const mn_sequence *plain = &both[0]->sequences[0], *guessed = &both[1]->sequences[0];
-        same = same && plain->n_ids == guessed->n_ids && memcmp(plain->ids, guessed->ids, plain->n_ids * sizeof *plain->ids) == 0;
+        const mn_sequence *plain = both[0]->sequences[0], *guessed = both[1]->sequences[0];
+        same = same && plain->n_ids == guessed->n_ids &&
+               memcmp(plain->ids, guessed->ids, plain->n_ids * sizeof *plain->ids) == 0;
         for (int i = 0; i < 2; i++) times[i][run] = both[i]->predicted_ms / (double)plain->n_ids;
         if (run == 0) {
             printf("%zu prompt tokens, %zu new; lookup: %zu of %zu proposals accepted\n%.*s\n", prompt.n, plain->n_ids,
@@ -61,13 +52,15 @@ static bool compare(mn_model *model, text_ids prompt) {
         }
         for (int i = 0; i < 2; i++) mn_generation_close(&both[i]);
     }
-    double greedy = median(times[0], RUNS), lookup = median(times[1], RUNS);
-    printf("greedy %.2f ms a token, prompt lookup %.2f: %.2f times as fast; at best %.2f and %.2f: %.2f times; %s tokens\n",
-           greedy, lookup, greedy / lookup, times[0][0], times[1][0], times[0][0] / times[1][0], same ? "the same" : "OTHER");
+    double greedy = median_of(times[0], RUNS), lookup = median_of(times[1], RUNS);
+    printf(
+        "greedy %.2f ms a token, prompt lookup %.2f: %.2f times as fast; at best %.2f and %.2f: %.2f times; %s tokens\n",
+        greedy, lookup, greedy / lookup, times[0][0], times[1][0], times[0][0] / times[1][0],
+        same ? "the same" : "OTHER");
     return same && greedy / lookup >= 1.5;
 }
 
-/* A step of some tokens with the logits behind each, taken back again. */
+/* A step of several tokens with the logits after each, followed by truncation. */
 static void verifications(mn_model *model, text_ids prompt) {
     static const size_t sizes[] = {1, 2, 4, 6, 10, 16, 32};
     enum { N_SIZES = sizeof sizes / sizeof *sizes };
@@ -86,11 +79,11 @@ static void verifications(mn_model *model, text_ids prompt) {
             must(mn_session_truncate(session, (int64_t)prompt.n));
         }
     }
-    double one = median(times[0], STEPS);
+    double one = median_of(times[0], STEPS);
     for (size_t i = 0; i < N_SIZES; i++) {
-        double m = median(times[i], STEPS);
-        printf("%2zu tokens: %6.2f ms, %.2f times one; at best %.2f ms, %.2f times\n", sizes[i], m, m / one, times[i][0],
-               times[i][0] / times[0][0]);
+        double m = median_of(times[i], STEPS);
+        printf("%2zu tokens: %6.2f ms, %.2f times one; at best %.2f ms, %.2f times\n", sizes[i], m, m / one,
+               times[i][0], times[i][0] / times[0][0]);
     }
     mn_session_close(&session);
     free(logits);

@@ -1,19 +1,22 @@
-/* Rows that decode together: bench_batch MODEL [ROWS [NEW [DEPTH [THREADS]]]]    (16, 32, 128, 2; COMPUTE_TYPE: f32 unless said)
+/* Rows that decode together: bench_batch MODEL [ROWS [NEW [DEPTH [THREADS]]]]
+ * Defaults: 16, 32, 128, 2; $COMPUTE_TYPE or f32.
  *
- * In turns, medians of rounds, tokens a second of all rows:
- *   kernel   what the bf16 matrix kernel would allow: its rate at so many rows, weights in the second-level cache, all threads
- *            at once, over the products and sums of the model's matrices
+ * Tokens per second of all rows; cases alternate, medians of rounds:
+ *   kernel   upper limit by the bf16 matrix kernel: its rate with as many rows, weights in the second-level cache and
+ *            all threads, over the operations of the model's matrices
  *   steps    mn_sessions_step alone
- *   greedy   mn_generate_batch, with text and a callback a token
- *   warped   the same drawing tokens, behind the repetition penalty and every warper
- * Ends with 1 when the steps of a model computed in bf16 reach less than half of what the kernel would allow.
+ *   greedy   mn_generate_batch, with text and a callback per token
+ *   warped   the same with sampling, the repetition penalty and every warper
+ *
+ * Exit code 1 when the steps of a model computed in bf16 reach less than half of the kernel's limit.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "bench_timer.h"
 #include "base/clock.h"
 #include "base/num.h"
 #include "bench_program.h"
-#include "gen/session.h"
+#include "session/session.h"
 
 enum { ROUNDS = 5, MOST_ROWS = 64, KERNEL_BYTES = 384 << 10, KERNEL_REPEATS = 200 };
 
@@ -22,7 +25,7 @@ static const double allowed = 0.5;
 typedef struct bench {
     mn_model *model;
     int rows, fresh, depth, threads;
-    int32_t *ids; /* row r begins with those from the r-th on */
+    int32_t *ids; /* row r begins at the r-th id */
     mn_session *sessions[MOST_ROWS];
     mn_generation_config *greedy, *warped;
     size_t n_text; /* bytes of text that the callback has seen */
@@ -46,7 +49,7 @@ static void run_kernel(void *arg, int task, int thread) {
 
 /* Operations a second of all threads, each with its own rows; a product and a sum count as two. */
 static double kernel_rate(const bench *b) {
-    int k = (int)b->model->core->config.hidden_size, n = KERNEL_BYTES / (2 * k) / PANEL * PANEL;
+    int k = (int)b->model->core->net.config.hidden_size, n = KERNEL_BYTES / (2 * k) / PANEL * PANEL;
     weight_layout layout;
     weight_layout_make(&layout, WEIGHT_BF16, DTYPE_BF16, n, k);
     size_t rows = (size_t)b->rows, x_bytes = rows * act_bf16_stride(k) * sizeof(bf16);
@@ -77,13 +80,12 @@ static double kernel_rate(const bench *b) {
     return 2.0 * (double)rows * n * k * KERNEL_REPEATS * b->threads / seconds;
 }
 
-/* Weights that a token is multiplied with. */
+/* The number of weights that a token is multiplied with. */
 static double matrix_weights(const model_core *core) {
-    double sum = (double)core->weights.head.layout.n * core->weights.head.layout.k;
-    for (int64_t i = 0; i < core->config.num_hidden_layers; i++) {
-        const packed_layer *l = &core->weights.layers[i];
-        for (int j = 0; j < N_LAYER_MATRICES; j++)
-            sum += (double)l->matrices[j].layout.n * l->matrices[j].layout.k;
+    double sum = (double)core->net.weights.head.layout.n * core->net.weights.head.layout.k;
+    for (int64_t i = 0; i < core->net.config.num_hidden_layers; i++) {
+        const packed_layer *l = &core->net.weights.layers[i];
+        for (int j = 0; j < N_LAYER_MATRICES; j++) sum += (double)l->matrices[j].layout.n * l->matrices[j].layout.k;
     }
     return sum;
 }
@@ -96,8 +98,7 @@ static double measure_kernel(bench *b) {
 
 static double measure_steps(bench *b) {
     double start = clock_ms();
-    for (int i = 0; i < b->fresh; i++)
-        must(mn_sessions_step(b->sessions, (size_t)b->rows, b->ids + b->depth + i));
+    for (int i = 0; i < b->fresh; i++) must(mn_sessions_step(b->sessions, (size_t)b->rows, b->ids + b->depth + i));
     double seconds = (clock_ms() - start) * 1e-3;
     for (int r = 0; r < b->rows; r++) must(mn_session_truncate(b->sessions[r], b->depth));
     return (double)b->rows * b->fresh / seconds;
@@ -109,16 +110,17 @@ static bool see_token(void *user, const mn_token_event *event) {
     return true;
 }
 
-/* Prompts are sessions' forks but for the last token; the tokens that follow the prompts' own step are timed. */
+/* Prompts are forks of sessions without their last token; only tokens after the prompts' step are timed. */
 static double measure_loop(bench *b, const mn_generation_config *config) {
     mn_batch_row rows[MOST_ROWS];
-    mn_generate_options options = mn_generate_options_default();
+    mn_generate_options options;
+    mn_generate_options_init(&options, sizeof options);
     mn_generation *generation = NULL;
     options.on_token = see_token;
     options.user = b;
     for (int r = 0; r < b->rows; r++)
-        rows[r] =
-            (mn_batch_row){.prompt = b->ids + r, .n_prompt = (size_t)b->depth, .prefix = b->sessions[r]};
+        rows[r] = (mn_batch_row){
+            .size = sizeof(mn_batch_row), .prompt = b->ids + r, .n_prompt = (size_t)b->depth, .prefix = b->sessions[r]};
     must(mn_generate_batch(b->model, NULL, rows, (size_t)b->rows, config, &options, &generation));
     double rate = (double)b->rows * (b->fresh - 1) / (generation->predicted_ms * 1e-3);
     mn_generation_close(&generation);
@@ -149,7 +151,7 @@ static mn_generation_config *config_of(const bench *b, const char *settings) {
 }
 
 static void open_bench(bench *b) {
-    int64_t vocab = b->model->core->config.vocab_size;
+    int64_t vocab = b->model->core->net.config.vocab_size;
     size_t n = (size_t)(b->depth + b->fresh + b->rows);
     b->ids = must_have(mem_alloc(n, sizeof *b->ids));
     for (size_t i = 0; i < n; i++) b->ids[i] = (int32_t)(random_bits(1, 0, i) % (uint64_t)vocab);
@@ -171,19 +173,12 @@ static void close_bench(bench *b) {
 
 /* ---- the rounds ---- */
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         double (*measure)(bench *b);
-    } kinds[] = {{"kernel", measure_kernel},
-                 {"steps", measure_steps},
-                 {"greedy", measure_greedy},
-                 {"warped", measure_warped}};
+    } kinds[] = {
+        {"kernel", measure_kernel}, {"steps", measure_steps}, {"greedy", measure_greedy}, {"warped", measure_warped}};
     enum { KINDS = sizeof kinds / sizeof kinds[0] };
     int numbers[] = {16, 32, 128, 2};
     double rates[KINDS][ROUNDS], medians[KINDS];
@@ -194,7 +189,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++) numbers[i - 2] = atoi(argv[i]);
     bench b = {.rows = numbers[0], .fresh = numbers[1], .depth = numbers[2], .threads = numbers[3]};
     if (b.rows < 1 || b.rows > MOST_ROWS || b.fresh < 2 || b.depth < 2 || b.threads < 1) {
-        fprintf(stderr, "bench_batch: 1 to %d rows, two new tokens, a depth of two, a thread\n",
+        fprintf(stderr, "bench_batch: allowed: 1 to %d rows, at least two new tokens, a depth of two and one thread\n",
                 (int)MOST_ROWS);
         return 2;
     }
@@ -203,17 +198,17 @@ int main(int argc, char **argv) {
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < KINDS; i++) rates[i][round] = kinds[i].measure(&b);
     }
-    printf("%s, %d rows, %d new tokens at depth %d, %d threads\n", b.model->core->compute_name, b.rows,
-           b.fresh, b.depth, b.threads);
+    printf("%s, %d rows, %d new tokens at depth %d, %d threads\n", b.model->core->compute_name, b.rows, b.fresh,
+           b.depth, b.threads);
     for (int i = 0; i < KINDS; i++) {
-        qsort(rates[i], ROUNDS, sizeof rates[i][0], compare);
+        qsort(rates[i], ROUNDS, sizeof rates[i][0], compare_doubles);
         medians[i] = rates[i][ROUNDS / 2];
         printf("%-7s %8.1f t/s (%.1f to %.1f)", kinds[i].name, medians[i], rates[i][0], rates[i][ROUNDS - 1]);
         if (i > 0) printf(", %.2f of the kernel", medians[i] / medians[0]);
         if (i > 1) printf(", %.2f of the steps", medians[i] / medians[1]);
         printf("\n");
     }
-    printf("text seen: %zu bytes\n", b.n_text);
+    printf("text: %zu bytes\n", b.n_text);
     bool missed = strcmp(b.model->core->compute_name, "bf16") == 0 && medians[1] < allowed * medians[0];
     close_bench(&b);
     return missed;

@@ -1,12 +1,14 @@
-/* Beam search against a batch of as many rows: bench_beams MODEL [CACHE]. Both decode the same number of tokens behind prompts of the
- * same length, in turns; then the choice of the next beams alone. Ends with 1 when a step of four beams costs more than 1.3 times
- * one of four rows. SPDX-License-Identifier: Apache-2.0 */
+/* Beam search against a batch of as many rows: bench_beams MODEL [CACHE]. Both decode the same number of tokens after
+ * prompts of the same length, in alternation; then the selection of the next beams alone. Ends with 1 when a step of
+ * four beams costs more than 1.3 times one of four rows.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_timer.h"
 #include "base/clock.h"
-#include "gen/beams.h"
+#include "gen/search/beams.h"
 
 enum { BEAMS = 4, ROUNDS = 9, NEW = 17, CHOICES = 301 };
 static const double allowed = 1.3;
@@ -18,23 +20,12 @@ static void check(mn_status status) {
     exit(1);
 }
 
-static int order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *times, size_t n) {
-    qsort(times, n, sizeof *times, order);
-    return times[n / 2];
-}
-
 static mn_generation_config *config_of(const mn_model *model, int n_beams, bool draws) {
     char text[256];
     mn_generation_config *config = NULL;
-    snprintf(
-        text, sizeof text,
-        "{\"max_new_tokens\": %d, \"ignore_eos\": true, \"do_sample\": %s, \"num_beams\": %d, \"seed\": 5}",
-        NEW, draws ? "true" : "false", n_beams);
+    snprintf(text, sizeof text,
+             "{\"max_new_tokens\": %d, \"ignore_eos\": true, \"do_sample\": %s, \"num_beams\": %d, \"seed\": 5}", NEW,
+             draws ? "true" : "false", n_beams);
     check(mn_generation_config_open(&config, model));
     check(mn_generation_config_load(config, text, strlen(text)));
     return config;
@@ -76,18 +67,18 @@ static double time_rows(readers *r) {
     double start = clock_ms();
     for (size_t step = 0; step + 1 < NEW; step++) {
         for (size_t i = 0; i < BEAMS; i++)
-            next[i] =
-                choice_best(mn_session_logits(r->sessions[i + 1]), (size_t)r->model->core->config.vocab_size);
+            next[i] = choice_best(mn_session_logits(r->sessions[i + 1]), (size_t)r->model->core->net.config.vocab_size);
         check(mn_sessions_step(r->sessions + 1, BEAMS, next));
     }
     return (clock_ms() - start) / (NEW - 1);
 }
 
-/* The choice alone, of the four best beams behind a prompt. */
+/* The selection of the four best beams after a prompt alone. */
 static double time_choice(mn_model *model, const int32_t *ids, size_t n, bool draws) {
     static double times[CHOICES];
     mn_generation_config *config = config_of(model, BEAMS, draws);
-    mn_generate_options options = mn_generate_options_default();
+    mn_generate_options options;
+    mn_generate_options_init(&options, sizeof options);
     mn_session *session = NULL;
     sequence text;
     step_log steps = {0};
@@ -115,13 +106,15 @@ static double time_choice(mn_model *model, const int32_t *ids, size_t n, bool dr
     sequence_close(&text);
     mn_session_close(&session);
     mn_generation_config_close(&config);
-    return median(times, CHOICES);
+    return median_of(times, CHOICES);
 }
 
 int main(int argc, char **argv) {
     mn_model *model = NULL;
-    mn_model_options options = mn_model_options_default();
-    mn_cache_options cache = mn_cache_options_default();
+    mn_model_options options;
+    mn_model_options_init(&options, sizeof options);
+    mn_cache_options cache;
+    mn_cache_options_init(&cache, sizeof cache);
     bool slow = false;
     if (argc < 2 || argc > 3) {
         fprintf(stderr, "usage: bench_beams MODEL [CACHE]\n");
@@ -143,12 +136,12 @@ int main(int argc, char **argv) {
             drawn[i] = time_beams(&r, true);
         }
         close_readers(&r);
-        double one = median(rows, ROUNDS), other = median(chosen, ROUNDS), third = median(drawn, ROUNDS);
+        double one = median_of(rows, ROUNDS), other = median_of(chosen, ROUNDS), third = median_of(drawn, ROUNDS);
         printf(
             "%s, prompt of %zu: %d rows %.3f ms a step (best %.3f), %d beams %.3f (%.3f): %.2f times; drawn %.3f (%.3f): "
             "%.2f times\n",
-            cache.implementation, prompts[p], BEAMS, one, rows[0], BEAMS, other, chosen[0], other / one,
-            third, drawn[0], third / one);
+            cache.implementation, prompts[p], BEAMS, one, rows[0], BEAMS, other, chosen[0], other / one, third,
+            drawn[0], third / one);
         fflush(stdout);
         slow = slow || other > allowed * one;
     }

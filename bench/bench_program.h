@@ -1,4 +1,5 @@
-/* What the programs of quality share: they end when something fails. SPDX-License-Identifier: Apache-2.0 */
+/* Helpers of the bench programs, which end when something fails.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BENCH_PROGRAM_H
 #define MN_BENCH_PROGRAM_H
 
@@ -41,8 +42,9 @@ static inline text_ids read_tokens(const mn_model *model, const char *path) {
 }
 
 static inline mn_model *open_model(const char *name, int threads) {
-    const char *compute_type = getenv("COMPUTE_TYPE"); /* f32 unless said */
-    mn_model_options options = mn_model_options_default();
+    const char *compute_type = getenv("COMPUTE_TYPE"); /* $COMPUTE_TYPE or f32 */
+    mn_model_options options;
+    mn_model_options_init(&options, sizeof options);
     options.threads = threads;
     options.compute_type = compute_type ? compute_type : "f32";
     char *path = NULL;
@@ -51,6 +53,17 @@ static inline mn_model *open_model(const char *name, int threads) {
     must(mn_model_open(&model, path, &options));
     mn_free(path);
     return model;
+}
+
+/* Calibrates the model with a text; its sessions use the calibration from now on. It is written to the folder
+ * $MNEME_CALIBRATIONS. */
+static inline void calibrate(mn_model *model, const text_ids *text) {
+    const char *folder = getenv("MNEME_CALIBRATIONS");
+    bytes path = {0};
+    must(path_join(&path, folder ? folder : ".", "calibration.safetensors"));
+    must(mn_cache_calibrate(model, text->ids, text->n, path.data));
+    must(mn_model_set_calibration(model, path.data));
+    bytes_clear(&path);
 }
 
 static inline int best_of(const float *logits, int n) {

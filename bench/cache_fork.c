@@ -1,11 +1,13 @@
-/* Forks of a long session, and what a prefix costs that many sequences share. bench_fork MODEL; ends with 1 when a fork of 8,192
- * tokens takes 50 microseconds or more, or 32 sequences of one prefix of 4,096 tokens hold more than it and their own tails.
+/* Forks of a long session, and the memory of a prefix that many sequences share: bench_fork MODEL. Exit code 1 when a
+ * fork of 8,192 tokens takes 50 microseconds or more, or 32 sequences with one prefix of 4,096 tokens hold more than
+ * the prefix and their own tokens.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "gen/session.h"
+#include "bench_timer.h"
+#include "session/session.h"
 
 enum { LONG = 8192, PREFIX = 4096, ROWS = 32, FORKS = 2001, TAIL = 5 };
 
@@ -16,17 +18,10 @@ static void check(mn_status status) {
 }
 
 static double microseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+    return 1e6 * seconds_of(CLOCK_MONOTONIC);
 }
 
-static int order(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Any tokens do: nothing looks at what they say. */
+/* The content of the tokens does not matter. */
 static mn_session *read_tokens(mn_model *model, size_t n) {
     static int32_t ids[LONG];
     mn_session *session = NULL;
@@ -46,7 +41,7 @@ static double fork_time(mn_model *model) {
         mn_session_close(&fork);
     }
     mn_session_close(&session);
-    qsort(times, FORKS, sizeof *times, order);
+    qsort(times, FORKS, sizeof *times, compare_doubles);
     return times[FORKS / 2];
 }
 
@@ -68,8 +63,9 @@ int main(int argc, char **argv) {
         for (int32_t t = 0; t < TAIL; t++) check(mn_session_step(rows[r], &(int32_t){100 + r + t}, 1, NULL));
     }
     size_t all = kv_pool_used(pool), most = prefix + ROWS * own;
-    printf("%d sequences of one prefix of %d tokens, %d tokens each of their own: %zu bytes; the prefix takes %zu, a page %zu\n",
-           ROWS, PREFIX, TAIL, all, prefix, own);
+    printf(
+        "%d sequences of one prefix of %d tokens, %d tokens each of their own: %zu bytes; the prefix takes %zu, a page %zu\n",
+        ROWS, PREFIX, TAIL, all, prefix, own);
     for (int r = 0; r < ROWS; r++) mn_session_close(&rows[r]);
     mn_model_close(&model);
     return median >= 50 || all > most;

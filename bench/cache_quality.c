@@ -1,16 +1,20 @@
-/* What caches cost in quality; bench/quality runs it and makes tables of what it prints.
+/* Quality of caches; bench/quality runs this program and makes calibration_use of its output.
  *
  * bench_quality score MODEL TEXT CALIBRATION LIST FIRST N MARK THREADS
- *   Tokens of a text are fed to one session for each cache of a list, all side by side, and the distributions
- * of the next token are compared with those of the first of them, the reference. The first FIRST tokens are
- * one call, a prompt, and not scored; N positions behind them are, and the first MARK of these once more for
- * themselves. bench_quality find MODEL PROMPTS CALIBRATION LIST THREADS PROMPTS: a JSON list of {"prompt",
- * "answer"}. Whether each token of the answer is the best one behind the tokens before it.
+ *   Feeds the tokens of a text to one session for each cache of a list, in parallel, and compares the distributions of
+ *   the next token with those of the first cache, the reference. The first FIRST tokens are a prompt in one call and
+ *   not scored; the N positions after them are, and the first MARK of these a second time separately.
  *
- *   CALIBRATION  text for the tables of coded keys, which go to the folder $MNEME_TABLES
- *   LIST         file of lines "HOW TABLES IMPLEMENTATION DTYPE CONFIG". HOW: token (behind the prompt one
- * token a call, as a model writes) or chunk (128 a call); TABLES: with, without; IMPLEMENTATION: of mneme, or
- * a name of block_codec.h; CONFIG may be missing
+ * bench_quality find MODEL PROMPTS CALIBRATION LIST THREADS
+ *   PROMPTS: a JSON list of {"prompt", "answer"}. Whether each token of the answer is the most probable one after the
+ *   tokens before it.
+ *
+ *   CALIBRATION  text for the calibration of quantized keys, which is written to the folder $MNEME_CALIBRATIONS
+ *   LIST         file of lines "HOW CALIBRATION IMPLEMENTATION DTYPE CONFIG"
+ *                HOW: token (after the prompt one token per call, as in decoding) or chunk (128 per call)
+ *                CALIBRATION: with, without
+ *                IMPLEMENTATION: of mneme, or a name of block_codec.h
+ *                CONFIG: optional
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
@@ -25,14 +29,14 @@
 
 enum { CHUNK = 128, UNIT = 64, MOST = 64, SPANS = 2 };
 
-/* Sums over the positions of a span. */
+/* Sums over the scored positions of a span. */
 typedef struct score {
     double n, nll, kl, kl_squares, change, change_squares, n_same;
 } score;
 
 typedef struct candidate {
     mn_session *session;
-    char how[8], tables[8], implementation[64], dtype[8], config[256];
+    char how[8], calibration_use[8], implementation[64], dtype[8], config[256];
     bool is_block; /* a codec of blocks */
     block_codec block;
     float *logits; /* [CHUNK][vocab] of the chunk under way */
@@ -52,7 +56,7 @@ typedef struct program {
     candidate list[MOST];
     int n;
     thread_pool *pool;
-    size_t begin;        /* of the chunk being compared: its i-th logits stand behind token begin + i */
+    size_t begin;        /* of the chunk being compared: its i-th logits follow token begin + i */
     float *shares;       /* [threads][vocab] */
     row_result *results; /* [n][CHUNK] */
 } program;
@@ -65,8 +69,8 @@ static void read_list(program *p, const char *path) {
     if (!file) exit(2);
     while (p->n < MOST && fgets(line, sizeof line, file)) {
         candidate *c = &p->list[p->n];
-        if (sscanf(line, "%7s %7s %63s %7s %255s", c->how, c->tables, c->implementation, c->dtype,
-                   c->config) < 4)
+        if (sscanf(line, "%7s %7s %63s %7s %255s", c->how, c->calibration_use, c->implementation, c->dtype, c->config) <
+            4)
             continue;
         c->is_block = block_codec_read(&c->block, c->implementation);
         p->n++;
@@ -75,7 +79,8 @@ static void read_list(program *p, const char *path) {
 }
 
 static mn_session *open_session(const program *p, const candidate *c) {
-    mn_cache_options options = mn_cache_options_default();
+    mn_cache_options options;
+    mn_cache_options_init(&options, sizeof options);
     mn_session *session = NULL;
     options.implementation = c->is_block ? "dynamic" : c->implementation;
     options.dtype = c->dtype;
@@ -85,30 +90,28 @@ static mn_session *open_session(const program *p, const candidate *c) {
     return session;
 }
 
-/* Candidates with tables come when those without have been opened: a model that has tables uses them. */
+/* Candidates with a calibration come after those without are opened: a calibrated model uses its calibration. */
 static void each_candidate(program *p, const char *calibration, void (*visit)(program *, candidate *)) {
     for (int pass = 0; pass < 2; pass++) {
         bool is_wanted = false;
-        for (int i = 0; i < p->n; i++) is_wanted = is_wanted || strcmp(p->list[i].tables, "with") == 0;
+        for (int i = 0; i < p->n; i++) is_wanted = is_wanted || strcmp(p->list[i].calibration_use, "with") == 0;
         if (pass && is_wanted) {
             text_ids text = read_tokens(p->model, calibration);
-            must(mn_cache_calibrate(p->model, text.ids, text.n, NULL));
+            calibrate(p->model, &text);
             mn_free(text.ids);
         }
         for (int i = 0; i < p->n; i++) {
-            if ((strcmp(p->list[i].tables, "with") == 0) == pass) visit(p, &p->list[i]);
+            if ((strcmp(p->list[i].calibration_use, "with") == 0) == pass) visit(p, &p->list[i]);
         }
     }
 }
 
-static void feed(const program *p, candidate *c, mn_session *session, const int32_t *ids, size_t n,
-                 float *logits) {
+static void feed(const program *p, candidate *c, mn_session *session, const int32_t *ids, size_t n, float *logits) {
     size_t most = c->is_block && c->block.residual ? UNIT : n;
     for (size_t at = 0; at < n; at += most) {
         size_t count = n - at < most ? n - at : most;
-        must(mn_session_step(session, ids + at, count,
-                             logits ? logits + at * (size_t)p->info.vocab_size : NULL));
-        if (c->is_block) block_codec_settle(&c->block, session);
+        must(mn_session_step(session, ids + at, count, logits ? logits + at * (size_t)p->info.vocab_size : NULL));
+        if (c->is_block) block_codec_apply(&c->block, session);
     }
 }
 
@@ -120,7 +123,7 @@ static void open_candidate(program *p, candidate *c) {
     feed(p, c, c->session, p->text.ids, p->first, NULL);
 }
 
-/* One token after the other, of all candidates that want it so together. */
+/* Token by token, for all candidates with HOW "token" together. */
 static void feed_singly(const program *p, size_t begin, size_t n) {
     const size_t vocab = (size_t)p->info.vocab_size;
     for (size_t i = 0; i < n; i++) {
@@ -166,8 +169,7 @@ static void compare_task(void *arg, int task, int thread) {
         const int best = best_of(logits, vocab);
         const double sum = log_sum(logits, logits[best], vocab), shift = sum - sum_exact;
         double kl = 0;
-        for (int i = 0; k && i < vocab; i++)
-            kl += (double)shares[i] * ((double)(exact[i] - logits[i]) + shift);
+        for (int i = 0; k && i < vocab; i++) kl += (double)shares[i] * ((double)(exact[i] - logits[i]) + shift);
         p->results[k * CHUNK + task] = (row_result){kl, sum - (double)logits[next], best};
     }
 }
@@ -199,16 +201,14 @@ static double error_of_mean(double sum, double squares, double n) {
     return sqrt(fmax(0, squares / n - sum / n * (sum / n)) / n);
 }
 
-/* A line a candidate: bytes per token, bytes held; for all positions and for the marked ones: perplexity,
- * change in per cent and its standard error, KL and its standard error, share of equal best tokens in per
- * cent. */
+/* One line per candidate: bytes per token, bytes held; for all positions and for the marked ones: perplexity, change in
+ * per cent and its standard error, KL and its standard error, share of equal best tokens in per cent. */
 static void print_scores(const program *p) {
     for (int k = 0; k < p->n; k++) {
         const candidate *c = &p->list[k];
         mn_cache_info cache = {.size = sizeof cache};
         must(mn_session_cache(c->session, &cache));
-        uint64_t token_bytes =
-            c->is_block ? block_codec_token_bytes(&c->block, &p->info) : cache.bytes_per_token;
+        uint64_t token_bytes = c->is_block ? block_codec_token_bytes(&c->block, &p->info) : cache.bytes_per_token;
         uint64_t held = c->is_block ? token_bytes * p->text.n : cache.bytes;
         printf("%llu %llu", (unsigned long long)token_bytes, (unsigned long long)held);
         for (int i = 0; i < SPANS; i++) {
@@ -247,25 +247,24 @@ static void run_scores(program *p, const char *text, const char *calibration) {
 
 static const json *prompts;
 
-/* A line a candidate: for each prompt the number of right tokens, and of all tokens of the answer. */
+/* One line per candidate: for each prompt the number of correct tokens, and of all tokens of the answer. */
 static void find_answers(program *p, candidate *c) {
     printf("%d", (int)(c - p->list));
     for (size_t i = 0; i < prompts->n; i++) {
-        const json *prompt = json_get(&prompts->items[i], "prompt"),
-                   *answer = json_get(&prompts->items[i], "answer");
+        const json *prompt = json_get(&prompts->items[i], "prompt"), *answer = json_get(&prompts->items[i], "answer");
         if (!prompt || !answer) exit(2);
-        text_ids asked = tokens_of(p->model, prompt->string, prompt->n),
+        text_ids question = tokens_of(p->model, prompt->string, prompt->n),
                  right = tokens_of(p->model, answer->string, answer->n);
         mn_session *session = open_session(p, c);
         int n_right = 0;
-        feed(p, c, session, asked.ids, asked.n, NULL);
+        feed(p, c, session, question.ids, question.n, NULL);
         for (size_t t = 0; t < right.n; t++) {
             n_right += best_of(mn_session_logits(session), p->info.vocab_size) == right.ids[t];
             if (t + 1 < right.n) must(mn_session_step(session, right.ids + t, 1, NULL));
         }
-        printf(" %zu:%d/%zu", asked.n, n_right, right.n);
+        printf(" %zu:%d/%zu", question.n, n_right, right.n);
         mn_session_close(&session);
-        mn_free(asked.ids);
+        mn_free(question.ids);
         mn_free(right.ids);
     }
     puts("");
@@ -274,8 +273,7 @@ static void find_answers(program *p, candidate *c) {
 
 int main(int n, char **words) {
     static program p;
-    const bool scores = n == 10 && strcmp(words[1], "score") == 0,
-               finds = n == 7 && strcmp(words[1], "find") == 0;
+    const bool scores = n == 10 && strcmp(words[1], "score") == 0, finds = n == 7 && strcmp(words[1], "find") == 0;
     if (!scores && !finds) return 2;
     const int threads = atoi(words[n - 1]);
     p.model = open_model(words[2], threads);

@@ -1,20 +1,21 @@
-/* Constraints: CPU time to compile, and per mask. bench_constraint TOKENIZER (a .gguf file, a tokenizer.json or a folder); ends with 1
- * when the mean mask of a new state takes more than a millisecond.
+/* Constraints: CPU time to compile, and per mask. bench_constraint TOKENIZER (a .gguf file, a tokenizer.json or a
+ * folder); ends with 1 when the mean mask of a new state takes more than a millisecond.
  *
- * Walks take random allowed tokens; each is repeated, so that all its masks are known.
+ * Walks take random allowed tokens; each is repeated with all its masks cached.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/num.h"
-#include "gen/constraint.h"
+#include "constraint/constraint.h"
 
 enum { STEPS = 120, WALKS = 8 };
 
-static const char *const regexes[] = {"(yes|no)", "[A-Z][a-z]+( [A-Z][a-z]+){1,4}", "\\d{4}-\\d{2}-\\d{2}",
-                                      ".{1,400}", "([a-z ]*a[a-z ]{12})+"};
+static const char *const regexes[] = {"(yes|no)", "[A-Z][a-z]+( [A-Z][a-z]+){1,4}", "\\d{4}-\\d{2}-\\d{2}", ".{1,400}",
+                                      "([a-z ]*a[a-z ]{12})+"};
 static const char *const schemas[] = {
     "true",
     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":150},"
@@ -30,9 +31,7 @@ static void check(mn_status status) {
 }
 
 static double microseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+    return 1e6 * seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static int32_t random_bit(const uint64_t *mask, size_t vocab, uint64_t *seed) {
@@ -45,7 +44,7 @@ static int32_t random_bit(const uint64_t *mask, size_t vocab, uint64_t *seed) {
 }
 
 typedef struct times {
-    double fresh, slowest, known; /* microseconds: sum and most of calls with a new mask; sum of the others */
+    double fresh, slowest, known; /* microseconds: sum and maximum of calls with a new mask; sum of the others */
     size_t n_fresh, n_known;
 } times;
 
@@ -88,9 +87,8 @@ static bool measure(const char *name, bool is_schema, const tokenizer *text) {
     for (uint64_t k = 0; k < 2 * WALKS; k++) walk(c, vocab, ends, n_ends, k / 2 * 1000, &t);
     constraint_size size = constraint_measure(c);
     double fresh = t.n_fresh ? t.fresh / (double)t.n_fresh : 0;
-    printf("%-44.44s %8.0f %6zu %8.1f %8.1f %8.2f %7zu %7zu %6.1f\n", name, compile, t.n_fresh, fresh,
-           t.slowest, t.n_known ? t.known / (double)t.n_known : 0, size.nodes, size.states,
-           (double)size.bytes / 1048576);
+    printf("%-44.44s %8.0f %6zu %8.1f %8.1f %8.2f %7zu %7zu %6.1f\n", name, compile, t.n_fresh, fresh, t.slowest,
+           t.n_known ? t.known / (double)t.n_known : 0, size.nodes, size.states, (double)size.bytes / 1048576);
     constraint_close(&c);
     json_close(&doc);
     return fresh <= 1000;

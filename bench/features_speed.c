@@ -1,6 +1,8 @@
-/* How long the features of recordings take and how much memory: a pass that finds the maximum, then every window of 3000 frames. One
- * line a file: seconds of sound, ms of the first pass, ms of the windows, ms of the windows' arithmetic alone, peak MiB.
- * usage: bench_features [-m BANDS] FILE...     SPDX-License-Identifier: Apache-2.0 */
+/* Time and memory of the features of recordings: a pass that finds the maximum, then every window of 3000 frames. One
+ * line per file: seconds of sound, ms of the first pass, ms of the windows, ms of the windows' arithmetic alone, peak
+ * MiB.
+ * usage: bench_features [-m BANDS] FILE...
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include <sys/resource.h>
 
@@ -50,8 +52,8 @@ static void measure(const char *path, int n_bands) {
     double scanned = clock_ms();
     for (int64_t at = 0; at < features_count(f); at += WINDOW) must(features_window(f, at, WINDOW, levels));
     double done = clock_ms();
-    printf("%s: %.2f s (%.2f promised), %d Hz, %d channels: %.1f + %.1f ms, arithmetic %.1f ms, %.1f MiB\n",
-           path, (double)audio_length(recording) / AUDIO_RATE, (double)audio_promised(recording) / AUDIO_RATE,
+    printf("%s: %.2f s (%.2f promised), %d Hz, %d channels: %.1f + %.1f ms, arithmetic %.1f ms, %.1f MiB\n", path,
+           (double)audio_length(recording) / AUDIO_RATE, (double)audio_declared_length(recording) / AUDIO_RATE,
            audio_file_rate(recording), audio_channels(recording), scanned - begin, done - scanned,
            arithmetic(n_bands, features_count(f)), peak_mib());
     features_close(&f);

@@ -1,15 +1,15 @@
-/* Processor time and memory that the JSON reader of base/json.h and json-c take to parse a file, and what
- * each makes of texts that a strict reader refuses. Figures and conclusion: docs/decisions/json.md.
+/* Processor time and memory of the JSON reader of base/json.h and of json-c for a file, and the result of each for
+ * texts that a strict reader refuses. Figures and conclusion: docs/decisions/json.md.
  *
  *   gcc -O2 -D_GNU_SOURCE -Isrc -Iinclude bench/json_readers.c \
  *       src/base/{json,mem,file,sort,status}.c $(pkg-config --cflags --libs json-c) -lm -o json_readers
- *   ./json_readers ours|strict|json-c FILE [RUNS]   median and least time, peak memory above the text
+ *   ./json_readers ours|strict|json-c FILE [RUNS]   median and minimum time, peak memory above the text
  *   ./json_readers make FILE    writes a tokenizer of 256,000 pieces and 500,000 merges, 37 MB
- *   ./json_readers texts        accepted or refused, one line a text
+ *   ./json_readers texts        accepted or refused, one line per text
  *
- * One reader a process, because peak memory is counted for a process.
+ * One reader per process, because peak memory is that of a process.
  * SPDX-License-Identifier: Apache-2.0 */
-#define json_bool json_c_bool /* both have this name */
+#define json_bool json_c_bool /* both libraries define this name */
 #include <json-c/json.h>
 #undef json_bool
 #include <stdio.h>
@@ -17,15 +17,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/file.h"
 #include "base/json.h"
 
 enum { MAX_RUNS = 1000 };
 
 static double cpu_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); /* a busy neighbour counts less than on the wall */
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+    return 1e3 * seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 /* Sets the peak back to what is resident now; needs Linux 4.0. */
@@ -60,7 +59,7 @@ static bool parse_json_c(const char *text, size_t n) {
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
     json_object *root = json_tokener_parse_ex(tokener, text, (int)n);
     enum json_tokener_error error = json_tokener_get_error(tokener);
-    if (error == json_tokener_continue) { /* a number at the top ends only with the text */
+    if (error == json_tokener_continue) { /* a top-level number ends only with the text */
         root = json_tokener_parse_ex(tokener, "", 1);
         error = json_tokener_get_error(tokener);
     }
@@ -98,10 +97,9 @@ static int time_file(const char *reader, const char *path, int runs) {
     }
     long grown = peak_kib() - before;
     qsort(ms, (size_t)runs, sizeof *ms, order_of_doubles);
-    printf(
-        "%-7s %9zu bytes  median %7.2f ms  least %7.2f ms  %4.0f MB/s  peak +%6.1f MiB (%.1f x the text)\n",
-        reader, text.n, ms[runs / 2], ms[0], (double)text.n * 1e-3 / ms[runs / 2], (double)grown / 1024.0,
-        (double)grown * 1024.0 / (double)text.n);
+    printf("%-7s %9zu bytes  median %7.2f ms  least %7.2f ms  %4.0f MB/s  peak +%6.1f MiB (%.1f x the text)\n", reader,
+           text.n, ms[runs / 2], ms[0], (double)text.n * 1e-3 / ms[runs / 2], (double)grown / 1024.0,
+           (double)grown * 1024.0 / (double)text.n);
     bytes_clear(&text);
     return 0;
 }
@@ -155,7 +153,7 @@ static void try_texts(void) {
         {"NaN", "[NaN]"},
         {"Infinity", "[-Infinity]"},
         {"number beyond 64 bits, one digit too many", "[18446744073709551616]"},
-        {"2^63 (read as what it is)", "[9223372036854775808]"},
+        {"2^63 (read exactly)", "[9223372036854775808]"},
         {"leading zero", "[01]"},
         {"trailing comma", "[1,]"},
         {"comment", "[1/*x*/]"},
@@ -168,10 +166,8 @@ static void try_texts(void) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *text = texts[i].text;
         size_t n = strlen(text);
-        printf("%-44s %-8s %-8s %-8s\n", texts[i].what,
-               parse_ours(text, n, JSON_STRICT) ? "accepts" : "refuses",
-               parse_ours(text, n, JSON_PYTHON) ? "accepts" : "refuses",
-               parse_json_c(text, n) ? "accepts" : "refuses");
+        printf("%-44s %-8s %-8s %-8s\n", texts[i].what, parse_ours(text, n, JSON_STRICT) ? "accepts" : "refuses",
+               parse_ours(text, n, JSON_PYTHON) ? "accepts" : "refuses", parse_json_c(text, n) ? "accepts" : "refuses");
     }
 }
 

@@ -1,14 +1,15 @@
-/* Attention kernels at every level of this machine, on one thread: arithmetic when many rows share a page
+/* Attention kernels at every CPU level of this machine, on one thread: arithmetic when many rows share a page
  * (prefill), bytes when few do (decode), and decode when the pages stay in the second-level cache. Medians.
  *
- * cc -std=c11 -O2 -D_GNU_SOURCE -Isrc -Iinclude bench/kernel_attend.c build/release/libmneme_core.a -lm
- * -lpthread SPDX-License-Identifier: Apache-2.0 */
+ * cc -std=c11 -O2 -D_GNU_SOURCE -Isrc -Iinclude bench/kernel_attend.c build/release/libmneme_core.a -lm -lpthread
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/mem.h"
 #include "kernels/kernels.h"
 
@@ -20,7 +21,7 @@ typedef struct bench_case {
     int is_causal;
 } bench_case;
 
-/* Pages lie in random order; a page holds n_heads heads, of which the kernel reads one after another. */
+/* Pages are in random order; a page holds n_heads heads, which the kernel reads one after another. */
 static const bench_case cases[] = {
     {"prefill bf16, 32 x 3 rows, d 64, 2048 tokens", 1, 3, 32, 64, 2048, 1, 0},
     {"prefill bf16, 32 x 3 rows, d 64, 512 causal", 1, 3, 32, 64, 512, 1, 1},
@@ -40,14 +41,7 @@ static const bench_case cases[] = {
 };
 
 static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return seconds_of(CLOCK_MONOTONIC);
 }
 
 static uint32_t next_random(uint32_t *state) {
@@ -67,12 +61,9 @@ static void run_case(const kernel_table *table, const bench_case *c) {
     size_t page_bytes = 2 * area * (size_t)c->n_heads, n_values = page_bytes / unit * (size_t)n_pages;
     char *memory = mem_alloc_raw((size_t)n_pages, page_bytes);
     const char **pages = mem_alloc((size_t)n_pages, sizeof *pages);
-    float *q = mem_alloc((size_t)(n_rows * c->dim), sizeof(float)),
-          *m = mem_alloc((size_t)n_rows, sizeof(float));
-    float *l = mem_alloc((size_t)n_rows, sizeof(float)),
-          *acc = mem_alloc((size_t)(n_rows * c->dim), sizeof(float));
-    int64_t *first = mem_alloc((size_t)n_rows, sizeof *first),
-            *last = mem_alloc((size_t)n_rows, sizeof *last);
+    float *q = mem_alloc((size_t)(n_rows * c->dim), sizeof(float)), *m = mem_alloc((size_t)n_rows, sizeof(float));
+    float *l = mem_alloc((size_t)n_rows, sizeof(float)), *acc = mem_alloc((size_t)(n_rows * c->dim), sizeof(float));
+    int64_t *first = mem_alloc((size_t)n_rows, sizeof *first), *last = mem_alloc((size_t)n_rows, sizeof *last);
     void *scratch = mem_alloc(attend_scratch_bytes(n_rows, c->dim, c->dim, P), 1);
     if (!memory || !pages || !q || !m || !l || !acc || !first || !last || !scratch) exit(1);
     for (size_t i = 0; i < n_values; i++) {
@@ -101,7 +92,8 @@ static void run_case(const kernel_table *table, const bench_case *c) {
                 attend_job job = {
                     .pages = pages, .n_pages = n_pages, .page_tokens = P, .k_dim = c->dim, .v_dim = c->dim};
                 job.k_offset = 2 * area * (size_t)head, job.v_offset = job.k_offset + area;
-                job.n_rows = n_rows, job.q = q, job.first = first, job.last = last, job.hi = INT64_MAX, job.scratch = scratch;
+                job.n_rows = n_rows, job.q = q, job.first = first, job.last = last, job.hi = INT64_MAX,
+                job.scratch = scratch;
                 job.state.m = m, job.state.l = l, job.state.acc = acc;
                 for (int r = 0; r < n_rows; r++) m[r] = -INFINITY, l[r] = 0;
                 memset(acc, 0, (size_t)(n_rows * c->dim) * sizeof(float));
@@ -110,18 +102,17 @@ static void run_case(const kernel_table *table, const bench_case *c) {
         }
         if (repeat >= 0) times[repeat] = (seconds() - start) / n_rounds;
     }
-    qsort(times, N_REPEATS, sizeof times[0], compare);
+    qsort(times, N_REPEATS, sizeof times[0], compare_doubles);
     double median = times[N_REPEATS / 2], flops = 4.0 * c->dim * n_seen * c->n_heads;
-    printf("%-11s %-46s %9.1f us %7.1f GFLOP/s %6.1f GB/s   (best %.1f, %.1f)\n",
-           cpu_level_name(table->level), c->name, median * 1e6, flops / median * 1e-9,
-           (double)page_bytes * n_pages / median * 1e-9, flops / times[0] * 1e-9,
+    printf("%-11s %-46s %9.1f us %7.1f GFLOP/s %6.1f GB/s   (best %.1f, %.1f)\n", cpu_level_name(table->level), c->name,
+           median * 1e6, flops / median * 1e-9, (double)page_bytes * n_pages / median * 1e-9, flops / times[0] * 1e-9,
            (double)page_bytes * n_pages / times[0] * 1e-9);
     fflush(stdout);
     mem_free(memory), mem_free(pages), mem_free(q), mem_free(m), mem_free(l), mem_free(acc);
     mem_free(first), mem_free(last), mem_free(scratch);
 }
 
-/* What one thread reads from memory in one linear stream: the ceiling of decode. */
+/* The rate of one thread in one linear read of memory: the upper limit of decoding. */
 static void read_memory(void) {
     size_t n = (size_t)96 << 20;
     uint32_t *data = mem_alloc_raw(n, 4), sum = 0;
@@ -137,7 +128,7 @@ static void read_memory(void) {
         for (size_t j = 0; j < 32; j++) sum += (uint32_t)lanes[j];
         times[repeat] = seconds() - start;
     }
-    qsort(times, N_REPEATS, sizeof times[0], compare);
+    qsort(times, N_REPEATS, sizeof times[0], compare_doubles);
     printf("linear read of %zu MiB: %.1f GB/s (best %.1f, checksum %u)\n", n >> 18,
            (double)n * 4e-9 / times[N_REPEATS / 2], (double)n * 4e-9 / times[0], sum);
     mem_free(data);

@@ -1,6 +1,6 @@
-/* Attention over coded pages beside attend_bf16, on one thread: processor time for one page of one head, the
- * forms in turns, medians. Pages hold many heads and lie in random order; data are larger than the
- * second-level cache, or than all caches.
+/* Attention over quantized pages beside attend_bf16, on one thread: processor time per page and head, medians of
+ * alternating forms. Pages hold many heads and are in random order; data are larger than the second-level cache, or
+ * than all caches.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
@@ -8,19 +8,19 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/mem.h"
-#include "kernels/codes.h"
+#include "kernels/attend/codes.h"
 #include "kernels/kernels.h"
 
 enum { P = PAGE_TOKENS, DIM = 64, N_REPEATS = 21 };
 
-/* Parts of a mean of 3 bits, as a calibrated basis gives them. */
+/* Bits per component with a mean of 3, as a calibration allocates them. */
 static const uint8_t mixed_bits[DIM] = {6, 6, 6, 6, 5, 5, 5, 5, 5, 5, 5, 5, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4,
                                         4, 4, 4, 4, 4, 4, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2,
                                         2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0};
 
-/* Keys by channel with a mean and values by token, as the forms of this project; or both by token with
- * shifts. */
+/* Keys per channel with a mean and values per token, as in the mneme format; or both per token with shifts. */
 typedef struct variant {
     const char *name;
     int bits; /* 16: bf16; 0: mixed keys, values of 3 bits */
@@ -41,9 +41,8 @@ typedef struct setting {
 } setting;
 
 static const setting settings[] = {
-    {"3 rows, beyond L2", 3, 16, 24},     {"8 rows, beyond L2", 8, 16, 24},
-    {"96 rows, beyond L2", 96, 16, 8},    {"3 rows, beyond caches", 3, 64, 96},
-    {"8 rows, beyond caches", 8, 64, 96},
+    {"3 rows, beyond L2", 3, 16, 24},     {"8 rows, beyond L2", 8, 16, 24},     {"96 rows, beyond L2", 96, 16, 8},
+    {"3 rows, beyond caches", 3, 64, 96}, {"8 rows, beyond caches", 8, 64, 96},
 };
 
 typedef struct data {
@@ -56,14 +55,7 @@ typedef struct data {
 } data;
 
 static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 static float small_random(uint64_t i) {
@@ -95,20 +87,11 @@ static void open_data(data *d, const variant *v, const setting *s) {
                       CODE_SIDE_NONE,
                       CODE_SIDE_F16,
                       v->bits ? NULL : mixed_bits};
-    code_shape value = {false,
-                        DIM,
-                        P,
-                        DIM,
-                        v->bits ? v->bits : 3,
-                        CODE_TOKEN,
-                        CODE_NORMAL,
-                        CODE_SIDE_LOG8,
-                        CODE_SIDE_NONE,
-                        CODE_SIDE_NONE,
-                        NULL};
+    code_shape value = {
+        false,          DIM, P, DIM, v->bits ? v->bits : 3, CODE_TOKEN, CODE_NORMAL, CODE_SIDE_LOG8, CODE_SIDE_NONE,
+        CODE_SIDE_NONE, NULL};
     if (v->even) {
-        key.axis = CODE_TOKEN, key.group = DIM, key.grid = value.grid = CODE_UNSIGNED,
-        key.mean = CODE_SIDE_NONE;
+        key.axis = CODE_TOKEN, key.group = DIM, key.grid = value.grid = CODE_UNSIGNED, key.mean = CODE_SIDE_NONE;
         key.scale = key.shift = value.scale = value.shift = CODE_SIDE_F16;
     }
     memset(d, 0, sizeof *d);
@@ -125,7 +108,7 @@ static void open_data(data *d, const variant *v, const setting *s) {
     for (int i = 0; i < s->n_pages; i++) {
         d->pages[i] = d->memory + (size_t)i * page_bytes;
         for (int head = 0; head < s->n_heads;
-             head++) { /* all the same: nothing here depends on what codes are */
+             head++) { /* all equal: the time does not depend on the quantized values */
             char *at = d->memory + (size_t)i * page_bytes + (size_t)head * d->head_bytes;
             if (i + head > 0) memcpy(at, d->memory, d->head_bytes);
             if (i + head > 0) continue;
@@ -143,8 +126,7 @@ static void open_data(data *d, const variant *v, const setting *s) {
 /* All pages of all heads once. */
 static void pass(const kernel_table *table, const data *d, const setting *s, attend_job job) {
     for (int head = 0; head < s->n_heads; head++) {
-        job.pages = d->pages, job.k_offset = (size_t)head * d->head_bytes,
-        job.v_offset = job.k_offset + d->v_offset;
+        job.pages = d->pages, job.k_offset = (size_t)head * d->head_bytes, job.v_offset = job.k_offset + d->v_offset;
         job.key_codes = d->key_codes, job.value_codes = d->value_codes, job.exact_bf16 = true;
         for (int r = 0; r < s->n_rows; r++) job.state.m[r] = -INFINITY, job.state.l[r] = 0;
         memset(job.state.acc, 0, (size_t)(s->n_rows * DIM) * sizeof(float));
@@ -162,8 +144,7 @@ static void run_setting(const kernel_table *table, const setting *s, const char 
     if (!q || !m || !l || !acc || !first || !last || !scratch) exit(1);
     for (size_t i = 0; i < n_rows * DIM; i++) q[i] = small_random(i);
     for (size_t i = 0; i < n_rows; i++) last[i] = (int64_t)s->n_pages * P;
-    attend_job job = {
-        .n_pages = s->n_pages, .page_tokens = P, .k_dim = DIM, .v_dim = DIM, .n_rows = s->n_rows, .q = q};
+    attend_job job = {.n_pages = s->n_pages, .page_tokens = P, .k_dim = DIM, .v_dim = DIM, .n_rows = s->n_rows, .q = q};
     job.first = first, job.last = last, job.hi = INT64_MAX, job.state = (attend_state){m, l, acc},
     job.scratch = scratch;
     for (int i = 0; i < N_VARIANTS; i++) open_data(&all[i], &variants[i], s);
@@ -178,12 +159,12 @@ static void run_setting(const kernel_table *table, const setting *s, const char 
     }
     double bf16_time = 0;
     for (int i = 0; i < N_VARIANTS; i++) {
-        qsort(all[i].times, N_REPEATS, sizeof(double), compare);
+        qsort(all[i].times, N_REPEATS, sizeof(double), compare_doubles);
         double median = all[i].times[N_REPEATS / 2];
         if (i == 0) bf16_time = median;
         printf("%-11s %-22s %-18s %9.0f ns (best %7.0f)   %5.2f of bf16's speed   %6zu bytes\n",
-               cpu_level_name(table->level), s->name, variants[i].name, median, all[i].times[0],
-               bf16_time / median, all[i].head_bytes);
+               cpu_level_name(table->level), s->name, variants[i].name, median, all[i].times[0], bf16_time / median,
+               all[i].head_bytes);
         mem_free(all[i].memory), mem_free(all[i].pages);
     }
     fflush(stdout);

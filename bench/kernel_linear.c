@@ -3,10 +3,10 @@
  *   bench_kernels [level] [m,m,...] [n k]
  *   bench_kernels [level] pack
  *
- * For each kind of weights: the work rate (a product and a sum count as two operations) and the rate at which
- * packed weights are read; the median and the best of repeated runs. With few rows, the weights are made
- * larger than the caches ("stream") and, a second time, small enough for the second-level cache. A plain read
- * of memory is measured alongside.
+ * For each kind of weights: the work rate (a product and a sum count as two operations) and the rate at which packed
+ * weights are read; the median and the best of repeated runs. With few rows, the weights are made larger than the
+ * caches ("stream") and, a second time, small enough for the second-level cache. A plain read of memory is measured as
+ * well.
  *
  * Without CMake: cc -O2 -Isrc -Iinclude bench/kernel_linear.c build/release/libmneme_core.a -lm
  * SPDX-License-Identifier: Apache-2.0 */
@@ -16,20 +16,14 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/mem.h"
 #include "kernels/kernels.h"
 
 enum { STREAM_BYTES = 192 << 20, MOST_RUNS = 400, MOST_DECODED = 64 /* rows of a decode step */ };
 
 static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return seconds_of(CLOCK_MONOTONIC);
 }
 
 typedef struct timing {
@@ -46,7 +40,7 @@ static timing measure(void (*work)(const void *), const void *arguments, double 
         work(arguments);
         times[n++] = seconds() - before;
     }
-    qsort(times, (size_t)n, sizeof times[0], compare);
+    qsort(times, (size_t)n, sizeof times[0], compare_doubles);
     return (timing){times[n / 2], times[0]};
 }
 
@@ -54,7 +48,7 @@ static timing measure(void (*work)(const void *), const void *arguments, double 
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* Weights lie in huge pages: with small ones the same reads are slower by a quarter. */
+/* Weights are in huge pages: with small pages the same reads are slower by a quarter. */
 static char *allocate_weights(size_t n, void **block) {
     *block = mem_alloc_raw(n + HUGE_PAGE, 1);
     if (!*block) exit(1);
@@ -106,7 +100,7 @@ static void run_task(const void *arguments) {
     t->kernel(&t->job);
 }
 
-/* Codes and scales are some valid bytes: the speed does not depend on them as long as no number is denormal.
+/* Quantized values and scales are any valid bytes: the speed does not depend on them as long as no number is subnormal.
  */
 static void fill_weights(char *weights, const weight_layout *layout) {
     memset(weights, 0x35, weight_layout_bytes(layout));
@@ -115,7 +109,7 @@ static void fill_weights(char *weights, const weight_layout *layout) {
 static void bench(const kernel_table *table, const kind *what, int m, int n, int k, const char *place) {
     weight_layout layout;
     weight_layout_make(&layout, what->form, what->type, n, k);
-    size_t size = weight_layout_bytes(&layout), inputs = (size_t)m * (size_t)k; /* and room between rows */
+    size_t size = weight_layout_bytes(&layout), inputs = (size_t)m * (size_t)k; /* with space between rows */
     void *block;
     char *weights = allocate_weights(size, &block);
     void *x = mem_alloc(inputs + 64 * (size_t)m, sizeof(float));
@@ -156,8 +150,8 @@ static void bench_read(void) {
     memset(words, 1, STREAM_BYTES);
     b.words = words;
     timing time = measure(read_block, &b, 0.25);
-    printf("plain read of %d MiB: %.1f GB/s (best %.1f)\n", STREAM_BYTES >> 20,
-           STREAM_BYTES / time.median * 1e-9, STREAM_BYTES / time.best * 1e-9);
+    printf("plain read of %d MiB: %.1f GB/s (best %.1f)\n", STREAM_BYTES >> 20, STREAM_BYTES / time.median * 1e-9,
+           STREAM_BYTES / time.best * 1e-9);
     mem_free(memory);
 }
 
@@ -171,13 +165,12 @@ typedef struct pack_task {
 
 static void run_pack(const void *arguments) {
     const pack_task *t = arguments;
-    weight_pack(t->out, &t->layout, t->type, t->rows, t->row_bytes, NULL, NULL, 0, t->layout.n_panels,
-                t->scratch);
+    weight_pack(t->out, &t->layout, t->type, t->rows, t->row_bytes, NULL, NULL, 0, t->layout.n_panels, t->scratch);
 }
 
 /* Packing of a matrix of 1024 x 2048 in every stored type, rate of weights. */
 static void bench_pack(weight_form form, const char *name) {
-    for (int type = DTYPE_F32; type <= DTYPE_IQ4_XS; type++) {
+    for (int type = DTYPE_F32; type < N_COMPUTED_DTYPES; type++) {
         pack_task t = {.type = (dtype)type};
         weight_layout_make(&t.layout, form, t.type, 1024, 2048);
         if (dtype_bytes(t.type, 2048, &t.row_bytes) != MN_OK) exit(1);

@@ -1,23 +1,25 @@
-/* Mamba's convolution and scan at every level of this machine, on one thread, in the shape of Mamba-130M: 1536 channels, 16
- * states, a convolution of 4. One token at a time goes through as many layers as do not fit into any cache, as in decoding,
- * where weights pass through between two of them; 512 tokens go through one layer. Beside each, in turns, one linear read of
- * as many bytes as the kernels read and write. Medians of
- * processor time, which others on the machine disturb less. bench_scan [part of a level's name]
+/* Mamba's convolution and scan at every CPU level of this machine, on one thread, with the sizes of Mamba-130M: 1536
+ * channels, 16 states, a convolution of 4. One token at a time passes through more layers than fit into the caches, as
+ * in decoding, where the weights of other matrices are read in between; 512 tokens pass through one layer. Each is
+ * compared with one linear read of as many bytes as the kernels read and write, in alternation. Medians of processor
+ * time, which depends less on other load.
+ * usage: bench_scan [part of a level's name]
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/mem.h"
 #include "kernels/kernels.h"
 
 enum { CHANNELS = 1536, STATES = 16, WIDTH = 4, RANK = 48, REPEATS = 21, MOST_TOKENS = 512 };
 
-/* What a layer keeps: rates, skips, convolution, and its two states. */
+/* Memory of a layer: rates, skips, convolution, and its two states. */
 enum { LAYER = (2 * STATES + 1 + WIDTH + 1 + WIDTH - 1) * CHANNELS };
 
-/* What a token brings and takes: u with its gate, dt, b and c, what the convolution gives, y. */
+/* Inputs and outputs of tokens: u with its gate, dt, b and c, the convolution's output, y. */
 typedef struct tokens {
     float *in, *dt, *x, *u, *y;
 } tokens;
@@ -25,19 +27,7 @@ typedef struct tokens {
 enum { X_ROW = RANK + 2 * STATES };
 
 static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *times) {
-    qsort(times, REPEATS, sizeof times[0], compare);
-    return times[REPEATS / 2];
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static float *random_block(size_t n, float lo, float hi) {
@@ -83,12 +73,11 @@ static uint64_t read_block(const void *block, size_t n_bytes) {
     return sum;
 }
 
-/* n tokens through each layer; the bytes are read from a block that is as cold as the layers are. */
-static void run_case(const kernel_table *table, float *layers, int n_layers, const tokens *t, int n,
-                     const float *cold, size_t cold_bytes) {
+/* n tokens through each layer; the bytes are read from a block that is as little cached as the layers. */
+static void run_case(const kernel_table *table, float *layers, int n_layers, const tokens *t, int n, const float *cold,
+                     size_t cold_bytes) {
     const size_t states = (STATES + WIDTH - 1) * CHANNELS, per_token = 6 * CHANNELS + 2 * STATES;
-    const size_t n_bytes =
-        sizeof(float) * (size_t)n_layers * (LAYER + states + (n > 1 ? (size_t)n * per_token : 0));
+    const size_t n_bytes = sizeof(float) * (size_t)n_layers * (LAYER + states + (n > 1 ? (size_t)n * per_token : 0));
     double times[REPEATS], conv_times[REPEATS], reads[REPEATS];
     uint64_t sum = 0;
     for (int repeat = -1; repeat < REPEATS; repeat++) {
@@ -105,33 +94,32 @@ static void run_case(const kernel_table *table, float *layers, int n_layers, con
         conv_times[repeat] = conv_time / n_layers / n;
         reads[repeat] = (middle - start) / n_layers / n;
     }
-    double time = median(times), read = median(reads);
+    double time = median_of(times, REPEATS), read = median_of(reads, REPEATS);
     printf(
         "%-10s n = %-3d  %8.0f tokens/s a layer (%.2f us, convolution %.2f us)   memory read %8.0f tokens/s (%.1f GB/s)   "
         "ratio %.2f%s\n",
-        cpu_level_name(table->level), n, 1 / time, time * 1e6, median(conv_times) * 1e6, 1 / read,
+        cpu_level_name(table->level), n, 1 / time, time * 1e6, median_of(conv_times, REPEATS) * 1e6, 1 / read,
         (double)n_bytes / n_layers / n / read * 1e-9, read / time, sum ? "" : ".");
     fflush(stdout);
 }
 
 int main(int argc, char **argv) {
     enum { N_LAYERS = 512, COLD = LAYER * N_LAYERS };
-    tokens t = {random_block((size_t)MOST_TOKENS * 2 * CHANNELS, -2, 2),
-                random_block(MOST_TOKENS * CHANNELS, -6, 1), random_block(MOST_TOKENS * X_ROW, -1, 1),
-                random_block(MOST_TOKENS * CHANNELS, -1, 1), random_block(MOST_TOKENS * CHANNELS, -1, 1)};
+    tokens t = {random_block((size_t)MOST_TOKENS * 2 * CHANNELS, -2, 2), random_block(MOST_TOKENS * CHANNELS, -6, 1),
+                random_block(MOST_TOKENS * X_ROW, -1, 1), random_block(MOST_TOKENS * CHANNELS, -1, 1),
+                random_block(MOST_TOKENS * CHANNELS, -1, 1)};
     float *layers = random_block(COLD, 0, 1), *cold = random_block(COLD, 0, 1);
-    for (int i = 0; i < N_LAYERS; i++) { /* rates of -1 to -16, as models begin with */
+    for (int i = 0; i < N_LAYERS; i++) { /* rates of -1 to -16, as in initialized models */
         for (int j = 0; j < STATES * CHANNELS; j++) layers[i * LAYER + j] = -1.0f - (float)(j / CHANNELS);
     }
     for (int level = 0; level < N_CPU_LEVELS; level++) {
-        if (!cpu_has((cpu_level)level) || level == CPU_AVX512_DOT) continue; /* has nothing of its own here */
+        if (!cpu_has((cpu_level)level) || level == CPU_AVX512_DOT) continue; /* has no kernel of its own */
         if (argc > 1 && !strstr(cpu_level_name((cpu_level)level), argv[1])) continue;
         kernel_table table;
         kernel_table_fill(&table, (cpu_level)level);
         run_case(&table, layers, N_LAYERS, &t, 1, cold, COLD * sizeof(float));
         run_case(&table, layers, 1, &t, MOST_TOKENS, cold, COLD * sizeof(float));
     }
-    mem_free(t.in), mem_free(t.dt), mem_free(t.x), mem_free(t.u), mem_free(t.y), mem_free(layers),
-        mem_free(cold);
+    mem_free(t.in), mem_free(t.dt), mem_free(t.x), mem_free(t.u), mem_free(t.y), mem_free(layers), mem_free(cold);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Read bandwidth of main memory, the ceiling of decoding: each thread reads its own stretch of one large
- * block, front to back. Prints GB/s, the best of some passes. bench_memory [threads] [MiB]
+/* Read bandwidth of main memory, the upper limit of decoding: each thread reads its range of one large block
+ * sequentially. Prints GB/s, the best of several passes. bench_memory [threads] [MiB]
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdint.h>
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/thread.h"
 
 enum { PASSES = 5, LANES = 16 };
@@ -31,9 +32,7 @@ static void read_task(void *arg, int task, int thread) {
 }
 
 static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    return seconds_of(CLOCK_MONOTONIC);
 }
 
 int main(int n, char **words) {

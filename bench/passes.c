@@ -1,40 +1,34 @@
-/* The passes of a model beside each other: bench_passes MODEL [PREFILL [DECODE [THREADS]]]   (COMPUTE_TYPE: f32 unless said)
+/* Forward passes of a model beside each other: bench_passes MODEL [PREFILL [DECODE [THREADS]]]
+ * $COMPUTE_TYPE or f32.
  *
- * In turns, medians of rounds:
- *   read     one linear read, by all threads, of as many bytes as a token's weights: all but the embedding's table, and of
- *            experts only as many as a token goes to
- *   decode   greedy decoding, a token
- *   fed      tokens of a prompt one by one, a token
- *   prefill  a prompt of 512 tokens at once, a token
- *   rows     a step of 16 sequences, a token
- * Wall time, and processor time of all threads, which others on the machine disturb less. Ends with 1 when a prompt at once is
- * less than PREFILL times as fast as one by one, or the read takes less than DECODE of a decoded token's time.
+ * Time per token; cases alternate, medians of rounds:
+ *   read     one linear read, by all threads, of as many bytes as a token's weights: all but the embedding table, and
+ *            of experts only as many as a token uses
+ *   decode   greedy decoding
+ *   fed      tokens of a prompt one by one
+ *   prefill  a prompt of 512 tokens in one call
+ *   rows     a step of 16 sequences
+ *
+ * Wall time, and processor time of all threads, which depends less on other load. Exit code 1 when prefill is less than
+ * PREFILL times as fast as fed, or the read takes less than DECODE of the time of a decoded token.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/clock.h"
 #include "base/num.h"
 #include "bench_program.h"
-#include "gen/session.h"
+#include "session/session.h"
 
-enum {
-    ROUNDS = 9,
-    PROMPT = 512,
-    FED = 24,
-    FRESH = 25,
-    ROWS = 16,
-    ROW_STEPS = 4,
-    READS = 8,
-    MOST_THREADS = 64
-};
+enum { ROUNDS = 9, PROMPT = 512, FED = 24, FRESH = 25, ROWS = 16, ROW_STEPS = 4, READS = 8, MOST_THREADS = 64 };
 
 typedef struct bench {
     mn_model *model;
     mn_session *sessions[ROWS];
     int32_t ids[PROMPT + ROWS];
     size_t token_bytes;
-    uint64_t sums[MOST_THREADS]; /* keep the reading alive */
+    uint64_t sums[MOST_THREADS]; /* keeps the compiler from removing the read */
 } bench;
 
 /* ---- the read ---- */
@@ -55,21 +49,21 @@ static size_t layer_bytes(const model_config *config, const packed_layer *layer)
 }
 
 static size_t bytes_of_token(const model_core *core) {
-    size_t sum = weight_bytes(&core->weights.head);
-    for (int64_t i = 0; i < core->config.num_hidden_layers; i++)
-        sum += layer_bytes(&core->config, &core->weights.layers[i]);
+    size_t sum = weight_bytes(&core->net.weights.head);
+    for (int64_t i = 0; i < core->net.config.num_hidden_layers; i++)
+        sum += layer_bytes(&core->net.config, &core->net.weights.layers[i]);
     return sum;
 }
 
 typedef struct reading {
     bench *b;
-    size_t part; /* values of a thread */
+    size_t part; /* values per thread */
 } reading;
 
 static void read_part(void *arg, int task, int thread) {
     const reading *r = arg;
     const uint64_t *data =
-        (const uint64_t *)(const void *)r->b->model->core->weights.arena + (size_t)task * r->part;
+        (const uint64_t *)(const void *)r->b->model->core->net.weights.arena + (size_t)task * r->part;
     uint64_t lanes[32] = {0};
     (void)thread;
     for (size_t i = 0; i + 32 <= r->part; i += 32) {
@@ -97,8 +91,7 @@ static int run_decode(bench *b) {
     const model_core *core = b->model->core;
     for (int i = 0; i < FRESH; i++) {
         int64_t best;
-        core->compute.kernels.max_index(&best, mn_session_logits(b->sessions[0]),
-                                        (size_t)core->config.vocab_size);
+        core->compute.kernels.max_index(&best, mn_session_logits(b->sessions[0]), (size_t)core->net.config.vocab_size);
         must(mn_session_step(b->sessions[0], &(int32_t){(int32_t)best}, 1, NULL));
     }
     return FRESH;
@@ -125,16 +118,13 @@ enum { READ, DECODE, FED_ONE, PREFILL, STEP_ROWS, KINDS };
 static const struct {
     const char *name;
     int (*run)(bench *b); /* how many tokens */
-} kinds[KINDS] = {{"read", run_read},
-                  {"decode", run_decode},
-                  {"fed", run_fed},
-                  {"prefill", run_prefill},
-                  {"rows", run_rows}};
+} kinds[KINDS] = {
+    {"read", run_read}, {"decode", run_decode}, {"fed", run_fed}, {"prefill", run_prefill}, {"rows", run_rows}};
 
 static void open_bench(bench *b) {
     b->token_bytes = bytes_of_token(b->model->core);
     for (size_t i = 0; i < PROMPT + ROWS; i++)
-        b->ids[i] = (int32_t)(random_bits(1, 0, i) % (uint64_t)b->model->core->config.vocab_size);
+        b->ids[i] = (int32_t)(random_bits(1, 0, i) % (uint64_t)b->model->core->net.config.vocab_size);
     for (int r = 0; r < ROWS; r++) {
         b->sessions[r] = open_session(b);
         must(mn_session_step(b->sessions[r], b->ids + r, 8, NULL));
@@ -154,23 +144,13 @@ static double processor_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values) {
-    qsort(values, ROUNDS, sizeof *values, compare);
-    return values[ROUNDS / 2];
-}
-
 typedef double table[KINDS][ROUNDS];
 
-/* Median over rounds of one kind's time beside another's. */
+/* Median over rounds of the ratio of two kinds' times. */
 static double ratio(table times, int over, int under) {
     double ratios[ROUNDS];
     for (int r = 0; r < ROUNDS; r++) ratios[r] = times[over][r] / times[under][r];
-    return median(ratios);
+    return median_of(ratios, ROUNDS);
 }
 
 static void measure(bench *b, table wall, table processor) {
@@ -202,13 +182,13 @@ int main(int argc, char **argv) {
     printf("%s, %d threads, %.1f MB of weights a token\n", b.model->core->compute_name, threads,
            (double)b.token_bytes * 1e-6);
     for (int i = 0; i < KINDS; i++) {
-        double ms = median(wall[i]);
-        printf("%-8s %8.3f ms (%.3f to %.3f), processor %8.3f ms%s", kinds[i].name, ms, wall[i][0],
-               wall[i][ROUNDS - 1], median(processor[i]), i == READ ? "" : "\n");
+        double ms = median_of(wall[i], ROUNDS);
+        printf("%-8s %8.3f ms (%.3f to %.3f), processor %8.3f ms%s", kinds[i].name, ms, wall[i][0], wall[i][ROUNDS - 1],
+               median_of(processor[i], ROUNDS), i == READ ? "" : "\n");
         if (i == READ) printf(", %.1f GB/s\n", (double)b.token_bytes * 1e-6 / ms);
     }
-    printf("read / decode %.3f (processor %.3f), fed / prefill %.2f (%.2f), fed / rows %.2f (%.2f)%s\n",
-           reads[0], reads[1], prefills[0], prefills[1], rows[0], rows[1], b.sums[0] ? "" : ".");
+    printf("read / decode %.3f (processor %.3f), fed / prefill %.2f (%.2f), fed / rows %.2f (%.2f)%s\n", reads[0],
+           reads[1], prefills[0], prefills[1], rows[0], rows[1], b.sums[0] ? "" : ".");
     close_bench(&b);
     return (argc > 2 && prefills[0] < atof(argv[2])) || (argc > 3 && reads[0] < atof(argv[3]));
 }

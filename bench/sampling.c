@@ -1,32 +1,22 @@
-/* What logits processors, warpers and the choice of a token cost: microseconds of each alone and of whole chains, on
- * scores shaped like a model's (normal, a few far above the rest). Prints the median of some passes.
- * bench_sampling [vocabulary] [tokens of text]. SPDX-License-Identifier: Apache-2.0 */
+/* Cost of logits processors, warpers and the choice of a token: microseconds of each alone and of whole chains, on
+ * scores distributed like a model's (normal, a few far above the rest). Prints the median of several passes.
+ * bench_sampling [vocabulary] [tokens of text].
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/num.h"
 #include "bench_program.h"
-#include "gen/choice.h"
-#include "gen/processors.h"
-#include "gen/scores.h"
+#include "gen/logits/choice.h"
+#include "gen/logits/processors.h"
+#include "gen/logits/scores.h"
 
 enum { PASSES = 101 };
 
 static double microseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
-
-static int by_value(const void *a, const void *b) {
-    const double *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
-static double median(double *times) {
-    qsort(times, PASSES, sizeof *times, by_value);
-    return times[PASSES / 2];
+    return 1e6 * seconds_of(CLOCK_MONOTONIC);
 }
 
 typedef struct bench {
@@ -56,11 +46,8 @@ static mn_generation_config *config_of(const char *settings) {
 
 static processors *open_processors(const bench *b, const mn_generation_config *config) {
     processors *p = NULL;
-    processor_setup setup = {.config = config,
-                             .vocab = b->vocab,
-                             .prompt = b->ids,
-                             .n_prompt = b->n / 2,
-                             .max_length = (int64_t)b->n + 100};
+    processor_setup setup = {
+        .config = config, .vocab = b->vocab, .prompt = b->ids, .n_prompt = b->n / 2, .max_length = (int64_t)b->n + 100};
     must(processors_open(&p, &setup));
     return p;
 }
@@ -79,7 +66,7 @@ static void time_each(bench *b, const char *settings) {
             must(processors_run_one(p, i, &step, b->scores));
             times[pass] = microseconds() - start;
         }
-        printf("%-40s %8.1f\n", processors_name(i), median(times));
+        printf("%-40s %8.1f\n", processors_name(i), median_of(times, PASSES));
     }
     processors_close(&p);
     mn_generation_config_close(&config);
@@ -101,7 +88,8 @@ static void time_chain(bench *b, const char *name, const char *settings) {
         drawn[pass] = microseconds() - between;
     }
     for (size_t i = 0; i < b->vocab; i++) n_left += b->scores[i] > -INFINITY;
-    printf("%-40s %8.1f and the draw %8.1f (%zu tokens left)\n", name, median(chain), median(drawn), n_left);
+    printf("%-40s %8.1f and the draw %8.1f (%zu tokens left)\n", name, median_of(chain, PASSES),
+           median_of(drawn, PASSES), n_left);
     processors_close(&p);
     mn_generation_config_close(&config);
 }
@@ -120,8 +108,8 @@ static void time_rest(bench *b) {
         scores_guide(b->scores, b->logits, b->vocab, 1.5);
         guide[pass] = microseconds() - start;
     }
-    printf("%-40s %8.1f\n%-40s %8.1f\n%-40s %8.1f\n", "best token", median(best), "log-softmax",
-           median(softmax), "guidance_scale", median(guide));
+    printf("%-40s %8.1f\n%-40s %8.1f\n%-40s %8.1f\n", "best token", median_of(best, PASSES), "log-softmax",
+           median_of(softmax, PASSES), "guidance_scale", median_of(guide, PASSES));
 }
 
 int main(int n, char **words) {
@@ -133,17 +121,15 @@ int main(int n, char **words) {
     must(choice_open(&b.choice, b.vocab));
     make_scores(&b);
     printf("%zu tokens of vocabulary, %zu of text; microseconds\n", b.vocab, b.n);
-    time_each(&b,
-              "{\"sequence_bias\": [[[5], 1.0], [[7, 8], 2.0]], \"encoder_repetition_penalty\": 1.1,"
-              " \"repetition_penalty\": 1.1, \"presence_penalty\": 0.5, \"frequency_penalty\": 0.5,"
-              " \"logit_bias\": {\"5\": 1}, \"no_repeat_ngram_size\": 3, \"encoder_no_repeat_ngram_size\": 3,"
-              " \"bad_words_ids\": [[5], [7, 8]], \"min_length\": 5, \"min_new_tokens\": 5,"
-              " \"forced_bos_token_id\": 1, \"forced_eos_token_id\": 2, \"remove_invalid_values\": true,"
-              " \"exponential_decay_length_penalty\": [1, 1.01], \"suppress_tokens\": [5, 6],"
-              " \"begin_suppress_tokens\": [7], \"watermarking_config\": {}, \"renormalize_logits\": true}");
-    time_each(&b,
-              "{\"do_sample\": true, \"temperature\": 0.7, \"top_k\": 50, \"top_p\": 0.95, \"min_p\": 0.05,"
-              " \"typical_p\": 0.95, \"epsilon_cutoff\": 0.0003, \"eta_cutoff\": 0.0003}");
+    time_each(&b, "{\"sequence_bias\": [[[5], 1.0], [[7, 8], 2.0]], \"encoder_repetition_penalty\": 1.1,"
+                  " \"repetition_penalty\": 1.1, \"presence_penalty\": 0.5, \"frequency_penalty\": 0.5,"
+                  " \"logit_bias\": {\"5\": 1}, \"no_repeat_ngram_size\": 3, \"encoder_no_repeat_ngram_size\": 3,"
+                  " \"bad_words_ids\": [[5], [7, 8]], \"min_length\": 5, \"min_new_tokens\": 5,"
+                  " \"forced_bos_token_id\": 1, \"forced_eos_token_id\": 2, \"remove_invalid_values\": true,"
+                  " \"exponential_decay_length_penalty\": [1, 1.01], \"suppress_tokens\": [5, 6],"
+                  " \"begin_suppress_tokens\": [7], \"watermarking_config\": {}, \"renormalize_logits\": true}");
+    time_each(&b, "{\"do_sample\": true, \"temperature\": 0.7, \"top_k\": 50, \"top_p\": 0.95, \"min_p\": 0.05,"
+                  " \"typical_p\": 0.95, \"epsilon_cutoff\": 0.0003, \"eta_cutoff\": 0.0003}");
     time_rest(&b);
     time_chain(&b, "sampling without warpers", "{\"do_sample\": true}");
     time_chain(&b, "temperature, top_k, top_p",

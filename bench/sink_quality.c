@@ -1,12 +1,13 @@
-/* A book longer than the model's context through a window of WINDOW tokens: with sinks, without, with coded
- * sinks, and, at every EVERY-th position, with the window computed afresh; bench/quality runs it and makes a
- * table of what it prints.
+/* Feeds a book longer than the model's context through windows of WINDOW tokens: with sinks, without sinks, with
+ * quantized sinks, and at every EVERY-th position with a recomputed window; bench/quality runs this program and makes a
+ * table of its output.
  *
  * bench_sink MODEL BOOK TOKENS WINDOW EVERY CALIBRATION THREADS
- *   CALIBRATION: text for the tables of coded keys, which go to the folder $MNEME_TABLES
- *   A line for each eighth of the tokens: tokens fed; mean negative logarithm of the probability of the next
- * token, of all positions of that eighth, for each cache; positions computed afresh; the same mean at these,
- * of the fresh windows and of each cache; bytes that each cache holds.
+ *   CALIBRATION: text for the calibration of quantized keys, which is written to the folder $MNEME_CALIBRATIONS
+ *
+ * One line for each eighth of the tokens: tokens fed; for each cache the mean negative log-probability of the next
+ * token over all positions of that eighth; number of recomputed windows; the same mean at their positions, for the
+ * recomputed windows and for each cache; bytes of each cache.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
@@ -38,7 +39,8 @@ static double loss(const float *logits, int vocab, int32_t next) {
 }
 
 static mn_session *open_session(mn_model *model, const char *implementation, const char *config) {
-    mn_cache_options options = mn_cache_options_default();
+    mn_cache_options options;
+    mn_cache_options_init(&options, sizeof options);
     mn_session *session = NULL;
     options.implementation = implementation;
     options.config = config;
@@ -56,14 +58,14 @@ static void open_sessions(program *p) {
     p->fresh = open_session(p->model, "dynamic", NULL);
 }
 
-/* The window that ends with token `last`, as if nothing had been before it. */
+/* The window that ends with token `last`, without earlier tokens. */
 static double fresh_loss(program *p, size_t last) {
     must(mn_session_truncate(p->fresh, 0));
     must(mn_session_step(p->fresh, p->book.ids + last + 1 - p->window, p->window, NULL));
     return loss(mn_session_logits(p->fresh), p->vocab, p->book.ids[last + 1]);
 }
 
-/* Positions whose window is not full yet are the same for all and count for nothing. */
+/* Positions whose window is not full are equal for all caches and are not counted. */
 static void run_chunk(program *p, size_t begin, size_t n, sums *s) {
     for (int k = 0; k < N_CACHES; k++) {
         must(mn_session_step(p->sessions[k], p->book.ids + begin, n, p->logits));
@@ -99,8 +101,7 @@ static void print_part(const program *p, size_t n_fed, const sums *s) {
 int main(int n, char **words) {
     static program p;
     if (n != 8) return 2;
-    const size_t n_tokens = (size_t)atol(words[3]) / (PARTS * CHUNK) * (PARTS * CHUNK),
-                 part = n_tokens / PARTS;
+    const size_t n_tokens = (size_t)atol(words[3]) / (PARTS * CHUNK) * (PARTS * CHUNK), part = n_tokens / PARTS;
     p.window = (size_t)atol(words[4]);
     p.every = (size_t)atol(words[5]);
     p.model = open_model(words[1], atoi(words[7]));
@@ -111,7 +112,7 @@ int main(int n, char **words) {
     p.vocab = info.vocab_size;
     p.logits = must_have(mem_alloc_raw((size_t)CHUNK * (size_t)p.vocab, sizeof *p.logits));
     text_ids calibration = read_tokens(p.model, words[6]);
-    must(mn_cache_calibrate(p.model, calibration.ids, calibration.n, NULL));
+    calibrate(p.model, &calibration);
     open_sessions(&p);
     sums s = {0};
     for (size_t at = 0; at < n_tokens; at += CHUNK) {

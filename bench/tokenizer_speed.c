@@ -1,24 +1,23 @@
-/* How fast a tokenizer opens, encodes and decodes: best of several runs on one thread, in processor
- * time, which busy neighbours disturb less.
+/* Speed of a tokenizer: opening, encoding and decoding, best of several runs on one thread, in processor time, which
+ * depends less on other load.
  *
  *   gcc -O2 -D_GNU_SOURCE -Isrc -Iinclude bench/tokenizer_speed.c build/release/libmneme_core.a \
  *       $(pkg-config --cflags --libs libpcre2-8 libutf8proc) -lpthread -lm -o tokenizer_speed
  *   ./tokenizer_speed TOKENIZER TEXT-FILE [RUNS]
  *
- * The same file through the package `tokenizers`: python3 bench/tokenizer_hf.py TOKENIZER.json TEXT-FILE
- * [RUNS]. Both print the number of ids, which must be equal, and a checksum over them.
+ * For the package `tokenizers` with the same file: python3 bench/tokenizer_hf.py TOKENIZER.json TEXT-FILE [RUNS]. Both
+ * print the number of ids, which must be equal, and a checksum over them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "bench_timer.h"
 #include "base/file.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 static double cpu_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+    return 1e3 * seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 static double least(double a, double b) {

@@ -1,6 +1,7 @@
-/* How long transcribing takes: the model is opened once and recordings are transcribed again and again, greedily, without a
- * second attempt. One line of JSON: seconds of opening, seconds and processor seconds of each time, peak MiB, the text.
- * usage: bench_transcribe MODEL COMPUTE_TYPE THREADS TIMES LANGUAGE FILE     SPDX-License-Identifier: Apache-2.0 */
+/* Time of transcription: the model is opened once and a recording is transcribed repeatedly, greedily, without
+ * temperature fallback. One line of JSON: seconds of opening, seconds and processor seconds of each run, peak MiB, the
+ * text. usage: bench_transcribe MODEL COMPUTE_TYPE THREADS TIMES LANGUAGE FILE
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include <sys/resource.h>
 
@@ -31,8 +32,10 @@ int main(int argc, char **argv) {
     if (argc != 7) return 2;
     const char *path = argv[6];
     int times = atoi(argv[4]);
-    mn_model_options model_options = mn_model_options_default();
-    mn_transcribe_options options = mn_transcribe_options_default();
+    mn_model_options model_options;
+    mn_model_options_init(&model_options, sizeof model_options);
+    mn_transcribe_options options;
+    mn_transcribe_options_init(&options, sizeof options);
     mn_transcription *result = NULL;
     mn_model *model = NULL;
     char *folder = NULL;
@@ -54,8 +57,8 @@ int main(int argc, char **argv) {
         printf("%s[%.4f, %.4f]", i ? ", " : "", wall, processor_seconds() - cpu);
     }
     printf("], \"peak\": %.1f, \"tokens\": %zu, \"text\": \"", (double)usage().ru_maxrss / 1024,
-           result->files[0].n_ids);
-    print_text(result->files[0].text);
+           result->files[0]->n_ids);
+    print_text(result->files[0]->text);
     printf("\"}\n");
     mn_transcription_close(&result);
     mn_model_close(&model);

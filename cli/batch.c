@@ -18,10 +18,10 @@ enum {
     MESSAGE = 1024
 };
 
-/* A line in work. */
+/* A line that is being computed. */
 typedef struct batch_row {
     bool is_used;
-    int id;     /* of the engine, which counts as the lines do */
+    int id;     /* of the engine, which numbers requests like the lines */
     int number; /* of the line */
     json_doc *doc;
     prompt prompt;
@@ -31,22 +31,22 @@ typedef struct batch_row {
 typedef struct batch {
     const run_settings *s;
     lines *in;
-    bool reads, is_unordered; /* more lines are wanted; answers are printed as they come */
-    bytes said;               /* warnings, so that each is said once */
+    bool reads, is_unordered; /* there may be more lines; answers are printed as they end */
+    bytes warned;             /* warnings printed so far, each once */
     mn_engine *engine;
-    mn_session *common; /* what the prompts behind a prefix begin with; NULL: nothing */
-    bool has_common;    /* it has been looked for */
+    mn_session *common; /* what all prompts after the prefix begin with; NULL: nothing */
+    bool has_common;    /* it was computed or there is none */
     bytes common_cache; /* its names */
     batch_row *rows;    /* [n_rows] places */
     size_t n_rows, n_running;
-    bytes *answers; /* [MOST_WAITING] by line, of those that wait for an earlier one; empty: not there */
+    bytes *answers; /* [MOST_WAITING] by line, results that wait for an earlier one; empty: none */
     bool *is_done;  /* [MOST_WAITING] */
     int n_added, n_printed;
     mn_generation **kept; /* [n_kept] for --scores-out and --logits-out */
     size_t n_kept, kept_capacity;
     int code; /* of the first failure */
     char error[MESSAGE];
-    bool has_begun, was_cancelled, told_relief;
+    bool has_started, was_cancelled, reported_on_oom;
     size_t prompt_tokens, new_tokens;
     double started, first_ms;
 } batch;
@@ -58,7 +58,7 @@ static bool uses_template(const batch *b) {
     return !option_on(b->s->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
 }
 
-/* A text behind the prefix. */
+/* A text after the prefix. */
 static mn_status prompt_behind_prefix(const batch *b, prompt *p, const char *text, size_t n) {
     const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
     bytes all = {0};
@@ -66,9 +66,9 @@ static mn_status prompt_behind_prefix(const batch *b, prompt *p, const char *tex
     bytes_append(&all, text, n);
     mn_status status = bytes_status(&all);
     if (status == MN_OK)
-        status = uses_template(b) ? prompt_from_chat(p, tokenizer, all.data, all.n)
-                                  : prompt_from_text(p, tokenizer, all.data, all.n,
-                                                     option_on(b->s->o, OPT_NO_SPECIAL_TOKENS));
+        status = uses_template(b)
+                     ? prompt_from_chat(p, tokenizer, all.data, all.n)
+                     : prompt_from_text(p, tokenizer, all.data, all.n, option_on(b->s->o, OPT_NO_SPECIAL_TOKENS));
     bytes_clear(&all);
     return status;
 }
@@ -80,8 +80,7 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
         MN_FAIL(MN_E_ARG, "give one of \"ids\", \"prompt\" and \"messages\"");
     if (text && text->kind == JSON_STRING && text->n)
         return prompt_behind_prefix(b, &row->prompt, text->string, text->n);
-    if (b->s->prefix.n)
-        MN_FAIL(MN_E_ARG, "--prefix-file stands before texts; give a \"prompt\" that is not empty");
+    if (b->s->prefix.n) MN_FAIL(MN_E_ARG, "--prefix-file is put before texts; give a \"prompt\" that is not empty");
     bytes list = {0};
     mn_status status = MN_OK;
     if (ids && ids->kind == JSON_ARRAY && ids->n) {
@@ -103,10 +102,9 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
     return status;
 }
 
-/* What two rows must have in common to share a past. */
+/* What two rows must have in common to share a prefix. */
 static void put_cache_names(bytes *out, const mn_cache_options *cache) {
-    bytes_printf(out, "%s, %s", cache->implementation ? cache->implementation : "",
-                 cache->config ? cache->config : "");
+    bytes_printf(out, "%s, %s", cache->implementation ? cache->implementation : "", cache->config ? cache->config : "");
     bytes_text(out);
 }
 
@@ -119,8 +117,8 @@ static bool shares_common(const batch *b, const mn_cache_options *cache) {
     return shares;
 }
 
-/* What all prompts behind a prefix begin with is computed once: as much of the prefix, in tokens, as the first of them shares. */
-static mn_status open_common(batch *b, const prompt *first, const mn_cache_options *own, bool reserves) {
+/* The tokens that the prefix has in common with the first prompt after it are computed once for all rows. */
+static mn_status open_common(batch *b, const prompt *first, const mn_cache_options *own, bool preallocates) {
     prompt alone = {0};
     b->has_common = true;
     if (!b->s->prefix.n) return MN_OK;
@@ -130,7 +128,7 @@ static mn_status open_common(batch *b, const prompt *first, const mn_cache_optio
     prompt_clear(&alone);
     if (status != MN_OK || n == 0) return status;
     mn_cache_options cache = *own;
-    if (reserves) cache.max_cache_len = (int64_t)n;
+    if (preallocates) cache.max_cache_len = (int64_t)n;
     put_cache_names(&b->common_cache, own);
     status = bytes_status(&b->common_cache);
     if (status == MN_OK) status = mn_session_open(&b->common, b->s->e.model, &cache);
@@ -146,10 +144,11 @@ static bool on_token(void *user, const mn_token_event *event) {
     return !interrupt_seen();
 }
 
-static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, bool reserves) {
+static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, bool preallocates) {
     mn_generate_options how = settings_options(b->s);
-    mn_request request = mn_request_default();
-    mn_session *begun = NULL;
+    mn_request request;
+    mn_request_init(&request, sizeof request);
+    mn_session *fork = NULL;
     mn_status status = MN_OK;
     how.on_token = on_token;
     how.on_prefill = progress_shown() ? progress_prefill : NULL;
@@ -160,13 +159,13 @@ static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, 
     request.options = &how;
     request.cache = cache;
     request.prefix = shares_common(b, cache) ? b->common : NULL;
-    if (reserves && request.prefix) { /* with the room that this row needs */
-        status = mn_session_fork(&begun, b->common);
-        if (status == MN_OK) status = mn_session_set_cache(begun, cache);
-        request.prefix = begun;
+    if (preallocates && request.prefix) { /* with the capacity that this row needs */
+        status = mn_session_fork(&fork, b->common);
+        if (status == MN_OK) status = mn_session_set_cache(fork, cache);
+        request.prefix = fork;
     }
     if (status == MN_OK) status = mn_engine_add(b->engine, &request, &row->id);
-    mn_session_close(&begun);
+    mn_session_close(&fork);
     return status;
 }
 
@@ -184,9 +183,9 @@ static mn_status open_row(batch *b, batch_row *row) {
     if (root->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "is no JSON object");
     MN_TRY(read_prompt(b, row));
     MN_TRY(generation_build(&row->config, b->s->o, b->s->e.model, b->s->file, root));
-    MN_TRY(settings_settle(b->s, row->config, &row->prompt, root, &b->said, &cache, &kind));
-    if (!b->has_common) MN_TRY(open_common(b, &row->prompt, &cache, kind.reserves));
-    return start(b, row, &cache, kind.reserves);
+    MN_TRY(settings_resolve(b->s, row->config, &row->prompt, root, &b->warned, &cache, &kind));
+    if (!b->has_common) MN_TRY(open_common(b, &row->prompt, &cache, kind.preallocates));
+    return start(b, row, &cache, kind.preallocates);
 }
 
 static mn_status read_row(batch *b, batch_row *row, const char *text, size_t n) {
@@ -199,7 +198,8 @@ static mn_status read_row(batch *b, batch_row *row, const char *text, size_t n) 
 
 /* ---- failures ---- */
 
-/* The first one is told at the end; nothing more is read. number: of the line, or 0 where the message names it, or none. */
+/* Records the first failure, which is reported at the end; no more lines are read. number: of the line, or 0 when the
+ * message names it, or there is none. */
 static void fail(batch *b, mn_status status, int number) {
     b->reads = false;
     if (b->code != EXIT_DONE) return;
@@ -218,14 +218,14 @@ static batch_row *free_row(const batch *b) {
     return NULL;
 }
 
-/* Nothing is in work and all is printed, so that a signal may end the command. */
+/* Nothing is being computed and all is printed, so that a signal may end the command. */
 static void wait_for_lines(const batch *b) {
     interrupt_unwatch();
     if (!interrupt_seen()) lines_wait(b->in);
     interrupt_watch(NULL);
 }
 
-/* Takes lines as far as there are places and lines; waits for one only when nothing is in work. */
+/* Takes lines while there are places and lines; waits for one only when nothing is being computed. */
 static void fill(batch *b) {
     batch_row *row;
     while (b->reads && !interrupt_seen() && (row = free_row(b)) != NULL) {
@@ -253,7 +253,7 @@ static void fill(batch *b) {
 
 /* ---- answers ---- */
 
-/* What waits for no earlier one any more. */
+/* Prints the results that no longer wait for an earlier one. */
 static void print_ready(batch *b) {
     while (b->n_printed < b->n_added && b->is_done[b->n_printed % MOST_WAITING]) {
         int at = b->n_printed++ % MOST_WAITING;
@@ -281,14 +281,14 @@ static mn_status keep(batch *b, mn_generation *generation) {
 }
 
 static void take_in(batch *b, const batch_row *row, mn_generation *generation) {
-    const mn_cache_info *cache = &generation->cache;
-    if (cache->before && !b->told_relief)
-        say("memory ended: the cache '%s' became '%s', and the run went on", cache->before,
-            cache->implementation);
-    b->told_relief = b->told_relief || cache->before;
+    const mn_cache_info *cache = generation->cache;
+    if (cache->original_implementation && !b->reported_on_oom)
+        print_message("memory ran out: the cache '%s' was converted to '%s', and the run continued",
+                      cache->original_implementation, cache->implementation);
+    b->reported_on_oom = b->reported_on_oom || cache->original_implementation;
     b->prompt_tokens += row->prompt.n;
     for (size_t i = 0; i < generation->n_sequences; i++) {
-        if (strcmp(generation->sequences[i].finish_reason, "cancelled") == 0) b->was_cancelled = true;
+        if (strcmp(generation->sequences[i]->finish_reason, "cancelled") == 0) b->was_cancelled = true;
     }
     answer(b, row, generation);
     bool wants_all = option_is_set(b->s->o, OPT_SCORES_OUT) || option_is_set(b->s->o, OPT_LOGITS_OUT);
@@ -297,7 +297,7 @@ static void take_in(batch *b, const batch_row *row, mn_generation *generation) {
     if (status != MN_OK || !wants_all) mn_generation_close(&generation);
 }
 
-/* Everything that has ended. */
+/* Takes every generation that has ended. */
 static void take_all(batch *b) {
     for (;;) {
         mn_generation *generation = NULL;
@@ -324,18 +324,17 @@ static void take_all(batch *b) {
 static void cancel_all(batch *b) {
     b->reads = false;
     for (size_t i = 0; i < b->n_rows; i++) {
-        if (b->rows[i].is_used)
-            mn_engine_cancel(b->engine, b->rows[i].id); /* those that have ended stay so */
+        if (b->rows[i].is_used) mn_engine_cancel(b->engine, b->rows[i].id); /* no effect on those that have ended */
     }
     take_all(b);
 }
 
-/* Ends when the output takes nothing more, too. */
+/* Also ends when the output fails. */
 static void run_lines(batch *b) {
     interrupt_watch(NULL);
     for (fill(b); b->n_running > 0 && put("", 0); fill(b)) {
-        if (!b->has_begun && b->code != EXIT_DONE) return; /* nothing was computed: the run is refused */
-        b->has_begun = true;
+        if (!b->has_started && b->code != EXIT_DONE) return; /* refused before anything was computed */
+        b->has_started = true;
         mn_engine_step(b->engine, NULL);
         take_all(b);
         if (interrupt_seen()) cancel_all(b);
@@ -344,7 +343,7 @@ static void run_lines(batch *b) {
 
 static int by_row(const void *a, const void *b) {
     const mn_generation *const *x = a, *const *y = b;
-    return (*x)->sequences[0].row - (*y)->sequences[0].row;
+    return (*x)->sequences[0]->row - (*y)->sequences[0]->row;
 }
 
 static mn_status write_files(batch *b) {
@@ -375,15 +374,15 @@ static void close_batch(batch *b) {
     mem_free(b->answers);
     mem_free(b->is_done);
     mem_free(b->kept);
-    bytes_clear(&b->said);
+    bytes_clear(&b->warned);
     bytes_clear(&b->common_cache);
 }
 
 static void print_summary(const batch *b) {
     double seconds = (clock_ms() - b->started) / 1e3;
     if (!progress_shown() && !option_on(b->s->o, OPT_VERBOSE)) return;
-    say("%d rows, %zu prompt tokens and %zu new ones in %.1f s, %.1f new tok/s", b->n_added, b->prompt_tokens,
-        b->new_tokens, seconds, (double)b->new_tokens / (seconds > 0 ? seconds : 1));
+    print_message("%d rows, %zu prompt tokens and %zu new ones in %.1f s, %.1f new tok/s", b->n_added, b->prompt_tokens,
+                  b->new_tokens, seconds, (double)b->new_tokens / (seconds > 0 ? seconds : 1));
 }
 
 int batch_run(const run_settings *settings, lines *in) {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
+#include "loaded_model.h"
 #include "output.h"
 
-enum { CHAT_LIMIT = 256 }; /* new tokens of an answer when nobody says how many */
+enum { CHAT_LIMIT = 256 }; /* default of new tokens of an answer */
 
 mn_status generation_file_read(json_doc **doc, const options *o) {
     const char *path = option_text(o, OPT_GENERATION_CONFIG, NULL);
@@ -33,7 +34,7 @@ static mn_status apply_file(mn_generation_config *config, const json_doc *file) 
     return status_context(apply_object(config, &text), "%s", json_what(file));
 }
 
-/* A line of a batch: what is not its prompt. */
+/* A line of a batch: the fields other than its prompt. */
 static mn_status apply_row(mn_generation_config *config, const json *row) {
     bytes text = {0};
     bytes_append_text(&text, "{");
@@ -64,7 +65,7 @@ static mn_status apply_temp(mn_generation_config *config, const options *o) {
     return text ? set_temp(config, text, !generation_text(o, "do_sample")) : MN_OK;
 }
 
-mn_status generation_say(mn_generation_config *config, const char *name, const char *text) {
+mn_status generation_set(mn_generation_config *config, const char *name, const char *text) {
     char plain[64];
     size_t n = strlen(name);
     if (n >= sizeof plain) MN_FAIL(MN_E_ARG, "unknown field '%.60s...'", name);
@@ -76,7 +77,7 @@ mn_status generation_say(mn_generation_config *config, const char *name, const c
     if (is_greedy) return mn_generation_config_set(config, "do_sample", text[0] == 't' ? "false" : "true");
     int found = generation_flag(plain);
     const mn_generation_field other = {.name = plain, .kind = "any"};
-    const mn_generation_field *field = found >= 0 ? &mn_generation_fields()[found] : &other;
+    const mn_generation_field *field = found >= 0 ? mn_generation_field_at(found) : &other;
     char *value = generation_value(field, text);
     if (!value) return mem_no_memory();
     mn_status status = mn_generation_config_set(config, field->name, value);
@@ -84,7 +85,7 @@ mn_status generation_say(mn_generation_config *config, const char *name, const c
     return status;
 }
 
-/* What the options say of the cache, as one object of the file would. */
+/* The cache options, as an object like that of the file. */
 static mn_status apply_cache(mn_generation_config *config, const options *o) {
     const char *name = option_text(o, OPT_CACHE, NULL), *details = option_text(o, OPT_CACHE_CONFIG, NULL);
     bytes text = {0};
@@ -100,18 +101,17 @@ static mn_status apply_cache(mn_generation_config *config, const options *o) {
 }
 
 static mn_status apply_options(mn_generation_config *config, const options *o) {
-    const mn_generation_field *fields = mn_generation_fields();
     for (size_t i = 0; i < o->n_generation; i++) {
         const char *value = o->generation[i].text;
-        if (value) MN_TRY(mn_generation_config_set(config, fields[i].name, value));
+        if (value) MN_TRY(mn_generation_config_set(config, mn_generation_field_at((int)i)->name, value));
     }
     MN_TRY(apply_temp(config, o));
     if (option_on(o, OPT_GREEDY)) MN_TRY(mn_generation_config_set(config, "do_sample", "false"));
     return apply_cache(config, o);
 }
 
-mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model,
-                           const json_doc *file, const json *row) {
+mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model, const json_doc *file,
+                           const json *row) {
     MN_TRY(mn_generation_config_open(config, model));
     mn_status status = file ? apply_file(*config, file) : MN_OK;
     if (status == MN_OK) status = apply_options(*config, o);
@@ -131,52 +131,60 @@ int64_t generation_integer(const mn_generation_config *config, const char *name,
     return value;
 }
 
-mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind,
-                           const mn_generation_config *config) {
-    cache->implementation = cache->config = NULL; /* the configuration has what the options say of them */
+mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind, const mn_generation_config *config) {
+    cache->implementation = cache->config = NULL; /* the options have already set them in the configuration */
     MN_TRY(mn_generation_config_cache(config, cache));
-    return cache_settle(cache, kind);
+    return cache_resolve(cache, kind);
 }
 
-/* Says each line unless it was said before; `said` has all that were. */
-static mn_status say_new(const char *lines, bytes *said) {
+/* Prints each line that was not printed before; `warned` has those that were. */
+static mn_status warn_once(const char *lines, bytes *warned) {
     for (size_t n; *lines; lines += n + 1) {
         n = strcspn(lines, "\n");
         bytes line = {0};
         bytes_append(&line, lines, n);
         bytes_append_text(&line, "\n");
-        bool is_new = bytes_status(&line) == MN_OK && !strstr(bytes_text(said), bytes_text(&line));
-        if (is_new) say("warning: %.*s", (int)n, lines);
-        if (is_new) bytes_append(said, line.data, line.n);
+        bool is_new = bytes_status(&line) == MN_OK && !strstr(bytes_text(warned), bytes_text(&line));
+        if (is_new) print_message("warning: %.*s", (int)n, lines);
+        if (is_new) bytes_append(warned, line.data, line.n);
         bytes_clear(&line);
     }
-    return bytes_status(said);
+    return bytes_status(warned);
 }
 
-mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, bytes *said) {
+mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, bytes *warned) {
     char *warnings = NULL;
     mn_status status = mn_generation_config_check(config, how, &warnings);
-    if (status == MN_OK) status = say_new(warnings, said);
+    if (status == MN_OK) status = warn_once(warnings, warned);
     mn_free(warnings);
     return status;
 }
 
-mn_status cache_warn(const mn_model *model, const mn_cache_options *cache, bytes *said) {
+mn_status cache_warn(const mn_model *model, const mn_cache_options *cache, bytes *warned) {
     char *warnings = NULL;
     mn_status status = mn_cache_warnings(model, cache, &warnings);
-    if (status == MN_OK) status = say_new(warnings, said);
+    if (status == MN_OK) status = warn_once(warnings, warned);
     mn_free(warnings);
     return status;
 }
 
-mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind,
-                     const options *o, const engine *e) {
-    bytes said = {0};
+mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind, const options *o,
+                     const loaded_model *e) {
+    bytes warned = {0};
     MN_TRY(generation_build(config, o, e->model, NULL, NULL));
     mn_status status = generation_cache(cache, kind, *config);
-    if (status == MN_OK) status = cache_warn(e->model, cache, &said);
-    bytes_clear(&said);
+    if (status == MN_OK) status = cache_warn(e->model, cache, &warned);
+    bytes_clear(&warned);
     return status;
+}
+
+int verb_print_config(const options *o, const loaded_model *e) {
+    mn_generation_config *config = NULL;
+    mn_status status = generation_build(&config, o, e->model, NULL, NULL);
+    if (status != MN_OK) return report(o, exit_of(status), NULL);
+    config_print(o, config, NULL);
+    mn_generation_config_close(&config);
+    return EXIT_DONE;
 }
 
 /* Whether a value differs from what a configuration without a model holds. */
@@ -191,8 +199,8 @@ static bool is_models_own(const mn_generation_config *config, const char *name) 
     return differs;
 }
 
-static option_origin origin_of_field(const options *o, const mn_generation_config *config,
-                                     const json_doc *file, const char *name) {
+static option_origin origin_of_field(const options *o, const mn_generation_config *config, const json_doc *file,
+                                     const char *name) {
     int field = generation_field(name);
     if (strcmp(name, "do_sample") == 0 && option_on(o, OPT_GREEDY)) return o->set[OPT_GREEDY].origin;
     if (field >= 0 && o->generation[field].text) return o->generation[field].origin;
@@ -202,13 +210,13 @@ static option_origin origin_of_field(const options *o, const mn_generation_confi
     return is_models_own(config, name) ? ORIGIN_MODEL : ORIGIN_DEFAULT;
 }
 
-mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file,
-                           const json *row, bool is_chat, int64_t room) {
+mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file, const json *row,
+                           bool is_chat, int64_t room) {
     if (generation_integer(config, "max_new_tokens", -1) >= 0) return MN_OK;
-    bool length_is_said =
+    bool length_is_given =
         generation_integer(config, "max_length", -1) >= 0 &&
         (json_get(row, "max_length") || origin_of_field(o, config, file, "max_length") != ORIGIN_DEFAULT);
-    if (length_is_said) return MN_OK;
+    if (length_is_given) return MN_OK;
     int64_t limit = is_chat && CHAT_LIMIT < room ? CHAT_LIMIT : room;
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)(limit > 1 ? limit : 1));
@@ -225,13 +233,12 @@ static void print_value(bytes *b, bool as_json, const char *name, const char *va
         json_put_string(b, name, strlen(name));
         bytes_printf(b, ":{\"value\":%s,\"origin\":\"%s\"}", value, option_origin_names[origin]);
     } else {
-        bytes_printf(b, "%-24s %-28s %s%s%s\n", name, value, option_origin_names[origin], *place ? " " : "",
-                     place);
+        bytes_printf(b, "%-24s %-28s %s%s%s\n", name, value, option_origin_names[origin], *place ? " " : "", place);
     }
 }
 
-/* A row's value as JSON text: what was said, else what the configuration has of a field of the same name, else a default that is a
- * value. */
+/* A row's value as JSON text: the given one, else that of the configuration's field of the same name, else a default
+ * that is a value. */
 static option_origin put_row_value(bytes *value, const options *o, int id, const mn_generation_config *config,
                                    const json_doc *file) {
     const option *row = &option_table[id];
@@ -248,12 +255,10 @@ static option_origin put_row_value(bytes *value, const options *o, int id, const
     } else if (field && strcmp(field, "null") != 0) {
         bytes_append_text(value, field);
         origin = origin_of_field(o, config, file, row->name);
-    } else if (row->standard && !strchr(row->standard, ' ')) {
-        if (is_number) {
-            bytes_append_text(value, row->standard);
-        } else {
-            json_put_string(value, row->standard, strlen(row->standard));
-        }
+    } else if (row->standard && is_number && isdigit((unsigned char)*row->standard)) {
+        bytes_append_text(value, row->standard);
+    } else if (row->standard && !is_number && !strchr(row->standard, ' ')) {
+        json_put_string(value, row->standard, strlen(row->standard));
     } else {
         bytes_append_text(value, "null");
     }
@@ -261,14 +266,27 @@ static option_origin put_row_value(bytes *value, const options *o, int id, const
     return origin;
 }
 
-static void print_row(bytes *b, const options *o, int id, const mn_generation_config *config,
-                      const json_doc *file) {
+/* The folder with the model's own calibration. */
+static option_origin put_calibration_folder(bytes *value) {
+    const char *own = getenv("MNEME_CALIBRATIONS");
+    bytes folder = {0};
+    value->n = 0;
+    if (calibration_folder(&folder) == MN_OK) json_put_string(value, folder.data, folder.n);
+    bytes_clear(&folder);
+    return own && *own ? ORIGIN_ENVIRONMENT : ORIGIN_DEFAULT;
+}
+
+static void print_row(bytes *b, const options *o, int id, const mn_generation_config *config, const json_doc *file) {
     const option *row = &option_table[id];
     char place[96] = "";
     bytes value = {0};
     option_origin origin = put_row_value(&value, o, id, config, file);
+    if (id == OPT_CALIBRATION && !option_is_set(o, OPT_CALIBRATION)) {
+        origin = put_calibration_folder(&value);
+        snprintf(place, sizeof place, "(a file named after the model)");
+    }
     bool is_described = row->standard && strchr(row->standard, ' ') && origin == ORIGIN_DEFAULT;
-    if (is_described) snprintf(place, sizeof place, "(%s)", row->standard);
+    if (is_described && !*place) snprintf(place, sizeof place, "(%s)", row->standard);
     print_value(b, option_on(o, OPT_JSON), row->name, bytes_text(&value), origin, place);
     bytes_clear(&value);
 }
@@ -282,13 +300,13 @@ void config_print(const options *o, const mn_generation_config *config, const js
         if (!(option_table[i].verbs & o->verb->bit) || !option_table[i].help || about_printing) continue;
         print_row(&b, o, i, config, file);
     }
-    const mn_generation_field *fields = mn_generation_fields();
-    for (int i = 0; config && fields[i].name; i++) {
-        bool has_row = option_is_row(o->verb, fields[i].name);
-        char *value = has_row ? NULL : mn_generation_config_get(config, fields[i].name);
+    bool has_fields = config && o->verb->bit & VERB_GENERATES;
+    for (int i = 0; has_fields && mn_generation_field_at(i); i++) {
+        bool has_row = option_is_row(o->verb, mn_generation_field_at(i)->name);
+        char *value = has_row ? NULL : mn_generation_config_get(config, mn_generation_field_at(i)->name);
         if (value)
-            print_value(&b, as_json, fields[i].name, value, origin_of_field(o, config, file, fields[i].name),
-                        "");
+            print_value(&b, as_json, mn_generation_field_at(i)->name, value,
+                        origin_of_field(o, config, file, mn_generation_field_at(i)->name), "");
         mn_free(value);
     }
     if (as_json) bytes_append_text(&b, "}\n");

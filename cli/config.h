@@ -1,48 +1,51 @@
-/* The generation configuration of a run: the model's, the file of --generation-config, the options, a batch
- * row's own fields; and the listing of --print-config. SPDX-License-Identifier: Apache-2.0 */
+/* The generation configuration of a run: the model's, the file of --generation-config, the options, a batch row's own
+ * fields; and the listing of --print-config.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_CONFIG_H
 #define MNEME_CLI_CONFIG_H
 
-#include "engine.h"
+#include "loaded_model.h"
 
-/* Reads the file of --generation-config; *doc stays NULL without one. MN_E_ARG for one that is no JSON
- * object. */
+/* Reads the file of --generation-config; *doc stays NULL without one. MN_E_ARG for one that is no JSON object. */
 mn_status generation_file_read(json_doc **doc, const options *o);
 
-/* A configuration with everything applied, the strongest last: the model's own, `file` (may be NULL), the
- * options, the members of `row` (a batch line, may be NULL) that are generation fields. */
-mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model,
-                           const json_doc *file, const json *row);
+/* A configuration with everything applied, the strongest last: the model's own, `file` (may be NULL), the options, the
+ * members of `row` (a batch line, may be NULL) that are generation fields. */
+mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model, const json_doc *file,
+                           const json *row);
 
 /* Sets a field by any name of its flag, from text as the flag takes it: "temp" "0", "n" "20", "stop" "END". */
-mn_status generation_say(mn_generation_config *config, const char *name, const char *text);
+mn_status generation_set(mn_generation_config *config, const char *name, const char *text);
 
 /* A field as a number; `absent` when it is null or unknown. */
 int64_t generation_integer(const mn_generation_config *config, const char *name, int64_t absent);
 
-/* The cache of a configuration, which has what the options say of it, settled. Texts are the configuration's. */
-mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind,
-                           const mn_generation_config *config);
+/* The resolved cache options of a configuration, to which the options are applied. Strings belong to the
+ * configuration. */
+mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind, const mn_generation_config *config);
 
-/* The same for a verb that takes no generation fields: what the options and the model's own configuration say, with warnings.
- * *config has the texts and is the caller's. */
-mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind,
-                     const options *o, const engine *e);
+/* The same for a verb that takes no generation fields: from the options and the model's own configuration, with
+ * warnings. *config owns the strings and is owned by the caller. */
+mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind, const options *o,
+                     const loaded_model *e);
 
-/* Sets max_new_tokens where neither it nor max_length is said: `chat_limit` for an answer, else up to `room`.
- */
-mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file,
-                           const json *row, bool is_chat, int64_t room);
+/* Sets max_new_tokens where neither it nor max_length is set: `chat_limit` for an answer, else up to `room`. */
+mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file, const json *row,
+                           bool is_chat, int64_t room);
 
-/* Prints every option of the verb (and generation fields, when there is a configuration) with its value and
- * origin. */
+/* Prints every option of the verb with its value and origin, and the generation fields where the verb takes them.
+ * config: NULL without a model. */
 void config_print(const options *o, const mn_generation_config *config, const json_doc *file);
 
-/* Says which settings have no effect; lines that are in `said` already are not said again. MN_E_ARG when two contradict each
- * other. how: NULL for the defaults. */
-mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, bytes *said);
+/* The same for a verb that takes no generation fields, with the cache that the model's own configuration names. An exit
+ * code. */
+int verb_print_config(const options *o, const loaded_model *e);
 
-/* The same for what a session of the model does not do of a cache. */
-mn_status cache_warn(const mn_model *model, const mn_cache_options *cache, bytes *said);
+/* Warns of settings without effect, except for lines already in `warned`. MN_E_ARG when two contradict each other. how:
+ * NULL for the defaults. */
+mn_status generation_warn(const mn_generation_config *config, const mn_generate_options *how, bytes *warned);
+
+/* The same for cache options that have no effect on a session of the model. */
+mn_status cache_warn(const mn_model *model, const mn_cache_options *cache, bytes *warned);
 
 #endif

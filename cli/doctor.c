@@ -1,4 +1,4 @@
-/* `mneme doctor`: is everything there that an answer needs? One line a check, a verdict at the end.
+/* `mneme doctor`: checks that a model can be loaded and generates. One line per check, a verdict at the end.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,9 +7,10 @@
 #include <unistd.h>
 
 #include "config.h"
-#include "describe.h"
-#include "engine.h"
+#include "description_text.h"
+#include "loaded_model.h"
 #include "output.h"
+#include "serve.h"
 #include "verbs.h"
 
 typedef struct checkup {
@@ -41,8 +42,7 @@ static void check_machine(checkup *c) {
     const json *level = json_get(root, "cpu");
     if (!level) level = json_get(root, "level");
     snprintf(detail, sizeof detail, "%s, %ld cores online",
-             level && level->kind == JSON_STRING ? level->string : "unknown level",
-             sysconf(_SC_NPROCESSORS_ONLN));
+             level && level->kind == JSON_STRING ? level->string : "unknown level", sysconf(_SC_NPROCESSORS_ONLN));
     note(c, status == MN_OK, "cpu", status == MN_OK ? detail : mn_last_error());
     json_close(&doc);
     mn_free(text);
@@ -60,12 +60,21 @@ static void check_memory(checkup *c) {
     note(c, !limited && total > 0.2, "memory", detail);
 }
 
+/* `mneme serve` runs without one, too. */
+static void check_sandbox(checkup *c) {
+    char detail[96] = "Landlock and seccomp";
+    const char *lacks = serve_sandbox_lacks();
+    if (lacks) snprintf(detail, sizeof detail, "this kernel has no %s", lacks);
+    note(c, true, "sandbox", detail);
+}
+
 /* A model opens, and generates eight tokens from one. */
 static void check_model(checkup *c, const char *label, const char *name) {
     char detail[512];
-    engine e = {0};
+    loaded_model e = {0};
     mn_session *session = NULL;
-    mn_model_options how = mn_model_options_default();
+    mn_model_options how;
+    mn_model_options_init(&how, sizeof how);
     mn_status status = model_path(&e.path, c->o, name);
     how.cpu = option_text(c->o, OPT_CPU, how.cpu);
     how.compute_type = option_text(c->o, OPT_COMPUTE_TYPE, how.compute_type);
@@ -85,18 +94,17 @@ static void check_model(checkup *c, const char *label, const char *name) {
         id = best;
     }
     if (status == MN_OK) {
-        char context[32] = "endless";
+        char context[32] = "unbounded";
         if (e.info.max_position_embeddings)
             snprintf(context, sizeof context, "%lld", (long long)e.info.max_position_embeddings);
-        snprintf(detail, sizeof detail,
-                 "%.300s: %s, %.1f M parameters, %.1f MiB to hold, context %s, %s on %s", e.path,
+        snprintf(detail, sizeof detail, "%.300s: %s, %.1f M parameters, %.1f MiB to hold, context %s, %s on %s", e.path,
                  e.info.architecture, (double)e.info.parameters / 1e6,
                  (double)(e.info.file_bytes + e.info.packed_bytes) / (1 << 20), context, e.info.compute_type,
                  e.info.cpu);
     }
     note(c, status == MN_OK, label, status == MN_OK ? detail : mn_last_error());
     mn_session_close(&session);
-    engine_close(&e);
+    loaded_model_close(&e);
 }
 
 int doctor_verb(options *o) {
@@ -109,6 +117,7 @@ int doctor_verb(options *o) {
     note(&c, true, "version", mn_version());
     check_machine(&c);
     check_memory(&c);
+    check_sandbox(&c);
     check_model(&c, "embedded", "embedded");
     check_model(&c, "model", o->n_positional ? o->positional[0] : NULL);
     const char *lines = bytes_text(&c.lines);

@@ -6,26 +6,24 @@
 #include "options.h"
 #include "output.h"
 
-enum { COLUMN = 30 }; /* where the explanation begins */
+enum { COLUMN = 30 }; /* column of the explanation */
 
 /* The generation fields of the one-screen help. */
-static const char *const brief_fields[] = {"max_new_tokens", "do_sample", "temperature",
-                                           "top_k",          "top_p",     "repetition_penalty",
-                                           "stop_strings",   "seed",      NULL};
+static const char *const brief_fields[] = {"max_new_tokens",     "do_sample",    "temperature", "top_k", "top_p",
+                                           "repetition_penalty", "stop_strings", "seed",        NULL};
 
 static void put_line(bytes *b, const char *left, const char *help, const char *standard) {
     int n = 2 + (int)strlen(left);
     bytes_printf(b, "  %s%*s%s", left, n < COLUMN ? COLUMN - n : 2, "", help);
-    bool is_said = standard && *standard && strcmp(standard, "null") != 0;
-    bytes_printf(b, is_said ? " [%s]\n" : "\n", standard);
+    bool is_set = standard && *standard && strcmp(standard, "null") != 0;
+    bytes_printf(b, is_set ? " [%s]\n" : "\n", standard);
 }
 
 static void put_row(bytes *b, const option *row) {
     char left[160], flag[64];
     const char *letter = row->aliases && row->aliases[1] != '-' ? row->aliases : "";
     snprintf(left, sizeof left, "%.*s%s--%s%s%s", (int)strcspn(letter, " "), letter, *letter ? ", " : "",
-             flag_spelling(flag, sizeof flag, row->name), row->argument ? " " : "",
-             row->argument ? row->argument : "");
+             flag_spelling(flag, sizeof flag, row->name), row->argument ? " " : "", row->argument ? row->argument : "");
     put_line(b, left, row->help, row->standard);
 }
 
@@ -45,12 +43,11 @@ static void put_field(bytes *b, const mn_generation_field *field) {
     put_line(b, left, field->help, field->standard);
 }
 
-/* The strategies, or the keys of their configuration, as the library has them. */
+/* The strategies, or the keys of their configuration, from the library. */
 static void put_caches(bytes *b, const json *rows, const char *title) {
     bytes_printf(b, "%s\n", title);
     for (size_t i = 0; rows && i < rows->n; i++) {
-        const json *row = &rows->items[i], *allowed = json_get(row, "allowed"),
-                   *standard = json_get(row, "standard");
+        const json *row = &rows->items[i], *allowed = json_get(row, "allowed"), *standard = json_get(row, "standard");
         char help[256];
         snprintf(help, sizeof help, "%s%s%s", json_get(row, "help")->string, allowed ? "; " : "",
                  allowed ? allowed->string : "");
@@ -61,8 +58,7 @@ static void put_caches(bytes *b, const json *rows, const char *title) {
 static void put_cache_help(bytes *b) {
     char *text = NULL;
     json_doc *doc = NULL;
-    if (mn_cache_describe(&text) == MN_OK &&
-        json_parse(&doc, text, strlen(text), JSON_STRICT, "caches") == MN_OK) {
+    if (mn_cache_describe(&text) == MN_OK && json_parse(&doc, text, strlen(text), JSON_STRICT, "caches") == MN_OK) {
         put_caches(b, json_get(json_root(doc), "strategies"),
                    "Caches, for --cache; + joins several (self=NAME,cross=NAME where there is an encoder):");
         put_caches(b, json_get(json_root(doc), "config"), "What --cache-config sets, Transformers' names:");
@@ -86,13 +82,13 @@ void help_print(const verb *v, bool all) {
         if (row->help && (all ? row->verbs : row->brief) & v->bit) put_row(&b, row);
     }
     if (v->bit & VERB_GENERATES) {
-        const mn_generation_field *fields = mn_generation_fields();
-        bytes_append_text(
-            &b, all ? "Generation, Transformers' fields (defaults are the model's own where it has some):\n"
-                    : "Generation:\n");
-        for (int i = 0; fields[i].name; i++) {
-            if ((all || field_is_brief(fields[i].name)) && !option_is_row(v, fields[i].name))
-                put_field(&b, &fields[i]);
+        bytes_append_text(&b,
+                          all ? "Generation, Transformers' fields (defaults are the model's own where it has some):\n"
+                              : "Generation:\n");
+        for (int i = 0; mn_generation_field_at(i); i++) {
+            if ((all || field_is_brief(mn_generation_field_at(i)->name)) &&
+                !option_is_row(v, mn_generation_field_at(i)->name))
+                put_field(&b, mn_generation_field_at(i));
         }
     }
     if (all && v->bit & option_table[OPT_CACHE].verbs) put_cache_help(&b);

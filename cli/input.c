@@ -16,13 +16,14 @@ static const struct {
     input_kind kind;
     bool is_file;
 } sources[] = {
-    {OPT_PROMPT, INPUT_TEXT, false}, {OPT_FILE, INPUT_TEXT, true},         {OPT_IDS, INPUT_IDS, false},
-    {OPT_TEXT, INPUT_TEXT, true},    {OPT_IDS_FILE, INPUT_IDS, true}, {OPT_MESSAGES, INPUT_MESSAGES, true}, {OPT_BATCH, INPUT_BATCH, true},
+    {OPT_PROMPT, INPUT_TEXT, false}, {OPT_FILE, INPUT_TEXT, true},    {OPT_IDS, INPUT_IDS, false},
+    {OPT_TEXT, INPUT_TEXT, true},    {OPT_IDS_FILE, INPUT_IDS, true}, {OPT_MESSAGES, INPUT_MESSAGES, true},
+    {OPT_BATCH, INPUT_BATCH, true},
 };
 
 enum { N_SOURCES = sizeof sources / sizeof *sources };
 
-bool input_is_said(const options *o) {
+bool input_is_given(const options *o) {
     for (int i = 0; i < N_SOURCES; i++) {
         if (option_is_set(o, sources[i].id)) return true;
     }
@@ -30,10 +31,10 @@ bool input_is_said(const options *o) {
 }
 
 static mn_status two_sources(const char *a, const char *b) {
-    MN_FAIL(MN_E_ARG, "%s and %s both say what the text is; give one of them", a, b);
+    MN_FAIL(MN_E_ARG, "%s and %s both give the text; give one of them", a, b);
 }
 
-/* The strongest source said; two flags contradict, a flag beats the environment. */
+/* The strongest source given; two flags contradict, a flag overrides the environment. */
 static mn_status choose(const options *o, const char *text, int *chosen) {
     char a[64], b[64];
     option_origin best = text ? ORIGIN_FLAG : ORIGIN_DEFAULT;
@@ -70,7 +71,7 @@ mn_status input_read(input *in, const options *o, const char *text) {
     }
     in->kind = chosen >= 0 ? sources[chosen].kind : INPUT_TEXT;
     if (chosen >= 0) text = option_text(o, sources[chosen].id, "");
-    if (in->kind == INPUT_BATCH) { /* its lines are read as they are worked on */
+    if (in->kind == INPUT_BATCH) { /* its lines are read while earlier ones are computed */
         in->what = text;
         return MN_OK;
     }
@@ -111,10 +112,9 @@ mn_status prompt_from_ids(prompt *p, const char *text, size_t n, const char *wha
             value = value * 10 + (text[i] - '0');
         bool ends = i == n || (text[i] && strchr(between, text[i]));
         if (i == start || !ends || value > INT32_MAX) {
-            MN_FAIL(
-                MN_E_ARG,
-                "%s: token id number %zu begins '%.*s'; allowed: whole numbers from 0, commas or spaces between",
-                what, p->n + 1, (int)(n - start < 12 ? n - start : 12), text + start);
+            MN_FAIL(MN_E_ARG,
+                    "%s: token id number %zu begins '%.*s'; allowed: whole numbers from 0, commas or spaces between",
+                    what, p->n + 1, (int)(n - start < 12 ? n - start : 12), text + start);
         }
         MN_TRY(mem_grow(&p->ids, &capacity, p->n + 1, sizeof *p->ids));
         p->ids[p->n++] = (int32_t)value;
@@ -135,8 +135,7 @@ static mn_status tokenize(prompt *p, const mn_tokenizer *tokenizer, const char *
     return MN_OK;
 }
 
-mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n,
-                           bool no_special) {
+mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, bool no_special) {
     return tokenize(p, tokenizer, text, n, no_special ? 0 : MN_ADD_SPECIAL);
 }
 
@@ -152,10 +151,9 @@ mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const c
 }
 
 mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n) {
-    size_t valid = utf8_valid_prefix(text, n); /* the JSON below would replace what is not */
+    size_t valid = utf8_valid_prefix(text, n); /* the JSON writer would replace invalid bytes */
     if (valid < n)
-        MN_FAIL(MN_E_ARG, "the text is not UTF-8 at byte %zu (0x%02X)", valid,
-                (unsigned)(unsigned char)text[valid]);
+        MN_FAIL(MN_E_ARG, "the text is not UTF-8 at byte %zu (0x%02X)", valid, (unsigned)(unsigned char)text[valid]);
     bytes messages = {0};
     bytes_append_text(&messages, "[{\"role\":\"user\",\"content\":");
     json_put_string(&messages, text, n);

@@ -1,4 +1,4 @@
-/* Where the text comes from: an argument, a flag, a file, stdin; as text, as messages or as token ids.
+/* The source of the text: an argument, a flag, a file or stdin; as text, as messages or as token ids.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_INPUT_H
 #define MNEME_CLI_INPUT_H
@@ -13,14 +13,13 @@ typedef struct input {
     const char *what; /* names the source in messages: "--ids", a file's name */
 } input;
 
-/* Finds the one source that is said (`text`: a positional argument or NULL) and reads it; without any, stdin
- * unless that is a terminal. MN_E_ARG for two sources, none, or an empty one; MN_E_IO, MN_E_NOT_FOUND for
- * files. */
+/* Reads the one source that is given (`text`: a positional argument or NULL); without any, stdin unless it is a
+ * terminal. MN_E_ARG for two sources, none, or an empty one; MN_E_IO, MN_E_NOT_FOUND for files. */
 mn_status input_read(input *in, const options *o, const char *text);
 void input_clear(input *in);
 
-/* Whether a source of text is said other than a positional argument or stdin. */
-bool input_is_said(const options *o);
+/* Whether a source of text is given other than a positional argument or stdin. */
+bool input_is_given(const options *o);
 
 typedef struct prompt {
     int32_t *ids; /* owned */
@@ -34,15 +33,14 @@ void prompt_clear(prompt *p);
 mn_status prompt_from_ids(prompt *p, const char *text, size_t n, const char *what);
 
 /* Text to ids with the special tokens that the tokenizer adds, unless no_special. */
-mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n,
-                           bool no_special);
+mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, bool no_special);
 
 /* Text as a user's message, or a JSON array of messages, through the chat template. */
 mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n);
 mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const char *messages, size_t n);
 
-/* An input that is no batch, as the options say. use_template: text goes through the chat template when there
- * is one. */
+/* An input that is no batch, as the options say. use_template: text goes through the chat template when there is
+ * one. */
 mn_status prompt_from_input(prompt *p, const options *o, const input *in, const mn_tokenizer *tokenizer,
                             bool use_template);
 

@@ -23,7 +23,7 @@ void lines_close(lines *l) {
     *l = (lines){.fd = -1};
 }
 
-/* What was given out goes; a piece more comes. */
+/* Drops the lines given out and reads the next chunk. */
 static mn_status read_more(lines *l) {
     char chunk[CHUNK];
     ssize_t n;
@@ -37,13 +37,12 @@ static mn_status read_more(lines *l) {
     if (n < 0) MN_FAIL(MN_E_IO, "cannot read '%s': %s", l->what, strerror(errno));
     l->has_ended = n == 0;
     if (l->data.n + (size_t)n > MOST_BYTES)
-        MN_FAIL(MN_E_IO, "%.90s line %d is larger than the %d bytes allowed here", l->what, l->number + 1,
-                MOST_BYTES);
+        MN_FAIL(MN_E_IO, "%.90s line %d is larger than the %d bytes allowed here", l->what, l->number + 1, MOST_BYTES);
     bytes_append(&l->data, chunk, (size_t)n);
     return bytes_status(&l->data);
 }
 
-/* The next line, blank or not: false when it is not there to the end. */
+/* The next line, blank or not; false when it is not complete yet. */
 static bool take_line(lines *l, const char **text, size_t *n) {
     size_t left = l->data.n - l->at;
     if (left == 0) return false;
@@ -68,7 +67,7 @@ static bool is_blank(const char *text, size_t n) {
 
 static bool can_read(const lines *l, int timeout_ms) {
     struct pollfd one = {.fd = l->fd, .events = POLLIN};
-    return poll(&one, 1, timeout_ms) != 0; /* of a failure the read that follows tells */
+    return poll(&one, 1, timeout_ms) != 0; /* the next read reports a failure */
 }
 
 mn_status lines_next(lines *l, lines_state *state, const char **text, size_t *n) {

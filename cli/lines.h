@@ -1,4 +1,4 @@
-/* Lines of a file, a pipe or the standard input, as they come: nobody who has other work waits for the next one.
+/* Lines of a file, a pipe or the standard input, as they arrive, without blocking.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_LINES_H
 #define MNEME_CLI_LINES_H
@@ -24,10 +24,11 @@ typedef enum lines_state {
 mn_status lines_open(lines *l, const char *path);
 void lines_close(lines *l);
 
-/* The next line that is not blank, without its newline, if it is there: *text [n] is valid until the next call. Never waits. MN_E_IO. */
+/* The next line that is not blank, without its newline, if it has arrived: *text [n] is valid until the next call.
+ * Never waits. MN_E_IO. */
 mn_status lines_next(lines *l, lines_state *state, const char **text, size_t *n);
 
-/* Waits until there is something to read. */
+/* Waits until data can be read. */
 void lines_wait(const lines *l);
 
 #endif

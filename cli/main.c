@@ -21,19 +21,24 @@ static const verb verbs[] = {
     {"chat", VERB_CHAT, 2, "talk with a model, turn by turn", "chat [MODEL] [TEXT]",
      "  mneme chat\n"
      "  mneme chat ./SmolLM2 --system \"Answer in one sentence.\" --stats\n"
-     "  mneme chat --cache sink --cache-config window_length=1024      a talk without end in memory that stays\n"
+     "  mneme chat --cache sink --cache-config window_length=1024      a conversation of any length in constant memory\n"
      "  mneme chat --load monday --save monday                         goes on where it stopped, without computing it again\n"
      "  printf 'Hello\\nWhat is 2+2?\\n' | mneme chat --json           one line a turn, one object a turn\n",
      chat_verb},
-    {"transcribe", VERB_TRANSCRIBE, INT_MAX, "write down what is said in recordings",
-     "transcribe [-m MODEL] FILE...",
+    {"serve", VERB_SERVE, 1, "serve a model over HTTP, with OpenAI's interface", "serve [MODEL]",
+     "  mneme serve\n"
+     "  mneme serve ./SmolLM2 --port 8000 --cache quantized --memory-limit 4G\n"
+     "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+     "       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n",
+     serve_verb},
+    {"transcribe", VERB_TRANSCRIBE, INT_MAX, "transcribe recordings", "transcribe [-m MODEL] FILE...",
      "  mneme transcribe talk.mp3                      wav, flac, mp3, ogg and more, at any rate; - is stdin\n"
      "  mneme transcribe talk.mp3 --output srt > talk.srt\n"
      "  mneme transcribe *.flac --output vtt --output-dir subtitles\n"
      "  mneme transcribe -m whisper-base clip.wav --language Spanish --task translate\n"
      "  mneme transcribe a.wav b.wav --timestamps word --output json    one object a line\n",
      transcribe_verb},
-    {"score", VERB_SCORE, 1, "how likely a model finds a text",
+    {"score", VERB_SCORE, 1, "log-probability and perplexity of a text",
      "score [MODEL] (-p TEXT | -f FILE | --ids 1,2,3)",
      "  mneme score -f book.txt --json\n"
      "  mneme score ./model --ids 1,403,407 --compute-type f32 --out logits.safetensors\n",
@@ -42,7 +47,7 @@ static const verb verbs[] = {
      "tokenize [MODEL] (-p TEXT | -f FILE | --ids 1,2,3 --decode)",
      "  mneme tokenize -p \"Hello there\" --json\n"
      "  mneme tokenize --decode --ids 1,403,407\n"
-     "  mneme tokenize --messages talk.json --add-generation-prompt --render\n",
+     "  mneme tokenize --messages messages.json --add-generation-prompt --render\n",
      tokenize_verb},
     {"inspect", VERB_INSPECT, 1, "what a model is and how much memory it needs", "inspect [MODEL]",
      "  mneme inspect\n"
@@ -52,18 +57,19 @@ static const verb verbs[] = {
     {"bench", VERB_BENCH, 1, "measure prefill and decoding, compare caches", "bench [MODEL]",
      "  mneme bench -p 512 -n 128\n"
      "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n"
-     "  mneme bench --cache all --text book.txt        what each cache costs, and how far it is from dynamic\n"
-     "  mneme bench --cache static,quantized -n 200\n",
+     "  mneme bench --cache all --text book.txt        what each cache costs, compared with dynamic\n"
+     "  mneme bench --cache static,quantized -n 200\n"
+     "  mneme bench --serve http://127.0.0.1:8080 --num-prompts 50 --max-concurrency 8      a server\n",
      bench_verb},
-    {"cache", VERB_CACHE, INT_MAX, "look after saved caches",
+    {"cache", VERB_CACHE, INT_MAX, "list, verify, copy and convert saved caches; calibrate",
      "cache ls|show|verify|cp|rm|convert|calibrate [...]",
      "  mneme cache ls ~/caches                        the saved caches of a folder, or of this one\n"
-     "  mneme cache show talk.safetensors              what one says about itself, and its entries\n"
+     "  mneme cache show chat.safetensors              its description and its entries\n"
      "  mneme cache verify *.safetensors               reads every byte and compares the checksums\n"
-     "  mneme cache cp talk.safetensors old/ --zstd    a copy: as it is, compressed or (--plain) not\n"
-     "  mneme cache rm talk.safetensors                removes saved caches and nothing else\n"
-     "  mneme cache convert talk.safetensors kv.safetensors --legacy    as Transformers keeps it, or back\n"
-     "  mneme cache calibrate -f book.txt              tables that make --cache quantized better, in seconds\n",
+     "  mneme cache cp chat.safetensors old/ --zstd    a copy: as it is, compressed or (--plain) not\n"
+     "  mneme cache rm chat.safetensors                removes saved caches and nothing else\n"
+     "  mneme cache convert chat.safetensors kv.safetensors --legacy    as Transformers keeps it, or back\n"
+     "  mneme cache calibrate -f book.txt              calibrates --cache quantized on a text, in seconds\n",
      cache_verb},
     {"doctor", VERB_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",
      "  mneme doctor\n"

@@ -11,103 +11,139 @@
 #include "base/distance.h"
 #include "base/file.h"
 
-#define CACHED  (VERB_GENERATES | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE)
+#define CACHED  (VERB_GENERATES | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE | VERB_SERVE)
 #define SAVING  (VERB_GENERATES | VERB_SCORE)
 #define TEXTUAL (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the one installed last, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the last one installed, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
 
     [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
     [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
-    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids as they are", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
+    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
     [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
-    [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a talk: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
+    [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a conversation: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
     [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", VERB_RUN, 0, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
-    [OPT_ROWS] = {"batch_size", NULL, OPTION_INTEGER, "N", "16", "lines of --batch in work at once; results do not depend on it", VERB_RUN, 0, 1, 1024},
-    [OPT_UNORDERED] = {"unordered", NULL, OPTION_SWITCH, NULL, NULL, "with --batch: answers as they come, not in the order of the lines", VERB_RUN, 0, 0, 0},
-    [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text as it stands, without the chat template", VERB_GENERATES, VERB_RUN, 0, 0},
+    [OPT_ROWS] = {"batch_size", NULL, OPTION_INTEGER, "N", "16", "lines of --batch computed at once; results do not depend on it", VERB_RUN, 0, 1, 1024},
+    [OPT_UNORDERED] = {"unordered", NULL, OPTION_SWITCH, NULL, NULL, "with --batch: print answers as they finish, not in the order of the lines", VERB_RUN, 0, 0, 0},
+    [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text without the chat template", VERB_GENERATES, VERB_RUN, 0, 0},
     [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},
 
     [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_GENERATES, VERB_GENERATES, 0, 0},
     [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_GENERATES, VERB_GENERATES, 0, 0},
     [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_GENERATES, 0, 0, 0},
-    [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that guesses tokens; the text stays the same, and comes faster", VERB_RUN, 0, 0, 0},
-    [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: what to lead away from", VERB_RUN, 0, 0, 0},
+    [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that drafts tokens: the same text, faster", VERB_RUN, 0, 0, 0},
+    [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: the unconditional prompt", VERB_RUN, 0, 0, 0},
     [OPT_NEGATIVE_PROMPT_IDS] = {"negative_prompt_ids", NULL, OPTION_TEXT, "1,2,3", NULL, "the same as token ids", VERB_RUN, 0, 0, 0},
     [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_GENERATES, 0, 0, 1000},
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
 
-    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "how the past is kept: names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | VERB_CACHE, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 0, 0},
-    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "what keys and values are kept in", CACHED | VERB_CACHE, CACHED, 0, 0},
-    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "tokens held at most; may pass the model's context", CACHED | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 1, INT64_C(1) << 40},
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "cache strategy, names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | VERB_CACHE | VERB_INSPECT, CACHED, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE | VERB_INSPECT, VERB_GENERATES | VERB_SCORE, 0, 0},
+    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | VERB_CACHE | VERB_INSPECT, CACHED, 0, 0},
+    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "most tokens in the cache; may exceed the model's context", CACHED | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 1, INT64_C(1) << 40},
     [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_GENERATES | VERB_SCORE, 0, 0, 0},
     [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
-    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "go on from such a file; without a text: continue it", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
-    [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "keep caches of past runs there and use the longest prefix that matches", SAVING, VERB_RUN, 0, 0},
-    [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry a checksum that only this file's bytes make; others are not loaded", SAVING | VERB_CACHE, VERB_CACHE, 0, 0},
-    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory ends: what the cache becomes, so that the run goes on", CACHED, VERB_GENERATES | VERB_SCORE, 0, 0},
+    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "continue from such a file; the text may be omitted", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "save caches there and reuse the longest matching prefix", SAVING | VERB_SERVE, VERB_RUN | VERB_SERVE, 0, 0},
+    [OPT_CACHE_DIR_LIMIT] = {"cache_dir_limit", NULL, OPTION_SIZE, "SIZE", "none", "of the files of --cache-dir; over it those go that were used longest ago", VERB_SERVE, VERB_SERVE, 1, 0},
+    [OPT_CACHE_TTL] = {"cache_ttl", NULL, OPTION_INTEGER, "S", "none", "drop from memory what was not used for so many seconds", VERB_SERVE, VERB_SERVE, 1, 1000000000},
+    [OPT_CACHE_QUOTA] = {"cache_quota", NULL, OPTION_SIZE, "SIZE", "none", "of what is kept in memory for one API key; over it that key's own texts go", VERB_SERVE, VERB_SERVE, 1, 0},
+    [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry an HMAC with the bytes of this file as key; others are not loaded", SAVING | VERB_CACHE | VERB_SERVE, VERB_CACHE, 0, 0},
+    [OPT_CALIBRATION] = {"calibration", NULL, OPTION_TEXT, "F", "the model's own, of cache calibrate", "calibration of quantized keys; none: without one", CACHED | VERB_CACHE | VERB_INSPECT, 0, 0, 0},
+    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory runs out: convert the cache this way and continue", CACHED, VERB_GENERATES | VERB_SCORE, 0, 0},
+
+    [OPT_SPEECH_MODEL] = {"speech_model", NULL, OPTION_TEXT, "MODEL", NULL, "a Whisper model beside the text model: /v1/audio/transcriptions", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_HOST] = {"host", NULL, OPTION_TEXT, "HOST", "127.0.0.1", "address to listen on; only this machine, unless --api-key-file or --allow-remote is given", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_PORT] = {"port", NULL, OPTION_INTEGER, "N", "8080", "port to listen on; 0: any free one", VERB_SERVE, VERB_SERVE, 0, 65535},
+    [OPT_UNIX] = {"unix", NULL, OPTION_TEXT, "PATH", NULL, "listen on a Unix socket instead", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_API_KEY_FILE] = {"api_key_file", NULL, OPTION_TEXT, "F", NULL, "a file with an API key in each line; requests need one of them", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_ALLOW_REMOTE] = {"allow_remote", NULL, OPTION_SWITCH, NULL, NULL, "other machines may connect without an API key, where --host lets them", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_SSL_CERT_FILE] = {"ssl_cert_file", NULL, OPTION_TEXT, "F", NULL, "speak TLS (https), with this certificate in PEM and those that signed it", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_SSL_KEY_FILE] = {"ssl_key_file", NULL, OPTION_TEXT, "F", NULL, "the private key of the certificate, in PEM without a password", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_SHARE_PREFIXES] = {"share_prefixes", NULL, OPTION_SWITCH, NULL, NULL, "requests with different API keys share computed prompts", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_CACHE_FIXED] = {"cache_fixed", NULL, OPTION_SWITCH, NULL, NULL, "requests cannot name another cache", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_LOG_REQUESTS] = {"log_requests", NULL, OPTION_SWITCH, NULL, NULL, "a line on stderr for each request, without its text", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_MAX_NUM_SEQS] = {"max_num_seqs", NULL, OPTION_INTEGER, "N", "64", "sequences computed together at most", VERB_SERVE, VERB_SERVE, 1, 1024},
+    [OPT_MAX_QUEUE] = {"max_queue", NULL, OPTION_INTEGER, "N", "256", "requests that wait or are computed; more are refused with 429", VERB_SERVE, VERB_SERVE, 1, 100000},
+    [OPT_SANDBOX] = {"sandbox", NULL, OPTION_SWITCH, NULL, "true", "--no-sandbox: the server may open any file, start programs, connect to others", VERB_SERVE, VERB_SERVE, 0, 0},
 
     [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_CHAT, VERB_CHAT, 0, 0},
-    [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache there at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
-    [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "go on with a saved talk, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", VERB_CHAT, VERB_CHAT, 0, 0},
-    [OPT_NO_HISTORY] = {"no_history", NULL, OPTION_SWITCH, NULL, NULL, "neither read nor keep the history of lines", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_NO_HISTORY] = {"no_history", NULL, OPTION_SWITCH, NULL, NULL, "neither read nor write the history of lines", VERB_CHAT, VERB_CHAT, 0, 0},
 
-    [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "feed the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
+    [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "compute the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
     [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE | VERB_CACHE, VERB_SCORE, 0, 0},
 
     [OPT_DECODE] = {"decode", NULL, OPTION_SWITCH, NULL, NULL, "ids to text", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
     [OPT_RENDER] = {"render", NULL, OPTION_SWITCH, NULL, NULL, "print the rendered messages, not their ids", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
-    [OPT_ADD_GENERATION_PROMPT] = {"add_generation_prompt", NULL, OPTION_SWITCH, NULL, NULL, "end the rendered messages with the answer's head", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
+    [OPT_ADD_GENERATION_PROMPT] = {"add_generation_prompt", NULL, OPTION_SWITCH, NULL, NULL, "end the rendered messages with the beginning of an answer", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
     [OPT_SKIP_SPECIAL_TOKENS] = {"skip_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "with --decode: leave special tokens out", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
 
-    [OPT_KERNELS] = {"kernels", NULL, OPTION_SWITCH, NULL, NULL, "which kernel serves what on this CPU", VERB_INSPECT, VERB_INSPECT, 0, 0},
+    [OPT_KERNELS] = {"kernels", NULL, OPTION_SWITCH, NULL, NULL, "which kernels are used on this CPU", VERB_INSPECT, VERB_INSPECT, 0, 0},
     [OPT_CONTEXT] = {"context", "-c --ctx-size", OPTION_INTEGER, "N", "the model's own", "tokens to plan memory for", VERB_INSPECT, VERB_INSPECT, 1, INT64_C(1) << 40},
+    [OPT_PLAN_ROWS] = {"rows", NULL, OPTION_INTEGER, "N", "1", "plan a run of the cache that --cache names: N beams or answers behind a prompt of --context tokens", VERB_INSPECT, VERB_INSPECT, 1, 1 << 24},
+    [OPT_PLAN_NEW_TOKENS] = {"new_tokens", NULL, OPTION_INTEGER, "N", "1", "plan a run of N new tokens behind such a prompt, in each row", VERB_INSPECT, VERB_INSPECT, 1, 1 << 24},
+    [OPT_PLAN_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "1", "plan N such prompts at once: lines of run --batch, recordings of transcribe", VERB_INSPECT, VERB_INSPECT, 1, 1 << 16},
 
     [OPT_N_PROMPT] = {"n_prompt", "-p", OPTION_TEXT, "N,...", "512", "prompt sizes", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_N_GEN] = {"n_gen", "-n", OPTION_TEXT, "N,...", "128", "tokens generated", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_N_DEPTH] = {"n_depth", "-d", OPTION_TEXT, "N,...", "0", "tokens in the cache before", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_N_DEPTH] = {"n_depth", "-d", OPTION_TEXT, "N,...", "0", "tokens in the cache before the test", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_PG] = {"pg", "-pg", OPTION_TEXT, "P,N", NULL, "a prompt of P and then N tokens, timed together", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_PARALLEL] = {"parallel", "-npl", OPTION_TEXT, "N,...", "1", "rows that get their new tokens side by side", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_PARALLEL] = {"parallel", "-npl", OPTION_TEXT, "N,...", "1", "rows decoded together", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_REPETITIONS] = {"repetitions", "-r", OPTION_INTEGER, "N", "5", "measurements of each test", VERB_BENCH, VERB_BENCH, 1, 10000},
     [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "form of the result", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "format of the result", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
     [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
 
-    [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "where caches are compared: what each one writes behind the prompt, too", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "when caches are compared: also the text that each one generates", VERB_BENCH, VERB_BENCH, 0, 0},
 
-    [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "heard", "what is spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_SERVE] = {"serve", NULL, OPTION_TEXT, "URL", NULL, "measure an OpenAI-compatible server: http://HOST:PORT or unix:PATH; the options are in --help-all", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_ENDPOINT] = {"endpoint", NULL, OPTION_CHOICE, "completions|chat", "completions", "--serve: /v1/completions or /v1/chat/completions", VERB_BENCH, 0, 0, 0},
+    [OPT_NUM_PROMPTS] = {"num_prompts", NULL, OPTION_INTEGER, "N", "100", "--serve: requests", VERB_BENCH, 0, 1, 100000},
+    [OPT_REQUEST_RATE] = {"request_rate", NULL, OPTION_TEXT, "R|inf", "inf", "--serve: requests a second on average, at random moments (a Poisson process); inf: all at once", VERB_BENCH, 0, 0, 0},
+    [OPT_MAX_CONCURRENCY] = {"max_concurrency", NULL, OPTION_INTEGER, "N", "none", "--serve: requests at a time; the others wait and their time does not count", VERB_BENCH, 0, 1, 100000},
+    [OPT_RANDOM_INPUT_LEN] = {"random_input_len", NULL, OPTION_INTEGER, "N", "256", "--serve: tokens of each prompt, random words", VERB_BENCH, 0, 1, 1 << 20},
+    [OPT_RANDOM_OUTPUT_LEN] = {"random_output_len", NULL, OPTION_INTEGER, "N", "64", "--serve: tokens of each answer at most", VERB_BENCH, 0, 1, 1 << 20},
+    [OPT_RANDOM_PREFIX_LEN] = {"random_prefix_len", NULL, OPTION_INTEGER, "N", "0", "--serve: tokens that all prompts begin with, besides those of --random-input-len", VERB_BENCH, 0, 0, 1 << 20},
+    [OPT_SERVE_IGNORE_EOS] = {"ignore_eos", NULL, OPTION_SWITCH, NULL, "true", "--serve: answers go on past the end token; --no-ignore-eos for servers that refuse the field", VERB_BENCH, 0, 0, 0},
+    [OPT_METRIC_PERCENTILES] = {"metric_percentiles", NULL, OPTION_TEXT, "99,...", "99", "--serve: percentiles of the times, beside mean and median", VERB_BENCH, 0, 0, 0},
+    [OPT_BENCH_SEED] = {"seed", NULL, OPTION_INTEGER, "N", "0", "--serve: of the words and the moments of requests", VERB_BENCH, 0, 0, INT64_C(1) << 53},
+    [OPT_BENCH_API_KEY_FILE] = {"api_key_file", NULL, OPTION_TEXT, "F", NULL, "--serve: the API key is the first line of this file", VERB_BENCH, 0, 0, 0},
+
+    [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "detected", "language spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_SPEECH_PROMPT] = {"prompt", "--initial-prompt", OPTION_TEXT, "TEXT", NULL, "text before the recording: names and terms in their spelling", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "times of what; those of words show in JSON", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_SUBTITLES] = {"output", "-o", OPTION_CHOICE, "txt|srt|vtt|json", "txt", "form of the result; json: one object a file", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "timestamps of segments or words; those of words only in JSON", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_SUBTITLES] = {"output", "-o", OPTION_CHOICE, "txt|srt|vtt|json", "txt", "format of the result; json: one object per file", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_OUTPUT_DIR] = {"output_dir", NULL, OPTION_TEXT, "D", NULL, "write a file for each recording there, named after it, instead of to stdout", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_NUM_BEAMS] = {"num_beams", NULL, OPTION_INTEGER, "N", "1", "beams at temperature 0", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 1, 1000},
-    [OPT_TEMPERATURES] = {"temperature", "--temperatures", OPTION_TEXT, "0,0.2,...", "0,0.2,0.4,0.6,0.8,1", "tried in turn while what is written is doubtful; 0 alone: no second try", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_CONDITION] = {"condition_on_prev_tokens", "--condition-on-previous-text", OPTION_SWITCH, NULL, NULL, "give each window the text before it", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_COMPRESSION_RATIO] = {"compression_ratio_threshold", NULL, OPTION_TEXT, "X|none", "1.35", "doubtful above: it repeats itself", VERB_TRANSCRIBE, 0, 0, 0},
-    [OPT_LOGPROB] = {"logprob_threshold", NULL, OPTION_TEXT, "X|none", "-1", "doubtful below: mean log-probability", VERB_TRANSCRIBE, 0, 0, 0},
-    [OPT_NO_SPEECH] = {"no_speech_threshold", NULL, OPTION_TEXT, "X|none", "0.6", "left out when also nobody seems to speak, above", VERB_TRANSCRIBE, 0, 0, 0},
-    [OPT_WINDOW_TOKENS] = {"max_new_tokens", "-n", OPTION_INTEGER, "N", "what there is room for", "new tokens of a window at most", VERB_TRANSCRIBE, 0, 1, 1000000},
-    [OPT_SEED] = {"seed", "-s", OPTION_INTEGER, "N", "0", "of what is drawn above temperature 0", VERB_TRANSCRIBE, 0, 0, INT64_C(1) << 53},
-    [OPT_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "8", "recordings side by side; results do not depend on it", VERB_TRANSCRIBE, 0, 1, 256},
+    [OPT_TEMPERATURES] = {"temperature", "--temperatures", OPTION_TEXT, "0,0.2,...", "0,0.2,0.4,0.6,0.8,1", "tried in turn while the text fails the thresholds; 0 alone: no retry", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_CONDITION] = {"condition_on_prev_tokens", "--condition-on-previous-text", OPTION_SWITCH, NULL, NULL, "use the preceding text as prompt of each window", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_COMPRESSION_RATIO] = {"compression_ratio_threshold", NULL, OPTION_TEXT, "X|none", "1.35", "retry above this compression ratio (repetition)", VERB_TRANSCRIBE, 0, 0, 0},
+    [OPT_LOGPROB] = {"logprob_threshold", NULL, OPTION_TEXT, "X|none", "-1", "retry below this mean log-probability", VERB_TRANSCRIBE, 0, 0, 0},
+    [OPT_NO_SPEECH] = {"no_speech_threshold", NULL, OPTION_TEXT, "X|none", "0.6", "omit such a text when the probability of no speech is above", VERB_TRANSCRIBE, 0, 0, 0},
+    [OPT_WINDOW_TOKENS] = {"max_new_tokens", "-n", OPTION_INTEGER, "N", "as many as the context allows", "most new tokens of a window", VERB_TRANSCRIBE, 0, 1, 1000000},
+    [OPT_SEED] = {"seed", "-s", OPTION_INTEGER, "N", "0", "of sampling above temperature 0", VERB_TRANSCRIBE, 0, 0, INT64_C(1) << 53},
+    [OPT_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "8", "recordings transcribed together; results do not depend on it", VERB_TRANSCRIBE, 0, 1, 256},
 
     [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", VERB_CACHE | VERB_GENERATES | VERB_SCORE, VERB_CACHE, 0, 0},
     [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
-    [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy form", VERB_CACHE, VERB_CACHE, 0, 0},
-    [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy form", VERB_CACHE, VERB_CACHE, 0, 1000000},
+    [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy format", VERB_CACHE, VERB_CACHE, 0, 0},
+    [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy format", VERB_CACHE, VERB_CACHE, 0, 1000000},
 
-    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "what activations are multiplied in; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
+    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
     [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE | VERB_TRANSCRIBE, 1, MN_MOST_THREADS},
-    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "what the machine has", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
-    [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, errors too", VERB_ALL, VERB_ALL, 0, 0},
-    [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "say on stderr what is done", VERB_ALL, VERB_DOCTOR, 0, 0},
+    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
+    [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, also for errors", VERB_ALL, VERB_ALL, 0, 0},
+    [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "report progress on stderr", VERB_ALL, VERB_DOCTOR, 0, 0},
     [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, VERB_GENERATES, 0, 0},
     [OPT_HELP] = {"help", "-h", OPTION_SWITCH, NULL, NULL, "this page", VERB_ALL, 0, 0, 0},
     [OPT_HELP_ALL] = {"help_all", NULL, OPTION_SWITCH, NULL, NULL, "every option", VERB_ALL, VERB_ALL, 0, 0},
@@ -120,16 +156,15 @@ static const struct { const char *flag, *field; } generation_aliases[] = {
 };
 /* clang-format on */
 
-/* Transformers' words for values of choices. float16 has no arithmetic of its own here: bf16 computes in as many bits. */
+/* Transformers' words for values of choices. float16 has no arithmetic of its own here: bf16 computes in as many
+ * bits. */
 static const struct {
     option_id id;
-    const char *said, *meant;
+    const char *warned, *meant;
 } synonyms[] = {
-    {OPT_COMPUTE_TYPE, "float32", "f32"},  {OPT_COMPUTE_TYPE, "bfloat16", "bf16"},
-    {OPT_COMPUTE_TYPE, "float16", "bf16"}, {OPT_CACHE_DTYPE, "float32", "f32"},
-    {OPT_CACHE_DTYPE, "bfloat16", "bf16"}, {OPT_CACHE_DTYPE, "float16", "bf16"},
-    {OPT_ON_OOM, "offloaded", "offload"},  {OPT_ON_OOM, "quantized", "quantize"},
-    {OPT_ON_OOM, "sink", "evict"},
+    {OPT_COMPUTE_TYPE, "float32", "f32"}, {OPT_COMPUTE_TYPE, "bfloat16", "bf16"}, {OPT_COMPUTE_TYPE, "float16", "bf16"},
+    {OPT_CACHE_DTYPE, "float32", "f32"},  {OPT_CACHE_DTYPE, "bfloat16", "bf16"},  {OPT_CACHE_DTYPE, "float16", "bf16"},
+    {OPT_ON_OOM, "offloaded", "offload"}, {OPT_ON_OOM, "quantized", "quantize"},  {OPT_ON_OOM, "sink", "evict"},
 };
 
 const char *const option_origin_names[] = {
@@ -148,9 +183,8 @@ mn_status size_parse(const char *text, int64_t *out) {
         const char *unit;
         double factor;
     } units[] = {
-        {"", 1},         {"b", 1},       {"k", 1024},     {"kb", 1024},    {"kib", 1024},
-        {"m", 0x1p20},   {"mb", 0x1p20}, {"mib", 0x1p20}, {"g", 0x1p30},   {"gb", 0x1p30},
-        {"gib", 0x1p30}, {"t", 0x1p40},  {"tb", 0x1p40},  {"tib", 0x1p40},
+        {"", 1},         {"b", 1},      {"k", 1024},    {"kb", 1024},    {"kib", 1024}, {"m", 0x1p20},  {"mb", 0x1p20},
+        {"mib", 0x1p20}, {"g", 0x1p30}, {"gb", 0x1p30}, {"gib", 0x1p30}, {"t", 0x1p40}, {"tb", 0x1p40}, {"tib", 0x1p40},
     };
     char *end = NULL;
     double value = strtod(text, &end);
@@ -162,15 +196,14 @@ mn_status size_parse(const char *text, int64_t *out) {
         *out = (int64_t)total;
         return MN_OK;
     }
-    MN_FAIL(MN_E_ARG,
-            "'%s' is no size; allowed: a number of bytes above 0, or with a unit as in 512M or 1.5GiB", text);
+    MN_FAIL(MN_E_ARG, "'%s' is not a size; allowed: a number of bytes above 0, or with a unit as in 512M or 1.5GiB",
+            text);
 }
 
 static mn_status integer_parse(const char *text, int64_t *out) {
     char *end = NULL;
     long long value = strtoll(text, &end, 10);
-    if (end == text || *end || isspace((unsigned char)*text))
-        MN_FAIL(MN_E_ARG, "'%s' is no whole number", text);
+    if (end == text || *end || isspace((unsigned char)*text)) MN_FAIL(MN_E_ARG, "'%s' is not a whole number", text);
     *out = value; /* out of range saturates, and every range here is narrower */
     return MN_OK;
 }
@@ -196,11 +229,11 @@ static bool choice_allows(const char *choices, const char *text) {
     return false;
 }
 
-/* The text itself where it is no synonym; "torch." in front of one says nothing. */
+/* The text itself when it is not a synonym; a leading "torch." is ignored. */
 static const char *choice_meant(int id, const char *text) {
     const char *bare = strncmp(text, "torch.", 6) == 0 ? text + 6 : text;
     for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++) {
-        if ((int)synonyms[i].id == id && strcmp(synonyms[i].said, bare) == 0) return synonyms[i].meant;
+        if ((int)synonyms[i].id == id && strcmp(synonyms[i].warned, bare) == 0) return synonyms[i].meant;
     }
     return text;
 }
@@ -225,9 +258,8 @@ static bool same_spelling(const char *name, const char *text, size_t n) {
 /* ---- which row a flag means ---- */
 
 int generation_field(const char *name) {
-    const mn_generation_field *fields = mn_generation_fields();
-    for (int i = 0; fields[i].name; i++) {
-        if (same_spelling(fields[i].name, name, strlen(name))) return i;
+    for (int i = 0; mn_generation_field_at(i); i++) {
+        if (same_spelling(mn_generation_field_at(i)->name, name, strlen(name))) return i;
     }
     return -1;
 }
@@ -259,7 +291,6 @@ static int find_row(unsigned taker, const char *flag, size_t n) {
 }
 
 static int find_field(unsigned taker, const char *flag, size_t n) {
-    const mn_generation_field *fields = mn_generation_fields();
     if (!(taker & VERB_GENERATES)) return -1;
     for (size_t i = 0; i < sizeof generation_aliases / sizeof *generation_aliases; i++) {
         if (strlen(generation_aliases[i].flag) == n && strncmp(generation_aliases[i].flag, flag, n) == 0) {
@@ -267,9 +298,10 @@ static int find_field(unsigned taker, const char *flag, size_t n) {
         }
     }
     if (n <= 2 || strncmp(flag, "--", 2) != 0) return -1;
-    for (int i = 0; fields[i].name; i++) {
-        if (same_spelling(fields[i].name, flag + 2, n - 2)) return i;
-        if (fields[i].alias && same_spelling(fields[i].alias, flag + 2, n - 2)) return i;
+    for (int i = 0; mn_generation_field_at(i); i++) {
+        if (same_spelling(mn_generation_field_at(i)->name, flag + 2, n - 2)) return i;
+        if (mn_generation_field_at(i)->alias && same_spelling(mn_generation_field_at(i)->alias, flag + 2, n - 2))
+            return i;
     }
     return -1;
 }
@@ -286,17 +318,15 @@ int generation_flag(const char *name) {
 
 static mn_status unknown_flag(const verb *v, const char *flag) {
     enum { MOST = 256 };
-    char spelled[MOST][64];
+    char flags[MOST][64];
     const char *names[MOST + 1];
     size_t n = 0;
-    const mn_generation_field *fields = mn_generation_fields();
     for (int i = 0; i < N_OPTIONS && n < MOST; i++) {
-        if (option_table[i].verbs & v->bit && option_table[i].help)
-            flag_spelling(spelled[n++], 64, option_table[i].name);
+        if (option_table[i].verbs & v->bit && option_table[i].help) flag_spelling(flags[n++], 64, option_table[i].name);
     }
-    for (int i = 0; v->bit & VERB_GENERATES && fields[i].name && n < MOST; i++)
-        flag_spelling(spelled[n++], 64, fields[i].name);
-    for (size_t i = 0; i < n; i++) names[i] = spelled[i];
+    for (int i = 0; v->bit & VERB_GENERATES && mn_generation_field_at(i) && n < MOST; i++)
+        flag_spelling(flags[n++], 64, mn_generation_field_at(i)->name);
+    for (size_t i = 0; i < n; i++) names[i] = flags[i];
     names[n] = NULL;
     char bare[64] = "";
     size_t dashes = strspn(flag, "-"), length = strcspn(flag + dashes, "=");
@@ -305,8 +335,7 @@ static mn_status unknown_flag(const verb *v, const char *flag) {
     const char *near = text_nearest(bare, names);
     int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
     if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
-    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag,
-            v->name);
+    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag, v->name);
 }
 
 /* ---- setting values ---- */
@@ -336,15 +365,14 @@ static mn_status set_row(options *o, int id, const char *text, option_origin ori
     case OPTION_SIZE: MN_TRY(size_parse(text, &number)); break;
     case OPTION_CHOICE:
         text = choice_meant(id, text);
-        if (!choice_allows(row->argument, text))
-            MN_FAIL(MN_E_ARG, "'%s' is not one of %s", text, row->argument);
+        if (!choice_allows(row->argument, text)) MN_FAIL(MN_E_ARG, "'%s' is not one of %s", text, row->argument);
         break;
     case OPTION_TEXT: break;
     }
     return store(&o->set[id], text, number, origin);
 }
 
-/* What reads as JSON is JSON, the rest is a text. */
+/* Valid JSON is used as such, anything else is a string. */
 static void put_value(bytes *out, const char *text, size_t n) {
     json_doc *doc = NULL;
     if (json_parse(&doc, text, n, JSON_PYTHON, "value") == MN_OK) {
@@ -369,7 +397,7 @@ static void put_pairs(bytes *out, const char *text) {
     bytes_append_text(out, "}");
 }
 
-/* The short ways of saying a value: what stands around the text, or around the text in quotes, to make it JSON. */
+/* Short forms of values: what is put around the text, or around the quoted text, to make it JSON. */
 static const struct {
     const char *kind, *before, *after;
     bool is_quoted;
@@ -419,7 +447,7 @@ static bool adds_up(const mn_generation_field *field) {
 }
 
 static mn_status set_field(options *o, int id, const char *text, option_origin origin) {
-    const mn_generation_field *field = &mn_generation_fields()[id];
+    const mn_generation_field *field = mn_generation_field_at(id);
     setting *s = &o->generation[id];
     char *value = generation_value(field, text);
     if (!value) return mem_no_memory();
@@ -442,7 +470,7 @@ static mn_status set_field(options *o, int id, const char *text, option_origin o
 
 /* ---- the three sources ---- */
 
-/* What a flag means: a row or a generation field. */
+/* The target of a flag: a row or a generation field. */
 typedef struct flag_target {
     int row, field; /* -1: no */
     bool is_switch, negated;
@@ -456,7 +484,7 @@ static bool find_target(flag_target *target, const verb *v, const char *flag, si
     }
     target->field = find_field(v->bit, flag, n);
     if (target->field < 0) return false;
-    target->is_switch = strcmp(mn_generation_fields()[target->field].kind, "boolean") == 0;
+    target->is_switch = strcmp(mn_generation_field_at(target->field)->kind, "boolean") == 0;
     return true;
 }
 
@@ -484,8 +512,8 @@ static mn_status read_flag(options *o, int argc, char **argv, int *i) {
         if (*i + 1 >= argc) MN_FAIL(MN_E_ARG, "%.*s needs a value", (int)n, flag);
         value = argv[++*i];
     }
-    mn_status status = target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG)
-                                       : set_field(o, target.field, value, ORIGIN_FLAG);
+    mn_status status =
+        target.row >= 0 ? set_row(o, target.row, value, ORIGIN_FLAG) : set_field(o, target.field, value, ORIGIN_FLAG);
     return status_context(status, "%.*s", (int)n, flag);
 }
 
@@ -497,8 +525,7 @@ static mn_status read_flags(options *o, int argc, char **argv, const char **para
             only_positional = true;
         } else if (only_positional || arg[0] != '-' || arg[1] == 0) {
             if (o->n_positional == o->verb->max_positional) {
-                MN_FAIL(MN_E_ARG,
-                        "unexpected argument '%s'; usage: mneme %s (put a text of several words in quotes)",
+                MN_FAIL(MN_E_ARG, "unexpected argument '%s'; usage: mneme %s (put a text of several words in quotes)",
                         arg, o->verb->usage);
             }
             o->positional[o->n_positional++] = arg;
@@ -522,18 +549,16 @@ static const char *variable_of(char *out, size_t n, const char *name) {
 
 static mn_status read_environment(options *o, const char **param) {
     static char variable[80]; /* named in an error after this returns */
-    const mn_generation_field *fields = mn_generation_fields();
     for (int i = 0; i < N_OPTIONS; i++) {
-        if (!(option_table[i].verbs & o->verb->bit) || o->set[i].text || i == OPT_HELP || i == OPT_HELP_ALL)
-            continue;
+        if (!(option_table[i].verbs & o->verb->bit) || o->set[i].text || i == OPT_HELP || i == OPT_HELP_ALL) continue;
         const char *value = getenv(variable_of(variable, sizeof variable, option_table[i].name));
         if (!value) continue;
         *param = variable;
         MN_TRY(status_context(set_row(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
     }
-    for (int i = 0; o->verb->bit & VERB_GENERATES && fields[i].name; i++) {
-        const char *value = getenv(variable_of(variable, sizeof variable, fields[i].name));
-        if (!value || o->generation[i].text || option_is_row(o->verb, fields[i].name)) continue;
+    for (int i = 0; o->verb->bit & VERB_GENERATES && mn_generation_field_at(i); i++) {
+        const char *value = getenv(variable_of(variable, sizeof variable, mn_generation_field_at(i)->name));
+        if (!value || o->generation[i].text || option_is_row(o->verb, mn_generation_field_at(i)->name)) continue;
         *param = variable;
         MN_TRY(status_context(set_field(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
     }
@@ -590,8 +615,7 @@ static mn_status read_config(options *o, const char **param) {
         status = json_open(&o->config, bytes_text(&path), JSON_PYTHON, 1 << 20);
         const json *root = status == MN_OK ? json_root(o->config) : NULL;
         if (root && root->kind != JSON_OBJECT) {
-            status =
-                status_fail(MN_E_ARG, "%s: is no JSON object of option names and values", bytes_text(&path));
+            status = status_fail(MN_E_ARG, "%s: is no JSON object of option names and values", bytes_text(&path));
         }
         for (size_t i = 0; status == MN_OK && i < root->n; i++) {
             status = read_config_member(o, bytes_text(&path), &root->members[i]);
@@ -603,8 +627,7 @@ static mn_status read_config(options *o, const char **param) {
 }
 
 mn_status options_read(options *o, int argc, char **argv, const char **param) {
-    const mn_generation_field *fields = mn_generation_fields();
-    while (fields[o->n_generation].name) o->n_generation++;
+    while (mn_generation_field_at((int)o->n_generation)) o->n_generation++;
     o->generation = mem_alloc(o->n_generation + 1, sizeof *o->generation);
     o->positional = mem_alloc((size_t)argc + 1, sizeof *o->positional);
     if (!o->generation || !o->positional) return mem_no_memory();
@@ -624,7 +647,7 @@ void options_clear(options *o) {
     *o = (options){0};
 }
 
-/* ---- asking ---- */
+/* ---- values ---- */
 
 bool option_is_set(const options *o, option_id id) {
     return o->set[id].text != NULL;

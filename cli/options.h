@@ -1,6 +1,6 @@
-/* Options: one table of everything that can be said to the command. A row is flag (--max-cache-len),
- * environment variable (MNEME_MAX_CACHE_LEN) and field of the configuration file ("max_cache_len") at once,
- * and prints its own help. The fields of GenerationConfig come from the library and follow the same rule.
+/* Options: one table of all options of the command. A row is flag (--max-cache-len), environment variable
+ * (MNEME_MAX_CACHE_LEN) and field of the configuration file ("max_cache_len") at once, and prints its own help. The
+ * fields of GenerationConfig come from the library and follow the same rule.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_OPTIONS_H
 #define MNEME_CLI_OPTIONS_H
@@ -40,8 +40,26 @@ typedef enum option_id {
     OPT_SAVE_CACHE,
     OPT_LOAD_CACHE,
     OPT_CACHE_DIR,
+    OPT_CACHE_DIR_LIMIT,
+    OPT_CACHE_TTL,
+    OPT_CACHE_QUOTA,
     OPT_CACHE_KEY_FILE,
+    OPT_CALIBRATION,
     OPT_ON_OOM,
+    OPT_SPEECH_MODEL,
+    OPT_HOST,
+    OPT_PORT,
+    OPT_UNIX,
+    OPT_API_KEY_FILE,
+    OPT_ALLOW_REMOTE,
+    OPT_SSL_CERT_FILE,
+    OPT_SSL_KEY_FILE,
+    OPT_SHARE_PREFIXES,
+    OPT_CACHE_FIXED,
+    OPT_LOG_REQUESTS,
+    OPT_MAX_NUM_SEQS,
+    OPT_MAX_QUEUE,
+    OPT_SANDBOX,
     OPT_SYSTEM,
     OPT_SAVE,
     OPT_LOAD,
@@ -55,6 +73,9 @@ typedef enum option_id {
     OPT_SKIP_SPECIAL_TOKENS,
     OPT_KERNELS,
     OPT_CONTEXT,
+    OPT_PLAN_ROWS,
+    OPT_PLAN_NEW_TOKENS,
+    OPT_PLAN_BATCH_SIZE,
     OPT_N_PROMPT,
     OPT_N_GEN,
     OPT_N_DEPTH,
@@ -66,7 +87,20 @@ typedef enum option_id {
     OPT_NO_WARMUP,
     OPT_TEXT,
     OPT_TEXTS,
+    OPT_SERVE, /* from here to OPT_BENCH_API_KEY_FILE: of `bench --serve` */
+    OPT_ENDPOINT,
+    OPT_NUM_PROMPTS,
+    OPT_REQUEST_RATE,
+    OPT_MAX_CONCURRENCY,
+    OPT_RANDOM_INPUT_LEN,
+    OPT_RANDOM_OUTPUT_LEN,
+    OPT_RANDOM_PREFIX_LEN,
+    OPT_SERVE_IGNORE_EOS,
+    OPT_METRIC_PERCENTILES,
+    OPT_BENCH_SEED,
+    OPT_BENCH_API_KEY_FILE,
     OPT_LANGUAGE,
+    OPT_SPEECH_PROMPT,
     OPT_TASK,
     OPT_TIMESTAMPS,
     OPT_SUBTITLES,
@@ -96,7 +130,7 @@ typedef enum option_id {
     N_OPTIONS
 } option_id;
 
-/* Who takes a row. */
+/* The verbs that take a row. */
 enum {
     VERB_RUN = 1,
     VERB_SCORE = 2,
@@ -107,12 +141,14 @@ enum {
     VERB_CACHE = 64,
     VERB_CHAT = 128,
     VERB_TRANSCRIBE = 256,
-    VERB_ALL = 511,
-    VERB_COMPUTES = VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR | VERB_TRANSCRIBE,
+    VERB_SERVE = 512,
+    VERB_ALL = 1023,
+    VERB_COMPUTES =
+        VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR | VERB_TRANSCRIBE | VERB_SERVE,
     VERB_GENERATES = VERB_RUN | VERB_CHAT, /* these take the fields of GenerationConfig */
 };
 
-/* Where a value came from, the weakest first. */
+/* The origin of a value, lowest precedence first. */
 typedef enum option_origin {
     ORIGIN_DEFAULT,
     ORIGIN_MODEL,
@@ -125,7 +161,7 @@ typedef enum option_origin {
 extern const char *const option_origin_names[];
 
 typedef enum option_kind {
-    OPTION_SWITCH,  /* no value; --no-NAME takes it back */
+    OPTION_SWITCH,  /* no value; --no-NAME turns it off */
     OPTION_INTEGER, /* lo..hi */
     OPTION_SIZE,    /* bytes with an optional unit: 512M, 1.5GiB */
     OPTION_CHOICE,  /* one of `argument`, "a|b|c" */
@@ -137,7 +173,7 @@ typedef struct option {
     const char *aliases; /* further spellings, space between: "-c --ctx-size"; NULL: none */
     option_kind kind;
     const char *argument; /* in the help: "N"; of a choice: its values */
-    const char *standard; /* default in the help; NULL: none worth a word */
+    const char *standard; /* default in the help; NULL: not shown */
     const char *help;
     unsigned verbs;
     unsigned brief; /* verbs whose one-screen help shows it */
@@ -147,7 +183,7 @@ typedef struct option {
 extern const option option_table[N_OPTIONS];
 
 typedef struct setting {
-    char *text;     /* owned; NULL: not said. Of a generation field: JSON text */
+    char *text;     /* owned; NULL: not set. Of a generation field: JSON text */
     int64_t number; /* value of a switch (0, 1), an integer or a size */
     option_origin origin;
 } setting;
@@ -175,8 +211,8 @@ struct verb {
 };
 
 /* Reads argv after the verb, then the environment and the configuration file ($MNEME_CONFIG, else
- * $XDG_CONFIG_HOME/mneme/config.json). MN_E_ARG with one sentence; *param (owned by nobody, NULL or a flag's
- * name) says which flag it is about. --help and --help-all stop the reading. */
+ * $XDG_CONFIG_HOME/mneme/config.json). MN_E_ARG with one sentence; *param (not owned, NULL or a flag's name) names
+ * which flag it is about. --help and --help-all stop the reading. */
 mn_status options_read(options *o, int argc, char **argv, const char **param);
 void options_clear(options *o);
 
@@ -189,10 +225,10 @@ int64_t option_number(const options *o, option_id id, int64_t standard);
 int generation_field(const char *name);
 /* The same by any of its flags, without dashes in front: "n" and "predict" are max_new_tokens. */
 int generation_flag(const char *name);
-/* JSON text of what was said about a field, or NULL. */
+/* JSON text of a field that was set, or NULL. */
 const char *generation_text(const options *o, const char *name);
-/* What a command line says about a generation field as JSON text, owned by the caller: "1,2" of an integer
- * list becomes [1,2], a bare word of a string list ["word"], "15=-5" of an object {"15":-5}. NULL: no memory. */
+/* The command-line text of a generation field as JSON text, owned by the caller: "1,2" of an integer list becomes
+ * [1,2], a bare word of a string list ["word"], "15=-5" of an object {"15":-5}. NULL: no memory. */
 char *generation_value(const mn_generation_field *field, const char *text);
 
 /* "512M", "1.5GiB", "1000" in bytes. */
@@ -201,10 +237,10 @@ mn_status size_parse(const char *text, int64_t *out);
 /* max_cache_len -> max-cache-len in `out` (at most n bytes); returns out. */
 const char *flag_spelling(char *out, size_t n, const char *name);
 
-/* Whether a row of this name speaks to the verb: it stands above a generation field of that name. */
+/* Whether the verb has a row of this name, which takes precedence over a generation field of that name. */
 bool option_is_row(const verb *v, const char *name);
 
-/* What an alias of the configuration file stands for, or NULL. */
+/* The target of an alias in the configuration file, or NULL. */
 const char *options_alias(const options *o, const char *name);
 
 /* Help of one verb: one screen, or everything. */

@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "progress.h"
 #include "terminal.h"
 
 static int write_error; /* errno of the first failed write to stdout */
+static bool is_replaceable;
 
 /* A character of which the rest has not come yet, on its way to a terminal at the standard output. */
 static struct {
@@ -96,19 +96,19 @@ static void show_list(const char *format, va_list args) {
     va_end(again);
 }
 
-void tell(const char *format, ...) {
+void print_error_text(const char *format, ...) {
     va_list args;
     va_start(args, format);
     show_list(format, args);
     va_end(args);
 }
 
-void steer(FILE *screen, const char *sequence) {
+void put_control(FILE *screen, const char *sequence) {
     fputs(sequence, screen);
     fflush(screen);
 }
 
-FILE *screen_of(void) {
+FILE *terminal_stream(void) {
     return is_terminal(stderr) ? stderr : is_terminal(stdout) ? stdout : NULL;
 }
 
@@ -123,7 +123,7 @@ int report_json(bool json_wanted, int code, const char *param) {
         [EXIT_CANCELLED] = {"cancelled_error", "cancelled"},
         [EXIT_CACHE] = {"invalid_request_error", "cache_refused"},
     };
-    say("%s", mn_last_error());
+    print_message("%s", mn_last_error());
     if (json_wanted) {
         bytes b = {0};
         bytes_append_text(&b, "{\"error\":{\"message\":");
@@ -145,13 +145,26 @@ int report(const options *o, int code, const char *param) {
     return report_json(option_on(o, OPT_JSON), code, param);
 }
 
-void say(const char *format, ...) {
-    progress_clear();
+void make_replaceable(void) {
+    is_replaceable = true;
+}
+
+bool has_replaceable(void) {
+    return is_replaceable;
+}
+
+void remove_replaceable(void) {
+    if (is_replaceable) put_control(stderr, "\r\x1b[K");
+    is_replaceable = false;
+}
+
+void print_message(const char *format, ...) {
+    remove_replaceable();
     va_list args;
     va_start(args, format);
-    tell("mneme: ");
+    print_error_text("mneme: ");
     show_list(format, args);
-    tell("\n");
+    print_error_text("\n");
     va_end(args);
 }
 
@@ -179,10 +192,9 @@ int finish(int code) {
     if (held.n) fputs("\xEF\xBF\xBD", stdout); /* the text broke off inside a character */
     held.n = 0;
     if (!write_error && (fflush(stdout) != 0 || ferror(stdout))) write_error = errno ? errno : EIO;
-    bool is_gone =
-        code == EXIT_CANCELLED && write_error == EIO; /* the terminal, and with it what was to be shown */
+    bool is_gone = code == EXIT_CANCELLED && write_error == EIO; /* the terminal, and with it what was to be shown */
     if (!write_error || is_gone) return code;
-    if (write_error != EPIPE) say("cannot write to the standard output: %s", strerror(write_error));
+    if (write_error != EPIPE) print_message("cannot write to the standard output: %s", strerror(write_error));
     return EXIT_FAILED;
 }
 

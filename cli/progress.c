@@ -15,7 +15,7 @@
 #include "terminal.h"
 
 static struct {
-    bool asked, able, coloured, visible;
+    bool asked, able, coloured;
     double last;
 } line;
 
@@ -25,7 +25,6 @@ bool progress_shown(void) {
         line.asked = true;
         line.able = isatty(STDERR_FILENO) && term && *term && strcmp(term, "dumb") != 0;
         line.coloured = !(no_color && *no_color);
-        line.last = -1e9;
     }
     return line.able;
 }
@@ -37,7 +36,7 @@ static int terminal_width(void) {
 }
 
 void progress_line(const char *format, ...) {
-    if (!progress_shown() || clock_ms() - line.last < 100) return;
+    if (!progress_shown() || (has_replaceable() && clock_ms() - line.last < 100)) return;
     char text[512], shown[512];
     size_t used;
     va_list args;
@@ -46,22 +45,19 @@ void progress_line(const char *format, ...) {
     va_end(args);
     int width = terminal_width() - 1;
     if (n > (int)sizeof text - 1) n = (int)sizeof text - 1;
-    /* Cleaned before it is cut: what stands for a control character is wider. */
+    /* Cleaned before it is cut: the replacement of a control character is wider. */
     n = (int)terminal_clean(shown, sizeof shown, text, (size_t)(n < 0 ? 0 : n), &used);
     if (n > width) n = width;
     while (n > 0 && utf8_valid_prefix(shown, (size_t)n) < (size_t)n) n--;
-    steer(stderr, line.coloured ? "\r\x1b[2m" : "\r");
-    tell("%.*s", n, shown);
-    steer(stderr, line.coloured ? "\x1b[0m\x1b[K" : "\x1b[K");
-    line.visible = true;
+    put_control(stderr, line.coloured ? "\r\x1b[2m" : "\r");
+    print_error_text("%.*s", n, shown);
+    put_control(stderr, line.coloured ? "\x1b[0m\x1b[K" : "\x1b[K");
+    make_replaceable();
     line.last = clock_ms();
 }
 
 void progress_clear(void) {
-    if (!line.visible) return;
-    steer(stderr, "\r\x1b[K");
-    line.visible = false;
-    line.last = -1e9;
+    remove_replaceable();
 }
 
 void progress_loading(void *user, uint64_t done, uint64_t total) {

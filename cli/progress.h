@@ -1,4 +1,4 @@
-/* One line on a terminal's stderr that says what is going on; nothing anywhere else.
+/* A progress line on stderr, if that is a terminal.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_PROGRESS_H
 #define MNEME_CLI_PROGRESS_H

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "batch.h"
 #include "config.h"
-#include "engine.h"
+#include "loaded_model.h"
 #include "input.h"
 #include "interrupt.h"
 #include "output.h"
@@ -24,7 +24,7 @@ typedef struct run {
     prompt prompt;
     mn_generation_config *config;
     mn_session *session;
-    bool has_text; /* a prompt was given, in whatever way */
+    bool has_text; /* a prompt was given */
     mn_generation *generation;
     bool streamed;       /* some text has been printed */
     char last;           /* its last byte */
@@ -37,7 +37,7 @@ static bool is_batch(const run *r) {
     return r->in.kind == INPUT_BATCH;
 }
 
-/* ---- what is asked for ---- */
+/* ---- options ---- */
 
 static bool looks_like_path(const char *text) {
     size_t n = strlen(text);
@@ -46,17 +46,17 @@ static bool looks_like_path(const char *text) {
            (n > 5 && strcmp(text + n - 5, ".gguf") == 0);
 }
 
-/* Two positional arguments are MODEL TEXT. A lone one is the TEXT when a model is said otherwise, the MODEL
- * when a text is said otherwise or when it leads to one, else the TEXT. */
+/* Two positional arguments are MODEL TEXT. A single one is the TEXT when a model is given otherwise, the MODEL when a
+ * text is given otherwise or when it resolves to a model, else the TEXT. */
 static mn_status read_positional(run *r, const char **text) {
     const options *o = r->s.o;
     MN_TRY(positional_pair(&r->model_name, text, o));
     if (o->n_positional == 1) {
         const char *lone = o->positional[0];
-        bool model_said = option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG;
+        bool model_given = option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG;
         char *path = NULL;
-        bool is_model = !model_said && *lone &&
-                        (input_is_said(o) || looks_like_path(lone) || model_path(&path, o, lone) == MN_OK);
+        bool is_model = !model_given && *lone &&
+                        (input_is_given(o) || looks_like_path(lone) || model_path(&path, o, lone) == MN_OK);
         mn_free(path);
         *(is_model ? &r->model_name : text) = lone;
     }
@@ -66,13 +66,11 @@ static mn_status read_positional(run *r, const char **text) {
 static mn_status check_outputs(const options *o) {
     if (option_is_set(o, OPT_SAVE_CACHE)) MN_TRY(file_check_target(option_text(o, OPT_SAVE_CACHE, NULL)));
     if (option_is_set(o, OPT_LOAD_CACHE) && option_is_set(o, OPT_CACHE_DIR))
-        MN_FAIL(MN_E_ARG,
-                "--load-cache and --cache-dir both say where the cache comes from; give one of them");
+        MN_FAIL(MN_E_ARG, "--load-cache and --cache-dir both name the source of the cache; give one of them");
     for (option_id id = OPT_SAVE_CACHE; id <= OPT_CACHE_DIR; id++) {
         if (option_is_set(o, id) && option_is_set(o, OPT_BATCH))
-            MN_FAIL(
-                MN_E_ARG,
-                "--batch has a cache for every row; --save-cache, --load-cache and --cache-dir are for one");
+            MN_FAIL(MN_E_ARG,
+                    "--batch has a cache for every row; --save-cache, --load-cache and --cache-dir are for one");
     }
     for (option_id id = OPT_SCORES_OUT; id <= OPT_LOGITS_OUT; id++) {
         if (option_is_set(o, id)) MN_TRY(file_check_target(option_text(o, id, NULL)));
@@ -83,12 +81,12 @@ static mn_status check_outputs(const options *o) {
     return MN_OK;
 }
 
-/* Everything that can be refused before a model is opened. */
+/* All checks that need no model. */
 static int prepare(run *r) {
     const char *text = NULL;
     mn_status status = read_positional(r, &text);
     if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
-    r->s.cache = mn_cache_options_default();
+    mn_cache_options_init(&r->s.cache, sizeof r->s.cache);
     status = cache_options_read(r->s.o, &r->s.cache);
     if (status != MN_OK) return report(r->s.o, exit_of(status), "cache");
     status = generation_file_read(&r->s.file, r->s.o);
@@ -100,7 +98,7 @@ static int prepare(run *r) {
     if (status == MN_OK && prefix) status = file_read_input(&r->s.prefix, prefix, (size_t)1 << 30);
     if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
     if (option_on(r->s.o, OPT_PRINT_CONFIG)) return EXIT_DONE;
-    r->has_text = text != NULL || input_is_said(r->s.o);
+    r->has_text = text != NULL || input_is_given(r->s.o);
     if (!r->has_text && option_is_set(r->s.o, OPT_LOAD_CACHE)) return EXIT_DONE;
     status = input_read(&r->in, r->s.o, text);
     if (status == MN_OK && is_batch(r)) status = lines_open(&r->lines, r->in.what);
@@ -109,16 +107,15 @@ static int prepare(run *r) {
 
 /* ---- rows ---- */
 
-/* A loaded cache without a text is continued as it stands. */
+/* A loaded cache without a text is continued. */
 static bool continues(const run *r) {
     return option_is_set(r->s.o, OPT_LOAD_CACHE) && !r->in.data.n && !r->has_text;
 }
 
-/* One text behind the prefix is a longer text. */
+/* A text after the prefix is a longer text. */
 static mn_status put_prefix_first(run *r) {
     if (!r->s.prefix.n) return MN_OK;
-    if (r->in.kind != INPUT_TEXT)
-        MN_FAIL(MN_E_ARG, "--prefix-file stands before texts; %s is none", r->in.what);
+    if (r->in.kind != INPUT_TEXT) MN_FAIL(MN_E_ARG, "--prefix-file is put before texts; %s is not a text", r->in.what);
     bytes all = r->s.prefix;
     bytes_append(&all, r->in.data.data, r->in.data.n);
     r->s.prefix = (bytes){0};
@@ -140,16 +137,15 @@ static mn_status read_prompt(run *r) {
         return MN_OK;
     }
     MN_TRY(put_prefix_first(r));
-    return prompt_from_input(&r->prompt, r->s.o, &r->in, mn_model_tokenizer(r->s.e.model),
-                             !option_on(r->s.o, OPT_RAW));
+    return prompt_from_input(&r->prompt, r->s.o, &r->in, mn_model_tokenizer(r->s.e.model), !option_on(r->s.o, OPT_RAW));
 }
 
-static mn_status settle(run *r) {
+static mn_status resolve(run *r) {
     mn_cache_options cache;
     mn_cache_summary kind;
-    bytes said = {0};
-    mn_status status = settings_settle(&r->s, r->config, &r->prompt, NULL, &said, &cache, &kind);
-    bytes_clear(&said);
+    bytes warned = {0};
+    mn_status status = settings_resolve(&r->s, r->config, &r->prompt, NULL, &warned, &cache, &kind);
+    bytes_clear(&warned);
     if (status == MN_OK) r->s.cache = cache;
     return status;
 }
@@ -179,19 +175,16 @@ static bool on_token(void *user, const mn_token_event *event) {
 static mn_status open_session(run *r) {
     const char *folder = cache_folder(r->s.o);
     if (folder && !option_is_set(r->s.o, OPT_LOAD_CACHE))
-        return mn_session_open_cached(&r->session, r->s.e.model, &r->s.cache, folder, r->prompt.ids,
-                                      r->prompt.n);
+        return mn_session_open_cached(&r->session, r->s.e.model, &r->s.cache, folder, r->prompt.ids, r->prompt.n);
     return session_open(&r->session, r->s.o, r->s.e.model, &r->s.cache);
 }
 
-/* Ids, or the tokens that a text of its own would begin with too. */
+/* Ids, or the tokens of the text as a prompt of its own. */
 static mn_status read_negative(run *r) {
     const char *text = option_text(r->s.o, OPT_NEGATIVE_PROMPT, NULL),
                *ids = option_text(r->s.o, OPT_NEGATIVE_PROMPT_IDS, NULL);
     if (text && ids)
-        MN_FAIL(
-            MN_E_ARG,
-            "--negative-prompt and --negative-prompt-ids both say what to lead away from; give one of them");
+        MN_FAIL(MN_E_ARG, "--negative-prompt and --negative-prompt-ids both set the negative prompt; give one of them");
     if (ids) return prompt_from_ids(&r->s.negative, ids, strlen(ids), "--negative-prompt-ids");
     if (!text) return MN_OK;
     return prompt_from_text(&r->s.negative, mn_model_tokenizer(r->s.e.model), text, strlen(text),
@@ -209,13 +202,13 @@ static mn_status generate(run *r) {
     return mn_generate(r->session, r->prompt.ids, r->prompt.n, r->config, &how, &r->generation);
 }
 
-/* ---- what comes out ---- */
+/* ---- output ---- */
 
 static void print_plain(run *r, bool cancelled) {
     if (!r->streamed) {
         bytes b = {0};
         for (size_t i = 0; i < r->generation->n_sequences; i++) {
-            const mn_sequence *sequence = &r->generation->sequences[i];
+            const mn_sequence *sequence = r->generation->sequences[i];
             if (i) bytes_append_text(&b, "\n");
             if (sequence->text) bytes_append(&b, sequence->text, sequence->n_text);
             for (size_t k = 0; !sequence->text && k < sequence->n_ids; k++)
@@ -229,23 +222,23 @@ static void print_plain(run *r, bool cancelled) {
 
 static void print_summary(const run *r) {
     const mn_generation *g = r->generation;
-    if (g->cache.before)
-        say("memory ended: the cache '%s' became '%s', and the run went on", g->cache.before,
-            g->cache.implementation);
+    if (g->cache->original_implementation)
+        print_message("memory ran out: the cache '%s' was converted to '%s', and the run continued",
+                      g->cache->original_implementation, g->cache->implementation);
     size_t prompt_tokens = r->prompt.n, new_tokens = 0;
-    for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i].n_ids;
+    for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i]->n_ids;
     char *sample = mn_generation_config_get(r->config, "do_sample");
     bool sampled = sample && strcmp(sample, "true") == 0;
     mn_free(sample);
     if (progress_shown() || option_on(r->s.o, OPT_VERBOSE)) {
         char seed[40] = "";
         if (sampled) snprintf(seed, sizeof seed, ", seed %llu", (unsigned long long)g->seed);
-        say("%zu prompt tokens at %.0f tok/s, %zu new at %.1f tok/s, %s cache of %.1f MiB%s", prompt_tokens,
-            (double)prompt_tokens / (g->prompt_ms > 0 ? g->prompt_ms : 1) * 1e3, new_tokens,
-            (double)new_tokens / (g->predicted_ms > 0 ? g->predicted_ms : 1) * 1e3, g->cache.implementation,
-            (double)g->cache.bytes / (1 << 20), seed);
+        print_message("%zu prompt tokens at %.0f tok/s, %zu new at %.1f tok/s, %s cache of %.1f MiB%s", prompt_tokens,
+                      (double)prompt_tokens / (g->prompt_ms > 0 ? g->prompt_ms : 1) * 1e3, new_tokens,
+                      (double)new_tokens / (g->predicted_ms > 0 ? g->predicted_ms : 1) * 1e3, g->cache->implementation,
+                      (double)g->cache->bytes / (1 << 20), seed);
     } else if (sampled && !generation_text(r->s.o, "seed") && !option_on(r->s.o, OPT_JSON)) {
-        say("seed %llu", (unsigned long long)g->seed);
+        print_message("seed %llu", (unsigned long long)g->seed);
     }
 }
 
@@ -257,9 +250,9 @@ static mn_status write_files(run *r) {
     return MN_OK;
 }
 
-/* What is saved goes on behind the text that was shown: its last token, which was never computed with, is so now. */
+/* The saved cache continues after the shown text, so its last token, which was not computed yet, is computed now. */
 static mn_status save_session(run *r) {
-    const mn_sequence *sequence = &r->generation->sequences[0];
+    const mn_sequence *sequence = r->generation->sequences[0];
     if (!option_is_set(r->s.o, OPT_SAVE_CACHE) && !option_is_set(r->s.o, OPT_CACHE_DIR)) return MN_OK;
     if (sequence->n_ids > 0) {
         mn_status status = mn_session_step(r->session, &sequence->ids[sequence->n_ids - 1], 1, NULL);
@@ -272,7 +265,7 @@ static int print_results(run *r) {
     bool cancelled = false;
     int top = (int)option_number(r->s.o, OPT_LOGPROBS, -1);
     for (size_t i = 0; i < r->generation->n_sequences; i++) {
-        cancelled = cancelled || strcmp(r->generation->sequences[i].finish_reason, "cancelled") == 0;
+        cancelled = cancelled || strcmp(r->generation->sequences[i]->finish_reason, "cancelled") == 0;
     }
     progress_clear();
     if (option_on(r->s.o, OPT_JSON)) {
@@ -294,10 +287,10 @@ static int print_results(run *r) {
 
 static int run_all(run *r) {
     int code = prepare(r);
-    if (code == EXIT_DONE) code = engine_open(&r->s.e, r->s.o, r->model_name, 0);
+    if (code == EXIT_DONE) code = loaded_model_open(&r->s.e, r->s.o, r->model_name, 0);
     const char *draft = option_text(r->s.o, OPT_ASSISTANT_MODEL, NULL);
     if (code == EXIT_DONE && draft && !option_on(r->s.o, OPT_PRINT_CONFIG))
-        code = engine_open(&r->s.draft, r->s.o, draft, 0);
+        code = loaded_model_open(&r->s.draft, r->s.o, draft, 0);
     if (code != EXIT_DONE) return code;
     if (option_on(r->s.o, OPT_PRINT_CONFIG)) {
         mn_generation_config *config = NULL;
@@ -311,7 +304,7 @@ static int run_all(run *r) {
     if (status == MN_OK && is_batch(r)) return batch_run(&r->s, &r->lines);
     if (status == MN_OK) status = generation_build(&r->config, r->s.o, r->s.e.model, r->s.file, NULL);
     if (status == MN_OK) status = read_prompt(r);
-    if (status == MN_OK) status = settle(r);
+    if (status == MN_OK) status = resolve(r);
     if (status == MN_OK) status = generate(r);
     if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
     return print_results(r);

@@ -1,4 +1,4 @@
-/* `mneme score`: negative log-likelihood and perplexity of a text, through the cache as the options say.
+/* `mneme score`: negative log-likelihood and perplexity of a text, with the cache of the options.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
@@ -6,21 +6,20 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "config.h"
-#include "engine.h"
+#include "loaded_model.h"
 #include "input.h"
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
 #include "result.h"
-#include "tensor/safetensors.h"
 #include "verbs.h"
 
-/* Logits kept at once when nobody wants them all. A text within it goes through in one call. */
+/* Logits kept at once when they are not all needed. A text within this limit is computed in one call. */
 enum { LOGITS_BYTES = 1 << 29 };
 
 typedef struct score {
     const options *o;
-    engine e;
+    loaded_model e;
     input in;
     mn_generation_config *config; /* has the texts of the cache */
     mn_cache_options cache;
@@ -41,8 +40,7 @@ static double negative_log_likelihood(const float *logits, int32_t vocab, int32_
     return most + log(sum) - (double)logits[id];
 }
 
-/* The session is fed in pieces of `chunk`; the first call takes what --chunk or the memory for logits allows.
- */
+/* The text is computed in pieces of `chunk`, which --chunk or the memory for logits limits. */
 static mn_status feed(score *s) {
     const size_t n = s->text.n, vocab = (size_t)s->e.info.vocab_size;
     bool keep = option_is_set(s->o, OPT_OUT);
@@ -61,26 +59,22 @@ static mn_status feed(score *s) {
         float *logits = s->logits + (keep ? at * vocab : 0);
         MN_TRY(mn_session_step(s->session, s->text.ids + at, now, logits));
         for (size_t i = 0; i < now && at + i + 1 < n; i++) {
-            s->nll +=
-                negative_log_likelihood(logits + i * vocab, s->e.info.vocab_size, s->text.ids[at + i + 1]);
+            s->nll += negative_log_likelihood(logits + i * vocab, s->e.info.vocab_size, s->text.ids[at + i + 1]);
         }
         if (interrupt_seen()) MN_FAIL(MN_E_CANCELLED, "cancelled after %zu of %zu tokens", at + now, n);
-        progress_line("%zu of %zu tokens, %.0f tok/s", at + now, n,
-                      (double)(at + now) / (clock_ms() - start) * 1e3);
+        progress_line("%zu of %zu tokens, %.0f tok/s", at + now, n, (double)(at + now) / (clock_ms() - start) * 1e3);
     }
     return MN_OK;
 }
 
 static mn_status check_length(const score *s) {
-    long long n = (long long)s->text.n, own = s->e.info.max_position_embeddings,
-              chosen = s->cache.max_cache_len;
+    long long n = (long long)s->text.n, own = s->e.info.max_position_embeddings, chosen = s->cache.max_cache_len;
     if (chosen > 0 && n > chosen) {
-        MN_FAIL(MN_E_FULL, "the text has %lld tokens, max_cache_len is %lld; raise it or shorten the text", n,
-                chosen);
+        MN_FAIL(MN_E_FULL, "the text has %lld tokens, max_cache_len is %lld; raise it or shorten the text", n, chosen);
     }
-    if (chosen <= 0 && own > 0 && n > own && !s->kind.is_endless) {
+    if (chosen <= 0 && own > 0 && n > own && !s->kind.has_unbounded_context) {
         MN_FAIL(MN_E_ARG, "the text has %lld tokens, the model's context holds %lld; shorten it%s", n, own,
-                engine_beyond(&s->e));
+                loaded_model_beyond(&s->e));
     }
     if (n < 2) MN_FAIL(MN_E_ARG, "the text has one token; a score needs two or more");
     return MN_OK;
@@ -108,39 +102,31 @@ static mn_status print(score *s) {
 
 static mn_status write_logits(const score *s) {
     size_t vocab = (size_t)s->e.info.vocab_size;
-    tensor file = {.name = "logits",
-                   .type = DTYPE_F32,
-                   .n_dims = 2,
-                   .data = (const uint8_t *)s->logits,
-                   .bytes = s->text.n * vocab * sizeof(float)};
-    file.shape[0] = (int64_t)s->text.n;
-    file.shape[1] = s->e.info.vocab_size;
-    return safetensors_write(option_text(s->o, OPT_OUT, NULL), &file, 1, NULL);
+    return mn_tensor_save(option_text(s->o, OPT_OUT, NULL), "logits",
+                          (const int64_t[]){(int64_t)s->text.n, (int64_t)vocab}, 2, s->logits);
 }
 
 static int score_all(score *s) {
     const options *o = s->o;
     const char *out = option_text(o, OPT_OUT, NULL);
-    s->cache = mn_cache_options_default();
+    mn_cache_options_init(&s->cache, sizeof s->cache);
     mn_status status = cache_options_read(o, &s->cache);
     if (status == MN_OK) status = cache_check_named(&s->cache);
     if (status != MN_OK) return report(o, exit_of(status), "cache");
-    if (option_on(o, OPT_PRINT_CONFIG)) {
-        config_print(o, NULL, NULL);
-        return EXIT_DONE;
-    }
+    bool prints = option_on(o, OPT_PRINT_CONFIG);
     status = out ? file_check_target(out) : MN_OK;
     if (status != MN_OK) return report(o, exit_of(status), "out");
-    status = input_read(&s->in, o, NULL);
+    if (!prints) status = input_read(&s->in, o, NULL);
     if (status != MN_OK) return report(o, exit_of(status), "prompt");
-    int code = engine_open(&s->e, o, o->n_positional ? o->positional[0] : NULL, 0);
+    int code = loaded_model_open(&s->e, o, o->n_positional ? o->positional[0] : NULL, 0);
+    if (code == EXIT_DONE && prints) return verb_print_config(o, &s->e);
     if (code != EXIT_DONE) return code;
     status = verb_cache(&s->config, &s->cache, &s->kind, o, &s->e);
     if (status != MN_OK) return report(o, exit_of(status), "cache");
-    engine_bound(&s->e, &s->kind);
+    loaded_model_bound(&s->e, &s->kind);
     status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), false);
     if (status == MN_OK) status = check_length(s);
-    if (status == MN_OK && s->kind.reserves && s->cache.max_cache_len <= 0) {
+    if (status == MN_OK && s->kind.preallocates && s->cache.max_cache_len <= 0) {
         s->cache.max_cache_len = (int64_t)s->text.n;
     }
     if (status == MN_OK) status = feed(s);
@@ -160,6 +146,6 @@ int score_verb(options *o) {
     mem_free(s.logits);
     prompt_clear(&s.text);
     input_clear(&s.in);
-    engine_close(&s.e);
+    loaded_model_close(&s.e);
     return code;
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "config.h"
-#include "engine.h"
+#include "loaded_model.h"
 #include "input.h"
 #include "output.h"
 #include "verbs.h"
@@ -62,12 +62,10 @@ static mn_status decode(const options *o, const mn_tokenizer *tokenizer, const p
     return MN_OK;
 }
 
-static mn_status encode_messages(const options *o, const mn_tokenizer *tokenizer, const input *in,
-                                 prompt *p) {
+static mn_status encode_messages(const options *o, const mn_tokenizer *tokenizer, const input *in, prompt *p) {
     char *text = NULL;
     size_t n = 0;
-    MN_TRY(mn_chat_render(tokenizer, in->data.data, in->data.n, option_on(o, OPT_ADD_GENERATION_PROMPT),
-                          &text, &n));
+    MN_TRY(mn_chat_render(tokenizer, in->data.data, in->data.n, option_on(o, OPT_ADD_GENERATION_PROMPT), &text, &n));
     mn_status status = MN_OK;
     if (option_on(o, OPT_RENDER)) {
         print_text(o, text, n);

@@ -9,18 +9,17 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "config.h"
-#include "engine.h"
+#include "loaded_model.h"
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
 #include "result.h"
-#include "speech/subtitles.h"
 #include "transcript_names.h"
 #include "verbs.h"
 
 enum { MOST_TEMPERATURES = 64 };
 
-/* How far a recording is. */
+/* Progress of a recording. */
 typedef struct recording_state {
     double done, duration; /* seconds; 0 until they are known */
     bool is_over;
@@ -28,22 +27,23 @@ typedef struct recording_state {
 
 typedef struct transcribe {
     const options *o;
-    engine e;
+    loaded_model e;
     mn_cache_options cache;
     mn_cache_summary kind; /* of the cache */
     mn_transcribe_options how;
     double temperatures[MOST_TEMPERATURES];
     bool is_json;
-    speech_format format;
-    speech_subtitles subtitles;   /* of the recording that is written to stdout segment by segment */
-    recording_state *states;      /* [files] */
-    bytes *names;                 /* [files], of what is written to --output-dir */
-    double started, moved, heard; /* when; when more was heard last, and how many seconds that was in all */
+    const char *format;                  /* "txt", ... */
+    int64_t n_cues;                      /* of the recording that is written to stdout segment by segment */
+    recording_state *states;             /* [files] */
+    bytes *names;                        /* [files], of what is written to --output-dir */
+    double started, moved, done_seconds; /* times of the beginning and of the last progress, and the seconds done
+                                          * then */
     mn_transcription *result;
     int code;
 } transcribe;
 
-/* ---- what is asked for ---- */
+/* ---- options ---- */
 
 static mn_status read_temperatures(transcribe *t) {
     const char *text = option_text(t->o, OPT_TEMPERATURES, NULL);
@@ -52,10 +52,8 @@ static mn_status read_temperatures(transcribe *t) {
         char *end = NULL;
         double value = strtod(at, &end);
         if (end == at || t->how.n_temperatures == MOST_TEMPERATURES)
-            MN_FAIL(
-                MN_E_ARG,
-                "--temperature: '%.60s' is no list; allowed: numbers with commas between, as in 0,0.4,0.8",
-                text);
+            MN_FAIL(MN_E_ARG,
+                    "--temperature: '%.60s' is no list; allowed: numbers with commas between, as in 0,0.4,0.8", text);
         t->temperatures[t->how.n_temperatures++] = value;
         at = end + strspn(end, " ,]");
     }
@@ -86,19 +84,19 @@ static mn_status read_output(transcribe *t) {
     t->is_json = strcmp(output, "json") == 0;
     if (option_on(o, OPT_JSON) && !t->is_json)
         MN_FAIL(MN_E_ARG, "--json and --output %s contradict each other; give one of them", output);
-    while (!t->is_json && strcmp(output, speech_format_names[t->format]) != 0) t->format++;
-    bool has_times = t->is_json || t->format == SPEECH_TXT || strcmp(t->how.timestamps, "none") != 0;
+    t->format = output;
+    bool has_times = t->is_json || strcmp(t->format, "txt") == 0 || strcmp(t->how.timestamps, "none") != 0;
     if (!has_times)
-        MN_FAIL(MN_E_ARG, "--output %s shows times, and --timestamps none gives none; leave one of them out",
-                output);
+        MN_FAIL(MN_E_ARG, "--output %s shows times, and --timestamps none gives none; leave one of them out", output);
     return MN_OK;
 }
 
 static mn_status read_options(transcribe *t) {
     const options *o = t->o;
     mn_transcribe_options *how = &t->how;
-    *how = mn_transcribe_options_default();
+    mn_transcribe_options_init(how, sizeof *how);
     how->language = option_text(o, OPT_LANGUAGE, NULL);
+    how->prompt = option_text(o, OPT_SPEECH_PROMPT, NULL);
     how->task = option_text(o, OPT_TASK, how->task);
     how->timestamps = option_text(o, OPT_TIMESTAMPS, how->timestamps);
     how->num_beams = (int)option_number(o, OPT_NUM_BEAMS, how->num_beams);
@@ -113,8 +111,7 @@ static mn_status read_options(transcribe *t) {
     MN_TRY(read_threshold(&how->no_speech_threshold, o, OPT_NO_SPEECH, INFINITY));
     MN_TRY(read_output(t));
     if (o->n_positional == 0)
-        MN_FAIL(MN_E_ARG,
-                "there is no recording; usage: mneme %s (- is the standard input, the model is given by -m)",
+        MN_FAIL(MN_E_ARG, "there is no recording; usage: mneme %s (- is the standard input, the model is given by -m)",
                 o->verb->usage);
     return MN_OK;
 }
@@ -156,9 +153,9 @@ static void put_json_segment(bytes *b, const mn_segment *s, bool has_words) {
     if (has_words) bytes_append_text(b, ",\"words\":[");
     for (size_t i = 0; i < s->n_words; i++) {
         bytes_append_text(b, i ? ",{\"word\":" : "{\"word\":");
-        json_put_string(b, s->words[i].text, s->words[i].n_text);
+        json_put_string(b, s->words[i]->text, s->words[i]->n_text);
         bytes_append_text(b, ",");
-        put_seconds(b, s->words[i].start, s->words[i].end);
+        put_seconds(b, s->words[i]->start, s->words[i]->end);
         bytes_append_text(b, "}");
     }
     bytes_append_text(b, has_words ? "]}" : "}");
@@ -186,19 +183,35 @@ static void put_json(bytes *b, const mn_transcript *file, bool has_words) {
     bytes_append_text(b, ",\"segments\":[");
     for (size_t i = 0; i < file->n_segments; i++) {
         bytes_append_text(b, i ? "," : "");
-        put_json_segment(b, &file->segments[i], has_words);
+        put_json_segment(b, file->segments[i], has_words);
     }
     bytes_append_text(b, "]}\n");
 }
 
-/* Without a tokenizer the ids stand for the text. */
-static void put_cue(bytes *b, speech_subtitles *subtitles, const mn_segment *s) {
+/* Without a tokenizer the ids are shown in place of the text. */
+static void put_cue(bytes *b, const char *format, int64_t *n_cues, const mn_segment *s) {
     bytes ids = {0};
     for (size_t i = 0; !s->text && i < s->n_ids; i++) bytes_printf(&ids, i ? ",%d" : "%d", (int)s->ids[i]);
     const char *text = s->text ? s->text : bytes_text(&ids);
-    speech_subtitles_put(subtitles, s->start, s->end, text, s->text ? s->n_text : ids.n, b);
-    b->failed = b->failed || ids.failed;
+    size_t n = s->text ? s->n_text : ids.n, n_cue = 0;
+    char *cue = NULL;
+    bool failed = ids.failed || mn_subtitles_cue(format, *n_cues, s->start, s->end, text, n, &cue, &n_cue) != MN_OK;
+    if (!failed) bytes_append(b, cue, n_cue);
+    *n_cues += n_cue > 0;
+    b->failed = b->failed || failed;
+    mn_free(cue);
     bytes_clear(&ids);
+}
+
+static void put_head(bytes *b, const char *format) {
+    char *head = NULL;
+    size_t n = 0;
+    if (mn_subtitles_head(format, &head, &n) == MN_OK) {
+        bytes_append(b, head, n);
+    } else {
+        b->failed = true;
+    }
+    mn_free(head);
 }
 
 static void put_file(bytes *b, const transcribe *t, const mn_transcript *file) {
@@ -206,12 +219,12 @@ static void put_file(bytes *b, const transcribe *t, const mn_transcript *file) {
         put_json(b, file, strcmp(t->how.timestamps, "word") == 0);
         return;
     }
-    speech_subtitles subtitles;
-    speech_subtitles_begin(&subtitles, t->format, b);
-    for (size_t i = 0; i < file->n_segments; i++) put_cue(b, &subtitles, &file->segments[i]);
+    int64_t n_cues = 0;
+    put_head(b, t->format);
+    for (size_t i = 0; i < file->n_segments; i++) put_cue(b, t->format, &n_cues, file->segments[i]);
 }
 
-/* ---- what the library tells ---- */
+/* ---- callbacks ---- */
 
 static bool on_progress(void *user, const mn_transcribe_progress *progress) {
     transcribe *t = user;
@@ -228,22 +241,22 @@ static bool on_progress(void *user, const mn_transcribe_progress *progress) {
         n_known += s->duration > 0 || s->is_over;
     }
     if (done <= 0 || n_known == 0) {
-        progress_line("listening to %s", t->o->positional[progress->file]);
+        progress_line("reading %s", t->o->positional[progress->file]);
         return true;
     }
-    if (done != t->heard) {
-        t->heard = done;
+    if (done != t->done_seconds) {
+        t->done_seconds = done;
         t->moved = now;
     }
-    /* Counted from when a window was finished, so that it falls while the next one is written. */
+    /* Counted from the end of the last window, so that it falls while the next one is computed. */
     double all = known * n / n_known, took = t->moved - t->started;
     double left = fmax(0, took * (all - done) / done - (now - t->moved)) / 1e3;
-    progress_line("%.0f %% of %d:%02d, %d:%02d left", 100 * done / all, (int)all / 60, (int)all % 60,
-                  (int)left / 60, (int)left % 60);
+    progress_line("%.0f %% of %d:%02d, %d:%02d left", 100 * done / all, (int)all / 60, (int)all % 60, (int)left / 60,
+                  (int)left % 60);
     return true;
 }
 
-/* A single recording's text leaves as it is heard. */
+/* The text of a single recording is written as it is transcribed. */
 static bool is_live(const transcribe *t) {
     return !t->is_json && t->o->n_positional == 1 && !option_is_set(t->o, OPT_OUTPUT_DIR);
 }
@@ -254,21 +267,21 @@ static void on_segment(void *user, size_t file, const mn_segment *segment) {
     (void)file;
     if (!is_live(t)) return;
     progress_clear();
-    put_cue(&b, &t->subtitles, segment);
+    put_cue(&b, t->format, &t->n_cues, segment);
     put_bytes(&b);
 }
 
 static mn_status write_file(const transcribe *t, const char *folder, size_t i, bytes *text) {
     bytes path = {0};
-    bytes_printf(&path, "%s/%s.%s", folder, bytes_text(&t->names[i]),
-                 t->is_json ? "json" : speech_format_names[t->format]);
+    bytes_printf(&path, "%s/%s.%s", folder, bytes_text(&t->names[i]), t->is_json ? "json" : t->format);
     mn_status status = bytes_status(&path);
-    if (status == MN_OK) status = file_write_parts(bytes_text(&path), &(file_part){text->data, text->n}, 1, FILE_BY_UMASK);
+    if (status == MN_OK)
+        status = file_write_parts(bytes_text(&path), &(file_part){text->data, text->n}, 1, FILE_BY_UMASK);
     bytes_clear(&path);
     return status;
 }
 
-/* The worst of what happened to the recordings decides. */
+/* The worst status of the recordings is the result. */
 static void note_failure(transcribe *t, mn_status status) {
     int code = status == MN_E_CANCELLED ? EXIT_CANCELLED : status == MN_E_NOMEM ? EXIT_MEMORY : EXIT_FAILED;
     if (code > t->code) t->code = code;
@@ -282,12 +295,11 @@ static void on_file(void *user, size_t i, const mn_transcript *file) {
     progress_clear();
     if (file->status != MN_OK) {
         note_failure(t, file->status);
-        if (file->status != MN_E_CANCELLED) say("%s", file->error);
+        if (file->status != MN_E_CANCELLED) print_message("%s", file->error);
     }
-    bool has_text =
-        file->status == MN_OK || t->is_json || (file->status == MN_E_CANCELLED && file->n_segments);
+    bool has_text = file->status == MN_OK || t->is_json || (file->status == MN_E_CANCELLED && file->n_segments);
     if (is_live(t) || !has_text) return;
-    if (!folder && !t->is_json && t->format == SPEECH_TXT)
+    if (!folder && !t->is_json && strcmp(t->format, "txt") == 0)
         bytes_printf(&b, "%s==> %s <==\n", i ? "\n" : "", file->path);
     put_file(&b, t, file);
     if (folder && file->status == MN_OK) {
@@ -295,7 +307,7 @@ static void on_file(void *user, size_t i, const mn_transcript *file) {
         if (status == MN_OK) status = write_file(t, folder, i, &b);
         if (status != MN_OK) {
             note_failure(t, status);
-            say("%s", mn_last_error());
+            print_message("%s", mn_last_error());
         }
     }
     if (folder) {
@@ -307,38 +319,46 @@ static void on_file(void *user, size_t i, const mn_transcript *file) {
 
 /* ---- the verb ---- */
 
-static int report_as_said(const transcribe *t, int code, const char *param) {
+static int report_as_given(const transcribe *t, int code, const char *param) {
     return report_json(t->is_json, code, param);
 }
 
-/* Everything that can be refused before a model is opened. */
+/* All checks that need no model. */
 static int prepare(transcribe *t) {
     const options *o = t->o;
-    t->cache = mn_cache_options_default();
+    mn_cache_options_init(&t->cache, sizeof t->cache);
     mn_status status = cache_options_read(o, &t->cache);
-    if (status == MN_OK) status = cache_settle(&t->cache, &t->kind);
-    if (status != MN_OK) return report_as_said(t, exit_of(status), "cache");
-    if (option_on(o, OPT_PRINT_CONFIG)) {
-        config_print(o, NULL, NULL);
-        return EXIT_DONE;
-    }
+    if (status == MN_OK) status = cache_resolve(&t->cache, &t->kind);
+    if (status != MN_OK) return report_as_given(t, exit_of(status), "cache");
     status = read_options(t);
-    if (status != MN_OK) return report_as_said(t, exit_of(status), NULL);
+    if (status != MN_OK) return report_as_given(t, exit_of(status), NULL);
+    if (option_on(o, OPT_PRINT_CONFIG)) return EXIT_DONE;
     if (option_is_set(o, OPT_OUTPUT_DIR)) status = make_folder(option_text(o, OPT_OUTPUT_DIR, NULL));
-    if (status != MN_OK) return report_as_said(t, exit_of(status), "output_dir");
+    if (status != MN_OK) return report_as_given(t, exit_of(status), "output_dir");
     size_t n = (size_t)o->n_positional;
     t->states = mem_alloc(n, sizeof *t->states);
     t->names = mem_alloc(n, sizeof *t->names);
-    if (!t->states || !t->names) return report_as_said(t, EXIT_MEMORY, NULL);
+    if (!t->states || !t->names) return report_as_given(t, EXIT_MEMORY, NULL);
     status = transcript_names(t->names, o->positional, n);
-    return status == MN_OK ? EXIT_DONE : report_as_said(t, exit_of(status), NULL);
+    return status == MN_OK ? EXIT_DONE : report_as_given(t, exit_of(status), NULL);
+}
+
+/* Warns of what the flags and the checkpoint ask of the cache in vain. */
+static int check_cache(const transcribe *t) {
+    mn_generation_config *config = NULL;
+    mn_cache_options cache = t->cache;
+    mn_cache_summary kind;
+    mn_status status = verb_cache(&config, &cache, &kind, t->o, &t->e);
+    mn_generation_config_close(&config);
+    return status == MN_OK ? EXIT_DONE : report_as_given(t, exit_of(status), "cache");
 }
 
 static int transcribe_all(transcribe *t) {
     const options *o = t->o;
     int code = prepare(t);
-    if (code != EXIT_DONE || option_on(o, OPT_PRINT_CONFIG)) return code;
-    code = engine_open(&t->e, o, NULL, 0);
+    if (code == EXIT_DONE) code = loaded_model_open(&t->e, o, NULL, 0);
+    if (code == EXIT_DONE && option_on(o, OPT_PRINT_CONFIG)) return verb_print_config(o, &t->e);
+    if (code == EXIT_DONE) code = check_cache(t);
     if (code != EXIT_DONE) return code;
     t->how.on_progress = on_progress;
     t->how.on_segment = on_segment;
@@ -348,18 +368,18 @@ static int transcribe_all(transcribe *t) {
     interrupt_watch(NULL);
     if (is_live(t)) {
         bytes b = {0};
-        speech_subtitles_begin(&t->subtitles, t->format, &b);
+        put_head(&b, t->format);
         put_bytes(&b);
     }
     mn_status status = mn_transcribe(t->e.model, o->positional, (size_t)o->n_positional, &t->how, &t->result);
     progress_clear();
-    if (status != MN_OK) return report_as_said(t, exit_of(status), NULL);
+    if (status != MN_OK) return report_as_given(t, exit_of(status), NULL);
     if (option_on(o, OPT_VERBOSE) || progress_shown()) {
-        double heard = 0, took = (clock_ms() - t->started) / 1e3;
+        double seconds = 0, took = (clock_ms() - t->started) / 1e3;
         for (size_t i = 0; i < t->result->n_files; i++) {
-            if (t->result->files[i].status == MN_OK) heard += t->result->files[i].duration;
+            if (t->result->files[i]->status == MN_OK) seconds += t->result->files[i]->duration;
         }
-        say("%.1f s heard in %.1f s, %.1f times as fast as spoken", heard, took, heard / took);
+        print_message("%.1f s transcribed in %.1f s, %.1f times as fast as spoken", seconds, took, seconds / took);
     }
     return t->code;
 }
@@ -372,6 +392,6 @@ int transcribe_verb(options *o) {
     for (int i = 0; t.names && i < o->n_positional; i++) bytes_clear(&t.names[i]);
     mem_free(t.names);
     mem_free(t.states);
-    engine_close(&t.e);
+    loaded_model_close(&t.e);
     return code;
 }

@@ -12,7 +12,7 @@ typedef struct naming {
     size_t i;          /* which recording */
 } naming;
 
-/* ---- one name ------------------------------------------------------------------------------------------------------ */
+/* ---- one name ---- */
 
 static mn_status rename_it(naming *it) {
     it->name->n = 0;
@@ -48,7 +48,7 @@ static bool lengthen(naming *it) {
     return start < end;
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------- */
+/* ---- all of them ---- */
 
 static int order_of(const bytes *x, const bytes *y) {
     size_t n = x->n < y->n ? x->n : y->n;

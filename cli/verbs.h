@@ -14,5 +14,6 @@ int doctor_verb(options *o);
 int bench_verb(options *o);
 int cache_verb(options *o);
 int transcribe_verb(options *o);
+int serve_verb(options *o);
 
 #endif

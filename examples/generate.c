@@ -17,9 +17,11 @@ int main(int argc, char **argv) {
     mn_generation *generation = NULL;
     int32_t *ids = NULL;
     size_t n = 0;
-    mn_generate_options options = mn_generate_options_default();
+    mn_generate_options options;
+    mn_generate_options_init(&options, sizeof options);
     options.on_token = print;
-    bool ok = mn_model_find(&path, argc > 1 ? argv[1] : "embedded") == MN_OK && mn_model_open(&model, path, NULL) == MN_OK &&
+    bool ok = mn_model_find(&path, argc > 1 ? argv[1] : "embedded") == MN_OK &&
+              mn_model_open(&model, path, NULL) == MN_OK &&
               mn_tokenize(mn_model_tokenizer(model), text, strlen(text), MN_ADD_SPECIAL, &ids, &n) == MN_OK &&
               mn_session_open(&session, model, NULL) == MN_OK && mn_generation_config_open(&config, model) == MN_OK &&
               mn_generation_config_set(config, "max_new_tokens", "60") == MN_OK &&

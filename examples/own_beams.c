@@ -1,6 +1,6 @@
-/* A beam search by hand, with public calls alone: beams are sessions, a step chooses the best continuations of all of them,
- * mn_sessions_select forks and drops beams accordingly (no key or value moves), mn_sessions_step feeds every beam its token in one
- * pass. usage: own_beams [MODEL [TEXT [BEAMS [STEPS]]]] */
+/* A beam search written with public functions only: beams are sessions, a step chooses the best continuations of all of
+ * them, mn_sessions_select forks and drops beams accordingly (no key or value moves), mn_sessions_step feeds every beam
+ * its token in one pass. usage: own_beams [MODEL [TEXT [BEAMS [STEPS]]]] */
 #include <math.h>
 #include <mneme.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ typedef struct candidate {
     int32_t beam, id;
 } candidate;
 
-/* Puts a candidate into the `width` best of them, best first; equals stay in the order they came. */
+/* Inserts a candidate into the `width` best, best first; ties keep the order of insertion. */
 static void keep(candidate *best, int *n, int width, candidate c) {
     if (*n == width && c.score <= best[width - 1].score) return;
     int at = *n < width ? (*n)++ : width - 1;
@@ -29,7 +29,8 @@ static double log_sum_exp(const float *logits, int32_t n) {
     return most + log(sum);
 }
 
-/* beams[0] holds the prompt; afterwards the beams are the best continuations, best first, and *score is the first one's. */
+/* beams[0] holds the prompt; afterwards the beams are the best continuations, best first, and *score is the first
+ * one's. */
 static mn_status beam_search(mn_session **beams, int width, int32_t vocab_size, int steps, double *score) {
     double scores[MOST_BEAMS] = {0};
     int n_beams = 1;
@@ -61,7 +62,8 @@ static mn_status beam_search(mn_session **beams, int width, int32_t vocab_size, 
 int main(int argc, char **argv) {
     const char *text = argc > 2 ? argv[2] : "Once upon a time";
     int width = argc > 3 ? atoi(argv[3]) : 4, steps = argc > 4 ? atoi(argv[4]) : 16;
-    if (width < 1 || width > MOST_BEAMS || steps < 1) return fprintf(stderr, "BEAMS: 1 to %d, STEPS: 1 or more\n", MOST_BEAMS), 2;
+    if (width < 1 || width > MOST_BEAMS || steps < 1)
+        return fprintf(stderr, "BEAMS: 1 to %d, STEPS: 1 or more\n", MOST_BEAMS), 2;
     char *path = NULL, *answer = NULL;
     mn_model *model = NULL;
     mn_session *beams[MOST_BEAMS] = {NULL};
@@ -77,7 +79,8 @@ int main(int argc, char **argv) {
     if (status == MN_OK) status = mn_session_step(beams[0], ids, n, NULL);
     if (status == MN_OK) status = beam_search(beams, width, info.vocab_size, steps, &score);
     if (status == MN_OK)
-        status = mn_detokenize(mn_model_tokenizer(model), mn_session_ids(beams[0]), n + (size_t)steps, MN_SKIP_SPECIAL, &answer, NULL);
+        status = mn_detokenize(mn_model_tokenizer(model), mn_session_ids(beams[0]), n + (size_t)steps, MN_SKIP_SPECIAL,
+                               &answer, NULL);
     if (status == MN_OK) printf("%s\n%.4f\n", answer, score);
     if (status != MN_OK) fprintf(stderr, "%s\n", mn_last_error());
     for (int i = 0; i < MOST_BEAMS; i++) mn_session_close(&beams[i]);

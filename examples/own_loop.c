@@ -1,5 +1,5 @@
-/* The generation loop by hand: fill a cache with the prompt, take the most likely token, feed it, again. Every line shows
- * the token's position and how the keys of layer 0 grow. usage: own_loop [MODEL [TEXT [STEPS]]] */
+/* A generation loop of one's own: fill a cache with the prompt, take the most likely token, feed it, again. Every line
+ * shows the token's position and how the keys of layer 0 grow. usage: own_loop [MODEL [TEXT [STEPS]]] */
 #include <mneme.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@ static void show(const mn_session *session, const mn_tokenizer *tokenizer, int32
            tokenizer ? mn_token_piece(tokenizer, id) : "");
 }
 
-/* Feeds `prompt`, then `steps` tokens of the model's own choice. */
-static mn_status loop(mn_session *session, const mn_tokenizer *tokenizer, const int32_t *prompt, size_t n, int32_t vocab_size,
-                      int steps) {
+/* Feeds `prompt`, then the `steps` most likely tokens. */
+static mn_status loop(mn_session *session, const mn_tokenizer *tokenizer, const int32_t *prompt, size_t n,
+                      int32_t vocab_size, int steps) {
     mn_status status = mn_session_step(session, prompt, n, NULL); /* prefill: all at once */
     for (int step = 0; status == MN_OK && step < steps; step++) {
         int32_t next = argmax(mn_session_logits(session), vocab_size);

@@ -1,24 +1,24 @@
-/* One prefix, many prompts: the prefix is computed once and forked for each prompt; forks share its pages, so memory is one
- * prefix and the tails. usage: prefix [MODEL [PREFIX [PROMPT...]]] */
+/* One prefix, many prompts: the prefix is computed once and forked for each prompt; forks share its pages, so memory
+ * holds one prefix and the rest of each prompt. usage: prefix [MODEL [PREFIX [PROMPT...]]] */
 #include <mneme.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The text's tokens behind those of the prefix: *ids [*n], owned by the caller. */
+/* The text's tokens after those of the prefix: *ids [*n], owned by the caller. */
 static mn_status join(const mn_tokenizer *tokenizer, const char *prefix, const char *prompt, int32_t **ids, size_t *n) {
     char text[4096];
     snprintf(text, sizeof text, "%s%s", prefix, prompt);
     return mn_tokenize(tokenizer, text, strlen(text), MN_ADD_SPECIAL, ids, n);
 }
 
-/* Answers one prompt from a fork; only what follows the common tokens is computed. */
+/* Continues one prompt from a fork; only the tokens after the common ones are computed. */
 static mn_status answer(const mn_session *prefix, const int32_t *ids, size_t n, const mn_generation_config *config) {
     mn_session *fork = NULL;
     mn_generation *generation = NULL;
     mn_status status = mn_session_fork(&fork, prefix);
     if (status == MN_OK) status = mn_generate(fork, ids, n, config, NULL, &generation);
     if (status == MN_OK) {
-        const mn_sequence *sequence = &generation->sequences[0];
+        const mn_sequence *sequence = generation->sequences[0];
         printf("[%zu of %zu tokens were there] %s\n", sequence->cached_tokens, sequence->prompt_tokens, sequence->text);
     }
     mn_generation_close(&generation);

@@ -1,38 +1,13 @@
-/* What a model is and needs, and what this machine offers, as JSON.
+/* JSON descriptions of a model, its memory needs, and this machine.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "mneme.h"
 
 #include <string.h>
 
-#include "gen/session.h"
-
-static void put_key(bytes *b, const char *key) {
-    if (b->n && b->data[b->n - 1] != '{' && b->data[b->n - 1] != '[') bytes_append_text(b, ",");
-    if (key) bytes_printf(b, "\"%s\":", key);
-}
-
-static void put_text(bytes *b, const char *key, const char *text) {
-    put_key(b, key);
-    json_put_string(b, text, strlen(text));
-}
-
-static void put_int(bytes *b, const char *key, int64_t value) {
-    put_key(b, key);
-    bytes_printf(b, "%lld", (long long)value);
-}
-
-static void put_real(bytes *b, const char *key, double value) {
-    put_key(b, key);
-    json_put_real(b, value);
-}
-
-static void put_bool(bytes *b, const char *key, bool value) {
-    put_key(b, key);
-    bytes_append_text(b, value ? "true" : "false");
-}
+#include "session/session.h"
 
 static void put_open(bytes *b, const char *key, const char *bracket) {
-    put_key(b, key);
+    json_put_key(b, key);
     bytes_append_text(b, bracket);
 }
 
@@ -55,11 +30,11 @@ static void put_layers(bytes *b, const model_config *c) {
     for (int64_t i = 0; i < c->num_hidden_layers; i++) counts[c->layer_types[i]]++;
     put_open(b, "layers", "{");
     for (int type = 0; type < N_LAYER_TYPES; type++)
-        if (counts[type]) put_int(b, layer_type_name((layer_type)type), counts[type]);
+        if (counts[type]) json_put_int_member(b, layer_type_name((layer_type)type), counts[type]);
     bytes_append_text(b, "}");
 }
 
-/* Fields that the architecture does not have are left out. */
+/* Fields that the architecture does not have are omitted. */
 static void put_config(bytes *b, const model_config *c) {
     bool rotary = c->positions == POSITIONS_ROTARY;
     const struct {
@@ -73,8 +48,7 @@ static void put_config(bytes *b, const model_config *c) {
         {"num_key_value_heads", c->num_key_value_heads},
         {"head_dim", c->head_dim},
         {"vocab_size", c->vocab_size},
-        {"max_position_embeddings",
-         c->max_position_embeddings == CONFIG_ENDLESS ? 0 : c->max_position_embeddings},
+        {"max_position_embeddings", c->max_position_embeddings == CONFIG_UNBOUNDED ? 0 : c->max_position_embeddings},
         {"sliding_window", c->sliding_window},
         {"rotary_dim", c->rotary_dim},
         {"num_local_experts", c->num_local_experts},
@@ -98,17 +72,17 @@ static void put_config(bytes *b, const model_config *c) {
     };
     put_open(b, "config", "{");
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (sizes[i].value) put_int(b, sizes[i].key, sizes[i].value);
+        if (sizes[i].value) json_put_int_member(b, sizes[i].key, sizes[i].value);
     put_layers(b, c);
-    put_real(b, c->layer_norm ? "layer_norm_eps" : "rms_norm_eps", c->norm_eps);
-    put_text(b, "positions", position_kind_name(c->positions));
+    json_put_real_member(b, c->layer_norm ? "layer_norm_eps" : "rms_norm_eps", c->norm_eps);
+    json_put_text_member(b, "positions", position_kind_name(c->positions));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (numbers[i].value != numbers[i].absent) put_real(b, numbers[i].key, numbers[i].value);
-    if (rotary) put_text(b, "rope_type", rope_type_name(c->rope_scaling.rope_type));
-    put_bool(b, "tie_word_embeddings", c->tie_word_embeddings);
-    put_int(b, "bos_token_id", c->bos_token_id);
+        if (numbers[i].value != numbers[i].absent) json_put_real_member(b, numbers[i].key, numbers[i].value);
+    if (rotary) json_put_text_member(b, "rope_type", rope_type_name(c->rope_scaling.rope_type));
+    json_put_bool_member(b, "tie_word_embeddings", c->tie_word_embeddings);
+    json_put_int_member(b, "bos_token_id", c->bos_token_id);
     put_open(b, "eos_token_id", "[");
-    for (size_t i = 0; i < c->n_eos_token_id; i++) put_int(b, NULL, c->eos_token_id[i]);
+    for (size_t i = 0; i < c->n_eos_token_id; i++) json_put_int_member(b, NULL, c->eos_token_id[i]);
     bytes_append_text(b, "]}");
 }
 
@@ -124,9 +98,9 @@ static void put_tensors(bytes *b, const tensor_set *set) {
     for (int type = 0; type < N_DTYPES; type++) {
         if (count[type] == 0) continue;
         put_open(b, NULL, "{");
-        put_text(b, "type", dtype_table[type].name);
-        put_int(b, "count", count[type]);
-        put_int(b, "bytes", n_bytes[type]);
+        json_put_text_member(b, "type", dtype_table[type].name);
+        json_put_int_member(b, "count", count[type]);
+        json_put_int_member(b, "bytes", n_bytes[type]);
         bytes_append_text(b, "}");
     }
     bytes_append_text(b, "]");
@@ -140,20 +114,20 @@ static void put_memory(bytes *b, const model_core *core) {
     size_t file = tensor_set_file_bytes(model_tensors(core)), packed = model_packed_bytes(core),
            buffers = buffer_bytes(core);
     put_open(b, "memory", "{");
-    put_int(b, "file_bytes", (int64_t)file);
-    put_int(b, "packed_bytes", (int64_t)packed);
-    put_int(b, "buffer_bytes", (int64_t)buffers);
-    put_int(b, "peak_bytes", (int64_t)(file + packed + buffers));
-    put_int(b, "available_bytes", (int64_t)core->available_bytes);
+    json_put_int_member(b, "file_bytes", (int64_t)file);
+    json_put_int_member(b, "packed_bytes", (int64_t)packed);
+    json_put_int_member(b, "buffer_bytes", (int64_t)buffers);
+    json_put_int_member(b, "peak_bytes", (int64_t)(file + packed + buffers));
+    json_put_int_member(b, "available_bytes", (int64_t)core->available_bytes);
     bytes_append_text(b, "}");
 }
 
-/* What is shown for each strategy: with these options of its own. */
+/* The options with which each strategy is listed. */
 static const struct {
     unsigned traits;
     const char *configs[5];
 } shown[] = {
-    {KV_TRAIT_CODES, {"nbits=8", "nbits=4", "nbits=3", "nbits=2"}},
+    {KV_TRAIT_QUANTIZED, {"nbits=8", "nbits=4", "nbits=3", "nbits=2"}},
     {KV_TRAIT_WINDOW | KV_TRAIT_SINKS, {"window_length=1024"}},
     {~0u, {""}},
 };
@@ -162,16 +136,17 @@ typedef struct cache_row {
     kv_plan plan;
     kv_spec *specs; /* owned */
     int n;
-    int64_t n_heard; /* positions of an encoder, which cross attention holds whatever the text */
+    int64_t n_detected; /* positions of an encoder, which cross attention holds for any text */
 } cache_row;
 
 static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_options *options) {
     MN_TRY(kv_plan_make(&row->plan, options, KV_BF16));
-    const model_config *encoder = model->core->config.encoder;
-    row->n_heard = encoder ? encoder->max_position_embeddings : 0;
+    const model_config *encoder = model->core->net.config.encoder;
+    row->n_detected = encoder ? encoder->max_position_embeddings : 0;
     MN_TRY(model_cache_specs(&row->specs, &row->n, model->core, row->plan.exact));
-    if (row->plan.self.codes) MN_TRY(model_load_bases(model)); /* calibrated codes have other sizes */
-    return kv_plan_specs(&row->plan, row->specs, row->n, (int)model->core->config.num_hidden_layers, model->core->bases);
+    const kv_calibration *calibration = NULL; /* calibrated keys have other sizes */
+    if (row->plan.self.is_quantized) MN_TRY(model_calibration(&calibration, model->core));
+    return kv_plan_specs(&row->plan, row->specs, row->n, (int)model->core->net.config.num_hidden_layers, calibration);
 }
 
 static size_t row_bytes(const cache_row *row, int64_t n_tokens) {
@@ -180,19 +155,19 @@ static size_t row_bytes(const cache_row *row, int64_t n_tokens) {
     if (options.reserve) options.limit = options.reserve = n_tokens;
     for (int i = 0; i < row->n; i++) {
         const kv_spec *spec = &row->specs[i];
-        size_t need = kv_plan_bytes(spec, 1, &options, spec->write_once ? row->n_heard : n_tokens);
+        size_t need = kv_plan_bytes(spec, 1, &options, spec->write_once ? row->n_detected : n_tokens);
         if (!size_add(total, need, &total)) return SIZE_MAX;
     }
     return total;
 }
 
-/* What of it lies in memory: all, or of far pages those of two layers. */
-static size_t row_near_bytes(const cache_row *row, int64_t n_tokens) {
+/* The part of it in memory: all, or the pages of two layers if pages are offloaded. */
+static size_t row_resident_bytes(const cache_row *row, int64_t n_tokens) {
     enum { NEAR_LAYERS = 2 };
-    if (!row->plan.self.is_far || row->n <= NEAR_LAYERS) return row_bytes(row, n_tokens);
+    if (!row->plan.self.is_offloaded || row->n <= NEAR_LAYERS) return row_bytes(row, n_tokens);
     size_t most = 0;
     for (int i = 0; i < row->n; i++) {
-        cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1, .n_heard = row->n_heard};
+        cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1, .n_detected = row->n_detected};
         size_t need = row_bytes(&one, n_tokens);
         if (need > most) most = need;
     }
@@ -204,14 +179,13 @@ static int64_t row_largest(const cache_row *row, size_t room, int64_t most) {
     int64_t fits = 0, beyond = most + 1;
     while (beyond - fits > 1) {
         int64_t n = fits + (beyond - fits) / 2;
-        *(row_near_bytes(row, n) <= room ? &fits : &beyond) = n;
+        *(row_resident_bytes(row, n) <= room ? &fits : &beyond) = n;
     }
     return fits;
 }
 
-static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *options, int64_t context,
-                           size_t room) {
-    const model_config *config = &model->core->config;
+static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *options, int64_t context, size_t room) {
+    const model_config *config = &model->core->net.config;
     const bool ends = config->positions == POSITIONS_LEARNED;
     const int64_t most = ends ? config->max_position_embeddings : (int64_t)1 << 40;
     cache_row row = {.specs = NULL};
@@ -219,19 +193,19 @@ static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *op
     bool fits = status == MN_OK, keeps = fits && row.plan.self.keeps;
     if (status != MN_E_NOMEM) {
         put_open(b, NULL, "{");
-        put_text(b, "implementation", options->implementation);
-        put_text(b, "config", options->config);
-        put_text(b, "dtype", options->dtype);
-        put_int(b, "bytes_per_token", keeps ? (int64_t)kv_token_bytes(row.specs, row.n) : 0);
-        put_int(b, "context", context);
-        put_int(b, "bytes", keeps ? (int64_t)row_bytes(&row, context) : 0);
+        json_put_text_member(b, "implementation", options->implementation);
+        json_put_text_member(b, "config", options->config);
+        json_put_text_member(b, "dtype", options->dtype);
+        json_put_int_member(b, "bytes_per_token", keeps ? (int64_t)kv_token_bytes(row.specs, row.n) : 0);
+        json_put_int_member(b, "context", context);
+        json_put_int_member(b, "bytes", keeps ? (int64_t)row_bytes(&row, context) : 0);
         int64_t largest = fits ? row_largest(&row, room, most) : 0;
         if (largest < most || ends) {
-            put_int(b, "largest_context", largest);
+            json_put_int_member(b, "largest_context", largest);
         } else {
-            put_text(b, "largest_context", "any");
+            json_put_text_member(b, "largest_context", "any");
         }
-        put_text(b, "refused", fits ? "" : mn_last_error());
+        json_put_text_member(b, "refused", fits ? "" : mn_last_error());
         bytes_append_text(b, "}");
         status = MN_OK;
     }
@@ -239,11 +213,10 @@ static mn_status put_cache(bytes *b, mn_model *model, const mn_cache_options *op
     return status;
 }
 
-/* Every strategy in both exact forms: bytes per token, bytes for `context` tokens, the largest context that
- * fits. */
+/* Every strategy in both exact forms: bytes per token, bytes for `context` tokens, the largest context that fits. */
 static mn_status put_caches(bytes *b, mn_model *model, int64_t context) {
     const model_core *core = model->core;
-    size_t fixed = core->weights.packed_bytes + buffer_bytes(core);
+    size_t fixed = core->net.weights.packed_bytes + buffer_bytes(core);
     size_t room = core->available_bytes > fixed ? core->available_bytes - fixed : 0;
     put_open(b, "caches", "[");
     for (const kv_strategy *strategy = kv_strategies; strategy->name; strategy++) {
@@ -251,11 +224,12 @@ static mn_status put_caches(bytes *b, mn_model *model, int64_t context) {
         while (!(shown[kind].traits & strategy->traits)) kind++;
         for (const char *const *config = shown[kind].configs; *config; config++) {
             for (int codec = 0; codec < KV_MNEME; codec++) {
-                mn_cache_options options = mn_cache_options_default();
+                mn_cache_options options;
+                mn_cache_options_init(&options, sizeof options);
                 options.implementation = strategy->name;
                 options.config = *config;
                 options.dtype = kv_codec_name((kv_codec)codec);
-                if (strategy->traits & KV_TRAIT_RESERVES) options.max_cache_len = context;
+                if (strategy->traits & KV_TRAIT_PREALLOCATES) options.max_cache_len = context;
                 MN_TRY(put_cache(b, model, &options, context, room));
             }
         }
@@ -265,15 +239,14 @@ static mn_status put_caches(bytes *b, mn_model *model, int64_t context) {
 }
 
 mn_status mn_model_describe(const mn_model *model, int64_t context, char **text) {
-    enum { EXAMPLE_CONTEXT = 4096 }; /* of models whose texts have no end */
+    enum { EXAMPLE_CONTEXT = 4096 }; /* of models without a context limit */
     *text = NULL;
     if (context < 0 || context > (int64_t)1 << 40) {
-        MN_FAIL(MN_E_ARG, "context is %lld, allowed: 1 to 2^40, or 0 for the model's own",
-                (long long)context);
+        MN_FAIL(MN_E_ARG, "context is %lld, allowed: 1 to 2^40, or 0 for the model's own", (long long)context);
     }
     const model_core *core = model->core;
-    int64_t own = core->config.max_position_embeddings;
-    if (core->config.positions == POSITIONS_LEARNED && context > own) {
+    int64_t own = core->net.config.max_position_embeddings;
+    if (core->net.config.positions == POSITIONS_LEARNED && context > own) {
         MN_FAIL(MN_E_ARG, "context is %lld, allowed: up to %lld, for which the model has learned positions",
                 (long long)context, (long long)own);
     }
@@ -281,20 +254,20 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
     MN_TRY(mn_model_get_info(model, &info));
     bytes b = {0};
     put_open(&b, NULL, "{");
-    put_text(&b, "model", core->what);
-    put_text(&b, "architecture", info.architecture);
-    put_text(&b, "format", core->file ? "gguf" : "safetensors");
-    put_int(&b, "parameters", (int64_t)info.parameters);
-    put_text(&b, "compute_type", info.compute_type);
-    put_text(&b, "cpu", info.cpu);
-    put_int(&b, "threads", info.threads);
-    put_bool(&b, "has_tokenizer", info.has_tokenizer);
-    put_bool(&b, "has_chat_template", info.has_chat_template);
-    put_config(&b, &core->config);
+    json_put_text_member(&b, "model", core->what);
+    json_put_text_member(&b, "architecture", info.architecture);
+    json_put_text_member(&b, "format", core->file ? "gguf" : "safetensors");
+    json_put_int_member(&b, "parameters", (int64_t)info.parameters);
+    json_put_text_member(&b, "compute_type", info.compute_type);
+    json_put_text_member(&b, "cpu", info.cpu);
+    json_put_int_member(&b, "threads", info.threads);
+    json_put_bool_member(&b, "has_tokenizer", info.has_tokenizer);
+    json_put_bool_member(&b, "has_chat_template", info.has_chat_template);
+    put_config(&b, &core->net.config);
     put_tensors(&b, model_tensors(core));
     put_memory(&b, core);
-    if (own == CONFIG_ENDLESS) own = EXAMPLE_CONTEXT;
-    /* The tables of quantized keys may be read here for the first time. */
+    if (own == CONFIG_UNBOUNDED) own = EXAMPLE_CONTEXT;
+    /* The calibration of quantized keys may be loaded here for the first time. */
     mn_status status = put_caches(&b, (mn_model *)(uintptr_t)model, context ? context : own);
     bytes_append_text(&b, "}");
     if (status == MN_OK) return give(&b, text);
@@ -302,7 +275,7 @@ mn_status mn_model_describe(const mn_model *model, int64_t context, char **text)
     return status;
 }
 
-/* ---- the caches there are ---- */
+/* ---- cache implementations ---- */
 
 mn_status mn_cache_describe(char **text) {
     *text = NULL;
@@ -311,18 +284,18 @@ mn_status mn_cache_describe(char **text) {
     put_open(&b, "strategies", "[");
     for (const kv_strategy *strategy = kv_strategies; strategy->name; strategy++) {
         put_open(&b, NULL, "{");
-        put_text(&b, "name", strategy->name);
-        put_text(&b, "help", strategy->help);
+        json_put_text_member(&b, "name", strategy->name);
+        json_put_text_member(&b, "help", strategy->help);
         bytes_append_text(&b, "}");
     }
     bytes_append_text(&b, "]");
     put_open(&b, "config", "[");
     for (int i = 0; i < N_CONFIG_KEYS; i++) {
         put_open(&b, NULL, "{");
-        put_text(&b, "name", config_rows[i].name);
-        put_text(&b, "allowed", config_rows[i].allowed);
-        put_text(&b, "standard", config_rows[i].standard);
-        put_text(&b, "help", config_rows[i].help);
+        json_put_text_member(&b, "name", config_rows[i].name);
+        json_put_text_member(&b, "allowed", config_rows[i].allowed);
+        json_put_text_member(&b, "standard", config_rows[i].standard);
+        json_put_text_member(&b, "help", config_rows[i].help);
         bytes_append_text(&b, "}");
     }
     bytes_append_text(&b, "]}");
@@ -337,20 +310,20 @@ mn_status mn_machine_describe(const char *cpu, char **text) {
     MN_TRY(cpu_level_parse(&level, cpu));
     bytes b = {0};
     put_open(&b, NULL, "{");
-    put_text(&b, "version", mn_version());
-    put_text(&b, "cpu", cpu_level_name(level));
+    json_put_text_member(&b, "version", mn_version());
+    json_put_text_member(&b, "cpu", cpu_level_name(level));
     put_open(&b, "levels", "[");
     for (int i = 0; i < N_CPU_LEVELS; i++) {
-        if (cpu_has((cpu_level)i)) put_text(&b, NULL, cpu_level_name((cpu_level)i));
+        if (cpu_has((cpu_level)i)) json_put_text_member(&b, NULL, cpu_level_name((cpu_level)i));
     }
     bytes_append_text(&b, "]");
-    put_int(&b, "cores", thread_cores());
-    put_int(&b, "available_bytes", (int64_t)memory_available());
+    json_put_int_member(&b, "cores", thread_cores());
+    json_put_int_member(&b, "available_bytes", (int64_t)memory_available());
     put_open(&b, "kernels", "[");
     for (int i = 0; i < N_KERNELS; i++) {
         put_open(&b, NULL, "{");
-        put_text(&b, "kernel", kernel_name(i));
-        put_text(&b, "level", cpu_level_name(kernel_level(i, level)));
+        json_put_text_member(&b, "kernel", kernel_name(i));
+        json_put_text_member(&b, "level", cpu_level_name(kernel_level(i, level)));
         bytes_append_text(&b, "}");
     }
     bytes_append_text(&b, "]}");

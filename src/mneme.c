@@ -1,4 +1,4 @@
-/* The public functions that are not a module's own: arguments checked, modules called.
+/* Public functions that belong to no module: they check arguments and call modules.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "mneme.h"
 
@@ -6,23 +6,26 @@
 
 #include "base/file.h"
 #include "base/options.h"
-#include "gen/session.h"
+#include "gen/config/generation_config.h"
+#include "session/session.h"
 #include "model/embedded.h"
 #include "model/locate.h"
 #include "text/chat.h"
 
-#ifndef MNEME_VERSION
-#define MNEME_VERSION "0.1.0"
-#endif
+#define DIGITS_OF(number) #number
+#define DIGITS(number)    DIGITS_OF(number)
 
 const char *mn_version(void) {
-    return MNEME_VERSION;
+    return DIGITS(MN_VERSION_MAJOR) "." DIGITS(MN_VERSION_MINOR) "." DIGITS(MN_VERSION_PATCH);
+}
+int mn_version_number(void) {
+    return MN_VERSION_NUMBER;
 }
 void mn_free(void *block) {
     mem_free(block);
 }
 
-/* Hands the bytes out as text owned by the caller. */
+/* Returns the bytes as text owned by the caller. */
 static mn_status give_text(bytes *from, char **text, size_t *n_text) {
     mn_status status = bytes_status(from);
     if (status == MN_OK) {
@@ -40,8 +43,9 @@ static mn_status give_text(bytes *from, char **text, size_t *n_text) {
 
 /* ---- model ---- */
 
-mn_model_options mn_model_options_default(void) {
-    return (mn_model_options){.size = sizeof(mn_model_options), .compute_type = "auto", .cpu = "auto"};
+void mn_model_options_init(mn_model_options *options, size_t size) {
+    const mn_model_options full = {.compute_type = "auto", .cpu = "auto"};
+    options_init(options, size, &full, sizeof full);
 }
 
 static mn_status find_model(char **path, const char *name, model_use use) {
@@ -60,7 +64,17 @@ mn_status mn_model_find_speech(char **path, const char *name) {
     return find_model(path, name, MODEL_FOR_SPEECH);
 }
 
-/* The tokenizer of a checkpoint; none is no failure. */
+/* path: as tokenizer_open, or "embedded". */
+static mn_status open_tokenizer(tokenizer **out, const char *path) {
+    if (strcmp(path, "embedded") != 0) return tokenizer_open(out, path);
+    const embedded_file *file = embedded_find("tokenizer.json"), *config = embedded_find("tokenizer_config.json");
+    *out = NULL;
+    if (!file) MN_FAIL(MN_E_NOT_FOUND, "this build has no embedded model");
+    return tokenizer_from_memory(out, (const char *)file->data, file->n, config ? (const char *)config->data : NULL,
+                                 config ? config->n : 0);
+}
+
+/* The tokenizer of an open checkpoint; a missing one is not an error. */
 static mn_status open_text(tokenizer **out, const model_core *core, const char *path) {
     *out = NULL;
     if (core->file) {
@@ -68,14 +82,7 @@ static mn_status open_text(tokenizer **out, const model_core *core, const char *
         MN_TRY(gguf_string(core->file, "tokenizer.ggml.model", &kind));
         return kind.n == 0 ? MN_OK : tokenizer_from_gguf(out, core->file);
     }
-    if (strcmp(path, "embedded") == 0) {
-        const embedded_file *json_file = embedded_find("tokenizer.json"),
-                            *config = embedded_find("tokenizer_config.json");
-        if (!json_file) return MN_OK;
-        return tokenizer_from_memory(out, (const char *)json_file->data, json_file->n,
-                                     config ? (const char *)config->data : NULL, config ? config->n : 0);
-    }
-    mn_status status = tokenizer_open(out, path);
+    mn_status status = open_tokenizer(out, path);
     return status == MN_E_NOT_FOUND ? MN_OK : status;
 }
 
@@ -89,9 +96,9 @@ static mn_status set_ids(mn_generation_config *config, const char *name, const i
     return status;
 }
 
-/* generation_config.json over what config.json and the tokenizer say of the end of a text. */
+/* generation_config.json, which overrides the end tokens of config.json and the tokenizer. */
 static mn_status open_generation(mn_model *model, const char *path) {
-    const model_config *config = &model->core->config;
+    const model_config *config = &model->core->net.config;
     MN_TRY(generation_config_copy(&model->generation, NULL));
     MN_TRY(set_ids(model->generation, "eos_token_id", config->eos_token_id, config->n_eos_token_id));
     if (model->core->file && model->text) {
@@ -103,30 +110,21 @@ static mn_status open_generation(mn_model *model, const char *path) {
         if (n) MN_TRY(set_ids(model->generation, "eos_token_id", ids, n));
     }
     json_doc *doc = NULL;
-    bytes name = {0};
-    mn_status status = MN_OK;
-    if (strcmp(path, "embedded") == 0) {
-        const embedded_file *file = embedded_find("generation_config.json");
-        if (file)
-            status = json_parse(&doc, (const char *)file->data, file->n, JSON_PYTHON,
-                                "embedded generation_config.json");
-    } else if (!model->core->file) {
-        status = path_join(&name, path, "generation_config.json");
-        if (status == MN_OK) status = json_open(&doc, name.data, JSON_PYTHON, 1 << 24);
-        if (status == MN_E_NOT_FOUND) status = MN_OK;
-    }
+    mn_status status = model->core->file ? MN_OK : checkpoint_json(&doc, path, "generation_config.json");
+    if (status == MN_E_NOT_FOUND) status = MN_OK;
     if (status == MN_OK && doc) {
         status = generation_config_load(model->generation, json_root(doc), true, json_what(doc));
         if (status == MN_E_ARG) status = MN_E_FORMAT;
     }
     json_close(&doc);
-    bytes_clear(&name);
+    model->pad_token_id = model->generation->pad_token_id;
     return status;
 }
 
 mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options) {
     *model = NULL;
-    mn_model_options full = mn_model_options_default();
+    mn_model_options full;
+    mn_model_options_init(&full, sizeof full);
     MN_TRY(options_take(&full, sizeof full, options, "mn_model_options"));
     mn_model *m = mem_alloc(1, sizeof *m);
     if (!m) return MN_E_NOMEM;
@@ -164,9 +162,8 @@ static uint64_t count_parameters(const model_core *core) {
 
 mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
     const model_core *core = model->core;
-    const model_config *c = &core->config;
-    mn_model_info full = {
-        .size = sizeof full,
+    const model_config *c = &core->net.config;
+    const mn_model_info full = {
         .architecture = model_type_name(c->model_type),
         .compute_type = core->compute_name,
         .cpu = cpu_level_name(core->compute.kernels.level),
@@ -176,25 +173,28 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .num_attention_heads = (int32_t)c->num_attention_heads,
         .num_key_value_heads = (int32_t)c->num_key_value_heads,
         .head_dim = (int32_t)c->head_dim,
-        .max_position_embeddings = c->max_position_embeddings == CONFIG_ENDLESS ? 0 : c->max_position_embeddings,
+        .max_position_embeddings = c->max_position_embeddings == CONFIG_UNBOUNDED ? 0 : c->max_position_embeddings,
         .has_learned_positions = c->positions == POSITIONS_LEARNED,
         .num_mel_bins = c->encoder ? (int32_t)c->encoder->num_mel_bins : 0,
         .max_source_positions = c->encoder ? c->encoder->max_position_embeddings : 0,
         .parameters = count_parameters(core),
         .file_bytes = tensor_set_file_bytes(model_tensors(core)),
-        .packed_bytes = core->weights.packed_bytes,
+        .packed_bytes = core->net.weights.packed_bytes,
         .available_bytes = core->available_bytes,
         .threads = core->compute.n_threads,
         .has_tokenizer = model->text != NULL,
         .has_chat_template = model->text && tokenizer_chat_template(model->text, NULL),
         .warning = model->text ? tokenizer_warning(model->text) : NULL,
     };
-    if (info->size < sizeof info->size || info->size > sizeof full) {
-        MN_FAIL(MN_E_ARG, "mn_model_info.size is %zu, allowed: up to %zu", info->size, sizeof full);
-    }
-    full.size = info->size;
-    memcpy(info, &full, info->size);
-    return MN_OK;
+    return options_give(info, &full, sizeof full, "mn_model_info");
+}
+
+mn_status mn_model_fingerprint(const mn_model *model, char **text) {
+    char digits[FINGERPRINT_HEX];
+    *text = NULL;
+    MN_TRY(model_fingerprint(digits, model->core));
+    *text = mem_copy_text(digits, strlen(digits));
+    return *text ? MN_OK : mem_no_memory();
 }
 
 /* ---- text ---- */
@@ -210,15 +210,7 @@ static const tokenizer *text_of(const mn_tokenizer *t) {
 mn_status mn_tokenizer_open(mn_tokenizer **out, const char *path) {
     tokenizer *t = NULL;
     *out = NULL;
-    if (strcmp(path, "embedded") == 0) {
-        const embedded_file *file = embedded_find("tokenizer.json"),
-                            *config = embedded_find("tokenizer_config.json");
-        if (!file) MN_FAIL(MN_E_NOT_FOUND, "this build has no embedded model");
-        MN_TRY(tokenizer_from_memory(&t, (const char *)file->data, file->n,
-                                     config ? (const char *)config->data : NULL, config ? config->n : 0));
-    } else {
-        MN_TRY(tokenizer_open(&t, path));
-    }
+    MN_TRY(open_tokenizer(&t, path));
     *out = (mn_tokenizer *)(void *)t;
     return MN_OK;
 }
@@ -233,11 +225,10 @@ const mn_tokenizer *mn_model_tokenizer(const mn_model *model) {
     return (const mn_tokenizer *)(const void *)model->text;
 }
 
-mn_status mn_tokenize(const mn_tokenizer *t, const char *text, size_t n_text, int flags, int32_t **ids,
-                      size_t *n_ids) {
+mn_status mn_tokenize(const mn_tokenizer *t, const char *text, size_t n_text, int flags, int32_t **ids, size_t *n_ids) {
     token_list list = {0};
-    unsigned how = (flags & MN_ADD_SPECIAL ? TOKENIZER_ADD_SPECIAL : 0u) |
-                   (flags & MN_NO_PARSE ? 0u : TOKENIZER_PARSE_SPECIAL);
+    unsigned how =
+        (flags & MN_ADD_SPECIAL ? TOKENIZER_ADD_SPECIAL : 0u) | (flags & MN_NO_PARSE ? 0u : TOKENIZER_PARSE_SPECIAL);
     *ids = NULL;
     *n_ids = 0;
     mn_status status = tokenizer_encode(text_of(t), text, n_text, how, &list);
@@ -261,9 +252,63 @@ mn_status mn_detokenize(const mn_tokenizer *t, const int32_t *ids, size_t n_ids,
     return status;
 }
 
+struct mn_detokenizer {
+    tokenizer_stream *stream;
+    bytes text; /* that was returned last */
+};
+
+mn_status mn_detokenizer_open(mn_detokenizer **out, const mn_tokenizer *t, int flags) {
+    *out = NULL;
+    mn_detokenizer *d = mem_alloc(1, sizeof *d);
+    if (!d) return MN_E_NOMEM;
+    mn_status status =
+        tokenizer_stream_open(&d->stream, text_of(t), flags & MN_SKIP_SPECIAL ? TOKENIZER_SKIP_SPECIAL : 0u);
+    if (status != MN_OK) mn_detokenizer_close(&d);
+    *out = d;
+    return status;
+}
+
+void mn_detokenizer_close(mn_detokenizer **d) {
+    if (!*d) return;
+    tokenizer_stream_close(&(*d)->stream);
+    bytes_clear(&(*d)->text);
+    mem_free(*d);
+    *d = NULL;
+}
+
+mn_status mn_detokenizer_push(mn_detokenizer *d, const int32_t *ids, size_t n, const char **text, size_t *n_text) {
+    d->text.n = 0;
+    for (size_t i = 0; i < n; i++) MN_TRY(tokenizer_stream_push(d->stream, ids[i], &d->text));
+    *text = bytes_text(&d->text);
+    MN_TRY(bytes_status(&d->text));
+    *n_text = d->text.n;
+    return MN_OK;
+}
+
+mn_status mn_detokenizer_finish(mn_detokenizer *d, const char **text, size_t *n_text) {
+    d->text.n = 0;
+    MN_TRY(tokenizer_stream_finish(d->stream, &d->text));
+    *text = bytes_text(&d->text);
+    MN_TRY(bytes_status(&d->text));
+    *n_text = d->text.n;
+    return MN_OK;
+}
+
 const char *mn_token_piece(const mn_tokenizer *t, int32_t id) {
     size_t n;
     return id < 0 || (size_t)id >= tokenizer_size(text_of(t)) ? NULL : tokenizer_piece(text_of(t), id, &n);
+}
+
+mn_status mn_token_bytes(const mn_tokenizer *t, int32_t id, bool first, char **text, size_t *n_text) {
+    bytes scratch = {0}, out = {0};
+    size_t size = tokenizer_size(text_of(t));
+    *text = NULL;
+    if (id < 0 || (size_t)id >= size) MN_FAIL(MN_E_ARG, "the token is %d, allowed: 0 to %zu", id, size - 1);
+    mn_status status = tokenizer_token_bytes(text_of(t), id, first, &scratch, &out);
+    bytes_clear(&scratch);
+    if (status == MN_OK) return give_text(&out, text, n_text);
+    bytes_clear(&out);
+    return status;
 }
 
 int32_t mn_vocab_size(const mn_tokenizer *t) {
@@ -274,32 +319,48 @@ bool mn_has_chat_template(const mn_tokenizer *t) {
     return tokenizer_chat_template(text_of(t), NULL) != NULL;
 }
 
-mn_status mn_chat_render(const mn_tokenizer *t, const char *messages, size_t n_messages, bool add_generation_prompt, char **text,
-                         size_t *n_text) {
+const char *mn_chat_template(const mn_tokenizer *t, bool with_tools) {
+    const char *own = with_tools ? tokenizer_chat_template(text_of(t), "tool_use") : NULL;
+    return own ? own : tokenizer_chat_template(text_of(t), NULL);
+}
+
+mn_status mn_chat_render_tools(const mn_tokenizer *t, const char *messages, size_t n_messages, const char *tools,
+                               size_t n_tools, bool add_generation_prompt, char **text, size_t *n_text) {
     const tokenizer *from = text_of(t);
-    const char *source = tokenizer_chat_template(from, NULL);
+    const char *source = mn_chat_template(t, tools != NULL);
     *text = NULL;
     if (!source) MN_FAIL(MN_E_UNSUPPORTED, "this checkpoint has no chat template");
-    json_doc *doc = NULL;
-    if (json_parse(&doc, messages, n_messages, JSON_PYTHON, "messages") != MN_OK) return MN_E_ARG;
-    chat_request request = {
-        .messages = json_root(doc),
-        .tokens = {tokenizer_role_text(from, TOKEN_BOS), tokenizer_role_text(from, TOKEN_EOS),
-                   tokenizer_role_text(from, TOKEN_PAD), tokenizer_role_text(from, TOKEN_UNK)},
-        .add_generation_prompt = add_generation_prompt,
-    };
+    json_doc *doc = NULL, *list = NULL;
+    mn_status status = MN_OK;
+    if (json_parse(&doc, messages, n_messages, JSON_PYTHON, "messages") != MN_OK) status = MN_E_ARG;
+    if (status == MN_OK && tools && json_parse(&list, tools, n_tools, JSON_PYTHON, "tools") != MN_OK) status = MN_E_ARG;
     bytes out = {0};
-    mn_status status = chat_render_text(source, strlen(source), &request, &out);
+    if (status == MN_OK) {
+        chat_request request = {
+            .messages = json_root(doc),
+            .tools = list ? json_root(list) : NULL,
+            .tokens = {tokenizer_role_text(from, TOKEN_BOS), tokenizer_role_text(from, TOKEN_EOS),
+                       tokenizer_role_text(from, TOKEN_PAD), tokenizer_role_text(from, TOKEN_UNK)},
+            .add_generation_prompt = add_generation_prompt,
+        };
+        status = chat_render_text(source, strlen(source), &request, &out);
+    }
+    json_close(&list);
     json_close(&doc);
     if (status == MN_OK) return give_text(&out, text, n_text);
     bytes_clear(&out);
     return status;
 }
 
+mn_status mn_chat_render(const mn_tokenizer *t, const char *messages, size_t n_messages, bool add_generation_prompt,
+                         char **text, size_t *n_text) {
+    return mn_chat_render_tools(t, messages, n_messages, NULL, 0, add_generation_prompt, text, n_text);
+}
+
 /* ---- generation ---- */
 
 mn_status mn_generation_config_open(mn_generation_config **config, const mn_model *model) {
     MN_TRY(generation_config_copy(config, model ? model->generation : NULL));
-    (*config)->said = 0;
+    (*config)->set_fields = 0;
     return MN_OK;
 }

@@ -1,9 +1,10 @@
 /* Makes the bfloat16 models of the speed comparison.
  *
  *     make_bf16 gguf MODEL.gguf OUT.gguf     the same model, matrices rounded to bfloat16, vectors in float32
- *     make_bf16 folder MODEL.gguf FOLDER     config.json and model.safetensors in bfloat16 (type llama, plain rotation)
- *     make_bf16 random OUT.gguf              the shape of TinyLlama-1.1B with random weights and made-up words
- *     make_bf16 shape CONFIG.json FOLDER     config.json and random weights for it, of any model type; no tokenizer
+ *     make_bf16 folder MODEL.gguf FOLDER     config.json and model.safetensors in bfloat16 (type llama, default rope)
+ *     make_bf16 random OUT.gguf              the shape of TinyLlama-1.1B with random weights and an artificial
+ * vocabulary make_bf16 shape CONFIG.json FOLDER     config.json and random weights for it, of any model type; no
+ * tokenizer
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -14,8 +15,8 @@
 #include "base/file.h"
 #include "base/num.h"
 #include "model/names.h"
-#include "tensor/gguf_write.h"
-#include "tensor/quantize.h"
+#include "checkpoint/gguf_write.h"
+#include "checkpoint/quantize.h"
 #include "tensor/safetensors.h"
 
 /* A tensor to be written: rows of a stored one, or random. */
@@ -24,7 +25,7 @@ typedef struct entry {
     dtype type;
     int n_dims;
     int64_t shape[3];     /* outermost first; a vector is one row */
-    weight_source source; /* tensor NULL: random, vectors all 1 */
+    weight_source source; /* tensor NULL: random, vectors are 1 */
     uint64_t stream;      /* of random numbers */
 } entry;
 
@@ -61,7 +62,7 @@ static void fill_row(const entry *e, int64_t row, float *out) {
         dtype_table[t->type].to_f32(out, t->data + (size_t)stored * (t->bytes / (size_t)row_count(e)), n);
         return;
     }
-    /* Uniform with a standard deviation of 0.02, so that activations stay finite and no value is denormal. */
+    /* Uniform with a standard deviation of 0.02, so that activations stay finite and no value is subnormal. */
     for (size_t i = 0; i < n; i++) {
         uint64_t bits = random_bits(1, e->stream, (uint64_t)row * n + i);
         out[i] = e->n_dims == 1 ? 1.0f : ((float)(bits >> 40) * 0x1p-23f - 1.0f) * 0.0346f;
@@ -124,8 +125,7 @@ static mn_status write_gguf(gguf_writer *w, const entry_list *list, const char *
         status = put_entry(file, part.data, &list->items[i], gguf_writer_alignment(w));
     if (file && fclose(file) != 0 && status == MN_OK)
         status = status_fail(MN_E_IO, "%s: %s", part.data, strerror(errno));
-    if (status == MN_OK && rename(part.data, path) != 0)
-        status = status_fail(MN_E_IO, "%s: %s", path, strerror(errno));
+    if (status == MN_OK && rename(part.data, path) != 0) status = status_fail(MN_E_IO, "%s: %s", path, strerror(errno));
     if (file && status != MN_OK) remove(part.data);
     bytes_clear(&header);
     bytes_clear(&part);
@@ -154,9 +154,8 @@ static mn_status rounded_gguf(const gguf *file, const char *path) {
         const tensor *t = tensor_set_at(set, i);
         entry e = {.type = t->n_dims == 1 ? DTYPE_F32 : DTYPE_BF16, .n_dims = t->n_dims};
         e.source = (weight_source){.tensor = t, .n_rows = t->shape[0]};
-        if (t->n_dims < 1 || t->n_dims > 2 || strlen(t->name) >= sizeof e.name ||
-            !dtype_table[t->type].to_f32) {
-            status = status_fail(MN_E_UNSUPPORTED, "tensor '%s' is no matrix or vector of numbers", t->name);
+        if (t->n_dims < 1 || t->n_dims > 2 || strlen(t->name) >= sizeof e.name || !dtype_table[t->type].to_f32) {
+            status = status_fail(MN_E_UNSUPPORTED, "tensor '%s' is not a matrix or vector of numbers", t->name);
             break;
         }
         strcpy(e.name, t->name);
@@ -176,7 +175,8 @@ static mn_status write_config(const model_config *c, const char *folder) {
     bool is_plain = c->model_type == MODEL_LLAMA && c->rope_scaling.rope_type == ROPE_DEFAULT &&
                     !c->rope_scaling.divisors && !c->attention_bias.q && !c->mlp_bias;
     if (!is_plain)
-        MN_FAIL(MN_E_UNSUPPORTED, "only models of type llama without biases and rope scaling become folders");
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "only models of type llama without biases and rope scaling can be converted to folders");
     bytes_append_text(&text, "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n"
                              "  \"torch_dtype\": \"bfloat16\",\n  \"hidden_act\": \"silu\",\n");
     const struct {
@@ -195,11 +195,9 @@ static mn_status write_config(const model_config *c, const char *folder) {
         {"eos_token_id", c->n_eos_token_id ? c->eos_token_id[0] : -1},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i].value >= 0)
-            bytes_printf(&text, "  \"%s\": %lld,\n", sizes[i].key, (long long)sizes[i].value);
+        if (sizes[i].value >= 0) bytes_printf(&text, "  \"%s\": %lld,\n", sizes[i].key, (long long)sizes[i].value);
     }
-    bytes_printf(&text,
-                 "  \"rms_norm_eps\": %.9g,\n  \"rope_theta\": %.9g,\n  \"tie_word_embeddings\": %s\n}\n",
+    bytes_printf(&text, "  \"rms_norm_eps\": %.9g,\n  \"rope_theta\": %.9g,\n  \"tie_word_embeddings\": %s\n}\n",
                  c->norm_eps, c->rope_theta, c->tie_word_embeddings ? "true" : "false");
     mn_status status = bytes_status(&text);
     if (status == MN_OK) status = path_join(&path, folder, "config.json");
@@ -209,9 +207,8 @@ static mn_status write_config(const model_config *c, const char *folder) {
     return status;
 }
 
-/* One weight under its name; fused and stacked tensors are several weights' and listed once. */
-static mn_status list_weight(entry_list *list, const weight_place *place, bool is_gguf,
-                             const weight_source *source) {
+/* One weight under its name; fused and stacked tensors belong to several weights and are listed once. */
+static mn_status list_weight(entry_list *list, const weight_place *place, bool is_gguf, const weight_source *source) {
     for (size_t i = 0; i < list->n; i++) {
         if (strcmp(list->items[i].name, place->name) == 0) return MN_OK;
     }
@@ -232,8 +229,7 @@ static mn_status list_weights(entry_list *list, const model_config *config, bool
             bool of_expert = mixed && role >= WEIGHT_GATE && role <= WEIGHT_DOWN;
             const weight_source *source = NULL;
             if (sources)
-                source = layer < 0 ? model_weights_global(sources, (weight_role)role)
-                                   : &sources->layers[layer][role];
+                source = layer < 0 ? model_weights_global(sources, (weight_role)role) : &sources->layers[layer][role];
             for (int64_t i = 0; i < (of_expert ? config->num_local_experts : 1); i++) {
                 weight_place place;
                 if (weight_find_place(config, is_gguf, (weight_role)role, layer, i, &place))
@@ -266,11 +262,9 @@ static mn_status write_safetensors(const entry_list *list, const char *folder) {
     bytes path = {0};
     tensor *tensors = mem_alloc(list->n, sizeof *tensors);
     mn_status status = tensors ? path_join(&path, folder, "model.safetensors") : MN_E_NOMEM;
-    for (size_t i = 0; i < list->n && status == MN_OK; i++)
-        status = make_tensor(&list->items[i], &tensors[i]);
+    for (size_t i = 0; i < list->n && status == MN_OK; i++) status = make_tensor(&list->items[i], &tensors[i]);
     if (status == MN_OK)
-        status = safetensors_write(bytes_text(&path), tensors, list->n,
-                                   (const char *const[]){"format", "pt", NULL});
+        status = safetensors_write(bytes_text(&path), tensors, list->n, (const char *const[]){"format", "pt", NULL});
     for (size_t i = 0; tensors && i < list->n; i++) mem_free((void *)(uintptr_t)tensors[i].data);
     mem_free(tensors);
     bytes_clear(&path);
@@ -308,8 +302,7 @@ static const model_config tinyllama = {
     .num_key_value_heads = 4,
     .head_dim = 64,
     .vocab_size = 32000,
-    .max_position_embeddings =
-        8192, /* TinyLlama has 2048; deeper tests want more, and the weights mean nothing */
+    .max_position_embeddings = 8192, /* TinyLlama has 2048; deeper tests need more, and the weights are random */
     .norm_eps = 1e-5,
     .rope_theta = 10000,
     .rotary_dim = 64,
@@ -337,8 +330,7 @@ static mn_status put_vocabulary(gguf_writer *w, size_t n) {
             snprintf(text + i * WORD, WORD, "%s", special[i]);
         } else {
             bool is_byte = i < N_SPECIAL + N_BYTES;
-            snprintf(text + i * WORD, WORD, is_byte ? "<0x%02X>" : "w%u",
-                     (unsigned)(is_byte ? i - N_SPECIAL : i));
+            snprintf(text + i * WORD, WORD, is_byte ? "<0x%02X>" : "w%u", (unsigned)(is_byte ? i - N_SPECIAL : i));
         }
     }
     if (status == MN_OK) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Records what Python's Jinja2 makes of every chat template of tests/data/chat-templates with twelve conversations: the five of
-rendered.json and seven more from here. Texts are kept as their length and FNV-1a hash, errors as they are.
+"""Records the output of Python's Jinja2 for every chat template of tests/data/chat-templates with twelve conversations: the five of
+rendered.json and seven more from here. Texts are stored as their length and FNV-1a hash, errors unchanged.
 
     tools/make_chat_renderings.py > tests/data/chat-templates/twelve.json
     tools/make_chat_renderings.py NAME CONVERSATION      # prints one of the texts

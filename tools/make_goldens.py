@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tiny random checkpoints with golden outputs of Transformers: tests/data/golden/<family> (its README says what is in them).
+"""Makes tiny random checkpoints with golden outputs of Transformers: tests/data/golden/<family> (described in its README).
 
 usage: OMP_NUM_THREADS=1 python tools/make_goldens.py FOLDER [family ...]
 

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/data/rope/cases.json: rotary frequencies for every scaling rule, and cosines and sines at far positions.
+"""Writes tests/data/rope/cases.json: rotary frequencies for every scaling rule, and cosines and sines at large positions.
 
 The formulas are written out from their publications and from the documented behaviour of Transformers, apart from the C
-code; powers, logarithms and trigonometric series are evaluated with 50 decimal digits, so that the values are right to the
-last bit of a double.
+code; powers, logarithms and trigonometric series are evaluated with 50 decimal digits, so that the values are correct to the last bit of a double.
 
     python3 tools/make_rope_cases.py > tests/data/rope/cases.json
 

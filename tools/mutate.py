@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the cache's code on purpose, one small change at a time, and counts which changes the tests notice.
+"""Mutation tests of the cache: changes its code in one small way at a time and counts the changes that tests detect.
 
     tools/mutate.py [--build build/release] [--count 120] [--seed 1] [--jobs 2] [--file PART] [--report FILE]
 
 Each mutant is one changed file of src/kv, compiled alone and linked before the library of an existing build with the
 tests that belong to it, the mutant and the tests under the address and undefined-behaviour sanitizers. A mutant is killed
-when it does not end in time or a test fails; those that survive are listed,
-to be answered by a test or, in docs/mutants.md, by the reason why the change changes nothing.
+when it does not end in time or a test fails; survivors are listed; each needs
+a test or, in docs/mutants.md, the reason why it does not change behaviour.
 """
 import argparse
 import concurrent.futures
@@ -23,11 +23,11 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = ["test_cache", "test_convert", "test_stage", "test_laws"]  # the tests that must notice, the quickest first
+CACHE = ["test_cache", "test_convert", "test_stage", "test_laws"]  # the tests that must fail, the fastest first
 FILES = {
     "group.c": CACHE,
     "cache.c": CACHE,
-    "settle.c": CACHE,
+    "quantize_schedule.c": CACHE,
     "state.c": CACHE,
     "check.c": ["test_cache", "test_snapshot", "test_plan_bytes", "test_laws"],
     "convert.c": ["test_convert", "test_laws"],
@@ -51,7 +51,7 @@ SWAPS = [
 STATEMENT = re.compile(r"^\s+(?!return\b|break\b|continue\b|MN_FAIL|static\b|const\b|case\b|goto\b)[\w>\[\]().*&+-]*"
                        r"(\(.*\)| [-+|]?= .*|\+\+|--);\s*(/\*.*\*/)?$")
 DECLARATION = re.compile(r"^\s+(const |static |struct |unsigned )?(size_t|int|bool|int64_t|float|char|void|kv_\w+|mn_status|page_\w+|slot_need|"
-                         r"code_layout|stream|seal_\w+|store_job|bf16|json\w*|bytes)\b")
+                         r"code_layout|stream|quantize_(?:task|stream|space|part)|store_job|bf16|json\w*|bytes)\b")
 
 
 def code_mask(text):
@@ -77,7 +77,7 @@ def mutants_of(name):
             begin = at + len(line) - len(line.lstrip())
             found.append((begin, at + len(line.rstrip()), ";"))
         at += len(line)
-    # What only words messages, and what allocations are rounded to, is not behaviour.
+    # Texts of messages and the rounding of allocations are not behaviour.
     kept = []
     for begin, end, new in found:
         line_begin = text.rfind("\n", 0, begin) + 1
@@ -117,7 +117,7 @@ class Workshop:
                        stderr=subprocess.DEVNULL)
 
     def passes(self, test, part, objects, folder):
-        """Whether a test ends well with these objects before the library's; None: not in time."""
+        """Whether a test passes with these objects before the library's; None: timeout."""
         program = folder / test
         subprocess.run(["cc", *SANITIZERS, str(part), *map(str, objects), *self.libraries, "-o", str(program)], check=True,
                        cwd=self.build, stderr=subprocess.DEVNULL)
@@ -136,7 +136,7 @@ class Workshop:
                 sys.exit(f"{test} fails without any change")
 
     def try_mutant(self, number, name, text):
-        """What noticed the mutant, or None; "" when it does not compile."""
+        """The test that detected the mutant, or None; "" when it does not compile."""
         folder = self.scratch / str(number)
         (folder / "kv").mkdir(parents=True)
         try:
@@ -185,7 +185,7 @@ def main():
     parser.add_argument("--count", type=int, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=40, help="of a processor that a test may take")
+    parser.add_argument("--seconds", type=int, default=40, help="processor time that a test may take")
     parser.add_argument("--file", action="append", help="only these of src/kv")
     parser.add_argument("--report", help="file to which the survivors are appended")
     args = parser.parse_args()

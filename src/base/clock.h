@@ -1,4 +1,5 @@
-/* Time that only moves forward. SPDX-License-Identifier: Apache-2.0 */
+/* Time that only moves forward.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_CLOCK_H
 #define MN_BASE_CLOCK_H
 

@@ -37,19 +37,16 @@ const char *text_nearest(const char *text, const char *const *names) {
     return nearest;
 }
 
-mn_status text_unknown(const char *what, const char *name, size_t n, const char *const *names,
-                       const char *rest) {
-    char wanted[DISTANCE_LONGEST + 1];
+mn_status text_unknown(const char *what, const char *name, size_t n, const char *const *names, const char *rest) {
+    char text[DISTANCE_LONGEST + 1];
     bytes all = {0};
-    size_t shown = n < sizeof wanted - 1 ? n : sizeof wanted - 1;
-    memcpy(wanted, name, shown);
-    wanted[shown] = 0;
-    for (const char *const *other = names; *other; other++)
-        bytes_printf(&all, other == names ? "%s" : ", %s", *other);
-    const char *near = text_nearest(wanted, names);
-    mn_status status =
-        status_fail(MN_E_ARG, "%s '%s'%s%s%s; allowed: %s%s", what, wanted, near ? "; did you mean " : "",
-                    near ? near : "", near ? "?" : "", bytes_text(&all), rest);
+    size_t shown = n < sizeof text - 1 ? n : sizeof text - 1;
+    memcpy(text, name, shown);
+    text[shown] = 0;
+    for (const char *const *other = names; *other; other++) bytes_printf(&all, other == names ? "%s" : ", %s", *other);
+    const char *near = text_nearest(text, names);
+    mn_status status = status_fail(MN_E_ARG, "%s '%s'%s%s%s; allowed: %s%s", what, text, near ? "; did you mean " : "",
+                                   near ? near : "", near ? "?" : "", bytes_text(&all), rest);
     bytes_clear(&all);
     return status;
 }

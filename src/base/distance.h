@@ -1,4 +1,4 @@
-/* How far two names are apart, for "did you mean".
+/* Edit distance of two names, for "did you mean".
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_DISTANCE_H
 #define MN_BASE_DISTANCE_H

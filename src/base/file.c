@@ -22,7 +22,7 @@ enum {
 
 /* ---- descriptors ---- */
 
-/* Numbers 0 to 2 are the program's: what it writes there, if it had closed them, would go into our file. */
+/* Numbers 0 to 2 are the program's: if it had closed them, its output would go into our file. */
 int file_above_standard(int fd) {
     if (fd < 0 || fd > STDERR_FILENO) return fd;
     int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), code = errno;
@@ -57,11 +57,10 @@ static const char *kind_name(mode_t mode) {
     return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-/* What a path leads to may block for ever when it is opened or read: whoever opens it asks what it is. */
+/* Opening or reading a file that is no regular one may block for ever, so the type of the file is checked first. */
 static mn_status check_kind(const char *path, mode_t mode, bool takes_pipes) {
     if (S_ISREG(mode) || (takes_pipes && S_ISFIFO(mode))) return MN_OK;
-    MN_FAIL(MN_E_IO, "'%s' is %s, not a regular file%s", path, kind_name(mode),
-            takes_pipes ? " or a pipe" : "");
+    MN_FAIL(MN_E_IO, "'%s' is %s, not a regular file%s", path, kind_name(mode), takes_pipes ? " or a pipe" : "");
 }
 
 static mn_status open_failure(const char *path, int code, bool takes_pipes) {
@@ -112,8 +111,8 @@ mn_status file_map_open(file_map *out, const char *path) {
         void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
             int code = errno;
-            status = status_fail(code == ENOMEM ? MN_E_NOMEM : MN_E_IO, "cannot map '%s' (%lld bytes): %s",
-                                 path, (long long)info.st_size, strerror(code));
+            status = status_fail(code == ENOMEM ? MN_E_NOMEM : MN_E_IO, "cannot map '%s' (%lld bytes): %s", path,
+                                 (long long)info.st_size, strerror(code));
         } else {
             *out = (file_map){data, (size_t)info.st_size};
         }
@@ -127,6 +126,10 @@ void file_map_close(file_map *map) {
     *map = (file_map){0};
 }
 
+static mn_status too_large(const char *path, size_t limit) {
+    MN_FAIL(MN_E_IO, "'%s' is larger than the %zu bytes allowed here", path, limit);
+}
+
 static mn_status read_all(bytes *out, int fd, const char *path, size_t limit) {
     char chunk[16384];
     out->n = 0;
@@ -135,16 +138,17 @@ static mn_status read_all(bytes *out, int fd, const char *path, size_t limit) {
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) MN_FAIL(MN_E_IO, "cannot read '%s': %s", path, strerror(errno));
         if (n == 0) return bytes_status(out);
-        if (out->n + (size_t)n > limit)
-            MN_FAIL(MN_E_IO, "'%s' is larger than the %zu bytes allowed here", path, limit);
+        if (out->n + (size_t)n > limit) return too_large(path, limit);
         bytes_append(out, chunk, (size_t)n);
     }
 }
 
 mn_status file_read(bytes *out, const char *path, size_t limit) {
+    struct stat info;
     int fd;
     MN_TRY(file_open(&fd, path));
-    mn_status status = read_all(out, fd, path, limit);
+    bool is_large = fstat(fd, &info) == 0 && info.st_size > 0 && (size_t)info.st_size > limit;
+    mn_status status = is_large ? too_large(path, limit) : read_all(out, fd, path, limit);
     close(fd);
     return status;
 }
@@ -217,7 +221,7 @@ static bool names_file(const char *path, int fd) {
            named.st_dev == opened.st_dev;
 }
 
-/* False with errno; EWOULDBLOCK: somebody else had it until the deadline. */
+/* False with errno; EWOULDBLOCK: another process held it until the deadline. */
 static bool lock_file(int fd, double deadline) {
     const struct timespec pause = {.tv_nsec = 5000000};
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -232,7 +236,7 @@ static bool lock_file(int fd, double deadline) {
     return true;
 }
 
-/* Waits for whoever is writing the temporary file `part`, or removes it when nobody is. */
+/* Waits for the process that writes the temporary file `part`, or removes the file when there is none. */
 static mn_status clear_part(const char *part, double deadline) {
     /* For writing: some file systems lock only what can be written. */
     int fd = file_descriptor(part, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
@@ -242,25 +246,22 @@ static mn_status clear_part(const char *part, double deadline) {
     if (!lock_file(fd, deadline)) {
         status =
             errno == EWOULDBLOCK
-                ? status_fail(MN_E_IO,
-                              "another process has been writing '%s' for %d s; try again when it is done",
+                ? status_fail(MN_E_IO, "another process has been writing '%s' for %d s; try again when it is done",
                               part, MOST_WAIT_S)
-                : status_fail(MN_E_IO,
-                              "cannot tell whether '%s' is still being written: %s; remove it when it is not",
+                : status_fail(MN_E_IO, "cannot check whether '%s' is still being written: %s; remove it if it is not",
                               part, strerror(errno));
     } else if (names_file(part, fd) && unlink(part) != 0) {
-        status = status_fail(MN_E_IO, "cannot remove '%s', which a killed process left: %s", part,
-                             strerror(errno));
+        status = status_fail(MN_E_IO, "cannot remove '%s', which a killed process left: %s", part, strerror(errno));
     }
     close(fd);
     return status;
 }
 
-/* Creates and locks `part`. A temporary file is renamed and removed by the holder of its lock only, which
- * dies with the process: so what a killed process left can be told from what another one writes. */
+/* Creates and locks `part`. A temporary file is renamed and removed by the holder of its lock only, and the lock ends
+ * with the process: so a file that a killed process left can be distinguished from one being written. */
 static mn_status open_part(int *out, const char *part, file_access access) {
     double deadline = clock_ms() + 1e3 * MOST_WAIT_S;
-    do { /* again after each that is lost to another process which writes the same file */
+    do { /* again each time another process that writes the same file was faster */
         int fd = file_descriptor(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW,
                                  access == FILE_PRIVATE ? PRIVATE_FILE : 0666);
         if (fd >= 0) {
@@ -276,8 +277,7 @@ static mn_status open_part(int *out, const char *part, file_access access) {
             MN_FAIL(MN_E_IO, "cannot create '%s': %s", part, strerror(errno));
         }
     } while (clock_ms() < deadline);
-    MN_FAIL(MN_E_IO, "cannot create '%s': other processes have been writing the same file for %d s", part,
-            MOST_WAIT_S);
+    MN_FAIL(MN_E_IO, "cannot create '%s': other processes have been writing the same file for %d s", part, MOST_WAIT_S);
 }
 
 /* How much of a path is its folder with the slash. */
@@ -301,7 +301,7 @@ static mn_status follow_links(bytes *out, const char *path) {
     MN_FAIL(MN_E_IO, "cannot write '%s': %s", path, strerror(ELOOP));
 }
 
-/* A file on its way: written under the name `part`, which then replaces `target`. */
+/* A file being written under the name `part`, which then replaces `target`. */
 typedef struct replacement {
     bytes target, part;
     int fd;
@@ -327,16 +327,15 @@ static mn_status replacement_open(replacement *r, const char *path, file_access 
     MN_TRY(open_part(&r->fd, r->part.data, access));
     mode_t mode = exists ? info.st_mode & 0777 : PRIVATE_FILE;
     if ((exists || access == FILE_PRIVATE) && fchmod(r->fd, mode) != 0) {
-        mn_status status =
-            status_fail(MN_E_IO, "cannot set the mode of '%s': %s", r->part.data, strerror(errno));
+        mn_status status = status_fail(MN_E_IO, "cannot set the mode of '%s': %s", r->part.data, strerror(errno));
         unlink(r->part.data);
         return status;
     }
     return MN_OK;
 }
 
-/* So that the new name outlives a failure of power. A folder that may not be read cannot be synced, nor one
- * of a file system that has no such thing; the rename itself has been ordered. */
+/* So that the new name survives a power failure. A folder that may not be read cannot be synced, nor one of a file
+ * system that has no such thing; the rename itself has been ordered. */
 static mn_status sync_folder(bytes *target, const char *path) {
     size_t n = folder_length(bytes_text(target));
     if (n > 0) target->data[n] = 0;
@@ -396,8 +395,7 @@ mn_status file_make_folders(const char *path, file_access access) {
         name.data[i] = 0;
         bool made = mkdir(name.data, access == FILE_PRIVATE ? PRIVATE_FOLDER : 0777) == 0;
         int code = errno;
-        if (made && access == FILE_PRIVATE)
-            made = chmod(name.data, PRIVATE_FOLDER) == 0; /* whatever the umask */
+        if (made && access == FILE_PRIVATE) made = chmod(name.data, PRIVATE_FOLDER) == 0; /* whatever the umask */
         if (!made && i == name.n && (code != EEXIST || !file_is_directory(name.data)))
             status = status_fail(MN_E_IO, "cannot make the folder '%s': %s", path, strerror(code));
         name.data[i] = end;
@@ -423,19 +421,18 @@ static mn_status open_named(int *fd, const char *folder) {
         if (*fd >= 0) {
             unlink(path.data);
         } else {
-            status =
-                status_fail(MN_E_IO, "cannot make a temporary file in '%s': %s", folder, strerror(errno));
+            status = status_fail(MN_E_IO, "cannot make a temporary file in '%s': %s", folder, strerror(errno));
         }
     }
     bytes_clear(&path);
     return status;
 }
 
-mn_status file_open_unnamed(int *fd, const char *folder, bool plain) {
-    *fd = plain ? -1 : file_descriptor(folder, O_TMPFILE | O_RDWR, PRIVATE_FILE);
+mn_status file_open_unnamed(int *fd, const char *folder) {
+    *fd = file_descriptor(folder, O_TMPFILE | O_RDWR, PRIVATE_FILE);
     if (*fd >= 0) return MN_OK;
     /* Not known here: to the file system, or (EISDIR) to the kernel. */
-    if (plain || errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) return open_named(fd, folder);
+    if (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) return open_named(fd, folder);
     MN_FAIL(MN_E_IO, "cannot make a temporary file in '%s': %s", folder, strerror(errno));
 }
 
@@ -453,8 +450,8 @@ bool file_is_directory(const char *path) {
 
 bool file_is_own(const char *path) {
     struct stat info;
-    return lstat(path, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) &&
-           info.st_uid == geteuid() && !(info.st_mode & (S_IWGRP | S_IWOTH));
+    return lstat(path, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) && info.st_uid == geteuid() &&
+           !(info.st_mode & (S_IWGRP | S_IWOTH));
 }
 
 mn_status path_join(bytes *out, const char *folder, const char *name) {

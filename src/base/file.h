@@ -11,20 +11,21 @@
 
 #include "base/mem.h"
 
-/* Descriptors of the library have a number of 3 or more, so that what a program writes to a standard stream that it has closed goes
- * into none of its files, and are closed in programs that are started. Every file is opened by these; -1 with errno. */
+/* Descriptors of the library have a number of 3 or more, so that what a program writes to a standard stream that it has
+ * closed goes into none of its files, and are closed in programs that are started. Every file is opened by these; -1
+ * with errno. */
 int file_descriptor(const char *path, int flags, mode_t mode); /* open(2); an interrupted one goes on */
-int file_above_standard(int fd);               /* the same file under such a number; fd is closed when it had another */
-DIR *file_open_folder(const char *path);       /* opendir; NULL with errno */
+int file_above_standard(int fd);         /* the same file under such a number; fd is closed when it had another */
+DIR *file_open_folder(const char *path); /* opendir; NULL with errno */
 
-/* For programs, when they begin: a closed one of descriptors 0 to 2 gets a place holder, so that no file gets its number. Reading the
- * standard input still fails; what is written to the others goes nowhere, as to /dev/null. */
+/* For programs, at their start: a closed descriptor of 0 to 2 gets a placeholder, so that no file gets its
+ * number. Reading the standard input still fails; what is written to the others goes nowhere, as to /dev/null. */
 void file_hold_standard(void);
 
-/* For reading, a regular file: a folder, pipe, socket or device ends at once. MN_E_NOT_FOUND when there is no such file, MN_E_IO
- * otherwise; the message names the path. */
+/* For reading, a regular file: a folder, pipe, socket or device ends at once. MN_E_NOT_FOUND when there is no such
+ * file, MN_E_IO otherwise; the message names the path. */
 mn_status file_open(int *fd, const char *path);
-/* The same, and pipes, for what people give as a text or a recording. A pipe without a writer is empty. */
+/* The same, and pipes, for texts and recordings named by the user. A pipe without a writer is empty. */
 mn_status file_open_input(int *fd, const char *path);
 
 /* A whole regular file mapped read-only. */
@@ -47,19 +48,19 @@ size_t file_head(void *out, size_t n, const char *path);
 /* What is left of an open file, at most n bytes of it. MN_E_IO names `path`. */
 mn_status file_read_some(void *out, size_t n, size_t *n_read, int fd, const char *path);
 
-/* Whether a regular file or a folder, no symbolic link, belongs to this user and nobody else may write it. */
+/* Whether a regular file or a folder, no symbolic link, belongs to this user and no other user may write it. */
 bool file_is_own(const char *path);
 
-/* Who may read what is made: the owner alone (0600, folders 0700), or whom the process's umask leaves. */
+/* Who may read a new file or folder: the owner alone (0600, folders 0700), or whom the process's umask leaves. */
 typedef enum file_access { FILE_PRIVATE, FILE_BY_UMASK } file_access;
 
-/* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a part. Where
- * `path` is a symbolic link, the file it leads to is replaced and the link stays. A file that is replaced keeps its mode.
- * MN_E_IO names path and reason; then the old file is as before and no temporary is left, but for one case, which the message
- * tells: the new file is there and only its folder could not be synced.
+/* Writes to a temporary name beside `path`, syncs, renames, syncs the folder: the old file or the new one, never a
+ * partial one. Where `path` is a symbolic link, the file it leads to is replaced and the link stays. A file that is
+ * replaced keeps its mode. MN_E_IO names path and reason; then the old file is as before and no temporary is left, but
+ * for one case, named in the message: the new file is written and only its folder could not be synced.
  *
- * The temporary is the file's name with FILE_PART_SUFFIX, locked while it is written. Writers of one path take turns, each waiting
- * 10 s at most; what a killed one left is removed by the next. */
+ * The temporary is the file's name with FILE_PART_SUFFIX, locked while it is written. Writers of one path take turns,
+ * each waiting 10 s at most; the file that a killed one left is removed by the next. */
 #define FILE_PART_SUFFIX ".mneme-part"
 mn_status file_write_atomic(const char *path, const void *data, size_t n); /* FILE_PRIVATE */
 
@@ -70,25 +71,26 @@ typedef struct file_part {
 } file_part;
 mn_status file_write_parts(const char *path, const file_part *parts, size_t n_parts, file_access access);
 
-/* Whether file_write_parts would get as far as writing: to be told before something is computed for long. */
+/* Whether file_write_parts would get as far as writing: for a check before a long computation. */
 mn_status file_check_target(const char *path);
 
-/* Appends, where the system does not cut it in one write, to a regular file, which is made, private, when it is missing. */
+/* Appends, where the system does not cut it in one write, to a regular file, which is made, private, when it is
+ * missing. */
 mn_status file_append(const char *path, const void *data, size_t n);
 
-/* Makes a folder and those above it that are missing; one that is there stays as it is. */
+/* Creates a folder and its missing parents; an existing folder is left unchanged. */
 mn_status file_make_folders(const char *path, file_access access);
 
-/* Where temporary files go when nobody says: $TMPDIR, else /var/tmp, which is on a disk. */
+/* The default folder of temporary files: $TMPDIR, else /var/tmp, which is on a disk. */
 const char *file_scratch_folder(void);
-/* A file without a name in a folder, open for reading and writing; it is gone when *fd is closed, also by the death of the
- * process. plain: made with a name that is removed at once, as on systems that know no other way. MN_E_IO, MN_E_NOMEM. */
-mn_status file_open_unnamed(int *fd, const char *folder, bool plain);
+/* A file without a name in a folder, open for reading and writing; the system removes it when *fd is closed, also by
+ * the end of the process. MN_E_IO, MN_E_NOMEM. */
+mn_status file_open_unnamed(int *fd, const char *folder);
 
 /* All n bytes to where fd stands; MN_E_IO names `path`. */
 mn_status file_write_all(int fd, const char *path, const void *data, size_t n);
 
-bool file_exists(const char *path);      /* a regular file or a link to one */
+bool file_exists(const char *path); /* a regular file or a link to one */
 bool file_is_directory(const char *path);
 
 /* "folder/name" into *out (cleared first). */

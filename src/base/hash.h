@@ -1,5 +1,5 @@
-/* Checksums and fingerprints: XXH3 (xxHash), 64 and 128 bits. They find damage and mix-ups, not forgery:
- * whoever can write a file can write its checksum too.
+/* Checksums and fingerprints: XXH3 (xxHash), 64 and 128 bits. They find damage and mix-ups, not forgery: anyone who can
+ * write a file can write its checksum too.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_HASH_H
 #define MN_BASE_HASH_H
@@ -14,17 +14,17 @@ enum { HASH_HEX = 17, FINGERPRINT_HEX = 33 }; /* characters, the terminating zer
 
 uint64_t hash_of(const void *data, size_t n); /* XXH3 64 without a seed */
 
-/* The bits of a hash that tables look at: all of them, but in the build that shows that a collision costs time and never truth. */
+/* The bits of a hash that tables use: all, except in the build that tests that collisions cost time only. */
 #ifndef MN_HASH_MASK
 #define MN_HASH_MASK UINT64_MAX
 #endif
 
-/* For hash tables over what others wrote: whoever does not know the seed cannot choose keys that collide. */
-uint64_t hash_seeded(const void *data, size_t n, uint64_t seed); /* XXH3 64, of which MN_HASH_MASK is left */
+/* For hash tables with keys from files: without the seed nobody can choose keys that collide. */
+uint64_t hash_seeded(const void *data, size_t n, uint64_t seed); /* XXH3 64 & MN_HASH_MASK */
 uint64_t hash_seed(void);                                        /* from the system's random numbers */
 
-/* The number as 16 hexadecimal digits in lower case, as `xxhsum -H3` prints it, and back; false when `text`
- * is anything else. */
+/* The number as 16 hexadecimal digits in lower case, as `xxhsum -H3` prints it, and back; false when `text` is anything
+ * else. */
 void hash_put(char out[HASH_HEX], uint64_t hash);
 bool hash_read(uint64_t *out, const char *text);
 

@@ -15,7 +15,8 @@
 
 enum {
     MAX_DEPTH = 256,
-    MAX_VALUES = 1 << 23, /* bounds what a hostile text of two bytes a value can make of itself */
+    MAX_VALUES = 1 << 23, /* bounds the memory of a hostile text with two bytes for each value */
+    FIRST_BLOCK_BYTES = 512,
     BLOCK_BYTES = 1 << 16,
     FEW_MEMBERS = 16, /* so many keys are compared pair by pair */
     WORD = 8          /* strings are scanned in words of eight bytes; the text is followed by as many zeros */
@@ -50,10 +51,18 @@ typedef struct parser {
 
 /* ---- storage ---- */
 
+/* Small at first: most documents are, and many are kept. At least n. */
+static size_t next_block_bytes(const block *last, size_t n) {
+    if (n > BLOCK_BYTES / 4) return n;
+    size_t size = last ? 2 * last->size : FIRST_BLOCK_BYTES;
+    if (size < 4 * n) size = 4 * n;
+    return size < BLOCK_BYTES ? size : BLOCK_BYTES;
+}
+
 static void *take(json_doc *doc, size_t n) {
     block *b = doc->blocks;
     if (!b || b->size - b->used < n) {
-        size_t size = n > BLOCK_BYTES / 4 ? n : BLOCK_BYTES;
+        size_t size = next_block_bytes(b, n);
         block *fresh = mem_alloc_raw(1, sizeof *fresh + size);
         if (!fresh) return NULL;
         *fresh = (block){NULL, 0, size};
@@ -152,16 +161,15 @@ static mn_status parse_escape(parser *p, char **out) {
     return MN_OK;
 }
 
-/* Distance to the first byte that is not plain ASCII inside a string: a quote, a backslash, a control
- * character or a byte from 0x80 on. In a word, subtracting from each byte sets the top bit where it borrows;
- * a borrow can only disturb bytes above the first hit. */
+/* Distance to the first byte that is not plain ASCII inside a string: a quote, a backslash, a control character or a
+ * byte from 0x80 on. In a word, subtracting from each byte sets the top bit where it borrows; a borrow can only disturb
+ * bytes above the first hit. */
 static size_t plain_run(const char *at) {
     const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
     for (size_t n = 0;; n += WORD) {
         uint64_t x;
         memcpy(&x, at + n, sizeof x);
-        uint64_t hits =
-            (((x ^ ones * '"') - ones) | ((x ^ ones * '\\') - ones) | (x - ones * ' ') | x) & tops;
+        uint64_t hits = (((x ^ ones * '"') - ones) | ((x ^ ones * '\\') - ones) | (x - ones * ' ') | x) & tops;
         if (hits) return n + (size_t)__builtin_ctzll(hits) / 8;
     }
 }
@@ -240,7 +248,7 @@ static mn_status parse_number(parser *p, json *out) {
         p->at += exponent;
         is_integer = false;
     }
-    if (is_integer && digits < 19) { /* fits for sure; longer ones are checked below */
+    if (is_integer && digits < 19) { /* always fits; longer ones are checked below */
         int64_t value = 0;
         for (const char *c = p->at - digits; c < p->at; c++) value = value * 10 + (*c - '0');
         *out = (json){.kind = JSON_INT, .integer = negative ? -value : value};
@@ -441,6 +449,8 @@ const char *json_what(const json_doc *doc) {
 
 /* ---- reading ---- */
 
+static void put_value(bytes *out, const json *value, json_mode mode, size_t most);
+
 const json *json_get(const json *object, const char *key) {
     if (!object || object->kind != JSON_OBJECT) return NULL;
     size_t n = strlen(key);
@@ -465,7 +475,7 @@ static const json *get_set(const json *object, const char *key) {
 mn_status json_wrong_value(const char *what, const char *key, const json *value, const char *allowed) {
     enum { SHOWN = 60 };
     bytes seen = {0};
-    json_put(&seen, value);
+    put_value(&seen, value, JSON_STRICT, SHOWN);
     const char *text = bytes_text(&seen);
     size_t n = utf8_valid_prefix(text, strlen(text) < SHOWN ? strlen(text) : SHOWN);
     status_fail(MN_E_FORMAT, "%s: %s is %.*s, allowed: %s", what, key, (int)n, text, allowed);
@@ -473,8 +483,7 @@ mn_status json_wrong_value(const char *what, const char *key, const json *value,
     return MN_E_FORMAT;
 }
 
-mn_status json_int(const char *what, const json *object, const char *key, int64_t lo, int64_t hi,
-                   int64_t *out) {
+mn_status json_int(const char *what, const json *object, const char *key, int64_t lo, int64_t hi, int64_t *out) {
     const json *value = get_set(object, key);
     if (!value) return MN_OK;
     int64_t number = 0;
@@ -494,8 +503,7 @@ mn_status json_int(const char *what, const json *object, const char *key, int64_
     return json_wrong_value(what, key, value, allowed);
 }
 
-mn_status json_real(const char *what, const json *object, const char *key, double lo, double hi,
-                    double *out) {
+mn_status json_real(const char *what, const json *object, const char *key, double lo, double hi, double *out) {
     const json *value = get_set(object, key);
     if (!value) return MN_OK;
     double number = value->kind == JSON_INT    ? (double)value->integer
@@ -587,6 +595,34 @@ void json_put_real(bytes *out, double value) {
     bytes_append_text(out, text);
 }
 
+void json_put_key(bytes *out, const char *key) {
+    const char last = out->n > 0 ? out->data[out->n - 1] : '{';
+    if (last != '{' && last != '[') bytes_append_text(out, ",");
+    if (!key) return;
+    json_put_string(out, key, strlen(key));
+    bytes_append_text(out, ":");
+}
+
+void json_put_text_member(bytes *out, const char *key, const char *text) {
+    json_put_key(out, key);
+    json_put_string(out, text, strlen(text));
+}
+
+void json_put_int_member(bytes *out, const char *key, int64_t value) {
+    json_put_key(out, key);
+    bytes_printf(out, "%lld", (long long)value);
+}
+
+void json_put_real_member(bytes *out, const char *key, double value) {
+    json_put_key(out, key);
+    json_put_real(out, value);
+}
+
+void json_put_bool_member(bytes *out, const char *key, bool value) {
+    json_put_key(out, key);
+    bytes_append_text(out, value ? "true" : "false");
+}
+
 /* JSON has no infinite numbers; Python's json module writes and reads them all the same. */
 static void put_number(bytes *out, double value, json_mode mode) {
     if (mode == JSON_STRICT || isfinite(value)) {
@@ -596,7 +632,8 @@ static void put_number(bytes *out, double value, json_mode mode) {
     }
 }
 
-static void put_value(bytes *out, const json *value, json_mode mode) {
+/* Stops behind `most` bytes, about. */
+static void put_value(bytes *out, const json *value, json_mode mode, size_t most) {
     switch (value->kind) {
     case JSON_NULL: bytes_append_text(out, "null"); return;
     case JSON_BOOL: bytes_append_text(out, value->boolean ? "true" : "false"); return;
@@ -605,19 +642,19 @@ static void put_value(bytes *out, const json *value, json_mode mode) {
     case JSON_STRING: json_put_string(out, value->string, value->n); return;
     case JSON_ARRAY:
         bytes_append_text(out, "[");
-        for (size_t i = 0; i < value->n; i++) {
+        for (size_t i = 0; i < value->n && out->n < most; i++) {
             if (i) bytes_append_text(out, ",");
-            put_value(out, &value->items[i], mode);
+            put_value(out, &value->items[i], mode, most);
         }
         bytes_append_text(out, "]");
         return;
     case JSON_OBJECT:
         bytes_append_text(out, "{");
-        for (size_t i = 0; i < value->n; i++) {
+        for (size_t i = 0; i < value->n && out->n < most; i++) {
             if (i) bytes_append_text(out, ",");
             json_put_string(out, value->members[i].key, value->members[i].key_n);
             bytes_append_text(out, ":");
-            put_value(out, &value->members[i].value, mode);
+            put_value(out, &value->members[i].value, mode, most);
         }
         bytes_append_text(out, "}");
         return;
@@ -625,9 +662,9 @@ static void put_value(bytes *out, const json *value, json_mode mode) {
 }
 
 void json_put(bytes *out, const json *value) {
-    put_value(out, value, JSON_STRICT);
+    put_value(out, value, JSON_STRICT, SIZE_MAX);
 }
 
 void json_put_as(bytes *out, const json *value, json_mode mode) {
-    put_value(out, value, mode);
+    put_value(out, value, mode, SIZE_MAX);
 }

@@ -40,8 +40,8 @@ typedef struct json_doc json_doc;
 
 typedef enum json_mode {
     JSON_STRICT, /* RFC 8259, duplicate keys and lone surrogates refused: safetensors headers, requests */
-    JSON_PYTHON, /* what Python's json module reads: NaN and Infinity; the last of duplicate keys counts; a lone surrogate
-                    becomes U+FFFD: configurations and tokenizers */
+    JSON_PYTHON, /* what Python's json module reads: NaN and Infinity; the last of duplicate keys counts; a lone
+                    surrogate becomes U+FFFD: configurations and tokenizers */
 } json_mode;
 
 /* Parses `n` bytes. `what` (copied) names the text in every later message, e.g. "config.json". Depth is limited to 256,
@@ -58,8 +58,8 @@ const char *json_what(const json_doc *doc);
 const json *json_get(const json *object, const char *key);
 bool json_is_string(const json *value, const char *text);
 
-/* Typed getters. Absent and null leave *out as it is and return MN_OK, so set the default before; a wrong kind or a value
- * out of lo..hi is MN_E_FORMAT, the message names `what`, the key, the value and what is allowed. */
+/* Typed getters. Absent and null leave *out as it is and return MN_OK, so set the default before; a wrong kind or a
+ * value out of lo..hi is MN_E_FORMAT, the message names `what`, the key, the value and what is allowed. */
 mn_status json_int(const char *what, const json *object, const char *key, int64_t lo, int64_t hi, int64_t *out);
 mn_status json_real(const char *what, const json *object, const char *key, double lo, double hi, double *out);
 mn_status json_bool(const char *what, const json *object, const char *key, bool *out);
@@ -72,6 +72,13 @@ mn_status json_require(const char *what, const json *object, const char *key);
 /* Writing. Strings are escaped as Python's json.dumps(ensure_ascii=False) does; invalid UTF-8 becomes U+FFFD. */
 void json_put_string(bytes *out, const char *text, size_t n);
 void json_put_real(bytes *out, double value); /* shortest text that reads back equal; NaN and infinities as null */
+/* A member of an object: a comma unless it is the first one, the key, the value. NULL: an element of a list, without a
+ * key. */
+void json_put_key(bytes *out, const char *key);
+void json_put_text_member(bytes *out, const char *key, const char *text);
+void json_put_int_member(bytes *out, const char *key, int64_t value);
+void json_put_real_member(bytes *out, const char *key, double value);
+void json_put_bool_member(bytes *out, const char *key, bool value);
 void json_put(bytes *out, const json *value); /* compact */
 /* As json_put; JSON_PYTHON: NaN and infinities as json_parse reads them in that mode. */
 void json_put_as(bytes *out, const json *value, json_mode mode);

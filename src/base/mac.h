@@ -10,7 +10,7 @@
 #include "base/status.h"
 
 enum {
-    MAC_HEX = 65, /* characters, the terminating zero included */
+    MAC_HEX = 65,       /* characters, the terminating zero included */
     MAC_KEY_LEAST = 16, /* bytes of a key file */
     MAC_KEY_MOST = 4096
 };
@@ -21,8 +21,8 @@ typedef struct mac_key {
     size_t n; /* 0: no key */
 } mac_key;
 
-/* All bytes of a file. MN_E_ARG when it has fewer than MAC_KEY_LEAST or more than MAC_KEY_MOST, and when others than its owner, who
- * is this user or root, may read or write it; MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. */
+/* All bytes of a file. MN_E_ARG when it has fewer than MAC_KEY_LEAST or more than MAC_KEY_MOST, and when others than
+ * its owner, who is this user or root, may read or write it; MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. */
 mn_status mac_key_read(mac_key *out, const char *path);
 void mac_key_wipe(mac_key *key);
 
@@ -35,7 +35,7 @@ void mac_add(mac *m, const void *data, size_t n);
 /* What was added as 64 hexadecimal digits; nothing is added after. MN_E_NOMEM when something went wrong on the way. */
 mn_status mac_put(char out[MAC_HEX], mac *m);
 
-/* Whether the n first characters are equal, in a time that does not tell where they differ. */
+/* Whether the n first characters are equal, in a time that does not depend on where they differ. */
 bool mac_equal(const char *a, const char *b, size_t n);
 
 #endif

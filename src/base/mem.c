@@ -30,7 +30,7 @@ mn_status mem_no_memory(void) {
     return status_fail(MN_E_NOMEM, "out of memory");
 }
 
-/* Large blocks begin at a large page and ask for such pages: a page fault for every 2 MiB, not for every 4 KiB. */
+/* Large blocks begin at a large page and request large pages: a page fault for every 2 MiB, not for every 4 KiB. */
 static void *take_block(size_t n) {
     void *block = NULL;
     bool is_large = n >= LARGE_PAGE;
@@ -42,13 +42,13 @@ static void *take_block(size_t n) {
 void *mem_alloc_raw(size_t count, size_t size) {
     size_t n;
     if (!size_mul(count, size, &n) || n > SIZE_MAX / 2) {
-        status_fail(MN_E_NOMEM, "out of memory: %zu elements of %zu bytes asked for", count, size);
+        status_fail(MN_E_NOMEM, "out of memory: %zu elements of %zu bytes requested", count, size);
         return NULL;
     }
     n = (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
     void *block = injected_failure() ? NULL : take_block(n ? n : MEM_ALIGN);
     if (!block) {
-        status_fail(MN_E_NOMEM, "out of memory: %zu bytes asked for", n);
+        status_fail(MN_E_NOMEM, "out of memory: %zu bytes requested", n);
         return NULL;
     }
     atomic_fetch_add_explicit(&n_allocations, 1, memory_order_relaxed);
@@ -64,15 +64,15 @@ void *mem_alloc(size_t count, size_t size) {
 
 mn_status mem_grow(void *block, size_t *capacity, size_t need, size_t size) {
     if (need <= *capacity) return MN_OK;
-    size_t wanted = *capacity < 8 ? 8 : *capacity;
-    while (wanted < need) wanted = wanted > SIZE_MAX / 2 ? need : wanted * 2;
+    size_t new_capacity = *capacity < 8 ? 8 : *capacity;
+    while (new_capacity < need) new_capacity = new_capacity > SIZE_MAX / 2 ? need : new_capacity * 2;
     char **slot = block;
-    char *grown = mem_alloc_raw(wanted, size);
+    char *grown = mem_alloc_raw(new_capacity, size);
     if (!grown) return MN_E_NOMEM;
     if (*slot) memcpy(grown, *slot, *capacity * size);
     mem_free(*slot);
     *slot = grown;
-    *capacity = wanted;
+    *capacity = new_capacity;
     return MN_OK;
 }
 

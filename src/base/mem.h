@@ -1,7 +1,7 @@
 /* Memory: checked sizes, aligned blocks, growable bytes, failure injection and counters.
  *
- * Every allocation of the library goes through mem_alloc or mem_grow, so that tests can fail the k-th one, count those of
- * a decode step, and see leaks. All blocks are freed by mem_free.
+ * Every allocation of the library goes through mem_alloc or mem_grow, so that tests can fail the k-th one, count those
+ * of a decode step, and see leaks. All blocks are freed by mem_free.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_MEM_H
 #define MN_BASE_MEM_H
@@ -11,6 +11,13 @@
 #include <stdint.h>
 
 #include "base/status.h"
+
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+#include <sanitizer/msan_interface.h>
+#define MN_MEMORY_SANITIZER 1
+#endif
+#endif
 
 enum { MEM_ALIGN = 64 };
 
@@ -30,6 +37,16 @@ mn_status mem_grow(void *block, size_t *capacity, size_t need, size_t size);
 char *mem_copy_text(const char *text, size_t n);
 
 void mem_free(void *block);
+
+/* Marks bytes that a library has written, for the memory sanitizer, which does not see writes of uninstrumented
+ * libraries. Does nothing in other builds. */
+static inline void mem_written(const void *data, size_t n) {
+#if defined(MN_MEMORY_SANITIZER)
+    __msan_unpoison(data, n);
+#else
+    (void)data, (void)n;
+#endif
+}
 
 /* MN_E_NOMEM with the standard sentence; for callers that got NULL. */
 mn_status mem_no_memory(void);
@@ -61,7 +78,11 @@ const char *bytes_text(bytes *b);
 void bytes_clear(bytes *b); /* frees; b is empty again */
 
 /* Overflow-checked arithmetic; false when the result does not fit. */
-static inline bool size_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
-static inline bool size_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+static inline bool size_mul(size_t a, size_t b, size_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool size_add(size_t a, size_t b, size_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
 
 #endif

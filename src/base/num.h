@@ -22,7 +22,9 @@ static inline float f32_from_bits(uint32_t u) {
     return x;
 }
 
-static inline float f32_from_bf16(bf16 x) { return f32_from_bits((uint32_t)x << 16); }
+static inline float f32_from_bf16(bf16 x) {
+    return f32_from_bits((uint32_t)x << 16);
+}
 
 /* Round to nearest, ties to even; NaN stays NaN (quiet). */
 static inline bf16 bf16_from_f32(float x) {
@@ -54,12 +56,18 @@ static inline f16 f16_from_f32(float x) {
     return (f16)(sign | ((u + 0xFFFu + (u >> 13 & 1u) - 0x38000000u) >> 13));
 }
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static inline int64_t min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t max_i64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
 
-/* Counter-based random bits: the same (seed, stream, counter) gives the same number whatever else is computed.
- * Philox 2x64 with ten rounds: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". */
+/* Counter-based random bits: the same (seed, stream, counter) gives the same number whatever else is computed. Philox
+ * 2x64 with ten rounds: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". */
 static inline uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t counter) {
     uint64_t x0 = counter, x1 = stream, key = seed;
     for (int round = 0; round < 10; round++) {

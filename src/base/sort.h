@@ -1,5 +1,5 @@
-/* A stable sort of pointers. It takes n log n steps whatever the input is, so names from a hostile file cannot slow it down
- * as they can a hash table.
+/* A stable sort of pointers. It takes n log n steps whatever the input is, so names from a hostile file cannot slow it
+ * down as they can a hash table.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_SORT_H
 #define MN_BASE_SORT_H

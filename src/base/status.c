@@ -62,7 +62,7 @@ const char *mn_last_error(void) {
 
 const char *mn_status_text(mn_status code) {
     switch (code) {
-#define MN_STATUS_CASE(name, value, text)                                                                    \
+#define MN_STATUS_CASE(name, value, text)                                                                              \
     case MN_##name: return text;
         MN_STATUS_LIST(MN_STATUS_CASE)
 #undef MN_STATUS_CASE

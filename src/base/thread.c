@@ -19,11 +19,11 @@
 
 enum { SPIN_ROUNDS = 4000, TASK_BITS = 32 };
 
-/* The ticket holds everything a thread needs to claim a task with one atomic addition: number of tasks (32 bits) | next task
- * (32 bits). A claim below the number of tasks keeps the job alive until it is counted in `done`, so run and arg can be read
- * after it without a race. Claims beyond the last task, one or two a thread, must not carry into the number of tasks. */
-_Static_assert((uint64_t)INT_MAX + 2 * MN_MOST_THREADS < (uint64_t)1 << TASK_BITS,
-               "every int is a number of tasks");
+/* The ticket holds everything a thread needs to claim a task with one atomic addition: number of tasks (32 bits) | next
+ * task (32 bits). A claim below the number of tasks keeps the job alive until it is counted in `done`, so run and arg
+ * can be read after it without a race. Claims beyond the last task, one or two a thread, must not carry into the number
+ * of tasks. */
+_Static_assert((uint64_t)INT_MAX + 2 * MN_MOST_THREADS < (uint64_t)1 << TASK_BITS, "every int is a number of tasks");
 
 struct thread_pool {
     _Alignas(64) _Atomic uint64_t ticket;
@@ -67,8 +67,8 @@ static uint32_t ticket_next(uint64_t ticket) {
     return (uint32_t)ticket;
 }
 
-/* Claims and runs tasks until none is left; what was run is counted at the end, since every count would move the line between
- * cores. Until then the job, and with it the ticket, is this one. */
+/* Claims and runs tasks until none is left; what was run is counted at the end, since every count would move the line
+ * between cores. Until then the job, and with it the ticket, does not change. */
 static void work(thread_pool *pool, int thread) {
     uint64_t seen = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
     uint32_t n_tasks = ticket_tasks(seen), n_run = 0;
@@ -91,20 +91,20 @@ static void *worker_main(void *arg) {
     thread_pool *pool = start->pool;
     int thread = start->thread;
     atomic_store(&start->taken, true);
-    uint32_t heard = 0;
+    uint32_t seen = 0;
     while (!atomic_load(&pool->closing)) {
         uint32_t alarm = atomic_load_explicit(&pool->alarm, memory_order_acquire);
-        for (int i = 0; alarm == heard && i < SPIN_ROUNDS; i++) {
+        for (int i = 0; alarm == seen && i < SPIN_ROUNDS; i++) {
             pause_briefly();
             alarm = atomic_load_explicit(&pool->alarm, memory_order_acquire);
         }
-        if (alarm == heard) {
+        if (alarm == seen) {
             atomic_fetch_add(&pool->n_sleeping, 1);
-            futex_wait(&pool->alarm, heard);
+            futex_wait(&pool->alarm, seen);
             atomic_fetch_sub(&pool->n_sleeping, 1);
             continue;
         }
-        heard = alarm;
+        seen = alarm;
         work(pool, thread);
     }
     return NULL;
@@ -161,13 +161,13 @@ mn_status thread_pool_open(thread_pool **out, int n_threads) {
     thread_pool *pool = mem_alloc(1, sizeof *pool);
     if (!pool) return MN_E_NOMEM;
     pool->n_threads = 1;
-    int wanted = n_threads ? n_threads : thread_cores();
-    while (pool->n_threads < wanted) {
+    int n_total = n_threads ? n_threads : thread_cores();
+    while (pool->n_threads < n_total) {
         worker_start start = {.pool = pool, .thread = pool->n_threads};
         int code = pthread_create(&pool->workers[pool->n_threads], NULL, worker_main, &start);
         if (code != 0) {
             thread_pool_close(&pool);
-            MN_FAIL(MN_E_NOMEM, "cannot start thread %d of %d: %s", start.thread + 1, wanted, strerror(code));
+            MN_FAIL(MN_E_NOMEM, "cannot start thread %d of %d: %s", start.thread + 1, n_total, strerror(code));
         }
         while (!atomic_load(&start.taken)) sched_yield();
         pool->n_threads++;

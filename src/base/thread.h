@@ -1,8 +1,8 @@
 /* One pool of threads and one way to use it: a job of numbered tasks.
  *
- * Tasks are claimed one by one from a shared counter, so a thread that lost its core delays a job by one task, not by its
- * share. What a task computes depends on its number alone, never on the thread or on their count: results have the same
- * bits for any number of threads. Waiting threads spin briefly, then sleep.
+ * Tasks are claimed one by one from a shared counter, so a thread that lost its core delays a job by one task, not by
+ * its share. What a task computes depends on its number alone, never on the thread or on their count: results have the
+ * same bits for any number of threads. Waiting threads spin briefly, then sleep.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_THREAD_H
 #define MN_BASE_THREAD_H

@@ -39,8 +39,8 @@ static inline size_t utf8_length(unsigned char lead) {
     return 0;
 }
 
-/* How many of the first bytes (at most n) begin a well-formed sequence: its whole length when it is all there and valid,
- * fewer when it breaks off or ends early. At least 1 unless no sequence can start here (0). */
+/* How many of the first bytes (at most n) begin a well-formed sequence: its whole length when it is all there and
+ * valid, fewer when it breaks off or ends early. At least 1 unless no sequence can start here (0). */
 static inline size_t utf8_prefix(const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     size_t length = n ? utf8_length(s[0]) : 0;
@@ -68,7 +68,9 @@ static inline uint32_t utf8_decode(const char *text, size_t length) {
     case 1: return s[0];
     case 2: return (uint32_t)(s[0] & 0x1F) << 6 | (s[1] & 0x3F);
     case 3: return (uint32_t)(s[0] & 0x0F) << 12 | (uint32_t)(s[1] & 0x3F) << 6 | (s[2] & 0x3F);
-    default: return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3F) << 12 | (uint32_t)(s[2] & 0x3F) << 6 | (s[3] & 0x3F);
+    default:
+        return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3F) << 12 | (uint32_t)(s[2] & 0x3F) << 6 |
+               (s[3] & 0x3F);
     }
 }
 

@@ -1,31 +1,33 @@
-/* One prompt with a session of the caller's, and rows of a batch: requests that begin together, and steps until all have ended.
+/* One prompt with a session of the caller's, and rows of a batch: requests that begin together, stepped until all have
+ * ended.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/options.h"
-#include "gen/cache_request.h"
+#include "gen/config/cache_request.h"
 #include "gen/result.h"
 #include "gen/steps.h"
 
 typedef struct gen_run {
     mn_generate_options options;
     void (*on_prefill)(void *user, size_t done,
-                       size_t total); /* the options', which is told of all rows together */
+                       size_t total); /* of the options; receives the progress of all rows together */
     gen_result *result;
-    size_t n_open; /* requests of the result that are there */
+    size_t n_open; /* requests of the result that are opened */
     steps steps;
     size_t prompt_done;
     double started, prompt_ended;
 } gen_run;
 
-mn_generate_options mn_generate_options_default(void) {
-    return (mn_generate_options){.size = sizeof(mn_generate_options), .top_logprobs = -1};
+void mn_generate_options_init(mn_generate_options *options, size_t size) {
+    const mn_generate_options full = {.top_logprobs = -1};
+    options_init(options, size, &full, sizeof full);
 }
 
 /* ---- the loop ---- */
 
-static void tell_prefill(gen_run *run) {
+static void report_prefill(gen_run *run) {
     size_t done = 0, total = 0;
     for (size_t i = 0; i < run->n_open; i++) {
         done += run->result->requests[i]->prompt_done;
@@ -37,7 +39,7 @@ static void tell_prefill(gen_run *run) {
     if (run->on_prefill) run->on_prefill(run->options.user, done, total);
 }
 
-/* One that failed fails all; one that was cancelled cancels all. */
+/* A failed request fails all; a cancelled one cancels all. */
 static mn_status judge(gen_run *run) {
     bool cancelled = false;
     for (size_t i = 0; i < run->n_open; i++) {
@@ -57,7 +59,7 @@ static mn_status run_all(gen_run *run) {
         steps_choose(&run->steps);
         MN_TRY(judge(run));
         steps_compute(&run->steps);
-        tell_prefill(run);
+        report_prefill(run);
         MN_TRY(judge(run));
     }
     return MN_OK;
@@ -65,8 +67,18 @@ static mn_status run_all(gen_run *run) {
 
 /* ---- entry points ---- */
 
+/* Row i of the caller's array, whose rows have the size that the first one gives. */
+static mn_status row_at(mn_batch_row *row, const mn_batch_row *rows, size_t i) {
+    const char *at = (const char *)rows + i * rows->size;
+    size_t size;
+    memcpy(&size, at, sizeof size);
+    if (size != rows->size) MN_FAIL(MN_E_ARG, "mn_batch_row.size is %zu, allowed: %zu, as in row 0", size, rows->size);
+    *row = (mn_batch_row){.size = sizeof *row};
+    return options_take(row, sizeof *row, at, "mn_batch_row");
+}
+
 static mn_status begin(gen_run *run, size_t n_rows, const mn_generate_options *given) {
-    run->options = mn_generate_options_default();
+    mn_generate_options_init(&run->options, sizeof run->options);
     MN_TRY(options_take(&run->options, sizeof run->options, given, "mn_generate_options"));
     run->on_prefill = run->options.on_prefill;
     run->options.on_prefill = NULL;
@@ -74,9 +86,9 @@ static mn_status begin(gen_run *run, size_t n_rows, const mn_generate_options *g
     return result_open(&run->result, n_rows);
 }
 
-/* Opens the next row: with the caller's session, or with one of its own. */
-static mn_status add(gen_run *run, const mn_batch_row *row, const mn_generation_config *config,
-                     mn_session *session, bool is_own) {
+/* Opens the next row, with the caller's session or a new one. */
+static mn_status add(gen_run *run, const mn_batch_row *row, const mn_generation_config *config, mn_session *session,
+                     bool is_own) {
     gen_result *result = run->result;
     request *r = mem_alloc(1, sizeof *r);
     if (!r) {
@@ -88,11 +100,8 @@ static mn_status add(gen_run *run, const mn_batch_row *row, const mn_generation_
     if (is_own) r->own_session = session;
     if (i == 0) result->public.seed = request_seed(config);
     bool has_seed = row->config && row->config->seed >= 0;
-    r->setup = (search_setup){.session = session,
-                              .prompt = row->prompt,
-                              .n_prompt = row->n_prompt,
-                              .config = config,
-                              .row = (int)i};
+    r->setup = (search_setup){
+        .session = session, .prompt = row->prompt, .n_prompt = row->n_prompt, .config = config, .row = (int)i};
     MN_TRY(request_open(r, &run->options, has_seed ? (uint64_t)row->config->seed : result->public.seed,
                         result->requests, i));
     return steps_add(&run->steps, r);
@@ -113,11 +122,10 @@ static mn_status finish(gen_run *run, mn_status status, mn_generation **generati
     return status;
 }
 
-mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt,
-                      const mn_generation_config *config, const mn_generate_options *options,
-                      mn_generation **generation) {
+mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt, const mn_generation_config *config,
+                      const mn_generate_options *options, mn_generation **generation) {
     gen_run run = {0};
-    const mn_batch_row row = {.prompt = prompt, .n_prompt = n_prompt, .config = config};
+    const mn_batch_row row = {.size = sizeof(mn_batch_row), .prompt = prompt, .n_prompt = n_prompt, .config = config};
     mn_status status = begin(&run, 1, options);
     const mn_generation_config *own = config ? config : session->owner->generation;
     if (status == MN_OK) status = cache_request_follow(session, own, n_prompt);
@@ -125,20 +133,21 @@ mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_promp
     return finish(&run, status, generation);
 }
 
-mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows,
-                            size_t n_rows, const mn_generation_config *config,
-                            const mn_generate_options *options, mn_generation **generation) {
+mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
+                            const mn_generation_config *config, const mn_generate_options *options,
+                            mn_generation **generation) {
     gen_run run = {0};
     *generation = NULL;
     if (n_rows == 0 || n_rows > 65536) MN_FAIL(MN_E_ARG, "a batch of %zu rows, allowed: 1 to 65536", n_rows);
     mn_status status = begin(&run, n_rows, options);
     for (size_t i = 0; status == MN_OK && i < n_rows; i++) {
-        const mn_generation_config *own = rows[i].config ? rows[i].config
-                                          : config       ? config
-                                                         : model->generation;
+        mn_batch_row row;
         mn_session *session = NULL;
-        status = request_session(&session, model, cache, &rows[i], own);
-        if (status == MN_OK) status = add(&run, &rows[i], own, session, true);
+        status = row_at(&row, rows, i);
+        if (status != MN_OK) break;
+        const mn_generation_config *own = row.config ? row.config : config ? config : model->generation;
+        status = request_session(&session, model, cache, &row, own);
+        if (status == MN_OK) status = add(&run, &row, own, session, true);
         if (status != MN_OK && n_rows > 1) status = status_context(status, "row %zu", i);
     }
     return finish(&run, status, generation);
@@ -149,11 +158,11 @@ mn_status mn_generation_take_session(mn_generation *generation, size_t i, mn_ses
     *session = NULL;
     if (i >= generation->n_sequences)
         MN_FAIL(MN_E_ARG, "sequence is %zu, the generation has %zu", i, generation->n_sequences);
-    const mn_sequence *wanted = &generation->sequences[i];
+    const mn_sequence *given = generation->sequences[i];
     for (size_t r = 0; r < result->n_requests; r++) {
-        request *owner = result->requests[r];
-        if (owner->setup.row != wanted->row) continue;
-        sequence *s = &owner->sequences[wanted->index];
+        request *of_row = result->requests[r];
+        if (of_row->setup.row != given->row) continue;
+        sequence *s = &of_row->sequences[given->index];
         *session = s->session_kept;
         s->session_kept = NULL;
     }

@@ -20,11 +20,12 @@ mn_status result_reserve(gen_result *result) {
     size_t n = 0;
     for (size_t i = 0; i < result->n_requests; i++) n += result->requests[i]->n_opened;
     result->sequences = mem_alloc(n, sizeof *result->sequences);
-    return result->sequences ? MN_OK : MN_E_NOMEM;
+    result->list = mem_alloc(n, sizeof *result->list);
+    return result->sequences && result->list ? MN_OK : MN_E_NOMEM;
 }
 
 static void sum_caches(gen_result *result) {
-    mn_cache_info *sum = &result->public.cache;
+    mn_cache_info *sum = &result->cache;
     for (size_t i = 0; i < result->n_requests; i++) {
         mn_cache_info before = *sum;
         *sum = result->requests[i]->cache;
@@ -32,8 +33,8 @@ static void sum_caches(gen_result *result) {
         sum->seen += before.seen;
         sum->bytes += before.bytes;
         if (before.peak_bytes > sum->peak_bytes) sum->peak_bytes = before.peak_bytes; /* of all rows, both */
-        sum->far_bytes += before.far_bytes;
-        if (before.before) sum->before = before.before;
+        sum->offloaded_bytes += before.offloaded_bytes;
+        if (before.original_implementation) sum->original_implementation = before.original_implementation;
         if (before.implementation && strcmp(before.implementation, sum->implementation) != 0)
             sum->implementation = "several";
     }
@@ -41,6 +42,7 @@ static void sum_caches(gen_result *result) {
 
 static mn_sequence view_of(const request *r, sequence *s) {
     return (mn_sequence){
+        .size = sizeof(mn_sequence),
         .row = s->row,
         .index = s->index,
         .ids = s->ids,
@@ -48,21 +50,26 @@ static mn_sequence view_of(const request *r, sequence *s) {
         .text = s->stream ? bytes_text(&s->text.text) : NULL,
         .n_text = s->text.text.n,
         .finish_reason = s->finish,
+        .logprob_ids = s->logprob_ids,
         .logprobs = s->logprobs,
         .scores = s->scores,
         .logits = s->raw,
         .prompt_tokens = r->setup.n_prompt,
         .cached_tokens = r->cached_tokens,
+        .file_tokens = r->file_tokens,
         .has_score = s->has_score,
         .score = s->score,
         .beam_indices = s->beam_indices,
         .transition_scores = s->transitions,
         .draft_tokens = s->n_drafted,
         .draft_accepted = s->n_draft_accepted,
+        .match_ended = r->match.why,
+        .match_other = r->match.why ? r->match.other : -1,
+        .stop_string = strcmp(s->finish, "stop_string") == 0 ? (int)s->text.found : -1,
     };
 }
 
-/* The requests' step logs side by side. *out is owned by the result. */
+/* The requests' step logs in one array. *out is owned by the result. */
 static mn_status join_steps(gen_result *result, bool raw, float **out) {
     mn_generation *public = &result->public;
     size_t vocab = result->requests[0]->vocab, at = 0;
@@ -98,11 +105,15 @@ mn_status result_publish(gen_result *result) {
     for (size_t i = 0; i < result->n_requests; i++) {
         request *r = result->requests[i];
         for (size_t k = 0; k < r->n_opened; k++) {
-            if (r->sequences[k].finish) /* else beams found fewer texts */
-                result->sequences[public->n_sequences++] = view_of(r, &r->sequences[k]);
+            if (!r->sequences[k].finish) continue; /* beam search found fewer texts */
+            mn_sequence *view = &result->sequences[public->n_sequences];
+            *view = view_of(r, &r->sequences[k]);
+            result->list[public->n_sequences++] = view;
         }
     }
-    public->sequences = result->sequences;
+    public->size = sizeof *public;
+    public->sequences = result->list;
+    public->cache = &result->cache;
     sum_caches(result);
     MN_TRY(join_steps(result, false, &result->beam_scores));
     MN_TRY(join_steps(result, true, &result->beam_logits));
@@ -122,6 +133,7 @@ void result_close(gen_result **out) {
     }
     mem_free(result->requests);
     mem_free(result->sequences);
+    mem_free(result->list);
     mem_free(result->beam_scores);
     mem_free(result->beam_logits);
     mem_free(result);

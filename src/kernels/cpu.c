@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#if defined(__x86_64__)
+#if defined(MN_X86_LEVELS)
 #include <cpuid.h>
 #endif
 
@@ -15,28 +15,26 @@ const char *cpu_level_name(cpu_level level) {
     return names[level];
 }
 
-#if defined(__x86_64__)
-/* Not every compiler's run-time check knows this name. Its registers are those of AVX. */
+#if defined(MN_X86_LEVELS)
+/* Not every compiler's run-time check knows the name "f16c". It uses the registers of AVX. */
 static int has_f16c(void) {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
 #endif
 
-/* The compiler's run-time check looks at the registers that the operating system saves as well as at CPUID.
- */
+/* The compiler's run-time check looks at the registers that the operating system saves as well as at CPUID. */
 int cpu_has(cpu_level level) {
     switch (level) {
     case CPU_SCALAR: return 1;
-#if defined(__x86_64__)
+#if defined(MN_X86_LEVELS)
     case CPU_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case CPU_AVX512:
         return cpu_has(CPU_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     case CPU_AVX512_DOT:
-        return cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni") &&
-               __builtin_cpu_supports("avx512bf16");
-#elif defined(__aarch64__)
+        return cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#elif defined(MN_ARM_LEVELS)
     case CPU_NEON: return 1;
 #endif
     default: return 0;
@@ -65,8 +63,8 @@ mn_status cpu_level_parse(cpu_level *out, const char *name) {
         }
     }
     if (status != MN_OK) {
-        status = status_fail(MN_E_ARG, "CPU level is '%s', allowed on this machine: auto%s", name,
-                             bytes_text(&allowed));
+        status =
+            status_fail(MN_E_ARG, "CPU level is '%s', allowed on this machine: auto%s", name, bytes_text(&allowed));
     }
     bytes_clear(&allowed);
     return status;

@@ -5,6 +5,13 @@
 
 #include "base/status.h"
 
+/* The levels of this build besides the scalar one: those of its architecture, or none. */
+#if defined(__x86_64__) && !defined(MN_SCALAR_ONLY)
+#define MN_X86_LEVELS 1
+#elif defined(__aarch64__) && !defined(MN_SCALAR_ONLY)
+#define MN_ARM_LEVELS 1
+#endif
+
 typedef enum cpu_level {
     CPU_SCALAR,
     CPU_AVX2,       /* AVX2, FMA, F16C */
@@ -14,13 +21,13 @@ typedef enum cpu_level {
     N_CPU_LEVELS
 } cpu_level;
 
-/* The best level of this machine, as far as the operating system saves its registers. */
+/* The best level of this machine whose registers the operating system saves. */
 cpu_level cpu_best(void);
-/* Whether this machine can run code of that level. */
+/* Whether this build has that level and this machine can run it. */
 int cpu_has(cpu_level level);
 const char *cpu_level_name(cpu_level level); /* "scalar", "avx2", "avx512", "avx512_dot", "neon" */
 
-/* "auto" or NULL: the best; else a level of this machine by name. MN_E_ARG names the ones allowed. */
+/* "auto" or NULL: the best; else a level of this machine by name. MN_E_ARG lists the allowed names. */
 mn_status cpu_level_parse(cpu_level *out, const char *name);
 
 #endif

@@ -5,7 +5,7 @@
 
 typedef void (*kernel_fill)(kernel_table *table);
 
-/* Low to high; a level's files overwrite what the ones before them have set. */
+/* Low to high; the files of a level overwrite pointers that lower levels have set. */
 static const struct {
     cpu_level level;
     kernel_fill fill;
@@ -16,7 +16,7 @@ static const struct {
     {CPU_SCALAR, elem_ref_fill},
     {CPU_SCALAR, fit_ref_fill},
     {CPU_SCALAR, scan_ref_fill},
-#if defined(__x86_64__)
+#if defined(MN_X86_LEVELS)
     {CPU_AVX2, linear_avx2_fill},
     {CPU_AVX2, attend_avx2_fill},
     {CPU_AVX2, elem_avx2_fill},
@@ -29,12 +29,9 @@ static const struct {
     {CPU_AVX512, scan_avx512_fill},
     {CPU_AVX512_DOT, linear_avx512_dot_fill},
     {CPU_AVX512_DOT, attend_avx512_dot_fill},
-#elif defined(__aarch64__)
-    {CPU_NEON, linear_neon_fill},
-    {CPU_NEON, attend_neon_fill},
-    {CPU_NEON, elem_neon_fill},
-    {CPU_NEON, fit_neon_fill},
-    {CPU_NEON, scan_neon_fill},
+#elif defined(MN_ARM_LEVELS)
+    {CPU_NEON, linear_neon_fill},  {CPU_NEON, attend_neon_fill},  {CPU_NEON, elem_neon_fill},
+    {CPU_NEON, fit_neon_fill},     {CPU_NEON, scan_neon_fill},
 #endif
 };
 

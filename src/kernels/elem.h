@@ -16,10 +16,10 @@
  * mul_add        y += factor * x.
  * scale          y *= factor.
  * exp_sum        *sum = sum of exp(x - max), accumulated in double across vectors.
- * max_index      index of the largest value, the lowest on ties; NaN never wins (0 when all are NaN).
+ * max_index      index of the largest value, the lowest on ties; NaN is ignored (0 when all are NaN).
  *
- * Accuracy: within 4 units in the last place of float32 of the exact value for exp, tanh and sigmoid parts;
- * Phi besides loses x^2 / 2 roundings of its exponential.
+ * Accuracy: exp, tanh and sigmoid are within 4 units in the last place of float32; Phi additionally has x^2 / 2
+ * roundings of its exponential.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_ELEM_H
 #define MN_KERNELS_ELEM_H

@@ -11,16 +11,13 @@ static void rms_norm_ref(float *y, const float *x, const float *weight, int n, f
     for (int i = 0; i < n; i++) y[i] = x[i] * factor * weight[i];
 }
 
-static void layer_norm_ref(float *y, const float *x, const float *weight, const float *bias, int n,
-                           float eps) {
+static void layer_norm_ref(float *y, const float *x, const float *weight, const float *bias, int n, float eps) {
     double sum = 0, squares = 0;
     for (int i = 0; i < n; i++) sum += (double)x[i];
     const double mean = sum / n;
     for (int i = 0; i < n; i++) squares += ((double)x[i] - mean) * ((double)x[i] - mean);
     const double factor = 1 / sqrt(squares / n + (double)eps);
-    for (int i = 0; i < n; i++) {
-        y[i] = (float)(((double)x[i] - mean) * factor) * weight[i] + (bias ? bias[i] : 0);
-    }
+    for (int i = 0; i < n; i++) { y[i] = (float)(((double)x[i] - mean) * factor) * weight[i] + (bias ? bias[i] : 0); }
 }
 
 static void rope_ref(float *x, const float *cos, const float *sin, int half) {
@@ -49,12 +46,12 @@ static float relu(float x) {
     return x < 0 ? 0 : x; /* NaN stays */
 }
 
-#define ACTIVATION(name)                                                                                     \
-    static void activate_##name##_ref(float *y, size_t n) {                                                  \
-        for (size_t i = 0; i < n; i++) y[i] = name(y[i]);                                                    \
-    }                                                                                                        \
-    static void name##_mul_ref(float *y, const float *gate, const float *up, size_t n) {                     \
-        for (size_t i = 0; i < n; i++) y[i] = name(gate[i]) * up[i];                                         \
+#define ACTIVATION(name)                                                                                               \
+    static void activate_##name##_ref(float *y, size_t n) {                                                            \
+        for (size_t i = 0; i < n; i++) y[i] = name(y[i]);                                                              \
+    }                                                                                                                  \
+    static void name##_mul_ref(float *y, const float *gate, const float *up, size_t n) {                               \
+        for (size_t i = 0; i < n; i++) y[i] = name(gate[i]) * up[i];                                                   \
     }
 ACTIVATION(silu)
 ACTIVATION(gelu)

@@ -1,4 +1,5 @@
-/* Fitting rows to grids in plain C. SPDX-License-Identifier: Apache-2.0 */
+/* Fitting rows to grids in plain C.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/kernels.h"
@@ -61,7 +62,7 @@ static void fit_even_row(const fit_job *job, int row) {
         if (x[i] < low) low = x[i];
     }
     if (job->mean) {
-        job->mean[row] = low + (high - low) / 2 + 0.0f; /* no -0, whichever zero was found */
+        job->mean[row] = low + (high - low) / 2 + 0.0f; /* never -0: the same bits at every level */
         job->scale[row] = (high - low) / (2 * job->grid->largest) + 0.0f;
     } else {
         job->scale[row] = (high > -low ? high : -low) / job->grid->largest + 0.0f;
@@ -78,8 +79,7 @@ static void fit_row(const fit_job *job, int row) {
     for (int i = 0; i < job->n; i++) squares[i % FIT_LANES] += (x[i] - centre) * (x[i] - centre);
     float mean = centre, scale = sqrtf(lane_sum(squares) / n) / job->grid->per_deviation;
     for (int round = 0; round < FIT_ROUNDS; round++) {
-        float level[FIT_LANES] = {0}, level2[FIT_LANES] = {0}, total[FIT_LANES] = {0},
-              x_level[FIT_LANES] = {0};
+        float level[FIT_LANES] = {0}, level2[FIT_LANES] = {0}, total[FIT_LANES] = {0}, x_level[FIT_LANES] = {0};
         float inverse = scale > 0 ? 1 / scale : 0;
         for (int i = 0, lane = 0; i < job->n; i++, lane = i % FIT_LANES) {
             float chosen = level_of(job->grid, (x[i] - mean) * inverse), value = x[i] - centre;
@@ -119,8 +119,7 @@ static void code_rows_ref(const fit_job *job) {
         float mean = job->mean ? job->mean[row] : 0, inverse = job->scale[row] > 0 ? 1 / job->scale[row] : 0;
         for (size_t i = first; i < first + (size_t)job->n; i++) {
             float u = (job->x[i] - mean) * inverse;
-            job->codes[i] =
-                (uint8_t)(grid->centre + copysignf((float)magnitude_number(grid, u) + grid->half, u));
+            job->codes[i] = (uint8_t)(grid->centre + copysignf((float)magnitude_number(grid, u) + grid->half, u));
         }
     }
 }

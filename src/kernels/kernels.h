@@ -1,18 +1,18 @@
 /* The kernel table: pure functions on pointers, chosen once by CPU level.
  *
- * Kernels do a part of an output and nothing else: no allocation, no failure, no state, no threads. ref files (plain C,
- * obvious loops) are the specification; a faster kernel replaces a pointer and is tested against them. Within one level,
- * an output element has the same bits however the work is cut: it depends on its own row and column only, never on how
- * many rows or columns are computed together.
+ * A kernel computes a part of an output: it does not allocate, cannot fail, has no state and starts no threads. The
+ * *_ref.c files (plain C, obvious loops) are the specification; a faster kernel replaces a pointer and is tested
+ * against them. Within one level, an output element has the same bits however the work is divided: it depends on its
+ * own row and column only, never on how many rows or columns are computed together.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_KERNELS_H
 #define MN_KERNELS_KERNELS_H
 
-#include "kernels/attend.h"
+#include "kernels/attend/attend.h"
 #include "kernels/cpu.h"
 #include "kernels/elem.h"
 #include "kernels/fit.h"
-#include "kernels/linear.h"
+#include "kernels/linear/linear.h"
 #include "kernels/scan.h"
 
 typedef struct kernel_table {
@@ -22,7 +22,7 @@ typedef struct kernel_table {
 #undef KERNEL
 } kernel_table;
 
-/* Reference first, then what each level up to `level` has better. */
+/* Fills the table with the reference kernels, then overwrites them with those of each level up to `level`. */
 void kernel_table_fill(kernel_table *table, cpu_level level);
 
 enum {
@@ -36,7 +36,7 @@ enum {
 const char *kernel_name(int i_kernel);
 cpu_level kernel_level(int i_kernel, cpu_level level);
 
-/* Each source file of kernels has one of these; it overwrites the pointers that the file is better at. */
+/* One for each source file of kernels; it overwrites the pointers of the kernels that the file implements. */
 void linear_ref_fill(kernel_table *table);
 void attend_ref_fill(kernel_table *table);
 void codes_ref_fill(kernel_table *table);

@@ -1,9 +1,9 @@
 /* Mamba's two recurrences over tokens (Gu, Dao 2023): a short causal convolution and the selective scan.
  *
  * A job is the channels begin .. end - 1 of n_channels, for n_tokens >= 0 tokens. Weights and states have the channel
- * innermost, so that a vector is neighbouring channels, and rows n_channels apart. Rows of tokens are `stride` floats apart.
- * A channel's bits depend on its own values only: not on where tokens are cut into jobs, on which channels are
- * computed together, nor on the others' values. States pass from job to job in float32.
+ * innermost, so that a vector holds adjacent channels, and rows n_channels apart. Rows of tokens are `stride` floats
+ * apart. The bits of a channel depend on its own values only: not on how tokens are divided into jobs, on which
+ * channels are computed together, nor on the values of others. States pass from job to job in float32.
  *
  * causal_conv     out = silu(bias + sum over j < width of weight[j] u[t - width + 1 + j])
  * selective_scan  dt' = log(1 + exp(dt)); for each state s: h[s] = exp(dt' a[s]) h[s] + dt' u b[s];

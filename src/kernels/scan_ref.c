@@ -1,4 +1,5 @@
-/* Mamba's recurrences in plain C. SPDX-License-Identifier: Apache-2.0 */
+/* Mamba's recurrences in plain C.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/kernels.h"
@@ -7,7 +8,7 @@ static float silu(float x) {
     return x / (1 + expf(-x));
 }
 
-/* Input t of channel c, counted from the job's first: those before it come from the state. */
+/* Input t of channel c, counted from the job's first; earlier inputs come from the state. */
 static float input_at(const conv_job *job, int t, int c) {
     if (t >= 0) return job->u[(size_t)t * job->u_stride + (size_t)c];
     if (!job->state_in) return 0;
@@ -25,14 +26,14 @@ static void causal_conv_ref(const conv_job *job) {
             }
             job->out[(size_t)t * job->out_stride + (size_t)c] = silu(sum);
         }
-        /* Rising, since the states may be one block. */
+        /* In ascending order, since both states may be the same memory. */
         for (int j = 0; j < past; j++) {
             job->state_out[(size_t)j * row + (size_t)c] = input_at(job, job->n_tokens - past + j, c);
         }
     }
 }
 
-/* Linear above 20 in float32, as exp(-x) is then nothing beside x. */
+/* Above 20 it equals x in float32. */
 static float softplus(float x) {
     return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x)));
 }

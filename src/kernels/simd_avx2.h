@@ -1,6 +1,6 @@
-/* The inline operations that vector kernels are written in, on AVX2 with FMA: 8 floats a vector.
+/* Inline operations of the vector kernels, on AVX2 with FMA: vectors of 8 floats.
  *
- * Contracts are beside the same names in simd_avx512.h.
+ * The contracts are in simd_avx512.h, which has the same names.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_SIMD_AVX2_H
 #define MN_KERNELS_SIMD_AVX2_H
@@ -17,7 +17,7 @@ enum {
     TILE_VECTORS = 2, /* 6 rows x 2 vectors of sums, their operands, and a broadcast fit the 16 registers */
 };
 
-/* A macro, since GCC drops calls of a function that does nothing but this. */
+/* A macro, since GCC removes calls of a function that only prefetches. */
 #define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 static inline vf v_zero(void) {
     return _mm256_setzero_ps();
@@ -31,7 +31,7 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     _mm256_storeu_ps(p, x);
 }
-/* Past the caches, p on a vector's boundary; v_stream_end before others read it. */
+/* Stores past the caches, p aligned to a vector; call v_stream_end before another thread reads it. */
 static inline void v_stream(float *p, vf x) {
     _mm256_stream_ps(p, x);
 }
@@ -89,7 +89,7 @@ static inline vf v_with_sign(vf magnitude, vf sign) {
     return _mm256_or_ps(_mm256_and_ps(top, sign), _mm256_andnot_ps(top, magnitude));
 }
 static inline vf v_scale(vf x, vf n) {
-    /* In two steps, since 2^n itself may be out of range. */
+    /* In two steps, since 2^n itself may overflow. */
     __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
     __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
@@ -107,8 +107,7 @@ static inline float v_largest(vf x) {
     return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
 }
 static inline double v_sum_double(vf x) {
-    __m256d y = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x)),
-                              _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+    __m256d y = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x)), _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
     __m128d z = _mm_add_pd(_mm256_castpd256_pd128(y), _mm256_extractf128_pd(y, 1));
     return _mm_cvtsd_f64(_mm_add_sd(z, _mm_unpackhi_pd(z, z)));
 }
@@ -132,8 +131,7 @@ static inline vf v_bf16_high(vf pair) {
     return _mm256_and_ps(pair, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xFFFF0000u)));
 }
 static inline vf v_bf16_round(vf x) {
-    __m256i u = _mm256_castps_si256(x),
-            odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
     return v_bf16_high(_mm256_castsi256_ps(rounded));
 }

@@ -1,8 +1,7 @@
-/* The inline operations that vector kernels are written in, on AVX-512: 16 floats a vector, masks for parts
- * of one.
+/* Inline operations of the vector kernels, on AVX-512: vectors of 16 floats, masks for partial vectors.
  *
- * simd_avx2.h and simd_neon.h have the same names. A file includes one of them, then simd_math.h and the
- * templates. SPDX-License-Identifier: Apache-2.0 */
+ * simd_avx2.h and simd_neon.h have the same names. A file includes one of them, then simd_math.h and the templates.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_SIMD_AVX512_H
 #define MN_KERNELS_SIMD_AVX512_H
 
@@ -18,7 +17,7 @@ enum {
     TILE_VECTORS = 4, /* 6 rows x 4 vectors of sums, their operands, and a broadcast fit the 32 registers */
 };
 
-/* A macro, since GCC drops calls of a function that does nothing but this. */
+/* A macro, since GCC removes calls of a function that only prefetches. */
 #define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 static inline vf v_zero(void) {
     return _mm512_setzero_ps();
@@ -32,7 +31,7 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf x) {
     _mm512_storeu_ps(p, x);
 }
-/* Past the caches, p on a vector's boundary; v_stream_end before others read it. */
+/* Stores past the caches, p aligned to a vector; call v_stream_end before another thread reads it. */
 static inline void v_stream(float *p, vf x) {
     _mm512_stream_ps(p, x);
 }
@@ -105,8 +104,7 @@ static inline float v_largest(vf x) {
 /* Sum of the lanes in double. */
 static inline double v_sum_double(vf x) {
     __m256 upper = _mm512_extractf32x8_ps(x, 1);
-    return _mm512_reduce_add_pd(
-        _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(upper)));
+    return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(upper)));
 }
 /* Bit i: lane i of a equals that of b. */
 static inline uint32_t v_equal(vf a, vf b) {
@@ -117,23 +115,20 @@ static inline uint32_t v_equal(vf a, vf b) {
 static inline vf v_add_reached(vf sum, vf x, vf border, vf y) {
     return _mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(x, border, _CMP_GE_OQ), sum, y);
 }
-/* Whole numbers 0 to 255 as LANES bytes. */
+/* Stores integers from 0 to 255 as LANES bytes. */
 static inline void v_put_bytes(uint8_t *p, vf x) {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
 
-/* The two bf16 of each 32-bit lane as floats; rounding to bf16, kept as float; a pair put together from
- * rounded floats. */
+/* The two bf16 of each 32-bit lane as floats; rounding to bf16, as a float; a pair composed of rounded floats. */
 static inline vf v_bf16_low(vf pair) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pair), 16));
 }
 static inline vf v_bf16_high(vf pair) {
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_castps_si512(pair), _mm512_set1_epi32((int)0xFFFF0000u)));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pair), _mm512_set1_epi32((int)0xFFFF0000u)));
 }
 static inline vf v_bf16_round(vf x) {
-    __m512i u = _mm512_castps_si512(x),
-            odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
     return v_bf16_high(_mm512_castsi512_ps(rounded));
 }

@@ -1,9 +1,10 @@
-/* What vector kernels share and can be said in the operations of a simd header, which is included first: the
- * last vector of an array, and exponential functions within 4 units in the last place.
+/* Functions that all vector kernels share, written in the operations of a simd header, which is included first: access
+ * to the last vector of an array, and exponential functions within 4 units in the last place.
  *
- * The functions all rest on x = n ln 2 + r, |r| <= ln 2 / 2, and on e^r - 1 = r + r^2 Q(r), Q of degree 4 by
- * interpolation at Chebyshev nodes (error 8e-9 of e^r). The remainder is formed with ln 2 in two parts (Cody
- * and Waite). SPDX-License-Identifier: Apache-2.0 */
+ * The exponential functions use x = n ln 2 + r, |r| <= ln 2 / 2, and e^r - 1 = r + r^2 Q(r), Q of degree 4 by
+ * interpolation at Chebyshev nodes (error 8e-9 of e^r). The remainder is computed with ln 2 in two parts (Cody and
+ * Waite).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_SIMD_MATH_H
 #define MN_KERNELS_SIMD_MATH_H
 
@@ -12,11 +13,11 @@
 #define LOG2_E      0x1.715476p+0f
 #define LN2_HIGH    0x1.62e400p-1f /* few bits: its product with n is exact */
 #define LN2_LOW     0x1.7f7d1cp-20f
-#define EXP_LOWEST  -104.0f /* exp is 0 from here down */
-#define EXP_HIGHEST 89.0f   /* and infinite from here up */
-#define EXP2_LOWEST -151.0f /* 2^x is 0 from here down */
+#define EXP_LOWEST  -104.0f /* exp is 0 at and below this */
+#define EXP_HIGHEST 89.0f   /* and infinite at and above this */
+#define EXP2_LOWEST -151.0f /* 2^x is 0 at and below this */
 
-/* Elements i .. i + LANES - 1 of n; those there are not count as `other`, and are not stored. */
+/* Elements i .. i + LANES - 1 of n; those from n on are read as `other` and not stored. */
 static inline vf v_get_or(const float *x, size_t i, size_t n, float other) {
     if (n - i >= LANES) return v_load(x + i);
     vmask part = v_lanes(0, (int)(n - i));
@@ -46,14 +47,14 @@ static inline vf v_exp_parts(vf x, vf *n) {
     return v_fma(v_mul(r, r), q, r);
 }
 
-/* For x <= 0, minus infinity included: exactly 1 at 0, exactly 0 far down. */
+/* For x <= 0, minus infinity included: exactly 1 at 0, exactly 0 from EXP_LOWEST down. */
 static inline vf v_exp_down(vf x) {
     vf n, less_one = v_exp_parts(v_max(v_set(EXP_LOWEST), x), &n);
     return v_scale(v_add(v_set(1.0f), less_one), n);
 }
 
-/* 2^x for x <= 0, as above: with a whole n next to x, 2^(x - n) = 1 + r Q(r), Q of degree 5 by interpolation at Chebyshev
- * nodes (error 5e-9). */
+/* 2^x for x <= 0, as above: with a whole n next to x, 2^(x - n) = 1 + r Q(r), Q of degree 5 by interpolation at
+ * Chebyshev nodes (error 5e-9). */
 static inline vf v_exp2_down(vf x) {
     x = v_max(v_set(EXP2_LOWEST), x);
     vf n = v_round(x), r = v_sub(x, n);
@@ -77,7 +78,7 @@ static inline vf v_silu(vf x) {
     return v_mul(x, v_sigmoid(x));
 }
 
-/* With e = exp(2|x|) - 1: e / (e + 2), where e loses nothing near 0 because 2^n - 1 is then 0. */
+/* With e = exp(2|x|) - 1: e / (e + 2); near 0 e is accurate because 2^n - 1 is then 0. */
 static inline vf v_tanh(vf x) {
     vf n, y = v_min(v_set(20.0f), v_abs(v_add(x, x))), less_one = v_exp_parts(y, &n);
     vf power = v_scale(v_set(1.0f), n), e = v_fma(power, less_one, v_sub(power, v_set(1.0f)));

@@ -1,6 +1,6 @@
-/* The inline operations that vector kernels are written in, on AArch64: 4 floats a vector.
+/* Inline operations of the vector kernels, on AArch64: vectors of 4 floats.
  *
- * Contracts are beside the same names in simd_avx512.h.
+ * The contracts are in simd_avx512.h, which has the same names.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_SIMD_NEON_H
 #define MN_KERNELS_SIMD_NEON_H
@@ -41,7 +41,7 @@ static inline vmask v_lanes(int lo, int hi) {
     int32x4_t lane = vld1q_s32(order);
     return vandq_u32(vcgeq_s32(lane, vdupq_n_s32(lo)), vcltq_s32(lane, vdupq_n_s32(hi)));
 }
-/* There are no masked loads and stores: one lane after the other. */
+/* NEON has no masked loads and stores: one lane after the other. */
 static inline vf v_load_part(const float *p, vmask part) {
     uint32_t wanted[4];
     float x[4] = {0, 0, 0, 0};
@@ -98,7 +98,7 @@ static inline vf v_with_sign(vf magnitude, vf sign) {
     return vbslq_f32(vdupq_n_u32(0x80000000u), sign, magnitude);
 }
 static inline vf v_scale(vf x, vf n) {
-    /* In two steps, since 2^n itself may be out of range. */
+    /* In two steps, since 2^n itself may overflow. */
     int32x4_t whole = vcvtnq_s32_f32(n), half = vshrq_n_s32(whole, 1), bias = vdupq_n_s32(127);
     int32x4_t first = vshlq_n_s32(vaddq_s32(half, bias), 23);
     int32x4_t second = vshlq_n_s32(vaddq_s32(vsubq_s32(whole, half), bias), 23);
@@ -139,8 +139,7 @@ static inline vf v_bf16_round(vf x) {
     return v_bf16_high(vreinterpretq_f32_u32(vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7FFF)))));
 }
 static inline vf v_bf16_pair(vf low, vf high) {
-    return vreinterpretq_f32_u32(
-        vorrq_u32(vshrq_n_u32(vreinterpretq_u32_f32(low), 16), vreinterpretq_u32_f32(high)));
+    return vreinterpretq_f32_u32(vorrq_u32(vshrq_n_u32(vreinterpretq_u32_f32(low), 16), vreinterpretq_u32_f32(high)));
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Reading archives; archive_write.c writes them. SPDX-License-Identifier: Apache-2.0 */
+/* Reading archives; archive_write.c writes them.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kv/archive.h"
 
 #include <stdio.h>
@@ -11,8 +12,8 @@
 #include "tensor/tensor_set.h"
 
 enum {
-    EXPAND_PIECE = 128 << 10, /* what is expanded at a time when nobody wants the bytes */
-    WINDOW_LOG = 23           /* frames that look back further are refused: 8 MiB */
+    EXPAND_PIECE = 128 << 10, /* expanded at a time when only the checksum is needed */
+    WINDOW_LOG = 23           /* frames with a larger window are refused: 8 MiB */
 };
 
 struct archive {
@@ -23,7 +24,7 @@ struct archive {
     const void **by_name; /* the views, sorted */
     const void **by_key;  /* all of the metadata as json_member, sorted */
     size_t n_keys;
-    const json_member *first; /* the callers' members lie together */
+    const json_member *first; /* the caller's members are adjacent */
     size_t n_members;
 };
 
@@ -72,7 +73,7 @@ static const json_member *metadata_of(const archive *a, const char *prefix, cons
 
 /* ---- the header ---- */
 
-/* Version first: what else a later version says is not known here. */
+/* Version first: the other members of a later version are unknown. */
 static mn_status check_version(const archive *a, const uint8_t *file, size_t n) {
     size_t prefix = strlen(ARCHIVE_HEAD);
     const json *version = json_get(safetensors_metadata(a->set), ARCHIVE_VERSION_KEY);
@@ -82,10 +83,9 @@ static mn_status check_version(const archive *a, const uint8_t *file, size_t n) 
     if (!json_is_string(version, ARCHIVE_VERSION_TEXT)) {
         return json_wrong_value(a->what, ARCHIVE_VERSION_KEY, version, "\"" ARCHIVE_VERSION_TEXT "\"");
     }
-    if (n < ARCHIVE_HEAD_AT + prefix + HASH_HEX - 1 ||
-        memcmp(file + ARCHIVE_HEAD_AT, ARCHIVE_HEAD, prefix) != 0) {
-        MN_FAIL(MN_E_REFUSED,
-                "%s: the header does not begin with its checksum: another program has written it", a->what);
+    if (n < ARCHIVE_HEAD_AT + prefix + HASH_HEX - 1 || memcmp(file + ARCHIVE_HEAD_AT, ARCHIVE_HEAD, prefix) != 0) {
+        MN_FAIL(MN_E_REFUSED, "%s: the header does not begin with its checksum: another program has written it",
+                a->what);
     }
     return MN_OK;
 }
@@ -99,8 +99,8 @@ static mn_status check_head(archive *a) {
     memcpy(digits, map->data + ARCHIVE_SUM_AT, HASH_HEX - 1);
     MN_TRY(archive_head_sum(&got, map->data, ARCHIVE_HEAD_AT + (size_t)length));
     if (!hash_read(&wanted, digits) || wanted != got) {
-        MN_FAIL(MN_E_REFUSED, "%s: the header is damaged: its checksum is %016llx, the file says '%.16s'",
-                a->what, (unsigned long long)got, digits);
+        MN_FAIL(MN_E_REFUSED, "%s: the header is damaged: its checksum is %016llx, the file says '%.16s'", a->what,
+                (unsigned long long)got, digits);
     }
     return MN_OK;
 }
@@ -119,8 +119,7 @@ static mn_status read_metadata(archive *a, size_t *n_sums, size_t *n_raws) {
     for (size_t i = 0; i < metadata->n; i++) {
         const json_member *member = &metadata->members[i];
         a->by_key[i] = member;
-        bool is_sum = begins(member->key, ARCHIVE_SUM_PREFIX),
-             is_raw = begins(member->key, ARCHIVE_RAW_PREFIX);
+        bool is_sum = begins(member->key, ARCHIVE_SUM_PREFIX), is_raw = begins(member->key, ARCHIVE_RAW_PREFIX);
         *n_sums += is_sum;
         *n_raws += is_raw;
         if (is_sum || is_raw || strcmp(member->key, ARCHIVE_SUM_KEY) == 0 ||
@@ -163,17 +162,14 @@ static bool read_raw(tensor *t, const char *text) {
     return text[1] == 0;
 }
 
-/* What a compressed entry was before. */
-static mn_status read_compressed(const archive *a, archive_view *view, const tensor *t,
-                                 const json_member *raw) {
+/* Type and shape of a compressed entry before compression. */
+static mn_status read_compressed(const archive *a, archive_view *view, const tensor *t, const json_member *raw) {
     if (t->type != DTYPE_U8 || t->n_dims != 1) {
-        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' is compressed but not stored as U8 [bytes]", a->what,
-                view->name);
+        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' is compressed but not stored as U8 [bytes]", a->what, view->name);
     }
     tensor before = {.name = t->name};
     if (!read_raw(&before, raw->value.string)) {
-        return json_wrong_value(a->what, raw->key, &raw->value,
-                                "a type and up to 4 sizes, as in \"BF16 [12,64]\"");
+        return json_wrong_value(a->what, raw->key, &raw->value, "a type and up to 4 sizes, as in \"BF16 [12,64]\"");
     }
     MN_TRY(tensor_needs(a->what, &before, &view->n_bytes));
     view->compressed = true;
@@ -182,14 +178,12 @@ static mn_status read_compressed(const archive *a, archive_view *view, const ten
     memcpy(view->shape, before.shape, sizeof view->shape);
     unsigned long long frame = ZSTD_getFrameContentSize(t->data, t->bytes);
     if (frame != view->n_bytes) {
-        MN_FAIL(MN_E_REFUSED,
-                "%s: entry '%.150s' should expand to %zu bytes, but it is no zstd frame of that size",
+        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' should expand to %zu bytes, but it is no zstd frame of that size",
                 a->what, view->name, view->n_bytes);
     }
     if (view->n_bytes / ARCHIVE_MOST_RATIO > t->bytes) {
-        MN_FAIL(MN_E_REFUSED,
-                "%s: entry '%.150s' would expand from %zu bytes to %zu, allowed: %d times as many", a->what,
-                view->name, t->bytes, view->n_bytes, ARCHIVE_MOST_RATIO);
+        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' would expand from %zu bytes to %zu, allowed: %d times as many",
+                a->what, view->name, t->bytes, view->n_bytes, ARCHIVE_MOST_RATIO);
     }
     return MN_OK;
 }
@@ -203,12 +197,12 @@ static mn_status read_entry(const archive *a, archive_view *view, const tensor *
                            .stored_bytes = t->bytes,
                            .stored = t->data};
     if (at % ARCHIVE_ALIGN != 0) {
-        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' begins at byte %zu of the file, allowed: multiples of %d",
-                a->what, view->name, at, ARCHIVE_ALIGN);
+        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' begins at byte %zu of the file, allowed: multiples of %d", a->what,
+                view->name, at, ARCHIVE_ALIGN);
     }
     if (t->n_dims > ARCHIVE_DIMS) {
-        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' has %d dimensions, allowed: up to %d", a->what, view->name,
-                t->n_dims, ARCHIVE_DIMS);
+        MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' has %d dimensions, allowed: up to %d", a->what, view->name, t->n_dims,
+                ARCHIVE_DIMS);
     }
     memcpy(view->shape, t->shape, sizeof view->shape);
     const json_member *sum = metadata_of(a, ARCHIVE_SUM_PREFIX, view->name);
@@ -224,13 +218,12 @@ static bool is_filler(const tensor *t) {
     return begins(t->name, ARCHIVE_FILL_PREFIX);
 }
 
-/* Fillers are what they may be: then no more than 63 bytes of the file are behind an entry without belonging
- * to one. */
+/* Checks the fillers, so that at most 63 bytes after an entry belong to none. */
 static mn_status check_filler(const archive *a, const tensor *t, const tensor *before) {
-    bool fits = before && !is_filler(before) && t->type == DTYPE_U8 && t->n_dims == 1 &&
-                t->bytes < ARCHIVE_ALIGN && (before->bytes + t->bytes) % ARCHIVE_ALIGN == 0;
+    bool fits = before && !is_filler(before) && t->type == DTYPE_U8 && t->n_dims == 1 && t->bytes < ARCHIVE_ALIGN &&
+                (before->bytes + t->bytes) % ARCHIVE_ALIGN == 0;
     if (fits) return MN_OK;
-    MN_FAIL(MN_E_REFUSED, "%s: '%.150s' does not fill the place between two entries", a->what, t->name);
+    MN_FAIL(MN_E_REFUSED, "%s: '%.150s' does not fill the gap between two entries", a->what, t->name);
 }
 
 static mn_status read_entries(archive *a) {
@@ -251,14 +244,13 @@ static mn_status read_entries(archive *a) {
         }
     }
     if (n_sums != a->n || n_raws != n_compressed) {
-        MN_FAIL(MN_E_REFUSED,
-                "%s: %zu checksums and %zu former types for %zu entries, of which %zu are compressed",
+        MN_FAIL(MN_E_REFUSED, "%s: %zu checksums and %zu former types for %zu entries, of which %zu are compressed",
                 a->what, n_sums, n_raws, a->n, n_compressed);
     }
     return sort_pointers(a->by_name, a->n, order_of_views);
 }
 
-/* Takes over a set that was opened with `status`. */
+/* Takes ownership of a set that was opened with `status`. */
 static mn_status open_set(archive **out, tensor_set *set, const char *what, mn_status status) {
     *out = NULL;
     archive *a = status == MN_OK ? mem_alloc(1, sizeof *a) : NULL;
@@ -308,8 +300,7 @@ mn_status archive_authenticate(const archive *a, const mac_key *key) {
     const file_part rest = {map->data + n_head, map->n - n_head};
     MN_TRY(archive_mac(wanted, key, map->data, n_head, &rest, 1));
     if (mac_equal(wanted, (const char *)map->data + ARCHIVE_MAC_AT, MAC_HEX - 1)) return MN_OK;
-    MN_FAIL(MN_E_REFUSED, "%s: its keyed checksum is wrong: it was saved with another key, or changed since",
-            a->what);
+    MN_FAIL(MN_E_REFUSED, "%s: its keyed checksum is wrong: it was saved with another key, or changed since", a->what);
 }
 
 /* ---- asking ---- */
@@ -345,14 +336,12 @@ const archive_view *archive_find(const archive *a, const char *name) {
 static mn_status check_sum(const archive *a, const archive_view *view) {
     uint64_t got = hash_of(view->stored, view->stored_bytes);
     if (got == view->sum) return MN_OK;
-    MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' is damaged: its checksum is %016llx, the file says %016llx",
-            a->what, view->name, (unsigned long long)got, (unsigned long long)view->sum);
+    MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' is damaged: its checksum is %016llx, the file says %016llx", a->what,
+            view->name, (unsigned long long)got, (unsigned long long)view->sum);
 }
 
-/* Expands a frame into `buffer`, which holds n_bytes, or piece by piece into `piece` (EXPAND_PIECE bytes)
- * when nobody wants the bytes. */
-static mn_status expand(const archive *a, const archive_view *view, ZSTD_DCtx *context, void *buffer,
-                        void *piece) {
+/* Expands a frame into `buffer` (n_bytes), or, to verify it only, piece by piece into `piece` (EXPAND_PIECE bytes). */
+static mn_status expand(const archive *a, const archive_view *view, ZSTD_DCtx *context, void *buffer, void *piece) {
     ZSTD_inBuffer in = {view->stored, view->stored_bytes, 0};
     size_t total = 0, left = 1;
     while (left != 0 && !ZSTD_isError(left) && total <= view->n_bytes) {
@@ -360,12 +349,15 @@ static mn_status expand(const archive *a, const archive_view *view, ZSTD_DCtx *c
                                     : (ZSTD_outBuffer){piece, EXPAND_PIECE, 0};
         size_t before = in.pos;
         left = ZSTD_decompressStream(context, &out, &in);
+        mem_written(out.dst, out.pos);
         total += out.pos;
-        if (in.pos == before && out.pos == 0) break; /* the frame is cut short, or larger than it says */
+        if (in.pos == before && out.pos == 0)
+            break; /* the frame is truncated, or larger than its header
+                    * states */
     }
     if (left == 0 && in.pos == in.size && total == view->n_bytes) return MN_OK;
-    MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' does not expand to its %zu bytes: %s", a->what, view->name,
-            view->n_bytes, ZSTD_isError(left) ? ZSTD_getErrorName(left) : "the frame has another size");
+    MN_FAIL(MN_E_REFUSED, "%s: entry '%.150s' does not expand to its %zu bytes: %s", a->what, view->name, view->n_bytes,
+            ZSTD_isError(left) ? ZSTD_getErrorName(left) : "the frame has another size");
 }
 
 static ZSTD_DCtx *new_context(void) {

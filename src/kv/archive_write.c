@@ -1,4 +1,5 @@
-/* Writing archives. SPDX-License-Identifier: Apache-2.0 */
+/* Writing archives.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kv/archive.h"
 
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include "tensor/tensor_set.h"
 
 enum {
-    LEVEL = 1, /* numbers without repetition shrink as much at level 3, at half the speed */
+    LEVEL = 1, /* level 3 compresses keys and values no better and takes twice as long */
     FILLER_NAME = 32,
     SMALLEST = 64 /* bytes worth compressing */
 };
@@ -44,8 +45,8 @@ mn_status archive_head_sum(uint64_t *out, const void *head, size_t n) {
     return MN_OK;
 }
 
-mn_status archive_mac(char out[MAC_HEX], const mac_key *key, const void *head, size_t n,
-                      const file_part *rest, size_t n_rest) {
+mn_status archive_mac(char out[MAC_HEX], const mac_key *key, const void *head, size_t n, const file_part *rest,
+                      size_t n_rest) {
     mac *m = NULL;
     char *copy = mem_alloc_raw(n, 1);
     if (!copy) return MN_E_NOMEM;
@@ -106,15 +107,17 @@ static mn_status put_members(archive_writer *w, const archive_member *members, s
 
 /* ---- entries ---- */
 
-/* Leaves w->packed[i] NULL, and *n as it is, when compression is not wanted or not worth it. */
+/* Leaves w->packed[i] NULL and *n unchanged when compression is not requested or saves too little. */
 static mn_status pack(archive_writer *w, size_t i, ZSTD_CCtx *context, size_t *n) {
     const archive_entry *entry = &w->entries[i];
     if (!entry->compress || entry->n_bytes < SMALLEST) return MN_OK;
-    size_t room = entry->n_bytes - entry->n_bytes / 10; /* pages that are not written to cost nothing */
+    size_t room = entry->n_bytes - entry->n_bytes / 10; /* the system allocates only the pages that are
+                                                         * written */
     void *block = mem_alloc_raw(room, 1);
     if (!block) return MN_E_NOMEM;
     size_t packed = ZSTD_compressCCtx(context, block, room, entry->data, entry->n_bytes, LEVEL);
     bool failed = ZSTD_isError(packed);
+    if (!failed) mem_written(block, packed);
     if (!failed && entry->n_bytes / ARCHIVE_MOST_RATIO <= packed) {
         w->packed[i] = block;
         *n = packed;
@@ -128,8 +131,8 @@ static mn_status pack(archive_writer *w, size_t i, ZSTD_CCtx *context, size_t *n
 static mn_status check_entry(const archive_writer *w, const archive_entry *entry) {
     bool fits = entry->n_dims >= 0 && entry->n_dims <= ARCHIVE_DIMS;
     if (!fits) {
-        MN_FAIL(MN_E_ARG, "%s: entry '%.150s' has %d dimensions, allowed: 0 to %d", w->path, entry->name,
-                entry->n_dims, ARCHIVE_DIMS);
+        MN_FAIL(MN_E_ARG, "%s: entry '%.150s' has %d dimensions, allowed: 0 to %d", w->path, entry->name, entry->n_dims,
+                ARCHIVE_DIMS);
     }
     if (begins(entry->name, ARCHIVE_FILL_PREFIX)) {
         MN_FAIL(MN_E_ARG, "%s: the name '%.150s' of an entry is reserved", w->path, entry->name);
@@ -145,12 +148,9 @@ static void add_tensor(archive_writer *w, const tensor *t) {
 static void add_filler(archive_writer *w, size_t i, size_t n) {
     static const uint8_t zeros[ARCHIVE_ALIGN];
     snprintf(w->fillers[i], FILLER_NAME, ARCHIVE_FILL_PREFIX "%zu", i);
-    add_tensor(w, &(tensor){.name = w->fillers[i],
-                            .type = DTYPE_U8,
-                            .n_dims = 1,
-                            .shape = {(int64_t)n},
-                            .data = zeros,
-                            .bytes = n});
+    add_tensor(
+        w, &(tensor){
+               .name = w->fillers[i], .type = DTYPE_U8, .n_dims = 1, .shape = {(int64_t)n}, .data = zeros, .bytes = n});
 }
 
 static void put_raw(archive_writer *w, const archive_entry *entry) {
@@ -202,8 +202,7 @@ static mn_status put_head(archive_writer *w) {
     uint64_t sum;
     char digits[HASH_HEX];
     bytes_append_text(&w->metadata, "}");
-    MN_TRY(safetensors_head(&w->head, w->path, w->tensors, w->n_tensors, bytes_text(&w->metadata),
-                            ARCHIVE_ALIGN));
+    MN_TRY(safetensors_head(&w->head, w->path, w->tensors, w->n_tensors, bytes_text(&w->metadata), ARCHIVE_ALIGN));
     if (w->key) {
         char keyed[MAC_HEX];
         MN_TRY(archive_mac(keyed, w->key, w->head.data, w->head.n, w->parts + 1, w->n_tensors));
@@ -216,27 +215,26 @@ static mn_status put_head(archive_writer *w) {
     return MN_OK;
 }
 
-/* Names, types and sizes as the caller gave them, before anything is read or compressed. */
+/* Checks names, types and sizes before any data are read or compressed. */
 static mn_status check_entries(archive_writer *w) {
     for (size_t i = 0; i < w->n; i++) {
         const archive_entry *entry = &w->entries[i];
         MN_TRY(check_entry(w, entry));
-        w->tensors[i] = (tensor){
-            .name = entry->name, .type = entry->type, .n_dims = entry->n_dims, .bytes = entry->n_bytes};
+        w->tensors[i] =
+            (tensor){.name = entry->name, .type = entry->type, .n_dims = entry->n_dims, .bytes = entry->n_bytes};
         memcpy(w->tensors[i].shape, entry->shape, sizeof entry->shape);
     }
     return safetensors_head(&w->head, w->path, w->tensors, w->n, NULL, ARCHIVE_ALIGN);
 }
 
-mn_status archive_write(const char *path, const archive_entry *entries, size_t n_entries,
-                        const archive_member *members, size_t n_members) {
+mn_status archive_write(const char *path, const archive_entry *entries, size_t n_entries, const archive_member *members,
+                        size_t n_members) {
     return archive_write_keyed(path, entries, n_entries, members, n_members, NULL);
 }
 
 mn_status archive_write_keyed(const char *path, const archive_entry *entries, size_t n_entries,
                               const archive_member *members, size_t n_members, const mac_key *key) {
-    archive_writer w = {
-        .path = path, .entries = entries, .n = n_entries, .key = key && key->n > 0 ? key : NULL};
+    archive_writer w = {.path = path, .entries = entries, .n = n_entries, .key = key && key->n > 0 ? key : NULL};
     mn_status status;
     size_t most;
     if (!size_mul(n_entries, 2, &most)) return mem_no_memory();

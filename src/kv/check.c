@@ -4,30 +4,28 @@
 #include "base/num.h"
 #include "kv/group.h"
 
-/* What a step will write is there and no one else's. */
+/* Pages that the step will write must be present and not shared. */
 static bool may_be_written(const kv_page *page) {
     return page && !page_is_shared(page) && page->data;
 }
 
-/* Parts follow each other without a gap, near, up to the last token. */
+/* Parts must be resident and follow each other without a gap up to the last token. */
 static mn_status check_parts(const kv_group *group, const kv_page *page, int fill) {
     if (page->split + page_room(group, page) < fill)
         MN_FAIL(MN_E_UNSUPPORTED, "the parts of a page end before its tokens");
     for (; page; page = page->base) {
         size_t wanted = page->tokens ? part_bytes(group, page->tokens) : group->page_bytes[PAGE_EXACT];
         if (page->bytes != wanted)
-            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page has another size than its tokens");
+            MN_FAIL(MN_E_UNSUPPORTED, "the size of a part of a page differs from that of its tokens");
         if (page->split + page_room(group, page) > group->page_tokens || page->split % ATTEND_PART_TOKENS)
             MN_FAIL(MN_E_UNSUPPORTED, "a part of a page has tokens %d to %d", page->split,
                     page->split + page_room(group, page));
-        if ((page->base == NULL) != (page->split == 0))
-            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page stands alone");
+        if ((page->base == NULL) != (page->split == 0)) MN_FAIL(MN_E_UNSUPPORTED, "a part of a page has no base");
         if (!page->base) break;
-        if (page->base->split >= page->split ||
-            page->base->split + page_room(group, page->base) < page->split)
+        if (page->base->split >= page->split || page->base->split + page_room(group, page->base) < page->split)
             MN_FAIL(MN_E_UNSUPPORTED, "the parts of a page have a gap");
-        if (!page->base->data || atomic_load(&page->base->n_near) < 1)
-            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page may be sent away");
+        if (!page->base->data || atomic_load(&page->base->n_resident) < 1)
+            MN_FAIL(MN_E_UNSUPPORTED, "a part of a page is not counted as resident");
     }
     return MN_OK;
 }
@@ -36,54 +34,52 @@ static mn_status check_slot(const kv_cache *cache, const kv_group *group, size_t
                             int64_t n_total) {
     int64_t begin = (group->first_page + (int64_t)slot) * group->page_tokens;
     int64_t fill = min_i64(group->page_tokens, n_tokens - begin);
-    int sealed = group->n_sealed[slot];
+    int quantized = group->n_quantized[slot];
     const kv_page *exact = group->pages[PAGE_EXACT][slot], *coded = group->pages[PAGE_CODED][slot];
     bool in_step = n_total > n_tokens;
-    if (sealed < 0 || sealed > max_i64(fill, 0))
-        MN_FAIL(MN_E_UNSUPPORTED, "more tokens of a page are sealed than it has");
-    if (!exact && sealed < fill)
-        MN_FAIL(MN_E_UNSUPPORTED, "a page has tokens that are neither exact nor sealed");
-    if (!coded && sealed > 0) MN_FAIL(MN_E_UNSUPPORTED, "a page has sealed tokens but no codes");
-    if (!in_step && exact && sealed == fill) MN_FAIL(MN_E_UNSUPPORTED, "an exact page is kept for nothing");
-    if (!in_step && coded && sealed == 0) MN_FAIL(MN_E_UNSUPPORTED, "a coded page is kept for nothing");
+    if (quantized < 0 || quantized > max_i64(fill, 0))
+        MN_FAIL(MN_E_UNSUPPORTED, "the page has more quantized tokens than tokens");
+    if (!exact && quantized < fill)
+        MN_FAIL(MN_E_UNSUPPORTED, "the page has tokens that are neither exact nor quantized");
+    if (!coded && quantized > 0) MN_FAIL(MN_E_UNSUPPORTED, "the page has quantized tokens but no quantized page");
+    if (!in_step && exact && quantized == fill)
+        MN_FAIL(MN_E_UNSUPPORTED, "the cache holds an exact page that no token needs");
+    if (!in_step && coded && quantized == 0)
+        MN_FAIL(MN_E_UNSUPPORTED, "the cache holds a quantized page that no token needs");
     for (int kind = 0; kind < 2; kind++) {
         const kv_page *page = group->pages[kind][slot];
-        if (!group->spec.is_far && group->bases[kind][slot] != (page ? page->data : NULL))
-            MN_FAIL(MN_E_UNSUPPORTED, "page %zu is not where kernels look", slot);
+        if (!group->spec.is_offloaded && group->addresses[kind][slot] != (page ? page->data : NULL))
+            MN_FAIL(MN_E_UNSUPPORTED, "the address of page %zu differs from that in the table for kernels", slot);
         if (!page) continue;
         if (atomic_load(&page->references) < 1) MN_FAIL(MN_E_UNSUPPORTED, "page %zu has no reference", slot);
         if ((page->data == NULL) == (page->region == 0))
-            MN_FAIL(MN_E_UNSUPPORTED, "page %zu is neither near nor far, or both", slot);
-        if (!group->spec.is_far && (page->region || atomic_load(&page->n_near) < 1))
-            MN_FAIL(MN_E_UNSUPPORTED, "page %zu may be sent away", slot);
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu is neither resident nor offloaded, or both", slot);
+        if (!group->spec.is_offloaded && (page->region || atomic_load(&page->n_resident) < 1))
+            MN_FAIL(MN_E_UNSUPPORTED, "page %zu is not counted as resident", slot);
         if (kind == PAGE_EXACT) MN_TRY(check_parts(group, page, (int)fill));
         if (kind == PAGE_CODED && page->bytes != group->page_bytes[kind])
-            MN_FAIL(MN_E_UNSUPPORTED, "page %zu has another size than its group", slot);
+            MN_FAIL(MN_E_UNSUPPORTED, "the size of page %zu differs from that of its group", slot);
     }
     int first, end;
-    int64_t target = group_seal_target(group, n_total, cache->call_ends);
+    int64_t target = group_quantize_target(group, n_total, cache->call_ends);
     if (in_step && begin + group->page_tokens > n_tokens &&
-        !page_is_writable(group, exact, (int)max_i64(fill, 0),
-                          (int)min_i64(group->page_tokens, n_total - begin)))
-        MN_FAIL(MN_E_UNSUPPORTED, "page %zu is missing or shared and about to be written", slot);
-    if (in_step &&
-        group_seal_range(group, group->first_page + (int64_t)slot, n_total, target, &first, &end) &&
+        !page_is_writable(group, exact, (int)max_i64(fill, 0), (int)min_i64(group->page_tokens, n_total - begin)))
+        MN_FAIL(MN_E_UNSUPPORTED, "page %zu will be written but is missing or shared", slot);
+    if (in_step && group_quantize_range(group, group->first_page + (int64_t)slot, n_total, target, &first, &end) &&
         !may_be_written(coded))
-        MN_FAIL(MN_E_UNSUPPORTED, "the codes of page %zu are missing or shared and about to be written",
-                slot);
+        MN_FAIL(MN_E_UNSUPPORTED, "quantized page %zu will be written but is missing or shared", slot);
     return MN_OK;
 }
 
 static mn_status check_states(const kv_group *group, int64_t n_tokens) {
-    if (group->n_states > group->spec.checkpoints + 1)
-        MN_FAIL(MN_E_UNSUPPORTED, "more states than checkpoints");
+    if (group->n_states > group->spec.checkpoints + 1) MN_FAIL(MN_E_UNSUPPORTED, "more states than checkpoints");
     for (int i = 0; i < group->n_states; i++) {
         if (group->states[i].position <= (i > 0 ? group->states[i - 1].position : 0))
             MN_FAIL(MN_E_UNSUPPORTED, "states are out of order");
     }
     int64_t newest = group->n_states ? group->states[group->n_states - 1].position : 0;
     if (newest != n_tokens) {
-        MN_FAIL(MN_E_UNSUPPORTED, "the newest state is that of %lld tokens, held are %lld", (long long)newest,
+        MN_FAIL(MN_E_UNSUPPORTED, "the newest state is that of %lld tokens, the cache holds %lld", (long long)newest,
                 (long long)n_tokens);
     }
     return MN_OK;
@@ -99,15 +95,13 @@ static mn_status check_group(const kv_cache *cache, const kv_group *group) {
                 (long long)(group->first_page + (int64_t)group->n_slots), (long long)end);
     }
     const kv_spec *spec = &group->spec;
-    if (group->first_page * group->page_tokens > needed_first(n, spec->window, 0))
-        MN_FAIL(MN_E_UNSUPPORTED, "a page that the next query sees is gone");
-    if (cache->n_step == 0 &&
-        group->first_page < needed_first(n, spec->window, spec->slack) / group->page_tokens)
-        MN_FAIL(MN_E_UNSUPPORTED, "a page that no query will see is kept");
-    if (total > 0 && group->head_tokens > 0 && !group->head)
-        MN_FAIL(MN_E_UNSUPPORTED, "the head page is missing");
+    if (group->first_page * group->page_tokens > visible_first(n, spec->window))
+        MN_FAIL(MN_E_UNSUPPORTED, "a page inside the attention window is missing");
+    if (cache->n_step == 0 && group->first_page < visible_first(n, spec->window) / group->page_tokens)
+        MN_FAIL(MN_E_UNSUPPORTED, "the cache holds a page outside the attention window");
+    if (total > 0 && group->head_tokens > 0 && !group->head) MN_FAIL(MN_E_UNSUPPORTED, "the head page is missing");
     if (total > n && n < group->head_tokens && !may_be_written(group->head))
-        MN_FAIL(MN_E_UNSUPPORTED, "the head page is shared and about to be written");
+        MN_FAIL(MN_E_UNSUPPORTED, "the head page will be written but is shared");
     size_t held[2] = {0, 0};
     for (size_t i = 0; i < group->n_slots; i++) {
         MN_TRY(check_slot(cache, group, i, n, total));
@@ -119,25 +113,25 @@ static mn_status check_group(const kv_cache *cache, const kv_group *group) {
     }
     for (int kind = 0; kind < 2; kind++) {
         const page_pile *reserved = &group->reserved[kind];
-        if (held[kind] != group->n_held[kind]) MN_FAIL(MN_E_UNSUPPORTED, "the pages are not counted right");
+        if (held[kind] != group->n_held[kind])
+            MN_FAIL(MN_E_UNSUPPORTED, "the number of pages differs from those in the table");
         if (reserved->n > 0 && reserved->n + held[kind] > reserved->capacity)
-            MN_FAIL(MN_E_UNSUPPORTED, "more pages are reserved than were asked for");
+            MN_FAIL(MN_E_UNSUPPORTED, "more pages are reserved than requested");
     }
     return MN_OK;
 }
 
 mn_status kv_check(const kv_cache *cache) {
     int64_t total = cache->n_tokens + cache->n_step;
-    if (cache->options.limit && total > cache->options.limit)
-        MN_FAIL(MN_E_UNSUPPORTED, "more tokens than the limit");
-    if (kv_bytes(cache) > cache->peak_bytes) MN_FAIL(MN_E_UNSUPPORTED, "the peak was not noted");
+    if (cache->options.limit && total > cache->options.limit) MN_FAIL(MN_E_UNSUPPORTED, "more tokens than the limit");
+    if (kv_bytes(cache) > cache->peak_bytes) MN_FAIL(MN_E_UNSUPPORTED, "the peak is below the bytes in use");
     for (int g = 0; g < cache->n_groups; g++) MN_TRY(check_group(cache, &cache->groups[g]));
     return MN_OK;
 }
 
 /* ---- planning ---- */
 
-/* Bytes that a group holds for n tokens given in one call; SIZE_MAX when they cannot be counted. */
+/* Bytes that a group holds for n tokens appended in one call; SIZE_MAX on overflow. */
 static size_t planned_bytes(const kv_group *group, const kv_options *options, int64_t n) {
     const kv_spec *spec = &group->spec;
     if (spec->kind == KV_STATE) {
@@ -145,11 +139,10 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
         return (size_t)states * group->page_bytes[PAGE_EXACT];
     }
     size_t reserved[2], n_pages[2] = {0, 0};
-    int64_t page = group->page_tokens, end = ceil_div(n, page),
-            first = needed_first(n, spec->window, spec->slack) / page;
-    int64_t sealed = group_seal_target(group, n, true);
-    n_pages[PAGE_CODED] = (size_t)max_i64(0, ceil_div(sealed, page) - first);
-    n_pages[PAGE_EXACT] = (size_t)(sealed < n ? end - max_i64(first, sealed / page) : 0);
+    int64_t page = group->page_tokens, end = ceil_div(n, page), first = visible_first(n, spec->window) / page;
+    int64_t quantized = group_quantize_target(group, n, true);
+    n_pages[PAGE_CODED] = (size_t)max_i64(0, ceil_div(quantized, page) - first);
+    n_pages[PAGE_EXACT] = (size_t)(quantized < n ? end - max_i64(first, quantized / page) : 0);
     if (group_reserve(group, options)) {
         group_most_pages(group, group_reserve(group, options), reserved);
         for (int kind = 0; kind < 2; kind++) {
@@ -158,12 +151,11 @@ static size_t planned_bytes(const kv_group *group, const kv_options *options, in
     }
     size_t exact, coded, total, head = n > 0 ? group->page_bytes[PAGE_HEAD] : 0, last = 0;
     if (!group_reserve(group, options) && n_pages[PAGE_EXACT] > 0 &&
-        n % page) { /* the newest one has the room that it needs */
+        n % page) { /* the newest page has room for its tokens only */
         n_pages[PAGE_EXACT]--;
         last = open_page_bytes(group, (int)(n % page));
     }
-    bool fits = size_mul(n_pages[PAGE_EXACT], group->page_bytes[PAGE_EXACT], &exact) &&
-                size_add(exact, last, &exact) &&
+    bool fits = size_mul(n_pages[PAGE_EXACT], group->page_bytes[PAGE_EXACT], &exact) && size_add(exact, last, &exact) &&
                 size_mul(n_pages[PAGE_CODED], group->page_bytes[PAGE_CODED], &coded) &&
                 size_add(exact, coded, &total) && size_add(total, head, &total);
     return fits ? total : SIZE_MAX;
@@ -185,10 +177,10 @@ size_t kv_plan_bytes(const kv_spec *specs, int n_entries, const kv_options *opti
     return total;
 }
 
-/* Of the sealed form, in a page of the default size. A step adds nothing to states and to cross attention. */
+/* Of the quantized form, in a page of the default size. States and cross attention do not grow with steps. */
 static size_t entry_page_bytes(const kv_spec *s) {
     if (s->kind == KV_STATE || s->write_once) return 0;
-    size_t head = kv_form_bytes(s->key, true, s->bases != NULL, s->k_dim, PAGE_TOKENS) +
+    size_t head = kv_form_bytes(s->key, true, s->calibration != NULL, s->k_dim, PAGE_TOKENS) +
                   kv_form_bytes(s->value, false, false, s->v_dim, PAGE_TOKENS);
     return head * (size_t)s->n_heads;
 }

@@ -1,5 +1,6 @@
-/* Changing the strategy of a cache that holds tokens: what is held is taken over page by page, and what the
- * new strategy would have sealed, sent away or forgotten by now is. SPDX-License-Identifier: Apache-2.0 */
+/* Changing the strategy of a cache that holds tokens: its pages are taken over one by one, and those that the new
+ * strategy would have quantized, offloaded or dropped by now are.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kv/group.h"
 
 #include <limits.h>
@@ -10,27 +11,27 @@
 #include "kv/stage.h"
 
 static mn_status refuse(const char *what) {
-    MN_FAIL(MN_E_UNSUPPORTED, "the cache cannot change so while it holds tokens: %s", what);
+    MN_FAIL(MN_E_UNSUPPORTED, "the cache holds tokens and cannot be converted: %s", what);
 }
 
-/* What one entry's tokens can become without being computed again. */
+/* Which conversions of an entry are possible without computing its tokens again. */
 static mn_status check_specs(const kv_group *from, const kv_group *to) {
     const kv_spec *a = &from->spec, *b = &to->spec;
     if (a->kind != b->kind || a->n_heads != b->n_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim ||
         a->write_once != b->write_once || a->state_bytes != b->state_bytes) {
-        return refuse("the entries have other sizes");
+        return refuse("the kinds or sizes of the entries differ");
     }
-    if (a->exact != b->exact) return refuse("exact tokens would have another form");
+    if (a->exact != b->exact) return refuse("the type of exact tokens differs");
     if (from->is_coded && (!kv_form_equal(a->key, b->key) || !kv_form_equal(a->value, b->value) ||
-                           (a->bases != NULL) != (b->bases != NULL))) {
-        return refuse("what is quantized stays as it is");
+                           (a->calibration != NULL) != (b->calibration != NULL))) {
+        return refuse("the form of quantized tokens cannot change");
     }
     if (from->is_coded && to->head_tokens < from->head_tokens)
-        return refuse("first tokens that are exact have no codes");
+        return refuse("first tokens that are stored exactly have no quantized form");
     bool wider = a->window && (b->window == 0 || b->window > a->window);
-    if (wider && from->first_page > 0) return refuse("the window would grow over tokens that are forgotten");
-    if (a->sinks && b->sinks != a->sinks) return refuse("sinks stay as many as they are");
-    if (b->sinks && !a->sinks && from->first_page > 0) return refuse("the first tokens are forgotten");
+    if (wider && from->first_page > 0) return refuse("the window would grow over tokens that were dropped");
+    if (a->sinks && b->sinks != a->sinks) return refuse("the number of sinks cannot change");
+    if (b->sinks && !a->sinks && from->first_page > 0) return refuse("the first tokens were dropped");
     return MN_OK;
 }
 
@@ -38,7 +39,7 @@ static mn_status check_specs(const kv_group *from, const kv_group *to) {
 static mn_status check_groups(const kv_cache *from, const kv_cache *to) {
     bool alike = from->n_entries == to->n_entries && from->options.page_tokens == to->options.page_tokens;
     for (int i = 0; alike && i < from->n_entries; i++) alike = from->entries[i].group == to->entries[i].group;
-    if (!alike) return refuse("layers or pages would be grouped in another way");
+    if (!alike) return refuse("layers or pages would be grouped differently");
     for (int i = 0; i < from->n_entries; i++) {
         const kv_entry *a = &from->entries[i], *b = &to->entries[i];
         MN_TRY(check_specs(&from->groups[a->group], &to->groups[b->group]));
@@ -48,7 +49,7 @@ static mn_status check_groups(const kv_cache *from, const kv_cache *to) {
 
 static mn_status share_states(kv_group *to, const kv_group *from) {
     if (to->spec.checkpoints != from->spec.checkpoints)
-        return refuse("states keep as many checkpoints as they have");
+        return refuse("the number of checkpoints of states cannot change");
     for (; to->n_states < from->n_states; to->n_states++) {
         to->states[to->n_states] = from->states[to->n_states];
         kv_page_share(to->states[to->n_states].page);
@@ -56,30 +57,28 @@ static mn_status share_states(kv_group *to, const kv_group *from) {
     return MN_OK;
 }
 
-/* A copy of a page that is not full, with room for its tokens, or whole for a cache that reserves its pages. */
+/* A copy of a page that is not full: with room for its tokens, or a whole page for a cache that preallocates. */
 static mn_status copy_open(kv_cache *to, const kv_group *group, kv_page *page, int fill, kv_page **out) {
-    MN_TRY(group_take_open(group, to->pool, group_reserve(group, &to->options) ? group->page_tokens : fill,
-                           out));
+    MN_TRY(group_take_open(group, to->pool, group_reserve(group, &to->options) ? group->page_tokens : fill, out));
     part_copy(group, *out, page, fill);
     return MN_OK;
 }
 
-/* A page of the old cache in the new one: itself, or a copy where a far page is wanted near, or where a cache
- * that reserves its pages will write one that others read or that is in parts. */
+/* A page of the old cache in the new one: the same page, or a copy when an offloaded page must become resident, or when
+ * a cache that preallocates will write one that is shared or in parts. */
 static mn_status take_over(kv_cache *to, const kv_group *group, size_t slot, page_kind kind, kv_page *page,
                            kv_page **out) {
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
     bool is_open = group_steps(group) && end > to->n_tokens,
-         is_wanted_near = page->region && !group->spec.is_far;
+         is_wanted_resident = page->region && !group->spec.is_offloaded;
     *out = page;
     if (is_open && kind == PAGE_EXACT && !page->region) {
         int fill = (int)(group->page_tokens - (end - to->n_tokens));
-        bool is_own = !page_is_shared(page),
-             is_roomy = !page->base && page->bytes > open_page_bytes(group, fill);
+        bool is_own = !page_is_shared(page), is_roomy = !page->base && page->bytes > open_page_bytes(group, fill);
         if (group_reserve(group, &to->options) ? !is_own || page->tokens : is_own && is_roomy)
             return copy_open(to, group, page, fill, out);
     }
-    if (!is_wanted_near && !(is_open && group_reserve(group, &to->options) && page_is_shared(page))) {
+    if (!is_wanted_resident && !(is_open && group_reserve(group, &to->options) && page_is_shared(page))) {
         kv_page_share(page);
         return MN_OK;
     }
@@ -96,7 +95,7 @@ static mn_status share_pages(kv_cache *cache, kv_group *to, const kv_group *from
     to->n_filled = from->n_filled;
     for (size_t slot = 0; slot < from->n_slots; slot++) {
         to->n_slots = slot + 1;
-        to->n_sealed[slot] = from->n_sealed[slot];
+        to->n_quantized[slot] = from->n_quantized[slot];
         for (int kind = 0; kind < 2; kind++) {
             kv_page *page = from->pages[kind][slot];
             if (!page) continue;
@@ -108,12 +107,11 @@ static mn_status share_pages(kv_cache *cache, kv_group *to, const kv_group *from
 }
 
 /* Rows of tokens [begin, begin + n) of one entry, from the old cache into a head. */
-static mn_status copy_rows(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_entry,
-                           int begin, int n, float *rows) {
+static mn_status copy_rows(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_entry, int begin,
+                           int n, float *rows) {
     kv_entry *entry = &to->entries[i_entry];
     kv_group *group = &to->groups[entry->group];
-    size_t k_dim = (size_t)group->spec.k_dim, v_dim = (size_t)group->spec.v_dim,
-           heads = (size_t)group->spec.n_heads;
+    size_t k_dim = (size_t)group->spec.k_dim, v_dim = (size_t)group->spec.v_dim, heads = (size_t)group->spec.n_heads;
     float *k = rows, *v = rows + heads * (size_t)n * k_dim;
     MN_TRY(kv_read(from, kernels, i_entry, true, begin, n, k));
     MN_TRY(kv_read(from, kernels, i_entry, false, begin, n, v));
@@ -155,8 +153,8 @@ static bool has_same_first(const kv_group *a, const kv_group *b) {
     return false;
 }
 
-/* The head of a group that had none, or another one: its tokens are read from the old cache, but for those
- * that a window has forgotten, which no query sees any more (check_specs). */
+/* The head of a group that had none, or a different one: its tokens are read from the old cache, except those that its
+ * window dropped, which no query attends to (check_specs). */
 static mn_status fill_head(kv_cache *to, const kv_cache *from, const kernel_table *kernels, int i_group,
                            int64_t n_tokens, const kv_cache *beside) {
     kv_group *group = &to->groups[i_group];
@@ -185,7 +183,7 @@ static int64_t held_tokens(const kv_cache *cache, const kv_group *group) {
     return group_steps(group) ? cache->n_tokens : group->n_filled;
 }
 
-/* What is sealed together: the caches that are converted in one go, which may share pages. */
+/* The caches that are converted and quantized together; they may share pages. */
 typedef struct company {
     kv_cache *const *caches;
     int n;
@@ -196,9 +194,9 @@ static int references(const kv_page *page) {
     return page->mapping ? INT_MAX : atomic_load_explicit(&page->references, memory_order_acquire);
 }
 
-/* The codes of a page come into being beside what it has. They go where its codes are already, when these are the cache's
- * alone; else, where its exact form is read by n_holders that all want the codes, they take the place of that, so that no budget
- * is passed; a page that others read, or of a file, stays theirs. */
+/* Where the codes of a page go: into its quantized page if that is not shared; else, when all n_holders of its exact
+ * page want the codes, into the memory of the exact page, so that the budget is not exceeded; pages that other caches
+ * read, or of a mapped file, are left alone. */
 static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_page *codes, int n_holders) {
     kv_page *page = group->pages[PAGE_EXACT][slot], *old = group->pages[PAGE_CODED][slot];
     page_pile *reserved = &group->reserved[PAGE_CODED];
@@ -223,13 +221,13 @@ static mn_status place_codes(kv_cache *cache, kv_group *group, size_t slot, kv_p
     return MN_OK;
 }
 
-static size_t page_scratch(const kv_cache *cache, int i_group, seal_task task) {
+static size_t page_scratch(const kv_cache *cache, int i_group, quantize_task task) {
     size_t most = 0;
     for (int i = 0; i < cache->n_entries; i++) {
         for (int is_key = 0; cache->entries[i].group == i_group && is_key < 2; is_key++) {
             task.entry = i;
             task.is_key = is_key;
-            size_t one = seal_task_scratch(cache, &task);
+            size_t one = quantize_task_scratch(cache, &task);
             if (one > most) most = one;
         }
     }
@@ -237,7 +235,7 @@ static size_t page_scratch(const kv_cache *cache, int i_group, seal_task task) {
 }
 
 /* Makes the codes of a part of one page, in memory of their own. */
-static mn_status make_codes(kv_cache *cache, const kernel_table *kernels, int i_group, seal_task task,
+static mn_status make_codes(kv_cache *cache, const kernel_table *kernels, int i_group, quantize_task task,
                             kv_page *codes) {
     kv_group *group = &cache->groups[i_group];
     kv_page *old = group->pages[PAGE_CODED][task.slot];
@@ -253,7 +251,7 @@ static mn_status make_codes(kv_cache *cache, const kernel_table *kernels, int i_
                 task.entry = i;
                 task.is_key = is_key;
                 cache->tasks[0] = task;
-                kv_seal(cache, kernels, 0, scratch);
+                kv_quantize(cache, kernels, 0, scratch);
             }
         }
         group_put(group, PAGE_CODED, task.slot, old);
@@ -262,42 +260,42 @@ static mn_status make_codes(kv_cache *cache, const kernel_table *kernels, int i_
     return status;
 }
 
-/* The part of a page that is exact and that the new strategy would have sealed at this length. */
-static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot, seal_task *part) {
+/* The part of a page that is exact and that the new strategy would have quantized at this length. */
+static bool is_late(const kv_cache *cache, const kv_group *group, size_t slot, quantize_task *part) {
     int64_t P = group->page_tokens, n = held_tokens(cache, group), page = group->first_page + (int64_t)slot;
-    int64_t target = group_steps(group) ? seal_until(n, group->spec.residual, group->page_tokens) : n / P * P;
+    int64_t target = group_steps(group) ? quantize_until(n, group->spec.residual, group->page_tokens) : n / P * P;
     int first, end;
-    if (!group->is_coded || !group_seal_range(group, page, n, target, &first, &end)) return false;
-    *part = (seal_task){.slot = slot, .first = first, .n = end - first};
+    if (!group->is_coded || !group_quantize_range(group, page, n, target, &first, &end)) return false;
+    *part = (quantize_task){.slot = slot, .first = first, .n = end - first};
     return true;
 }
 
-/* What one cache has at a place of its table, to find the others that share it. */
+/* A slot of one cache's table, to find the caches that share its page. */
 typedef struct late_page {
     int group;
     int64_t number;
     const kv_page *exact, *coded;
-    seal_task part;
+    quantize_task part;
 } late_page;
 
-/* Whether a cache is to seal the same part of the same page in the same form. */
+/* Whether another cache quantizes the same part of the same page to the same form. */
 static bool is_same_late(const kv_cache *cache, const kv_group *like, const late_page *page) {
     if (page->group >= cache->n_groups) return false;
     const kv_group *group = &cache->groups[page->group];
     int64_t slot = group_slot(group, page->number);
-    seal_task part;
+    quantize_task part;
     return slot >= 0 && slot < (int64_t)group->n_slots && kv_spec_equal(&group->spec, &like->spec) &&
-           group->spec.bases == like->spec.bases && group->pages[PAGE_EXACT][slot] == page->exact &&
+           group->spec.calibration == like->spec.calibration && group->pages[PAGE_EXACT][slot] == page->exact &&
            group->pages[PAGE_CODED][slot] == page->coded && is_late(cache, group, (size_t)slot, &part) &&
            part.first == page->part.first && part.n == page->part.n;
 }
 
-static void end_sealed(kv_cache *cache, kv_group *group, size_t slot, const seal_task *part) {
-    group->n_sealed[slot] = (int)part->first + part->n;
+static void end_quantized(kv_cache *cache, kv_group *group, size_t slot, const quantize_task *part) {
+    group->n_quantized[slot] = (int)part->first + part->n;
     group_tidy(group, cache->pool, held_tokens(cache, group));
 }
 
-/* The codes that another cache made of the same page: in its place, or beside it. */
+/* The codes that another cache made of the same page, in its memory or in a new page. */
 static void share_codes(kv_cache *cache, const late_page *page, kv_page *codes) {
     kv_group *group = &cache->groups[page->group];
     size_t slot = (size_t)group_slot(group, page->number);
@@ -309,11 +307,12 @@ static void share_codes(kv_cache *cache, const late_page *page, kv_page *codes) 
     }
     group_put(group, PAGE_CODED, slot, codes);
     if (old) kv_pool_return(cache->pool, old);
-    end_sealed(cache, group, slot, &page->part);
+    end_quantized(cache, group, slot, &page->part);
 }
 
-/* Seals a page of cache i and gives the codes to those behind it that share the page; on failure all are as they were. */
-static mn_status seal_page(const company *c, int i, late_page *page) {
+/* Quantizes a page of cache i and shares the result with the later caches that share the page; on failure nothing has
+ * changed. */
+static mn_status quantize_page(const company *c, int i, late_page *page) {
     kv_cache *cache = c->caches[i];
     kv_group *group = &cache->groups[page->group];
     const size_t slot = page->part.slot;
@@ -322,7 +321,7 @@ static mn_status seal_page(const company *c, int i, late_page *page) {
     page->coded = group->pages[PAGE_CODED][slot];
     int n_holders = 1;
     for (int j = i + 1; j < c->n; j++) n_holders += is_same_late(c->caches[j], group, page);
-    MN_TRY(group_bring_near(group, cache->pool, PAGE_EXACT, slot));
+    MN_TRY(group_make_resident(group, cache->pool, PAGE_EXACT, slot));
     if (group->pages[PAGE_EXACT][slot] != page->exact) n_holders = 1;
     mn_status status = make_codes(cache, c->kernels, page->group, page->part, &codes);
     if (status == MN_OK) status = place_codes(cache, group, slot, &codes, n_holders);
@@ -334,13 +333,13 @@ static mn_status seal_page(const company *c, int i, late_page *page) {
     for (int j = i + 1; j < c->n; j++) {
         if (is_same_late(c->caches[j], group, page)) share_codes(c->caches[j], page, placed);
     }
-    end_sealed(cache, group, slot, &page->part);
+    end_quantized(cache, group, slot, &page->part);
     return MN_OK;
 }
 
-/* Pages that find no memory, or cannot be read, and those after them, stay exact; a later step seals them, or says why not. Place
- * by place for all caches, so that little more is held at any time than before. */
-static void seal_late_pages(const company *c) {
+/* After a page for which there is no memory, or that cannot be read, the rest stay exact; a later step quantizes them
+ * or fails. Goes page by page through all caches, so that little additional memory is needed at any time. */
+static void quantize_late_pages(const company *c) {
     int n_groups = 0;
     for (int i = 0; i < c->n; i++) n_groups = (int)max_i64(n_groups, c->caches[i]->n_groups);
     for (int g = 0; g < n_groups; g++) {
@@ -360,7 +359,7 @@ static void seal_late_pages(const company *c) {
                 if (slot < 0 || slot >= (int64_t)cache->groups[g].n_slots ||
                     !is_late(cache, &cache->groups[g], (size_t)slot, &page.part))
                     continue;
-                if (seal_page(c, i, &page) != MN_OK) return;
+                if (quantize_page(c, i, &page) != MN_OK) return;
             }
         }
     }
@@ -371,8 +370,7 @@ mn_status kv_convert_begin(kv_cache **cache, const kernel_table *kernels, const 
     kv_cache *from = *cache, *to = NULL;
     kv_options unreserved = *options;
     unreserved.reserve = 0;
-    if (options->limit && from->n_tokens > options->limit)
-        return refuse("it holds more tokens than the new limit");
+    if (options->limit && from->n_tokens > options->limit) return refuse("it holds more tokens than the new limit");
     MN_TRY(kv_open(&to, from->pool, specs, n_entries, &unreserved));
     mn_status status = check_groups(from, to);
     to->options = *options;
@@ -404,9 +402,10 @@ void kv_convert_end(kv_cache *const *caches, int n, const kernel_table *kernels)
             if (group_steps(&cache->groups[g])) group_tidy(&cache->groups[g], cache->pool, cache->n_tokens);
         }
     }
-    seal_late_pages(&(company){caches, n, kernels});
+    quantize_late_pages(&(company){caches, n, kernels});
     for (int i = 0; i < n; i++) {
         if (kv_bytes(caches[i]) > caches[i]->peak_bytes) caches[i]->peak_bytes = kv_bytes(caches[i]);
+        KV_ASSERT_VALID(caches[i]);
     }
 }
 

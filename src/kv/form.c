@@ -25,7 +25,7 @@ static const codec_row codecs[N_KV_CODECS] = {
 enum {
     ABSMAX_GROUP = 32,  /* of mneme at 8 bits */
     PACKAGE_GROUP = 64, /* the default of both packages */
-    MOST_PLANES = 12,   /* of runs of 1 to 7 bits together; a run of 8 bits leaves nothing over */
+    MOST_PLANES = 12,   /* of runs of 1 to 7 bits together; a run of 8 bits has no remainder */
 };
 
 kv_form kv_form_exact(kv_codec codec) {
@@ -43,11 +43,10 @@ bool kv_form_equal(kv_form a, kv_form b) {
 
 /* ---- groups ---- */
 
-/* Where values that share side data lie. Keys of mneme in a basis share a scale in each component of a page.
- */
-static code_axis axis_of(kv_form form, bool is_key, bool has_basis) {
+/* How values that share a scale are arranged. Keys of mneme with a calibration share a scale per component and page. */
+static code_axis axis_of(kv_form form, bool is_key, bool has_calibration) {
     if (form.codec != KV_MNEME) return form.axis;
-    return has_basis && kv_form_takes_basis(form, is_key) ? CODE_CHANNEL : CODE_TOKEN;
+    return has_calibration && kv_form_takes_calibration(form, is_key) ? CODE_CHANNEL : CODE_TOKEN;
 }
 
 /* The largest power of two times 16 that divides n and is at most `most`. */
@@ -57,8 +56,8 @@ static int even_part(int n, int most) {
     return part;
 }
 
-static int group_of(kv_form form, bool is_key, bool has_basis, int dim, int page_tokens) {
-    bool channel = axis_of(form, is_key, has_basis) == CODE_CHANNEL;
+static int group_of(kv_form form, bool is_key, bool has_calibration, int dim, int page_tokens) {
+    bool channel = axis_of(form, is_key, has_calibration) == CODE_CHANNEL;
     if (form.codec == KV_MNEME && channel) return page_tokens;
     if (form.group) return form.group;
     if (form.codec == KV_MNEME) return form.bits == 8 ? even_part(dim, ABSMAX_GROUP) : dim;
@@ -79,21 +78,19 @@ static mn_status bits_refused(kv_form form) {
 mn_status kv_form_check(kv_form form, int dim, int page_tokens) {
     if (!kv_form_is_coded(form)) return MN_OK;
     const codec_row *row = &codecs[form.codec];
-    if (form.bits < 1 || form.bits > CODE_MAX_BITS || !(row->bits & BITS(form.bits)))
-        return bits_refused(form);
+    if (form.bits < 1 || form.bits > CODE_MAX_BITS || !(row->bits & BITS(form.bits))) return bits_refused(form);
     if (dim < CODE_LANES || dim > KV_FORM_DIM || dim % CODE_LANES) {
-        MN_FAIL(MN_E_ARG, "%s: rows of %d values, allowed: multiples of %d up to %d", row->name, dim,
-                CODE_LANES, KV_FORM_DIM);
+        MN_FAIL(MN_E_ARG, "%s: rows of %d values, allowed: multiples of %d up to %d", row->name, dim, CODE_LANES,
+                KV_FORM_DIM);
     }
     if (page_tokens < CODE_LANES || page_tokens % CODE_LANES) {
-        MN_FAIL(MN_E_ARG, "%s: page_tokens is %d, allowed: multiples of %d", row->name, page_tokens,
-                CODE_LANES);
+        MN_FAIL(MN_E_ARG, "%s: page_tokens is %d, allowed: multiples of %d", row->name, page_tokens, CODE_LANES);
     }
     bool channel = form.codec != KV_MNEME && form.axis == CODE_CHANNEL;
     int whole = channel ? page_tokens : dim, step = form.codec == KV_MNEME ? CODE_LANES : 1;
     if (form.group < 0 || (form.group && (form.group % step || whole % form.group))) {
-        MN_FAIL(MN_E_ARG, "%s: group is %d, allowed: multiples of %d that divide the %d %s", row->name,
-                form.group, step, whole, channel ? "tokens of a page" : "values of a row");
+        MN_FAIL(MN_E_ARG, "%s: group is %d, allowed: multiples of %d that divide the %d %s", row->name, form.group,
+                step, whole, channel ? "tokens of a page" : "values of a row");
     }
     return MN_OK;
 }
@@ -126,24 +123,24 @@ void kv_form_allocate(uint8_t *bits_of_dim, const float *lambda, int dim, int bi
 
 /* ---- layouts ---- */
 
-static void make_layout(code_layout *layout, kv_form form, bool is_key, bool has_basis, int dim,
-                        int page_tokens, const uint8_t *bits_of_dim) {
+static void make_layout(code_layout *layout, kv_form form, bool is_key, bool has_calibration, int dim, int page_tokens,
+                        const uint8_t *bits_of_dim) {
     bool own = form.codec == KV_MNEME, full = form.bits == 8;
-    bool in_basis = has_basis && kv_form_takes_basis(form, is_key);
+    bool is_calibrated = has_calibration && kv_form_takes_calibration(form, is_key);
     code_side package_side = form.wide_side ? CODE_SIDE_F32 : CODE_SIDE_F16;
     code_shape shape = {
         .is_key = is_key,
         .dim = dim,
         .page_tokens = page_tokens,
-        .group = group_of(form, is_key, has_basis, dim, page_tokens),
+        .group = group_of(form, is_key, has_calibration, dim, page_tokens),
         .bits = form.bits,
-        .axis = axis_of(form, is_key, has_basis),
+        .axis = axis_of(form, is_key, has_calibration),
         .grid = !own   ? CODE_UNSIGNED
                 : full ? CODE_SIGNED
                        : CODE_NORMAL,
-        .scale = !own       ? package_side
-                 : in_basis ? CODE_SIDE_LOG8
-                            : CODE_SIDE_F16,
+        .scale = !own            ? package_side
+                 : is_calibrated ? CODE_SIDE_LOG8
+                                 : CODE_SIDE_F16,
         .shift = own ? CODE_SIDE_NONE : package_side,
         .mean = own && is_key && !full ? CODE_SIDE_F16 : CODE_SIDE_NONE,
         .bits_of_dim = bits_of_dim,
@@ -151,21 +148,20 @@ static void make_layout(code_layout *layout, kv_form form, bool is_key, bool has
     code_layout_make(layout, &shape);
 }
 
-void kv_form_layout(code_layout *layout, kv_form form, bool is_key, int dim, int page_tokens,
-                    const float *lambda) {
+void kv_form_layout(code_layout *layout, kv_form form, bool is_key, int dim, int page_tokens, const float *lambda) {
     uint8_t bits_of_dim[KV_FORM_DIM];
-    bool in_basis = lambda && kv_form_takes_basis(form, is_key);
-    if (in_basis) kv_form_allocate(bits_of_dim, lambda, dim, form.bits);
-    make_layout(layout, form, is_key, in_basis, dim, page_tokens, in_basis ? bits_of_dim : NULL);
-    layout->bytes = kv_form_bytes(form, is_key, in_basis, dim, page_tokens);
+    bool is_calibrated = lambda && kv_form_takes_calibration(form, is_key);
+    if (is_calibrated) kv_form_allocate(bits_of_dim, lambda, dim, form.bits);
+    make_layout(layout, form, is_key, is_calibrated, dim, page_tokens, is_calibrated ? bits_of_dim : NULL);
+    layout->bytes = kv_form_bytes(form, is_key, is_calibrated, dim, page_tokens);
 }
 
-/* Runs of unequal bits fill the blocks of a page of 128 tokens as one run does; in other pages each of their
- * planes may end in a part of a block. */
-size_t kv_form_bytes(kv_form form, bool is_key, bool has_basis, int dim, int page_tokens) {
+/* Runs of unequal bits fill the blocks of a page of 128 tokens as one run does; in other pages each of their planes may
+ * end in a part of a block. */
+size_t kv_form_bytes(kv_form form, bool is_key, bool has_calibration, int dim, int page_tokens) {
     if (!kv_form_is_coded(form)) return (size_t)dim * (size_t)page_tokens * (size_t)form.bits / 8;
     code_layout even;
-    make_layout(&even, form, is_key, has_basis, dim, page_tokens, NULL);
-    bool fills = page_tokens % (8 * CODE_LANES) == 0 || !(has_basis && kv_form_takes_basis(form, is_key));
+    make_layout(&even, form, is_key, has_calibration, dim, page_tokens, NULL);
+    bool fills = page_tokens % (8 * CODE_LANES) == 0 || !(has_calibration && kv_form_takes_calibration(form, is_key));
     return even.bytes + (fills ? 0 : (size_t)MOST_PLANES * CODE_BLOCK);
 }

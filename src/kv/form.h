@@ -1,30 +1,30 @@
-/* Stored forms: how one stream (keys or values) of an entry is kept. A row of a table, not a type.
+/* Stored forms: how one stream (keys or values) of an entry is stored. A row of a table, not a type.
  *
- *   exact   f32, bf16                        pages as kernels/attend.h describes
- *   coded   mneme, quanto, hqq               streams as kernels/codes.h describes
+ *   exact       f32, bf16                    pages as kernels/attend/attend.h describes
+ *   quantized   mneme, quanto, hqq           streams as kernels/attend/codes.h describes
  *
- * mneme is the form of this project. Keys of 1 to 6 bits stand in a calibrated basis (basis.h) with bits
- * unequal over its components and one scale and mean for each component and page, or, without a basis, behind
- * a Hadamard rotation with one scale per token and the page's mean taken out; values stand behind a Hadamard
- * rotation with one scale per token and group. Lloyd-Max levels for few bits, even levels for many. quanto
- * and hqq have the arithmetic of those packages (quantizers.h).
+ * mneme is the format of this project. Keys of 1 to 6 bits are transformed by the calibration (calibration.h), with a
+ * number of bits for each component and a scale and mean for each component and page; without a calibration they are
+ * Hadamard-transformed, with a scale per token, after the page's mean is subtracted. Values are Hadamard-transformed,
+ * with a scale per token and group. Lloyd-Max levels for few bits, uniform levels for many. quanto and hqq have the
+ * arithmetic of those packages (quantizers.h).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KV_FORM_H
 #define MN_KV_FORM_H
 
 #include "base/status.h"
-#include "kernels/codes.h"
+#include "kernels/attend/codes.h"
 
 typedef enum kv_codec { KV_F32, KV_BF16, KV_MNEME, KV_QUANTO, KV_HQQ, N_KV_CODECS } kv_codec;
 
-enum { KV_FORM_DIM = 1024 }; /* the longest row of a coded form */
+enum { KV_FORM_DIM = 1024 }; /* the longest row of a quantized form */
 
 typedef struct kv_form {
     kv_codec codec;
-    int bits;  /* of one value, side data apart */
-    int group; /* coded: values that share side data; 0: the codec's own choice for the size of the head */
-    code_axis axis; /* quanto and hqq; a group of mneme lies where its codec wants it */
-    bool wide_side; /* scales and shifts as f32, for computation in f32; else f16. mneme: no effect */
+    int bits;       /* per value, without scales */
+    int group;      /* quantized: values that share a scale; 0: the codec's default for the size of the head */
+    code_axis axis; /* quanto and hqq; mneme has fixed axes */
+    bool wide_side; /* scales and shifts as f32, for computation in f32; else f16. mneme: unused */
 } kv_form;
 
 kv_form kv_form_exact(kv_codec codec);
@@ -34,34 +34,30 @@ static inline bool kv_form_is_coded(kv_form form) {
 }
 bool kv_form_equal(kv_form a, kv_form b);
 
-/* MN_E_ARG names what is not allowed: bits of the codec (mneme 1 to 6, 8; quanto 2, 4; hqq 1, 2, 3, 4, 8), a
- * group that does not divide a row of `dim` (TOKEN) or a page (CHANNEL), a dim (up to KV_FORM_DIM) or
- * page_tokens that is no multiple of 16, a group that is none. */
+/* MN_E_ARG for bits that the codec does not have (mneme 1 to 6, 8; quanto 2, 4; hqq 1, 2, 3, 4, 8), a group that does
+ * not divide a row of `dim` (TOKEN) or a page (CHANNEL), and a dim (up to KV_FORM_DIM), page_tokens or group that is
+ * not a multiple of 16. */
 mn_status kv_form_check(kv_form form, int dim, int page_tokens);
 
-/* What a form asks for beside its codes. A basis is used where it is given; without one the row below
- * "rotates" holds. */
-static inline bool kv_form_takes_basis(kv_form form, bool is_key) {
+/* What a form needs besides its codes. A calibration is used when there is one; without it the form rotates. */
+static inline bool kv_form_takes_calibration(kv_form form, bool is_key) {
     return is_key && form.codec == KV_MNEME && form.bits < 8;
 }
-/* Rows are stored behind a Hadamard transform: of keys, so that queries want it too; of values, so that the
- * output wants it. */
-static inline bool kv_form_rotates(kv_form form, bool is_key, bool has_basis) {
-    return form.codec == KV_MNEME && form.bits < 8 && !(is_key && has_basis);
+/* Rows are stored Hadamard-transformed: for keys the queries must be transformed too, for values the output. */
+static inline bool kv_form_rotates(kv_form form, bool is_key, bool has_calibration) {
+    return form.codec == KV_MNEME && form.bits < 8 && !(is_key && has_calibration);
 }
 
-/* Of a coded form. lambda: keys of mneme, [dim] falling variances of the basis' components, which decide
- * their bits; NULL: no basis. The form has been checked. All layouts of equal arguments but lambda have
- * equally many bytes: kv_form_bytes. */
-void kv_form_layout(code_layout *layout, kv_form form, bool is_key, int dim, int page_tokens,
-                    const float *lambda);
+/* Of a quantized form. lambda: keys of mneme, [dim] variances of the calibration's components in falling order, which
+ * determine their bits; NULL: no calibration. The form must have been checked. The number of bytes does not depend on
+ * lambda: kv_form_bytes. */
+void kv_form_layout(code_layout *layout, kv_form form, bool is_key, int dim, int page_tokens, const float *lambda);
 
-/* Bits of every component of a basis, [dim], equal in fours, falling, `bits` on average, 8 at most: one bit
- * after the other goes to the four whose error falls most. */
+/* Bits of every component of a calibration, [dim], equal in groups of four, falling, `bits` on average, 8 at most: each
+ * bit goes to the group of four whose error falls most. */
 void kv_form_allocate(uint8_t *bits_of_dim, const float *lambda, int dim, int bits);
 
-/* Bytes of P tokens of one head with rows of `dim` values. has_basis: keys of mneme stand in a basis, any
- * one. */
-size_t kv_form_bytes(kv_form form, bool is_key, bool has_basis, int dim, int page_tokens);
+/* Bytes of P tokens of one head with rows of `dim` values. has_calibration: keys of mneme with any calibration. */
+size_t kv_form_bytes(kv_form form, bool is_key, bool has_calibration, int dim, int page_tokens);
 
 #endif

@@ -12,15 +12,15 @@ static bool is_coded_stream(const kv_spec *spec, bool is_key) {
     return kv_form_is_coded(is_key ? spec->key : spec->value);
 }
 
-/* Lays out one entry in a page of that kind: the keys of all heads, then the values. Entries are multiples of
- * 64 bytes, so that heads of ordinary sizes begin on cache lines. */
+/* Lays out one entry in a page of that kind: the keys of all heads, then the values. Entries are multiples of 64 bytes,
+ * so that heads of ordinary sizes begin on cache lines. */
 static void lay_out(kv_group *group, page_kind kind) {
     const kv_spec *spec = &group->spec;
     kv_form exact = kv_form_exact(spec->exact);
     kv_form key = kind == PAGE_CODED ? spec->key : exact, value = kind == PAGE_CODED ? spec->value : exact;
     int tokens = kind == PAGE_HEAD ? group->head_page_tokens : group->page_tokens;
     kv_place *place = &group->place[kind];
-    place->k_head_bytes = kv_form_bytes(key, true, spec->bases != NULL, spec->k_dim, tokens);
+    place->k_head_bytes = kv_form_bytes(key, true, spec->calibration != NULL, spec->k_dim, tokens);
     place->v_head_bytes = kv_form_bytes(value, false, false, spec->v_dim, tokens);
     size_t keys = (place->k_head_bytes * (size_t)spec->n_heads + 63) / 64 * 64;
     place->v_offset = keys;
@@ -30,8 +30,8 @@ static void lay_out(kv_group *group, page_kind kind) {
 static mn_status check_spec(const kv_spec *spec, const kv_options *options) {
     if (spec->n_heads < 1 || spec->k_dim < 2 || spec->v_dim < 2 || spec->k_dim % 2 || spec->v_dim % 2) {
         MN_FAIL(MN_E_UNSUPPORTED,
-                "a cache of %d heads with rows of %d and %d values: heads must be positive, rows even",
-                spec->n_heads, spec->k_dim, spec->v_dim);
+                "a cache of %d heads with rows of %d and %d values: heads must be positive, rows even", spec->n_heads,
+                spec->k_dim, spec->v_dim);
     }
     MN_TRY(kv_form_check(spec->key, spec->k_dim, options->page_tokens));
     return kv_form_check(spec->value, spec->v_dim, options->page_tokens);
@@ -53,8 +53,7 @@ mn_status group_open(kv_group *group, const kv_spec *spec, const kv_options *opt
 
 /* ---- piles ---- */
 
-/* A page of the reserve, or else of the pool, onto the pile of those taken: reserved ones lie at its bottom.
- */
+/* Pushes a page of the reserve, or else of the pool, onto the stack of taken pages; reserved ones are at its bottom. */
 static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
     page_pile *pile = &group->taken[kind], *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
     MN_TRY(mem_grow(&pile->pages, &pile->capacity, pile->n + 1, sizeof *pile->pages));
@@ -71,7 +70,7 @@ static mn_status take_page(kv_group *group, kv_pool *pool, page_kind kind) {
     return MN_OK;
 }
 
-/* Onto the pile of those taken: exact ones in order of their places. */
+/* Pushes pages onto the stack of taken pages, exact ones in the order of their slots. */
 static mn_status take_part(kv_group *group, kv_pool *pool, int64_t number, const part_plan *plan) {
     page_pile *pile = &group->taken[PAGE_EXACT];
     MN_TRY(mem_grow(&pile->pages, &pile->capacity, pile->n + 1, sizeof *pile->pages));
@@ -96,25 +95,25 @@ static void pile_close(page_pile *pile, kv_pool *pool) {
     *pile = (page_pile){0};
 }
 
-/* A page comes into the group's table, or leaves it before it is returned. */
-static void count_near(const kv_group *group, kv_page *page, int by) {
-    if (page && !group->spec.is_far) atomic_fetch_add_explicit(&page->n_near, by, memory_order_relaxed);
+/* Counts a page that enters the group's table, or leaves it before it is returned. */
+static void count_resident(const kv_group *group, kv_page *page, int by) {
+    if (page && !group->spec.is_offloaded) atomic_fetch_add_explicit(&page->n_resident, by, memory_order_relaxed);
 }
 
 void group_close(kv_group *group, kv_pool *pool) {
     state_close(group, pool);
     for (int kind = 0; kind < 2; kind++) {
         for (size_t i = 0; i < group->n_slots; i++) {
-            count_near(group, group->pages[kind][i], -1);
+            count_resident(group, group->pages[kind][i], -1);
             if (group->pages[kind][i]) kv_pool_return(pool, group->pages[kind][i]);
         }
         pile_close(&group->reserved[kind], pool);
         mem_free(group->pages[kind]);
-        mem_free(group->bases[kind]);
+        mem_free(group->addresses[kind]);
     }
     for (int kind = 0; kind < N_PAGE_KINDS; kind++) pile_close(&group->taken[kind], pool);
     if (group->head) kv_pool_return(pool, group->head);
-    mem_free(group->n_sealed);
+    mem_free(group->n_quantized);
     *group = (kv_group){0};
 }
 
@@ -125,72 +124,70 @@ mn_status group_grow(kv_group *group, size_t n) {
     size_t capacity = group->capacity ? group->capacity : 8;
     while (capacity < n) capacity *= 2;
     kv_page **pages[2] = {mem_alloc(capacity, sizeof **pages), mem_alloc(capacity, sizeof **pages)};
-    const char **bases[2] = {mem_alloc(capacity, sizeof **bases), mem_alloc(capacity, sizeof **bases)};
-    int *n_sealed = mem_alloc(capacity, sizeof *n_sealed);
-    bool complete = pages[0] && pages[1] && bases[0] && bases[1] && n_sealed;
+    const char **addresses[2] = {mem_alloc(capacity, sizeof **addresses), mem_alloc(capacity, sizeof **addresses)};
+    int *n_quantized = mem_alloc(capacity, sizeof *n_quantized);
+    bool complete = pages[0] && pages[1] && addresses[0] && addresses[1] && n_quantized;
     for (int kind = 0; kind < 2; kind++) {
         if (complete && group->n_slots > 0) {
             memcpy(pages[kind], group->pages[kind], group->n_slots * sizeof **pages);
-            memcpy(bases[kind], group->bases[kind], group->n_slots * sizeof **bases);
+            memcpy(addresses[kind], group->addresses[kind], group->n_slots * sizeof **addresses);
         }
         mem_free(complete ? group->pages[kind] : pages[kind]);
-        mem_free(complete ? group->bases[kind] : bases[kind]);
+        mem_free(complete ? group->addresses[kind] : addresses[kind]);
         if (!complete) continue;
         group->pages[kind] = pages[kind];
-        group->bases[kind] = bases[kind];
+        group->addresses[kind] = addresses[kind];
     }
-    if (complete && group->n_slots > 0) memcpy(n_sealed, group->n_sealed, group->n_slots * sizeof *n_sealed);
-    mem_free(complete ? group->n_sealed : n_sealed);
+    if (complete && group->n_slots > 0) memcpy(n_quantized, group->n_quantized, group->n_slots * sizeof *n_quantized);
+    mem_free(complete ? group->n_quantized : n_quantized);
     if (!complete) return MN_E_NOMEM;
-    group->n_sealed = n_sealed;
+    group->n_quantized = n_quantized;
     group->capacity = capacity;
     return MN_OK;
 }
 
 void group_put(kv_group *group, page_kind kind, size_t slot, kv_page *page) {
-    count_near(group, group->pages[kind][slot], -1);
-    count_near(group, page, 1);
+    count_resident(group, group->pages[kind][slot], -1);
+    count_resident(group, page, 1);
     group->n_held[kind] += (size_t)(page != NULL) - (size_t)(group->pages[kind][slot] != NULL);
     group->pages[kind][slot] = page;
-    group->bases[kind][slot] = page ? page->data : NULL;
+    group->addresses[kind][slot] = page ? page->data : NULL;
 }
 
-/* Tokens of a page that n_tokens reach. */
+/* Tokens of a page when the sequence has n_tokens. */
 static int page_fill(const kv_group *group, int64_t page, int64_t n_tokens) {
     return (int)min_i64(group->page_tokens, n_tokens - page * group->page_tokens);
 }
 
 /* What a step does to one slot. */
 typedef struct slot_need {
-    part_plan exact;        /* a new page, or one more room, or a private part behind a shared one */
+    part_plan exact;        /* a new page, a larger one, or a private part after a shared one */
     bool coded, copy_coded; /* a new page; a private copy of a shared one */
 } slot_need;
 
-static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, int64_t n_total,
-                         int64_t n_sealed) {
+static slot_need need_of(const kv_group *group, int64_t page, int64_t n_tokens, int64_t n_total, int64_t n_quantized) {
     int64_t begin = page * group->page_tokens, slot = group_slot(group, page);
     bool is_new = slot >= (int64_t)group->n_slots;
     kv_page *exact = is_new ? NULL : group->pages[PAGE_EXACT][slot],
             *coded = is_new ? NULL : group->pages[PAGE_CODED][slot];
     bool written = n_tokens < begin + group->page_tokens && n_total > begin;
     int first, end;
-    bool seals = group_seal_range(group, page, n_total, n_sealed, &first, &end);
-    slot_need need = {.coded = seals && !coded, .copy_coded = seals && coded && page_is_shared(coded)};
+    bool quantizes = group_quantize_range(group, page, n_total, n_quantized, &first, &end);
+    slot_need need = {.coded = quantizes && !coded, .copy_coded = quantizes && coded && page_is_shared(coded)};
     if (written)
-        need.exact =
-            part_for(group, exact, (int)max_i64(n_tokens - begin, 0), page_fill(group, page, n_total));
+        need.exact = part_for(group, exact, (int)max_i64(n_tokens - begin, 0), page_fill(group, page, n_total));
     return need;
 }
 
 int64_t group_step_first(const kv_group *group, int64_t n_tokens) {
     int64_t page = n_tokens / group->page_tokens;
     while (group->is_coded && page > group->first_page &&
-           group->n_sealed[group_slot(group, page - 1)] < group->page_tokens)
+           group->n_quantized[group_slot(group, page - 1)] < group->page_tokens)
         page--;
     return page;
 }
 
-/* A near page with the bytes of another one, near or far. */
+/* A resident page with the bytes of another one, resident or offloaded. */
 static mn_status copy_page(kv_page **out, kv_pool *pool, const kv_page *page) {
     MN_TRY(kv_pool_take(out, pool, page->bytes));
     mn_status status = kv_pool_copy(pool, page, 0, page->bytes, (*out)->data);
@@ -200,25 +197,25 @@ static mn_status copy_page(kv_page **out, kv_pool *pool, const kv_page *page) {
     return status;
 }
 
-mn_status group_bring_near(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
-    kv_page *far = group->pages[kind][slot], *near;
-    if (!far || !far->region) return MN_OK;
-    MN_TRY(copy_page(&near, pool, far));
-    kv_pool_return(pool, far);
-    group_put(group, kind, slot, near);
+mn_status group_make_resident(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
+    kv_page *offload = group->pages[kind][slot], *resident;
+    if (!offload || !offload->region) return MN_OK;
+    MN_TRY(copy_page(&resident, pool, offload));
+    kv_pool_return(pool, offload);
+    group_put(group, kind, slot, resident);
     return MN_OK;
 }
 
-mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
+mn_status group_take(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_quantized) {
     if (group->spec.kind == KV_STATE) { return take_page(group, pool, PAGE_EXACT); }
     int64_t end = ceil_div(n_total, group->page_tokens);
     MN_TRY(group_grow(group, (size_t)group_slot(group, end)));
     for (int64_t page = group_step_first(group, n_tokens); page < end; page++) {
         int64_t slot = group_slot(group, page);
-        for (int kind = 0; kind < 2; kind++) { /* places beyond the table are empty */
-            MN_TRY(group_bring_near(group, pool, (page_kind)kind, (size_t)slot));
+        for (int kind = 0; kind < 2; kind++) { /* slots beyond the table are empty */
+            MN_TRY(group_make_resident(group, pool, (page_kind)kind, (size_t)slot));
         }
-        slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
+        slot_need need = need_of(group, page, n_tokens, n_total, n_quantized);
         if (need.exact.needed) MN_TRY(take_part(group, pool, page, &need.exact));
         if (need.coded || need.copy_coded) MN_TRY(take_page(group, pool, PAGE_CODED));
     }
@@ -250,7 +247,7 @@ static void put_copy(kv_group *group, kv_pool *pool, size_t slot, kv_page *copy)
     kv_pool_return(pool, shared);
 }
 
-/* In place of the page that there is, whose first `fill` tokens are kept. */
+/* Replaces the slot's page and keeps its first `fill` tokens. */
 static void put_part(kv_group *group, kv_pool *pool, size_t slot, kv_page *part, int fill) {
     kv_page *old = group->pages[PAGE_EXACT][slot];
     if (old) part_copy(group, part, old, fill);
@@ -258,18 +255,17 @@ static void put_part(kv_group *group, kv_pool *pool, size_t slot, kv_page *part,
     if (old) kv_pool_return(pool, old);
 }
 
-void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_sealed) {
-    if (group->spec.kind == KV_STATE) return; /* the next state stays where it was taken until commit */
+void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_total, int64_t n_quantized) {
+    if (group->spec.kind == KV_STATE) return; /* the next state stays on the stack until commit */
     int64_t end = ceil_div(n_total, group->page_tokens), begin = group_step_first(group, n_tokens);
-    while ((int64_t)group->n_slots < group_slot(group, end)) group->n_sealed[group->n_slots++] = 0;
+    while ((int64_t)group->n_slots < group_slot(group, end)) group->n_quantized[group->n_slots++] = 0;
     for (int64_t page = end; page-- > begin;) {
-        slot_need need = need_of(group, page, n_tokens, n_total, n_sealed);
+        slot_need need = need_of(group, page, n_tokens, n_total, n_quantized);
         size_t slot = (size_t)group_slot(group, page);
         page_pile *exact = &group->taken[PAGE_EXACT], *coded = &group->taken[PAGE_CODED];
         if (exact->n > 0 && exact->pages[exact->n - 1]->number == page)
-            put_part(group, pool, slot, pile_pop(exact),
-                     (int)max_i64(n_tokens - page * group->page_tokens, 0));
-        /* A page that was shared when it was counted may be ours alone by now: then its copy is not needed. */
+            put_part(group, pool, slot, pile_pop(exact), (int)max_i64(n_tokens - page * group->page_tokens, 0));
+        /* A page that was shared when it was counted may no longer be: then its copy is not needed. */
         if (need.coded) group_put(group, PAGE_CODED, slot, pile_pop(coded));
         if (need.copy_coded) put_copy(group, pool, slot, pile_pop(coded));
     }
@@ -285,7 +281,7 @@ void group_apply(kv_group *group, kv_pool *pool, int64_t n_tokens, int64_t n_tot
     group_return(group, pool);
 }
 
-/* The page goes back to the reserve until that is as large as it was asked for: its pile's capacity. */
+/* Returns the page to the reserve, unless that has reached its capacity. */
 static void drop_page(kv_group *group, kv_pool *pool, page_kind kind, size_t slot) {
     kv_page *page = group->pages[kind][slot];
     if (!page) return;
@@ -304,7 +300,7 @@ static void drop_slot(kv_group *group, kv_pool *pool, size_t slot) {
     drop_page(group, pool, PAGE_CODED, slot);
 }
 
-/* Parts behind the last token of a page are of no use. */
+/* Drops the parts after the last token of a page. */
 static void leave_parts(kv_group *group, kv_pool *pool, size_t slot, int fill) {
     kv_page *page = group->pages[PAGE_EXACT][slot];
     while (page && page->base && page->split >= fill) {
@@ -326,30 +322,29 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
     while (group->n_slots > 0 && group->first_page + (int64_t)group->n_slots > end)
         drop_slot(group, pool, --group->n_slots);
     if (group->n_slots == 0) group->first_page = n_tokens == 0 ? 0 : end;
-    int64_t needed = needed_first(n_tokens, spec->window, spec->slack) / group->page_tokens;
+    int64_t needed = visible_first(n_tokens, spec->window) / group->page_tokens;
     size_t n_gone = 0;
-    while (n_gone < group->n_slots && group->first_page + (int64_t)n_gone < needed)
-        drop_slot(group, pool, n_gone++);
+    while (n_gone < group->n_slots && group->first_page + (int64_t)n_gone < needed) drop_slot(group, pool, n_gone++);
     if (n_gone > 0) {
         size_t n = group->n_slots - n_gone;
         for (int kind = 0; kind < 2; kind++) {
             memmove(group->pages[kind], group->pages[kind] + n_gone, n * sizeof *group->pages[kind]);
-            memmove(group->bases[kind], group->bases[kind] + n_gone, n * sizeof *group->bases[kind]);
+            memmove(group->addresses[kind], group->addresses[kind] + n_gone, n * sizeof *group->addresses[kind]);
         }
-        memmove(group->n_sealed, group->n_sealed + n_gone, n * sizeof *group->n_sealed);
-        /* Places beyond the table are empty. */
+        memmove(group->n_quantized, group->n_quantized + n_gone, n * sizeof *group->n_quantized);
+        /* Slots beyond the table are empty. */
         for (int kind = 0; kind < 2; kind++) {
             memset(group->pages[kind] + n, 0, n_gone * sizeof *group->pages[kind]);
-            memset(group->bases[kind] + n, 0, n_gone * sizeof *group->bases[kind]);
+            memset(group->addresses[kind] + n, 0, n_gone * sizeof *group->addresses[kind]);
         }
         group->n_slots = n;
         group->first_page += (int64_t)n_gone;
     }
     for (size_t i = 0; i < group->n_slots; i++) {
         int fill = page_fill(group, group->first_page + (int64_t)i, n_tokens);
-        if (group->n_sealed[i] > fill) group->n_sealed[i] = fill;
-        if (group->n_sealed[i] == fill) drop_page(group, pool, PAGE_EXACT, i);
-        if (group->n_sealed[i] == 0) drop_page(group, pool, PAGE_CODED, i);
+        if (group->n_quantized[i] > fill) group->n_quantized[i] = fill;
+        if (group->n_quantized[i] == fill) drop_page(group, pool, PAGE_EXACT, i);
+        if (group->n_quantized[i] == 0) drop_page(group, pool, PAGE_CODED, i);
         leave_parts(group, pool, i, fill);
     }
     if (n_tokens == 0 && group->head) {
@@ -360,11 +355,11 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
 
 /* ---- reserving everything ---- */
 
-/* Pages of each kind that a sequence of n tokens ever holds at once. */
+/* The most pages of each kind that a sequence of n tokens holds at once. */
 void group_most_pages(const kv_group *group, int64_t n, size_t most[2]) {
     const kv_spec *spec = &group->spec;
     int64_t page = group->page_tokens, all = ceil_div(n, page), held = all;
-    if (spec->window) held = min_i64(all, ceil_div((int64_t)spec->window + spec->slack, page) + 1);
+    if (spec->window) held = min_i64(all, ceil_div(spec->window, page) + 1);
     most[PAGE_EXACT] = (size_t)held;
     most[PAGE_CODED] = 0;
     if (!group->is_coded) return;
@@ -389,15 +384,14 @@ mn_status group_reserve_all(kv_group *group, kv_pool *pool, const kv_options *op
             MN_TRY(kv_pool_take(&pile->pages[pile->n], pool, group->page_bytes[kind]));
             pile->n++;
         }
-        while (pile->n > 0 && pile->n + group->n_held[kind] > most[kind])
-            kv_pool_return(pool, pile_pop(pile));
+        while (pile->n > 0 && pile->n + group->n_held[kind] > most[kind]) kv_pool_return(pool, pile_pop(pile));
     }
     return MN_OK;
 }
 
 /* ---- forks ---- */
 
-/* A whole copy for the fork alone, in a page of its reserve when it has one. */
+/* A private copy for the fork, a whole page, from its reserve when it has one. */
 static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, page_kind kind, kv_page *page) {
     page_pile *reserved = &fork->reserved[kind];
     kv_page *copy;
@@ -420,7 +414,7 @@ static mn_status copy_into_fork(kv_page **out, kv_group *fork, kv_pool *pool, pa
     return MN_OK;
 }
 
-/* A fork's page: shared, unless the cache reserves its pages and this one will still be written. */
+/* A fork's page: shared, unless the cache preallocates and this page will be written again. */
 static mn_status fork_page(kv_group *fork, const kv_group *group, kv_pool *pool, page_kind kind, size_t slot,
                            bool copies) {
     kv_page *page = group->pages[kind][slot];
@@ -451,7 +445,7 @@ mn_status group_refork(kv_group *fork, const kv_group *group, kv_pool *pool, int
     MN_TRY(group_grow(fork, group->n_slots > 0 ? group->n_slots : 1));
     for (size_t i = 0; i < group->n_slots; i++) {
         fork->n_slots = i + 1;
-        fork->n_sealed[i] = group->n_sealed[i];
+        fork->n_quantized[i] = group->n_quantized[i];
         bool full = (group->first_page + (int64_t)i + 1) * group->page_tokens <= n_tokens;
         MN_TRY(fork_page(fork, group, pool, PAGE_EXACT, i, has_reserve && !full));
         MN_TRY(fork_page(fork, group, pool, PAGE_CODED, i, has_reserve && !full));
@@ -465,12 +459,12 @@ mn_status group_fork(kv_group *fork, const kv_group *group, kv_pool *pool, int64
     *fork = *group;
     for (int kind = 0; kind < 2; kind++) {
         fork->pages[kind] = NULL;
-        fork->bases[kind] = NULL;
+        fork->addresses[kind] = NULL;
         fork->n_held[kind] = 0;
         fork->reserved[kind] = (page_pile){0};
     }
     memset(fork->taken, 0, sizeof fork->taken);
-    fork->n_sealed = NULL;
+    fork->n_quantized = NULL;
     fork->head = NULL;
     fork->n_slots = fork->capacity = 0;
     fork->states = NULL;
@@ -488,17 +482,72 @@ bool group_reaches(const kv_group *group, int64_t n_keep) {
 int64_t group_reachable(const kv_group *group, int64_t n_keep) {
     if (group->spec.write_once || n_keep == 0) return n_keep;
     if (group->spec.kind == KV_STATE) return state_reachable(group, n_keep);
-    return group->first_page * group->page_tokens <= needed_first(n_keep, group->spec.window, 0) ? n_keep : 0;
+    return group->first_page * group->page_tokens <= visible_first(n_keep, group->spec.window) ? n_keep : 0;
+}
+
+/* Tokens before this position may be quantized. */
+static int64_t quantized_end(const kv_group *group) {
+    size_t slot = group->n_slots;
+    while (slot > 0 && group->n_quantized[slot - 1] == 0) slot--;
+    return slot ? (group->first_page + (int64_t)slot - 1) * group->page_tokens + group->n_quantized[slot - 1] : 0;
+}
+
+int64_t group_shareable(const kv_group *group, int64_t n_keep) {
+    int64_t n = group_reachable(group, n_keep);
+    if (n == 0 || !group->is_coded) return n;
+    if (group->spec.flush) return 0; /* codes depend on how tokens were divided into calls */
+    return quantized_end(group) <= group_quantize_target(group, n, true) ? n : 0;
 }
 
 size_t group_bytes(const kv_group *group) {
     if (group->spec.kind == KV_STATE) {
         return ((size_t)group->n_states + group->taken[PAGE_EXACT].n) * group->page_bytes[PAGE_EXACT];
     }
-    size_t n = (group->head ? group->page_bytes[PAGE_HEAD] : 0) +
-               group->n_held[PAGE_CODED] * group->page_bytes[PAGE_CODED];
+    size_t n =
+        (group->head ? group->page_bytes[PAGE_HEAD] : 0) + group->n_held[PAGE_CODED] * group->page_bytes[PAGE_CODED];
     for (int kind = 0; kind < 2; kind++) n += group->reserved[kind].n * group->page_bytes[kind];
-    for (size_t slot = 0; slot < group->n_slots; slot++)
-        n += page_chain_bytes(group->pages[PAGE_EXACT][slot]);
+    for (size_t slot = 0; slot < group->n_slots; slot++) n += page_chain_bytes(group->pages[PAGE_EXACT][slot]);
+    return n;
+}
+
+static size_t meet(kv_page *page, uint32_t number) {
+    size_t n = 0;
+    for (; page && atomic_exchange_explicit(&page->met, number, memory_order_relaxed) != number; page = page->base)
+        n += page->data && !page->mapping ? page->bytes : 0;
+    return n;
+}
+
+static size_t meet_pile(const page_pile *pile, uint32_t number) {
+    size_t n = 0;
+    for (size_t i = 0; i < pile->n; i++) n += meet(pile->pages[i], number);
+    return n;
+}
+
+size_t group_unmet_bytes(const kv_group *group, uint32_t number) {
+    size_t n = meet(group->head, number);
+    for (int kind = 0; kind < 2; kind++) {
+        n += meet_pile(&group->reserved[kind], number);
+        for (size_t slot = 0; slot < group->n_slots; slot++) n += meet(group->pages[kind][slot], number);
+    }
+    for (int kind = 0; kind < N_PAGE_KINDS; kind++) n += meet_pile(&group->taken[kind], number);
+    for (int i = 0; i < group->n_states; i++) n += meet(group->states[i].page, number);
+    return n;
+}
+
+/* Of a page and those that it continues, up to the first one that others hold, too. */
+static size_t unique(const kv_page *page) {
+    size_t n = 0;
+    for (; page && atomic_load_explicit(&page->references, memory_order_acquire) == 1; page = page->base)
+        n += page->data && !page->mapping ? page->bytes : 0;
+    return n;
+}
+
+size_t group_unique_bytes(const kv_group *group) {
+    size_t n = unique(group->head);
+    for (int kind = 0; kind < 2; kind++) {
+        for (size_t i = 0; i < group->reserved[kind].n; i++) n += unique(group->reserved[kind].pages[i]);
+        for (size_t slot = 0; slot < group->n_slots; slot++) n += unique(group->pages[kind][slot]);
+    }
+    for (int i = 0; i < group->n_states; i++) n += unique(group->states[i].page);
     return n;
 }

@@ -1,13 +1,14 @@
-/* Exact pages in parts. A page that has just begun has room for a few tokens, and gets twice the room when they are there; one
- * that others read and that is to be written is kept for the slots that it has, and what comes goes into a part of one's own
- * behind it. So rows that differ in their last tokens share the others. What is full is whole or stays in the parts that are
- * shared; who seals, sends or saves it reads it part by part. SPDX-License-Identifier: Apache-2.0 */
+/* Exact pages in parts. A new page has room for a few tokens, doubled whenever it is full; a shared page is not
+ * written: it keeps its slots, and each cache adds a private part for later ones. So rows that differ in their last
+ * tokens share the others. A full page is whole or consists of shared parts; quantizing, offloading and saving read it
+ * part by part.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/num.h"
 #include "kv/group.h"
 
-/* The least room of a part. A reserve is of whole pages, and small pages are not divided. */
+/* The smallest part. Preallocated pages are whole, and small pages are not divided. */
 static int least_tokens(const kv_group *group) {
     bool divides = group->page_tokens % ATTEND_PART_TOKENS == 0 && group->reserved[PAGE_EXACT].capacity == 0;
     return divides ? ATTEND_PART_TOKENS : group->page_tokens;
@@ -66,7 +67,7 @@ part_plan part_for(const kv_group *group, kv_page *page, int begin, int end) {
     return plan;
 }
 
-/* The page of a chain that a slot lies in; *end: of the slots that are read there. */
+/* The part of a page with a slot; *end: of the slots read from it. */
 static kv_page *part_of(const kv_group *group, kv_page *page, int slot, int *end) {
     *end = page->split + page_room(group, page);
     for (; slot < page->split; page = page->base) *end = page->split;
@@ -85,7 +86,7 @@ kv_place part_place(const kv_group *group, const kv_page *page) {
                       .v_head_bytes = part_offset(group, page, whole->v_head_bytes)};
 }
 
-/* Where an entry's bytes begin. */
+/* The first byte of an entry. */
 static char *part_entry(const kv_group *group, const kv_page *page, int member) {
     return page->data + part_offset(group, page, (size_t)member * group->entry_bytes[PAGE_EXACT]);
 }
@@ -106,10 +107,11 @@ static void copy_columns(char *to, int to_begin, int to_room, const char *from, 
     }
 }
 
-/* Slots [begin, end) of one entry, of a page in any parts, to the entry's bytes `to` in a page that has `room` slots from `split`
- * on. In both exact forms a step of keys is a word for each slot, and so is a value for each slot or two. */
-static void copy_entry(const kv_group *group, char *to, int split, int room, const kv_place *place,
-                       int member, kv_page *page, int begin, int end) {
+/* Copies slots [begin, end) of one entry, from a page that may be in parts, to the entry's bytes `to` in a page with
+ * `room` slots from `split` on. In both exact forms a key component is a word per slot, and a value is a word per slot
+ * or two. */
+static void copy_entry(const kv_group *group, char *to, int split, int room, const kv_place *place, int member,
+                       kv_page *page, int begin, int end) {
     const kv_spec *spec = &group->spec;
     int together = spec->exact == KV_F32 ? 1 : 2;
     for (int slot = begin; slot < end;) {
@@ -119,8 +121,8 @@ static void copy_entry(const kv_group *group, char *to, int split, int room, con
         int stop = end < rows.end ? end : rows.end, n = stop - slot;
         for (int h = 0; h < spec->n_heads; h++) {
             copy_columns(to + place->k_offset + (size_t)h * place->k_head_bytes, slot - split, room,
-                         from + of_part.k_offset + (size_t)h * of_part.k_head_bytes, slot - rows.first,
-                         rows.room, spec->k_dim / together, n);
+                         from + of_part.k_offset + (size_t)h * of_part.k_head_bytes, slot - rows.first, rows.room,
+                         spec->k_dim / together, n);
             size_t row = (size_t)spec->v_dim;
             copy_columns(to + place->v_offset + (size_t)h * place->v_head_bytes +
                              (size_t)((slot - split) / together) * row * 4,
@@ -136,8 +138,8 @@ static void copy_entry(const kv_group *group, char *to, int split, int room, con
 void part_copy(const kv_group *group, kv_page *to, kv_page *from, int end) {
     kv_place place = part_place(group, to);
     for (int member = 0; member < group->n_members; member++) {
-        copy_entry(group, part_entry(group, to, member), to->split, page_room(group, to), &place, member,
-                   from, to->split, end);
+        copy_entry(group, part_entry(group, to, member), to->split, page_room(group, to), &place, member, from,
+                   to->split, end);
     }
 }
 

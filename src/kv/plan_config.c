@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kv/plan_config.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,36 +16,52 @@
 
 /* clang-format off */
 const config_row config_rows[N_CONFIG_KEYS] = {
-    [CONFIG_MAX_CACHE_LEN] = {"max_cache_len", 1, INT64_C(1) << 40, NULL, 0, "1 to 2^40", "no limit", "tokens held at most; static allocates them at once"},
-    [CONFIG_PAGE_TOKENS] = {"page_tokens", 1, INT64_C(1) << 24, NULL, 0, "even numbers from 2 to 128", "128", "tokens of a page; quantized wants a multiple of 16"},
+    [CONFIG_MAX_CACHE_LEN] = {"max_cache_len", 1, INT64_C(1) << 40, NULL, 0, "1 to 2^40", "no limit", "most tokens in the cache; static allocates them at once"},
+    [CONFIG_PAGE_TOKENS] = {"page_tokens", 1, INT64_C(1) << 24, NULL, 0, "even numbers from 2 to 128", "128", "tokens of a page; quantized needs a multiple of 16"},
     [CONFIG_PREFILL_CHUNK] = {"prefill_chunk", 1, 4096, NULL, 0, "1 to 4096", "512", "tokens of a prompt computed together"},
-    [CONFIG_BACKEND] = {"backend", 0, 0, "mneme, quanto, hqq", KV_TRAIT_CODES, "mneme, quanto, hqq", "mneme", "whose codes; quanto and hqq follow Transformers"},
-    [CONFIG_NBITS] = {"nbits", 1, 64, NULL, KV_TRAIT_CODES, "mneme 1 to 6 and 8; quanto 2, 4; hqq 1, 2, 3, 4, 8", "4", "bits of a stored number"},
-    [CONFIG_KEY_NBITS] = {"key_nbits", 1, 64, NULL, KV_TRAIT_CODES, "as nbits", "nbits", "the same of keys alone"},
-    [CONFIG_VALUE_NBITS] = {"value_nbits", 1, 64, NULL, KV_TRAIT_CODES, "as nbits", "nbits", "the same of values alone"},
-    [CONFIG_Q_GROUP_SIZE] = {"q_group_size", 1, 1 << 20, NULL, KV_TRAIT_CODES, "divisors of head_dim, or of page_tokens across tokens", "64, or what divides", "numbers that share a scale"},
-    [CONFIG_RESIDUAL_LENGTH] = {"residual_length", 0, 1 << 30, NULL, KV_TRAIT_CODES, "0 to 2^30", "64; quanto, hqq 128", "newest tokens kept exact"},
-    [CONFIG_AXIS_KEY] = {"axis_key", -1, 1, NULL, KV_TRAIT_CODES, "quanto 0, -1; hqq 0, 1", "0", "along which keys share a scale"},
-    [CONFIG_AXIS_VALUE] = {"axis_value", -1, 1, NULL, KV_TRAIT_CODES, "quanto 0, -1; hqq 0, 1", "0", "along which values share a scale"},
-    [CONFIG_FIRST_EXACT] = {"first_exact", 0, 128, NULL, KV_TRAIT_CODES, "0 to 128", "4; quanto, hqq 0", "first tokens kept exact for ever"},
-    [CONFIG_LAYERS] = {"layers", 0, 0, NULL, KV_TRAIT_CODES, "as 0-1:bf16,5:k4v2bit,rest:4bit", "all alike", "forms of single layers"},
-    [CONFIG_WINDOW_LENGTH] = {"window_length", 1, INT64_C(1) << 30, NULL, WINDOWS, "1 to 2^30", "sink 1024, else the model's", "tokens that are seen, sinks among them"},
+    [CONFIG_BACKEND] = {"backend", 0, 0, "mneme, quanto, hqq", KV_TRAIT_QUANTIZED, "mneme, quanto, hqq", "mneme", "codec; quanto and hqq follow Transformers"},
+    [CONFIG_NBITS] = {"nbits", 1, 64, NULL, KV_TRAIT_QUANTIZED, "mneme 1 to 6 and 8; quanto 2, 4; hqq 1, 2, 3, 4, 8", "4", "bits of a stored number"},
+    [CONFIG_KEY_NBITS] = {"key_nbits", 1, 64, NULL, KV_TRAIT_QUANTIZED, "as nbits", "nbits", "the same of keys alone"},
+    [CONFIG_VALUE_NBITS] = {"value_nbits", 1, 64, NULL, KV_TRAIT_QUANTIZED, "as nbits", "nbits", "the same of values alone"},
+    [CONFIG_Q_GROUP_SIZE] = {"q_group_size", 1, 1 << 20, NULL, KV_TRAIT_QUANTIZED, "divisors of head_dim, or of page_tokens across tokens", "64, or what divides", "numbers that share a scale"},
+    [CONFIG_RESIDUAL_LENGTH] = {"residual_length", 0, 1 << 30, NULL, KV_TRAIT_QUANTIZED, "0 to 2^30", "64; quanto, hqq 128", "newest tokens kept exact"},
+    [CONFIG_AXIS_KEY] = {"axis_key", -1, 1, NULL, KV_TRAIT_QUANTIZED, "quanto 0, -1; hqq 0, 1", "0", "along which keys share a scale"},
+    [CONFIG_AXIS_VALUE] = {"axis_value", -1, 1, NULL, KV_TRAIT_QUANTIZED, "quanto 0, -1; hqq 0, 1", "0", "along which values share a scale"},
+    [CONFIG_FIRST_EXACT] = {"first_exact", 0, 128, NULL, KV_TRAIT_QUANTIZED, "0 to 128", "4; quanto, hqq 0", "first tokens that always stay exact"},
+    [CONFIG_LAYERS] = {"layers", 0, 0, NULL, KV_TRAIT_QUANTIZED, "as 0-1:bf16,5:k4v2bit,rest:4bit", "all alike", "forms of single layers"},
+    [CONFIG_WINDOW_LENGTH] = {"window_length", 1, INT64_C(1) << 30, NULL, WINDOWS, "1 to 2^30", "sink 1024, else the model's", "tokens that a query attends to, sinks included"},
     [CONFIG_NUM_SINK_TOKENS] = {"num_sink_tokens", 0, INT64_C(1) << 30, NULL, KV_TRAIT_SINKS, "0 to window_length - 1", "4", "first tokens that stay"},
-    [CONFIG_HOME] = {"home", 0, 0, "memory, file", KV_TRAIT_FAR, "memory, file", "file", "where full pages rest"},
-    [CONFIG_PATH] = {"path", 0, 0, NULL, KV_TRAIT_FAR, "a folder", "$TMPDIR or /var/tmp", "folder of that file"},
-    [CONFIG_COMPUTE_DTYPE] = {"compute_dtype", 0, 0, "float32, torch.float32, f32, float16, torch.float16, bfloat16, torch.bfloat16", KV_TRAIT_CODES, "float32, float16, bfloat16", "float32", "taken; codes are always computed with in float32"},
-    [CONFIG_DEVICE] = {"device", 0, 0, NULL, 0, "a device", "cpu", "taken; caches are always in the memory of the CPU"},
-    [CONFIG_IMPLEMENTATION] = {"cache_implementation", 0, 0, NULL, 0, "the cache implementation", "the one there is", "taken where it names the same cache"},
+    [CONFIG_HOME] = {"home", 0, 0, "memory, file", KV_TRAIT_OFFLOADED, "memory, file", "file", "where full pages are kept"},
+    [CONFIG_PATH] = {"path", 0, 0, NULL, KV_TRAIT_OFFLOADED, "a folder", "$TMPDIR or /var/tmp", "folder of that file"},
+    [CONFIG_COMPUTE_DTYPE] = {"compute_dtype", 0, 0, "float32, torch.float32, f32, float16, torch.float16, bfloat16, torch.bfloat16", KV_TRAIT_QUANTIZED, "float32, float16, bfloat16", "float32", "accepted; computation with quantized numbers is always in float32"},
+    [CONFIG_DEVICE] = {"device", 0, 0, NULL, 0, "a device", "cpu", "accepted; caches are always in the memory of the CPU"},
+    [CONFIG_IMPLEMENTATION] = {"cache_implementation", 0, 0, NULL, 0, "the cache implementation", "the one there is", "accepted where it names the same cache"},
 };
 /* clang-format on */
 
-enum { COMPUTES_F32 = 3 }; /* so many choices of compute_dtype say what is done anyway */
+enum { COMPUTES_F32 = 3 }; /* this many values of compute_dtype need no warning */
 
 /* Other names of keys, as Transformers' caches and models have them. */
 static const struct {
     const char *name;
     config_key key;
 } key_aliases[] = {{"sliding_window", CONFIG_WINDOW_LENGTH}};
+
+static bool is_any_text(const config_row *row) {
+    return row->lo == row->hi && !row->choices;
+}
+
+/* The address in kv_config of the value of a text key. */
+static int text_place(config_key key) {
+    int place = 0;
+    for (int i = 0; i < (int)key; i++) place += is_any_text(&config_rows[i]);
+    assert(is_any_text(&config_rows[key]) && place < N_CONFIG_TEXTS);
+    return place;
+}
+
+const char *kv_config_text(const kv_config *config, config_key key) {
+    return config->texts[text_place(key)];
+}
 
 static bool same_key(const char *name, const char *key, size_t n_key) {
     if (strlen(name) != n_key) return false;
@@ -74,7 +91,7 @@ static mn_status wrong_value(const config_row *row, const char *value) {
     MN_FAIL(MN_E_ARG, "cache option %s is '%.80s', allowed: %s", row->name, value, row->allowed);
 }
 
-/* The place of a word in a list "a, b, c"; -1: none. */
+/* The index of a word in a list "a, b, c"; -1: none. */
 static int choice_of(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
@@ -91,15 +108,15 @@ static mn_status set_value(kv_config *config, const char *key, size_t n_key, con
     int i = find_key(key, n_key);
     if (i == N_CONFIG_KEYS) return unknown_key(key, n_key);
     const config_row *row = &config_rows[i];
-    if (config->is_said[i]) MN_FAIL(MN_E_ARG, "cache option %s is given twice", row->name);
-    config->is_said[i] = true;
+    if (config->is_set[i]) MN_FAIL(MN_E_ARG, "cache option %s is given twice", row->name);
+    config->is_set[i] = true;
     if (row->choices) {
         config->numbers[i] = choice_of(row->choices, value);
         return config->numbers[i] < 0 ? wrong_value(row, value) : MN_OK;
     }
-    if (row->lo == row->hi) {
+    if (is_any_text(row)) {
         if (!*value) return wrong_value(row, value);
-        snprintf(config->texts[i], CONFIG_VALUE, "%s", value);
+        snprintf(config->texts[text_place((config_key)i)], CONFIG_VALUE, "%s", value);
         return MN_OK;
     }
     char *end = NULL;
@@ -118,8 +135,8 @@ static mn_status set_part(kv_config *config, const char *key, size_t n_key, cons
     while (n && isspace((unsigned char)*value)) value++, n--;
     while (n && isspace((unsigned char)value[n - 1])) n--;
     if (n >= sizeof text) {
-        MN_FAIL(MN_E_ARG, "cache option %.*s has %zu bytes, allowed: up to %zu",
-                (int)(n_key < 60 ? n_key : 60), key, n, sizeof text - 1);
+        MN_FAIL(MN_E_ARG, "cache option %.*s has %zu bytes, allowed: up to %zu", (int)(n_key < 60 ? n_key : 60), key, n,
+                sizeof text - 1);
     }
     if (memchr(value, 0, n)) MN_FAIL(MN_E_ARG, "cache options: a value holds a zero byte");
     memcpy(text, value, n);
@@ -143,8 +160,7 @@ static mn_status read_list(kv_config *config, const char *text) {
     for (const char *at = text; *at;) {
         size_t n_key = strcspn(at, "=,");
         if (at[n_key] != '=') {
-            MN_FAIL(MN_E_ARG, "cache options: '%.60s' is no key=value; allowed: as in nbits=4,backend=hqq",
-                    at);
+            MN_FAIL(MN_E_ARG, "cache options: '%.60s' is no key=value; allowed: as in nbits=4,backend=hqq", at);
         }
         const char *value = at + n_key + 1, *end = value_end(value);
         MN_TRY(set_part(config, at, n_key, value, (size_t)(end - value)));
@@ -154,8 +170,7 @@ static mn_status read_list(kv_config *config, const char *text) {
 }
 
 static mn_status read_object(kv_config *config, const json *root) {
-    if (root->kind != JSON_OBJECT)
-        MN_FAIL(MN_E_ARG, "cache options are no JSON object; allowed: {\"nbits\": 4, ...}");
+    if (root->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "cache options are no JSON object; allowed: {\"nbits\": 4, ...}");
     for (size_t i = 0; i < root->n; i++) {
         const json_member *member = &root->members[i];
         const json *value = &member->value;
@@ -193,33 +208,26 @@ mn_status kv_config_read(kv_config *out, const char *text) {
     return MN_OK;
 }
 
-mn_status kv_config_add(bytes *out, const char *text, const char *key, const char *value) {
-    size_t n = text ? strlen(text) : 0;
-    while (n && isspace((unsigned char)text[n - 1])) n--;
-    bool is_object = text && text[strspn(text, " \t\n")] == '{',
-         is_word = value[strspn(value, "-0123456789")] != 0;
-    if (is_object) n--;
-    while (n && isspace((unsigned char)text[n - 1])) n--;
-    bytes_append(out, text, n);
-    if (is_object) {
-        const char *quote = is_word ? "\"" : "";
-        bytes_printf(out, "%s\"%s\":%s%s%s}", text[n - 1] == '{' ? "" : ",", key, quote, value, quote);
-    } else {
-        bytes_printf(out, "%s%s=%s", n ? "," : "", key, value);
+bool kv_config_equal(const kv_config *a, const kv_config *b) {
+    for (int i = 0; i < N_CONFIG_KEYS; i++) {
+        if (a->is_set[i] != b->is_set[i]) return false;
+        if (!a->is_set[i]) continue;
+        bool same = is_any_text(&config_rows[i])
+                        ? strcmp(kv_config_text(a, (config_key)i), kv_config_text(b, (config_key)i)) == 0
+                        : a->numbers[i] == b->numbers[i];
+        if (!same) return false;
     }
-    bytes_text(out);
-    return bytes_status(out);
+    return true;
 }
 
 mn_status kv_config_warn(const kv_config *config, bytes *lines) {
-    if (config->is_said[CONFIG_COMPUTE_DTYPE] && config->numbers[CONFIG_COMPUTE_DTYPE] >= COMPUTES_F32)
-        bytes_append_text(lines,
-                          "cache option compute_dtype has no effect: codes are computed with in float32\n");
-    const char *device = config->texts[CONFIG_DEVICE];
-    if (config->is_said[CONFIG_DEVICE] && strcmp(device, "cpu") != 0)
-        bytes_printf(
-            lines, "cache option device is '%.40s' but has no effect: caches are in the memory of the CPU\n",
-            device);
+    if (config->is_set[CONFIG_COMPUTE_DTYPE] && config->numbers[CONFIG_COMPUTE_DTYPE] >= COMPUTES_F32)
+        bytes_append_text(
+            lines, "cache option compute_dtype has no effect: computation with quantized numbers is in float32\n");
+    const char *device = kv_config_text(config, CONFIG_DEVICE);
+    if (config->is_set[CONFIG_DEVICE] && strcmp(device, "cpu") != 0)
+        bytes_printf(lines, "cache option device is '%.40s' but has no effect: caches are in the memory of the CPU\n",
+                     device);
     return bytes_status(lines);
 }
 
@@ -234,13 +242,14 @@ void kv_config_put(bytes *out, const kv_config *config) {
     bytes_append_text(out, "{");
     for (int i = 0; i < N_CONFIG_KEYS; i++) {
         const config_row *row = &config_rows[i];
-        if (!config->is_said[i]) continue;
+        if (!config->is_set[i]) continue;
         bytes_printf(out, "%s\"%s\":", is_first ? "" : ",", row->name);
         is_first = false;
         if (row->choices) {
             put_choice(out, row->choices, config->numbers[i]);
-        } else if (row->lo == row->hi) {
-            json_put_string(out, config->texts[i], strlen(config->texts[i]));
+        } else if (is_any_text(row)) {
+            const char *text = kv_config_text(config, (config_key)i);
+            json_put_string(out, text, strlen(text));
         } else {
             bytes_printf(out, "%lld", (long long)config->numbers[i]);
         }

@@ -1,6 +1,7 @@
-/* Every operation is rounded to the type that the packages compute in, in their order: quanto in the type of
- * x, hqq in f32 with a cast at the end. Groups are taken sixteen at a time through a small tile, so that one
- * loop serves every axis and the compiler has lanes to fill. SPDX-License-Identifier: Apache-2.0 */
+/* Every operation is rounded to the type that the packages compute in, in their order: quanto in the type of x, hqq in
+ * f32 with a cast at the end. Groups are processed sixteen at a time through a small tile, so that one loop handles
+ * every axis and the compiler can vectorize it.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kv/quantizers.h"
 
 #include <float.h>
@@ -26,8 +27,7 @@ static float round_to(quantizer_dtype dtype, float x) {
     return x;
 }
 
-/* round_half_even(clamp(x, 0, top)), which is the clamp of the rounded; NaN (0 / 0 of a flat group) gives 0.
- */
+/* round_half_even(clamp(x, 0, top)), which is the clamp of the rounded; NaN (0 / 0 of a flat group) gives 0. */
 static inline float code_of(float x, float top) {
     const float shifter = 0x1.8p23f;
     float clamped = x > 0 ? x : 0;
@@ -138,26 +138,24 @@ static void hqq_start(panel *p, const float *x) {
     }
 }
 
-/* x^(p - 1) of hqq's threshold for x >= 0, within a few 1e-7 of it, in operations that vectors have: the
- * library's power would take most of the time. 0 gives a large number, as good as infinity here. */
+/* x^(p - 1) of hqq's threshold for x >= 0, to a few 1e-7, in operations that can be vectorized: the library's pow would
+ * take most of the time. 0 gives a large number, equivalent to infinity here. */
 static inline float threshold_power(float x) {
     const uint32_t half_root = 0x3F3504F3u; /* sqrt(1/2): x = 2^e m, m from there to sqrt(2) */
     const int32_t e = (int32_t)(f32_bits(x) - half_root) >> 23;
     const float m = f32_from_bits(f32_bits(x) - ((uint32_t)e << 23)), s = (m - 1) / (m + 1), s2 = s * s;
     /* log2 m = 2 / ln 2 (s + s^3 / 3 + s^5 / 5 + ...) */
-    const float log2_m =
-        2.88539008f * s * (1 + s2 * (1 / 3.0f + s2 * (1 / 5.0f + s2 * (1 / 7.0f + s2 / 9.0f))));
+    const float log2_m = 2.88539008f * s * (1 + s2 * (1 / 3.0f + s2 * (1 / 5.0f + s2 * (1 / 7.0f + s2 / 9.0f))));
     const float power = (HQQ_POWER - 1) * ((float)e + log2_m), shifter = 0x1.8p23f;
     const float whole = (power + shifter) - shifter, r = (power - whole) * 0.693147181f;
-    const float root =
-        1 + r * (1 + r * (0.5f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720.0f)))));
+    const float root = 1 + r * (1 + r * (0.5f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720.0f)))));
     return root * f32_from_bits((uint32_t)((int32_t)whole + 127) << 23);
 }
 
-/* t: w on entry, the zero that this value asks for on return; size: |error| of its code. Sixteen lanes, for
- * vectors. */
-static void hqq_lanes(float *restrict t, float *restrict size, const float *restrict scale,
-                      const float *restrict zero, float top) {
+/* t: w on entry, the optimal zero of this value on return; size: |error| of its code. Sixteen lanes, for
+ * vectorization. */
+static void hqq_lanes(float *restrict t, float *restrict size, const float *restrict scale, const float *restrict zero,
+                      float top) {
     for (int lane = 0; lane < LANE_GROUPS; lane++) {
         const float w = t[lane], s = scale[lane], z = zero[lane], code = code_of(w * s + z, top),
                     e = w - (code - z) / s;
@@ -168,8 +166,7 @@ static void hqq_lanes(float *restrict t, float *restrict size, const float *rest
     }
 }
 
-/* One round: the zeros that a generalised soft threshold of the errors asks for. Adds up |error| of the codes
- * before. */
+/* One round: new zeros by generalised soft thresholding of the errors. Sums |error| of the previous codes. */
 static void hqq_round(panel *p, const float *x, double *error) {
     tile t;
     double zeros[LANE_GROUPS] = {0}, errors[LANE_GROUPS] = {0};
@@ -212,7 +209,7 @@ static void hqq_finish(panel *p, uint8_t *codes, const float *x) {
 
 typedef enum pass { PASS_QUANTO, PASS_HQQ_START, PASS_HQQ_ROUND, PASS_HQQ_FINISH } pass;
 
-/* What a pass computes for a group is kept in scale and shift between passes. */
+/* Between passes scale and shift hold what a pass computed for a group. */
 static void run_pass(pass kind, uint8_t *codes, float *scale, float *shift, const quantizer_options *options,
                      const float *x, const quantizer_view *view, double *error) {
     panel p = {.view = view, .options = options, .top = (float)((1 << options->nbits) - 1)};
@@ -240,8 +237,8 @@ static void run_pass(pass kind, uint8_t *codes, float *scale, float *shift, cons
     }
 }
 
-int quantizer_view_run(uint8_t *codes, float *scale, float *shift, const quantizer_options *options,
-                       const float *x, const quantizer_view *view) {
+int quantizer_view_run(uint8_t *codes, float *scale, float *shift, const quantizer_options *options, const float *x,
+                       const quantizer_view *view) {
     int64_t n_groups = view->n_blocks * view->n_groups;
     for (int64_t i = 0; i < n_groups; i++) scale[i] = shift[i] = 0;
     if (options->kind == QUANTIZER_QUANTO) {
@@ -299,13 +296,12 @@ static mn_status check(const quantizer_options *o, const int64_t shape[4]) {
     }
     divided = !quanto ? n : o->axis == 0 ? n / shape[0] : n / shape[3];
     if (o->group < 1 || divided % o->group) {
-        MN_FAIL(MN_E_ARG, "%s: q_group_size is %d, allowed: divisors of %lld", quanto ? "quanto" : "hqq",
-                o->group, (long long)divided);
+        MN_FAIL(MN_E_ARG, "%s: q_group_size is %d, allowed: divisors of %lld", quanto ? "quanto" : "hqq", o->group,
+                (long long)divided);
     }
     if (quanto) return MN_OK;
     int64_t rows = o->axis == 0 ? o->group : n / o->group;
-    if (o->nbits == 3 && o->axis == 1)
-        MN_FAIL(MN_E_ARG, "hqq: 3 bits with axis 1 cannot be unpacked, allowed: axis 0");
+    if (o->nbits == 3 && o->axis == 1) MN_FAIL(MN_E_ARG, "hqq: 3 bits with axis 1 cannot be unpacked, allowed: axis 0");
     if (o->nbits != 3 && rows % (8 / o->nbits)) {
         MN_FAIL(MN_E_ARG, "hqq: %lld rows of %lld at %d bits, allowed: multiples of %d rows", (long long)rows,
                 (long long)(n / rows), o->nbits, 8 / o->nbits);
@@ -344,8 +340,7 @@ void quantized_clear(quantized *q) {
     *q = (quantized){0};
 }
 
-mn_status quantizer_run(quantized *out, const quantizer_options *options, const float *x,
-                        const int64_t shape[4]) {
+mn_status quantizer_run(quantized *out, const quantizer_options *options, const float *x, const int64_t shape[4]) {
     *out = (quantized){0};
     MN_TRY(check(options, shape));
     quantizer_view view = tensor_view(options, shape);
@@ -373,8 +368,7 @@ mn_status quantizer_run(quantized *out, const quantizer_options *options, const 
     return MN_OK;
 }
 
-void quantizer_dequantize(float *y, const quantized *q, const quantizer_options *options,
-                          const int64_t shape[4]) {
+void quantizer_dequantize(float *y, const quantized *q, const quantizer_options *options, const int64_t shape[4]) {
     for (int64_t i = 0, n = n_values(shape); i < n; i++) {
         int64_t at, group;
         quantizer_place(options, shape, i, &at, &group);
@@ -387,9 +381,8 @@ void quantizer_dequantize(float *y, const quantized *q, const quantizer_options 
     }
 }
 
-/* Rows are cut into as many blocks as codes fit into a byte (a word for 3 bits); block i lies in the bits
- * that begin at `first`
- * + i * `step`. */
+/* Rows are divided into as many blocks as codes fit into a byte (a word for 3 bits); block i has the bits from `first`
+ * + i * `step` on. */
 mn_status quantizer_pack(uint8_t **packed, size_t *n, const quantized *q, const quantizer_options *options) {
     bool words = options->nbits == 3;
     int64_t n_blocks = words ? HQQ_WORD_CODES : 8 / options->nbits, rows = ceil_div(q->n_rows, n_blocks);

@@ -14,7 +14,7 @@ struct kv_snapshot {
     archive_entry *entries; /* [n]; names and copies are owned, see below */
     size_t n, capacity;
     char (*names)[NAME_BYTES]; /* [capacity] */
-    void **copies;             /* [n_copies] numbers and far pages */
+    void **copies;             /* [n_copies] numbers and offloaded pages */
     size_t n_copies, copy_capacity;
 };
 
@@ -52,7 +52,7 @@ static archive_entry *add_entry(kv_snapshot *s, dtype type, int64_t n, const voi
     return e;
 }
 
-/* The name is printed into names[s->n] before this. */
+/* The caller has printed the name into names[s->n]. */
 static mn_status add_page(kv_snapshot *s, const kv_cache *cache, const kv_page *page, bool compress) {
     const void *data = page->data;
     if (page->region) {
@@ -65,7 +65,7 @@ static mn_status add_page(kv_snapshot *s, const kv_cache *cache, const kv_page *
     return MN_OK;
 }
 
-/* An exact page with n_tokens that lies in parts or is not full: saved as a whole one, zeros behind its tokens. */
+/* An exact page with n_tokens that is in parts or not full: saved as a whole one, with zeros after its tokens. */
 static mn_status add_open(kv_snapshot *s, const kv_group *group, kv_page *page, int n_tokens, bool compress) {
     size_t n = group->page_bytes[PAGE_EXACT];
     char *copy = add_copy(s, n);
@@ -77,34 +77,32 @@ static mn_status add_open(kv_snapshot *s, const kv_group *group, kv_page *page, 
     return MN_OK;
 }
 
-/* The same of a far page. */
-static mn_status add_open_far(kv_snapshot *s, const kv_cache *cache, const kv_group *group,
-                              const kv_page *page, int n_tokens, bool compress) {
-    kv_page near = {.data = mem_alloc_raw(page->bytes, 1)};
-    mn_status status = near.data ? kv_pool_copy(cache->pool, page, 0, page->bytes, near.data) : MN_E_NOMEM;
-    if (status == MN_OK) status = add_open(s, group, &near, n_tokens, compress);
-    mem_free(near.data);
+/* The same for an offloaded page. */
+static mn_status add_open_offloaded(kv_snapshot *s, const kv_cache *cache, const kv_group *group, const kv_page *page,
+                                    int n_tokens, bool compress) {
+    kv_page resident = {.data = mem_alloc_raw(page->bytes, 1)};
+    mn_status status = resident.data ? kv_pool_copy(cache->pool, page, 0, page->bytes, resident.data) : MN_E_NOMEM;
+    if (status == MN_OK) status = add_open(s, group, &resident, n_tokens, compress);
+    mem_free(resident.data);
     return status;
 }
 
-static mn_status add_slot(kv_snapshot *s, const kv_cache *cache, const kv_group *group, page_kind kind,
-                          size_t slot, bool compress) {
+static mn_status add_slot(kv_snapshot *s, const kv_cache *cache, const kv_group *group, page_kind kind, size_t slot,
+                          bool compress) {
     kv_page *page = group->pages[kind][slot];
     int64_t held = group_steps(group) ? cache->n_tokens : group->n_filled,
-            fill =
-                min_i64(held - (group->first_page + (int64_t)slot) * group->page_tokens, group->page_tokens);
-    if (kind == PAGE_CODED || (fill == group->page_tokens && !page->tokens))
-        return add_page(s, cache, page, compress);
-    if (page->region) return add_open_far(s, cache, group, page, (int)fill, compress);
+            fill = min_i64(held - (group->first_page + (int64_t)slot) * group->page_tokens, group->page_tokens);
+    if (kind == PAGE_CODED || (fill == group->page_tokens && !page->tokens)) return add_page(s, cache, page, compress);
+    if (page->region) return add_open_offloaded(s, cache, group, page, (int)fill, compress);
     return add_open(s, group, page, (int)fill, compress);
 }
 
 static mn_status add_group(kv_snapshot *s, const kv_cache *cache, int g, bool compress) {
     const kv_group *group = &cache->groups[g];
     if (group->n_slots > 0) {
-        snprintf(s->names[s->n], NAME_BYTES, "group.%d.sealed", g);
-        add_entry(s, DTYPE_I32, (int64_t)group->n_slots, group->n_sealed,
-                  group->n_slots * sizeof *group->n_sealed, false);
+        snprintf(s->names[s->n], NAME_BYTES, "group.%d.quantized", g);
+        add_entry(s, DTYPE_I32, (int64_t)group->n_slots, group->n_quantized,
+                  group->n_slots * sizeof *group->n_quantized, false);
     }
     for (int kind = 0; kind < 2; kind++) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
@@ -190,16 +188,16 @@ typedef struct restore {
     const kv_options *options;
 } restore;
 
-/* Verified bytes of an entry that must have this many, in the mapping or in *buffer (owned by the caller when
- * not NULL). */
-static mn_status entry_bytes(const restore *r, const char *name, dtype type, size_t n_bytes,
-                             const archive_view **view, void **buffer, const uint8_t **data) {
+/* Verified bytes of an entry, which must have n_bytes, in the mapping or in *buffer (owned by the caller when not
+ * NULL). */
+static mn_status entry_bytes(const restore *r, const char *name, dtype type, size_t n_bytes, const archive_view **view,
+                             void **buffer, const uint8_t **data) {
     *buffer = NULL;
     *view = archive_find(r->saved, name);
     if (!*view) MN_FAIL(MN_E_REFUSED, "the saved cache has no entry '%s'", name);
     if ((*view)->type != type || (*view)->n_bytes != n_bytes) {
-        MN_FAIL(MN_E_REFUSED, "entry '%s' of the saved cache has %zu bytes, this model and strategy want %zu",
-                name, (*view)->n_bytes, n_bytes);
+        MN_FAIL(MN_E_REFUSED, "entry '%s' of the saved cache has %zu bytes, this model and strategy need %zu", name,
+                (*view)->n_bytes, n_bytes);
     }
     if ((*view)->compressed) {
         *buffer = mem_alloc_raw(n_bytes, 1);
@@ -224,7 +222,7 @@ static mn_status entry_copy(const restore *r, const char *name, dtype type, size
     return MN_OK;
 }
 
-/* A page for a group to be filled: one of its reserve, or else of the pool. */
+/* A page to be filled: from the group's reserve, or else from the pool. */
 static mn_status take_page(const restore *r, kv_group *group, page_kind kind, kv_page **out) {
     page_pile *reserved = kind == PAGE_HEAD ? NULL : &group->reserved[kind];
     if (!reserved || reserved->n == 0) return kv_pool_take(out, r->cache->pool, group->page_bytes[kind]);
@@ -233,8 +231,7 @@ static mn_status take_page(const restore *r, kv_group *group, page_kind kind, kv
 }
 
 /* A page that is not full, with room for its tokens. */
-static mn_status load_open(const restore *r, const char *name, const kv_group *group, int n_tokens,
-                           kv_page **out) {
+static mn_status load_open(const restore *r, const char *name, const kv_group *group, int n_tokens, kv_page **out) {
     const archive_view *view;
     const uint8_t *data;
     void *buffer;
@@ -246,8 +243,8 @@ static mn_status load_open(const restore *r, const char *name, const kv_group *g
     return status;
 }
 
-/* A page of that name with n_tokens: mapped when nothing will write it, else a copy. Reserved pages stay what the cache is
- * made of. */
+/* The page of that name with n_tokens: mapped when it will not be written, else a copy. A cache that preallocates
+ * always gets copies. */
 static mn_status load_page(const restore *r, const char *name, kv_group *group, page_kind kind, bool is_full,
                            int n_tokens, kv_page **out) {
     const archive_view *view = archive_find(r->saved, name);
@@ -294,28 +291,26 @@ static mn_status load_states(const restore *r, int g, int64_t n_states) {
 static mn_status load_slots(const restore *r, int g, int64_t n_tokens) {
     kv_group *group = &r->cache->groups[g];
     char name[NAME_BYTES];
-    snprintf(name, sizeof name, "group.%d.sealed", g);
+    snprintf(name, sizeof name, "group.%d.quantized", g);
     if (group->n_slots > 0)
-        MN_TRY(entry_copy(r, name, DTYPE_I32, group->n_slots * sizeof *group->n_sealed, group->n_sealed));
+        MN_TRY(entry_copy(r, name, DTYPE_I32, group->n_slots * sizeof *group->n_quantized, group->n_quantized));
     for (size_t slot = 0; slot < group->n_slots; slot++) {
         int64_t page = group->first_page + (int64_t)slot, begin = page * group->page_tokens;
         int64_t fill = min_i64(group->page_tokens, n_tokens - begin);
-        const bool wanted[2] = {group->n_sealed[slot]<fill, group->n_sealed[slot]> 0};
+        const bool wanted[2] = {group->n_quantized[slot]<fill, group->n_quantized[slot]> 0};
         for (int kind = 0; kind < 2; kind++) {
             if (!wanted[kind]) continue;
             if (kind == PAGE_CODED && !group->is_coded)
-                MN_FAIL(MN_E_REFUSED, "the saved cache has sealed tokens where this strategy seals none");
+                MN_FAIL(MN_E_REFUSED, "the saved cache has quantized tokens where this strategy quantizes none");
             kv_page *loaded = NULL;
             snprintf(name, sizeof name, "group.%d.%s.%lld", g, kind_names[kind], (long long)page);
-            MN_TRY(
-                load_page(r, name, group, (page_kind)kind, fill == group->page_tokens, (int)fill, &loaded));
+            MN_TRY(load_page(r, name, group, (page_kind)kind, fill == group->page_tokens, (int)fill, &loaded));
             group_put(group, (page_kind)kind, slot, loaded);
         }
     }
     if (n_tokens == 0 || group->head_tokens == 0) return MN_OK;
     snprintf(name, sizeof name, "group.%d.head", g);
-    return load_page(r, name, group, PAGE_HEAD, n_tokens >= group->head_tokens, group->head_tokens,
-                     &group->head);
+    return load_page(r, name, group, PAGE_HEAD, n_tokens >= group->head_tokens, group->head_tokens, &group->head);
 }
 
 static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP_NUMBERS], int64_t n_tokens) {
@@ -326,8 +321,8 @@ static mn_status load_group(const restore *r, int g, const int64_t numbers[GROUP
     bool is_sane = n_tokens >= 0 && n_tokens <= (int64_t)1 << 40;
     int64_t end = is_sane ? ceil_div(n_tokens, group->page_tokens) : -1;
     if (first < 0 || first > end || n_slots != end - first || (size_t)n_slots > archive_entries(r->saved)) {
-        MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens",
-                (long long)n_slots, (long long)first, (long long)n_tokens);
+        MN_FAIL(MN_E_REFUSED, "the saved cache has %lld pages from page %lld on for %lld tokens", (long long)n_slots,
+                (long long)first, (long long)n_tokens);
     }
     MN_TRY(group_grow(group, (size_t)n_slots));
     group->first_page = first;
@@ -367,8 +362,8 @@ static void close_archive(void *owner) {
     archive_close(&a);
 }
 
-mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries,
-                     const kv_options *options, archive *saved, int64_t n_tokens) {
+mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_entries, const kv_options *options,
+                     archive *saved, int64_t n_tokens) {
     *out = NULL;
     kv_mapping *mapping = mem_alloc(1, sizeof *mapping);
     if (!mapping) {
@@ -379,7 +374,7 @@ mn_status kv_restore(kv_cache **out, kv_pool *pool, const kv_spec *specs, int n_
     mapping->close = close_archive;
     atomic_store(&mapping->references, 1);
     restore r = {.mapping = mapping, .saved = saved, .options = options};
-    kv_options growing = *options; /* what is reserved is taken when the loaded pages are counted in */
+    kv_options growing = *options; /* reserved pages are taken once the loaded pages are counted */
     growing.reserve = 0;
     mn_status status = kv_open(&r.cache, pool, specs, n_entries, &growing);
     if (status == MN_OK) status = load_all(&r, options, n_tokens);

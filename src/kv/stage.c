@@ -1,9 +1,10 @@
-/* Far pages: which are sent away, and how each entry's share of them is near when attention reads it.
+/* Offloaded pages: which pages are offloaded, and how each entry's slices of them are in memory when attention reads
+ * them.
  *
- * Full pages that nothing will write any more go to the pool's far home: all of them, or, when near memory
- * has a budget, the oldest ones and only as many as it takes. Before an entry is attended its slices of far
- * pages are read into one of two areas, while the I/O thread fills the other one with those of the next
- * entry. SPDX-License-Identifier: Apache-2.0 */
+ * Full pages that will not be written again are offloaded: all of them, or, with a budget, only as many of the oldest
+ * as necessary. Before an entry is attended its slices of offloaded pages are read into one of two areas, while the I/O
+ * thread fills the other one with those of the next entry.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kv/stage.h"
 
 #include <stdio.h>
@@ -12,38 +13,37 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-enum {
-    SPARE_SLICES = 8
-}; /* room is made for up to so many pages more than there are, and for twice as many at most */
+enum { SPARE_SLICES = 8 }; /* allocates for this many more pages than needed, at most for twice as many */
 
-static bool entry_is_far(const kv_cache *cache, int entry) {
+static bool entry_is_offloaded(const kv_cache *cache, int entry) {
     const kv_group *group = &cache->groups[cache->entries[entry].group];
-    return group->spec.is_far && group->spec.kind == KV_PAGES;
+    return group->spec.is_offloaded && group->spec.kind == KV_PAGES;
 }
 
-static int next_far_entry(const kv_cache *cache, int entry) {
-    while (entry < cache->n_entries && !entry_is_far(cache, entry)) entry++;
+static int next_offloaded_entry(const kv_cache *cache, int entry) {
+    while (entry < cache->n_entries && !entry_is_offloaded(cache, entry)) entry++;
     return entry < cache->n_entries ? entry : -1;
 }
 
 mn_status stage_open(kv_cache *cache) {
-    if (next_far_entry(cache, 0) < 0) return MN_OK;
+    if (next_offloaded_entry(cache, 0) < 0) return MN_OK;
     cache->stage = mem_alloc(1, sizeof *cache->stage);
     if (!cache->stage) return MN_E_NOMEM;
     cache->stage->areas[0].entry = cache->stage->areas[1].entry = -1;
-    return kv_pool_open_far(cache->pool, NULL);
+    return kv_pool_open_offload(cache->pool, NULL);
 }
 
-/* Waits for what is under way, and forgets what the areas hold. */
+/* Waits for pending reads and invalidates the areas. */
 static mn_status area_wait(kv_cache *cache, stage_area *area) {
     if (!area->pending) return MN_OK;
     area->pending = false;
-    return kv_far_wait(kv_pool_far(cache->pool), &area->ticket);
+    return kv_offload_wait(kv_pool_offload(cache->pool), &area->ticket);
 }
 
 void stage_drain(kv_cache *cache) {
     for (int i = 0; cache->stage && i < 2; i++) {
-        area_wait(cache, &cache->stage->areas[i]); /* a failure matters only to a step, which asks again */
+        area_wait(cache, &cache->stage->areas[i]); /* a failure matters only to a step, which requests
+                                                    * again */
         cache->stage->areas[i].entry = -1;
     }
 }
@@ -65,7 +65,7 @@ void stage_close(kv_cache *cache) {
     for (int i = 0; i < 2; i++) {
         stage_area *area = &cache->stage->areas[i];
         mem_free(area->slices);
-        for (int kind = 0; kind < 2; kind++) mem_free(area->bases[kind]);
+        for (int kind = 0; kind < 2; kind++) mem_free(area->addresses[kind]);
     }
     mem_free(cache->stage);
     cache->stage = NULL;
@@ -73,33 +73,33 @@ void stage_close(kv_cache *cache) {
 
 /* ---- sending pages away ---- */
 
-/* The page of a slot that may go: near, full, of the last form that its tokens take, and read by no cache that
- * wants it near. */
-static kv_page *settled_page(const kv_group *group, size_t slot, int64_t n_tokens) {
+/* The page of a slot that can be offloaded: resident, full, in the final form of its tokens, and not used by a cache
+ * that does not offload. */
+static kv_page *final_page(const kv_group *group, size_t slot, int64_t n_tokens) {
     int64_t end = (group->first_page + (int64_t)slot + 1) * group->page_tokens;
-    bool is_sealed = group->is_coded && group->n_sealed[slot] == group->page_tokens;
-    if (end > n_tokens || (group->is_coded && !is_sealed)) return NULL;
-    kv_page *page = group->pages[is_sealed ? PAGE_CODED : PAGE_EXACT][slot];
-    bool may_go = page && !page->region && atomic_load_explicit(&page->n_near, memory_order_relaxed) == 0;
+    bool is_quantized = group->is_coded && group->n_quantized[slot] == group->page_tokens;
+    if (end > n_tokens || (group->is_coded && !is_quantized)) return NULL;
+    kv_page *page = group->pages[is_quantized ? PAGE_CODED : PAGE_EXACT][slot];
+    bool may_go = page && !page->region && atomic_load_explicit(&page->n_resident, memory_order_relaxed) == 0;
     return may_go ? page : NULL;
 }
 
-/* A page in parts goes as a whole one, put together an entry at a time. */
+/* A page in parts is offloaded as a whole one, assembled entry by entry. */
 static mn_status send_parts(kv_cache *cache, const kv_group *group, kv_page *page) {
-    kv_far *far = kv_pool_far(cache->pool);
+    kv_offload *offload = kv_pool_offload(cache->pool);
     size_t n = group->entry_bytes[PAGE_EXACT];
     int64_t region = 0;
     char *entry = mem_alloc_raw(n, 1);
-    mn_status status = entry ? kv_far_take(&region, far, group->page_bytes[PAGE_EXACT]) : MN_E_NOMEM;
+    mn_status status = entry ? kv_offload_take(&region, offload, group->page_bytes[PAGE_EXACT]) : MN_E_NOMEM;
     for (int i = 0; status == MN_OK && i < group->n_members; i++) {
         page_whole_entry(group, page, group->page_tokens, i, entry);
-        status = kv_far_write(far, region, (size_t)i * n, entry, n);
+        status = kv_offload_write(offload, region, (size_t)i * n, entry, n);
     }
     mem_free(entry);
     if (status == MN_OK) {
         kv_pool_sent_whole(cache->pool, page, region, group->page_bytes[PAGE_EXACT]);
     } else if (region) {
-        kv_far_return(far, region);
+        kv_offload_return(offload, region);
     }
     return status;
 }
@@ -108,10 +108,10 @@ mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
     *sent = false;
     for (int g = 0; g < cache->n_groups; g++) {
         kv_group *group = &cache->groups[g];
-        if (!group->spec.is_far || group->spec.kind != KV_PAGES) continue;
+        if (!group->spec.is_offloaded || group->spec.kind != KV_PAGES) continue;
         int64_t n_tokens = group_steps(group) ? cache->n_tokens : group->n_filled;
         for (size_t slot = 0; slot < group->n_slots; slot++) {
-            kv_page *page = settled_page(group, slot, n_tokens);
+            kv_page *page = final_page(group, slot, n_tokens);
             if (!page) continue;
             MN_TRY(page->tokens ? send_parts(cache, group, page) : kv_pool_send(cache->pool, page));
             *sent = true;
@@ -134,29 +134,29 @@ void stage_beside(kv_cache *cache, const kv_cache *beside) {
     for (int i = 0; serves && i < cache->n_entries; i++) {
         serves = beside->entries[i].group == cache->entries[i].group &&
                  beside->entries[i].member == cache->entries[i].member &&
-                 entry_is_far(beside, i) == entry_is_far(cache, i);
+                 entry_is_offloaded(beside, i) == entry_is_offloaded(cache, i);
     }
     cache->stage->beside = serves ? beside : NULL;
 }
 
-/* The slot of the cache beside this one that holds the same far page; -1: none. */
+/* The slot of the cache `beside` that has the same offloaded page; -1: none. */
 static int64_t slot_beside(const kv_cache *cache, int g, int kind, size_t slot) {
     const kv_cache *beside = cache->stage->beside;
     const kv_group *group = &cache->groups[g], *other = beside ? &beside->groups[g] : NULL;
     int64_t there = other ? group_slot(other, group->first_page + (int64_t)slot) : -1;
-    bool is_there = there >= 0 && there < (int64_t)other->n_slots &&
-                    other->pages[kind][there] == group->pages[kind][slot];
+    bool is_there =
+        there >= 0 && there < (int64_t)other->n_slots && other->pages[kind][there] == group->pages[kind][slot];
     return is_there ? there : -1;
 }
 
-/* Far pages of a group, and the slices of them that its own areas are to hold. */
-typedef struct far_count {
+/* Offloaded pages of a group, and the slices of them to be read into its own areas. */
+typedef struct offloaded_count {
     size_t pages, slices, bytes;
-} far_count;
+} offloaded_count;
 
-static far_count count_far(const kv_cache *cache, int g) {
+static offloaded_count count_offloaded(const kv_cache *cache, int g) {
     const kv_group *group = &cache->groups[g];
-    far_count n = {0, 0, 0};
+    offloaded_count n = {0, 0, 0};
     for (int kind = 0; kind < 2; kind++) {
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             const kv_page *page = group->pages[kind][slot];
@@ -170,11 +170,10 @@ static far_count count_far(const kv_cache *cache, int g) {
     return n;
 }
 
-static mn_status grow_area(kv_cache *cache, stage_area *area, size_t n_slots, size_t n_slices,
-                           size_t n_bytes) {
+static mn_status grow_area(kv_cache *cache, stage_area *area, size_t n_slots, size_t n_slices, size_t n_bytes) {
     MN_TRY(mem_grow(&area->slices, &area->slice_capacity, n_slices, sizeof *area->slices));
     for (int kind = 0; kind < 2; kind++) {
-        MN_TRY(mem_grow(&area->bases[kind], &area->base_capacity[kind], n_slots, sizeof *area->bases[kind]));
+        MN_TRY(mem_grow(&area->addresses[kind], &area->base_capacity[kind], n_slots, sizeof *area->addresses[kind]));
     }
     if (n_bytes <= area->capacity) return MN_OK;
     MN_TRY(kv_pool_count(cache->pool, n_bytes - area->capacity));
@@ -193,8 +192,8 @@ mn_status stage_reserve(kv_cache *cache) {
     size_t most_slots = 0, most_pages = 0, most_slices = 0, most_bytes = 0, spare = 0;
     for (int g = 0; g < cache->n_groups; g++) {
         const kv_group *group = &cache->groups[g];
-        if (!group->spec.is_far || group->spec.kind != KV_PAGES) continue;
-        far_count n = count_far(cache, g);
+        if (!group->spec.is_offloaded || group->spec.kind != KV_PAGES) continue;
+        offloaded_count n = count_offloaded(cache, g);
         if (group->capacity > most_slots) most_slots = group->capacity;
         if (n.pages > most_pages) most_pages = n.pages;
         if (n.slices > most_slices) most_slices = n.slices;
@@ -204,8 +203,8 @@ mn_status stage_reserve(kv_cache *cache) {
             spare = n_spare * group->entry_bytes[group->is_coded ? PAGE_CODED : PAGE_EXACT];
         }
     }
-    /* Once there are tables they are made for every step, and are to be as long as any group's. */
-    if (most_pages == 0 && !cache->stage->areas[0].bases[0]) return MN_OK;
+    /* Once allocated, the tables are filled in every step, so they must be as long as the longest group's. */
+    if (most_pages == 0 && !cache->stage->areas[0].addresses[0]) return MN_OK;
     for (int i = 0; i < 2; i++) {
         stage_area *area = &cache->stage->areas[i];
         size_t n_bytes = most_bytes <= area->capacity ? area->capacity : most_bytes + spare;
@@ -217,7 +216,7 @@ mn_status stage_reserve(kv_cache *cache) {
     return MN_OK;
 }
 
-/* Lays out an entry's table over near pages and the area, and asks for what is far. */
+/* Fills an entry's table with resident pages and places in the area, and requests the offloaded slices. */
 static void area_request(kv_cache *cache, stage_area *area, int i_entry) {
     const kv_entry *entry = &cache->entries[i_entry];
     const kv_group *group = &cache->groups[entry->group];
@@ -226,24 +225,24 @@ static void area_request(kv_cache *cache, stage_area *area, int i_entry) {
         size_t n_bytes = group->entry_bytes[kind], offset = (size_t)entry->member * n_bytes;
         for (size_t slot = 0; slot < group->n_slots; slot++) {
             const kv_page *page = group->pages[kind][slot];
-            area->bases[kind][slot] = page ? page->data : NULL;
+            area->addresses[kind][slot] = page ? page->data : NULL;
             if (!page || !page->region || slot_beside(cache, entry->group, kind, slot) >= 0) continue;
-            /* Kernels add the entry's offset, so the page would begin that much earlier. */
-            area->bases[kind][slot] = (const char *)((uintptr_t)(area->memory + used) - offset);
-            area->slices[n++] = (kv_far_slice){page->region, offset, n_bytes, area->memory + used};
+            /* Kernels add the entry's offset, so it is subtracted here. */
+            area->addresses[kind][slot] = (const char *)((uintptr_t)(area->memory + used) - offset);
+            area->slices[n++] = (kv_offload_slice){page->region, offset, n_bytes, area->memory + used};
             used += n_bytes;
         }
     }
     area->entry = i_entry;
     area->pending = n > 0;
-    area->ticket = (kv_far_ticket){.slices = area->slices, .n_slices = n};
-    if (n > 0) kv_far_request(kv_pool_far(cache->pool), &area->ticket);
+    area->ticket = (kv_offload_ticket){.slices = area->slices, .n_slices = n};
+    if (n > 0) kv_offload_request(kv_pool_offload(cache->pool), &area->ticket);
 }
 
 void stage_begin(kv_cache *cache) {
-    int first = next_far_entry(cache, 0);
+    int first = next_offloaded_entry(cache, 0);
     cache->n_sent = kv_pool_sent(cache->pool);
-    if (!cache->stage || !cache->stage->areas[0].bases[0] || first < 0) return;
+    if (!cache->stage || !cache->stage->areas[0].addresses[0] || first < 0) return;
     cache->stage->current = 1;
     area_request(cache, &cache->stage->areas[0], first);
 }
@@ -256,7 +255,7 @@ mn_status kv_restage(kv_cache *cache) {
     return MN_OK;
 }
 
-/* What the cache beside has made near for this entry. */
+/* Uses the slices that the cache `beside` has staged for this entry. */
 static void take_beside(kv_cache *cache, int i_entry) {
     const kv_cache *beside = cache->stage->beside;
     int g = cache->entries[i_entry].group;
@@ -265,14 +264,14 @@ static void take_beside(kv_cache *cache, int i_entry) {
         for (size_t slot = 0; slot < cache->groups[g].n_slots; slot++) {
             const kv_page *page = cache->groups[g].pages[kind][slot];
             int64_t there = page && page->region ? slot_beside(cache, g, kind, slot) : -1;
-            if (there >= 0) area->bases[kind][slot] = stage_bases(beside, i_entry, (page_kind)kind)[there];
+            if (there >= 0) area->addresses[kind][slot] = stage_addresses(beside, i_entry, (page_kind)kind)[there];
         }
     }
 }
 
 void kv_stage(kv_cache *cache, int entry) {
     kv_stage_areas *stage = cache->stage;
-    if (!stage || !entry_is_far(cache, entry) || !stage->areas[0].bases[0]) return;
+    if (!stage || !entry_is_offloaded(cache, entry) || !stage->areas[0].addresses[0]) return;
     stage_area *area = &stage->areas[1 - stage->current];
     if (area->entry != entry) {
         area_wait(cache, area);
@@ -285,7 +284,7 @@ void kv_stage(kv_cache *cache, int entry) {
     }
     stage->current = 1 - stage->current;
     take_beside(cache, entry);
-    int next = next_far_entry(cache, entry + 1);
+    int next = next_offloaded_entry(cache, entry + 1);
     if (next >= 0) area_request(cache, &stage->areas[1 - stage->current], next);
 }
 
@@ -295,14 +294,14 @@ mn_status kv_fault(kv_cache *cache) {
     return status == MN_OK ? MN_OK : status_fail(status, "%s", cache->fault_text);
 }
 
-const char *const *stage_bases(const kv_cache *cache, int entry, page_kind kind) {
+const char *const *stage_addresses(const kv_cache *cache, int entry, page_kind kind) {
     const kv_stage_areas *stage = cache->stage;
-    if (stage && stage->areas[stage->current].entry == entry && entry_is_far(cache, entry))
-        return (const char *const *)stage->areas[stage->current].bases[kind];
+    if (stage && stage->areas[stage->current].entry == entry && entry_is_offloaded(cache, entry))
+        return (const char *const *)stage->areas[stage->current].addresses[kind];
     return NULL;
 }
 
-size_t kv_far_held(const kv_cache *cache) {
+size_t kv_offloaded_held(const kv_cache *cache) {
     size_t n = 0;
     for (int g = 0; g < cache->n_groups; g++) {
         const kv_group *group = &cache->groups[g];

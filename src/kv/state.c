@@ -1,6 +1,6 @@
-/* Recurrent states: what a group is when its entries are not read token by token. A step reads the newest
- * state and writes the next one; commit makes that the newest and keeps the last few as checkpoints, so that
- * steps can be taken back and forks share what does not change. SPDX-License-Identifier: Apache-2.0 */
+/* Groups of recurrent states. A step reads the newest state and writes the next one; commit makes that the newest and
+ * keeps the last few as checkpoints, so that steps can be undone and forks share states.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/mem.h"
@@ -14,7 +14,7 @@ mn_status state_open(kv_group *group, const kv_spec *spec) {
     *group = (kv_group){.spec = *spec, .page_tokens = 1};
     if (spec->state_bytes == 0 || spec->checkpoints < 0) {
         MN_FAIL(MN_E_UNSUPPORTED,
-                "a state of %zu bytes with %d checkpoints: neither may be less than one and none",
+                "a state of %zu bytes with %d checkpoints, allowed: at least 1 byte and 0 checkpoints",
                 spec->state_bytes, spec->checkpoints);
     }
     group->entry_bytes[PAGE_EXACT] = (spec->state_bytes + 63) / 64 * 64;
@@ -46,8 +46,7 @@ void state_commit(kv_group *group, kv_pool *pool, int64_t n_tokens) {
 
 void state_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
     group_return(group, pool);
-    while (group->n_states > 0 && group->states[group->n_states - 1].position > n_tokens)
-        drop_newest(group, pool);
+    while (group->n_states > 0 && group->states[group->n_states - 1].position > n_tokens) drop_newest(group, pool);
 }
 
 int64_t state_reachable(const kv_group *group, int64_t n_keep) {

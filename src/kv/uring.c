@@ -10,8 +10,7 @@
 
 #include "base/file.h"
 
-/* One mapping for both rings; reads at an offset without buffers registered first came with the second of the
- * two. */
+/* One mapping for both rings; the second feature implies reads at an offset without registered buffers. */
 static const unsigned NEEDED = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_NODROP | IORING_FEAT_RW_CUR_POS;
 
 static void *map(int fd, size_t n, uint64_t what) {

@@ -1,6 +1,6 @@
-/* Gemma 2 and Gemma 3: what a sub-layer gives is normed before it is added; layers with a window between those without, which in
- * Gemma 3 rotate by angles of their own; capped scores and logits in Gemma 2. OLMo 2, where nothing is normed before a
- * sub-layer, and queries and keys are, over all heads at once.
+/* Gemma 2 and Gemma 3: the output of a sub-layer is normed before it is added; layers with a window between those
+ * without, which in Gemma 3 have other rotary angles; capped scores and logits in Gemma 2. OLMo 2, without norms before
+ * sub-layers; queries and keys are normed over all heads at once.
  *
  *   x = embedding(ids) * sqrt(hidden_size)
  *   for each layer:  x += norm(o(attend(rope(q), rope(k), v)))      q, k, v of norm(x)
@@ -12,8 +12,8 @@
 
 void gemma_forward(const batch *b) {
     block_embed(b);
-    for (int i = 0; i < (int)b->model->config.num_hidden_layers; i++) {
-        const packed_layer *layer = &b->model->weights.layers[i];
+    for (int i = 0; i < (int)b->net->config.num_hidden_layers; i++) {
+        const packed_layer *layer = &b->net->weights.layers[i];
         block_attention(b, i, true);
         block_add_branch(b, layer_vector(layer, WEIGHT_ATTENTION_POST_NORM));
         block_mlp(b, i, true);

@@ -1,4 +1,4 @@
-/* Mamba, and Jamba, which mixes its layers with attention without positions and with experts.
+/* Mamba, and Jamba, which adds attention layers without positions, and experts.
  *
  *   x = embedding(ids)
  *   for each layer:  x += mixer(norm(x)), or in Jamba's other layers x += o(attend(q, k, v))    q, k, v of norm(x)
@@ -10,7 +10,7 @@
 #include "model/mixer.h"
 
 void mamba_forward(const batch *b) {
-    const model_config *config = &b->model->config;
+    const model_config *config = &b->net->config;
     block_embed(b);
     for (int i = 0; i < (int)config->num_hidden_layers; i++) {
         if (config->layer_types[i] == LAYER_MAMBA) {

@@ -1,4 +1,5 @@
-/* Whisper's decoder: learned positions, LayerNorm, a plain MLP, and cross attention to what the encoder (encoder.h) gives.
+/* Whisper's decoder: learned positions, LayerNorm, a plain MLP, and cross attention to the output of the encoder
+ * (encoder.h).
  *
  *   x = embedding(ids) + positions
  *   for each layer:  x += o(attend(q, k, v))                  q, k, v of norm(x)
@@ -11,7 +12,7 @@
 
 void whisper_forward(const batch *b) {
     block_embed(b);
-    for (int i = 0; i < (int)b->model->config.num_hidden_layers; i++) {
+    for (int i = 0; i < (int)b->net->config.num_hidden_layers; i++) {
         block_attention(b, i, false);
         block_cross(b, i);
         block_mlp(b, i, false);

@@ -11,7 +11,7 @@ enum {
     TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
     FINE_TASKS = 12,      /* the same for a single row and panels of FINE_BYTES or more */
     FINE_BYTES = 16 << 10,
-    INLINE_VALUES = 8192, /* row work below this is done by the caller: a fork costs more */
+    INLINE_VALUES = 8192, /* below this many values the caller does the work: starting a job costs more */
 };
 
 void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, void *arg) {
@@ -64,18 +64,17 @@ static void row_task(void *arg, int task, int thread) {
     for (int r = begin; r < end; r++) convert_row(job, r);
 }
 
-void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const row_norm *norm,
-                  float *norm_out, form_set forms) {
+void compute_rows(compute *c, act_rows *rows, const float *x, int m, int k, const row_norm *norm, float *norm_out,
+                  form_set forms) {
     rows->m = m;
     rows->k = k;
-    rows->coarse = c->coarse_rows;
     rows->f32 = norm ? norm_out : x;
     row_job job = {c, rows, x, norm, norm_out, forms, 8};
     if ((int64_t)m * k <= INLINE_VALUES) job.block = m;
     thread_run(c->pool, (int)ceil_div(m, job.block), row_task, &job);
 }
 
-/* What is done to runs of values in place; one of them for each row, or for a part of a long one. */
+/* An operation on runs of values in place; one run for each row, or for a part of a long one. */
 typedef struct value_job {
     const kernel_table *kernels;
     float *x, *y;
@@ -90,8 +89,7 @@ typedef struct value_job {
 static void value_task(void *arg, int task, int thread) {
     (void)thread;
     const value_job *job = arg;
-    size_t k = (size_t)job->k, begin = (size_t)task * (size_t)job->block * k,
-           end = begin + (size_t)job->block * k;
+    size_t k = (size_t)job->k, begin = (size_t)task * (size_t)job->block * k, end = begin + (size_t)job->block * k;
     if (end > job->n) end = job->n;
     for (size_t at = begin; at < end; at += k) {
         size_t n = end - at < k ? end - at : k;
@@ -132,10 +130,10 @@ void compute_cap(compute *c, float *y, size_t n, float factor, float cap) {
     run_values(c, &job);
 }
 
-#define ACTIVATE(name)                                                                                       \
-    static void name##_values(const value_job *job, float *x, float *y, size_t n) {                          \
-        (void)y;                                                                                             \
-        job->kernels->activate_##name(x, n);                                                                 \
+#define ACTIVATE(name)                                                                                                 \
+    static void name##_values(const value_job *job, float *x, float *y, size_t n) {                                    \
+        (void)y;                                                                                                       \
+        job->kernels->activate_##name(x, n);                                                                           \
     }
 ACTIVATE(silu)
 ACTIVATE(gelu)
@@ -157,12 +155,8 @@ void compute_activate(compute *c, float *x, int m, int k, activation act) {
 /* ---- linear layers ---- */
 
 static activations act_view(const act_rows *rows, weight_form form) {
-    activations view = {.form = form,
-                        .m = rows->m,
-                        .k = rows->k,
-                        .scale = rows->scale,
-                        .sum = rows->sum,
-                        .coarse = rows->coarse};
+    activations view = {
+        .form = form, .m = rows->m, .k = rows->k, .scale = rows->scale, .sum = rows->sum, .coarse = rows->coarse};
     view.x = form == WEIGHT_F32    ? (const void *)rows->f32
              : form == WEIGHT_BF16 ? (const void *)rows->rounded
                                    : (const void *)rows->codes;
@@ -174,7 +168,8 @@ static int part_rows(const act_rows *rows, const linear_part *p) {
     return p->n_rows ? p->n_rows : rows->m;
 }
 
-/* Where outputs of row 0 would be: a part's are numbered as the rows are. A part whose outputs go elsewhere has no y. */
+/* Address of the outputs of row 0, as a part's rows have the numbers of all rows. A part with separate destinations has
+ * no y. */
 static float *part_origin(const linear_part *p) {
     return p->y ? p->y - (ptrdiff_t)p->first_row * p->stride : NULL;
 }
@@ -213,7 +208,7 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
         return;
     }
     for (int panel = where->panel_begin; panel < where->panel_end; panel++) {
-        /* The kernel addresses panels from the matrix's first; only the one being used is there. */
+        /* The kernel addresses panels relative to the first of the matrix; only the current one exists. */
         char *place = scratch + pack_scratch_bytes(&w->layout);
         uintptr_t origin = (uintptr_t)place - (uintptr_t)panel * w->layout.panel_bytes;
         weight_pack((void *)origin, &w->layout, w->source.tensor->type, w->source.tensor->data,
@@ -225,7 +220,8 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
     }
 }
 
-/* Where a chunk begins. Matrices lie in the order in which they are read, so chunks beyond the last are those of the next. */
+/* The address of a chunk. Matrices are stored in the order in which they are read, so chunks beyond the last are those
+ * of the next. */
 static const void *chunk_place(const linear_plan *plan, int chunk) {
     int part = 0, n_chunks = plan->first_chunk[plan->n_parts];
     while (part + 1 < plan->n_parts && chunk >= plan->first_chunk[part + 1]) part++;
@@ -254,7 +250,7 @@ static void activate_gate(const kernel_table *kernels, activation act, float *y,
     }
 }
 
-/* Gate into the output, up into scratch, then the activation while both are in the cache. */
+/* The gate goes to the output, `up` to scratch, then the activation is applied while both are in the CPU's cache. */
 static void run_gated(const linear_plan *plan, const linear_part *p, linear_job *job, int column, int width,
                       char *scratch) {
     float *up = (float *)(void *)scratch, *origin = part_origin(p);
@@ -269,9 +265,9 @@ static void run_gated(const linear_plan *plan, const linear_part *p, linear_job 
     }
 }
 
-/* Rows that are wanted in places of their own go there from scratch, while they are in the cache. */
-static void run_scattered(const linear_plan *plan, const linear_part *p, const linear_job *job, int column,
-                          int width, char *scratch) {
+/* Rows with separate destinations are copied from scratch while they are in the CPU's cache. */
+static void run_scattered(const linear_plan *plan, const linear_part *p, const linear_job *job, int column, int width,
+                          char *scratch) {
     float *y = (float *)(void *)scratch;
     linear_job here = into_scratch(job, y, column);
     run_kernel(plan, p->w, &here, scratch + (size_t)ROW_BLOCK * TASK_WIDTH * sizeof *y);
@@ -314,26 +310,26 @@ static void block_task(void *arg, int task, int thread) {
     run_chunk(plan, task / plan->n_row_blocks, task % plan->n_row_blocks, thread);
 }
 
-/* Few rows: each task reads one stretch of the weights front to back, then helps with the others'. */
-static void stretch_task(void *arg, int task, int thread) {
+/* Few rows: each task reads one range of the weights in order, then takes chunks from the others. */
+static void range_task(void *arg, int task, int thread) {
     const linear_plan *plan = arg;
     int n = plan->c->n_threads;
     for (int i = 0; i < n; i++) {
-        compute_stretch *s = &plan->c->stretches[(task + i) % n];
+        work_range *s = &plan->c->ranges[(task + i) % n];
         int chunk;
         while ((chunk = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->end)
             run_chunk(plan, chunk, 0, thread);
     }
 }
 
-static void run_stretches(linear_plan *plan) {
+static void run_ranges(linear_plan *plan) {
     int n = plan->c->n_threads, n_chunks = plan->first_chunk[plan->n_parts];
     for (int i = 0; i < n; i++) {
-        compute_stretch *s = &plan->c->stretches[i];
+        work_range *s = &plan->c->ranges[i];
         atomic_store_explicit(&s->next, (int)((int64_t)n_chunks * i / n), memory_order_relaxed);
         s->end = (int)((int64_t)n_chunks * (i + 1) / n);
     }
-    thread_run(plan->c->pool, n < n_chunks ? n : n_chunks, stretch_task, plan);
+    thread_run(plan->c->pool, n < n_chunks ? n : n_chunks, range_task, plan);
 }
 
 static void run_linear(linear_plan *plan) {
@@ -354,7 +350,7 @@ static void run_linear(linear_plan *plan) {
         plan->first_chunk[i + 1] = plan->first_chunk[i] + chunks;
     }
     if (plan->n_row_blocks == 1) {
-        run_stretches(plan);
+        run_ranges(plan);
     } else {
         thread_run(plan->c->pool, plan->first_chunk[plan->n_parts] * plan->n_row_blocks, block_task, plan);
     }
@@ -365,8 +361,7 @@ void compute_linear(compute *c, const act_rows *rows, const linear_part *parts, 
     run_linear(&plan);
 }
 
-void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end,
-                          int thread) {
+void compute_linear_piece(compute *c, const act_rows *rows, const linear_part *part, int begin, int end, int thread) {
     linear_plan plan = {.c = c, .rows = rows, .parts = part, .n_parts = 1};
     linear_job job = {.row_end = rows->m,
                       .panel_begin = begin / PANEL,

@@ -1,5 +1,5 @@
-/* A configuration from the metadata of a GGUF file, and from its tensors where those are the only trace:
- * biases, a head of its own, divisors of the rotation frequencies.
+/* A configuration from the metadata of a GGUF file, and from its tensors what only they show: biases, an untied head,
+ * divisors of the rotary frequencies.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <math.h>
@@ -13,7 +13,7 @@ typedef struct source {
     const gguf *file;
     const char *what; /* the path */
     shown_text architecture;
-    bool is_hybrid; /* layers are of several kinds: those without a size say 0 */
+    bool is_hybrid; /* layers are of several kinds: those without a size have 0 */
 } source;
 
 typedef struct key_text {
@@ -43,7 +43,7 @@ static bool some_layer_has(const model_config *config, const source *from, const
     return has;
 }
 
-/* A whole number, or a list with one for each layer when all that have one have the same. */
+/* A whole number, or a list with one for each layer in which all numbers above 0 are equal. */
 static mn_status read_size(const source *from, const char *name, int64_t lo, int64_t hi, int64_t *out) {
     key_text key = key_of(from, name);
     const gguf_array *list = gguf_array_find(from->file, key.text);
@@ -53,8 +53,8 @@ static mn_status read_size(const source *from, const char *name, int64_t lo, int
     while (from->is_hybrid && i + 1 < n && gguf_array_number_at(list, i) == 0) i++;
     double first = i < n && !is_text ? gguf_array_number_at(list, i) : 0;
     if (!(first >= (double)lo && first <= (double)hi) || first != floor(first)) {
-        MN_FAIL(MN_E_FORMAT, "%s: %s begins with %g, allowed: a whole number from %" PRId64 " to %" PRId64,
-                from->what, key.text, first, lo, hi);
+        MN_FAIL(MN_E_FORMAT, "%s: %s begins with %g, allowed: a whole number from %" PRId64 " to %" PRId64, from->what,
+                key.text, first, lo, hi);
     }
     for (i++; i < n; i++) {
         double value = gguf_array_number_at(list, i);
@@ -71,14 +71,13 @@ static mn_status read_real(const source *from, const char *name, double lo, doub
     return gguf_real(from->file, key_of(from, name).text, lo, hi, out);
 }
 
-/* Scores of Gemma's largest models are scaled by the heads that the hidden size would make. */
+/* Gemma's largest models scale scores by hidden_size / num_attention_heads in place of head_dim. */
 static void choose_scale(model_config *config) {
     const model_type_info *info = &model_types[config->model_type];
     if (info->query_pre_attn_scalar == 0) return;
     bool unusual = config->num_hidden_layers == info->unusual_scale_layers;
-    config->attention_multiplier =
-        1 / sqrt(unusual ? (double)config->hidden_size / (double)config->num_attention_heads
-                         : (double)config->head_dim);
+    config->attention_multiplier = 1 / sqrt(unusual ? (double)config->hidden_size / (double)config->num_attention_heads
+                                                    : (double)config->head_dim);
 }
 
 static mn_status read_heads(model_config *config, const source *from) {
@@ -118,18 +117,15 @@ static mn_status read_sizes(model_config *config, const source *from) {
     for (size_t i = 0; i < N_CONFIG_REALS; i++) {
         const config_real *field = &config_reals[i];
         if (!config_has(config, field->fields)) continue;
-        MN_TRY(read_real(from, field->gguf_key, field->lo, field->hi,
-                         (double *)((char *)config + field->offset)));
+        MN_TRY(read_real(from, field->gguf_key, field->lo, field->hi, (double *)((char *)config + field->offset)));
     }
-    MN_TRY(read_real(from,
-                     config->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+    MN_TRY(read_real(from, config->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                      1e-30, 1, &config->norm_eps));
     if (config_has(config, FIELDS_EXPERTS))
         MN_TRY(read_size(from, "expert_feed_forward_length", 1, 1 << 22, &config->intermediate_size));
     if (config_has(config, FIELDS_MAMBA))
         MN_TRY(read_size(from, "ssm.time_step_rank", 1, 1 << 20, &config->time_step_rank));
-    return config_has(config, FIELDS_ATTENTION) ? read_heads(config, from)
-                                                : config_check_sizes(config, from->what, 0);
+    return config_has(config, FIELDS_ATTENTION) ? read_heads(config, from) : config_check_sizes(config, from->what, 0);
 }
 
 static mn_status read_switches(model_config *config, const source *from) {
@@ -145,12 +141,11 @@ static mn_status read_switches(model_config *config, const source *from) {
     config->use_conv_bias = some_layer_has(config, from, "ssm_conv1d.bias");
     config->use_bias = some_layer_has(config, from, "ssm_in.bias");
     config->experts_apart = some_layer_has(config, from, "ffn_gate.0.weight");
-    if (info->scales_embedding)
-        config->embedding_multiplier = (double)(float)sqrt((double)config->hidden_size);
+    if (info->scales_embedding) config->embedding_multiplier = (double)(float)sqrt((double)config->hidden_size);
     if (config->model_type == MODEL_GPT_NEOX)
         MN_TRY(gguf_bool(from->file, key_of(from, "use_parallel_residual").text, &config->parallel_residual));
     if (config->model_type == MODEL_QWEN3_MOE) config->norm_topk_prob = true;
-    if (config->model_type == MODEL_COHERE) { /* multiplied there, divided by elsewhere */
+    if (config->model_type == MODEL_COHERE) { /* a multiplier there, a divisor elsewhere */
         double scale = 1;
         MN_TRY(read_real(from, "logit_scale", 1e-9, 1e9, &scale));
         config->logits_scaling = 1 / scale;
@@ -161,8 +156,7 @@ static mn_status read_switches(model_config *config, const source *from) {
 /* ---- token ids ---- */
 
 static bool ends_a_text(gguf_text token) {
-    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>",
-                                       "<|endoftext|>"};
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         if (token.n == strlen(ends[i]) && memcmp(token.text, ends[i], token.n) == 0) return true;
     }
@@ -177,8 +171,7 @@ static void add_eos(model_config *config, int64_t id) {
     config->eos_token_id[config->n_eos_token_id++] = id;
 }
 
-/* A file names one end of text, often not the end of a chat turn: the control tokens known as such are added.
- */
+/* A file names one end token, often not that of a chat turn: known control tokens that end turns are added. */
 static mn_status read_tokens(model_config *config, const source *from) {
     enum { CONTROL = 3 };
     const int64_t hi = CONFIG_MAX_VOCAB - 1;
@@ -205,15 +198,13 @@ static mn_status read_tokens(model_config *config, const source *from) {
 /* ---- rotation ---- */
 
 /* A tensor of rotary_dim / 2 positive float32 into *out (owned), untouched when there is none. */
-static mn_status read_divisors(const model_config *config, const source *from, const char *name,
-                               double **out) {
+static mn_status read_divisors(const model_config *config, const source *from, const char *name, double **out) {
     const tensor *t = tensor_set_find(gguf_tensors(from->file), name);
     int64_t n = config->rotary_dim / 2;
     if (!t) return MN_OK;
     if (t->type != DTYPE_F32 || t->n_dims != 1 || t->shape[0] != n) {
         MN_FAIL(MN_E_FORMAT,
-                "%s: %s is %s with %" PRId64 " values, allowed: F32 with %" PRId64
-                ", half the rotary dimension",
+                "%s: %s is %s with %" PRId64 " values, allowed: F32 with %" PRId64 ", half the rotary dimension",
                 from->what, name, dtype_table[t->type].name, t->n_dims > 0 ? t->shape[0] : 0, n);
     }
     *out = mem_alloc((size_t)n, sizeof **out);
@@ -222,8 +213,8 @@ static mn_status read_divisors(const model_config *config, const source *from, c
         float value;
         memcpy(&value, t->data + (size_t)i * sizeof value, sizeof value);
         if (!(value >= 1e-6f && value <= 1e9f)) {
-            MN_FAIL(MN_E_FORMAT, "%s: value %" PRId64 " of %s is %g, allowed: a number from 1e-06 to 1e+09",
-                    from->what, i, name, (double)value);
+            MN_FAIL(MN_E_FORMAT, "%s: value %" PRId64 " of %s is %g, allowed: a number from 1e-06 to 1e+09", from->what,
+                    i, name, (double)value);
         }
         (*out)[i] = (double)value;
     }
@@ -231,11 +222,8 @@ static mn_status read_divisors(const model_config *config, const source *from, c
 }
 
 static mn_status read_rope_type(const source *from, rope_type *out) {
-    static const config_word words[] = {{"none", ROPE_DEFAULT},
-                                        {"linear", ROPE_LINEAR},
-                                        {"yarn", ROPE_YARN},
-                                        {"longrope", ROPE_LONGROPE},
-                                        {NULL, 0}};
+    static const config_word words[] = {
+        {"none", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"yarn", ROPE_YARN}, {"longrope", ROPE_LONGROPE}, {NULL, 0}};
     key_text key = key_of(from, "rope.scaling.type");
     gguf_text name = {0};
     MN_TRY(gguf_string(from->file, key.text, &name));
@@ -260,7 +248,7 @@ static mn_status read_rotation(model_config *config, const source *from) {
     MN_TRY(read_real(from, "rope.scaling.yarn_beta_slow", 1e-6, 1e9, &out->beta_slow));
     MN_TRY(read_size(from, "rope.scaling.original_context_length", 2, CONFIG_MAX_POSITIONS,
                      &out->original_max_position_embeddings));
-    /* Here the factor of yarn comes on top of the rule's own. */
+    /* In GGUF files the factor of yarn multiplies the rule's own. */
     if (out->rope_type == ROPE_YARN && out->attention_factor > 0) {
         out->attention_factor *= out->factor > 1 ? 0.1 * log(out->factor) + 1 : 1;
     }
@@ -280,7 +268,7 @@ static mn_status read_rotation(model_config *config, const source *from) {
 
 /* ---- layers ---- */
 
-/* Which layers slide: what the file says, a period or a list of switches, else the type's rule. */
+/* Which layers have a sliding window: by the file's period or list of switches, else by the type's rule. */
 typedef struct window_layers {
     window_rule rule;
     int64_t pattern;
@@ -291,16 +279,15 @@ static mn_status read_window(model_config *config, const source *from, window_la
     const model_type_info *info = &model_types[config->model_type];
     key_text key = key_of(from, "attention.sliding_window_pattern");
     *out = (window_layers){WINDOW_EVERY_LAYER, 0, NULL};
-    bool alternates = info->window == WINDOW_EVEN_LAYERS,
-         mixes = alternates || info->window == WINDOW_PATTERN;
-    if (alternates) config->sliding_window = info->sliding_window; /* its first files did not say it */
+    bool alternates = info->window == WINDOW_EVEN_LAYERS, mixes = alternates || info->window == WINDOW_PATTERN;
+    if (alternates) config->sliding_window = info->sliding_window; /* its first files did not have the key */
     MN_TRY(read_size(from, "attention.sliding_window", 0, CONFIG_MAX_POSITIONS, &config->sliding_window));
     if (!mixes) return MN_OK;
     *out = (window_layers){WINDOW_PATTERN, alternates ? 2 : 6, gguf_array_find(from->file, key.text)};
     if (!out->list) return gguf_int(from->file, key.text, 1, CONFIG_MAX_LAYERS, &out->pattern);
     if (gguf_array_n(out->list) != (size_t)config->num_hidden_layers || gguf_array_is_text(out->list)) {
-        MN_FAIL(MN_E_FORMAT, "%s: %s has %zu items, allowed: %" PRId64 " switches, one for each layer",
-                from->what, key.text, gguf_array_n(out->list), config->num_hidden_layers);
+        MN_FAIL(MN_E_FORMAT, "%s: %s has %zu items, allowed: %" PRId64 " switches, one for each layer", from->what,
+                key.text, gguf_array_n(out->list), config->num_hidden_layers);
     }
     return MN_OK;
 }
@@ -319,15 +306,13 @@ static mn_status read_layers(model_config *config, const source *from) {
     for (int64_t i = 0; i < n; i++) {
         bool attends = config_has(config, FIELDS_ATTENTION);
         if (from->is_hybrid) attends = has_layer_tensor(from, i, "attn_q.weight");
-        types[i] = !attends             ? LAYER_MAMBA
-                   : slides(&window, i) ? LAYER_SLIDING_ATTENTION
-                                        : LAYER_FULL_ATTENTION;
+        types[i] = !attends ? LAYER_MAMBA : slides(&window, i) ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
     }
     config_set_layers(config, types);
     return MN_OK;
 }
 
-/* Layers of several kinds: those with experts are told by their routers, and must be every so many-th. */
+/* Layers of several kinds: those with experts have routers, and must be periodic. */
 static mn_status read_expert_layers(model_config *config, const source *from) {
     const char *router = "ffn_gate_inp.weight";
     int64_t first = -1, period = config->num_hidden_layers;
@@ -357,7 +342,7 @@ static mn_status read_expert_layers(model_config *config, const source *from) {
     return MN_OK;
 }
 
-/* Forms of some types that are not computed here. */
+/* Variants of some types that are not supported. */
 static mn_status refuse_others(const model_config *config, const source *from) {
     static const struct {
         model_type type;
@@ -370,7 +355,7 @@ static mn_status refuse_others(const model_config *config, const source *from) {
         MN_TRY(gguf_bool(from->file, key.text, &is_on));
         if (is_on) MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is true, allowed: false", from->what, key.text);
     }
-    int64_t window = 0; /* of its successor, whose layers also rotate in two ways */
+    int64_t window = 0; /* of its successor, which has two kinds of rotary layers */
     if (config->model_type == MODEL_OLMO2)
         MN_TRY(read_size(from, "attention.sliding_window", 0, CONFIG_MAX_POSITIONS, &window));
     if (window == 0) return MN_OK;
@@ -397,7 +382,7 @@ mn_status config_from_gguf(model_config *out, const gguf *file) {
     if (!name.text) MN_FAIL(MN_E_FORMAT, "%s: 'general.architecture' is missing", from.what);
     MN_TRY(config_find_type(from.what, "general.architecture", name.text, name.n, true, &type));
     from.architecture = config_show(name.text, name.n);
-    /* One architecture's name stands for both kinds; experts tell. */
+    /* One architecture name has both kinds; experts distinguish them. */
     if (type == MODEL_LLAMA && has_tensor(&from, "blk.0.ffn_gate_inp.weight")) type = MODEL_MIXTRAL;
     config_start(out, type);
     from.is_hybrid = config_has(out, FIELDS_ATTENTION | FIELDS_MAMBA);

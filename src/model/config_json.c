@@ -1,7 +1,7 @@
 /* A configuration from config.json.
  *
- * Transformers 5 keeps everything about rotation in rope_parameters; before, it was rope_theta, rope_scaling
- * and partial_rotary_factor. Both forms are read.
+ * Transformers 5 keeps everything about rotation in rope_parameters; before, it was rope_theta, rope_scaling and
+ * partial_rotary_factor. Both forms are read.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <math.h>
@@ -25,11 +25,7 @@ static const config_word layer_type_words[] = {
 };
 
 static const config_word dtype_words[] = {
-    {"float32", DTYPE_F32},
-    {"float16", DTYPE_F16},
-    {"bfloat16", DTYPE_BF16},
-    {"float64", DTYPE_F64},
-    {NULL, 0},
+    {"float32", DTYPE_F32}, {"float16", DTYPE_F16}, {"bfloat16", DTYPE_BF16}, {"float64", DTYPE_F64}, {NULL, 0},
 };
 
 /* The member unless it is absent or null. */
@@ -38,9 +34,8 @@ static const json *member(const json *object, const char *key) {
     return value && value->kind != JSON_NULL ? value : NULL;
 }
 
-/* A word of a table; absent leaves *out. */
-static mn_status read_word(const char *what, const json *object, const char *key, const config_word *words,
-                           int *out) {
+/* A name of a table; if absent, *out is unchanged. */
+static mn_status read_word(const char *what, const json *object, const char *key, const config_word *words, int *out) {
     const char *text = NULL;
     MN_TRY(json_string(what, object, key, &text));
     return text ? config_pick(what, key, words, text, member(object, key)->n, out) : MN_OK;
@@ -52,7 +47,7 @@ static mn_status require_real(const char *what, const json *object, const char *
     return json_real(what, object, key, lo, hi, out);
 }
 
-/* What a type's config.json calls a field. */
+/* The name of a field in a type's config.json. */
 static const char *key_of(const model_config *config, const char *field) {
     const config_key *keys = model_types[config->model_type].keys;
     for (; keys && keys->field; keys++) {
@@ -70,8 +65,7 @@ static mn_status read_numbers(model_config *config, const json *root, const char
         const json *value = json_get(root, key);
         bool derived = config->model_type == MODEL_GPT2 && place == &config->intermediate_size;
         if (field->required && !derived) MN_TRY(json_require(what, root, key));
-        if (value && value->kind == JSON_NULL && place == &config->head_dim)
-            *place = 0; /* not the type's default */
+        if (value && value->kind == JSON_NULL && place == &config->head_dim) *place = 0; /* not the type's default */
         MN_TRY(json_int(what, root, key, field->lo, field->hi, place));
         if (derived && *place == 0) *place = 4 * config->hidden_size;
     }
@@ -81,12 +75,11 @@ static mn_status read_numbers(model_config *config, const json *root, const char
         double *place = (double *)((char *)config + field->offset);
         const json *value = json_get(root, field->json_key);
         if (value && value->kind == JSON_NULL && (field->fields & FIELDS_CAPS))
-            *place = 0; /* no cap, whatever the type's default is */
+            *place = 0; /* no cap, also where the type has one by default */
         MN_TRY(json_real(what, root, field->json_key, field->lo, field->hi, place));
     }
     const char *eps = key_of(config, "norm_eps");
-    return json_real(what, root, strcmp(eps, "norm_eps") == 0 ? "rms_norm_eps" : eps, 1e-30, 1,
-                     &config->norm_eps);
+    return json_real(what, root, strcmp(eps, "norm_eps") == 0 ? "rms_norm_eps" : eps, 1e-30, 1, &config->norm_eps);
 }
 
 static mn_status read_switches(model_config *config, const json *root, const char *what) {
@@ -110,26 +103,26 @@ static mn_status read_switches(model_config *config, const json *root, const cha
     if (info->reads_attention_bias) {
         bool bias = config->attention_bias.o;
         MN_TRY(json_bool(what, root, "attention_bias", &bias));
-        config->attention_bias.q = config->attention_bias.k = config->attention_bias.v =
-            config->attention_bias.o = bias;
+        config->attention_bias.q = config->attention_bias.k = config->attention_bias.v = config->attention_bias.o =
+            bias;
     }
     return MN_OK;
 }
 
-/* Refuses a switch that is not what the forward pass does. */
-static mn_status require_switch(const char *what, const json *root, const char *key, bool wanted) {
-    bool value = wanted;
+/* Refuses a switch that the forward pass does not support. */
+static mn_status require_switch(const char *what, const json *root, const char *key, bool expected) {
+    bool value = expected;
     MN_TRY(json_bool(what, root, key, &value));
-    if (value == wanted) return MN_OK;
+    if (value == expected) return MN_OK;
     MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is %s, allowed: %s", what, key, value ? "true" : "false",
-            wanted ? "true" : "false");
+            expected ? "true" : "false");
 }
 
-/* Forms of some types that are not computed here. */
+/* Variants of some types that are not supported. */
 static const struct {
     model_type type;
     const char *key;
-    bool wanted;
+    bool expected;
 } fixed_switches[] = {
     {MODEL_GPT2, "scale_attn_weights", true},
     {MODEL_GPT2, "scale_attn_by_inverse_layer_idx", false},
@@ -140,7 +133,7 @@ static const struct {
     {MODEL_WHISPER, "scale_embedding", false},
 };
 
-/* Qwen's mixtures. Layers with an MLP that is none have another width. */
+/* Qwen's mixtures of experts. Layers with a plain MLP have another width. */
 static mn_status read_mixture(model_config *config, const json *root, const char *what) {
     if (config->model_type != MODEL_QWEN2_MOE && config->model_type != MODEL_QWEN3_MOE) return MN_OK;
     MN_TRY(json_bool(what, root, "norm_topk_prob", &config->norm_topk_prob));
@@ -160,9 +153,9 @@ static mn_status read_scores(model_config *config, const json *root, const char 
     const model_type_info *info = &model_types[config->model_type];
     for (size_t i = 0; i < sizeof fixed_switches / sizeof fixed_switches[0]; i++) {
         if (fixed_switches[i].type == config->model_type)
-            MN_TRY(require_switch(what, root, fixed_switches[i].key, fixed_switches[i].wanted));
+            MN_TRY(require_switch(what, root, fixed_switches[i].key, fixed_switches[i].expected));
     }
-    if (config->model_type == MODEL_COHERE) { /* multiplied there, divided by elsewhere */
+    if (config->model_type == MODEL_COHERE) { /* a multiplier there, a divisor elsewhere */
         double scale = 0.0625;
         MN_TRY(json_real(what, root, "logit_scale", 1e-9, 1e9, &scale));
         config->logits_scaling = 1 / scale;
@@ -203,10 +196,8 @@ static mn_status read_basics(model_config *config, const json *root, const char 
     if (config->model_type == MODEL_JAMBA) {
         config->expert_layer_period = 2;
         config->expert_layer_offset = 1;
-        MN_TRY(
-            json_int(what, root, "expert_layer_period", 1, CONFIG_MAX_LAYERS, &config->expert_layer_period));
-        MN_TRY(
-            json_int(what, root, "expert_layer_offset", 0, CONFIG_MAX_LAYERS, &config->expert_layer_offset));
+        MN_TRY(json_int(what, root, "expert_layer_period", 1, CONFIG_MAX_LAYERS, &config->expert_layer_period));
+        MN_TRY(json_int(what, root, "expert_layer_offset", 0, CONFIG_MAX_LAYERS, &config->expert_layer_offset));
         if (config->num_local_experts == 1) config->num_local_experts = config->num_experts_per_tok = 0;
     }
     MN_TRY(read_mixture(config, root, what));
@@ -244,24 +235,21 @@ static mn_status read_tokens(model_config *config, const json *root, const char 
 /* ---- rotation ---- */
 
 /* A list of rotary_dim / 2 positive numbers into *out (owned). */
-static mn_status read_factors(const char *what, const json *scaling, const char *key, int64_t n,
-                              double **out) {
+static mn_status read_factors(const char *what, const json *scaling, const char *key, int64_t n, double **out) {
     const double lo = 1e-6, hi = 1e9;
     MN_TRY(json_require(what, scaling, key));
     const json *list = json_get(scaling, key);
     if (list->kind != JSON_ARRAY)
         MN_FAIL(MN_E_FORMAT, "%s: %s is no list, allowed: a list of %" PRId64 " numbers", what, key, n);
     if (list->n != (size_t)n) {
-        MN_FAIL(MN_E_FORMAT, "%s: %s has %zu numbers, allowed: %" PRId64 ", half the rotary dimension", what,
-                key, list->n, n);
+        MN_FAIL(MN_E_FORMAT, "%s: %s has %zu numbers, allowed: %" PRId64 ", half the rotary dimension", what, key,
+                list->n, n);
     }
     *out = mem_alloc(list->n, sizeof **out);
     if (!*out) return mem_no_memory();
     for (size_t i = 0; i < list->n; i++) {
         const json *item = &list->items[i];
-        double value = item->kind == JSON_INT    ? (double)item->integer
-                       : item->kind == JSON_REAL ? item->real
-                                                 : 0;
+        double value = item->kind == JSON_INT ? (double)item->integer : item->kind == JSON_REAL ? item->real : 0;
         if (!(value >= lo && value <= hi))
             MN_FAIL(MN_E_FORMAT, "%s: %s[%zu] is no number from %g to %g", what, key, i, lo, hi);
         (*out)[i] = value;
@@ -301,14 +289,12 @@ static mn_status read_rope_type(model_config *config, const json *scaling, const
     return MN_OK;
 }
 
-static mn_status read_rope_scaling(model_config *config, const json *root, const json *scaling,
-                                   const char *what) {
+static mn_status read_rope_scaling(model_config *config, const json *root, const json *scaling, const char *what) {
     rope_scaling *out = &config->rope_scaling;
     out->beta_fast = 32;
     out->beta_slow = 1;
     out->truncate = true;
-    if (scaling->kind != JSON_OBJECT)
-        MN_FAIL(MN_E_FORMAT, "%s is no object, allowed: null or an object", what);
+    if (scaling->kind != JSON_OBJECT) MN_FAIL(MN_E_FORMAT, "%s is no object, allowed: null or an object", what);
     MN_TRY(read_rope_type(config, scaling, what));
     int64_t original = 0;
     MN_TRY(json_int(what, scaling, "original_max_position_embeddings", 2, CONFIG_MAX_POSITIONS, &original));
@@ -323,7 +309,7 @@ static mn_status read_rope_scaling(model_config *config, const json *root, const
         MN_TRY(json_real(what, scaling, "attention_factor", 1e-6, 1e6, &out->attention_factor));
         MN_TRY(read_factors(what, scaling, "short_factor", config->rotary_dim / 2, &out->short_factor));
         MN_TRY(read_factors(what, scaling, "long_factor", config->rotary_dim / 2, &out->long_factor));
-        /* The lengths decide where both are known; `factor` only stands in for a missing original length. */
+        /* The lengths give the factor where both are known; `factor` only replaces a missing original length. */
         if (original == 0) MN_TRY(read_factor(out, scaling, what));
         if (original != 0) out->factor = (double)config->max_position_embeddings / (double)original;
         break;
@@ -342,8 +328,7 @@ static mn_status read_rotation(model_config *config, const json *root, const cha
     if (partial == 0) partial = 1;
     if (config->model_type == MODEL_GPT_NEOX) { /* the names before partial_rotary_factor and rope_theta */
         MN_TRY(json_real(what, root, "rotary_pct", 0, 1, &partial));
-        if (!member(root, "rope_theta"))
-            MN_TRY(json_real(what, root, "rotary_emb_base", 2, 1e15, &config->rope_theta));
+        if (!member(root, "rope_theta")) MN_TRY(json_real(what, root, "rotary_emb_base", 2, 1e15, &config->rope_theta));
     }
     MN_TRY(json_real(what, root, "partial_rotary_factor", 0, 1, &partial));
     char inner[512];
@@ -358,7 +343,7 @@ static mn_status read_rotation(model_config *config, const json *root, const cha
     return config_check_rope(config, what);
 }
 
-/* Which layers are rotated, where not all are: a list of 1 and 0, or an interval. */
+/* Which layers have rotary embeddings, if not all: a list of 1 and 0, or an interval. */
 static mn_status read_unrotated(model_config *config, const json *root, const char *what) {
     int64_t interval = model_types[config->model_type].unrotated_interval, n = config->num_hidden_layers;
     const json *list = member(root, "no_rope_layers");
@@ -367,8 +352,8 @@ static mn_status read_unrotated(model_config *config, const json *root, const ch
     MN_TRY(config_set_unrotated(config, interval));
     if (!list) return MN_OK;
     if (list->kind != JSON_ARRAY || list->n != (size_t)n) {
-        MN_FAIL(MN_E_FORMAT, "%s: no_rope_layers has %zu items, allowed: %" PRId64 ", one for each layer",
-                what, list->kind == JSON_ARRAY ? list->n : 0, n);
+        MN_FAIL(MN_E_FORMAT, "%s: no_rope_layers has %zu items, allowed: %" PRId64 ", one for each layer", what,
+                list->kind == JSON_ARRAY ? list->n : 0, n);
     }
     for (int64_t i = 0; i < n; i++) {
         const json *item = &list->items[i];
@@ -396,7 +381,7 @@ static mn_status read_layer_types(layer_type *out, int64_t n, const json *list, 
     return MN_OK;
 }
 
-/* The window that some layers have, and by which rule those are found that nothing names. */
+/* The window of some layers, and the rule that selects them where layer_types is not given. */
 static mn_status read_window(model_config *config, const json *root, const char *what, int64_t *first,
                              int64_t *pattern) {
     const model_type_info *info = &model_types[config->model_type];
@@ -410,8 +395,7 @@ static mn_status read_window(model_config *config, const json *root, const char 
         MN_TRY(json_int(what, root, "max_window_layers", 0, CONFIG_MAX_POSITIONS, first));
     }
     if (info->window == WINDOW_PATTERN) {
-        const char *key =
-            member(root, "sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+        const char *key = member(root, "sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
         MN_TRY(json_int(what, root, key, 1, CONFIG_MAX_LAYERS, pattern));
     }
     config->sliding_window = used ? window : 0;
@@ -424,9 +408,8 @@ static mn_status read_kinds(model_config *config, const json *root, const char *
     MN_TRY(json_int(what, root, "attn_layer_period", 1, CONFIG_MAX_LAYERS, &period));
     MN_TRY(json_int(what, root, "attn_layer_offset", 0, CONFIG_MAX_LAYERS, &offset));
     if (offset >= period) {
-        MN_FAIL(MN_E_FORMAT,
-                "%s: attn_layer_offset is %" PRId64 ", allowed: less than attn_layer_period, %" PRId64, what,
-                offset, period);
+        MN_FAIL(MN_E_FORMAT, "%s: attn_layer_offset is %" PRId64 ", allowed: less than attn_layer_period, %" PRId64,
+                what, offset, period);
     }
     for (int64_t i = 0; i < config->num_hidden_layers; i++)
         types[i] = i % period == offset ? LAYER_FULL_ATTENTION : LAYER_MAMBA;
@@ -449,8 +432,7 @@ static mn_status read_types(model_config *config, const json *root, const char *
         if (!list) types[i] = slides ? LAYER_SLIDING_ATTENTION : LAYER_FULL_ATTENTION;
         if (types[i] == LAYER_SLIDING_ATTENTION && config->sliding_window == 0) {
             MN_FAIL(MN_E_FORMAT,
-                    "%s: layer_types[%" PRId64
-                    "] is \"sliding_attention\", allowed without a sliding_window: "
+                    "%s: layer_types[%" PRId64 "] is \"sliding_attention\", allowed without a sliding_window: "
                     "\"full_attention\"",
                     what, i);
         }
@@ -470,10 +452,9 @@ static mn_status read_all(model_config *config, const json *root, const char *wh
     if (member(root, "quantization_config")) {
         const json *method = member(member(root, "quantization_config"), "quant_method");
         bool named = method && method->kind == JSON_STRING;
-        MN_FAIL(
-            MN_E_UNSUPPORTED,
-            "%s: quantization_config has quant_method \"%s\", allowed: none (quantised weights come as GGUF)",
-            what, named ? config_show(method->string, method->n).text : "?");
+        MN_FAIL(MN_E_UNSUPPORTED,
+                "%s: quantization_config has quant_method \"%s\", allowed: none (quantised weights come as GGUF)", what,
+                named ? config_show(method->string, method->n).text : "?");
     }
     MN_TRY(read_basics(config, root, what));
     MN_TRY(read_tokens(config, root, what));
@@ -482,7 +463,7 @@ static mn_status read_all(model_config *config, const json *root, const char *wh
     return read_layers(config, root, what);
 }
 
-/* The other half of an encoder-decoder's configuration, from the same file. */
+/* The encoder of an encoder-decoder's configuration, from the same file. */
 static mn_status read_encoder(model_config *config, const json *root, const char *what) {
     config->encoder = mem_alloc(1, sizeof *config->encoder);
     if (!config->encoder) return mem_no_memory();

@@ -1,5 +1,5 @@
-/* What both loaders of a configuration share: the table of model types, the fields with one name in each
- * format, and the checks across fields. Only config*.c include it.
+/* Shared by both loaders of a configuration: the table of model types, the fields with one name in each format, and
+ * the checks across fields. Only config*.c include it.
  *
  * The defaults are those that Transformers' configuration classes have for a key that config.json leaves out.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -13,10 +13,10 @@ enum {
     CONFIG_MAX_VOCAB = 1 << 24,
     CONFIG_MAX_EOS = 64,
     CONFIG_MAX_EXPERTS = 1024,
-    CONFIG_MAX_POSITIONS = CONFIG_ENDLESS,
+    CONFIG_MAX_POSITIONS = CONFIG_UNBOUNDED,
 };
 
-/* Which layers slide when layer_types does not say so. */
+/* Which layers have a sliding window when layer_types is not given. */
 typedef enum window_rule {
     WINDOW_NEVER,
     WINDOW_EVERY_LAYER,  /* all, when sliding_window is set */
@@ -38,7 +38,7 @@ typedef enum config_fields {
     FIELDS_SHARED_EXPERT = 256,
 } config_fields;
 
-/* A field that a type's config.json calls by another name. */
+/* A field with another name in a type's config.json. */
 typedef struct config_key {
     const char *field, *key;
 } config_key;
@@ -52,12 +52,12 @@ typedef struct model_type_info {
     bool permuted;             /* Hugging Face's files: likewise */
     bool qkv_bias;             /* q, k and v always have a bias */
     bool all_biases;           /* every matrix of attention and MLP has one */
-    bool reads_attention_bias; /* attention_bias gives all four a bias, or takes it */
+    bool reads_attention_bias; /* attention_bias switches the bias of all four */
     bool reads_mlp_bias;
-    bool no_key_bias;          /* but the keys' */
+    bool no_key_bias;    /* except the keys' matrix */
     bool reads_qkv_bias; /* use_qkv_bias gives q, k and v one */
     bool qk_norm, qk_norm_wide, head_bias, layer_norm, post_norms, parallel_residual, plain_mlp, cross_attention;
-    bool norm_adds_one;    /* config.json; GGUF files hold the sums */
+    bool norm_adds_one;    /* config.json; GGUF files hold 1 + weight */
     bool ties;             /* tie_word_embeddings when it is not given */
     bool scales_embedding; /* by the root of hidden_size */
     bool norm_topk_prob;
@@ -70,8 +70,9 @@ typedef struct model_type_info {
     int64_t original_max_position_embeddings; /* default for longrope; 0 = none */
     int64_t num_local_experts;                /* default */
     int64_t num_experts_per_tok;              /* default; 0 = 2 */
-    int64_t unrotated_interval;   /* default: every so many-th layer is not rotated; 0: each is */
-    int64_t unusual_scale_layers; /* GGUF: with so many layers scores are scaled by the root of hidden_size / heads */
+    int64_t unrotated_interval;               /* default: every n-th layer has no rotary embedding; 0: all have */
+    int64_t unusual_scale_layers; /* GGUF: models with this number of layers scale scores by the root of hidden_size /
+                                     heads */
     double norm_eps;              /* default */
     double attention_multiplier;  /* default; 0: from query_pre_attn_scalar or head_dim */
     double query_pre_attn_scalar; /* default; 0: head_dim */
@@ -105,7 +106,7 @@ static inline bool config_has(const model_config *config, unsigned fields) {
     return (model_types[config->model_type].fields & fields) == fields;
 }
 
-/* A word of a file and the value of an enum that it stands for; tables end with a NULL name. */
+/* A name in a file and its enum value; tables end with a NULL name. */
 typedef struct config_word {
     const char *name;
     int value;
@@ -130,21 +131,22 @@ mn_status config_find_type(const char *what, const char *key, const char *text, 
 /* Zeroes *config and sets the defaults of its type. */
 void config_start(model_config *config, model_type type);
 
-/* After the sizes, before rope_scaling: fills in head counts, head_dim, rotary_dim, attention_multiplier, the sizes of states and
- * checks what one field alone cannot tell. `partial` is partial_rotary_factor; what is set already is kept. */
+/* After the sizes, before rope_scaling: fills in head counts, head_dim, rotary_dim, attention_multiplier, the sizes of
+ * states and checks conditions across fields. `partial` is partial_rotary_factor; values already set are kept. */
 mn_status config_check_sizes(model_config *config, const char *what, double partial);
 
-/* Every interval-th layer is not rotated; 0: each is. MN_E_NOMEM. */
+/* Every interval-th layer has no rotary embedding; 0: all have. MN_E_NOMEM. */
 mn_status config_set_unrotated(model_config *config, int64_t interval);
 
-/* Whether layer i slides where a window is set; `first`: max_window_layers, `pattern`: sliding_window_pattern. */
+/* Whether layer i has the sliding window, if one is set; `first`: max_window_layers, `pattern`: sliding_window_pattern.
+ */
 bool config_slides(window_rule rule, int64_t i, int64_t first, int64_t pattern);
 
 /* After rope_scaling was read: its checks across fields. */
 mn_status config_check_rope(model_config *config, const char *what);
 
-/* Last: takes layer_types ([num_hidden_layers], owned by the configuration from now on). A window that no
- * text within max_position_embeddings can outgrow counts as none. */
+/* Last: takes layer_types ([num_hidden_layers], owned by the configuration from now on). A window of at least
+ * max_position_embeddings counts as none. */
 void config_set_layers(model_config *config, layer_type *layer_types);
 
 #endif

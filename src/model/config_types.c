@@ -281,7 +281,7 @@ const model_type_info model_types[N_MODEL_TYPES] = {
                      .keys = mamba_keys,
                      .positions = POSITIONS_NONE,
                      .ties = true,
-                     .max_position_embeddings = CONFIG_ENDLESS,
+                     .max_position_embeddings = CONFIG_UNBOUNDED,
                      .norm_eps = 1e-5},
     [MODEL_JAMBA] = {.name = "jamba",
                      .gguf_name = "jamba",
@@ -317,7 +317,7 @@ const model_type_info model_types[N_MODEL_TYPES] = {
                                .norm_eps = 1e-5},
 };
 
-#define SIZE(fields, field, gguf_key, lo, hi, required)                                                      \
+#define SIZE(fields, field, gguf_key, lo, hi, required)                                                                \
     { fields, #field, gguf_key, offsetof(model_config, field), lo, hi, required }
 const config_size config_sizes[N_CONFIG_SIZES] = {
     SIZE(0, hidden_size, "embedding_length", 1, 1 << 20, true),
@@ -330,8 +330,7 @@ const config_size config_sizes[N_CONFIG_SIZES] = {
     SIZE(FIELDS_ATTENTION, max_position_embeddings, "context_length", 1, CONFIG_MAX_POSITIONS, false),
     SIZE(FIELDS_EXPERTS, num_local_experts, "expert_count", 1, CONFIG_MAX_EXPERTS, false),
     SIZE(FIELDS_EXPERTS, num_experts_per_tok, "expert_used_count", 1, CONFIG_MAX_EXPERTS, false),
-    SIZE(FIELDS_SHARED_EXPERT, shared_expert_intermediate_size, "expert_shared_feed_forward_length", 1,
-         1 << 22, true),
+    SIZE(FIELDS_SHARED_EXPERT, shared_expert_intermediate_size, "expert_shared_feed_forward_length", 1, 1 << 22, true),
     SIZE(FIELDS_MAMBA, conv_kernel, "ssm.conv_kernel", 2, 64, false),
     SIZE(FIELDS_MAMBA, state_size, "ssm.state_size", 1, 256, false),
     SIZE(FIELDS_MAMBA, mamba_size, "ssm.inner_size", 1, 1 << 22, false),
@@ -339,7 +338,7 @@ const config_size config_sizes[N_CONFIG_SIZES] = {
 };
 #undef SIZE
 
-#define REAL(fields, field, gguf_key, lo, hi)                                                                \
+#define REAL(fields, field, gguf_key, lo, hi)                                                                          \
     { fields, #field, gguf_key, offsetof(model_config, field), lo, hi }
 const config_real config_reals[N_CONFIG_REALS] = {
     REAL(FIELDS_ATTENTION, rope_theta, "rope.freq_base", 2, 1e15),

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The k largest of n probabilities, the lower index first among equals, as routes of one token in the experts' order. */
+/* The k largest of n probabilities, the lower index first among equals, as routes of one token in the experts'
+ * order. */
 static void choose(const float *scores, int n, int k, bool sums_to_one, expert_route *out) {
     double max = -HUGE_VAL, sum = 0, chosen = 0;
     for (int e = 0; e < n; e++) max = fmax(max, (double)scores[e]);
@@ -37,12 +38,12 @@ typedef struct expert_group {
     int n; /* rows of all */
 } expert_group;
 
-/* From `expert` on: as many that some token chose as go into one job. Each chosen row gets its place, and its token is
- * gathered there, but for a single token, which all read. Returns the expert behind the last. */
+/* Selects experts chosen by some token, from `expert` on, as many as fit into one job. Each chosen row gets a place, to
+ * which its token is copied; a single token is read in place by all. Returns the index after the last expert. */
 static int gather(expert_group *group, int expert) {
     const batch *b = group->b;
-    const model_config *config = &b->model->config;
-    workspace *ws = &b->model->workspace;
+    const model_config *config = &b->net->config;
+    workspace *ws = &b->net->workspace;
     int k = (int)config->num_experts_per_tok;
     size_t hidden = (size_t)config->hidden_size;
     group->n_experts = group->n = 0;
@@ -65,9 +66,9 @@ static int gather(expert_group *group, int expert) {
 /* The group's experts over their rows, to branch. */
 static void run_group(const expert_group *group, const packed_layer *layer) {
     const batch *b = group->b;
-    const model_config *config = &b->model->config;
-    workspace *ws = &b->model->workspace;
-    compute *c = &b->model->compute;
+    const model_config *config = &b->net->config;
+    workspace *ws = &b->net->workspace;
+    compute *c = b->net->compute;
     int64_t hidden = config->hidden_size, inner = config->intermediate_size;
     linear_part in[MAX_LINEAR_PARTS], out[MAX_LINEAR_PARTS];
     form_set in_forms = 0, out_forms = 0;
@@ -88,8 +89,8 @@ static void run_group(const expert_group *group, const packed_layer *layer) {
         out_forms |= form_of(out[i].w);
     }
     bool alone = b->m == 1;
-    compute_rows(c, &ws->rows, alone ? ws->normed : ws->gathered, alone ? 1 : group->n, (int)hidden, NULL,
-                 NULL, in_forms);
+    compute_rows(c, &ws->rows, alone ? ws->normed : ws->gathered, alone ? 1 : group->n, (int)hidden, NULL, NULL,
+                 in_forms);
     compute_gated(c, &ws->rows, in, group->n_experts, config->hidden_act);
     compute_rows(c, &ws->rows, ws->inner, group->n, (int)inner, NULL, NULL, out_forms);
     compute_linear(c, &ws->rows, out, group->n_experts);
@@ -97,31 +98,29 @@ static void run_group(const expert_group *group, const packed_layer *layer) {
 
 enum { ADD_TOKENS = 8 }; /* tokens of a task */
 
-/* What the group's experts gave, weighted, to the stream. */
+/* Adds the weighted outputs of the group's experts to the stream. */
 static void add_task(void *arg, int task, int thread) {
     (void)thread;
     const expert_group *group = arg;
     const batch *b = group->b;
-    const model_config *config = &b->model->config;
-    const workspace *ws = &b->model->workspace;
-    int k = (int)config->num_experts_per_tok, first = group->experts[0],
-        last = group->experts[group->n_experts - 1];
+    const model_config *config = &b->net->config;
+    const workspace *ws = &b->net->workspace;
+    int k = (int)config->num_experts_per_tok, first = group->experts[0], last = group->experts[group->n_experts - 1];
     size_t hidden = (size_t)config->hidden_size;
     int end = b->m - task * ADD_TOKENS < ADD_TOKENS ? b->m : (task + 1) * ADD_TOKENS;
     for (int t = task * ADD_TOKENS * k; t < end * k; t++) {
         const expert_route *route = &ws->routes[t];
         if (route->expert < first || route->expert > last) continue;
-        b->model->compute.kernels.mul_add(ws->x + (size_t)(t / k) * hidden,
-                                          ws->branch + (size_t)route->row * hidden,
-                                          route->weight * (float)config->residual_multiplier, hidden);
+        b->net->compute->kernels.mul_add(ws->x + (size_t)(t / k) * hidden, ws->branch + (size_t)route->row * hidden,
+                                         route->weight * (float)config->residual_multiplier, hidden);
     }
 }
 
-/* The expert of all tokens, each by its own gate's share [m]. */
+/* The shared expert, weighted by each token's gate [m]. */
 static void run_shared(const batch *b, const packed_layer *layer, const float *gates) {
-    const model_config *config = &b->model->config;
-    workspace *ws = &b->model->workspace;
-    compute *c = &b->model->compute;
+    const model_config *config = &b->net->config;
+    workspace *ws = &b->net->workspace;
+    compute *c = b->net->compute;
     const weight *gate = &layer->matrices[WEIGHT_SHARED_GATE], *up = &layer->matrices[WEIGHT_SHARED_UP],
                  *down = &layer->matrices[WEIGHT_SHARED_DOWN];
     int64_t hidden = config->hidden_size, inner = config->shared_expert_intermediate_size;
@@ -138,14 +137,14 @@ static void run_shared(const batch *b, const packed_layer *layer, const float *g
 }
 
 void experts_mlp(const batch *b, const packed_layer *layer) {
-    const model_config *config = &b->model->config;
-    workspace *ws = &b->model->workspace;
+    const model_config *config = &b->net->config;
+    workspace *ws = &b->net->workspace;
     int n_experts = (int)config->num_local_experts, k = (int)config->num_experts_per_tok;
     bool shares = config->shared_expert_intermediate_size > 0;
     float *gates = ws->routing + (ptrdiff_t)b->m * n_experts;
     linear_part routers[] = {{.w = &layer->matrices[WEIGHT_ROUTER], .y = ws->routing, .stride = n_experts},
                              {.w = &layer->matrices[WEIGHT_SHARED_ROUTER], .y = gates, .stride = 1}};
-    compute_linear(&b->model->compute, &ws->rows, routers, shares ? 2 : 1);
+    compute_linear(b->net->compute, &ws->rows, routers, shares ? 2 : 1);
     for (int t = 0; t < b->m; t++)
         choose(ws->routing + (ptrdiff_t)t * n_experts, n_experts, k, config->norm_topk_prob,
                ws->routes + (ptrdiff_t)t * k);
@@ -154,8 +153,8 @@ void experts_mlp(const batch *b, const packed_layer *layer) {
         expert = gather(&group, expert);
         if (group.n == 0) continue;
         run_group(&group, layer);
-        compute_tasks(&b->model->compute, (int)ceil_div(b->m, ADD_TOKENS), b->m * k * config->hidden_size,
-                      add_task, &group);
+        compute_tasks(b->net->compute, (int)ceil_div(b->m, ADD_TOKENS), b->m * k * config->hidden_size, add_task,
+                      &group);
     }
     if (shares) run_shared(b, layer, gates);
 }

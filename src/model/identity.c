@@ -1,5 +1,6 @@
-/* What tells one model from another: its weights, by sample, and every number of its configuration that the
- * keys and values of a text depend on. SPDX-License-Identifier: Apache-2.0 */
+/* A model's fingerprint: of samples of its weights and of every number of its configuration that keys and values depend
+ * on.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "model/model.h"
 #include "tensor/fingerprint.h"
 
@@ -7,7 +8,7 @@ static void add_list(fingerprint *f, const double *list, int64_t n) {
     fingerprint_add_sized(f, list ? list : &(double){0}, list ? (size_t)n * sizeof *list : 0);
 }
 
-/* Of one half; an encoder's is told from a decoder's by its model_type. */
+/* Of the encoder or the decoder, which differ in model_type. */
 static void add_half(fingerprint *f, const model_config *c) {
     const rope_scaling *rope = &c->rope_scaling;
     const int64_t integers[] = {
@@ -84,7 +85,7 @@ static void add_half(fingerprint *f, const model_config *c) {
     }
 }
 
-/* Keys and values of cross attention are the encoder's as much as the decoder's. */
+/* Keys and values of cross attention depend on the encoder, too. */
 static void add_config(fingerprint *f, const model_config *c) {
     add_half(f, c);
     if (c->encoder) add_half(f, c->encoder);
@@ -96,8 +97,10 @@ mn_status model_fingerprint(char out[FINGERPRINT_HEX], const model_core *model) 
     MN_TRY(tensor_set_fingerprint_sampled(weights, model_tensors(model)));
     MN_TRY(fingerprint_open(&f));
     fingerprint_add_sized(f, weights, sizeof weights);
-    add_config(f, &model->config);
+    add_config(f, &model->net.config);
     fingerprint_put(out, f);
     fingerprint_close(&f);
+    /* Packed weights are not read from the file again. */
+    if (model_packed_bytes(model)) tensor_set_release_pages(model_tensors(model));
     return MN_OK;
 }

@@ -9,9 +9,13 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
-#include "base/json.h"
+#include "model/embedded.h"
 
-enum { REF_BYTES = 128, CONFIG_BYTES = 1 << 20 };
+enum {
+    REF_BYTES = 128,
+    CONFIG_BYTES = 1 << 20, /* of a config.json that is read for a model's use */
+    JSON_BYTES = 1 << 24,   /* of a checkpoint's JSON file, at most */
+};
 
 static const char *environment(const char *name) {
     const char *value = getenv(name);
@@ -52,7 +56,7 @@ static bool is_model(const char *path) {
     return is;
 }
 
-/* Whether a folder's model hears instead of reading. One that cannot be read is left to whoever opens it. */
+/* Whether a folder holds a speech model. Opening it reports files that cannot be read. */
 static bool is_for_speech(const char *path) {
     bytes config = {0};
     json_doc *doc = NULL;
@@ -64,13 +68,12 @@ static bool is_for_speech(const char *path) {
     return is;
 }
 
-/* Whether a file of the models folder goes by that name: the name itself, without ".gguf", or its beginning
- * in any case. */
+/* Whether a file of the models folder matches a name: equal, equal without ".gguf", or a prefix in any case. */
 static bool goes_by(const char *file, const char *name) {
     return strncasecmp(file, name, strlen(name)) == 0;
 }
 
-/* The newest model of the models folder whose file goes by `name` (NULL: any of that use). */
+/* The newest model of the models folder whose file matches `name` (NULL: any of that use). */
 static bool find_installed(bytes *path, const char *folder, const char *name, model_use use) {
     DIR *dir = file_open_folder(folder);
     struct timespec newest = {0};
@@ -98,7 +101,7 @@ static bool find_installed(bytes *path, const char *folder, const char *name, mo
     return found && !path->failed;
 }
 
-/* The path that an alias of the configuration file stands for. */
+/* The path of an alias in the configuration file. */
 static bool find_alias(bytes *path, const char *config, const char *name) {
     json_doc *doc = NULL;
     if (!file_exists(config) || json_open(&doc, config, JSON_STRICT, 1 << 20) != MN_OK) return false;
@@ -140,8 +143,7 @@ static bool find_in_hub(bytes *path, const char *hub, const char *name) {
     if (!slash || strchr(slash + 1, '/') || strstr(name, "..")) return false;
     size_t n_name = at ? (size_t)(at - slash - 1) : strlen(slash + 1);
     bytes repository = {0};
-    bytes_printf(&repository, "%s/models--%.*s--%.*s", hub, (int)(slash - name), name, (int)n_name,
-                 slash + 1);
+    bytes_printf(&repository, "%s/models--%.*s--%.*s", hub, (int)(slash - name), name, (int)n_name, slash + 1);
     char commit[REF_BYTES];
     bool found = read_revision(commit, bytes_text(&repository), at ? at + 1 : "main");
     if (found) {
@@ -164,7 +166,7 @@ static void set_path(bytes *path, const char *text) {
     bytes_text(path);
 }
 
-/* A file inside a model's folder stands for the folder. */
+/* A file inside a model's folder selects the folder. */
 static bool find_path(bytes *path, const char *name) {
     set_path(path, name);
     if (is_model(name)) return true;
@@ -174,7 +176,7 @@ static bool find_path(bytes *path, const char *name) {
     return path->n > 0 && is_model(bytes_text(path));
 }
 
-/* What scripts/get-model installs: by which word, and as which file of the models folder. */
+/* The models of scripts/get-model: their argument, and their file in the models folder. */
 static const struct {
     const char *word, *file;
     model_use use;
@@ -194,9 +196,9 @@ static bool is_of_hub(const char *name) {
            !ends_with(name, ".gguf");
 }
 
-/* How the model that is not there can be had. */
+/* How to get a missing model. */
 static void put_next_step(bytes *out, const char *name, model_use use) {
-    enum { LEAST = 4 }; /* letters that tell which one is meant */
+    enum { LEAST = 4 }; /* letters that identify the model */
     for (int i = 0; name && strlen(name) >= LEAST && i < N_TO_GET; i++) {
         if (!goes_by(to_get[i].file, name) && !goes_by(name, to_get[i].word)) continue;
         bytes_printf(out, "`scripts/get-model %s` installs it", to_get[i].word);
@@ -204,8 +206,8 @@ static void put_next_step(bytes *out, const char *name, model_use use) {
     }
     if (name && is_of_hub(name)) {
         const char *at = strchr(name, '@');
-        bytes_printf(out, "`hf download %.*s%s%s` fetches it", at ? (int)(at - name) : (int)strlen(name),
-                     name, at ? " --revision " : "", at ? at + 1 : "");
+        bytes_printf(out, "`hf download %.*s%s%s` fetches it", at ? (int)(at - name) : (int)strlen(name), name,
+                     at ? " --revision " : "", at ? at + 1 : "");
         return;
     }
     bytes_append_text(out, "`scripts/get-model NAME` installs one of");
@@ -250,5 +252,25 @@ mn_status model_locate(bytes *path, const char *name, model_use use) {
     }
     bytes_clear(&folder);
     bytes_clear(&looked);
+    return status;
+}
+
+mn_status checkpoint_json(json_doc **out, const char *path, const char *name) {
+    bytes where = {0};
+    mn_status status;
+    *out = NULL;
+    if (strcmp(path, "embedded") == 0) {
+        const embedded_file *file = embedded_find(name);
+        if (n_embedded_files == 0) MN_FAIL(MN_E_NOT_FOUND, "this build has no embedded model");
+        if (!file) MN_FAIL(MN_E_NOT_FOUND, "the embedded model has no %s", name);
+        bytes_printf(&where, "embedded %s", name);
+        bytes_text(&where);
+        status = bytes_status(&where);
+        if (status == MN_OK) status = json_parse(out, (const char *)file->data, file->n, JSON_PYTHON, where.data);
+    } else {
+        status = path_join(&where, path, name);
+        if (status == MN_OK) status = json_open(out, where.data, JSON_PYTHON, JSON_BYTES);
+    }
+    bytes_clear(&where);
     return status;
 }

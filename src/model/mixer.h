@@ -1,7 +1,7 @@
-/* Mamba's mixer: a short convolution and a selective scan over states that do not grow with the text.
+/* Mamba's mixer: a short convolution and a selective scan over states of constant size.
  *
- * Gu and Dao 2023. An entry's state is float32: the last conv_kernel - 1 inputs [conv_kernel - 1][mamba_size], then the scan's
- * [state_size][mamba_size].
+ * Gu and Dao 2023. An entry's state is float32: the last conv_kernel - 1 inputs [conv_kernel - 1][mamba_size], then the
+ * scan's [state_size][mamba_size].
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_MIXER_H
 #define MN_MODEL_MIXER_H

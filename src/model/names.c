@@ -39,15 +39,14 @@ typedef enum layer_kind { ANY_LAYER, ATTENTION_LAYERS, MAMBA_LAYERS, DENSE_LAYER
 
 typedef struct weight_rule {
     weight_role role;
-    const char *hf,
-        *gguf; /* in a layer: what follows its prefix; %d is the expert; NULL: the format has none */
+    const char *hf, *gguf;    /* in a layer: the part after its prefix; %d is the expert; NULL: the format has none */
     extent rows, columns;     /* of the tensor */
     extent first_row, n_rows; /* of the weight in it; n_rows NONE: all */
-    size_t given;             /* offset in model_config of the switch that brings it; 0: always there */
+    size_t given;             /* offset in model_config of the switch that enables it; 0: always present */
     layer_kind in;
     extent deep;        /* a third dimension, between rows and columns in Hugging Face's files */
-    bool rotated;       /* rows of q and k: stored in another order where config.permuted_rows says so */
-    bool by_head;       /* Hugging Face: queries, keys and values of a head lie together */
+    bool rotated;       /* rows of q and k: stored in another order where config.permuted_rows is set */
+    bool by_head;       /* Hugging Face: queries, keys and values of a head are adjacent */
     bool is_transposed; /* Hugging Face: stored [in][out] */
 } weight_rule;
 
@@ -70,13 +69,10 @@ static const weight_rule attention_rules[] = {
 };
 
 static const weight_rule qkv_rules[] = {
-    {WEIGHT_Q, "self_attn.q_proj.weight", "attn_q.weight", QUERIES, HIDDEN, .in = ATTENTION_LAYERS,
-     .rotated = true},
-    {WEIGHT_K, "self_attn.k_proj.weight", "attn_k.weight", KEYS, HIDDEN, .in = ATTENTION_LAYERS,
-     .rotated = true},
+    {WEIGHT_Q, "self_attn.q_proj.weight", "attn_q.weight", QUERIES, HIDDEN, .in = ATTENTION_LAYERS, .rotated = true},
+    {WEIGHT_K, "self_attn.k_proj.weight", "attn_k.weight", KEYS, HIDDEN, .in = ATTENTION_LAYERS, .rotated = true},
     {WEIGHT_V, "self_attn.v_proj.weight", "attn_v.weight", KEYS, HIDDEN, .in = ATTENTION_LAYERS},
-    {WEIGHT_Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", QUERIES, GIVEN(attention_bias.q),
-     .rotated = true},
+    {WEIGHT_Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", QUERIES, GIVEN(attention_bias.q), .rotated = true},
     {WEIGHT_K_BIAS, "self_attn.k_proj.bias", "attn_k.bias", KEYS, GIVEN(attention_bias.k), .rotated = true},
     {WEIGHT_V_BIAS, "self_attn.v_proj.bias", "attn_v.bias", KEYS, GIVEN(attention_bias.v)},
     {.role = N_WEIGHTS},
@@ -104,7 +100,7 @@ static const weight_rule layer_norm_rules[] = {
     {.role = N_WEIGHTS},
 };
 
-/* Attention and MLP behind the same norm. */
+/* Attention and MLP with the same norm. */
 static const weight_rule one_norm_rules[] = {
     {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_MLP_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
@@ -112,8 +108,7 @@ static const weight_rule one_norm_rules[] = {
 };
 
 static const weight_rule olmo2_norm_rules[] = {
-    {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN,
-     ALWAYS},
+    {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_MLP_POST_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", QUERIES, ALWAYS},
     {WEIGHT_K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", KEYS, ALWAYS},
@@ -145,8 +140,7 @@ static const weight_rule phi_rules[] = {
 
 static const weight_rule gemma_norm_rules[] = {
     {WEIGHT_ATTENTION_NORM, "input_layernorm.weight", "attn_norm.weight", HIDDEN, ALWAYS},
-    {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN,
-     ALWAYS},
+    {WEIGHT_ATTENTION_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_MLP_NORM, "pre_feedforward_layernorm.weight", "ffn_norm.weight", HIDDEN, ALWAYS},
     {WEIGHT_MLP_POST_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", HIDDEN, ALWAYS},
     {.role = N_WEIGHTS},
@@ -174,8 +168,8 @@ static const weight_rule fused_rules[] = {
     {.role = N_WEIGHTS},
 };
 
-/* In GGUF files the experts of a layer are one tensor [E][out][in]; in older ones "_exps" is a dot and the
- * expert's number. */
+/* In GGUF files the experts of a layer are one tensor [E][out][in]; in older ones "_exps" is a dot and the expert's
+ * number. */
 static const weight_rule mixtral_rules[] = {
     {WEIGHT_ROUTER, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, ALWAYS},
     {WEIGHT_GATE, "block_sparse_moe.experts.%d.w1.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
@@ -189,22 +183,17 @@ static const weight_rule mixtral_rules[] = {
 
 static const weight_rule qwen_moe_rules[] = {
     {WEIGHT_ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, ALWAYS},
-    {WEIGHT_GATE, "mlp.experts.%d.gate_proj.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
-     .in = EXPERT_LAYERS},
-    {WEIGHT_UP, "mlp.experts.%d.up_proj.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN,
-     .in = EXPERT_LAYERS},
-    {WEIGHT_DOWN, "mlp.experts.%d.down_proj.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE,
-     .in = EXPERT_LAYERS},
+    {WEIGHT_GATE, "mlp.experts.%d.gate_proj.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN, .in = EXPERT_LAYERS},
+    {WEIGHT_UP, "mlp.experts.%d.up_proj.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN, .in = EXPERT_LAYERS},
+    {WEIGHT_DOWN, "mlp.experts.%d.down_proj.weight", "ffn_down_exps.weight", HIDDEN, INTERMEDIATE, .in = EXPERT_LAYERS},
     {.role = N_WEIGHTS},
 };
 
 static const weight_rule shared_expert_rules[] = {
     {WEIGHT_SHARED_ROUTER, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", ONE, HIDDEN, ALWAYS},
-    {WEIGHT_SHARED_GATE, "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", SHARED, HIDDEN,
-     ALWAYS},
+    {WEIGHT_SHARED_GATE, "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", SHARED, HIDDEN, ALWAYS},
     {WEIGHT_SHARED_UP, "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", SHARED, HIDDEN, ALWAYS},
-    {WEIGHT_SHARED_DOWN, "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", HIDDEN, SHARED,
-     ALWAYS},
+    {WEIGHT_SHARED_DOWN, "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", HIDDEN, SHARED, ALWAYS},
     {.role = N_WEIGHTS},
 };
 
@@ -276,19 +265,18 @@ static const weight_rule mamba_globals[] = {
     {.role = N_WEIGHTS},
 };
 
-#define MIXER(role, hf, gguf, ...)                                                                           \
+#define MIXER(role, hf, gguf, ...)                                                                                     \
     { role, hf, gguf, __VA_ARGS__, .in = MAMBA_LAYERS }
-#define MIXER_RULES(prefix)                                                                                  \
-    MIXER(WEIGHT_MAMBA_IN, prefix "in_proj.weight", "ssm_in.weight", CHANNELS_2, HIDDEN),                    \
-        MIXER(WEIGHT_MAMBA_IN_BIAS, prefix "in_proj.bias", "ssm_in.bias", CHANNELS_2, GIVEN(use_bias)),      \
-        MIXER(WEIGHT_CONV, prefix "conv1d.weight", "ssm_conv1d.weight", CHANNELS, CONV, .deep = ONE),        \
-        MIXER(WEIGHT_CONV_BIAS, prefix "conv1d.bias", "ssm_conv1d.bias", CHANNELS, GIVEN(use_conv_bias)),    \
-        MIXER(WEIGHT_MAMBA_X, prefix "x_proj.weight", "ssm_x.weight", RANK_STATES, CHANNELS),                \
-        MIXER(WEIGHT_MAMBA_DT, prefix "dt_proj.weight", "ssm_dt.weight", CHANNELS, RANK),                    \
-        MIXER(WEIGHT_MAMBA_DT_BIAS, prefix "dt_proj.bias", "ssm_dt.bias", CHANNELS),                         \
-        MIXER(WEIGHT_A, prefix "A_log", "ssm_a", CHANNELS, STATE),                                           \
-        MIXER(WEIGHT_D, prefix "D", "ssm_d", CHANNELS),                                                      \
-        MIXER(WEIGHT_MAMBA_OUT, prefix "out_proj.weight", "ssm_out.weight", HIDDEN, CHANNELS),               \
+#define MIXER_RULES(prefix)                                                                                            \
+    MIXER(WEIGHT_MAMBA_IN, prefix "in_proj.weight", "ssm_in.weight", CHANNELS_2, HIDDEN),                              \
+        MIXER(WEIGHT_MAMBA_IN_BIAS, prefix "in_proj.bias", "ssm_in.bias", CHANNELS_2, GIVEN(use_bias)),                \
+        MIXER(WEIGHT_CONV, prefix "conv1d.weight", "ssm_conv1d.weight", CHANNELS, CONV, .deep = ONE),                  \
+        MIXER(WEIGHT_CONV_BIAS, prefix "conv1d.bias", "ssm_conv1d.bias", CHANNELS, GIVEN(use_conv_bias)),              \
+        MIXER(WEIGHT_MAMBA_X, prefix "x_proj.weight", "ssm_x.weight", RANK_STATES, CHANNELS),                          \
+        MIXER(WEIGHT_MAMBA_DT, prefix "dt_proj.weight", "ssm_dt.weight", CHANNELS, RANK),                              \
+        MIXER(WEIGHT_MAMBA_DT_BIAS, prefix "dt_proj.bias", "ssm_dt.bias", CHANNELS),                                   \
+        MIXER(WEIGHT_A, prefix "A_log", "ssm_a", CHANNELS, STATE), MIXER(WEIGHT_D, prefix "D", "ssm_d", CHANNELS),     \
+        MIXER(WEIGHT_MAMBA_OUT, prefix "out_proj.weight", "ssm_out.weight", HIDDEN, CHANNELS),                         \
         MIXER(WEIGHT_MAMBA_OUT_BIAS, prefix "out_proj.bias", "ssm_out.bias", HIDDEN, GIVEN(use_bias))
 
 static const weight_rule mamba_rules[] = {
@@ -311,13 +299,10 @@ static const weight_rule jamba_rules[] = {
     MIXER(WEIGHT_DT_NORM, "mamba.dt_layernorm.weight", "ssm_dt_norm.weight", RANK),
     MIXER(WEIGHT_B_NORM, "mamba.b_layernorm.weight", "ssm_b_norm.weight", STATE),
     MIXER(WEIGHT_C_NORM, "mamba.c_layernorm.weight", "ssm_c_norm.weight", STATE),
-    {WEIGHT_GATE, "feed_forward.gate_proj.weight", "ffn_gate.weight", INTERMEDIATE, HIDDEN,
-     .in = DENSE_LAYERS},
+    {WEIGHT_GATE, "feed_forward.gate_proj.weight", "ffn_gate.weight", INTERMEDIATE, HIDDEN, .in = DENSE_LAYERS},
     {WEIGHT_UP, "feed_forward.up_proj.weight", "ffn_up.weight", INTERMEDIATE, HIDDEN, .in = DENSE_LAYERS},
-    {WEIGHT_DOWN, "feed_forward.down_proj.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE,
-     .in = DENSE_LAYERS},
-    {WEIGHT_ROUTER, "feed_forward.router.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN,
-     .in = EXPERT_LAYERS},
+    {WEIGHT_DOWN, "feed_forward.down_proj.weight", "ffn_down.weight", HIDDEN, INTERMEDIATE, .in = DENSE_LAYERS},
+    {WEIGHT_ROUTER, "feed_forward.router.weight", "ffn_gate_inp.weight", EXPERTS, HIDDEN, .in = EXPERT_LAYERS},
     {WEIGHT_GATE, "feed_forward.experts.%d.gate_proj.weight", "ffn_gate_exps.weight", INTERMEDIATE, HIDDEN,
      .in = EXPERT_LAYERS},
     {WEIGHT_UP, "feed_forward.experts.%d.up_proj.weight", "ffn_up_exps.weight", INTERMEDIATE, HIDDEN,
@@ -383,48 +368,37 @@ static const weight_rule whisper_cross_rules[] = {
 
 enum { MOST_TABLES = 6 };
 
-/* How a type's checkpoints name things. */
+/* Tensor names of a type's checkpoints. */
 typedef struct naming {
-    const char *layers;                     /* Hugging Face: what stands before a layer's number */
-    const char *root;                       /* with which names may begin or not; NULL: none */
-    model_type other_half;                  /* whose tensors stand in the same checkpoint; 0: none */
+    const char *layers;                     /* Hugging Face: the prefix of a layer's number */
+    const char *root;                       /* optional prefix of names; NULL: none */
+    model_type other_half;                  /* whose tensors are in the same checkpoint; 0: none */
     const weight_rule *tables[MOST_TABLES]; /* ends with NULL when there are fewer */
 } naming;
 
 #define LLAMA_LAYERS .layers = "model.layers."
 static const naming namings[N_MODEL_TYPES] = {
-    [MODEL_LLAMA] = {LLAMA_LAYERS,
-                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
-    [MODEL_MISTRAL] = {LLAMA_LAYERS,
-                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_LLAMA] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_MISTRAL] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_MIXTRAL] = {LLAMA_LAYERS,
                        .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mixtral_rules}},
-    [MODEL_QWEN2] = {LLAMA_LAYERS,
-                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
-    [MODEL_QWEN3] = {LLAMA_LAYERS,
-                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_QWEN2] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_QWEN3] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_QWEN2_MOE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules,
                                                   qwen_moe_rules, shared_expert_rules}},
-    [MODEL_QWEN3_MOE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules,
-                                                  qwen_moe_rules}},
-    [MODEL_SMOLLM3] = {LLAMA_LAYERS,
-                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
-    [MODEL_OLMO2] = {LLAMA_LAYERS,
-                     .tables = {llama_globals, olmo2_norm_rules, attention_rules, qkv_rules, mlp_rules}},
-    [MODEL_STABLELM] = {LLAMA_LAYERS, .tables = {layer_norm_globals, layer_norm_rules, attention_rules,
-                                                 qkv_rules, mlp_rules}},
-    [MODEL_COHERE] = {LLAMA_LAYERS,
-                      .tables = {llama_globals, one_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_QWEN3_MOE] = {LLAMA_LAYERS,
+                         .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, qwen_moe_rules}},
+    [MODEL_SMOLLM3] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_OLMO2] = {LLAMA_LAYERS, .tables = {llama_globals, olmo2_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_STABLELM] = {LLAMA_LAYERS,
+                        .tables = {layer_norm_globals, layer_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_COHERE] = {LLAMA_LAYERS, .tables = {llama_globals, one_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_PHI] = {LLAMA_LAYERS, .tables = {phi_globals, phi_rules, qkv_rules}},
-    [MODEL_GEMMA] = {LLAMA_LAYERS,
-                     .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_GEMMA] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_PHI3] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, fused_rules}},
-    [MODEL_GRANITE] = {LLAMA_LAYERS,
-                       .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
-    [MODEL_GEMMA2] = {LLAMA_LAYERS,
-                      .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
-    [MODEL_GEMMA3] = {LLAMA_LAYERS,
-                      .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_GRANITE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_GEMMA2] = {LLAMA_LAYERS, .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
+    [MODEL_GEMMA3] = {LLAMA_LAYERS, .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_GPT2] = {.layers = "transformer.h.", .root = "transformer.", .tables = {gpt2_globals, gpt2_rules}},
     [MODEL_GPT_NEOX] = {.layers = "gpt_neox.layers.", .tables = {gpt_neox_globals, gpt_neox_rules}},
     [MODEL_MAMBA] = {.layers = "backbone.layers.", .tables = {mamba_globals, mamba_rules}},
@@ -478,13 +452,12 @@ static bool layer_has(const model_config *config, layer_kind kind, int64_t layer
     return false;
 }
 
-/* The rule of a role in a layer; NULL: such layers have none. */
+/* The rule of a role in a layer; NULL: the layer has no such weight. */
 static const weight_rule *find_rule(const model_config *config, weight_role role, int64_t layer) {
     const naming *names = &namings[config->model_type];
     for (int i = 0; i < MOST_TABLES && names->tables[i]; i++) {
         for (const weight_rule *rule = names->tables[i]; rule->role != N_WEIGHTS; rule++) {
-            if (rule->role == role && (role >= N_LAYER_WEIGHTS || layer_has(config, rule->in, layer)))
-                return rule;
+            if (rule->role == role && (role >= N_LAYER_WEIGHTS || layer_has(config, rule->in, layer))) return rule;
         }
     }
     return NULL;
@@ -495,8 +468,8 @@ static bool is_given(const model_config *config, const weight_rule *rule) {
     return rule->given == 0 || *(const bool *)((const char *)config + rule->given);
 }
 
-static void fill_name(const model_config *config, bool is_gguf, const weight_rule *rule, int64_t layer,
-                      int64_t expert, weight_place *out) {
+static void fill_name(const model_config *config, bool is_gguf, const weight_rule *rule, int64_t layer, int64_t expert,
+                      weight_place *out) {
     const char *name = is_gguf ? rule->gguf : rule->hf, *number = strstr(name, "%d");
     size_t n = 0;
     if (rule->role < N_LAYER_WEIGHTS) {
@@ -515,8 +488,8 @@ static void fill_name(const model_config *config, bool is_gguf, const weight_rul
     }
 }
 
-static void fill_place(const model_config *config, bool is_gguf, const weight_rule *rule, int64_t layer,
-                       int64_t expert, weight_place *out) {
+static void fill_place(const model_config *config, bool is_gguf, const weight_rule *rule, int64_t layer, int64_t expert,
+                       weight_place *out) {
     memset(out, 0, sizeof *out);
     fill_name(config, is_gguf, rule, layer, expert, out);
     int64_t rows = measure(config, rule->rows), columns = measure(config, rule->columns);
@@ -525,8 +498,7 @@ static void fill_place(const model_config *config, bool is_gguf, const weight_ru
     source->n_rows = rule->n_rows == NONE ? rows : measure(config, rule->n_rows);
     source->columns = columns * (rule->deep == NONE ? 1 : measure(config, rule->deep));
     source->permute_head_dim = rule->rotated && config->permuted_rows ? (int)config->head_dim : 0;
-    bool stacked =
-        is_gguf && !config->experts_apart && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
+    bool stacked = is_gguf && !config->experts_apart && rule->in == EXPERT_LAYERS && rule->role != WEIGHT_ROUTER;
     if (stacked) source->first_row += expert * rows;
     if (!is_gguf && rule->by_head) {
         source->block = config->head_dim;
@@ -541,8 +513,8 @@ static void fill_place(const model_config *config, bool is_gguf, const weight_ru
     if (rule->columns != NONE) shape[out->n_dims++] = source->is_transposed ? rows : columns;
 }
 
-bool weight_find_place(const model_config *config, bool is_gguf, weight_role role, int64_t layer,
-                       int64_t expert, weight_place *out) {
+bool weight_find_place(const model_config *config, bool is_gguf, weight_role role, int64_t layer, int64_t expert,
+                       weight_place *out) {
     const weight_rule *rule = find_rule(config, role, layer);
     if (!rule || !is_given(config, rule)) return false;
     fill_place(config, is_gguf, rule, layer, expert, out);
@@ -588,11 +560,10 @@ static mn_status check_tensor(const tensor *t, const weight_place *place, bool i
     shape_text expected = show_shape(place->shape, place->n_dims);
     if (!t) MN_FAIL(MN_E_FORMAT, "%s is missing: expected %s", place->name, expected.text);
     if (!has_shape(t, place, is_gguf))
-        MN_FAIL(MN_E_FORMAT, "%s is %s: expected %s", place->name, show_shape(t->shape, t->n_dims).text,
-                expected.text);
+        MN_FAIL(MN_E_FORMAT, "%s is %s: expected %s", place->name, show_shape(t->shape, t->n_dims).text, expected.text);
     if (!dtype_table[t->type].to_f32) {
-        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: a floating-point or quantised type",
-                place->name, dtype_table[t->type].name);
+        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: a floating-point or quantised type", place->name,
+                dtype_table[t->type].name);
     }
     return MN_OK;
 }
@@ -610,8 +581,7 @@ static const tensor *find_tensor(const binder *b, const char *name) {
     return tensor_set_find(b->tensors, name + strlen(root));
 }
 
-static mn_status bind_one(weight_source *out, const binder *b, weight_role role, int64_t layer,
-                          int64_t expert) {
+static mn_status bind_one(weight_source *out, const binder *b, weight_role role, int64_t layer, int64_t expert) {
     *out = (weight_source){0};
     const weight_rule *rule = find_rule(b->config, role, layer);
     if (!rule) return MN_OK;
@@ -619,10 +589,9 @@ static mn_status bind_one(weight_source *out, const binder *b, weight_role role,
     fill_place(b->config, b->is_gguf, rule, layer, expert, &place);
     const tensor *t = find_tensor(b, place.name);
     if (!is_given(b->config, rule)) {
-        /* A spare copy of tied embeddings is common and harmless; a bias that would be left out is neither.
-         */
+        /* An extra copy of tied embeddings is common and harmless; an ignored bias would change results. */
         if (!t || role == WEIGHT_HEAD) return MN_OK;
-        MN_FAIL(MN_E_FORMAT, "%s is there although the configuration has no such weight", place.name);
+        MN_FAIL(MN_E_FORMAT, "%s exists although the configuration has no such weight", place.name);
     }
     MN_TRY(check_tensor(t, &place, b->is_gguf));
     *out = place.source;
@@ -648,13 +617,13 @@ static mn_status bind_layer(model_weights *out, const binder *b, int64_t layer) 
     return experts ? bind_experts(out, b, layer) : MN_OK;
 }
 
-/* What follows a number, or NULL when there is none. */
+/* The text after a number, or NULL when there is none. */
 static const char *behind_number(const char *text) {
     size_t n = strspn(text, "0123456789");
     return n ? text + n : NULL;
 }
 
-/* Whether `text` is a rule's name, any number standing for %d. */
+/* Whether `text` matches a rule's name, with any number for %d. */
 static bool matches(const char *rule, const char *text) {
     const char *number = strstr(rule, "%d");
     if (!number) return strcmp(rule, text) == 0;
@@ -677,8 +646,8 @@ static bool has_name(model_type type, const char *name) {
     return false;
 }
 
-/* What no forward pass would read changes nothing and is let be, but for weights of another type, which tell that the
- * configuration is not the checkpoint's. */
+/* Unused tensors are ignored, except weights of another model type, which show that the configuration does not belong
+ * to the checkpoint. */
 static mn_status check_foreign(const binder *b) {
     for (size_t i = 0; !b->is_gguf && i < tensor_set_count(b->tensors); i++) {
         const char *name = tensor_set_at(b->tensors, i)->name;
@@ -686,8 +655,8 @@ static mn_status check_foreign(const binder *b) {
         if (has_name(own, name) || (namings[own].other_half && has_name(namings[own].other_half, name))) continue;
         for (int type = 0; type < N_MODEL_TYPES; type++) {
             if (!has_name((model_type)type, name)) continue;
-            MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", name,
-                    model_type_name((model_type)type), model_type_name(b->config->model_type));
+            MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", name, model_type_name((model_type)type),
+                    model_type_name(b->config->model_type));
         }
     }
     return MN_OK;
@@ -708,8 +677,7 @@ static mn_status bind_all(model_weights *out, const binder *b) {
     return MN_OK;
 }
 
-mn_status model_bind(model_weights *out, const model_config *config, const tensor_set *tensors,
-                     bool is_gguf) {
+mn_status model_bind(model_weights *out, const model_config *config, const tensor_set *tensors, bool is_gguf) {
     memset(out, 0, sizeof *out);
     const binder b = {config, tensors, is_gguf};
     mn_status status = bind_all(out, &b);

@@ -44,7 +44,7 @@ static double apply_llama3(const model_config *config, int64_t total_length, dou
     return 1;
 }
 
-/* The dimension whose frequency makes `turns` turns within the original context. */
+/* The dimension whose frequency makes `turns` rotations within the original context. */
 static double yarn_dimension(const model_config *config, double turns, int64_t n) {
     double original = (double)config->rope_scaling.original_max_position_embeddings;
     return (double)n * log(original / (2 * PI * turns)) / log(config->rope_theta);
@@ -106,8 +106,8 @@ int64_t rope_regime(const model_config *config, int64_t total_length) {
     }
 }
 
-void rope_table(const double *inverse_frequencies, int64_t n_pairs, double attention_factor, int64_t first,
-                int64_t n, float *cosines, float *sines) {
+void rope_table(const double *inverse_frequencies, int64_t n_pairs, double attention_factor, int64_t first, int64_t n,
+                float *cosines, float *sines) {
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < n_pairs; j++) {
             double angle = (double)(first + i) * inverse_frequencies[j];

@@ -10,8 +10,8 @@
 
 enum { PACK_PANELS = 8 }; /* panels of a packing task */
 
-weight_form weight_form_for(dtype type, weight_form wanted, bool is_auto) {
-    if (!is_auto) return wanted;
+weight_form weight_form_for(dtype type, weight_form model_form, bool is_auto) {
+    if (!is_auto) return model_form;
     if (type == DTYPE_F32) return WEIGHT_F32;
     if (type == DTYPE_F16 || type == DTYPE_BF16) return WEIGHT_BF16;
     return WEIGHT_INT;
@@ -19,8 +19,8 @@ weight_form weight_form_for(dtype type, weight_form wanted, bool is_auto) {
 
 /* ---- vectors ---- */
 
-/* A small tensor (norm, bias, state parameters) as float32, all of it or, of vectors, the rows that the source names; each value
- * plus `more`. */
+/* A small tensor (norm, bias, state parameters) as float32, all of it or, of vectors, the rows that the source names;
+ * each value plus `more`. */
 static mn_status copy_vector(float **out, const weight_source *source, float more) {
     *out = NULL;
     if (!source->tensor) return MN_OK;
@@ -41,29 +41,28 @@ static mn_status copy_vector(float **out, const weight_source *source, float mor
 
 /* x [rows][columns] to [columns][rows]. */
 static mn_status turn(float **x, int64_t rows, int64_t columns) {
-    float *turned = mem_alloc_raw((size_t)(rows * columns), sizeof *turned);
-    if (!turned) return MN_E_NOMEM;
+    float *transposed_copy = mem_alloc_raw((size_t)(rows * columns), sizeof *transposed_copy);
+    if (!transposed_copy) return MN_E_NOMEM;
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < columns; c++) turned[c * rows + r] = (*x)[r * columns + c];
+        for (int64_t c = 0; c < columns; c++) transposed_copy[c * rows + r] = (*x)[r * columns + c];
     }
     mem_free(*x);
-    *x = turned;
+    *x = transposed_copy;
     return MN_OK;
 }
 
 static bool is_norm(int role) {
     return role == WEIGHT_ATTENTION_NORM || role == WEIGHT_ATTENTION_POST_NORM || role == WEIGHT_MLP_NORM ||
-           role == WEIGHT_MLP_POST_NORM || role == WEIGHT_Q_NORM || role == WEIGHT_K_NORM ||
-           role == WEIGHT_FINAL_NORM;
+           role == WEIGHT_MLP_POST_NORM || role == WEIGHT_Q_NORM || role == WEIGHT_K_NORM || role == WEIGHT_FINAL_NORM;
 }
 
-/* The kernels of states want channels side by side, and A itself. */
-static mn_status shape_states(const model_core *model, packed_layer *layer) {
-    const model_config *c = &model->config;
+/* The scan kernels need adjacent channels, and A itself. */
+static mn_status shape_states(const network *net, packed_layer *layer, bool is_gguf) {
+    const model_config *c = &net->config;
     float **a = &layer->vectors[WEIGHT_A - FIRST_LAYER_VECTOR],
           **conv = &layer->vectors[WEIGHT_CONV - FIRST_LAYER_VECTOR];
     if (!*a) return MN_OK;
-    for (int64_t i = 0; !model->file && i < c->mamba_size * c->state_size; i++) (*a)[i] = -expf((*a)[i]);
+    for (int64_t i = 0; !is_gguf && i < c->mamba_size * c->state_size; i++) (*a)[i] = -expf((*a)[i]);
     MN_TRY(turn(a, c->mamba_size, c->state_size));
     return turn(conv, c->mamba_size, c->conv_kernel);
 }
@@ -74,7 +73,7 @@ static mn_status shape_states(const model_core *model, packed_layer *layer) {
 static mn_status transposed(packed_weights *weights, const tensor **t) {
     for (size_t i = 0; i < weights->n_transposed; i++) {
         if (weights->transposed[i].from == *t) {
-            *t = &weights->transposed[i].turned;
+            *t = &weights->transposed[i].transposed_copy;
             return MN_OK;
         }
     }
@@ -90,36 +89,35 @@ static mn_status transposed(packed_weights *weights, const tensor **t) {
         for (size_t c = 0; c < columns; c++)
             memcpy(data + (c * rows + r) * size, (*t)->data + (r * columns + c) * size, size);
     }
-    *made = (transposed_tensor){.from = *t, .turned = **t};
-    made->turned.shape[0] = (int64_t)columns;
-    made->turned.shape[1] = (int64_t)rows;
-    made->turned.data = data;
+    *made = (transposed_tensor){.from = *t, .transposed_copy = **t};
+    made->transposed_copy.shape[0] = (int64_t)columns;
+    made->transposed_copy.shape[1] = (int64_t)rows;
+    made->transposed_copy.data = data;
     weights->n_transposed++;
-    *t = &made->turned;
+    *t = &made->transposed_copy;
     return MN_OK;
 }
 
 typedef struct planner {
-    model_core *model;
-    weight_form wanted;
-    bool is_auto;
+    network *net;
+    bool is_auto, is_gguf;
 } planner;
 
 static mn_status plan_matrix(planner *p, weight *w, const weight_source *source, const weight_source *bias,
                              bool is_exact) {
-    packed_weights *weights = &p->model->weights;
+    packed_weights *weights = &p->net->weights;
     w->source = *source;
     if (!source->tensor) return MN_OK;
     if (source->is_transposed) MN_TRY(transposed(weights, &w->source.tensor));
     const tensor *t = w->source.tensor;
-    weight_form form = is_exact ? WEIGHT_F32 : weight_form_for(t->type, p->wanted, p->is_auto);
+    weight_form form = is_exact ? WEIGHT_F32 : weight_form_for(t->type, p->net->form, p->is_auto);
     weight_layout_make(&w->layout, form, t->type, (int)source->n_rows, (int)source->columns);
     weights->packed_bytes += weight_layout_bytes(&w->layout);
     return bias ? copy_vector(&w->bias, bias, 0) : MN_OK;
 }
 
 static mn_status plan_experts(planner *p, packed_layer *layer, weight_source (*from)[N_EXPERT_MATRICES]) {
-    size_t n = (size_t)p->model->config.num_local_experts;
+    size_t n = (size_t)p->net->config.num_local_experts;
     layer->experts = mem_alloc(n, sizeof *layer->experts);
     if (!layer->experts) return MN_E_NOMEM;
     for (size_t e = 0; e < n; e++) {
@@ -136,28 +134,28 @@ static mn_status plan_layer(planner *p, packed_layer *layer, const weight_source
         MN_TRY(plan_matrix(p, &layer->matrices[i], &from[i], &from[i + N_LAYER_MATRICES], is_exact));
     }
     for (int role = FIRST_LAYER_VECTOR; role < N_LAYER_WEIGHTS; role++) {
-        float more = p->model->config.norm_adds_one && is_norm(role) ? 1 : 0;
+        float more = p->net->config.norm_adds_one && is_norm(role) ? 1 : 0;
         MN_TRY(copy_vector(&layer->vectors[role - FIRST_LAYER_VECTOR], &from[role], more));
     }
-    return shape_states(p->model, layer);
+    return shape_states(p->net, layer, p->is_gguf);
 }
 
-mn_status weights_plan(model_core *model, const model_weights *bound, weight_form wanted, bool is_auto) {
-    packed_weights *weights = &model->weights;
-    planner p = {model, wanted, is_auto};
-    size_t n = (size_t)model->config.num_hidden_layers, experts = (size_t)model->config.num_local_experts;
+mn_status weights_plan(network *net, const model_weights *bound, bool is_auto, bool is_gguf) {
+    packed_weights *weights = &net->weights;
+    planner p = {net, is_auto, is_gguf};
+    size_t n = (size_t)net->config.num_hidden_layers, experts = (size_t)net->config.num_local_experts;
     weights->layers = mem_alloc(n, sizeof *weights->layers);
     weights->transposed = mem_alloc(n * N_LAYER_MATRICES, sizeof *weights->transposed);
     if (!weights->layers || !weights->transposed) return MN_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         MN_TRY(plan_layer(&p, &weights->layers[i], bound->layers[i]));
-        if (config_has_experts(&model->config, (int64_t)i))
+        if (config_has_experts(&net->config, (int64_t)i))
             MN_TRY(plan_experts(&p, &weights->layers[i], bound->experts + i * experts));
     }
     weights->embedding = model_weights_global(bound, WEIGHT_EMBED)->tensor;
     MN_TRY(copy_vector(&weights->positions, model_weights_global(bound, WEIGHT_POSITIONS), 0));
     MN_TRY(copy_vector(&weights->final_norm, model_weights_global(bound, WEIGHT_FINAL_NORM),
-                       model->config.norm_adds_one ? 1 : 0));
+                       net->config.norm_adds_one ? 1 : 0));
     MN_TRY(copy_vector(&weights->final_norm_bias, model_weights_global(bound, WEIGHT_FINAL_NORM_BIAS), 0));
     for (int i = 0; i < N_CONVOLUTIONS; i++) {
         weight_role role = i == 0 ? WEIGHT_CONV1 : WEIGHT_CONV2;
@@ -174,7 +172,7 @@ static void list_one(weight *w, weight **out, int *n) {
     ++*n;
 }
 
-/* All matrices in the order in which a pass reads them; out NULL: only counts them. */
+/* Lists all matrices in the order in which a pass reads them; out NULL: only counts them. */
 static int list_weights(packed_weights *weights, const model_config *config, weight **out) {
     int n = 0;
     size_t experts = (size_t)config->num_local_experts;
@@ -214,7 +212,7 @@ static void pack_task(void *arg, int task, int thread) {
     if (thread == 0 && job->progress.report) job->progress.report(job->progress.user, done, job->total);
 }
 
-/* Places for all panels, in one block. */
+/* Allocates all panels in one block. */
 static mn_status place_panels(packed_weights *weights, weight **list, int n) {
     weights->arena = mem_alloc_raw(weights->packed_bytes, 1);
     if (!weights->arena) return MN_E_NOMEM;
@@ -244,8 +242,7 @@ static mn_status number_tasks(int *first_task, weight **list, int n) {
     for (int i = 0; i < n; i++) {
         n_tasks += ceil_div(list[i]->layout.n_panels, PACK_PANELS);
         if (n_tasks > INT_MAX) {
-            MN_FAIL(MN_E_UNSUPPORTED,
-                    "the matrices have more than %lld panels, which is as many as can be packed",
+            MN_FAIL(MN_E_UNSUPPORTED, "the matrices have more than %lld panels, which is as many as can be packed",
                     (long long)INT_MAX * PACK_PANELS);
         }
         first_task[i + 1] = (int)n_tasks;
@@ -255,28 +252,28 @@ static mn_status number_tasks(int *first_task, weight **list, int n) {
 
 static void drop_transposed(packed_weights *weights) {
     for (size_t i = 0; i < weights->n_transposed; i++)
-        mem_free((void *)(uintptr_t)weights->transposed[i].turned.data);
+        mem_free((void *)(uintptr_t)weights->transposed[i].transposed_copy.data);
     mem_free(weights->transposed);
     weights->transposed = NULL;
     weights->n_transposed = 0;
 }
 
-mn_status weights_pack(model_core *model, bool lazy, weights_progress progress) {
+mn_status weights_pack(network *net, bool lazy, weights_progress progress) {
     if (lazy) return MN_OK;
-    packed_weights *weights = &model->weights;
-    size_t capacity = (size_t)list_weights(weights, &model->config, NULL);
-    int n_threads = model->compute.n_threads;
+    packed_weights *weights = &net->weights;
+    size_t capacity = (size_t)list_weights(weights, &net->config, NULL);
+    int n_threads = net->compute->n_threads;
     pack_job job = {.progress = progress, .total = weights->packed_bytes};
     job.weights = mem_alloc(capacity, sizeof *job.weights);
     job.first_task = mem_alloc(capacity + 1, sizeof *job.first_task);
     job.scratch = mem_alloc((size_t)n_threads, sizeof *job.scratch);
     mn_status status = job.weights && job.first_task && job.scratch ? MN_OK : MN_E_NOMEM;
     if (status == MN_OK) {
-        int n = list_weights(weights, &model->config, job.weights);
+        int n = list_weights(weights, &net->config, job.weights);
         status = make_scratch(job.scratch, n_threads, job.weights, n);
         if (status == MN_OK) status = place_panels(weights, job.weights, n);
         if (status == MN_OK) status = number_tasks(job.first_task, job.weights, n);
-        if (status == MN_OK) thread_run(model->compute.pool, job.first_task[n], pack_task, &job);
+        if (status == MN_OK) thread_run(net->compute->pool, job.first_task[n], pack_task, &job);
     }
     for (int i = 0; job.scratch && i < n_threads; i++) mem_free(job.scratch[i]);
     mem_free(job.scratch);

@@ -44,7 +44,7 @@ static const float *row_of(const speech_attention *attention, size_t head, size_
     return attention->weights + (head * attention->n_rows + row) * attention->stride;
 }
 
-/* What makes the positions that hold sound a distribution. */
+/* Normalizes the weights of the positions that hold sound. */
 static double row_scale(const float *row, size_t n) {
     double sum = 0.0;
     for (size_t i = 0; i < n; i++) sum += (double)row[i];
@@ -72,7 +72,7 @@ static void measure_head(aligner *a, const speech_attention *attention, size_t h
     for (size_t i = 0; i < n; i++) a->deviation[i] = sqrt(a->deviation[i] / (double)attention->n_rows);
 }
 
-/* The fourth of seven by exchanges that depend on no comparison, so that nothing is guessed wrong. */
+/* The median of seven by a branch-free sorting network, which has no mispredictions. */
 static float median(const float *window) {
     static const uint8_t pairs[][2] = {{0, 5}, {0, 3}, {1, 6}, {2, 4}, {0, 1}, {3, 5}, {2, 6},
                                        {2, 3}, {3, 6}, {4, 5}, {1, 4}, {1, 3}, {3, 4}};
@@ -86,7 +86,7 @@ static float median(const float *window) {
     return x[MEDIAN_HALF];
 }
 
-/* Adds a head's row, normalised and smoothed, to the sums. What does not differ between the tokens says nothing: 0. */
+/* Adds a head's row, normalised and smoothed, to the sums. Positions where the tokens do not differ get 0. */
 static void add_row(aligner *a, float *sums, const float *row, size_t n) {
     double scale = row_scale(row, n);
     float *inner = a->row + MEDIAN_HALF;
@@ -105,8 +105,8 @@ static void add_row(aligner *a, float *sums, const float *row, size_t n) {
     for (size_t i = 0; i < n; i++) sums[i] += median(a->row + i);
 }
 
-/* Fills the steps of the cheapest path, the cost of a cell being its score's negative. On equal costs the row stays, else both
- * move (the original takes a dearer step where the two others are equal). */
+/* Fills the steps of the cheapest path, the cost of a cell being its score's negative. On equal costs the row stays,
+ * else both move (the original takes a dearer step where the two others are equal). */
 static void find_path(aligner *a, size_t n, size_t n_positions) {
     a->cost[0] = 0.0;
     for (size_t j = 1; j <= n_positions; j++) a->cost[j] = INFINITY;
@@ -148,10 +148,10 @@ static void trace_path(int64_t *begins, const aligner *a, size_t n, size_t n_pos
 mn_status speech_align(int64_t *begins, const speech_attention *attention, size_t first, size_t n) {
     const speech_attention *from = attention;
     size_t n_positions = from->n_positions;
-    if (from->n_heads == 0 || n == 0 || n_positions == 0 || n_positions > from->stride ||
-        first > from->n_rows || n > from->n_rows - first) {
-        MN_FAIL(MN_E_ARG, "nothing to align: %zu heads, rows %zu to %zu of %zu, %zu positions of %zu",
-                from->n_heads, first, first + n, from->n_rows, n_positions, from->stride);
+    if (from->n_heads == 0 || n == 0 || n_positions == 0 || n_positions > from->stride || first > from->n_rows ||
+        n > from->n_rows - first) {
+        MN_FAIL(MN_E_ARG, "nothing to align: %zu heads, rows %zu to %zu of %zu, %zu positions of %zu", from->n_heads,
+                first, first + n, from->n_rows, n_positions, from->stride);
     }
     aligner a = {0};
     mn_status status = aligner_open(&a, n, n_positions);

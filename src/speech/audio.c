@@ -22,29 +22,29 @@ enum {
     MOST_RATE = 1000000,
     MOST_CHANNELS = 64,
     CHUNK = 8192,                     /* frames of the file decoded at once */
-    ROOM = 16384,                     /* samples made of them at once, at most */
-    CAPACITY = 2 * AUDIO_KEPT + ROOM, /* so that old samples are moved away once for many that come */
+    ROOM = 16384,                     /* the most samples made from them at once */
+    CAPACITY = 2 * AUDIO_KEPT + ROOM, /* so that old samples are moved rarely */
     SNIFF = 16 << 20                  /* bytes of a pipe after which it must look like audio */
 };
 static const int64_t most_pipe_bytes = (int64_t)1 << 36;
-static const float loudest =
-    4294967296.0f; /* full scale of 32-bit integers, twice; its square is far from infinite */
+static const float loudest = 4294967296.0f; /* full scale of 32-bit integers, twice; its square is far from infinite */
 
-/* The encoded bytes: a file that can be read again and again. */
+/* The encoded bytes: a file that can be read repeatedly, or its bytes in memory. */
 typedef struct source {
-    int fd;
-    int64_t size, at;   /* bytes */
-    int64_t unfinished; /* where a length stands that is to be read as "unknown"; 0: nowhere */
-    int error;          /* errno of a read that failed */
+    int fd;              /* -1: in memory */
+    const uint8_t *data; /* [size] in memory; NULL: a file */
+    int64_t size, at;    /* bytes */
+    int64_t unfinished;  /* offset of a length to be read as "unknown"; 0: none */
+    int error;           /* errno of a read that failed */
 } source;
 
 struct audio {
     char *name;
     source source;
-    SNDFILE *file; /* one of these two decodes */
+    SNDFILE *file; /* one of these two is used */
     mpeg *mpeg;
-    SF_INFO info;     /* frames: as promised */
-    soxr_t resampler; /* NULL: the file has the rate already */
+    SF_INFO info;     /* frames: as announced */
+    soxr_t resampler; /* NULL: the file has the target rate */
     float *input;     /* [CHUNK][channels], or the mono samples [n_input] of them */
     size_t n_input, n_used;
     int64_t n_frames; /* of the file, decoded so far */
@@ -55,7 +55,7 @@ struct audio {
     int64_t length; /* -1: not known */
 };
 
-/* ---- the file ------------------------------------------------------------------------------------------------------ */
+/* ---- the file ---- */
 
 static sf_count_t source_size(void *user) {
     return ((source *)user)->size;
@@ -68,16 +68,23 @@ static sf_count_t source_seek(sf_count_t offset, int whence, void *user) {
     return s->at;
 }
 
+static ssize_t read_part(const source *s, void *out, size_t n) {
+    if (!s->data) return pread(s->fd, out, n, (off_t)s->at);
+    size_t left = (size_t)(s->size - s->at), here = n < left ? n : left;
+    memcpy(out, s->data + s->at, here);
+    return (ssize_t)here;
+}
+
 static sf_count_t source_read(void *out, sf_count_t n, void *user) {
     source *s = user;
     sf_count_t done = 0;
     while (done < n && s->at < s->size) {
-        ssize_t here = pread(s->fd, (char *)out + done, (size_t)(n - done), (off_t)s->at);
+        ssize_t here = read_part(s, (char *)out + done, (size_t)(n - done));
         if (here < 0 && errno == EINTR) continue;
         if (here < 0) s->error = errno;
         if (here <= 0) break;
-        for (int64_t at = max_i64(s->unfinished, s->at);
-             s->unfinished && at < min_i64(s->unfinished + 4, s->at + here); at++)
+        for (int64_t at = max_i64(s->unfinished, s->at); s->unfinished && at < min_i64(s->unfinished + 4, s->at + here);
+             at++)
             ((uint8_t *)out)[done + at - s->at] = 0xFF;
         s->at += here;
         done += here;
@@ -93,14 +100,13 @@ static uint32_t little_endian(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* A recorder that was killed leaves a WAV header that knows of no samples, though they follow: 0 where they begin. Where that
- * 0 stands in the file, or 0 when it is no such file. */
+/* An interrupted recorder leaves a WAV header whose data length is 0 although samples follow. Returns the offset of
+ * that length, or 0 for other files. */
 static int64_t find_unfinished(source *s) {
     enum { MOST_CHUNKS = 64 };
     uint8_t head[12], chunk[8];
     s->at = 0;
-    if (source_read(head, 12, s) != 12 || memcmp(head, "RIFF", 4) != 0 || memcmp(head + 8, "WAVE", 4) != 0)
-        return 0;
+    if (source_read(head, 12, s) != 12 || memcmp(head, "RIFF", 4) != 0 || memcmp(head + 8, "WAVE", 4) != 0) return 0;
     for (int i = 0; i < MOST_CHUNKS && source_read(chunk, 8, s) == 8; i++) {
         uint32_t n_bytes = little_endian(chunk + 4);
         bool ends_here = (int64_t)little_endian(head + 4) + 8 <= s->at && s->at < s->size;
@@ -118,8 +124,7 @@ static int64_t read_at(void *user, int64_t at, void *out, int64_t n) {
 
 /* NULL: no audio. (An open file that libsndfile is given is closed by it when it cannot read it, so it gets none.) */
 static SNDFILE *open_sound(source *s, SF_INFO *info) {
-    SF_VIRTUAL_IO io = {
-        .get_filelen = source_size, .seek = source_seek, .read = source_read, .tell = source_tell};
+    SF_VIRTUAL_IO io = {.get_filelen = source_size, .seek = source_seek, .read = source_read, .tell = source_tell};
     s->at = 0;
     *info = (SF_INFO){0};
     return sf_open_virtual(&io, SFM_READ, info, s);
@@ -140,11 +145,10 @@ static mn_status check_source(const audio *a) {
 
 static mn_status check_info(const audio *a, const SF_INFO *info) {
     if (info->samplerate < LEAST_RATE || info->samplerate > MOST_RATE)
-        MN_FAIL(MN_E_FORMAT, "'%s' has a rate of %d Hz, allowed: %d to %d", a->name, info->samplerate,
-                LEAST_RATE, MOST_RATE);
+        MN_FAIL(MN_E_FORMAT, "'%s' has a rate of %d Hz, allowed: %d to %d", a->name, info->samplerate, LEAST_RATE,
+                MOST_RATE);
     if (info->channels < 1 || info->channels > MOST_CHANNELS)
-        MN_FAIL(MN_E_FORMAT, "'%s' has %d channels, allowed: 1 to %d", a->name, info->channels,
-                MOST_CHANNELS);
+        MN_FAIL(MN_E_FORMAT, "'%s' has %d channels, allowed: 1 to %d", a->name, info->channels, MOST_CHANNELS);
     if (a->info.channels && (info->channels != a->info.channels || info->samplerate != a->info.samplerate))
         MN_FAIL(MN_E_IO, "'%s' was changed while it was read", a->name);
     return MN_OK;
@@ -156,23 +160,21 @@ static mn_status start_sound(audio *a, SF_INFO *info) {
     bool is_unknown = sf_error(NULL) == SF_ERR_UNRECOGNISED_FORMAT;
     MN_TRY(check_source(a));
     MN_FAIL(MN_E_FORMAT, "'%s' cannot be read as audio: %s", a->name,
-            is_unknown ? "it begins as no format does that is known here"
-                       : "its header is damaged, or its samples are coded in a way that is not known here");
+            is_unknown ? "its beginning is not that of a known format"
+                       : "its header is damaged, or the encoding of its samples is unknown");
 }
 
 static mn_status start_mpeg(audio *a, const mpeg_bytes *part, SF_INFO *info) {
     mn_status status = mpeg_open(&a->mpeg, part);
     if (status == MN_E_FORMAT) {
         MN_TRY(check_source(a));
-        MN_FAIL(
-            MN_E_FORMAT,
-            "'%s' cannot be read as audio: it begins as MPEG audio (mp3) and has no frame that can be decoded",
-            a->name);
+        MN_FAIL(MN_E_FORMAT,
+                "'%s' cannot be read as audio: it begins as MPEG audio (mp3) and has no frame that can be decoded",
+                a->name);
     }
     MN_TRY(status);
-    *info = (SF_INFO){.samplerate = mpeg_rate(a->mpeg),
-                      .channels = mpeg_channels(a->mpeg),
-                      .frames = mpeg_promised(a->mpeg)};
+    *info = (SF_INFO){
+        .samplerate = mpeg_rate(a->mpeg), .channels = mpeg_channels(a->mpeg), .frames = mpeg_declared_length(a->mpeg)};
     return MN_OK;
 }
 
@@ -198,7 +200,7 @@ static mn_status start(audio *a) {
     return MN_OK;
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------------ */
+/* ---- decoding ---- */
 
 /* The next chunk of the file as mono samples at its own rate. */
 static mn_status read_input(audio *a) {
@@ -206,6 +208,7 @@ static mn_status read_input(audio *a) {
     int64_t n = a->mpeg ? mpeg_read(a->mpeg, a->input, CHUNK) : sf_readf_float(a->file, a->input, CHUNK);
     MN_TRY(check_source(a));
     a->n_input = n > 0 ? (size_t)n : 0;
+    mem_written(a->input, a->n_input * (size_t)channels * sizeof *a->input);
     a->n_used = 0;
     a->input_ended = a->n_input == 0; /* at the end, or where nothing more can be decoded */
     for (size_t i = 0; i < a->n_input; i++) {
@@ -214,9 +217,8 @@ static mn_status read_input(audio *a) {
         for (int c = 1; c < channels; c++) sample += frame[c];
         if (channels > 1) sample /= (float)channels;
         if (!(fabsf(sample) <= loudest))
-            MN_FAIL(MN_E_FORMAT, "'%s': the sample at %.3f s is %g, allowed: finite numbers up to %g",
-                    a->name, (double)(a->n_frames + (int64_t)i) / a->info.samplerate, (double)sample,
-                    (double)loudest);
+            MN_FAIL(MN_E_FORMAT, "'%s': the sample at %.3f s is %g, allowed: finite numbers up to %g", a->name,
+                    (double)(a->n_frames + (int64_t)i) / a->info.samplerate, (double)sample, (double)loudest);
         a->input[i] = sample;
     }
     a->n_frames += (int64_t)a->n_input;
@@ -228,8 +230,8 @@ static mn_status convert_input(audio *a) {
     size_t n = a->n_input - a->n_used, used = 0, made = 0;
     float *out = a->kept + a->n_kept;
     if (a->resampler) {
-        soxr_error_t problem =
-            soxr_process(a->resampler, a->input_ended ? NULL : input, n, &used, out, ROOM, &made);
+        soxr_error_t problem = soxr_process(a->resampler, a->input_ended ? NULL : input, n, &used, out, ROOM, &made);
+        mem_written(out, made * sizeof *out);
         if (problem) MN_FAIL(MN_E_NOMEM, "'%s' cannot be resampled: %s", a->name, soxr_strerror(problem));
     } else {
         used = made = n < ROOM ? n : ROOM;
@@ -283,9 +285,9 @@ mn_status audio_read(audio *a, int64_t begin, int64_t n, float *out, int64_t *n_
     return MN_OK;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
-/* Whether what has come so far is of no form that could be audio. */
+/* Whether the bytes read so far cannot be audio. */
 static bool is_strange(const source *s) {
     source copy = *s;
     SF_INFO info;
@@ -296,7 +298,7 @@ static bool is_strange(const source *s) {
     return !file && sf_error(NULL) == SF_ERR_UNRECOGNISED_FORMAT;
 }
 
-/* Copies a pipe into a file without a name; what is no audio only until that is plain. */
+/* Copies a pipe into an unnamed file; stops early when the data cannot be audio. */
 static mn_status copy_pipe(source *to, int from, const char *name) {
     char block[1 << 16];
     bool sniffed = false;
@@ -312,12 +314,11 @@ static mn_status copy_pipe(source *to, int from, const char *name) {
             sniffed = true;
         }
     }
-    MN_FAIL(MN_E_IO, "'%s' gives more than the %lld bytes allowed from a pipe", name,
-            (long long)most_pipe_bytes);
+    MN_FAIL(MN_E_IO, "'%s' gives more than the %lld bytes allowed from a pipe", name, (long long)most_pipe_bytes);
 }
 
-/* Of the open file s->fd, whatever it is. */
-static mn_status open_source(source *s, const char *name) {
+/* For the open file s->fd of any kind. */
+static mn_status open_file(source *s, const char *name) {
     struct stat info;
     if (fstat(s->fd, &info) != 0) MN_FAIL(MN_E_IO, "cannot stat '%s': %s", name, strerror(errno));
     if (S_ISDIR(info.st_mode)) MN_FAIL(MN_E_IO, "'%s' is a folder, not an audio file", name);
@@ -325,15 +326,24 @@ static mn_status open_source(source *s, const char *name) {
         s->size = info.st_size;
     } else {
         source copy = {0};
-        MN_TRY(file_open_unnamed(&copy.fd, file_scratch_folder(), false));
+        MN_TRY(file_open_unnamed(&copy.fd, file_scratch_folder()));
         mn_status status = copy_pipe(&copy, s->fd, name);
         close(s->fd);
         *s = copy;
         MN_TRY(status);
     }
+    return MN_OK;
+}
+
+static mn_status open_source(source *s, const char *name) {
+    if (s->fd >= 0) MN_TRY(open_file(s, name));
     if (s->size == 0) MN_FAIL(MN_E_FORMAT, "'%s' is empty", name);
     s->unfinished = find_unfinished(s);
     return MN_OK;
+}
+
+size_t audio_bytes(int channels) {
+    return ((size_t)CHUNK * (size_t)channels + CAPACITY) * sizeof(float);
 }
 
 static mn_status open_audio(audio *a, const char *name) {
@@ -349,14 +359,15 @@ static mn_status open_audio(audio *a, const char *name) {
     MN_FAIL(MN_E_FORMAT, "'%s' holds no samples; its header promises %lld", name, (long long)a->info.frames);
 }
 
-mn_status audio_open_fd(audio **out, int fd, const char *name) {
+/* Takes the file of the source. */
+static mn_status open_from(audio **out, source from, const char *name) {
     *out = NULL;
     audio *a = mem_alloc(1, sizeof *a);
     if (!a) {
-        close(fd);
+        if (from.fd >= 0) close(from.fd);
         return MN_E_NOMEM;
     }
-    a->source.fd = fd;
+    a->source = from;
     a->length = -1;
     mn_status status = open_audio(a, name);
     if (status != MN_OK) {
@@ -365,6 +376,14 @@ mn_status audio_open_fd(audio **out, int fd, const char *name) {
     }
     *out = a;
     return MN_OK;
+}
+
+mn_status audio_open_fd(audio **out, int fd, const char *name) {
+    return open_from(out, (source){.fd = fd}, name);
+}
+
+mn_status audio_open_memory(audio **out, const void *data, size_t n, const char *name) {
+    return open_from(out, (source){.fd = -1, .data = data, .size = (int64_t)n}, name);
 }
 
 mn_status audio_open(audio **out, const char *path) {
@@ -383,7 +402,7 @@ void audio_close(audio **out) {
     audio *a = *out;
     if (!a) return;
     stop(a);
-    close(a->source.fd);
+    if (a->source.fd >= 0) close(a->source.fd);
     mem_free(a->name);
     mem_free(a->input);
     mem_free(a->kept);
@@ -395,7 +414,7 @@ int64_t audio_length(const audio *a) {
     return a->length;
 }
 
-int64_t audio_promised(const audio *a) {
+int64_t audio_declared_length(const audio *a) {
     double n = (double)a->info.frames * AUDIO_RATE / a->info.samplerate;
     return n > 0 && n < 0x1p52 ? (int64_t)n : 0;
 }

@@ -11,8 +11,8 @@ enum {
     SCAN_BLOCKS = 60,
     MOST_PADDED = 30000
 };
-static const int64_t nowhere = INT64_MAX / 4;                 /* a mirror that no sample reaches */
-static const int64_t most_frames = INT64_MAX / (4 * MEL_HOP); /* so that no place in samples overflows */
+static const int64_t no_mirror = INT64_MAX / 4;               /* a mirror position beyond all samples */
+static const int64_t most_frames = INT64_MAX / (4 * MEL_HOP); /* so that no sample offset overflows */
 
 struct features {
     audio *recording; /* borrowed */
@@ -20,8 +20,7 @@ struct features {
     int64_t padded;  /* samples */
     int64_t scanned; /* frames */
     bool is_whole;
-    int64_t
-        mirror; /* samples, padding included, at whose end the recording is mirrored; until known, nowhere */
+    int64_t mirror;   /* samples including padding, the point of mirroring at the end; no_mirror until known */
     int64_t n_frames; /* once it is whole */
     float maximum;    /* log10 of an energy */
     float piece[PIECE];
@@ -37,7 +36,7 @@ mn_status features_open(features **out, audio *recording, int n_bands, int padde
     f->recording = recording;
     f->padded = (int64_t)padded_frames * MEL_HOP;
     f->maximum = mel_maximum(NULL, 0);
-    f->mirror = nowhere;
+    f->mirror = no_mirror;
     mn_status status = mel_open(&f->bands, n_bands);
     if (status == MN_OK) {
         f->energies = mem_alloc_raw((size_t)BLOCK * (size_t)n_bands, sizeof *f->energies);
@@ -51,6 +50,10 @@ mn_status features_open(features **out, audio *recording, int n_bands, int padde
     return MN_OK;
 }
 
+size_t features_recording_bytes(int n_bands) {
+    return audio_bytes(2) + sizeof(features) + (size_t)BLOCK * (size_t)n_bands * sizeof(float);
+}
+
 void features_close(features **out) {
     features *f = *out;
     if (!f) return;
@@ -60,7 +63,8 @@ void features_close(features **out) {
     *out = NULL;
 }
 
-/* Where sample `at` of a recording of n > 1, mirrored at both ends again and again, comes from. (One that has a frame has 160.) */
+/* The index of sample `at` in a recording of n > 1 samples that is mirrored repeatedly at both ends. (One that has a
+ * frame has 160.) */
 static int64_t mirrored(int64_t at, int64_t n) {
     int64_t period = 2 * (n - 1), place = at % period;
     if (place < 0) place += period;
@@ -78,11 +82,11 @@ static mn_status fill_mirrored(features *f, int64_t begin, int64_t from, int64_t
     return MN_OK;
 }
 
-/* The samples of n frames from `first`; at the end mirrored or followed by zeros. *is_short, and nothing else, when the recording
- * turns out to end in them while it is scanned. */
+/* The samples of n frames from `first`; at the end mirrored or followed by zeros. *is_short, and nothing else, when the
+ * recording turns out to end in them while it is scanned. */
 static mn_status read_piece(features *f, int64_t first, int n, bool mirrors_end, bool *is_short) {
     int64_t begin = first * MEL_HOP - MEL_WINDOW / 2, end = begin + (n - 1) * MEL_HOP + MEL_WINDOW;
-    int64_t real = max_i64(begin, 0), mirror = mirrors_end ? f->mirror : nowhere, n_read = 0;
+    int64_t real = max_i64(begin, 0), mirror = mirrors_end ? f->mirror : no_mirror, n_read = 0;
     MN_TRY(audio_read(f->recording, real, end - real, f->piece + (real - begin), &n_read));
     *is_short = !f->is_whole && n_read < end - real;
     if (*is_short) return MN_OK;
@@ -101,7 +105,7 @@ static mn_status scan_block(features *f, int n, bool *is_short) {
     return MN_OK;
 }
 
-/* The end is known: the frames that touch it. */
+/* Computes the frames at the end, which is now known. */
 static mn_status scan_end(features *f) {
     bool is_short;
     f->is_whole = true;
@@ -133,11 +137,10 @@ int64_t features_count(const features *f) {
 
 mn_status features_window(features *f, int64_t first, int n, float *levels) {
     size_t n_bands = (size_t)mel_bands(f->bands);
-    if (!f->is_whole)
-        MN_FAIL(MN_E_ARG, "a recording must be scanned to its end before frames of it can be had");
+    if (!f->is_whole) MN_FAIL(MN_E_ARG, "a recording must be scanned to its end before frames of it can be had");
     if (first < 0 || first > most_frames || n < 0)
-        MN_FAIL(MN_E_ARG, "%d frames from %lld, allowed: none negative, from %lld at most", n,
-                (long long)first, (long long)most_frames);
+        MN_FAIL(MN_E_ARG, "%d frames from %lld, allowed: none negative, from %lld at most", n, (long long)first,
+                (long long)most_frames);
     for (int done = 0; done < n;) {
         int64_t at = first + done;
         int block = (int)min_i64(BLOCK, n - done);
@@ -151,7 +154,7 @@ mn_status features_window(features *f, int64_t first, int n, float *levels) {
     return MN_OK;
 }
 
-/* ---- mneme.h ------------------------------------------------------------------------------------------------------- */
+/* ---- mneme.h ---- */
 
 enum { MOST_NUMBERS = 1 << 30 };
 
@@ -172,8 +175,7 @@ mn_status mn_features_open(mn_features **out, const char *path, size_t num_mel_b
     *out = NULL;
     if (num_mel_bins < 1 || num_mel_bins > MEL_MOST_BANDS)
         MN_FAIL(MN_E_ARG, "num_mel_bins is %zu, allowed: 1 to %d", num_mel_bins, (int)MEL_MOST_BANDS);
-    if (n_frames > MOST_PADDED)
-        MN_FAIL(MN_E_ARG, "n_frames is %zu, allowed: 0 to %d", n_frames, (int)MOST_PADDED);
+    if (n_frames > MOST_PADDED) MN_FAIL(MN_E_ARG, "n_frames is %zu, allowed: 0 to %d", n_frames, (int)MOST_PADDED);
     mn_features *f = mem_alloc(1, sizeof *f);
     if (!f) return mem_no_memory();
     mn_status status = open_whole(f, path, (int)num_mel_bins, (int)n_frames);

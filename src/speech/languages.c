@@ -6,7 +6,8 @@
 
 #include "base/distance.h"
 
-/* Codes are those of the models (ISO 639-1 where it has one, but "jw"); other names of a language stand behind the first. */
+/* Codes are those of the models (ISO 639-1 where it has one, but "jw"); the first name of a language is its English
+ * name, aliases follow. */
 static const struct {
     const char *code, *name;
 } table[] = {
@@ -53,7 +54,7 @@ static bool is_known(const speech_tokens *tokens, const char *code) {
     return tokens->n_languages ? speech_tokens_language(tokens, code) != NULL : strcmp(code, "en") == 0;
 }
 
-/* The name of the table, or the code where one was meant, that is nearest to `text` among the languages of the model. */
+/* The name or code, among the model's languages, that is nearest to `text`. */
 static const char *nearest(const speech_tokens *tokens, const char *text) {
     const char *names[N_TABLE + 1];
     size_t n = 0;
@@ -71,10 +72,9 @@ static const char *nearest(const speech_tokens *tokens, const char *text) {
     return text_nearest(capital, names);
 }
 
-mn_status speech_language_read(const speech_language **language, const speech_tokens *tokens,
-                               const char *text) {
+mn_status speech_language_read(const speech_language **language, const speech_tokens *tokens, const char *text) {
     *language = NULL;
-    for (size_t i = 0; i < tokens->n_languages; i++) { /* a code that has no name here counts too */
+    for (size_t i = 0; i < tokens->n_languages; i++) { /* codes without a name in the table count too */
         if (strcasecmp(tokens->languages[i].code, text) == 0) *language = &tokens->languages[i];
     }
     if (*language) return MN_OK;
@@ -85,14 +85,12 @@ mn_status speech_language_read(const speech_language **language, const speech_to
         return MN_OK;
     }
     if (tokens->n_languages == 0)
-        MN_FAIL(MN_E_ARG, "the language is '%.40s', allowed: en (the model knows English alone)", text);
+        MN_FAIL(MN_E_ARG, "the language is '%.40s', allowed: en (an English-only model)", text);
     const char *near = nearest(tokens, text);
     if (near) MN_FAIL(MN_E_ARG, "unknown language '%.40s'; did you mean %s?", text, near);
     bytes known = {0};
-    for (size_t i = 0; i < tokens->n_languages; i++)
-        bytes_printf(&known, i ? ", %s" : "%s", tokens->languages[i].code);
-    status_fail(MN_E_ARG, "unknown language '%.40s'; allowed: English names and %s", text,
-                bytes_text(&known));
+    for (size_t i = 0; i < tokens->n_languages; i++) bytes_printf(&known, i ? ", %s" : "%s", tokens->languages[i].code);
+    status_fail(MN_E_ARG, "unknown language '%.40s'; allowed: English names and %s", text, bytes_text(&known));
     bytes_clear(&known);
     return MN_E_ARG;
 }

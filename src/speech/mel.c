@@ -25,7 +25,8 @@ struct mel {
     float weights[2 * MEL_SPECTRUM]; /* a bin lies in two triangles at most */
 };
 
-/* The frequency in Hz of a place on Slaney's scale, which has 15 steps below 1 kHz and 27 in each factor of 6.4 above. */
+/* The frequency in Hz of a value on Slaney's scale, which has 15 steps below 1 kHz and 27 in each factor of 6.4
+ * above. */
 static double frequency_of(double place) {
     return place < 15 ? place * 200 / 3 : 1000 * exp((place - 15) * log(6.4) / 27);
 }
@@ -89,6 +90,7 @@ void mel_energies(mel *m, const float *samples, int n_frames, float *energies) {
     for (int frame = 0; frame < n_frames; frame++, samples += MEL_HOP, energies += m->n_bands) {
         for (int i = 0; i < MEL_WINDOW; i++) m->windowed[i] = samples[i] * m->window[i];
         kiss_fftr(m->fft, m->windowed, m->spectrum);
+        mem_written(m->spectrum, sizeof m->spectrum);
         for (int i = 0; i < MEL_SPECTRUM; i++) {
             m->power[i] = m->spectrum[i].r * m->spectrum[i].r + m->spectrum[i].i * m->spectrum[i].i;
         }

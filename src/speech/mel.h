@@ -1,8 +1,9 @@
 /* The energy of sound in bands of pitch: a Hann window of 25 ms, a Fourier transform, triangular filters, logarithms.
  *
  * Windows are periodic, filters Slaney's (equal distances below 1 kHz, equal ratios above, equal areas), as Whisper was
- * trained with. Levels are (max(log10 energy, maximum - 8) + 4) / 4, where `maximum` is the largest log10 energy of the whole
- * recording (Radford et al. 2022, "Robust speech recognition via large-scale weak supervision", and its published code).
+ * trained with. Levels are (max(log10 energy, maximum - 8) + 4) / 4, where `maximum` is the largest log10 energy of the
+ * whole recording (Radford et al. 2022, "Robust speech recognition via large-scale weak supervision", and its published
+ * code).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_SPEECH_MEL_H
 #define MN_SPEECH_MEL_H
@@ -20,8 +21,8 @@ mn_status mel_open(mel **out, int n_bands); /* MN_E_ARG unless 1 to MEL_MOST_BAN
 void mel_close(mel **m);
 int mel_bands(const mel *m);
 
-/* Energies [n_frames][n_bands] of samples [(n_frames - 1) * MEL_HOP + MEL_WINDOW] at 16 kHz; the window of frame i begins at
- * sample i * MEL_HOP. Allocates nothing. */
+/* Energies [n_frames][n_bands] of samples [(n_frames - 1) * MEL_HOP + MEL_WINDOW] at 16 kHz; the window of frame i
+ * begins at sample i * MEL_HOP. Allocates nothing. */
 void mel_energies(mel *m, const float *samples, int n_frames, float *energies);
 
 /* log10 of the largest of n energies, at least the floor of -10. */

@@ -16,13 +16,12 @@ struct mpeg {
     int rate, channels;
 };
 
-/* ---- where it lies ------------------------------------------------------------------------------------------------- */
+/* ---- detection ---- */
 
 static bool is_frame(const uint8_t head[4]) {
     bool has_sync = head[0] == 0xFF && head[1] >= 0xE0;
     int version = head[1] >> 3 & 3, layer = head[1] >> 1 & 3, bitrate = head[2] >> 4, rate = head[2] >> 2 & 3;
-    return has_sync && version != 1 && layer != 0 && bitrate != 15 &&
-           rate != 3; /* those values are reserved */
+    return has_sync && version != 1 && layer != 0 && bitrate != 15 && rate != 3; /* those values are reserved */
 }
 
 static uint32_t number(const uint8_t *p, int n, bool is_big) {
@@ -52,6 +51,16 @@ static bool find_in_wav(mpeg_bytes *b, int64_t at, bool is_big) {
         }
         at += n + n % 2;
     }
+    b->begin = b->end; /* it ends before its data */
+    return is_mpeg;
+}
+
+/* What else may follow an ID3 tag. */
+static bool is_other_format(const uint8_t head[4]) {
+    static const char names[][5] = {"RIFF", "RIFX", "FORM", "fLaC", "OggS", "caff", "riff", ".snd"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (memcmp(head, names[i], 4) == 0) return true;
+    }
     return false;
 }
 
@@ -61,15 +70,15 @@ bool mpeg_find(mpeg_bytes *b) {
         bool is_big = memcmp(head, "RIFX", 4) == 0;
         if ((is_big || memcmp(head, "RIFF", 4) == 0) && memcmp(head + 8, "WAVE", 4) == 0)
             return find_in_wav(b, b->begin, is_big);
-        if (memcmp(head, "ID3", 3) != 0) return is_frame(head);
+        if (memcmp(head, "ID3", 3) != 0) return i > 0 ? !is_other_format(head) : is_frame(head);
         int64_t n = 0; /* seven bits a byte */
         for (int k = 6; k < 10; k++) n = n << 7 | (head[k] & 0x7F);
         b->begin += n + 10;
     }
-    return false;
+    return b->begin > 0; /* tags to the end, or very many of them */
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------------ */
+/* ---- decoding ---- */
 
 static ssize_t read_bytes(void *user, void *out, size_t n) {
     mpeg *m = user;
@@ -94,11 +103,10 @@ static mn_status open_decoder(mpeg *m) {
     if (mpg123_init() != MPG123_OK) return MN_E_NOMEM;
     m->handle = mpg123_new(NULL, NULL);
     if (!m->handle) return mem_no_memory();
-    /* Quiet: that is what this file is for. Samples as they are, at one rate, without what the encoder padded. */
+    /* No messages on the standard error. Samples at the file's own rate, without the encoder's padding. */
     mpg123_param(m->handle, MPG123_REMOVE_FLAGS, MPG123_AUTO_RESAMPLE, 0);
-    mpg123_param(
-        m->handle, MPG123_ADD_FLAGS,
-        MPG123_QUIET | MPG123_FORCE_FLOAT | MPG123_GAPLESS | MPG123_NO_FRANKENSTEIN | MPG123_SKIP_ID3V2, 0);
+    mpg123_param(m->handle, MPG123_ADD_FLAGS,
+                 MPG123_QUIET | MPG123_FORCE_FLOAT | MPG123_GAPLESS | MPG123_NO_FRANKENSTEIN | MPG123_SKIP_ID3V2, 0);
     bool is_open = mpg123_replace_reader_handle(m->handle, read_bytes, seek_bytes, NULL) == MPG123_OK &&
                    mpg123_open_handle(m->handle, m) == MPG123_OK &&
                    mpg123_getformat(m->handle, &rate, &m->channels, &encoding) == MPG123_OK;
@@ -131,7 +139,7 @@ int mpeg_channels(const mpeg *m) {
     return m->channels;
 }
 
-int64_t mpeg_promised(const mpeg *m) {
+int64_t mpeg_declared_length(const mpeg *m) {
     int64_t n = (int64_t)mpg123_length(m->handle);
     return n > 0 ? n : 0;
 }

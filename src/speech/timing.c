@@ -6,7 +6,7 @@
 
 static mn_status choose_heads(speech_timing *t) {
     const speech_tokens *tokens = t->setup.tokens;
-    const model_config *config = &t->setup.model->core->config;
+    const model_config *config = &t->setup.model->core->net.config;
     int32_t layers = (int32_t)config->num_hidden_layers, per_layer = (int32_t)config->num_attention_heads;
     size_t n = tokens->n_heads ? tokens->n_heads : (size_t)(layers - layers / 2) * (size_t)per_layer;
     t->heads = mem_alloc(n, sizeof *t->heads);
@@ -43,7 +43,8 @@ void speech_timing_close(speech_timing *t) {
     *t = (speech_timing){0};
 }
 
-/* Prompt, text ids and end token into t->ids, the bytes of the text ids into t->text. Returns how many text ids there are. */
+/* Writes prompt, text ids and end token to t->ids, the bytes of the text ids to t->text. Returns the number of text
+ * ids. */
 static size_t spell(speech_timing *t, size_t n_prompt, const int32_t *ids, size_t n) {
     const speech_tokens *tokens = t->setup.tokens;
     size_t n_text = 0, most = (size_t)tokens->max_length;
@@ -58,9 +59,9 @@ static size_t spell(speech_timing *t, size_t n_prompt, const int32_t *ids, size_
     return n_text;
 }
 
-mn_status speech_timing_make(speech_timing *t, const mn_session *heard, const speech_language *language,
+mn_status speech_timing_make(speech_timing *t, const mn_session *session, const speech_language *language,
                              speech_task task, const int32_t *ids, size_t n, int64_t n_frames) {
-    const model_config *encoder = t->setup.model->core->config.encoder;
+    const model_config *encoder = t->setup.model->core->net.config.encoder;
     size_t positions = (size_t)encoder->max_position_embeddings, numbers = 0;
     size_t n_prompt = speech_prompt(t->ids, t->setup.tokens, language, task, false, NULL, 0);
     size_t n_text = spell(t, n_prompt, ids, n), rows = n_prompt + n_text + 1;
@@ -75,9 +76,8 @@ mn_status speech_timing_make(speech_timing *t, const mn_session *heard, const sp
                                         .n_heads = t->n_heads,
                                         .n_rows = rows,
                                         .stride = positions,
-                                        .n_positions =
-                                            (size_t)min_i64((n_frames + 1) / 2, (int64_t)positions)};
-    mn_status status = session_cross_weights(heard, t->ids, rows, t->heads, t->n_heads, weights);
+                                        .n_positions = (size_t)min_i64((n_frames + 1) / 2, (int64_t)positions)};
+    mn_status status = session_cross_weights(session, t->ids, rows, t->heads, t->n_heads, weights);
     if (status == MN_OK) status = speech_align(t->begins, &attention, n_prompt - 1, n_text + 1);
     mem_free(weights);
     MN_TRY(status);

@@ -7,7 +7,7 @@
 
 enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 20, FILE_BYTES = 16 << 20 };
 
-/* Where a value stands: in one of the two files, generation_config.json first. */
+/* A value of one of the two files, generation_config.json first. */
 typedef struct source {
     const json *config, *generation;
     int64_t vocab_size;
@@ -24,13 +24,12 @@ static const json *find(const source *from, const char *key, const char **what) 
     return value && value->kind != JSON_NULL ? value : NULL;
 }
 
-/* A token id; `out` stays as it is when neither file has the key. */
+/* A token id; `out` is unchanged when neither file has the key. */
 static mn_status read_id(int32_t *out, const source *from, const char *key) {
     const char *what;
     if (!find(from, key, &what)) return MN_OK;
     int64_t id = 0;
-    MN_TRY(json_int(what, what == config_name ? from->config : from->generation, key, 0, from->vocab_size - 1,
-                    &id));
+    MN_TRY(json_int(what, what == config_name ? from->config : from->generation, key, 0, from->vocab_size - 1, &id));
     *out = (int32_t)id;
     return MN_OK;
 }
@@ -70,12 +69,10 @@ static mn_status read_languages(speech_tokens *t, const source *from) {
         int64_t id = 0;
         MN_TRY(json_int(what, map, m->key, 0, from->vocab_size - 1, &id));
         size_t n = m->key_n;
-        if (n < 5 || n - 4 >= SPEECH_CODE_BYTES || memcmp(m->key, "<|", 2) != 0 ||
-            memcmp(m->key + n - 2, "|>", 2) != 0)
-            MN_FAIL(
-                MN_E_FORMAT,
-                "%s: lang_to_id has the key '%.40s', allowed: a code of at most %d letters as in '<|en|>'",
-                what, m->key, SPEECH_CODE_BYTES - 1);
+        if (n < 5 || n - 4 >= SPEECH_CODE_BYTES || memcmp(m->key, "<|", 2) != 0 || memcmp(m->key + n - 2, "|>", 2) != 0)
+            MN_FAIL(MN_E_FORMAT,
+                    "%s: lang_to_id has the key '%.40s', allowed: a code of at most %d letters as in '<|en|>'", what,
+                    m->key, SPEECH_CODE_BYTES - 1);
         t->languages[i].id = (int32_t)id;
         memcpy(t->languages[i].code, m->key + 2, n - 4);
     }
@@ -114,8 +111,7 @@ static mn_status read_heads(speech_tokens *t, const source *from) {
             is_good = x->kind == JSON_INT && x->integer >= 0 && x->integer < limits[k];
         }
         if (!is_good)
-            return json_wrong_value(what, "alignment_heads", pair,
-                                    "pairs of a decoder layer and a head of it");
+            return json_wrong_value(what, "alignment_heads", pair, "pairs of a decoder layer and a head of it");
         t->heads[i] = (cross_head){(int32_t)pair->items[0].integer, (int32_t)pair->items[1].integer};
     }
     t->n_heads = list->n;
@@ -128,8 +124,7 @@ static mn_status read_numbers(speech_tokens *t, source *from) {
     MN_TRY(json_int(config_name, from->config, "vocab_size", 1, MAX_VOCAB, &from->vocab_size));
     MN_TRY(json_require(config_name, from->config, "max_target_positions"));
     MN_TRY(json_int(config_name, from->config, "max_target_positions", 8, MAX_POSITIONS, &length));
-    MN_TRY(
-        json_int(generation_name, from->generation, "max_initial_timestamp_index", 0, MAX_VOCAB, &initial));
+    MN_TRY(json_int(generation_name, from->generation, "max_initial_timestamp_index", 0, MAX_VOCAB, &initial));
     t->vocab_size = (int32_t)from->vocab_size;
     t->max_length = (int32_t)length;
     t->max_initial_timestamp = (int32_t)initial;
@@ -175,8 +170,7 @@ mn_status speech_tokens_open(speech_tokens *out, const char *folder) {
     *out = (speech_tokens){0};
     mn_status status = open_file(&config, folder, config_name, true);
     if (status == MN_OK) status = open_file(&generation, folder, generation_name, false);
-    if (status == MN_OK)
-        status = speech_tokens_read(out, json_root(config), generation ? json_root(generation) : NULL);
+    if (status == MN_OK) status = speech_tokens_read(out, json_root(config), generation ? json_root(generation) : NULL);
     json_close(&config);
     json_close(&generation);
     return status;
@@ -206,8 +200,8 @@ size_t speech_text_ids(int32_t *out, const speech_tokens *tokens, const int32_t 
     return n_text;
 }
 
-size_t speech_prompt(int32_t *out, const speech_tokens *tokens, const speech_language *language,
-                     speech_task task, bool timestamps, const int32_t *history, size_t n_history) {
+size_t speech_prompt(int32_t *out, const speech_tokens *tokens, const speech_language *language, speech_task task,
+                     bool timestamps, const int32_t *history, size_t n_history) {
     size_t n = 0, room = speech_history_room(tokens);
     if (n_history > room) {
         history += n_history - room;

@@ -1,8 +1,9 @@
-/* What a speech model's ids mean: text, special tokens, languages, timestamps, and the rules that come with the checkpoint.
+/* The vocabulary of a speech model: text, special tokens, languages, timestamps, and the rules that come with the
+ * checkpoint.
  *
- * Whisper's vocabulary (Radford et al. 2022, "Robust speech recognition via large-scale weak supervision"): text ids, then
- * the end token, then special tokens, "no speech" and "no timestamps" the last two of them, then the timestamps, one every
- * 0.02 s from 0. Read from generation_config.json, and from config.json what that one does not say.
+ * Whisper's vocabulary (Radford et al. 2022, "Robust speech recognition via large-scale weak supervision"): text ids,
+ * then the end token, then special tokens, "no speech" and "no timestamps" the last two of them, then the timestamps,
+ * one every 0.02 s from 0. Read from generation_config.json, and from config.json what it lacks.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_SPEECH_TOKENS_H
 #define MN_SPEECH_TOKENS_H
@@ -25,9 +26,9 @@ typedef struct speech_language {
 
 typedef struct speech_tokens {
     int32_t vocab_size;
-    int32_t end;                   /* ids below it are text */
+    int32_t end;                   /* ids below it are text ids */
     int32_t start;                 /* of the transcript */
-    int32_t previous;              /* begins the text of the window before; -1: none */
+    int32_t previous;              /* begins the text of the previous window; -1: none */
     int32_t transcribe, translate; /* -1: the model has no tasks */
     int32_t no_speech, no_timestamps;
     int32_t first_timestamp;       /* 0.00 s; all ids from here on are timestamps */
@@ -35,8 +36,8 @@ typedef struct speech_tokens {
     int32_t max_length;            /* prompt and new ids together */
     int32_t *suppress;             /* never chosen */
     int32_t *begin_suppress;       /* not chosen as the first id */
-    speech_language *languages;    /* none: the model knows one language */
-    cross_head *heads;             /* those that follow the sound, for times of words; none: not known */
+    speech_language *languages;    /* none: the model has one language */
+    cross_head *heads;             /* alignment heads, for times of words; none: not known */
     size_t n_suppress, n_begin_suppress, n_languages, n_heads;
 } speech_tokens;
 
@@ -55,15 +56,19 @@ typedef enum speech_task { SPEECH_TRANSCRIBE, SPEECH_TRANSLATE } speech_task;
 /* The ids of text among n, into out (room for all of them); returns how many. */
 size_t speech_text_ids(int32_t *out, const speech_tokens *tokens, const int32_t *ids, size_t n);
 
-/* The most ids of the text before that a window is given, as in Transformers. */
-static inline size_t speech_history_room(const speech_tokens *tokens) { return (size_t)tokens->max_length / 2 - 1; }
+/* The most ids of previous text in a window's prompt, as in Transformers. */
+static inline size_t speech_history_room(const speech_tokens *tokens) {
+    return (size_t)tokens->max_length / 2 - 1;
+}
 
-/* What the decoder is given before it writes: [previous, the last ids of `history`], start, [language, task],
- * [no_timestamps]. language: NULL for models of one language. The history is cut to speech_history_room ids from its end.
- * out: room for max_length / 2 + 4 ids. Returns how many there are. */
+/* The decoder's prompt: [previous, the last ids of `history`], start, [language, task],
+ * [no_timestamps]. language: NULL for models of one language. The history is cut to speech_history_room ids from its
+ * end. out: room for max_length / 2 + 4 ids. Returns how many there are. */
 size_t speech_prompt(int32_t *out, const speech_tokens *tokens, const speech_language *language, speech_task task,
                      bool timestamps, const int32_t *history, size_t n_history);
 
-static inline bool speech_is_timestamp(const speech_tokens *tokens, int32_t id) { return id >= tokens->first_timestamp; }
+static inline bool speech_is_timestamp(const speech_tokens *tokens, int32_t id) {
+    return id >= tokens->first_timestamp;
+}
 
 #endif

@@ -1,56 +1,62 @@
-/* mn_transcribe: recordings opened one after the other, as many as go side by side; their windows through the decoder as one batch.
+/* mn_transcribe: recordings opened one after the other, batch_size of them at a time. Their windows are requests of one
+ * engine, so that recordings proceed independently.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "base/options.h"
-#include "gen/session.h"
+#include "session/session.h"
 #include "speech/features.h"
 #include "speech/languages.h"
-#include "speech/scribe.h"
+#include "speech/window_transcriber.h"
 
 enum { MOST_BATCH = 256, MOST_TEMPERATURES = 64, BATCH = 8 };
 
-/* One recording while it is worked on. */
+typedef struct transcriber transcriber;
+
+/* A recording in progress, or an empty slot. */
 typedef struct recording {
-    size_t file; /* among the paths */
+    transcriber *owner; /* NULL: nothing */
+    size_t file;        /* among the paths */
+    int request;        /* of the engine, its window; -1: none */
     audio *audio;
     features *features;
-    scribe *scribe;
-    size_t n_told; /* segments that were shown */
+    window_transcriber *window_transcriber;
+    size_t n_reported; /* segments that were reported */
 } recording;
 
 typedef struct transcription {
-    mn_transcription public; /* first member: the handle points here */
-    mn_transcript *files;
-    transcript *transcripts; /* [n_files] */
-    bool *is_done;           /* [n_files] */
-    size_t n_reported;       /* files that on_file was called for */
+    mn_transcription public;     /* first member: the handle points here */
+    const mn_transcript **files; /* [n_files] those below */
+    transcript *transcripts;     /* [n_files] */
+    bool *is_done;               /* [n_files] */
+    size_t n_reported;           /* files that on_file was called for */
 } transcription;
 
-typedef struct transcriber {
+struct transcriber {
     mn_transcribe_options options;
-    scribe_setup setup;
+    mn_engine *engine;
+    window_transcriber_setup setup;
     speech_tokens tokens;
     transcription *result;
     const char *const *paths;
-    recording *recordings; /* [batch_size]; the first n_active are worked on */
-    mn_batch_row *rows;    /* [batch_size] */
-    size_t n_active, next; /* the latter: the first path that was not opened */
+    token_list prompt;     /* the ids of options.prompt */
+    recording *recordings; /* [batch_size] */
+    size_t next;           /* the first path not opened yet */
     bool is_cancelled;
-} transcriber;
+};
 
-mn_transcribe_options mn_transcribe_options_default(void) {
+void mn_transcribe_options_init(mn_transcribe_options *options, size_t size) {
     speech_limits limits = speech_limits_default();
-    return (mn_transcribe_options){.size = sizeof(mn_transcribe_options),
-                                   .task = "transcribe",
-                                   .timestamps = "segment",
-                                   .num_beams = 1,
-                                   .compression_ratio_threshold = limits.compression_ratio,
-                                   .logprob_threshold = limits.log_probability,
-                                   .no_speech_threshold = limits.no_speech,
-                                   .batch_size = BATCH};
+    const mn_transcribe_options full = {.task = "transcribe",
+                                        .timestamps = "segment",
+                                        .num_beams = 1,
+                                        .compression_ratio_threshold = limits.compression_ratio,
+                                        .logprob_threshold = limits.log_probability,
+                                        .no_speech_threshold = limits.no_speech,
+                                        .batch_size = BATCH};
+    options_init(options, size, &full, sizeof full);
 }
 
 /* ---- options ---- */
@@ -73,19 +79,18 @@ static mn_status check_numbers(mn_transcribe_options *o) {
         o->n_temperatures = SPEECH_TEMPERATURES;
     }
     MN_TRY(check_temperatures(o->temperatures, o->n_temperatures));
-    if (o->num_beams < 1 || o->num_beams > 1000)
-        MN_FAIL(MN_E_ARG, "num_beams is %d, allowed: 1 to 1000", o->num_beams);
+    if (o->num_beams < 1 || o->num_beams > 1000) MN_FAIL(MN_E_ARG, "num_beams is %d, allowed: 1 to 1000", o->num_beams);
     if (o->max_new_tokens < 0)
         MN_FAIL(MN_E_ARG, "max_new_tokens is %lld, allowed: 0 (what there is room for) or more",
                 (long long)o->max_new_tokens);
     if (o->batch_size < 1 || o->batch_size > MOST_BATCH)
         MN_FAIL(MN_E_ARG, "batch_size is %zu, allowed: 1 to %d", o->batch_size, (int)MOST_BATCH);
     if (isnan(o->compression_ratio_threshold) || isnan(o->logprob_threshold) || isnan(o->no_speech_threshold))
-        MN_FAIL(MN_E_ARG, "a threshold is no number");
+        MN_FAIL(MN_E_ARG, "a threshold is NaN, allowed: numbers");
     return MN_OK;
 }
 
-static mn_status read_words(scribe_setup *setup, const mn_transcribe_options *o, const mn_model *model) {
+static mn_status read_words(window_transcriber_setup *setup, const mn_transcribe_options *o, const mn_model *model) {
     if (o->task && strcmp(o->task, "translate") == 0) {
         setup->task = SPEECH_TRANSLATE;
     } else if (o->task && strcmp(o->task, "transcribe") != 0) {
@@ -97,42 +102,57 @@ static mn_status read_words(scribe_setup *setup, const mn_transcribe_options *o,
     if (!setup->timestamps && strcmp(times, "none") != 0)
         MN_FAIL(MN_E_ARG, "timestamps is '%.40s', allowed: none, segment, word", times);
     if (setup->words && !model->text)
-        MN_FAIL(MN_E_UNSUPPORTED, "timestamps of words need a tokenizer, and '%s' has none",
-                model->core->what);
+        MN_FAIL(MN_E_UNSUPPORTED, "timestamps of words need a tokenizer, and '%s' has none", model->core->what);
     if (setup->task == SPEECH_TRANSLATE && setup->tokens->translate < 0)
-        MN_FAIL(MN_E_UNSUPPORTED, "'%s' cannot translate: it knows English alone", model->core->what);
+        MN_FAIL(MN_E_UNSUPPORTED, "'%s' cannot translate: it is an English-only model", model->core->what);
     return o->language ? speech_language_read(&setup->language, setup->tokens, o->language) : MN_OK;
 }
 
-static mn_status read_cache(scribe_setup *setup, const mn_cache_options *given) {
+/* The ids of the text before the recordings, with a space before its first word as before every word. */
+static mn_status read_prompt(transcriber *t, const mn_model *model) {
+    const char *text = t->options.prompt ? t->options.prompt : "";
+    bytes spaced = {0};
+    text += strspn(text, " ");
+    if (!*text) return MN_OK;
+    if (!model->text || t->tokens.previous < 0)
+        MN_FAIL(MN_E_UNSUPPORTED, "'%s' takes no prompt: it has no %s", model->core->what,
+                model->text ? "token that begins one" : "tokenizer");
+    bytes_printf(&spaced, " %s", text);
+    mn_status status = bytes_status(&spaced);
+    if (status == MN_OK) status = tokenizer_encode(model->text, spaced.data, spaced.n, 0, &t->prompt);
+    bytes_clear(&spaced);
+    t->setup.prompt = t->prompt.ids;
+    t->setup.n_prompt = t->prompt.n;
+    return status_context(status, "prompt");
+}
+
+static mn_status read_cache(window_transcriber_setup *setup, const mn_cache_options *given) {
     mn_cache_summary summary = {.size = sizeof summary};
-    setup->cache = mn_cache_options_default();
+    mn_cache_options_init(&setup->cache, sizeof setup->cache);
     MN_TRY(options_take(&setup->cache, sizeof setup->cache, given, "mn_cache_options"));
     MN_TRY(mn_generation_config_cache(setup->model->generation, &setup->cache));
     MN_TRY(mn_cache_check(&setup->cache, &summary));
-    if (summary.reserves && summary.max_cache_len <= 0)
-        setup->cache.max_cache_len = setup->tokens->max_length;
+    if (summary.preallocates && summary.max_cache_len <= 0) setup->cache.max_cache_len = setup->tokens->max_length;
     return MN_OK;
 }
 
 static mn_status open_setup(transcriber *t, mn_model *model) {
     const model_core *core = model->core;
-    const model_config *encoder = core->config.encoder;
-    scribe_setup *setup = &t->setup;
+    const model_config *encoder = core->net.config.encoder;
+    window_transcriber_setup *setup = &t->setup;
     const mn_transcribe_options *o = &t->options;
     if (!encoder)
-        MN_FAIL(MN_E_UNSUPPORTED,
-                "'%s' is a text model (%s): it cannot hear; transcribing needs a Whisper model", core->what,
-                model_type_name(core->config.model_type));
+        MN_FAIL(MN_E_UNSUPPORTED, "'%s' is a text model (%s); transcription needs a speech model (Whisper)", core->what,
+                model_type_name(core->net.config.model_type));
     MN_TRY(speech_tokens_open(&t->tokens, core->what));
     setup->model = model;
     setup->tokens = &t->tokens;
     MN_TRY(check_numbers(&t->options));
     MN_TRY(read_words(setup, o, model));
+    MN_TRY(read_prompt(t, model));
     MN_TRY(read_cache(setup, o->cache));
     setup->conditions = o->condition_on_prev_tokens;
-    setup->limits =
-        (speech_limits){o->compression_ratio_threshold, o->logprob_threshold, o->no_speech_threshold};
+    setup->limits = (speech_limits){o->compression_ratio_threshold, o->logprob_threshold, o->no_speech_threshold};
     setup->temperatures = o->temperatures;
     setup->n_temperatures = o->n_temperatures;
     setup->num_beams = o->num_beams;
@@ -144,43 +164,44 @@ static mn_status open_setup(transcriber *t, mn_model *model) {
     setup->levels = mem_alloc_raw(numbers, sizeof *setup->levels);
     setup->features = mem_alloc_raw(numbers, sizeof *setup->features);
     t->recordings = mem_alloc(o->batch_size, sizeof *t->recordings);
-    t->rows = mem_alloc(o->batch_size, sizeof *t->rows);
-    return setup->levels && setup->features && t->recordings && t->rows ? MN_OK : MN_E_NOMEM;
+    if (!setup->levels || !setup->features || !t->recordings) return MN_E_NOMEM;
+    return mn_engine_open(&t->engine, model, NULL);
 }
 
-/* ---- telling ---- */
+/* ---- progress ---- */
 
-/* false: cancelled, now or before. */
-static bool tell_progress(transcriber *t, const recording *r) {
+/* false: cancelled. */
+static bool report_progress(transcriber *t, const recording *r) {
     const mn_transcribe_options *o = &t->options;
     if (!o->on_progress || t->is_cancelled) return !t->is_cancelled;
-    mn_transcribe_progress p = {.file = r->file, .duration = t->result->transcripts[r->file].public.duration};
-    if (r->scribe) p.done = (double)scribe_position(r->scribe) / SPEECH_FRAMES_PER_SECOND;
+    mn_transcribe_progress p = {
+        .size = sizeof p, .file = r->file, .duration = t->result->transcripts[r->file].public.duration};
+    if (r->window_transcriber)
+        p.done = (double)window_transcriber_position(r->window_transcriber) / SPEECH_FRAMES_PER_SECOND;
     t->is_cancelled = !o->on_progress(o->user, &p);
     return !t->is_cancelled;
 }
 
-static void tell_segments(transcriber *t, recording *r) {
+static void report_segments(transcriber *t, recording *r) {
     const transcript *text = &t->result->transcripts[r->file];
-    while (r->n_told < text->public.n_segments) {
-        const mn_segment *segment = &text->public.segments[r->n_told++];
+    while (r->n_reported < text->public.n_segments) {
+        const mn_segment *segment = text->public.segments[r->n_reported++];
         if (t->options.on_segment) t->options.on_segment(t->options.user, r->file, segment);
     }
 }
 
-/* Files that are done, as far as all before them are. */
-static void tell_files(transcriber *t) {
+/* Reports finished files in their order. */
+static void report_files(transcriber *t) {
     transcription *result = t->result;
     for (size_t *i = &result->n_reported; *i < result->public.n_files && result->is_done[*i]; ++*i) {
-        result->files[*i] = result->transcripts[*i].public;
-        if (t->options.on_file) t->options.on_file(t->options.user, *i, &result->files[*i]);
+        if (t->options.on_file) t->options.on_file(t->options.user, *i, result->files[*i]);
     }
 }
 
 /* ---- recordings ---- */
 
 static void close_recording(recording *r) {
-    scribe_close(&r->scribe);
+    window_transcriber_close(&r->window_transcriber);
     features_close(&r->features);
     audio_close(&r->audio);
     *r = (recording){0};
@@ -196,137 +217,140 @@ static mn_status scan(transcriber *t, recording *r) {
     mn_transcript *public = &t->result->transcripts[r->file].public;
     while (!is_whole) {
         MN_TRY(features_scan(r->features, &is_whole));
-        if (!tell_progress(t, r)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+        if (!report_progress(t, r)) MN_FAIL(MN_E_CANCELLED, "cancelled");
     }
     public->duration = (double)audio_length(r->audio) / AUDIO_RATE;
     return MN_OK;
 }
 
+static mn_status open_audio(const transcriber *t, audio **out, size_t file) {
+    const mn_transcribe_options *o = &t->options;
+    const void *data = o->data ? o->data[file] : NULL;
+    return data ? audio_open_memory(out, data, o->data_sizes[file], t->paths[file]) : audio_open(out, t->paths[file]);
+}
+
 static mn_status open_recording(transcriber *t, recording *r, size_t file) {
     transcript *text = &t->result->transcripts[file];
-    r->file = file;
-    MN_TRY(audio_open(&r->audio, t->paths[file]));
+    *r = (recording){.owner = t, .file = file, .request = -1};
+    MN_TRY(open_audio(t, &r->audio, file));
     MN_TRY(features_open(&r->features, r->audio, t->setup.n_bands, t->setup.n_frames));
     MN_TRY(scan(t, r));
     int64_t frames = audio_length(r->audio) * SPEECH_FRAMES_PER_SECOND / AUDIO_RATE;
-    const scribe_input input = {.window = read_window, .state = r->features, .n_frames = max_i64(frames, 1)};
-    return scribe_open(&r->scribe, &t->setup, &input, text);
+    const window_transcriber_input input = {
+        .window = read_window, .state = r->features, .n_frames = max_i64(frames, 1)};
+    return window_transcriber_open(&r->window_transcriber, &t->setup, &input, text);
 }
 
 static mn_status end_recording(transcriber *t, recording *r, mn_status status) {
     size_t file = r->file;
-    tell_segments(t, r);
+    report_segments(t, r);
     close_recording(r);
     t->result->is_done[file] = true;
     return transcript_finish(&t->result->transcripts[file], status);
 }
 
-/* Opens the next paths, as many as go side by side. */
-static mn_status fill(transcriber *t) {
-    while (t->n_active < t->options.batch_size && t->next < t->result->public.n_files) {
-        recording *r = &t->recordings[t->n_active];
-        mn_status status = open_recording(t, r, t->next++);
-        if (status == MN_OK) {
-            t->n_active++;
-        } else {
-            MN_TRY(end_recording(t, r, status));
-        }
-        tell_files(t);
-        if (t->is_cancelled) return MN_E_CANCELLED;
-    }
-    return MN_OK;
+/* ---- windows ---- */
+
+static bool process(void *user, int row, const int32_t *ids, size_t n, float *scores, size_t vocab_size) {
+    const recording *r = user;
+    (void)row, (void)vocab_size;
+    window_transcriber_process(r->window_transcriber, ids, n, scores);
+    return report_progress(r->owner, r);
 }
 
-static void remove_recording(transcriber *t, size_t i) {
-    memmove(&t->recordings[i], &t->recordings[i + 1], (t->n_active - i - 1) * sizeof *t->recordings);
-    t->recordings[--t->n_active] = (recording){0};
-}
-
-/* Its row: windows in which nothing sounds are passed over. */
-static mn_status next_row(transcriber *t, size_t i, scribe_step *step) {
-    const recording *r = &t->recordings[i];
+/* Adds the next attempt, if any; silent windows are skipped. */
+static mn_status begin_attempt(transcriber *t, recording *r) {
+    mn_generate_options how;
+    mn_request request;
+    window_transcriber_step step;
     do {
-        MN_TRY(scribe_next(r->scribe, &t->rows[i], step));
-        if (*step == SCRIBE_SILENCE && !tell_progress(t, r)) MN_FAIL(MN_E_CANCELLED, "cancelled");
-    } while (*step == SCRIBE_SILENCE);
-    return MN_OK;
+        MN_TRY(window_transcriber_next(r->window_transcriber, &request, &step));
+        if (step == WINDOW_SILENCE && !report_progress(t, r)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+    } while (step == WINDOW_SILENCE);
+    if (step == WINDOW_DONE) return MN_OK;
+    mn_generate_options_init(&how, sizeof how);
+    how.process = process;
+    how.user = r;
+    request.options = &how;
+    return mn_engine_add(t->engine, &request, &r->request);
 }
 
-/* The next attempt of every recording; those that are done, or have failed, leave. */
-static mn_status prepare(transcriber *t) {
-    for (size_t i = 0; i < t->n_active && !t->is_cancelled;) {
-        scribe_step step = SCRIBE_DONE;
-        mn_status status = next_row(t, i, &step);
-        if (status == MN_OK && step == SCRIBE_ROW) {
-            i++;
-            continue;
+/* Fills the slots until each has an attempt in the engine: opens paths, and ends recordings that are done or have
+ * failed. */
+static mn_status begin_attempts(transcriber *t) {
+    for (size_t i = 0; i < t->options.batch_size; i++) {
+        recording *r = &t->recordings[i];
+        while (!t->is_cancelled && (r->owner ? r->request < 0 : t->next < t->result->public.n_files)) {
+            mn_status status = r->owner ? MN_OK : open_recording(t, r, t->next++);
+            if (status == MN_OK) status = begin_attempt(t, r);
+            if (r->request < 0) MN_TRY(end_recording(t, r, status));
+            report_files(t);
         }
-        status = end_recording(t, &t->recordings[i], status);
-        remove_recording(t, i);
-        MN_TRY(status);
     }
-    tell_files(t);
     return t->is_cancelled ? MN_E_CANCELLED : MN_OK;
 }
 
-/* ---- the rounds ---- */
-
-static bool process(void *user, int row, const int32_t *ids, size_t n, float *scores, size_t vocab_size) {
-    transcriber *t = user;
-    (void)vocab_size;
-    const recording *r = &t->recordings[row];
-    scribe_process(r->scribe, ids, n, scores);
-    return tell_progress(t, r);
+static recording *recording_of(transcriber *t, int request) {
+    recording *r = t->recordings;
+    while (!r->owner || r->request != request) r++;
+    return r;
 }
 
-static mn_status generate(transcriber *t) {
-    mn_generate_options how = mn_generate_options_default();
-    mn_generation *generation = NULL;
-    how.process = process;
-    how.user = t;
-    mn_status status = mn_generate_batch(t->setup.model, NULL, t->rows, t->n_active, NULL, &how, &generation);
-    if (t->is_cancelled) status = status_fail(MN_E_CANCELLED, "cancelled");
-    for (size_t i = 0; status == MN_OK && i < generation->n_sequences; i++) {
-        const mn_sequence *sequence = &generation->sequences[i];
-        recording *r = &t->recordings[sequence->row];
-        status = scribe_take(r->scribe, sequence);
-        tell_segments(t, r);
-        if (!tell_progress(t, r)) status = status_fail(MN_E_CANCELLED, "cancelled");
+/* Takes the requests that the engine has ended. A failed window ends only its recording. */
+static mn_status take_attempts(transcriber *t) {
+    while (!t->is_cancelled) {
+        mn_generation *generation = NULL;
+        int id;
+        mn_status status = mn_engine_take(t->engine, &id, &generation);
+        if (id < 0) return MN_OK;
+        recording *r = recording_of(t, id);
+        r->request = -1;
+        if (status == MN_OK) status = window_transcriber_take(r->window_transcriber, generation->sequences[0]);
+        mn_generation_close(&generation);
+        report_segments(t, r);
+        if (report_progress(t, r) && status != MN_OK) MN_TRY(end_recording(t, r, status));
+        report_files(t);
     }
-    mn_generation_close(&generation);
-    return status;
+    return MN_E_CANCELLED;
+}
+
+static bool is_working(const transcriber *t) {
+    for (size_t i = 0; i < t->options.batch_size; i++) {
+        if (t->recordings[i].owner) return true;
+    }
+    return false;
 }
 
 static mn_status run(transcriber *t) {
     for (;;) {
-        MN_TRY(fill(t));
-        MN_TRY(prepare(t));
-        if (t->n_active > 0) {
-            MN_TRY(generate(t));
-        } else if (t->next == t->result->public.n_files) {
-            return MN_OK;
-        }
+        MN_TRY(begin_attempts(t));
+        if (!is_working(t)) return MN_OK;
+        MN_TRY(mn_engine_step(t->engine, NULL));
+        MN_TRY(take_attempts(t));
     }
 }
 
-/* Those that are not finished say so. */
+/* Sets the status of unfinished recordings. */
 static mn_status cancel(transcriber *t) {
     transcription *result = t->result;
     status_fail(MN_E_CANCELLED, "cancelled");
-    for (size_t i = 0; i < t->n_active; i++) MN_TRY(end_recording(t, &t->recordings[i], MN_E_CANCELLED));
-    t->n_active = 0;
+    for (size_t i = 0; i < t->options.batch_size; i++) {
+        recording *r = &t->recordings[i];
+        if (r->owner) MN_TRY(end_recording(t, r, MN_E_CANCELLED));
+    }
     for (size_t i = 0; i < result->public.n_files; i++) {
         if (!result->is_done[i]) MN_TRY(transcript_finish(&result->transcripts[i], MN_E_CANCELLED));
         result->is_done[i] = true;
     }
-    tell_files(t);
+    report_files(t);
     return MN_OK;
 }
 
 static void close_transcriber(transcriber *t) {
-    for (size_t i = 0; t->recordings && i < t->n_active; i++) close_recording(&t->recordings[i]);
+    mn_engine_close(&t->engine);
+    for (size_t i = 0; t->recordings && i < t->options.batch_size; i++) close_recording(&t->recordings[i]);
     mem_free(t->recordings);
-    mem_free(t->rows);
+    token_list_clear(&t->prompt);
     mem_free(t->setup.levels);
     mem_free(t->setup.features);
     speech_tokens_close(&t->tokens);
@@ -342,28 +366,29 @@ static mn_status open_result(transcriber *t, const mn_model *model, size_t n) {
     result->transcripts = mem_alloc(n, sizeof *result->transcripts);
     result->is_done = mem_alloc(n, sizeof *result->is_done);
     if (!result->files || !result->transcripts || !result->is_done) return MN_E_NOMEM;
-    result->public = (mn_transcription){.n_files = n, .files = result->files};
+    result->public = (mn_transcription){.size = sizeof(mn_transcription), .n_files = n, .files = result->files};
     for (size_t i = 0; i < n; i++) {
+        result->files[i] = &result->transcripts[i].public;
         result->transcripts[i].tokenizer = model->text;
         result->transcripts[i].tokens = &t->tokens;
         result->transcripts[i].path = mem_copy_text(t->paths[i], strlen(t->paths[i]));
         if (!result->transcripts[i].path) return mem_no_memory();
-        result->transcripts[i].public.path =
-            result->transcripts[i].path; /* for as long as the transcript lives */
+        result->transcripts[i].public.path = result->transcripts[i].path; /* for as long as the transcript lives */
     }
     return MN_OK;
 }
 
-mn_status mn_transcribe(mn_model *model, const char *const *paths, size_t n_paths,
-                        const mn_transcribe_options *options, mn_transcription **out) {
-    transcriber t = {.options = mn_transcribe_options_default(), .paths = paths};
+mn_status mn_transcribe(mn_model *model, const char *const *paths, size_t n_paths, const mn_transcribe_options *options,
+                        mn_transcription **out) {
+    transcriber t = {.paths = paths};
+    mn_transcribe_options_init(&t.options, sizeof t.options);
     *out = NULL;
     size_t n_stdin = 0;
     if (n_paths == 0) MN_FAIL(MN_E_ARG, "there is no recording; give at least one path");
-    for (size_t i = 0; i < n_paths; i++) n_stdin += strcmp(paths[i], "-") == 0;
-    if (n_stdin > 1)
-        MN_FAIL(MN_E_ARG, "'-', the standard input, is given %zu times; it can be read once", n_stdin);
     MN_TRY(options_take(&t.options, sizeof t.options, options, "mn_transcribe_options"));
+    for (size_t i = 0; i < n_paths; i++)
+        n_stdin += strcmp(paths[i], "-") == 0 && !(t.options.data && t.options.data[i]);
+    if (n_stdin > 1) MN_FAIL(MN_E_ARG, "'-', the standard input, is given %zu times; it can be read once", n_stdin);
     mn_status status = open_setup(&t, model);
     if (status == MN_OK) status = open_result(&t, model, n_paths);
     if (status == MN_OK) {

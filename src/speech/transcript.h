@@ -1,11 +1,11 @@
-/* What was heard of one recording, as it grows segment by segment.
+/* The transcript of one recording, as it grows segment by segment.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_SPEECH_TRANSCRIPT_H
 #define MN_SPEECH_TRANSCRIPT_H
 
 #include "speech/tokens.h"
 #include "speech/words.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* Words of a window: their text, and the second that the window begins at. */
 typedef struct transcript_words {
@@ -16,23 +16,23 @@ typedef struct transcript_words {
 } transcript_words;
 
 typedef struct transcript {
-    mn_transcript public; /* segments are there from the beginning, text and ids once it is finished */
-    const tokenizer *tokenizer; /* borrowed; NULL: no texts */
+    mn_transcript public;        /* segments are valid from the beginning, text and ids once it is finished */
+    const tokenizer *tokenizer;  /* borrowed; NULL: no texts */
     const speech_tokens *tokens; /* borrowed */
-    mn_segment *segments;
+    const mn_segment **segments; /* each owned */
     size_t capacity;
     int32_t *ids, *text_ids; /* of all segments, and those of them that are text */
     size_t n_text_ids, ids_capacity, text_capacity;
     bytes text, error;
-    char *path; /* owned; what public.path is */
+    char *path; /* owned; public.path points here */
     char language[SPEECH_CODE_BYTES];
 } transcript;
 
-/* Appends a segment: times and measures of *segment, its ids copied, its text made of them; words may be NULL. On failure nothing
- * has changed. */
+/* Appends a segment: times and measures of *segment, its ids copied, its text decoded from them; words may be NULL. On
+ * failure nothing has changed. */
 mn_status transcript_add(transcript *t, const mn_segment *segment, const transcript_words *words);
 
-/* Fills t->public. status: of the recording; when it failed, mn_last_error() says why. */
+/* Fills t->public. status: of the recording; when it failed, mn_last_error() is its message. */
 mn_status transcript_finish(transcript *t, mn_status status);
 
 void transcript_clear(transcript *t);

@@ -5,7 +5,7 @@
 
 #include "base/utf8.h"
 
-/* A list of marks holds a word when the word is a piece of it, as Python's `in` says. */
+/* A list of marks contains a word when the word is a substring of it, as Python's `in` tests. */
 static const char ascii_marks[] = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 static const char opening_marks[] = "\"'“¿([{-";
 static const char closing_marks[] = "\"'.。,，!！?？:：”)]}、";
@@ -35,7 +35,7 @@ static size_t skip_spaces(const char *text, size_t n) {
     return i;
 }
 
-/* The text between the spaces around it. */
+/* The text without surrounding spaces. */
 static const char *trimmed(const char *text, size_t *n) {
     size_t skipped = skip_spaces(text, *n);
     text += skipped;
@@ -44,13 +44,13 @@ static const char *trimmed(const char *text, size_t *n) {
     return text;
 }
 
-/* Bytes of the character at text[i]; what is no character counts by the byte. */
+/* Bytes of the character at text[i]; invalid bytes count one by one. */
 static size_t character_bytes(const char *text, size_t i, size_t n) {
     size_t length = utf8_sequence(text + i, n - i);
     return length ? length : 1;
 }
 
-/* Ids to pieces that end where a character does. */
+/* Joins ids into pieces that end with a whole character. */
 static size_t split_characters(speech_word *words, const char *text, const size_t *ends, size_t n) {
     size_t n_words = 0, border = 0, n_text = ends[n - 1];
     speech_word word = {0};
@@ -95,7 +95,7 @@ static double duration(const speech_word *word) {
     return word->end - word->start;
 }
 
-/* The k-th smallest duration above 0. Words of a window are few, so nothing is sorted. */
+/* The k-th smallest duration above 0. A window has few words, so sorting is not worth it. */
 static double kth_duration(const speech_word *words, size_t n, size_t k) {
     double best = 0.0;
     for (size_t i = 0; i < n; i++) {

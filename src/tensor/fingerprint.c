@@ -5,7 +5,7 @@
 
 #include "tensor/tensor_set.h"
 
-/* By name, not by number: the numbers of dtype are ours to change. */
+/* By name, not by number: the numbers of dtype may change. */
 static void add_description(fingerprint *f, const tensor *t) {
     const char *type = dtype_table[t->type].name;
     fingerprint_add_sized(f, t->name, strlen(t->name));
@@ -20,8 +20,8 @@ static void add_everything(fingerprint *f, const tensor *t) {
 static void add_samples(fingerprint *f, const tensor *t) {
     size_t last = t->bytes - FINGERPRINT_BLOCK; /* where the last block begins */
     for (size_t i = 0; i < FINGERPRINT_BLOCKS; i++) {
-        size_t begin = last / (FINGERPRINT_BLOCKS - 1) * i +
-                       last % (FINGERPRINT_BLOCKS - 1) * i / (FINGERPRINT_BLOCKS - 1);
+        size_t begin =
+            last / (FINGERPRINT_BLOCKS - 1) * i + last % (FINGERPRINT_BLOCKS - 1) * i / (FINGERPRINT_BLOCKS - 1);
         fingerprint_add(f, t->data + begin, FINGERPRINT_BLOCK);
     }
 }

@@ -1,5 +1,5 @@
-/* What tells one model's weights from another's: 32 hexadecimal digits over the tensors in the order of their
- * names, so that sharding and order in the file do not matter.
+/* The fingerprint of a model's weights: 32 hexadecimal digits over the tensors in the order of their names, so
+ * that sharding and order in the file do not matter.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_TENSOR_FINGERPRINT_H
 #define MN_TENSOR_FINGERPRINT_H
@@ -16,11 +16,11 @@ enum {
     FINGERPRINT_BLOCKS = 4 /* of every larger tensor, evenly from its first byte to its last */
 };
 
-/* Name, type and shape of every tensor, the bytes of small ones, and samples of the large ones: at most 64
- * KiB of each tensor whatever its size, some 10 ms for a model of 1 GB that is in the page cache, a disk
- * access for each block when it is not. Another model, another quantisation, a fine-tuning that touched a
- * layer as a whole: all differ. A few weights changed by hand between the samples of a large tensor go
- * unnoticed; where that matters, take the other one. */
+/* Name, type and shape of every tensor, the bytes of small ones, and samples of the large ones: at most 64 KiB of each
+ * tensor whatever its size, some 10 ms for a model of 1 GB that is in the page cache, a disk access for each block when
+ * it is not. Another model, another quantisation, a fine-tuning that touched a layer as a whole: all differ. A few
+ * weights changed by hand between the samples of a large tensor go unnoticed; where that matters, use the other
+ * function. */
 mn_status tensor_set_fingerprint_sampled(char out[FINGERPRINT_HEX], const tensor_set *set);
 
 #endif

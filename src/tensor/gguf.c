@@ -15,7 +15,7 @@ enum {
     HEADER_BYTES = 24,
     PAIR_BYTES = 13,     /* the shortest pair: an empty key and a value of one byte */
     INFO_BYTES = 32,     /* the shortest tensor description */
-    MAX_PAIRS = 1 << 16, /* these three bound the work that a sparse file can ask for */
+    MAX_PAIRS = 1 << 16, /* these three bound the work that a sparse file can cause */
     MAX_TENSORS = 1 << 20,
     MAX_TEXTS = 1 << 24, /* strings in all arrays together */
     MAX_DIMS = 4,
@@ -29,10 +29,9 @@ static const struct {
     const char *name;
     size_t bytes; /* 0: strings and arrays have their own lengths */
 } type_table[N_TYPES] = {
-    [GGUF_U8] = {"u8", 1},       [GGUF_I8] = {"i8", 1},     [GGUF_U16] = {"u16", 2},
-    [GGUF_I16] = {"i16", 2},     [GGUF_U32] = {"u32", 4},   [GGUF_I32] = {"i32", 4},
-    [GGUF_F32] = {"f32", 4},     [GGUF_BOOL] = {"bool", 1}, [GGUF_STRING] = {"string", 0},
-    [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8},   [GGUF_I64] = {"i64", 8},
+    [GGUF_U8] = {"u8", 1},         [GGUF_I8] = {"i8", 1},       [GGUF_U16] = {"u16", 2}, [GGUF_I16] = {"i16", 2},
+    [GGUF_U32] = {"u32", 4},       [GGUF_I32] = {"i32", 4},     [GGUF_F32] = {"f32", 4}, [GGUF_BOOL] = {"bool", 1},
+    [GGUF_STRING] = {"string", 0}, [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8}, [GGUF_I64] = {"i64", 8},
     [GGUF_F64] = {"f64", 8},
 };
 
@@ -91,8 +90,8 @@ static size_t left(const reader *r) {
 
 static mn_status take(reader *r, size_t n, const uint8_t **out) {
     if (n > left(r)) {
-        MN_FAIL(MN_E_FORMAT, "%s: %s takes %zu bytes from byte %zu on, but the file ends at byte %zu",
-                r->what, r->where, n, (size_t)(r->at - r->start), (size_t)(r->end - r->start));
+        MN_FAIL(MN_E_FORMAT, "%s: %s takes %zu bytes from byte %zu on, but the file ends at byte %zu", r->what,
+                r->where, n, (size_t)(r->at - r->start), (size_t)(r->end - r->start));
     }
     *out = r->at;
     r->at += n;
@@ -135,8 +134,7 @@ static mn_status take_name(reader *r, const char *kind, uint64_t number, gguf_te
 
 static mn_status take_texts(reader *r, pair *p) {
     if (p->n > left(r) / 8 || p->n > MAX_TEXTS - r->n_texts) {
-        MN_FAIL(MN_E_FORMAT,
-                "%s: %s has %zu strings, but %zu bytes are left in the file and %zu strings are allowed",
+        MN_FAIL(MN_E_FORMAT, "%s: %s has %zu strings, but %zu bytes are left in the file and %zu strings are allowed",
                 r->what, r->where, p->n, left(r), (size_t)MAX_TEXTS - r->n_texts);
     }
     r->n_texts += p->n;
@@ -153,8 +151,7 @@ static mn_status take_array(reader *r, pair *p) {
     MN_TRY(take_u32(r, &item));
     MN_TRY(take_u64(r, &n));
     if (item >= N_TYPES || item == GGUF_ARRAY) {
-        MN_FAIL(MN_E_FORMAT,
-                "%s: %s is an array of type %" PRIu32 ", allowed: 0 to %d except %d (arrays of arrays)",
+        MN_FAIL(MN_E_FORMAT, "%s: %s is an array of type %" PRIu32 ", allowed: 0 to %d except %d (arrays of arrays)",
                 r->what, r->where, item, N_TYPES - 1, GGUF_ARRAY);
     }
     p->item = (gguf_type)item;
@@ -173,8 +170,8 @@ static mn_status take_pair(reader *r, uint64_t number) {
     MN_TRY(take_name(r, "key", number, &p->key));
     MN_TRY(take_u32(r, &type));
     if (type >= N_TYPES) {
-        MN_FAIL(MN_E_FORMAT, "%s: %s has a value of type %" PRIu32 ", allowed: 0 to %d", r->what, r->where,
-                type, N_TYPES - 1);
+        MN_FAIL(MN_E_FORMAT, "%s: %s has a value of type %" PRIu32 ", allowed: 0 to %d", r->what, r->where, type,
+                N_TYPES - 1);
     }
     p->type = (gguf_type)type;
     if (p->type == GGUF_ARRAY) return take_array(r, p);
@@ -216,8 +213,7 @@ static mn_status take_info(reader *r, uint64_t number) {
         uint64_t size;
         MN_TRY(take_u64(r, &size));
         if (size < 1 || size > INT64_MAX) {
-            MN_FAIL(MN_E_FORMAT,
-                    "%s: %s has dimension %" PRIu32 " of %" PRIu64 ", allowed: 1 to 9223372036854775807",
+            MN_FAIL(MN_E_FORMAT, "%s: %s has dimension %" PRIu32 " of %" PRIu64 ", allowed: 1 to 9223372036854775807",
                     r->what, r->where, i, size);
         }
         in.t.shape[n_dims - 1 - i] = (int64_t)size;
@@ -226,8 +222,8 @@ static mn_status take_info(reader *r, uint64_t number) {
     MN_TRY(find_dtype(r, type, &in.t.type));
     MN_TRY(take_u64(r, &in.offset));
     if (in.offset % r->alignment != 0) {
-        MN_FAIL(MN_E_FORMAT, "%s: %s begins at byte %" PRIu64 " of the data, allowed: multiples of %" PRIu64,
-                r->what, r->where, in.offset, r->alignment);
+        MN_FAIL(MN_E_FORMAT, "%s: %s begins at byte %" PRIu64 " of the data, allowed: multiples of %" PRIu64, r->what,
+                r->where, in.offset, r->alignment);
     }
     MN_TRY(mem_grow(&r->infos, &r->infos_capacity, r->n_infos + 1, sizeof *r->infos));
     r->infos[r->n_infos++] = in;
@@ -263,16 +259,16 @@ static mn_status check_header(reader *r, uint64_t *n_tensors, uint64_t *n_pairs)
     }
     MN_TRY(take(r, 4, &magic));
     if (memcmp(magic, "GGUF", 4) != 0) {
-        MN_FAIL(MN_E_FORMAT, "%s: the first bytes are %02x %02x %02x %02x, allowed: 47 47 55 46 (\"GGUF\")",
-                r->what, magic[0], magic[1], magic[2], magic[3]);
+        MN_FAIL(MN_E_FORMAT, "%s: the first bytes are %02x %02x %02x %02x, allowed: 47 47 55 46 (\"GGUF\")", r->what,
+                magic[0], magic[1], magic[2], magic[3]);
     }
     MN_TRY(take_u32(r, &version));
     if (version == (uint32_t)VERSION_MIN << 24 || version == (uint32_t)VERSION_MAX << 24) {
         MN_FAIL(MN_E_FORMAT, "%s: the file is big-endian, allowed: little-endian", r->what);
     }
     if (version < VERSION_MIN || version > VERSION_MAX) {
-        MN_FAIL(MN_E_FORMAT, "%s: GGUF version %" PRIu32 ", allowed: %d and %d", r->what, version,
-                VERSION_MIN, VERSION_MAX);
+        MN_FAIL(MN_E_FORMAT, "%s: GGUF version %" PRIu32 ", allowed: %d and %d", r->what, version, VERSION_MIN,
+                VERSION_MAX);
     }
     MN_TRY(take_u64(r, n_tensors));
     MN_TRY(take_u64(r, n_pairs));
@@ -280,12 +276,12 @@ static mn_status check_header(reader *r, uint64_t *n_tensors, uint64_t *n_pairs)
     if (pairs_allowed > MAX_PAIRS) pairs_allowed = MAX_PAIRS;
     if (tensors_allowed > MAX_TENSORS) tensors_allowed = MAX_TENSORS;
     if (*n_pairs > pairs_allowed) {
-        MN_FAIL(MN_E_FORMAT, "%s: %" PRIu64 " metadata keys, allowed in a file of this size: %" PRIu64,
-                r->what, *n_pairs, pairs_allowed);
+        MN_FAIL(MN_E_FORMAT, "%s: %" PRIu64 " metadata keys, allowed in a file of this size: %" PRIu64, r->what,
+                *n_pairs, pairs_allowed);
     }
     if (*n_tensors > tensors_allowed) {
-        MN_FAIL(MN_E_FORMAT, "%s: %" PRIu64 " tensors, allowed in a file of this size: %" PRIu64, r->what,
-                *n_tensors, tensors_allowed);
+        MN_FAIL(MN_E_FORMAT, "%s: %" PRIu64 " tensors, allowed in a file of this size: %" PRIu64, r->what, *n_tensors,
+                tensors_allowed);
     }
     return MN_OK;
 }
@@ -309,8 +305,7 @@ static mn_status index_pairs(const reader *r) {
     for (size_t i = 1; i < g->n_pairs; i++) {
         if (order_of_keys(g->by_key[i - 1], g->by_key[i]) != 0) continue;
         gguf_text key = ((const pair *)g->by_key[i])->key;
-        MN_FAIL(MN_E_FORMAT, "%s: key '%.*s' appears twice", r->what, key.n > 150 ? 150 : (int)key.n,
-                key.text);
+        MN_FAIL(MN_E_FORMAT, "%s: key '%.*s' appears twice", r->what, key.n > 150 ? 150 : (int)key.n, key.text);
     }
     return MN_OK;
 }
@@ -320,8 +315,8 @@ static mn_status read_alignment(reader *r) {
     MN_TRY(gguf_int(r->file, "general.alignment", MIN_ALIGNMENT, MAX_ALIGNMENT, &alignment));
     r->alignment = (uint64_t)alignment;
     if ((r->alignment & (r->alignment - 1)) == 0) return MN_OK;
-    MN_FAIL(MN_E_FORMAT, "%s: general.alignment is %" PRIu64 ", allowed: a power of two from %d to %d",
-            r->what, r->alignment, MIN_ALIGNMENT, MAX_ALIGNMENT);
+    MN_FAIL(MN_E_FORMAT, "%s: general.alignment is %" PRIu64 ", allowed: a power of two from %d to %d", r->what,
+            r->alignment, MIN_ALIGNMENT, MAX_ALIGNMENT);
 }
 
 /* Turns the descriptions into tensors of the set: bytes inside the file, nothing shared between two. */
@@ -349,7 +344,7 @@ static mn_status place_tensors(reader *r) {
         if (before->data + before->bytes <= t->data) continue;
         MN_FAIL(MN_E_FORMAT, "%s: tensors '%.150s' and '%.150s' overlap", r->what, before->name, t->name);
     }
-    return tensor_set_seal(set, r->what);
+    return tensor_set_finish(set, r->what);
 }
 
 static mn_status read_file(reader *r) {
@@ -423,10 +418,9 @@ static mn_status read_part(gguf *g, const char *path, int64_t part, int64_t coun
     mn_status status = open_one(&sibling, path, NULL);
     if (status == MN_OK) status = part_of(sibling, &part_seen, &count_seen);
     if (status == MN_OK && (part_seen != part || count_seen != count)) {
-        status = status_fail(MN_E_FORMAT,
-                             "%s: the file calls itself part %" PRId64 " of %" PRId64 ", allowed: %" PRId64
-                             " of %" PRId64,
-                             path, part_seen, count_seen, part, count);
+        status = status_fail(
+            MN_E_FORMAT, "%s: the file calls itself part %" PRId64 " of %" PRId64 ", allowed: %" PRId64 " of %" PRId64,
+            path, part_seen, count_seen, part, count);
     }
     if (status == MN_OK) status = tensor_set_absorb(g->set, sibling->set);
     gguf_close(&sibling);
@@ -439,15 +433,14 @@ static mn_status read_parts(gguf *g, int64_t count, bytes *name) {
     MN_TRY(bytes_status(name));
     suffix = name->n;
     if (path_n < suffix || memcmp(g->path + path_n - suffix, name->data, suffix) != 0) {
-        MN_FAIL(MN_E_FORMAT, "%s: the first of %" PRId64 " parts must have a name that ends in '%s'", g->path,
-                count, bytes_text(name));
+        MN_FAIL(MN_E_FORMAT, "%s: the first of %" PRId64 " parts must have a name that ends in '%s'", g->path, count,
+                bytes_text(name));
     }
     for (int64_t part = 2; part <= count; part++) {
         put_part_name(name, g->path, path_n - suffix, part, count);
         MN_TRY(bytes_status(name));
         if (!file_exists(name->data)) {
-            MN_FAIL(MN_E_NOT_FOUND, "%s: no such file, but %s has %" PRId64 " parts", name->data, g->path,
-                    count);
+            MN_FAIL(MN_E_NOT_FOUND, "%s: no such file, but %s has %" PRId64 " parts", name->data, g->path, count);
         }
     }
     for (int64_t part = 2; part <= count; part++) {
@@ -457,7 +450,7 @@ static mn_status read_parts(gguf *g, int64_t count, bytes *name) {
     }
     int64_t n_tensors = (int64_t)g->set->n;
     MN_TRY(gguf_int(g, "split.tensors.count", n_tensors, n_tensors, &n_tensors));
-    return tensor_set_seal(g->set, g->path);
+    return tensor_set_finish(g->set, g->path);
 }
 
 static mn_status follow_split(gguf *g, bool in_memory) {
@@ -466,12 +459,12 @@ static mn_status follow_split(gguf *g, bool in_memory) {
     MN_TRY(part_of(g, &part, &count));
     if (count == 1) return MN_OK;
     if (in_memory)
-        MN_FAIL(MN_E_FORMAT, "%s: part %" PRId64 " of %" PRId64 ", allowed in memory: whole files", g->path,
-                part, count);
+        MN_FAIL(MN_E_FORMAT, "%s: part %" PRId64 " of %" PRId64 ", allowed in memory: whole files", g->path, part,
+                count);
     if (part != 1) {
         MN_FAIL(MN_E_FORMAT,
-                "%s: this is part %" PRId64 " of %" PRId64
-                "; open the first, whose name ends in '-00001-of-%05" PRId64 ".gguf'",
+                "%s: this is part %" PRId64 " of %" PRId64 "; open the first, whose name ends in '-00001-of-%05" PRId64
+                ".gguf'",
                 g->path, part, count, count);
     }
     mn_status status = read_parts(g, count, &name);
@@ -528,8 +521,7 @@ bool gguf_has(const gguf *file, const char *key) {
     return find_pair(file, key) != NULL;
 }
 
-/* A number at `at`; integers exactly in *whole (false when it is none or above INT64_MAX), all as a double in
- * *real. */
+/* A number at `at`; integers exactly in *whole (false when it is none or above INT64_MAX), all as a double in *real. */
 static bool load_number(gguf_type type, const uint8_t *at, int64_t *whole, double *real) {
     union {
         uint8_t u8;

@@ -63,16 +63,13 @@ static mn_status read_shape(const char *what, const json *entry, tensor *t) {
 static mn_status read_offsets(const header_reader *r, const char *what, const json *entry, tensor *t) {
     const json *offsets = json_get(entry, "data_offsets");
     bool pair = offsets->kind == JSON_ARRAY && offsets->n == 2;
-    for (size_t i = 0; pair && i < 2; i++)
-        pair = offsets->items[i].kind == JSON_INT && offsets->items[i].integer >= 0;
+    for (size_t i = 0; pair && i < 2; i++) pair = offsets->items[i].kind == JSON_INT && offsets->items[i].integer >= 0;
     if (!pair || offsets->items[0].integer > offsets->items[1].integer) {
-        return json_wrong_value(what, "data_offsets", offsets,
-                                "[begin, end], whole numbers with 0 <= begin <= end");
+        return json_wrong_value(what, "data_offsets", offsets, "[begin, end], whole numbers with 0 <= begin <= end");
     }
     size_t begin = (size_t)offsets->items[0].integer, end = (size_t)offsets->items[1].integer;
     if (end > r->n) {
-        MN_FAIL(MN_E_FORMAT,
-                "%s: the data end at byte %zu, but the file has %zu bytes of data: it is truncated", what,
+        MN_FAIL(MN_E_FORMAT, "%s: the data end at byte %zu, but the file has %zu bytes of data: it is truncated", what,
                 end, r->n);
     }
     t->data = r->data + begin;
@@ -88,8 +85,7 @@ static mn_status read_tensor(header_reader *r, const json_member *member) {
     snprintf(what, sizeof what, "%.400s: tensor '%.150s'", r->what, member->key);
     if (entry->kind != JSON_OBJECT) return json_wrong_value(what, "its description", entry, "an object");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) MN_TRY(json_require(what, entry, fields[i]));
-    if (entry->n != 3)
-        MN_FAIL(MN_E_FORMAT, "%s: %zu fields, allowed: dtype, shape, data_offsets", what, entry->n);
+    if (entry->n != 3) MN_FAIL(MN_E_FORMAT, "%s: %zu fields, allowed: dtype, shape, data_offsets", what, entry->n);
 
     tensor t = {.name = member->key};
     size_t needed;
@@ -112,22 +108,21 @@ static mn_status check_layout(const header_reader *r) {
     for (size_t i = 0; i < r->set->n; i++) {
         const tensor *t = &r->set->tensors[i];
         if (t->data != at) {
-            MN_FAIL(MN_E_FORMAT, "%s: tensor '%.150s' begins at byte %zu of the data, allowed: %zu (%s)",
-                    r->what, t->name, (size_t)(t->data - r->data), (size_t)(at - r->data),
+            MN_FAIL(MN_E_FORMAT, "%s: tensor '%.150s' begins at byte %zu of the data, allowed: %zu (%s)", r->what,
+                    t->name, (size_t)(t->data - r->data), (size_t)(at - r->data),
                     t->data < at ? "it overlaps the one before" : "there is a hole before it");
         }
         at += t->bytes;
     }
     if (at != r->data + r->n) {
-        MN_FAIL(MN_E_FORMAT, "%s: the file has %zu bytes of data, but its tensors account for %zu", r->what,
-                r->n, (size_t)(at - r->data));
+        MN_FAIL(MN_E_FORMAT, "%s: the file has %zu bytes of data, but its tensors account for %zu", r->what, r->n,
+                (size_t)(at - r->data));
     }
     return MN_OK;
 }
 
 static mn_status check_metadata(const char *what, const json *metadata) {
-    if (metadata->kind != JSON_OBJECT)
-        return json_wrong_value(what, metadata_key, metadata, "an object of strings");
+    if (metadata->kind != JSON_OBJECT) return json_wrong_value(what, metadata_key, metadata, "an object of strings");
     for (size_t i = 0; i < metadata->n; i++) {
         if (metadata->members[i].value.kind == JSON_STRING) continue;
         char key[WHAT_BYTES];
@@ -142,29 +137,25 @@ static mn_status read_file(tensor_set *set, const char *what) {
     tensor_file *file = &set->files[0];
     uint64_t length = 0;
     if (file->map.n < LENGTH_BYTES) {
-        MN_FAIL(MN_E_FORMAT,
-                "%s: %zu bytes are no safetensors file, which begins with 8 bytes of header length", what,
+        MN_FAIL(MN_E_FORMAT, "%s: %zu bytes are no safetensors file, which begins with 8 bytes of header length", what,
                 file->map.n);
     }
     memcpy(&length, file->map.data, sizeof length);
     if (length < MIN_HEADER || length > MAX_HEADER) {
-        MN_FAIL(MN_E_FORMAT, "%s: the header length is %" PRIu64 ", allowed: %d to %d", what, length,
-                MIN_HEADER, MAX_HEADER);
+        MN_FAIL(MN_E_FORMAT, "%s: the header length is %" PRIu64 ", allowed: %d to %d", what, length, MIN_HEADER,
+                MAX_HEADER);
     }
     if (length > file->map.n - LENGTH_BYTES) {
-        MN_FAIL(MN_E_FORMAT,
-                "%s: the header length is %" PRIu64 ", but only %zu bytes follow: the file is truncated",
+        MN_FAIL(MN_E_FORMAT, "%s: the header length is %" PRIu64 ", but only %zu bytes follow: the file is truncated",
                 what, length, file->map.n - LENGTH_BYTES);
     }
     const char *header = (const char *)file->map.data + LENGTH_BYTES;
     if (*header != '{')
-        MN_FAIL(MN_E_FORMAT, "%s: the header begins with byte 0x%02x, allowed: '{'", what,
-                (unsigned char)*header);
+        MN_FAIL(MN_E_FORMAT, "%s: the header begins with byte 0x%02x, allowed: '{'", what, (unsigned char)*header);
     MN_TRY(json_parse(&file->header, header, (size_t)length, JSON_STRICT, what));
 
     const json *root = json_root(file->header);
-    header_reader r = {set, what, file->map.data + LENGTH_BYTES + length,
-                       file->map.n - LENGTH_BYTES - (size_t)length};
+    header_reader r = {set, what, file->map.data + LENGTH_BYTES + length, file->map.n - LENGTH_BYTES - (size_t)length};
     for (size_t i = 0; i < root->n; i++) {
         const json_member *member = &root->members[i];
         if (member->key_n == strlen(metadata_key) && strcmp(member->key, metadata_key) == 0) {
@@ -175,7 +166,7 @@ static mn_status read_file(tensor_set *set, const char *what) {
     }
     MN_TRY(tensor_set_order(set));
     MN_TRY(check_layout(&r));
-    return tensor_set_seal(set, what);
+    return tensor_set_finish(set, what);
 }
 
 /* Hands over a set that could be filled, or closes it. */
@@ -207,8 +198,7 @@ mn_status safetensors_open_memory(tensor_set **out, const void *data, size_t n, 
 }
 
 const json *safetensors_metadata(const tensor_set *set) {
-    return set->n_files == 1 && set->files[0].header ? json_get(json_root(set->files[0].header), metadata_key)
-                                                     : NULL;
+    return set->n_files == 1 && set->files[0].header ? json_get(json_root(set->files[0].header), metadata_key) : NULL;
 }
 
 /* ---- sharded checkpoints ---- */
@@ -220,18 +210,16 @@ static int order_of_shards(const void *a, const void *b) {
 
 /* Shards lie beside the index: a plain file name, nothing that leads elsewhere. */
 static bool is_plain_name(const json *value) {
-    return value->kind == JSON_STRING && value->n > 0 && value->n <= 255 &&
-           strlen(value->string) == value->n && !strchr(value->string, '/') && value->string[0] != '.';
+    return value->kind == JSON_STRING && value->n > 0 && value->n <= 255 && strlen(value->string) == value->n &&
+           !strchr(value->string, '/') && value->string[0] != '.';
 }
 
-/* The members of "weight_map", sorted by shard: *out holds *n pointers to json_member, owned by the caller.
- */
+/* The members of "weight_map", sorted by shard: *out holds *n pointers to json_member, owned by the caller. */
 static mn_status read_weight_map(const json_doc *index, const void ***out, size_t *n) {
     const json *map = json_get(json_root(index), "weight_map");
     const char *what = json_what(index);
     if (!map || map->kind != JSON_OBJECT || map->n == 0) {
-        MN_FAIL(MN_E_FORMAT, "%s: 'weight_map' must be an object that names the shard of at least one tensor",
-                what);
+        MN_FAIL(MN_E_FORMAT, "%s: 'weight_map' must be an object that names the shard of at least one tensor", what);
     }
     for (size_t i = 0; i < map->n; i++) {
         const json_member *member = &map->members[i];
@@ -255,13 +243,12 @@ static size_t same_shard(const void *const *sorted, size_t n) {
     return same;
 }
 
-static mn_status find_shards(const char *folder, const char *index, const void *const *sorted, size_t n,
-                             bytes *path) {
+static mn_status find_shards(const char *folder, const char *index, const void *const *sorted, size_t n, bytes *path) {
     for (size_t i = 0; i < n; i += same_shard(sorted + i, n - i)) {
         const json_member *member = sorted[i];
         MN_TRY(path_join(path, folder, member->value.string));
         if (file_exists(bytes_text(path))) continue;
-        MN_FAIL(MN_E_NOT_FOUND, "%s: no such file, but %s wants it for %zu tensors, the first '%.150s'",
+        MN_FAIL(MN_E_NOT_FOUND, "%s: no such file, but %s needs it for %zu tensors, the first '%.150s'",
                 bytes_text(path), index, same_shard(sorted + i, n - i), member->key);
     }
     return MN_OK;
@@ -275,8 +262,7 @@ static mn_status read_shard(tensor_set *set, const char *path, const char *index
     for (size_t i = 0; i < n && status == MN_OK; i++) {
         const json_member *member = entries[i];
         if (tensor_set_find(shard, member->key)) continue;
-        status = status_fail(MN_E_FORMAT, "%s: no tensor '%.150s', which %s looks for here", path,
-                             member->key, index);
+        status = status_fail(MN_E_FORMAT, "%s: no tensor '%.150s', which %s looks for here", path, member->key, index);
     }
     if (status == MN_OK) status = tensor_set_absorb(set, shard);
     tensor_set_close(&shard);
@@ -295,7 +281,7 @@ static mn_status read_shards(tensor_set *set, const char *folder, const json_doc
         status = path_join(&path, folder, member->value.string);
         if (status == MN_OK) status = read_shard(set, bytes_text(&path), json_what(index), sorted + i, same);
     }
-    if (status == MN_OK) status = tensor_set_seal(set, folder);
+    if (status == MN_OK) status = tensor_set_finish(set, folder);
     bytes_clear(&path);
     mem_free(sorted);
     return status;
@@ -315,8 +301,8 @@ mn_status safetensors_open_folder(tensor_set **out, const char *folder) {
     }
     MN_GOTO(done, status, path_join(&path, folder, "model.safetensors.index.json"));
     if (!file_exists(bytes_text(&path))) {
-        status = status_fail(MN_E_NOT_FOUND,
-                             "'%s' holds neither model.safetensors nor model.safetensors.index.json", folder);
+        status = status_fail(MN_E_NOT_FOUND, "'%s' holds neither model.safetensors nor model.safetensors.index.json",
+                             folder);
         goto done;
     }
     MN_GOTO(done, status, json_open(&index, bytes_text(&path), JSON_STRICT, MAX_INDEX));
@@ -348,8 +334,7 @@ static mn_status check_tensor(const char *path, const tensor *t) {
     }
     MN_TRY(tensor_needs(path, t, &needed));
     if (needed != t->bytes) {
-        MN_FAIL(MN_E_FORMAT, "%s: tensor '%.150s' has %zu bytes, its shape takes %zu", path, t->name,
-                t->bytes, needed);
+        MN_FAIL(MN_E_FORMAT, "%s: tensor '%.150s' has %zu bytes, its shape takes %zu", path, t->name, t->bytes, needed);
     }
     return MN_OK;
 }
@@ -382,8 +367,8 @@ static void put_tensor(bytes *out, const tensor *t, size_t begin) {
     bytes_printf(out, "],\"data_offsets\":[%zu,%zu]}", begin, begin + t->bytes);
 }
 
-mn_status safetensors_head(bytes *out, const char *what, const tensor *tensors, size_t n,
-                           const char *metadata, size_t alignment) {
+mn_status safetensors_head(bytes *out, const char *what, const tensor *tensors, size_t n, const char *metadata,
+                           size_t alignment) {
     uint64_t length = 0;
     size_t end = 0;
     out->n = 0;

@@ -38,16 +38,16 @@ mn_status tensor_set_absorb(tensor_set *set, tensor_set *other);
 /* Sorts the tensors by where their data lie. */
 mn_status tensor_set_order(tensor_set *set);
 
-/* Builds the index by name once all tensors are there. MN_E_FORMAT when a name appears twice; `what` begins
- * the message. */
-mn_status tensor_set_seal(tensor_set *set, const char *what);
+/* Builds the index by name once all tensors are there. MN_E_FORMAT when a name appears twice; `what` begins the
+ * message. */
+mn_status tensor_set_finish(tensor_set *set, const char *what);
 
-/* Bytes that the shape and type ask for; MN_E_FORMAT when a dimension is negative, the product exceeds 63
- * bits, or rows do not fill blocks. */
+/* Bytes that the shape and type require; MN_E_FORMAT when a dimension is negative, the product exceeds 63 bits, or rows
+ * do not fill blocks. */
 mn_status tensor_needs(const char *what, const tensor *t, size_t *out);
 
-/* A name must be 1..TENSOR_NAME_BYTES bytes of UTF-8 without control characters, so that it can be shown and
- * compared. `kind` says what it names: "tensor" or "key". */
+/* A name must be 1..TENSOR_NAME_BYTES bytes of UTF-8 without control characters, so that it can be shown and compared.
+ * `kind` is what it names: "tensor" or "key". */
 mn_status tensor_check_name(const char *what, const char *kind, const char *name, size_t n);
 
 #endif

@@ -14,7 +14,7 @@ static mn_status check_objects(const json *list, const char *what) {
 
 static mn_status check_messages(const json *messages) {
     if (!messages || messages->kind == JSON_NULL)
-        MN_FAIL(MN_E_ARG, "messages are missing: an array of objects with a role is wanted");
+        MN_FAIL(MN_E_ARG, "messages are missing; allowed: an array of objects with a role");
     MN_TRY(check_objects(messages, "messages"));
     for (size_t i = 0; i < messages->n; i++) {
         const json *role = json_get(&messages->items[i], "role");
@@ -28,8 +28,7 @@ static json text_value(const char *text) {
     return (json){.kind = JSON_STRING, .n = strlen(text), .string = text};
 }
 
-/* Transformers defines `tools` and `documents` as None when there are none, and leaves out tokens that are
- * not set. */
+/* Transformers defines `tools` and `documents` as None when there are none, and leaves out tokens that are not set. */
 static size_t standard_variables(const chat_request *request, json_member *to) {
     static const json none = {.kind = JSON_NULL};
     const json prompt = {.kind = JSON_BOOL, .boolean = request->add_generation_prompt};
@@ -45,8 +44,7 @@ static size_t standard_variables(const chat_request *request, json_member *to) {
     to[n++] = (json_member){"documents", 9, request->documents ? *request->documents : none};
     to[n++] = (json_member){"add_generation_prompt", 21, prompt};
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
-        if (tokens[i].text)
-            to[n++] = (json_member){tokens[i].name, strlen(tokens[i].name), text_value(tokens[i].text)};
+        if (tokens[i].text) to[n++] = (json_member){tokens[i].name, strlen(tokens[i].name), text_value(tokens[i].text)};
     }
     return n;
 }

@@ -3,16 +3,15 @@
 #ifndef MN_TEXT_CHAT_H
 #define MN_TEXT_CHAT_H
 
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 typedef struct chat_tokens {
     const char *bos, *eos, *pad, *unk; /* texts of the special tokens; NULL: not defined for the template */
 } chat_tokens;
 
 typedef struct chat_request {
-    const json
-        *messages;     /* array of objects, each with a string "role"; contents are passed on as they are */
-    const json *tools; /* array of objects, or NULL */
+    const json *messages;  /* array of objects, each with a string "role"; contents are passed on as they are */
+    const json *tools;     /* array of objects, or NULL */
     const json *documents; /* array of objects, or NULL */
     const json *extra;     /* object whose members become variables too, above all others; or NULL */
     chat_tokens tokens;
@@ -32,8 +31,8 @@ typedef struct chat_turn {
     const char *role, *content;
 } chat_turn;
 
-/* A document whose root is the array of messages [{"role": ..., "content": ...}, ...]; texts must be UTF-8
- * (other bytes become U+FFFD). */
+/* A document whose root is the array of messages [{"role": ..., "content": ...}, ...]; texts must be UTF-8 (other bytes
+ * become U+FFFD). */
 mn_status chat_messages(const chat_turn *turns, size_t n, json_doc **out);
 
 #endif

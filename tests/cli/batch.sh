@@ -127,6 +127,19 @@ memory_is_that_of_the_rows_in_work() {
     problem "$n lines take ${many##* } KiB, 30 lines ${few##* }"
 }
 
+# Interrupts a job in the background when it has answered something.
+interrupt() {
+  local code
+  for _ in $(seq 600); do
+    [ ! -s "$work/out" ] || break
+    sleep 0.05
+  done
+  kill -INT "$1"
+  wait "$1"
+  code=$?
+  [ $code = 5 ] || problem "exit code $code"
+}
+
 closed_pipes_and_signals() {
   local codes
   numbered_lines 200 >"$work/b.jsonl"
@@ -139,28 +152,14 @@ closed_pipes_and_signals() {
   last="run --batch, SIGINT"
   printf '{"ids":[1,403],"max_new_tokens":3}\n{"ids":[1,404],"max_new_tokens":900000,"ignore_eos":true}\n{"ids":[1,405],"max_new_tokens":2}\n' >"$work/b.jsonl"
   "$mneme" run embedded --batch "$work/b.jsonl" --max-cache-len 1000000 >"$work/out" 2>"$work/err" &
-  for _ in $(seq 600); do
-    [ ! -s "$work/out" ] || break
-    sleep 0.05
-  done
-  kill -INT $!
-  wait $!
-  codes=$?
-  [ $codes = 5 ] || problem "exit code $codes"
+  interrupt $!
   json '[x["sequences"][0]["finish_reason"] for x in all] == ["length", "cancelled", "length"] and len(all[1]["sequences"][0]["ids"]) > 0'
   last="run --batch, SIGINT between lines"
   : >"$work/out"
   "$mneme" run embedded --batch - <"$work/in" >"$work/out" 2>"$work/err" &
   exec 7>"$work/in"
   printf '{"ids":[1,403],"max_new_tokens":3}\n' >&7
-  for _ in $(seq 600); do
-    [ ! -s "$work/out" ] || break
-    sleep 0.05
-  done
-  kill -INT $!
-  wait $!
-  codes=$?
-  [ $codes = 5 ] || problem "exit code $codes"
+  interrupt $!
   exec 7>&-
   json 'len(all) == 1'
 }

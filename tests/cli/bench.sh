@@ -4,7 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 model=$here/../data/golden/llama
 
-# Every strategy that the help names is measured, and what is exact by its definition is so to the last bit.
+# Every strategy in the help is measured, and the exact ones give the same bits as dynamic.
 all_of_them() {
   expect 0 bench "$model" --cache all --json
   err_is_sentence # about none, which a busy machine leaves out
@@ -46,7 +46,7 @@ same_as_score() {
   json '[c["cache_implementation"] for c in j["caches"]] == ["quantized", "dynamic"] and j["n_prompt"] == 140'
 }
 
-# Where the text ends, what dynamic says goes on: the tokens of a greedy run.
+# A text that is too short is continued by dynamic: the tokens of a greedy run.
 goes_on_greedily() {
   expect 0 bench "$model" --ids 5,9,31,7 -n 40 --cache none,dynamic,static -r 3 --json
   json 'j["n_prompt"] == 4 and j["n_gen"] == 40 and j["n_generated"] == 40 and j["repetitions"] == 3'
@@ -93,13 +93,14 @@ configurations() {
   expect 2 bench "$model" --cache all --cache-config windw_length=9
   err_has "did you mean window_length\?"
   expect 0 bench "$model" --cache sliding_window,dinamic,none+sink,dynamic --json
-  json '["needs window_length" in j["caches"][0]["refused"], "did you mean dynamic?" in j["caches"][1]["refused"], "do not go together" in j["caches"][2]["refused"], j["caches"][3]["refused"]] == [True, True, True, ""]'
+  json '["needs window_length" in j["caches"][0]["refused"], "did you mean dynamic?" in j["caches"][1]["refused"], "cannot be combined" in j["caches"][2]["refused"], j["caches"][3]["refused"]] == [True, True, True, ""]'
 }
 
-# "A talk of 2,000 tokens in a third of the memory."
+# "A conversation of 2,000 tokens takes a third of the memory."
 share_of_memory() {
   [ -f "$smollm2" ] || { uncounted=1; return; }
-  grep -q 'quantized nbits=4 .*a talk of 2,000 tokens in a third of the memory' "$here/../../README.md" || problem "README.md says something else"
+  tr '\n' ' ' <"$here/../../README.md" | grep -q 'with `quantized nbits=4` a conversation of 2,000 tokens takes a third of the memory' ||
+    problem "README.md says something else"
   expect 0 bench "$smollm2" --text "$here/../../LICENSE" -p 1990 -n 10 --cache dynamic,quantized --cache-config nbits=4 -o jsonl
   json 'all[0]["cache_dtype"] == "bf16" and 0.25 < all[1]["cache_bytes"] / all[0]["cache_bytes"] <= 1 / 3'
 }
@@ -150,12 +151,12 @@ for row, line in zip(rows, lines):
         assert key in timed or value == wanted or float(value) == wanted, (key, value, wanted)
 PYTHON
   expect 0 bench "$model" --cache dynamic -n 4 -o csv
-  [ "$(head -1 "$work/out" | grep -c generated_text)" = 0 ] || problem "texts were not asked for"
+  [ "$(head -1 "$work/out" | grep -c generated_text)" = 0 ] || problem "texts were not requested"
   expect 0 bench "$model" -p 4 -n 0 -r 1 -o csv
   out_has '^"build_commit","build_number"'
 }
 
-# The texts are what `run` writes with each cache.
+# The texts equal the output of `run` with each cache.
 generated_texts() {
   printf 'Once upon a time, there was a little girl named Lily.' >"$work/story"
   expect 0 bench embedded --text "$work/story" -p 12 -n 20 --cache dynamic,static,none --texts
@@ -179,12 +180,12 @@ refusals() {
   expect 2 bench embedded --cache all -n 4000
   err_has "pass 512"
   expect 2 bench "$model" --ids 5,9 --text x
-  err_has "both say"
+  err_has "both give"
   expect 2 bench "$model" --cache all --save-cache x
   err_has "unknown flag"
 }
 
-# What --help-all lists stands in docs/caches.md, keys with the same default.
+# docs/caches.md has everything that --help-all lists, keys with the same default.
 documented() {
   expect 0 run --help-all
   if [ $have_python = 0 ]; then uncounted=1; return; fi

@@ -144,7 +144,7 @@ removes() {
   echo text >"$work/text"
   expect 6 cache rm "$work/r1" "$work/text"
   err_is_sentence
-  err_has "'.*/text' is no saved cache; nothing was removed"
+  err_has "'.*/text' is not a saved cache; nothing was removed"
   expect 1 cache rm "$work/r1" "$work/absent"
   err_has "nothing was removed"
   expect 1 cache rm "$work/to"
@@ -220,7 +220,7 @@ for path in sys.argv[1:]:
 PYTHON
 }
 
-# Between strategies and to the legacy form and back; the text goes on as it would have.
+# Between strategies and to the legacy form and back; generation continues with the same text.
 converts() {
   expect 0 run embedded "Once upon a time" --raw -n 20 --save-cache "$work/k1"
   expect 0 run embedded --raw -n 30 --load-cache "$work/k1"
@@ -279,7 +279,7 @@ runs_go_on() {
     expect 0 run "$tiny" -n 12 --ignore-eos --json --load-cache "$work/half" --max-cache-len 200
     json "j['sequences'][0]['ids'] == json.load(open('$work/whole'))['sequences'][0]['ids'][12:]"
     json "j['cache']['implementation'] == '$cache' and j['usage']['cached_tokens'] == 102 == j['usage']['prompt_tokens']"
-    # The same with the strategy said.
+    # The same with the strategy given.
     expect 0 run "$tiny" -n 12 --ignore-eos --json --load-cache "$work/half" --cache "$cache" --cache-config "$config" --zstd --save-cache "$work/more"
     json "j['sequences'][0]['ids'] == json.load(open('$work/whole'))['sequences'][0]['ids'][12:]"
     expect 0 cache verify "$work/more"
@@ -295,13 +295,45 @@ CASES
   [ $n = 7 ] || problem "$n cases were run"
 }
 
+# The command chooses a model's calibration and shows its folder; saved caches continue only with their own calibration.
+calibrations_are_chosen() {
+  local model=$here/../data/golden/llama ids folder=$work/calibrations file
+  ids=$(awk 'BEGIN { for (i = 0; i < 400; i++) printf "%s%d", i ? "," : "", (i * 7 + i % 5) % 64 }')
+  local run=(run "$model" --ids "$ids" -n 2 --cache quantized --cache-config nbits=2,residual_length=0)
+  MNEME_CALIBRATIONS=$folder expect 0 cache calibrate "$model" --ids "$ids"
+  file=$(find "$folder" -name '????????????????.safetensors')
+  [ -f "$file" ] || problem "no calibration is written to $folder"
+  MNEME_CALIBRATIONS=$folder expect 0 "${run[@]}" --save-cache "$work/calibrated"
+  MNEME_CALIBRATIONS=$folder expect 0 "${run[@]}" --save-cache "$work/bare" --calibration none
+  MNEME_CALIBRATIONS=$work expect 0 "${run[@]}" --save-cache "$work/named" --calibration "$file"
+  MNEME_CALIBRATIONS='' XDG_DATA_HOME=$work expect 0 "${run[@]}" --save-cache "$work/elsewhere"
+  for name in calibrated bare named elsewhere; do
+    expect 0 cache show "$work/$name" --json
+    cp "$work/out" "$work/$name.json"
+  done
+  json '(lambda of: of("calibrated") == of("named") != "" and of("bare") == of("elsewhere") == "")(lambda name: json.load(open("'"$work"'/" + name + ".json"))["members"]["strategy"]["calibration"])'
+  MNEME_CALIBRATIONS=$folder expect 0 run "$model" -n 2 --load-cache "$work/calibrated"
+  MNEME_CALIBRATIONS=$folder expect 6 run "$model" -n 2 --load-cache "$work/calibrated" --calibration none
+  err_is_sentence
+  err_has "quantized with another calibration"
+  expect 1 "${run[@]}" --calibration "$work/absent"
+  err_is_sentence
+  err_has "no calibration '$work/absent'"
+  MNEME_CALIBRATIONS=$folder expect 0 run "$model" --print-config --json
+  json 'j["calibration"] == {"value": "'"$folder"'", "origin": "environment"}'
+  MNEME_CALIBRATIONS='' XDG_DATA_HOME=/d expect 0 run "$model" --print-config --json
+  json 'j["calibration"] == {"value": "/d/mneme/calibrations", "origin": "default"}'
+  MNEME_CALIBRATIONS=$folder expect 0 run "$model" --print-config --json --calibration "$file"
+  json 'j["calibration"] == {"value": "'"$file"'", "origin": "flag"}'
+}
+
 wrong_caches_are_refused() {
   expect 0 run "$tiny" --ids "$prompt" -n 2 --save-cache "$work/good"
   expect 6 run embedded -n 2 --load-cache "$work/good"
   err_is_sentence
   err_has "another model"
   expect 6 run "$tiny" -n 2 --load-cache "$work/good" --cache quantized --json
-  err_has "not the 'quantized'"
+  err_has "not the requested 'quantized'"
   json 'j["error"]["code"] == "cache_refused"'
   expect 6 run "$tiny" -n 2 --load-cache "$here/lib.sh"
   err_is_sentence
@@ -356,28 +388,28 @@ memory_that_ends() {
   expect 4 "${long_run[@]}" --memory-limit 3M --on-oom fail
   expect 0 "${long_run[@]}" --json --memory-limit 3M --on-oom offload
   err_is_sentence
-  err_has "memory ended: the cache 'dynamic' became 'offloaded'"
+  err_has "memory ran out: the cache 'dynamic' was converted to 'offloaded'"
   json "j['sequences'] == json.load(open('$work/first'))['sequences']"
-  json 'j["cache"]["implementation"] == "offloaded" and j["cache"]["before"] == "dynamic"'
-  json 'j["cache"]["bytes"] > 2500000 and j["cache"]["bytes"] - j["cache"]["far_bytes"] < 2100000 and j["cache"]["tokens"] == 2019'
+  json 'j["cache"]["implementation"] == "offloaded" and j["cache"]["original_implementation"] == "dynamic"'
+  json 'j["cache"]["bytes"] > 2500000 and j["cache"]["bytes"] - j["cache"]["offloaded_bytes"] < 2100000 and j["cache"]["tokens"] == 2019'
   expect 0 "${long_run[@]}" --json --memory-limit 3M --on-oom evict
-  err_has "became 'sink'"
-  json 'j["cache"]["before"] == "dynamic" and j["cache"]["bytes"] < 2100000 and "far_bytes" not in j["cache"]'
+  err_has "was converted to 'sink'"
+  json 'j["cache"]["original_implementation"] == "dynamic" and j["cache"]["bytes"] < 2100000 and "offloaded_bytes" not in j["cache"]'
   expect 0 "${long_run[@]}" --json --memory-limit 8M --on-oom offload
   err_empty
-  json '"before" not in j["cache"] and j["cache"]["implementation"] == "dynamic"'
-  # What can take no codes fails with what it lacked.
+  json '"original_implementation" not in j["cache"] and j["cache"]["implementation"] == "dynamic"'
+  # A cache that cannot be quantized fails with the original error.
   expect 4 "${long_run[@]}" --memory-limit 3M --on-oom quantize
   err_has "allowed are in use"
   expect 2 "${long_run[@]}" --on-oom pray
   err_is_sentence
 }
 
-# A loaded cache is relieved too.
+# The policy applies to a loaded cache, too.
 loaded_memory_that_ends() {
   expect 0 run embedded --ids "$prompt" -n 2 --max-cache-len 3000 --compute-type f32 --save-cache "$work/begun"
   expect 0 "${long_run[@]}" --json --memory-limit 3M --on-oom offload --load-cache "$work/begun"
-  json 'j["cache"]["before"] == "dynamic" and j["usage"]["cached_tokens"] == 90'
+  json 'j["cache"]["original_implementation"] == "dynamic" and j["usage"]["cached_tokens"] == 90'
   json "j['sequences'] == json.load(open('$work/first'))['sequences']"
 }
 
@@ -393,7 +425,7 @@ files_that_may_not_grow() {
   echo old >"$work/limited"
   (ulimit -f 8; "$mneme" run "$tiny" --ids "$prompt" -n 2 --save-cache "$work/limited") >"$work/out" 2>"$work/err"
   [ "$(cat "$work/limited")" = old ] || problem "the old file is gone"
-  # Far pages on such a disk.
+  # Offloaded pages on such a disk.
   code=0
   last="run --cache offloaded, ulimit -f"
   (ulimit -f 8; "$mneme" "${long_run[@]}" --cache offloaded) >"$work/out" 2>"$work/err" || code=$?
@@ -409,7 +441,7 @@ wait_for() {
   done
 }
 
-# shortened FILE ARGUMENTS...: while the command tells a story, another process cuts the file.
+# shortened FILE ARGUMENTS...: another process truncates the file during a generation.
 shortened() {
   local file=$1 code=0
   shift
@@ -432,7 +464,7 @@ files_that_shrink() {
   shortened "$work/model/model.safetensors" run "$work/model" "Once upon a time"
 }
 
-# What a session saved, through the package that is the format's own.
+# A saved session, read with the safetensors package.
 package_reads_sessions() {
   if [ $have_python = 0 ] || ! python3 -c 'import safetensors, numpy' 2>"$work/err"; then uncounted=1; return 0; fi
   expect 0 run "$tiny" --ids "$prompt" -n 2 --cache quantized --save-cache "$work/package"
@@ -460,6 +492,7 @@ check "usage" usage
 check "Python reads the file" python_reads_them
 check "the safetensors package reads a saved session" package_reads_sessions
 check "a run that was saved goes on" runs_go_on
+check "calibrations are chosen" calibrations_are_chosen
 check "wrong caches are refused" wrong_caches_are_refused
 check "a folder of caches is used" folders_are_used
 check "memory that ends" memory_that_ends

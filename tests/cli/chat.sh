@@ -10,14 +10,14 @@ cat >"$chat/tokenizer_config.json" <<'JSON'
 {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
  "chat_template": "{{ bos_token }}{% for m in messages %}{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('no ' + m.role) }}{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"}
 JSON
-echo '[{"role": "user", "content": "Tell a story"}, {"role": "assistant", "content": "No"}]' >"$work/talk.json"
+echo '[{"role": "user", "content": "Tell a story"}, {"role": "assistant", "content": "No"}]' >"$work/messages.json"
 
 render() {
-  expect 0 tokenize "$chat" --messages "$work/talk.json" --render
+  expect 0 tokenize "$chat" --messages "$work/messages.json" --render
   out_is $'<s>user: Tell a story\nassistant: No'
-  expect 0 tokenize "$chat" --messages "$work/talk.json" --render --add-generation-prompt
+  expect 0 tokenize "$chat" --messages "$work/messages.json" --render --add-generation-prompt
   out_is $'<s>user: Tell a story\nassistant: No\nassistant:'
-  expect 0 tokenize "$chat" --messages "$work/talk.json" --add-generation-prompt --json
+  expect 0 tokenize "$chat" --messages "$work/messages.json" --add-generation-prompt --json
   json 'j["ids"][0] == 1 and 1 not in j["ids"][1:]'
 }
 
@@ -40,7 +40,7 @@ text_goes_through_the_template() {
   json "j['prompt_ids'] == [[$ids]]"
 }
 
-# 256 tokens, unless more is asked for.
+# 256 tokens, unless more are requested.
 answers_have_a_limit() {
   expect 0 run "$chat" "Tell a story" --ignore-eos --json
   json 'j["usage"]["completion_tokens"] == 256'

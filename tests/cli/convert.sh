@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/convert-whisper: a small model in CTranslate2's container, whole and damaged, against what was put into it.
+# scripts/convert-whisper: a small model in CTranslate2's container, intact and damaged, against its original tensors.
 # shellcheck source-path=SCRIPTDIR disable=SC2317
 source "$(dirname "$0")/lib.sh"
 convert=$here/../../scripts/convert-whisper
@@ -136,7 +136,7 @@ refuses() {
 
 damaged_models() {
   refuses cut 'ends inside'
-  refuses tail 'goes on behind'
+  refuses tail 'has data after the model'
   refuses part 'parts of model.bin are missing'
   refuses version 'has version 9'
   refuses kind "holds a?.?'TransformerSpec'"
@@ -154,7 +154,7 @@ nothing_is_overwritten() {
   make "$work/ct2"
   mkdir "$work/there"
   if "$convert" "$work/ct2" "$work/there" 2>"$work/err"; then problem "it did not fail"; fi
-  err_has 'is there already'
+  err_has 'exists already'
   if "$convert" "$work/nowhere" "$work/never" 2>"$work/err"; then problem "it did not fail"; fi
   err_has 'neither a folder nor a zip file'
 }

@@ -59,7 +59,7 @@ guidance_has_a_negative_prompt() {
   # A checkpoint without a tokenizer takes ids alone.
   expect 0 run "$here/../data/golden/llama" --ids 3,4,5 -n 4 --guidance-scale 3 --negative-prompt-ids 7,8 --json
   expect 2 run embedded hi --guidance-scale 3 --negative-prompt no --negative-prompt-ids 1,2
-  err_has "both say what to lead away from"
+  err_has "both set the negative prompt"
   expect 2 run embedded hi --guidance-scale 3 --negative-prompt-ids 1,x
   err_has "negative-prompt-ids: token id number 2 begins 'x'"
   expect 2 run embedded hi --guidance-scale 3 --negative-prompt-ids 1,99999
@@ -229,7 +229,7 @@ generation_files() {
   expect 0 run embedded hi --num-beams 1 -n 2
   expect 2 run embedded hi --num-beams 0
   err_has "num_beams"
-  # What contradicts is refused, what has no effect is said.
+  # Contradictions are refused, settings without effect give a warning.
   expect 2 run embedded hi --num-return-sequences 2 -n 2
   err_has "num_return_sequences is 2, but greedy search has one answer"
   expect 0 run embedded hi --temperature 0.5 --top-p 0.9 -n 2
@@ -241,7 +241,7 @@ generation_files() {
   err_empty
 }
 
-# A cache that a checkpoint, a file or a row asks for is the one there is; flags stand above it; what is not obeyed is said once.
+# The cache that a checkpoint, a file or a row names is used; flags override it; ignored settings give one warning.
 caches_of_files() {
   local own=$work/own
   rm -rf "$own" && mkdir -p "$own"
@@ -275,8 +275,22 @@ caches_of_files() {
   err_has "warning: cache option device is 'cuda:0' but has no effect"
   expect 0 score "$own" --ids 1,2,3,4 --json --cache static
   json 'j["cache"]["implementation"] == "static"'
+  for verb in "score --ids 1,2" bench; do
+    # shellcheck disable=SC2086 # words
+    expect 0 $verb -m "$own" --print-config --json
+    json 'j["cache_implementation"] == {"value": "quantized", "origin": "model"} and j["cache_config"]["value"]["nbits"] == 2 and "top_p" not in j'
+  done
   expect 0 bench "$own" -p 4 -n 2 -r 1 -o json
   grep -q '"cache_implementation":"quantized"' "$work/out" || problem "bench has another cache"
+  last="mneme serve $own"
+  "$mneme" serve "$own" --unix "$work/socket" 2>"$work/err" &
+  local server=$! i
+  for ((i = 0; i < 200; i++)); do ! grep -q listening "$work/err" || break; sleep 0.05; done
+  kill -INT $server
+  wait $server || problem "exit code $?"
+  err_has 'listening on unix:.* model=own cache=quantized '
+  [ "$(wc -l <"$work/err")" = 6 ] || problem "not five warnings"
+  expect 2 serve "$own" --unix "$work/socket" --cache-config window_length=4
   # Another cache of the same file's fields, the file of --generation-config, the rows of a batch.
   echo '{"cache_implementation": "StaticCache"}' >"$work/g.json"
   expect 0 run "$own" --ids 1,2,3 --json --generation-config "$work/g.json"
@@ -304,6 +318,8 @@ caches_of_files() {
   echo '{"max_new_tokens": 2, "cache_implementation": "paged"}' >"$own/generation_config.json"
   expect 2 run "$own" --ids 1,2,3
   err_is_sentence
+  expect 2 serve "$own" --unix "$work/socket"
+  err_is_sentence
   expect 0 run "$own" --ids 1,2,3 --cache dynamic
   expect 0 run "$own" --ids 1,2,3 --cache HQQQuantizedCache --cache-config axis-key=1,axis-value=1 --json
   json 'j["cache"]["implementation"] == "quantized"'
@@ -318,7 +334,7 @@ sinks_beside_windows() {
   done
 }
 
-# Transformers' words for types and for what becomes of a cache.
+# Transformers' names of types and of on_oom policies.
 words_of_transformers() {
   local llama=$here/../data/golden/llama
   for dtype in float32:f32 torch.float32:f32 bfloat16:bf16 torch.bfloat16:bf16 torch.float16:bf16; do
@@ -352,6 +368,13 @@ print_config() {
   json 'j["cache_implementation"] == {"value": "static", "origin": "generation-config file"}'
   expect 0 run embedded --print-config
   out_has '^max_new_tokens '
+  # A number without a default is null, in every verb.
+  expect 0 bench embedded --print-config --json
+  json 'j["max_concurrency"] == {"value": None, "origin": "default"} and j["num_prompts"]["value"] == 100'
+  expect 0 score embedded --ids 1,2 --print-config --json
+  json 'j["threads"]["value"] is None'
+  expect 0 serve embedded --print-config --json --port 0
+  json 'j["port"] == {"value": 0, "origin": "flag"} and j["cache_dir"]["value"] is None'
   # Lists, words and pairs in short.
   echo '{"sequence_bias": [[[5], -Infinity]]}' >"$work/g.json"
   expect 0 run embedded --print-config --json --generation-config "$work/g.json" --suppress-tokens 1,2 --bad-words-ids 5,6 --bad-words-ids '[[7]]' \
@@ -364,7 +387,7 @@ print_config() {
   json 'j["sequence_bias"]["value"] == [[[5], "-inf"]] and j["num_beams"] == {"value": 3, "origin": "flag"}'
 }
 
-# Every value that the listing shows can be said in the environment and is shown again.
+# Every value of the listing can be set in the environment and is shown again.
 config_round_trip() {
   if [ $have_python = 0 ]; then uncounted=1; return; fi
   expect 0 run embedded --print-config --json
@@ -372,7 +395,7 @@ config_round_trip() {
 import json, os, subprocess, sys
 shapes_output = {"json", "verbose", "batch", "generation_config", "cache_implementation", "prefix_file"}  # said apart, or a file that is read
 special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cpu": "scalar", "cache_config": "max_cache_len=77",
-           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "on_oom": "evict", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
+           "temp": "0.5", "top_p": "0.5", "min_p": "0.5", "on_oom": "evict", "calibration": "none", "memory_limit": "1073741824", "stop_strings": '["a", "b"]',
            "eos_token_id": "[2, 3]", "typical_p": "0.5", "epsilon_cutoff": "0.5", "eta_cutoff": "0.5", "penalty_alpha": "0.5",
            "assistant_confidence_threshold": "0.5", "logit_bias": '{"15": -5}', "sequence_bias": '[[[5, 6], "-inf"]]',
            "bad_words_ids": "[[5], [6, 7]]", "force_words_ids": "[[5]]", "suppress_tokens": "[5]", "begin_suppress_tokens": "[5]",
@@ -520,14 +543,14 @@ states() {
   expect 0 inspect "$model" --json
   json 'j["config"]["state_size"] == 8 and j["config"]["layers"] == {"mamba": 3} and "max_position_embeddings" not in j["config"]'
   json 'all_of((c["bytes"], c["largest_context"]) == (126720, "any") for c in j["caches"] if c["implementation"] in ("dynamic", "static", "hybrid", "mamba"))'
-  json 'all_of("a state of one size" in c["refused"] for c in j["caches"] if c["implementation"] in ("offloaded", "quantized", "sliding_window", "sink"))'
+  json 'all_of("a recurrent state" in c["refused"] for c in j["caches"] if c["implementation"] in ("offloaded", "quantized", "sliding_window", "sink"))'
   expect 0 run "$model" --ids 5,6,7 -n 4 --ignore-eos --cache static --json
   json 'j["cache"]["bytes"] == 3 * 4 * 11 * 192 * 4 and j["cache"]["max_cache_len"] == 7'
   expect 2 run "$model" --ids 5,6,7 -n 4 --cache quantized
-  err_has "'quantized' is for keys and values"
+  err_has "'quantized' applies to keys and values"
   expect 0 bench "$model" -p 20 -n 4 -r 1 --cache mamba
   expect 0 doctor "$model"
-  out_has 'context endless'
+  out_has 'context unbounded'
   expect 0 inspect "$here/../data/golden/jamba" --json
   json 'j["config"]["layers"] == {"full_attention": 2, "mamba": 2} and j["config"]["num_local_experts"] == 4'
   json 'all_of(c["refused"] == "" for c in j["caches"])'
@@ -540,7 +563,7 @@ inspects() {
   json 'sum(t["count"] for t in j["tensors"]) == 47 and j["memory"]["peak_bytes"] > j["memory"]["file_bytes"] == 1044984'
   expect 0 inspect embedded --context 4096 --json
   json 'all_of(c["context"] == 4096 for c in j["caches"])'
-  json 'all_of(("have 8" in c["refused"]) == (c["implementation"] == "quantized") for c in j["caches"])'
+  json 'all_of(("have 8" in c["refused"]) == ("quantized" in c["implementation"]) for c in j["caches"])'
   expect 0 inspect "$here/../data/golden/llama" --context 4096 --json
   json '{c["implementation"] for c in j["caches"]} == set("none dynamic static offloaded offloaded_static quantized sliding_window sink hybrid mamba".split())'
   json '{c["config"]: c["bytes_per_token"] for c in j["caches"] if c["implementation"] == "quantized"} == {"nbits=8": 204, "nbits=4": 109, "nbits=3": 85, "nbits=2": 61}'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Files as the system sees them: closed streams, modes, links, what is no file, paths in messages.
+# Files and the system: closed streams, modes, links, paths that are no regular file, paths in messages.
 # shellcheck source-path=SCRIPTDIR disable=SC2317
 source "$(dirname "$0")/lib.sh"
 story="Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day she saw a big red ball in the tall grass and ran to it as fast as she could, for nobody was there. "
@@ -10,7 +10,7 @@ offloaded=(run embedded -f "$text" --raw -n 40 -t 1 --cache offloaded)
 # The bytes of a saved cache without the moment of saving and the sum of the head that has it.
 still() { sed -E 's/"mneme.sum":"[0-9a-f]+"/"mneme.sum":""/; s/"created":"[^"]*"/"created":""/' "$1"; }
 
-# What is written to a closed stream goes nowhere: into no file of ours.
+# Output to a closed stream is discarded and never written to another file.
 closed_streams() {
   local closed code
   expect 0 "${offloaded[@]}" --save-cache "$work/whole"
@@ -38,7 +38,7 @@ what_is_saved_is_private() {
     umask $mask
     expect 0 run embedded "Once" -n 2 --save-cache "$work/p-cache" --logits-out "$work/p-logits"
     expect 0 run embedded "Once" -n 2 --cache-dir "$work/p-dir/below"
-    printf '/save %s\nOnce upon\n/save\n' "$work/p-talk" >"$work/lines"
+    printf '/save %s\nOnce upon\n/save\n' "$work/p-chat" >"$work/lines"
     XDG_STATE_HOME=$work/p-state input=$work/lines expect 0 chat embedded -n 3
     expect 0 cache cp "$work/p-cache" "$work/p-copy"
     expect 0 cache convert -m embedded "$work/p-cache" "$work/p-legacy" --legacy
@@ -50,8 +50,8 @@ what_is_saved_is_private() {
     mode_is 700 "$work/p-dir"
     mode_is 700 "$work/p-dir/below"
     mode_is 600 "$work"/p-dir/below/*.safetensors
-    mode_is 700 "$work/p-talk"
-    mode_is 600 "$work/p-talk/talk.json"
+    mode_is 700 "$work/p-chat"
+    mode_is 600 "$work/p-chat/conversation.json"
   done
   chmod 644 "$work/p-cache"
   expect 0 run embedded "Once" -n 3 --save-cache "$work/p-cache"
@@ -197,7 +197,7 @@ keys() {
   expect 6 "${run[@]}" --load-cache "$f" --cache-key-file "$work/other-key"
   once "$f"
   expect 0 "${run[@]}" --load-cache "$f" --cache-key-file "$work/key"
-  # What python's hmac makes of the file is what stands in it.
+  # The file holds the value that Python's hmac computes.
   if [ $have_python = 1 ]; then
     python3 - "$f" "$work/key" <<'PYTHON' || problem "another HMAC"
 import hashlib, hmac, re, sys

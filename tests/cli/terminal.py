@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 
-from talk_driver import ENV, HERE, MNEME, PATIENCE, WORK, Skip, Terminal, mneme, run
+from chat_driver import ENV, HERE, MNEME, PATIENCE, WORK, Skip, Terminal, mneme, run
 
 MAKE_CACHE, SHOW_PIECES = (os.path.abspath(path) for path in sys.argv[2:4])
 STORIES = os.path.join(HERE, "../../models-embedded/stories260K")
@@ -29,7 +29,7 @@ EVIL = "\x1b]52;c;cm0gLXJmIH4=\x07\x1b]0;title\x07\x1b[2J\x9b31m\x9d0;t\x9c\x7f"
 
 
 def shown(data):
-    """What a terminal is to get of these bytes."""
+    """The expected output on a terminal for these bytes."""
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     return "".join(c if c in "\n\t" or not (c < " " or "\x7f" <= c < "\xa0") else f"\\u{ord(c):04x}" for c in text)
 
@@ -221,7 +221,7 @@ def recordings():
     assert out.count(b"\x1b") >= 1 and b"bad\x1b" in err
     out, _ = on_terminals(MNEME, "transcribe", "-m", TINY, wav, *few, "--json")
     assert json.loads(assert_clean(out))["file"] == wav
-    # The line that says what is being done, with the command's own sequences around it.
+    # The progress line, with the command's own control sequences around it.
     _, err = on_terminals(MNEME, "transcribe", "-m", TINY, wav, wav, *few, "--output", "json", env={"TERM": "xterm"})
     own = re.sub(rb"\r|\x1b\[(2m|0m|K)", b"", err)
     assert own != err
@@ -259,7 +259,7 @@ def errors():
     assert_clean(err)
 
 
-# ---- talks ----
+# ---- conversations ----
 
 
 def talks_on_pipes_into_terminals():

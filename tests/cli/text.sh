@@ -28,7 +28,7 @@ sources_of_text() {
   MNEME_PROMPT="another" expect 0 tokenize embedded -p "Once upon a time"
   out_is "1,403,407,261,378"
   expect 2 tokenize embedded -p a -f "$work/story"
-  err_has "both say what the text is"
+  err_has "both give the text"
 }
 
 bad_texts() {
@@ -75,10 +75,10 @@ missing_models() {
 }
 
 messages_need_a_template() {
-  echo '[{"role":"user","content":"hi"}]' >"$work/talk.json"
-  expect 2 run embedded --messages "$work/talk.json"
+  echo '[{"role":"user","content":"hi"}]' >"$work/conversation.json"
+  expect 2 run embedded --messages "$work/conversation.json"
   err_is_sentence
-  expect 2 tokenize embedded --messages "$work/talk.json" --render
+  expect 2 tokenize embedded --messages "$work/conversation.json" --render
   err_is_sentence
   expect 2 tokenize embedded -p hi --render
   err_has "--messages"

@@ -127,6 +127,15 @@ every_cache() {
   done
   expect 2 transcribe -m "$tiny" "$speech" --cache self=dynamic,cross=sink
   err_is_sentence
+  # What is asked in vain, by a flag or by the checkpoint, is said once.
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --cache quantized --cache-config backend=quanto,compute_dtype=float16
+  [ "$(wc -l <"$work/err")" = 1 ] || problem "not one warning"
+  err_has 'warning: cache option compute_dtype has no effect'
+  cp -r "$tiny" "$work/own"
+  chmod -R u+w "$work/own"
+  sed -i '1s/{/{"cache_implementation": "quantized", "cache_config": {"backend": "quanto", "device": "cuda"},/' "$work/own/generation_config.json"
+  expect 0 transcribe -m "$work/own" "$speech" "${few[@]}"
+  err_has "warning: cache option device is 'cuda' but has no effect"
 }
 
 bad_usage() {
@@ -211,11 +220,11 @@ real_words() {
   expect 0 transcribe -m "$real" "$jfk" --compute-type f32 --timestamps word --output json
   json '"".join(w["word"] for s in j["segments"] for w in s["words"]) == j["text"]'
   json 'all_of(w["end"] >= w["start"] for s in j["segments"] for w in s["words"])'
-  # As heard: "Americans" around 1.8 s, "what" at its end around 5.7 s, behind a pause.
+  # By listening: "Americans" around 1.8 s, "what" at its end around 5.7 s, after a pause.
   json 'all_of(w["start"] <= 1.8 <= w["end"] for s in j["segments"] for w in s["words"] if w["word"] == " Americans")'
   json '[5.4 <= w["end"] <= 6 for s in j["segments"] for w in s["words"] if w["word"] == " what"][0]'
   expect 2 transcribe -m "$real" "$jfk" --language es
-  err_has "English alone"
+  err_has "English-only"
   expect 2 transcribe -m "$real" "$jfk" --task translate
   err_is_sentence
 }

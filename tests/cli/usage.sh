@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What can be said about a command line without computing: help, flags, their errors, exit codes.
+# Command lines without computation: help, flags, their errors, exit codes.
 # shellcheck source-path=SCRIPTDIR disable=SC2317
 list_options=${4:-}
 source "$(dirname "$0")/lib.sh"
@@ -14,7 +14,7 @@ help_starts_with_examples() {
   local verb
   expect 0 --help
   [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
-  for verb in run chat transcribe score tokenize inspect bench cache doctor; do
+  for verb in run chat transcribe score tokenize inspect bench cache doctor serve; do
     expect 0 $verb --help
     err_empty
     [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
@@ -65,7 +65,7 @@ bad_values() {
   expect 2 run embedded hi --threads 0
   err_has "--threads: 0 is out of range; allowed: 1 to 256"
   expect 2 run embedded hi --threads many
-  err_has "'many' is no whole number"
+  err_has "'many' is not a whole number"
   expect 2 run embedded hi --compute-type f64
   err_has "'f64' is not one of auto\|f32\|bf16\|int8"
   expect 2 run embedded hi --memory-limit lots
@@ -89,7 +89,7 @@ refused_caches() {
   for name in none+sink sink+sliding_window quantized+quantized dynamic+static static+offloaded_static hybrid+sink; do
     expect 2 run embedded hi --cache "$name"
     err_is_sentence
-    err_has "do not go together: "
+    err_has "cannot be combined: "
   done
   for name in '' quantized+ paper self=paper both=sink self=sink,self=sink cross=sink; do
     expect 2 run embedded hi --cache "$name"
@@ -141,7 +141,7 @@ CASES
 
 environment_is_checked() {
   MNEME_THREADS=none expect 2 run embedded hi
-  err_has "MNEME_THREADS: 'none' is no whole number"
+  err_has "MNEME_THREADS: 'none' is not a whole number"
   MNEME_CONFIG=$work/absent.json expect 1 run embedded hi
   err_is_sentence
   echo '{"threds": 2}' >"$work/bad.json"
@@ -152,11 +152,11 @@ environment_is_checked() {
   err_is_sentence
 }
 
-# The bounds in a refusal are those of the table, and what lies on them no layer below refuses with bounds of its own.
+# The bounds in a refusal are those of the table, and lower layers accept the values at the bounds.
 numbers_at_their_bounds() {
   local verb flag lo hi n=0 data=$here/../data
   [ -x "$list_options" ] || { problem "no list_options"; return; }
-  # What is given besides, so that a number alone can be wrong.
+  # Other arguments, so that only the number can be wrong.
   declare -A besides=(
     [run]="embedded hi -n 1 --json" [chat]="embedded -n 1" [score]="embedded -p ab" [inspect]="embedded" [doctor]="embedded" [bench]="embedded -p 1 -n 0 -r 1"
     [cache]="convert $work/absent $work/to" [transcribe]="-m $data/golden/whisper/tiny80 $data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav --temperature 0 --max-new-tokens 1"
@@ -170,6 +170,9 @@ numbers_at_their_bounds() {
     done
     case $verb$flag in # minutes; bounds of the model besides; the row of run
       *--repetitions | *--logprobs | transcribe--max-cache-len | [!r]*--threads) continue ;;
+    esac
+    case $flag in # those of `bench --serve`
+      --num-prompts | --max-concurrency | --random-*-len | --seed) [ $verb = bench ] && continue ;;
     esac
     # shellcheck disable=SC2086
     for value in $lo $hi; do
@@ -194,7 +197,7 @@ numbers_at_their_bounds() {
   err_has "1025 is out of range; allowed: 1 to 1024"
 }
 
-# What messages say about scripts/get-model is what it takes.
+# Messages name arguments that scripts/get-model accepts.
 models_that_can_be_had() {
   local listed
   listed=$(sed -n 's/^# usage: scripts\/get-model //p' "$here/../../scripts/get-model" | sed 's/ | /, /g')
@@ -211,7 +214,7 @@ check "the long help shows every flag" help_shows_every_flag
 check "verbs" verbs
 check "unknown flags get the nearest name" unknown_flags
 check "bad values are named with what is allowed" bad_values
-check "caches that do not go together are refused" refused_caches
+check "caches that cannot be combined are refused" refused_caches
 check "cache options out of range are refused" refused_cache_options
 check "environment and configuration file are checked" environment_is_checked
 finish

@@ -1,6 +1,6 @@
-/* GGUF files of every family that the format carries, made here from the golden checkpoints by the rules of the
- * format's converters (names, order of rows, folded values): the same logits as the checkpoints. With block types, what
- * the same file gives with the weights that the blocks mean.
+/* GGUF files of every family that the format supports, made from the golden checkpoints by the rules of the format's
+ * converters (names, order of rows, folded values), give the logits of the checkpoints. Files with block types give the
+ * logits of the same file with the dequantized weights.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
@@ -8,26 +8,26 @@
 
 #include "support/gguf_writer.h"
 #include "support/scratch.h"
-#include "tensor/quantize.h"
+#include "checkpoint/quantize.h"
 #include "tensor/safetensors.h"
 
 /* ---- families ---- */
 
-/* What becomes of a checkpoint's tensor [rows][columns]. */
+/* How the converter changes a checkpoint's tensor [rows][columns]. */
 typedef enum change {
     KEEP,
     ADD_ONE,   /* norms that multiply by 1 + their weight */
     PAIR,      /* rows i and i + d/2 of each head of d become rows 2i and 2i + 1 */
-    HALVE,     /* scores that the format scales by 1 / sqrt(head), the checkpoint by half of it */
+    HALVE,     /* queries: the format scales scores by 1 / sqrt(head), the checkpoint by half of that */
     TRANSPOSE, /* stored [in][out] */
-    SPLIT,     /* q, k, v of each head together become all q, all k, all v */
+    SPLIT,     /* interleaved q, k, v of each head become all q, all k, all v */
     SQUEEZE,   /* [rows][1][columns] */
     NEGATIVE,  /* -exp(x) */
-    STACK      /* an expert's matrix, to be stacked on those of the others */
+    STACK      /* an expert's matrix, to be stacked with the others */
 } change;
 
 typedef struct rename_rule {
-    const char *hf, *gguf; /* '*' stands for a number, of an expert */
+    const char *hf, *gguf; /* '*' matches the number of an expert */
     change change;
 } rename_rule;
 
@@ -35,47 +35,42 @@ enum { MOST_RULES = 40 };
 
 typedef struct family {
     const char *name, *architecture;
-    const char *layers; /* what stands before a layer's number */
+    const char *layers; /* the prefix of a layer's number */
     const char *eps, *eps_key;
     rename_rule rules[MOST_RULES];
 } family;
 
-#define LLAMA_GLOBALS                                                                                        \
-    {"model.embed_tokens.weight", "token_embd.weight", KEEP},                                                \
-        {"model.norm.weight", "output_norm.weight", KEEP}, {                                                 \
-        "lm_head.weight", "output.weight", KEEP                                                              \
+#define LLAMA_GLOBALS                                                                                                  \
+    {"model.embed_tokens.weight", "token_embd.weight", KEEP}, {"model.norm.weight", "output_norm.weight", KEEP}, {     \
+        "lm_head.weight", "output.weight", KEEP                                                                        \
     }
-#define ATTENTION(q_change, k_change)                                                                        \
-    {"self_attn.q_proj.weight", "attn_q.weight", q_change},                                                  \
-        {"self_attn.k_proj.weight", "attn_k.weight", k_change},                                              \
-        {"self_attn.v_proj.weight", "attn_v.weight", KEEP}, {                                                \
-        "self_attn.o_proj.weight", "attn_output.weight", KEEP                                                \
+#define ATTENTION(q_change, k_change)                                                                                  \
+    {"self_attn.q_proj.weight", "attn_q.weight", q_change}, {"self_attn.k_proj.weight", "attn_k.weight", k_change},    \
+        {"self_attn.v_proj.weight", "attn_v.weight", KEEP}, {                                                          \
+        "self_attn.o_proj.weight", "attn_output.weight", KEEP                                                          \
     }
-#define MLP(folder)                                                                                          \
-    {folder "gate_proj.weight", "ffn_gate.weight", KEEP}, {folder "up_proj.weight", "ffn_up.weight", KEEP},  \
-    {                                                                                                        \
-        folder "down_proj.weight", "ffn_down.weight", KEEP                                                   \
+#define MLP(folder)                                                                                                    \
+    {folder "gate_proj.weight", "ffn_gate.weight", KEEP}, {folder "up_proj.weight", "ffn_up.weight", KEEP}, {          \
+        folder "down_proj.weight", "ffn_down.weight", KEEP                                                             \
     }
-#define GEMMA                                                                                                \
-    {"model.embed_tokens.weight", "token_embd.weight", KEEP},                                                \
-        {"model.norm.weight", "output_norm.weight", ADD_ONE},                                                \
-        {"input_layernorm.weight", "attn_norm.weight", ADD_ONE},                                             \
-        {"post_attention_layernorm.weight", "post_attention_norm.weight", ADD_ONE},                          \
-        {"pre_feedforward_layernorm.weight", "ffn_norm.weight", ADD_ONE},                                    \
+#define GEMMA                                                                                                          \
+    {"model.embed_tokens.weight", "token_embd.weight", KEEP}, {"model.norm.weight", "output_norm.weight", ADD_ONE},    \
+        {"input_layernorm.weight", "attn_norm.weight", ADD_ONE},                                                       \
+        {"post_attention_layernorm.weight", "post_attention_norm.weight", ADD_ONE},                                    \
+        {"pre_feedforward_layernorm.weight", "ffn_norm.weight", ADD_ONE},                                              \
         {"post_feedforward_layernorm.weight", "post_ffw_norm.weight", ADD_ONE}, MLP("mlp.")
-#define MIXER(folder)                                                                                        \
-    {folder "in_proj.weight", "ssm_in.weight", KEEP},                                                        \
-        {folder "conv1d.weight", "ssm_conv1d.weight", SQUEEZE},                                              \
-        {folder "conv1d.bias", "ssm_conv1d.bias", KEEP}, {folder "x_proj.weight", "ssm_x.weight", KEEP},     \
-        {folder "dt_proj.weight", "ssm_dt.weight", KEEP}, {folder "dt_proj.bias", "ssm_dt.bias", KEEP},      \
-        {folder "A_log", "ssm_a", NEGATIVE}, {folder "D", "ssm_d", KEEP}, {                                  \
-        folder "out_proj.weight", "ssm_out.weight", KEEP                                                     \
+#define MIXER(folder)                                                                                                  \
+    {folder "in_proj.weight", "ssm_in.weight", KEEP}, {folder "conv1d.weight", "ssm_conv1d.weight", SQUEEZE},          \
+        {folder "conv1d.bias", "ssm_conv1d.bias", KEEP}, {folder "x_proj.weight", "ssm_x.weight", KEEP},               \
+        {folder "dt_proj.weight", "ssm_dt.weight", KEEP}, {folder "dt_proj.bias", "ssm_dt.bias", KEEP},                \
+        {folder "A_log", "ssm_a", NEGATIVE}, {folder "D", "ssm_d", KEEP}, {                                            \
+        folder "out_proj.weight", "ssm_out.weight", KEEP                                                               \
     }
 #define RMS        "rms_norm_eps", "attention.layer_norm_rms_epsilon"
 #define LAYER_NORM "layer_norm_eps", "attention.layer_norm_epsilon"
-#define QKV_BIAS                                                                                             \
-    {"self_attn.q_proj.bias", "attn_q.bias", KEEP}, {"self_attn.k_proj.bias", "attn_k.bias", KEEP}, {        \
-        "self_attn.v_proj.bias", "attn_v.bias", KEEP                                                         \
+#define QKV_BIAS                                                                                                       \
+    {"self_attn.q_proj.bias", "attn_q.bias", KEEP}, {"self_attn.k_proj.bias", "attn_k.bias", KEEP}, {                  \
+        "self_attn.v_proj.bias", "attn_v.bias", KEEP                                                                   \
     }
 
 static const family families[] = {
@@ -247,10 +242,7 @@ static const family families[] = {
      "command-r",
      "model.layers.",
      LAYER_NORM,
-     {LLAMA_GLOBALS,
-      {"input_layernorm.weight", "attn_norm.weight", KEEP},
-      ATTENTION(KEEP, KEEP),
-      MLP("mlp.")}},
+     {LLAMA_GLOBALS, {"input_layernorm.weight", "attn_norm.weight", KEEP}, ATTENTION(KEEP, KEEP), MLP("mlp.")}},
     {"phi",
      "phi2",
      "model.layers.",
@@ -322,10 +314,10 @@ typedef struct maker {
     const json *config;
     tensor_set *tensors;
     gguf_writer writer;
-    dtype type;         /* of matrices whose rows fill its blocks, else F32 */
-    bool as_meant;      /* F32 values that such blocks mean, in their place */
-    bool experts_apart; /* the older form: a tensor for each expert */
-    bool listed_window; /* a switch for each layer in place of a period */
+    dtype type;         /* type of matrices whose rows fill its blocks; others are F32 */
+    bool as_meant;      /* store the dequantized F32 values of such blocks instead */
+    bool experts_apart; /* the older format: one tensor for each expert */
+    bool listed_window; /* a list with one boolean for each layer instead of a period */
 } maker;
 
 static int64_t size_of(const maker *m, const char *name, const char *other) {
@@ -361,8 +353,7 @@ static void put_layers(maker *m) {
     uint32_t by_layer[16] = {0};
     assert_true(n <= 16);
     if (is(m, "jamba")) {
-        int64_t period = size_of(m, "attn_layer_period", NULL),
-                offset = size_of(m, "attn_layer_offset", NULL);
+        int64_t period = size_of(m, "attn_layer_period", NULL), offset = size_of(m, "attn_layer_offset", NULL);
         for (int64_t i = 0; i < n; i++) by_layer[i] = i % period == offset ? (uint32_t)heads : 0;
         gguf_writer_array(&m->writer, key_of(m, "attention.head_count_kv"), GGUF_U32, 4, by_layer, (size_t)n);
     } else if (heads) {
@@ -371,8 +362,7 @@ static void put_layers(maker *m) {
     if (m->listed_window) {
         uint8_t sliding[16];
         for (int64_t i = 0; i < n; i++) sliding[i] = strcmp(types->items[i].string, "sliding_attention") == 0;
-        gguf_writer_array(&m->writer, key_of(m, "attention.sliding_window_pattern"), GGUF_BOOL, 1, sliding,
-                          (size_t)n);
+        gguf_writer_array(&m->writer, key_of(m, "attention.sliding_window_pattern"), GGUF_BOOL, 1, sliding, (size_t)n);
     } else if (is(m, "gemma3")) {
         put_size(m, "attention.sliding_window_pattern", size_of(m, "_sliding_window_pattern", NULL));
     }
@@ -389,7 +379,7 @@ static void put_metadata(maker *m) {
     put_real(m, m->family->eps_key, json_get(m->config, m->family->eps));
     put_layers(m);
     int64_t hidden = size_of(m, "hidden_size", "n_embd"), inner = size_of(m, "intermediate_size", "n_inner");
-    if (is(m, "mamba")) { /* what has no meaning there is written all the same */
+    if (is(m, "mamba")) { /* keys without meaning for the family are written as well */
         put_size(m, "context_length", 1 << 20);
         put_size(m, "feed_forward_length", 0);
         put_size(m, "attention.head_count", 0);
@@ -415,7 +405,7 @@ static void put_metadata(maker *m) {
 
 /* ---- tensors ---- */
 
-/* Whether the name is the rule's, with the number that its '*' stands for (-1: none). */
+/* Whether the name matches the rule; the number that '*' matches (-1: none). */
 static bool fits(const char *rule, const char *name, int *number) {
     const char *star = strchr(rule, '*');
     *number = -1;
@@ -455,7 +445,7 @@ static float changed_value(change how, float x) {
     return how == ADD_ONE ? x + 1 : how == HALVE ? x / 2 : how == NEGATIVE ? -expf(x) : x;
 }
 
-/* The tensor's values as the file has them; shape [*rows][*columns]. */
+/* The tensor's values as stored in the file; shape [*rows][*columns]. */
 static float *changed(const maker *m, change how, const tensor *t, int64_t *rows, int64_t *columns) {
     const float *from = (const float *)(const void *)t->data;
     *rows = t->shape[0];
@@ -477,7 +467,7 @@ static float *changed(const maker *m, change how, const tensor *t, int64_t *rows
     return out;
 }
 
-/* Those that the converters leave in F32: norms, routers, positions, states. */
+/* Tensors that the converters keep in F32: norms, routers, positions, states. */
 static bool is_plain(const char *name, int n_dims) {
     static const char *const parts[] = {"_norm", "ffn_gate_inp", "position_embd", "ssm_conv1d"};
     size_t n = strlen(name);
@@ -496,19 +486,18 @@ static void put_tensor(maker *m, const char *name, int n_dims, const int64_t *sh
         dtype_table[m->type].to_f32(values, stored, (size_t)n);
         free(stored);
     }
-    gguf_writer_tensor_f32(&m->writer, name, plain || m->as_meant ? DTYPE_F32 : m->type, n_dims, shape,
-                           values);
+    gguf_writer_tensor_f32(&m->writer, name, plain || m->as_meant ? DTYPE_F32 : m->type, n_dims, shape, values);
 }
 
-/* All experts of a layer: one tensor, or in the older form one for each. */
+/* All experts of a layer: one tensor, or in the older format one for each. */
 static void put_experts(maker *m, const rename_rule *rule, int layer, int64_t n_experts) {
     float *all = NULL;
     int64_t rows = 0, columns = 0;
     const char *star = strchr(rule->hf, '*'), *stack = strstr(rule->gguf, "_exps");
     char name[128];
     for (int64_t e = 0; e < n_experts; e++) {
-        snprintf(name, sizeof name, "%s%d.%.*s%d%s", m->family->layers, layer, (int)(star - rule->hf),
-                 rule->hf, (int)e, star + 1);
+        snprintf(name, sizeof name, "%s%d.%.*s%d%s", m->family->layers, layer, (int)(star - rule->hf), rule->hf, (int)e,
+                 star + 1);
         const tensor *t = tensor_set_find(m->tensors, name);
         assert_non_null(t);
         float *one = changed(m, KEEP, t, &rows, &columns);
@@ -546,7 +535,7 @@ static void put_tensors(maker *m) {
     }
 }
 
-/* Makes the file; the maker says how. */
+/* Makes the file according to the maker. */
 static const char *make_file(maker m, const char *file) {
     char name[128];
     snprintf(name, sizeof name, "golden/%s/config.json", m.family->name);
@@ -594,8 +583,7 @@ static golden read_golden(const family *f) {
 static float *logits_of(const char *path, const char *form, const golden *g, int piece) {
     mn_model *model = engine_model(path, form, "auto", 2);
     assert_int_equal(engine_vocab(model), (int32_t)g->vocab);
-    float *logits =
-        engine_logits(model, (engine_cache){.dtype = "f32", .page_tokens = 4}, g->ids, g->n, piece, NULL);
+    float *logits = engine_logits(model, (engine_cache){.dtype = "f32", .page_tokens = 4}, g->ids, g->n, piece, NULL);
     mn_model_close(&model);
     return logits;
 }
@@ -607,17 +595,15 @@ static void check_golden(maker m, const char *what) {
     for (int piece = 0; piece <= 7; piece += 7) {
         float *logits = logits_of(path, "f32", &g, piece);
         double distance = engine_distance(logits, g.logits, g.n * g.vocab);
-        if (!(distance <= 2e-4))
-            fail_msg("%s, %s: %g from the golden logits", m.family->name, what, distance);
+        if (!(distance <= 2e-4)) fail_msg("%s, %s: %g from the golden logits", m.family->name, what, distance);
         free(logits);
     }
     free(g.logits);
 }
 
-static void plain_files_give_the_golden_logits(void **state) {
+static void files_in_F32_give_the_golden_logits(void **state) {
     (void)state;
-    for (int f = 0; f < N_FAMILIES; f++)
-        check_golden((maker){.family = &families[f], .type = DTYPE_F32}, "F32");
+    for (int f = 0; f < N_FAMILIES; f++) check_golden((maker){.family = &families[f], .type = DTYPE_F32}, "F32");
 }
 
 static const family *family_named(const char *name) {
@@ -626,40 +612,35 @@ static const family *family_named(const char *name) {
     return &families[i];
 }
 
-static void other_forms_give_the_golden_logits(void **state) {
+static void older_formats_give_the_golden_logits(void **state) {
     (void)state;
-    check_golden((maker){.family = family_named("mixtral"), .type = DTYPE_F32, .experts_apart = true},
-                 "experts apart");
-    check_golden((maker){.family = family_named("gemma3"), .type = DTYPE_F32, .listed_window = true},
-                 "listed windows");
-    check_golden((maker){.family = family_named("gemma2"), .type = DTYPE_F32, .listed_window = true},
-                 "listed windows");
+    check_golden((maker){.family = family_named("mixtral"), .type = DTYPE_F32, .experts_apart = true}, "experts apart");
+    check_golden((maker){.family = family_named("gemma3"), .type = DTYPE_F32, .listed_window = true}, "listed windows");
+    check_golden((maker){.family = family_named("gemma2"), .type = DTYPE_F32, .listed_window = true}, "listed windows");
 }
 
-/* Exactly computed, blocks are what they mean; the integer form is near that. */
+/* Computed in float32, blocks equal their dequantized weights; integer computation is close to that. */
 static void check_blocks(const family *f, dtype type) {
     golden g = read_golden(f);
     size_t n = g.n * g.vocab;
     char stored[1024], meant[1024];
     snprintf(stored, sizeof stored, "%s", make_file((maker){.family = f, .type = type}, "stored.gguf"));
-    snprintf(meant, sizeof meant, "%s",
-             make_file((maker){.family = f, .type = type, .as_meant = true}, "meant.gguf"));
+    snprintf(meant, sizeof meant, "%s", make_file((maker){.family = f, .type = type, .as_meant = true}, "meant.gguf"));
     float *wanted = logits_of(meant, "f32", &g, 0), *got = logits_of(stored, "f32", &g, 0),
           *fast = logits_of(stored, "auto", &g, 0);
     double exact = engine_distance(got, wanted, n), rounding = engine_distance(wanted, g.logits, n),
            share = engine_mean_square(fast, wanted, n) / engine_spread(wanted, n);
-    if (!(exact <= 2e-4))
-        fail_msg("%s in %s: %g from the weights meant", f->name, dtype_table[type].name, exact);
+    if (!(exact <= 2e-4)) fail_msg("%s in %s: %g from the dequantized weights", f->name, dtype_table[type].name, exact);
     if (!(rounding > 1e-3)) fail_msg("%s in %s: nothing was rounded", f->name, dtype_table[type].name);
     if (!(share > 1e-6 && share < 0.08))
-        fail_msg("%s in %s: the fast form is %g of the logits away", f->name, dtype_table[type].name, share);
+        fail_msg("%s in %s: integer computation is %g of the logits away", f->name, dtype_table[type].name, share);
     free(wanted);
     free(got);
     free(fast);
     free(g.logits);
 }
 
-static void blocks_give_what_they_mean(void **state) {
+static void blocks_equal_their_dequantized_weights(void **state) {
     (void)state;
     for (int f = 0; f < N_FAMILIES; f++) {
         check_blocks(&families[f], DTYPE_Q8_0);
@@ -669,9 +650,9 @@ static void blocks_give_what_they_mean(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_files_give_the_golden_logits),
-        cmocka_unit_test(other_forms_give_the_golden_logits),
-        cmocka_unit_test(blocks_give_what_they_mean),
+        cmocka_unit_test(files_in_F32_give_the_golden_logits),
+        cmocka_unit_test(older_formats_give_the_golden_logits),
+        cmocka_unit_test(blocks_equal_their_dequantized_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

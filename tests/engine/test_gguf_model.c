@@ -1,5 +1,6 @@
-/* Models in GGUF files: the same weights as a safetensors folder give the same bits; every stored type, mixed
- * in one file, gives what the oracle makes of the dequantised weights. SPDX-License-Identifier: Apache-2.0 */
+/* Models in GGUF files: the same weights as in a safetensors folder give the same bits; every stored type, mixed in one
+ * file, gives the oracle's result for the dequantized weights.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 #include "support/gguf_writer.h"
 #include "support/oracle.h"
 #include "support/scratch.h"
-#include "tensor/quantize.h"
+#include "checkpoint/quantize.h"
 
 enum { N_IDS = 60 };
 
@@ -17,8 +18,8 @@ static const char *const matrix_names[ORACLE_MATRICES] = {"attn_q",   "attn_k", 
 
 /* ---- writing an oracle's weights ---- */
 
-/* Row of the file for row `row` of a matrix whose heads turn neighbours: files of type llama keep the pairs
- * (i, i + d/2) next to each other. */
+/* The file's row for row `row` of a matrix with rotary embedding: files of type llama store the pairs (i, i + d/2) as
+ * neighbours. */
 static int interleaved(int row, int head_dim) {
     int head = row / head_dim, i = row % head_dim, half = head_dim / 2;
     return head * head_dim + (i < half ? 2 * i : 2 * (i - half) + 1);
@@ -28,14 +29,13 @@ static bool is_rotated(oracle_matrix matrix) {
     return matrix == ORACLE_Q || matrix == ORACLE_K;
 }
 
-/* `bytes_per_row` bytes of each row to their places in the file. */
+/* Copies `bytes_per_row` bytes of each row to their places in the file. */
 static void *file_order(const void *rows, int n_rows, size_t bytes_per_row, int head_dim) {
     char *out = malloc((size_t)n_rows * bytes_per_row);
     assert_non_null(out);
     for (int r = 0; r < n_rows; r++) {
         int to = head_dim ? interleaved(r, head_dim) : r;
-        memcpy(out + (size_t)to * bytes_per_row, (const char *)rows + (size_t)r * bytes_per_row,
-               bytes_per_row);
+        memcpy(out + (size_t)to * bytes_per_row, (const char *)rows + (size_t)r * bytes_per_row, bytes_per_row);
     }
     return out;
 }
@@ -65,8 +65,8 @@ static void put_sizes(gguf_writer *w, const oracle *o, const char *architecture)
     gguf_writer_real(w, key, GGUF_F32, o->theta);
 }
 
-/* Stored bytes of a matrix, rows in the oracle's order: the weights rounded to the type, or random ones of a
- * type that is not written from floats. The oracle's weights become what the bytes mean. */
+/* Stored bytes of a matrix, rows in the oracle's order: the weights quantized to the type, or random bytes of a type
+ * that has no quantizer. The oracle's weights become the dequantized bytes. */
 typedef enum fill { FILL_ROUND, FILL_RANDOM } fill;
 
 static void *stored_matrix(float *weights, int rows, int columns, dtype type, fill how, uint64_t *seed) {
@@ -78,7 +78,7 @@ static void *stored_matrix(float *weights, int rows, int columns, dtype type, fi
         dtype_table[type].to_f32(weights, stored, n);
         return stored;
     }
-    /* Scaled so that products with such a matrix keep their size. */
+    /* Scaled so that products with such a matrix keep their magnitude. */
     double scale = 1.0 / 1024;
     for (int pass = 0; pass < 2; pass++) {
         double squares = 0;
@@ -90,8 +90,8 @@ static void *stored_matrix(float *weights, int rows, int columns, dtype type, fi
     return stored;
 }
 
-static void put_matrix(gguf_writer *w, const char *name, float *weights, int rows, int columns, dtype type,
-                       fill how, int head_dim, uint64_t *seed) {
+static void put_matrix(gguf_writer *w, const char *name, float *weights, int rows, int columns, dtype type, fill how,
+                       int head_dim, uint64_t *seed) {
     void *stored = stored_matrix(weights, rows, columns, type, how, seed);
     size_t row_bytes;
     assert_ok(dtype_bytes(type, columns, &row_bytes));
@@ -112,26 +112,23 @@ static dtype type_of(const type_list *list, int i, int columns) {
     return columns % dtype_table[type].block == 0 ? type : DTYPE_F32;
 }
 
-static void save_model(oracle *o, const char *architecture, const type_list *list, fill how,
-                       const char *path) {
+static void save_model(oracle *o, const char *architecture, const type_list *list, fill how, const char *path) {
     gguf_writer w = {0};
     uint64_t seed = 1;
     int n = 0, paired = strcmp(architecture, "llama") == 0 ? o->head_dim : 0;
     char name[64];
     put_sizes(&w, o, architecture);
-    put_matrix(&w, "token_embd.weight", o->embed, o->vocab, o->hidden, type_of(list, n++, o->hidden), how, 0,
-               &seed);
+    put_matrix(&w, "token_embd.weight", o->embed, o->vocab, o->hidden, type_of(list, n++, o->hidden), how, 0, &seed);
     put_vector(&w, "output_norm.weight", o->final_norm, o->hidden);
     if (o->head)
-        put_matrix(&w, "output.weight", o->head, o->vocab, o->hidden, type_of(list, n++, o->hidden), how, 0,
-                   &seed);
+        put_matrix(&w, "output.weight", o->head, o->vocab, o->hidden, type_of(list, n++, o->hidden), how, 0, &seed);
     for (int i = 0; i < o->n_layers; i++) {
         oracle_layer *layer = &o->layers[i];
         for (oracle_matrix m = 0; m < ORACLE_MATRICES; m = (oracle_matrix)(m + 1)) {
             int columns = oracle_columns(o, m);
             snprintf(name, sizeof name, "blk.%d.%s.weight", i, matrix_names[m]);
-            put_matrix(&w, name, layer->matrix[m], oracle_rows(o, m), columns, type_of(list, n++, columns),
-                       how, is_rotated(m) ? paired : 0, &seed);
+            put_matrix(&w, name, layer->matrix[m], oracle_rows(o, m), columns, type_of(list, n++, columns), how,
+                       is_rotated(m) ? paired : 0, &seed);
             snprintf(name, sizeof name, "blk.%d.%s.bias", i, matrix_names[m]);
             assert_true(!layer->bias[m] || !paired);
             put_vector(&w, name, layer->bias[m], oracle_rows(o, m));
@@ -162,7 +159,7 @@ static float *logits_of(const char *path, const char *form, const int32_t *ids) 
 
 /* ---- tests ---- */
 
-static void same_weights_same_bits(void **state) {
+static void the_same_weights_give_the_same_bits(void **state) {
     (void)state;
     static const char *const families[][2] = {{"golden/llama", "llama"},
                                               {"golden/mistral-full", "llama"},
@@ -188,7 +185,7 @@ static void same_weights_same_bits(void **state) {
     }
 }
 
-/* float32 computation over stored types is within rounding of the oracle; the integer form near it. */
+/* float32 computation with stored types is within rounding of the oracle; integer computation is close to it. */
 static void check_types(oracle *o, const char *path, const char *what) {
     size_t n = (size_t)N_IDS * (size_t)o->vocab;
     int32_t ids[N_IDS];
@@ -207,7 +204,7 @@ static void check_types(oracle *o, const char *path, const char *what) {
     got = logits_of(path, "auto", ids);
     for (size_t i = 0; i < n; i++) errors += ((double)got[i] - wanted[i]) * ((double)got[i] - wanted[i]);
     double share = sqrt(errors / squares);
-    if (!(share > 1e-6 && share < 0.08)) fail_msg("%s: the fast form is %g of the logits away", what, share);
+    if (!(share > 1e-6 && share < 0.08)) fail_msg("%s: integer computation is %g of the logits away", what, share);
     free(got);
     free(wanted);
 }
@@ -231,7 +228,7 @@ static float *ones(int n) {
     return x;
 }
 
-/* Sizes that fill blocks of 256; the weights are made by save_model. */
+/* Sizes that fill blocks of 256; save_model makes the weights. */
 static oracle make_oracle(void) {
     oracle o = {.hidden = 256,
                 .inner = 512,
@@ -266,17 +263,16 @@ static oracle make_oracle(void) {
     return o;
 }
 
-static void every_stored_type_in_one_file(void **state) {
+static void every_stored_type_in_one_file_equals_the_oracle(void **state) {
     (void)state;
-    enum { N_COMPUTED = DTYPE_IQ4_XS + 1 };
-    dtype types[N_COMPUTED];
-    for (int i = 0; i < N_COMPUTED; i++) types[i] = (dtype)i;
-    for (int first = 0; first < N_COMPUTED; first += 4) {
+    dtype types[N_COMPUTED_DTYPES];
+    for (int i = 0; i < N_COMPUTED_DTYPES; i++) types[i] = (dtype)i;
+    for (int first = 0; first < N_COMPUTED_DTYPES; first += 4) {
         oracle o = make_oracle();
         char path[1024], what[64];
         snprintf(path, sizeof path, "%s", scratch_path("mixed.gguf"));
         snprintf(what, sizeof what, "all types, beginning with %s", dtype_table[first].name);
-        save_model(&o, "llama", &(type_list){types, N_COMPUTED, first}, FILL_RANDOM, path);
+        save_model(&o, "llama", &(type_list){types, N_COMPUTED_DTYPES, first}, FILL_RANDOM, path);
         check_types(&o, path, what);
         oracle_close(&o);
     }
@@ -284,9 +280,9 @@ static void every_stored_type_in_one_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_weights_same_bits),
+        cmocka_unit_test(the_same_weights_give_the_same_bits),
         cmocka_unit_test(rounded_weights_equal_the_oracle),
-        cmocka_unit_test(every_stored_type_in_one_file),
+        cmocka_unit_test(every_stored_type_in_one_file_equals_the_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

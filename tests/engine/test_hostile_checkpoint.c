@@ -1,27 +1,28 @@
-/* Whole checkpoints with damage in one file: refused, or opened and used, and never a report of a sanitizer. Every prefix of the small
- * files and 100,000 damaged files with MNEME_LONG=1; a sample otherwise. tests/fuzz/fuzz_checkpoint.c goes on from here.
+/* Whole checkpoints with damage in one file: each is refused, or opened and used, without a sanitizer report. Every
+ * prefix of the small files and 100,000 damaged files with MNEME_LONG=1; a sample otherwise.
+ * tests/fuzz/fuzz_checkpoint.c continues from these files.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/hostile.h"
+#include "support/hostile/hostile.h"
 #include "support/support.h"
 
 enum { LONG_TRIES = 100000, SHORT_TRIES = 1500, SHORT_PREFIXES = 200, SMALL = 8192 };
 
-static const char *const bases[] = {
+static const char *const calibration[] = {
     "golden/llama", "golden/qwen2-moe",     "golden/gemma3",         "golden/gpt2",
     "golden/jamba", "golden/phi3-longrope", "golden/whisper/tiny80", "../../models-embedded/stories260K"};
-enum { N_BASES = sizeof bases / sizeof *bases };
+enum { N_CHECKPOINTS = sizeof calibration / sizeof *calibration };
 
 typedef struct whole {
     const char *base, *file;
     bytes data;
 } whole;
 
-/* Every file of every base, and a GGUF file. */
+/* Every file of every base checkpoint, and a GGUF file. */
 static size_t gather(whole *files) {
-    static char folders[N_BASES][4096];
+    static char folders[N_CHECKPOINTS][4096];
     size_t n = 0;
-    for (int b = 0; b < N_BASES; b++) {
-        snprintf(folders[b], sizeof folders[b], "%s", data_path(bases[b]));
+    for (int b = 0; b < N_CHECKPOINTS; b++) {
+        snprintf(folders[b], sizeof folders[b], "%s", data_path(calibration[b]));
         for (int i = 0; checkpoint_files[i]; i++) {
             bytes path = {0};
             assert_ok(path_join(&path, folders[b], checkpoint_files[i]));
@@ -40,7 +41,7 @@ static void forget(whole *files, size_t n) {
     for (size_t i = 0; i < n; i++) bytes_clear(&files[i].data);
 }
 
-enum { MOST_FILES = 7 * N_BASES };
+enum { MOST_FILES = 7 * N_CHECKPOINTS };
 
 static void undamaged_checkpoints_run(void **state) {
     (void)state;
@@ -48,14 +49,14 @@ static void undamaged_checkpoints_run(void **state) {
     size_t n = gather(files);
     assert_true(n >= 25);
     for (size_t i = 0; i < n; i++) {
-        mn_status status = hostile_checkpoint(files[i].base, files[i].file,
-                                              (const uint8_t *)files[i].data.data, files[i].data.n);
+        mn_status status =
+            hostile_checkpoint(files[i].base, files[i].file, (const uint8_t *)files[i].data.data, files[i].data.n);
         if (status != MN_OK) fail_msg("%s/%s: %s", files[i].base, files[i].file, mn_last_error());
     }
     forget(files, n);
 }
 
-/* A file cut short is refused, but for text whose end says nothing and a file that is not asked for. */
+/* A truncated file is refused, except for text whose end is insignificant and files that are not read. */
 static void prefixes_are_refused_or_run(void **state) {
     (void)state;
     whole files[MOST_FILES];
@@ -66,12 +67,10 @@ static void prefixes_are_refused_or_run(void **state) {
         size_t step = data->n / (SHORT_PREFIXES / n + 1) + 1;
         if (test_is_long()) step = data->n <= SMALL ? 1 : data->n / 1000 + 1;
         for (size_t length = i % step; length < data->n; length += step) {
-            mn_status status =
-                hostile_checkpoint(files[i].base, files[i].file, (const uint8_t *)data->data, length);
+            mn_status status = hostile_checkpoint(files[i].base, files[i].file, (const uint8_t *)data->data, length);
             n_refused += status != MN_OK;
             bool is_weights = !files[i].base || strcmp(files[i].file, "model.safetensors") == 0;
-            if (status == MN_OK && is_weights)
-                fail_msg("%s: opened with its first %zu bytes", files[i].base, length);
+            if (status == MN_OK && is_weights) fail_msg("%s: opened with its first %zu bytes", files[i].base, length);
         }
     }
     assert_true(n_refused > 50);
@@ -90,7 +89,7 @@ static void damage_is_refused_or_runs(void **state) {
         size_t capacity = data->n + 4096, head = data->n;
         uint8_t *damaged = malloc(capacity);
         memcpy(damaged, data->data, data->n);
-        /* Half of the damage to weights falls into what names them. */
+        /* Half of the damage to weights falls into their header. */
         if (data->n > SMALL && t / (int)n % 2) head = SMALL;
         size_t length = hostile_mutate(damaged, head, head == data->n ? capacity : head, &seed);
         if (head < data->n && length == head) length = data->n;

@@ -1,7 +1,8 @@
-/* What users do with the library, one named scenario each: every allocation of it fails once. A failure is MN_E_NOMEM or goes unnoticed,
- * nothing leaks, and the same call on the same objects afterwards gives what it gives when memory never ended, so that what a
- * failure left is either the old state or none. Up to 20,000 allocations each fails with MNEME_LONG=1, above every i-th; the
- * short tier takes a few of each scenario, spread from the first to the last. SPDX-License-Identifier: Apache-2.0 */
+/* What users do with the library, one named scenario each: every allocation of it fails once. A failure is MN_E_NOMEM
+ * or goes unnoticed, nothing leaks, and the same call on the same objects afterwards gives what it gives when memory
+ * never ended, so that what a failure left is either the old state or none. Up to 20,000 allocations each fails with
+ * MNEME_LONG=1, above every i-th; the short tier takes a few of each scenario, spread from the first to the last.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 #include "support/scratch.h"
 
@@ -30,8 +31,7 @@ typedef struct scenario {
 } scenario;
 
 static void note(scene *s, const void *data, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        s->digest = (s->digest ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < n; i++) s->digest = (s->digest ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
 }
 
 static void note_text(scene *s, char *text) {
@@ -47,7 +47,7 @@ static void note_session(scene *s, const mn_session *session) {
 
 static mn_status note_generation(scene *s, mn_status status, mn_generation **g) {
     for (size_t i = 0; status == MN_OK && i < (*g)->n_sequences; i++) {
-        const mn_sequence *sequence = &(*g)->sequences[i];
+        const mn_sequence *sequence = (*g)->sequences[i];
         note(s, sequence->ids, sequence->n_ids * sizeof *sequence->ids);
         note(s, sequence->finish_reason, strlen(sequence->finish_reason));
     }
@@ -58,7 +58,8 @@ static mn_status note_generation(scene *s, mn_status status, mn_generation **g) 
 /* ---- opening ---- */
 
 static mn_status open_model(scene *s, const scenario *own) {
-    mn_model_options options = mn_model_options_default();
+    mn_model_options options;
+    mn_model_options_init(&options, sizeof options);
     options.threads = 1;
     mn_model *model = NULL;
     bool is_data = strncmp(own->argument, "golden/", 7) == 0;
@@ -125,6 +126,15 @@ static mn_status describe_caches(scene *s, const scenario *own) {
     return MN_OK;
 }
 
+static mn_status plan_memory(scene *s, const scenario *own) {
+    mn_cache_options options = engine_cache_options(own->cache);
+    mn_memory_plan plan = {.size = sizeof plan};
+    MN_TRY(mn_memory_plan_make(&plan, s->model, &options, 300, 40, 6, 2));
+    note(s, &plan.prompt_bytes, sizeof plan.prompt_bytes);
+    note(s, &plan.rows_bytes, sizeof plan.rows_bytes);
+    return MN_OK;
+}
+
 static mn_status load_config(scene *s, const scenario *own) {
     mn_generation_config *config = NULL;
     mn_status status = mn_generation_config_open(&config, s->model);
@@ -143,8 +153,7 @@ static mn_status open_and_step(scene *s, const scenario *own) {
     mn_session *session = NULL;
     mn_status status = mn_session_open(&session, s->model, &options);
     if (status == MN_OK) status = mn_session_step(session, s->ids, N_FED, NULL);
-    for (int i = N_FED; status == MN_OK && i < N_IDS; i++)
-        status = mn_session_step(session, s->ids + i, 1, NULL);
+    for (int i = N_FED; status == MN_OK && i < N_IDS; i++) status = mn_session_step(session, s->ids + i, 1, NULL);
     if (status == MN_OK) note_session(s, session);
     mn_session_close(&session);
     return status;
@@ -284,7 +293,8 @@ static void prepare_generation(scene *s, const scenario *own) {
 
 static mn_status generate(scene *s, const scenario *own) {
     mn_cache_options cache = engine_cache_options(own->cache);
-    mn_generate_options options = mn_generate_options_default();
+    mn_generate_options options;
+    mn_generate_options_init(&options, sizeof options);
     mn_generation *generation = NULL;
     mn_session *session = NULL;
     options.assistant = s->draft;
@@ -301,8 +311,9 @@ static void prepare_draft(scene *s, const scenario *own) {
 
 static mn_status generate_rows(scene *s, const scenario *own) {
     mn_cache_options cache = engine_cache_options(own->cache);
-    mn_batch_row rows[MOST_SESSIONS] = {
-        {s->ids, 20, NULL, s->sessions[0]}, {s->ids, 7, NULL, NULL}, {s->ids + 3, 15, NULL, NULL}};
+    mn_batch_row rows[MOST_SESSIONS] = {{sizeof(mn_batch_row), s->ids, 20, NULL, s->sessions[0]},
+                                        {sizeof(mn_batch_row), s->ids, 7, NULL, NULL},
+                                        {sizeof(mn_batch_row), s->ids + 3, 15, NULL, NULL}};
     mn_generation *generation = NULL;
     mn_status status = mn_generate_batch(s->model, &cache, rows, MOST_SESSIONS, s->config, NULL, &generation);
     return note_generation(s, status, &generation);
@@ -343,14 +354,16 @@ static const scenario scenarios[] = {
     {"ids to text", .model = "embedded", .run = decode_text},
     {"describe a model", .model = LLAMA, .run = describe_model},
     {"describe the caches", .run = describe_caches},
+    {"plan a run's memory", .model = LLAMA, .cache = {.implementation = "quantized+offloaded", .page_tokens = 16},
+     .run = plan_memory},
+    {"plan the memory of windows and a preallocated cache", .model = "golden/gemma3",
+     .cache = {.implementation = "static"}, .run = plan_memory},
     {"load a generation config", .model = LLAMA, .run = load_config,
      .argument =
          "{\"num_beams\": 3, \"stop_strings\": [\"a\", \"bc\"], \"eos_token_id\": [1, 2], \"bad_words_ids\": [[1, 2], [3]]}"},
     {"steps, none", .model = LLAMA, .cache = {.implementation = "none"}, .run = open_and_step},
-    {"steps, dynamic", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16},
-     .run = open_and_step},
-    {"steps, static", .model = LLAMA, .cache = {.implementation = "static", .page_tokens = 16},
-     .run = open_and_step},
+    {"steps, dynamic", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .run = open_and_step},
+    {"steps, static", .model = LLAMA, .cache = {.implementation = "static", .page_tokens = 16}, .run = open_and_step},
     {"steps, offloaded", .model = LLAMA, .cache = {.implementation = "offloaded", .page_tokens = 16},
      .run = open_and_step},
     {"steps, quantized", .model = LLAMA,
@@ -365,32 +378,31 @@ static const scenario scenarios[] = {
     {"steps, hybrid", .model = "golden/gemma2", .cache = {.implementation = "hybrid", .page_tokens = 16},
      .run = open_and_step},
     {"steps, states", .model = "golden/mamba", .cache = {.implementation = "dynamic"}, .run = open_and_step},
-    {"go on", .model = LLAMA, .cache = {.implementation = "quantized+offloaded", .page_tokens = 16},
-     .n_sessions = 1, .run = step},
-    {"synchronise", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16},
-     .n_sessions = 1, .run = synchronise},
+    {"go on", .model = LLAMA, .cache = {.implementation = "quantized+offloaded", .page_tokens = 16}, .n_sessions = 1,
+     .run = step},
+    {"synchronise", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 1,
+     .run = synchronise},
     {"crop", .model = LLAMA,
-     .cache = {.implementation = "quantized", .page_tokens = 16, .config = "residual_length=32"},
-     .n_sessions = 1, .run = crop},
+     .cache = {.implementation = "quantized", .page_tokens = 16, .config = "residual_length=32"}, .n_sessions = 1,
+     .run = crop},
     {"fork", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 1,
      .run = fork_and_step},
     {"step rows", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 3,
      .run = step_rows},
-    {"select rows", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16},
-     .n_sessions = 3, .run = select_rows},
+    {"select rows", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 3,
+     .run = select_rows},
     {"read keys from codes", .model = LLAMA,
-     .cache = {.implementation = "quantized", .page_tokens = 16, .config = "residual_length=16"},
-     .n_sessions = 1, .run = read_rows},
+     .cache = {.implementation = "quantized", .page_tokens = 16, .config = "residual_length=16"}, .n_sessions = 1,
+     .run = read_rows},
     {"calibrate", .model = LLAMA, .run = calibrate},
-    {"save", .model = LLAMA, .cache = {.implementation = "quantized", .page_tokens = 16}, .n_sessions = 1,
-     .run = save},
+    {"save", .model = LLAMA, .cache = {.implementation = "quantized", .page_tokens = 16}, .n_sessions = 1, .run = save},
     {"save compressed", .model = LLAMA,
-     .cache = {.implementation = "sink", .page_tokens = 16, .config = "window_length=32"}, .n_sessions = 1,
-     .run = save, .argument = "compressed"},
-    {"load", .model = LLAMA, .cache = {.implementation = "quantized", .page_tokens = 16}, .n_sessions = 1,
-     .run = load, .prepare = prepare_saved},
-    {"find a saved prefix", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16},
-     .n_sessions = 1, .run = load_prefix, .prepare = prepare_saved},
+     .cache = {.implementation = "sink", .page_tokens = 16, .config = "window_length=32"}, .n_sessions = 1, .run = save,
+     .argument = "compressed"},
+    {"load", .model = LLAMA, .cache = {.implementation = "quantized", .page_tokens = 16}, .n_sessions = 1, .run = load,
+     .prepare = prepare_saved},
+    {"find a saved prefix", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 1,
+     .run = load_prefix, .prepare = prepare_saved},
     {"export", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 1,
      .run = export},
     {"import", .model = LLAMA, .cache = {.implementation = "quantized", .page_tokens = 16}, .n_sessions = 1,
@@ -405,32 +417,27 @@ static const scenario scenarios[] = {
     {"beams", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 0,
      .run = generate, .argument = "{" NEW_TOKENS ", \"num_beams\": 4, \"num_return_sequences\": 2}",
      .prepare = prepare_generation},
-    {"diverse beams", .model = LLAMA, .cache = {.implementation = "quantized"}, .n_sessions = 0,
-     .run = generate,
+    {"diverse beams", .model = LLAMA, .cache = {.implementation = "quantized"}, .n_sessions = 0, .run = generate,
      .argument = "{" NEW_TOKENS ", \"num_beams\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.5}",
      .prepare = prepare_generation},
-    {"contrastive search", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0,
-     .run = generate, .argument = "{" NEW_TOKENS ", \"penalty_alpha\": 0.6, \"top_k\": 3}",
-     .prepare = prepare_generation},
+    {"contrastive search", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0, .run = generate,
+     .argument = "{" NEW_TOKENS ", \"penalty_alpha\": 0.6, \"top_k\": 3}", .prepare = prepare_generation},
     {"assisted", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0, .run = generate,
      .argument = "{" NEW_TOKENS ", \"num_assistant_tokens\": 3}", .prepare = prepare_draft},
-    {"prompt lookup", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0,
-     .run = generate, .argument = "{" NEW_TOKENS ", \"prompt_lookup_num_tokens\": 3}",
-     .prepare = prepare_generation},
+    {"prompt lookup", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0, .run = generate,
+     .argument = "{" NEW_TOKENS ", \"prompt_lookup_num_tokens\": 3}", .prepare = prepare_generation},
     {"guidance", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0, .run = generate,
      .argument = "{" NEW_TOKENS ", \"guidance_scale\": 1.5}", .prepare = prepare_generation},
-    {"contrasted layers", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0,
-     .run = generate, .argument = "{" NEW_TOKENS ", \"dola_layers\": \"low\"}",
-     .prepare = prepare_generation},
-    {"held to a schema", .model = "embedded", .cache = {.implementation = "dynamic"}, .n_sessions = 0,
-     .run = generate,
+    {"contrasted layers", .model = LLAMA, .cache = {.implementation = "dynamic"}, .n_sessions = 0, .run = generate,
+     .argument = "{" NEW_TOKENS ", \"dola_layers\": \"low\"}", .prepare = prepare_generation},
+    {"held to a schema", .model = "embedded", .cache = {.implementation = "dynamic"}, .n_sessions = 0, .run = generate,
      .argument =
          "{\"max_new_tokens\": 12, \"json_schema\": {\"type\": \"array\", \"items\": {\"type\": \"boolean\"}, \"maxItems\": 2}}",
      .prepare = prepare_generation},
-    {"rows with a prefix", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16},
-     .n_sessions = 1, .run = generate_rows, .argument = "{" NEW_TOKENS "}", .prepare = prepare_generation},
-    {"encode a sound", .model = "golden/whisper/tiny80",
-     .cache = {.implementation = "self=dynamic,cross=quantized"}, .run = encode_and_step},
+    {"rows with a prefix", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 1,
+     .run = generate_rows, .argument = "{" NEW_TOKENS "}", .prepare = prepare_generation},
+    {"encode a sound", .model = "golden/whisper/tiny80", .cache = {.implementation = "self=dynamic,cross=quantized"},
+     .run = encode_and_step},
 };
 
 static void open_scene(scene *s, const scenario *own) {
@@ -469,11 +476,9 @@ static void try_failure(const scenario *own, int64_t k, uint64_t wanted, int64_t
             fail_msg("%s, allocation %lld: status %d: %s", own->name, (long long)k, status, mn_last_error());
         s.digest = begin;
         status = own->run(&s, own);
-        if (status != MN_OK)
-            fail_msg("%s, after allocation %lld: %s", own->name, (long long)k, mn_last_error());
+        if (status != MN_OK) fail_msg("%s, after allocation %lld: %s", own->name, (long long)k, mn_last_error());
     }
-    if (s.digest != wanted)
-        fail_msg("%s, allocation %lld: something else comes out", own->name, (long long)k);
+    if (s.digest != wanted) fail_msg("%s, allocation %lld: something else comes out", own->name, (long long)k);
     close_scene(&s);
     if (mem_count().live != live)
         fail_msg("%s, allocation %lld: %lld blocks are left", own->name, (long long)k,

@@ -1,43 +1,51 @@
-/* Sessions against the double-precision oracle: every strategy, every level, windows that differ by layer.
+/* Sessions against the double-precision oracle: every strategy, every CPU level, windows that differ by layer.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
 #include "kernels/cpu.h"
+#include "support/families.h"
 #include "support/oracle.h"
 #include "support/scratch.h"
 
-static const char *const families[] = {
-    "llama",       "llama-untied-bias", "mistral-full", "mistral-window", "qwen2",     "qwen3",
-    "phi3-window", "mixtral",           "granite",      "gemma2",         "gemma3",    "gpt2",
-    "gpt-neox",    "mamba",             "jamba",        "qwen2-moe",      "qwen3-moe", "smollm3",
-    "olmo2",       "stablelm",          "cohere",       "phi",            "gemma"};
+static const char *const families[] = {"llama",        "llama-untied-bias",
+                                       "mistral-full", "mistral-window",
+                                       "qwen2",        "qwen3",
+                                       "phi3-window",  "mixtral",
+                                       "granite",      "gemma2",
+                                       "gemma3",       "gpt2",
+                                       "gpt-neox",     "mamba",
+                                       "jamba",        "qwen2-moe",
+                                       "qwen3-moe",    "smollm3",
+                                       "olmo2",        "stablelm",
+                                       "cohere",       "phi",
+                                       "gemma"};
 static const char *const strategies[] = {"dynamic", "static", "none"};
 enum { N_FAMILIES = sizeof families / sizeof *families, N_STRATEGIES = 3, N_IDS = 120 };
 
-/* What other correct float32 and float64 runs of these checkpoints differ by, with a margin of three. */
+/* The difference between correct float32 and float64 runs of these checkpoints, with a margin of three. */
 static const double tolerance = 2e-4;
 
-typedef struct world {
+typedef struct fixture {
     oracle o;
     int32_t ids[N_IDS];
     double *wanted;
     uint64_t seed;
-} world;
+} fixture;
 
-static world open_world(const char *folder) {
-    world w = {.o = oracle_open(folder), .seed = 3};
+static fixture open_fixture(const char *folder) {
+    fixture w = {.o = oracle_open(folder), .seed = 3};
     engine_ids(&w.seed, w.ids, N_IDS, w.o.vocab);
     w.wanted = malloc((size_t)N_IDS * (size_t)w.o.vocab * sizeof *w.wanted);
     oracle_logits(&w.o, w.ids, N_IDS, w.wanted);
     return w;
 }
 
-static void close_world(world *w) {
+static void close_fixture(fixture *w) {
     free(w->wanted);
     oracle_close(&w->o);
 }
 
-static void check(world *w, const char *path, const char *cpu, const char *strategy, int piece) {
+static void check(fixture *w, const char *path, const char *cpu, const char *strategy, int piece) {
     mn_model *model = engine_model(path, "f32", cpu, 2);
     engine_cache cache = {.implementation = strategy, .page_tokens = 4, .prefill_chunk = 32, .max_cache_len = 128};
     float *got = engine_logits(model, cache, w->ids, N_IDS, piece, &w->seed);
@@ -53,26 +61,26 @@ static void families_equal_the_oracle(void **state) {
     for (int f = 0; f < N_FAMILIES; f++) {
         char path[128];
         snprintf(path, sizeof path, "golden/%s", families[f]);
-        world w = open_world(data_path(path));
+        fixture w = open_fixture(data_path(path));
         for (int s = 0; s < N_STRATEGIES; s++) check(&w, path, "auto", strategies[s], s == 2 ? 40 : -1);
-        close_world(&w);
+        close_fixture(&w);
     }
 }
 
 static void levels_equal_the_oracle(void **state) {
     (void)state;
-    world w = open_world(data_path("golden/llama-untied-bias"));
+    fixture w = open_fixture(data_path("golden/llama-untied-bias"));
     for (cpu_level level = CPU_SCALAR; level < N_CPU_LEVELS; level = (cpu_level)(level + 1)) {
         if (cpu_has(level)) check(&w, "golden/llama-untied-bias", cpu_level_name(level), "dynamic", -1);
     }
-    close_world(&w);
+    close_fixture(&w);
 }
 
 static void embedded_model_equals_the_oracle(void **state) {
     (void)state;
-    world w = open_world(TESTS_DIR "/../models-embedded/stories260K");
+    fixture w = open_fixture(TESTS_DIR "/../models-embedded/stories260K");
     check(&w, "embedded", "auto", "dynamic", -1);
-    close_world(&w);
+    close_fixture(&w);
 }
 
 /* Copies a file of the test data into the scratch folder. */
@@ -87,25 +95,24 @@ static void copy_file(const char *from, const char *name) {
 static const char *write_windowed(int window, const char *layer_types) {
     static char folder[1024];
     char config[2048];
-    snprintf(
-        config, sizeof config,
-        "{\"model_type\": \"qwen2\", \"hidden_size\": 96, \"intermediate_size\": 208, "
-        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, "
-        "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
-        "\"tie_word_embeddings\": true, \"vocab_size\": 320, \"hidden_act\": \"silu\", "
-        "\"eos_token_id\": 2, \"use_sliding_window\": true, \"sliding_window\": %d, \"layer_types\": %s}",
-        window, layer_types);
+    snprintf(config, sizeof config,
+             "{\"model_type\": \"qwen2\", \"hidden_size\": 96, \"intermediate_size\": 208, "
+             "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, "
+             "\"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
+             "\"tie_word_embeddings\": true, \"vocab_size\": 320, \"hidden_act\": \"silu\", "
+             "\"eos_token_id\": 2, \"use_sliding_window\": true, \"sliding_window\": %d, \"layer_types\": %s}",
+             window, layer_types);
     scratch_file("config.json", config, strlen(config));
     snprintf(folder, sizeof folder, "%s", scratch_path(""));
     folder[strlen(folder) - 1] = 0;
     return folder;
 }
 
-/* A window that no text fills is no window, to the last bit; one token less is. */
-static void windows_wider_than_the_text(void **state) {
+/* A window that the text does not exceed changes no bit; a window one token shorter does. */
+static void windows_wider_than_the_text_change_nothing(void **state) {
     (void)state;
     copy_file("golden/qwen2/model.safetensors", "model.safetensors");
-    world w = open_world(data_path("golden/qwen2"));
+    fixture w = open_fixture(data_path("golden/qwen2"));
     engine_cache cache = {.page_tokens = 4};
     mn_model *full = engine_model("golden/qwen2", "f32", "auto", 2);
     float *wanted = engine_logits(full, cache, w.ids, N_IDS, 0, NULL);
@@ -116,18 +123,17 @@ static void windows_wider_than_the_text(void **state) {
         float *got = engine_logits(model, cache, w.ids, N_IDS, -1, &w.seed);
         size_t same = window < N_IDS ? N_IDS - 1 : N_IDS;
         engine_same_bits(got, wanted, same, vocab, "a window of %d", window);
-        if (window < N_IDS)
-            assert_memory_not_equal(got + same * vocab, wanted + same * vocab, vocab * sizeof *got);
+        if (window < N_IDS) assert_memory_not_equal(got + same * vocab, wanted + same * vocab, vocab * sizeof *got);
         free(got);
         mn_model_close(&model);
     }
     free(wanted);
     mn_model_close(&full);
-    close_world(&w);
+    close_fixture(&w);
 }
 
 /* Layers with and without a window in one model, the narrow one first and last. */
-static void layers_with_different_windows(void **state) {
+static void layers_with_different_windows_equal_the_oracle(void **state) {
     (void)state;
     static const char *const types[] = {
         "[\"sliding_attention\", \"full_attention\", \"sliding_attention\"]",
@@ -137,21 +143,29 @@ static void layers_with_different_windows(void **state) {
     copy_file("golden/qwen2/model.safetensors", "model.safetensors");
     for (int i = 0; i < 3; i++) {
         const char *folder = write_windowed(9, types[i]);
-        world w = open_world(folder);
+        fixture w = open_fixture(folder);
         assert_int_equal(w.o.layers[0].window, i == 1 ? 0 : 9);
         for (int s = 0; s < N_STRATEGIES; s++) {
             check(&w, folder, "auto", strategies[s], -1);
             check(&w, folder, "auto", strategies[s], s == 2 ? 0 : 1);
         }
-        close_world(&w);
+        close_fixture(&w);
     }
+}
+
+static void every_model_type_is_there(void **state) {
+    (void)state;
+    families_need_every_type("families", &families[0], sizeof *families, N_FAMILIES);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_equal_the_oracle),        cmocka_unit_test(levels_equal_the_oracle),
-        cmocka_unit_test(embedded_model_equals_the_oracle), cmocka_unit_test(windows_wider_than_the_text),
-        cmocka_unit_test(layers_with_different_windows),
+        cmocka_unit_test(every_model_type_is_there),
+        cmocka_unit_test(families_equal_the_oracle),
+        cmocka_unit_test(levels_equal_the_oracle),
+        cmocka_unit_test(embedded_model_equals_the_oracle),
+        cmocka_unit_test(windows_wider_than_the_text_change_nothing),
+        cmocka_unit_test(layers_with_different_windows_equal_the_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Law 1 for families whose layers are not attention and one MLP: experts and states. The same bits for any number of threads, however
- * a text is cut, and whoever else is in the pass.
+/* Families with experts and states give the same bits for any number of threads, any chunking, and any other rows in
+ * the pass.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
@@ -23,7 +23,7 @@ static void check_cuts(mn_model *model, const int32_t *ids, const float *wanted,
     }
 }
 
-/* Rows begin at different tokens of the text, so that they stand at different lengths and choose different experts. */
+/* Rows begin at different tokens of the text, so that they have different lengths and choose different experts. */
 static void check_rows(mn_model *model, const int32_t *ids, mn_model *one, const char *what) {
     mn_session *rows[N_ROWS], *alone[N_ROWS];
     for (size_t r = 0; r < N_ROWS; r++) {

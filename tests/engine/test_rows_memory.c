@@ -1,4 +1,4 @@
-/* Forty beams behind a prompt of a thousand tokens: what they take, what is said of it, and what they need when memory ends.
+/* Forty beams after a prompt of a thousand tokens: their memory, the reported memory, and the memory that on_oom needs.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/changing.h"
 
@@ -11,7 +11,7 @@ typedef struct rows_run {
     int32_t ids[BEAMS][NEW];
 } rows_run;
 
-static void run_rows(rows_run *run, const char *path, const char *strategy, const char *wish, size_t budget) {
+static void run_rows(rows_run *run, const char *path, const char *strategy, const char *policy, size_t budget) {
     int32_t ids[PROMPT];
     uint64_t seed = 7;
     changing w = changing_open(path, 2);
@@ -23,7 +23,7 @@ static void run_rows(rows_run *run, const char *path, const char *strategy, cons
                                                                    .page_tokens = PAGE,
                                                                    .max_cache_len = PROMPT + 2 * NEW,
                                                                    .prefill_chunk = PAGE});
-    options.on_oom = wish;
+    options.on_oom = policy;
     kv_pool_close(&w.model->core->pool);
     assert_ok(kv_pool_open(&w.model->core->pool, budget));
     engine_ids(&seed, ids, PROMPT, (int32_t)w.vocab);
@@ -40,11 +40,11 @@ static void run_rows(rows_run *run, const char *path, const char *strategy, cons
         assert_ok(kv_check(session->cache));
     }
     if (g) {
-        run->peak = g->cache.peak_bytes;
-        snprintf(run->implementation, sizeof run->implementation, "%s", g->cache.implementation);
+        run->peak = g->cache->peak_bytes;
+        snprintf(run->implementation, sizeof run->implementation, "%s", g->cache->implementation);
         for (size_t i = 0; i < g->n_sequences; i++) {
-            assert_int_equal(g->sequences[i].n_ids, NEW);
-            memcpy(run->ids[i], g->sequences[i].ids, sizeof run->ids[i]);
+            assert_int_equal(g->sequences[i]->n_ids, NEW);
+            memcpy(run->ids[i], g->sequences[i]->ids, sizeof run->ids[i]);
         }
     }
     mn_generation_close(&g);
@@ -53,8 +53,8 @@ static void run_rows(rows_run *run, const char *path, const char *strategy, cons
     changing_close(&w);
 }
 
-/* The prompt's eight pages once, and for every beam room for the tokens behind it: 16 to begin with, 32 when they are more. While
- * a part grows, both are there. */
+/* The prompt's eight pages once, and for every beam part of a page for its own tokens: 16 at first, then 32. While a
+ * part grows, both exist. */
 static void beams_share_the_open_page(void **state) {
     (void)state;
     rows_run run;
@@ -65,7 +65,8 @@ static void beams_share_the_open_page(void **state) {
     assert_true(run.peak >= (PROMPT + BEAMS * NEW) * run.token / 2);
 }
 
-/* What is reported is what a memory limit counts: with as much the run goes through, with a byte less it does not. */
+/* The reported peak is what a memory limit counts: with exactly that limit the run succeeds, with a byte less it fails.
+ */
 static void the_peak_is_the_limit(void **state) {
     (void)state;
     static const char *const strategies[] = {"dynamic", "static", "quantized", "sink"};
@@ -82,8 +83,8 @@ static void the_peak_is_the_limit(void **state) {
     }
 }
 
-/* What is to save memory does, for many rows as for one. */
-static void saving_caches_save(void **state) {
+/* Caches that save memory for one row save it for many rows. */
+static void memory_saving_caches_save_memory_with_many_rows(void **state) {
     (void)state;
     static const struct {
         const char *model, *strategy;
@@ -95,13 +96,12 @@ static void saving_caches_save(void **state) {
         assert_int_equal(saving.status, MN_OK);
         if (saving.peak >= plain.peak)
             fail_msg("%s takes %zu bytes, dynamic %zu", tries[i].strategy, saving.peak, plain.peak);
-        if (strcmp(tries[i].strategy, "quantized") != 0)
-            assert_memory_equal(saving.ids, plain.ids, sizeof plain.ids);
+        if (strcmp(tries[i].strategy, "quantized") != 0) assert_memory_equal(saving.ids, plain.ids, sizeof plain.ids);
     }
 }
 
-/* A run that becomes another cache when memory ends needs hardly more than one that has it from the beginning. */
-static void relief_needs_what_the_strategy_does(void **state) {
+/* A run that on_oom converts to another cache needs little more memory than one with that cache from the beginning. */
+static void on_oom_needs_little_more_than_its_strategy(void **state) {
     (void)state;
     static const struct {
         const char *model, *on_oom, *becomes;
@@ -124,8 +124,8 @@ static void relief_needs_what_the_strategy_does(void **state) {
             }
         }
         if (enough > wanted.peak + wanted.peak / 10)
-            fail_msg("on_oom=%s needs %zu bytes, %s from the beginning %zu", tries[i].on_oom, enough,
-                     tries[i].becomes, wanted.peak);
+            fail_msg("on_oom=%s needs %zu bytes, %s from the beginning %zu", tries[i].on_oom, enough, tries[i].becomes,
+                     wanted.peak);
     }
 }
 
@@ -133,8 +133,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CHANGING_TEST(beams_share_the_open_page),
         CHANGING_TEST(the_peak_is_the_limit),
-        CHANGING_TEST(saving_caches_save),
-        CHANGING_TEST(relief_needs_what_the_strategy_does),
+        CHANGING_TEST(memory_saving_caches_save_memory_with_many_rows),
+        CHANGING_TEST(on_oom_needs_little_more_than_its_strategy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

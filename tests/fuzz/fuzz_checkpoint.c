@@ -1,10 +1,11 @@
-/* A whole checkpoint with one file of any bytes, opened and used: see support/hostile.h for what must hold. The first byte chooses the
- * file; the rest is the file, of model.safetensors its header, behind which the undamaged data follow.
+/* A whole checkpoint with one file of random bytes, opened and used; support/hostile/hostile.h describes the checks.
+ * The first byte selects the file, the rest is its content; for model.safetensors it is the header, followed by the
+ * undamaged data.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/file.h"
-#include "support/hostile.h"
+#include "support/hostile/hostile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -15,7 +16,8 @@ enum { HEAD = 8, N_FILES = 6 };
 /* Length and header of the new file, then the data of the undamaged one. */
 static void use_header(const uint8_t *header, size_t n) {
     static bytes whole;
-    if (!whole.n) MUST_HOLD(file_read(&whole, TESTS_DIR "/../models-embedded/stories260K/model.safetensors", 1 << 24) == MN_OK);
+    if (!whole.n)
+        MUST_HOLD(file_read(&whole, TESTS_DIR "/../models-embedded/stories260K/model.safetensors", 1 << 24) == MN_OK);
     uint64_t old = 0, length = n;
     memcpy(&old, whole.data, HEAD);
     size_t n_data = whole.n - HEAD - (size_t)old;

@@ -1,16 +1,16 @@
-/* Any bytes as a constraint: a JSON schema when they are JSON, else a regular expression. What opens is walked through: every mask
- * has a token, that token is accepted, and the text of a schema that has ended is JSON.
+/* Random bytes as a constraint: a JSON schema when they are JSON, else a regular expression. Accepted constraints are
+ * walked: every mask has a token, that token is accepted, and the complete text of a schema is JSON.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/constraint.h"
+#include "constraint/constraint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 enum { STEPS = 24, BYTES = 256, END = BYTES };
 
-/* A vocabulary of all bytes, some longer tokens, and an end. */
+/* A vocabulary of all bytes, some longer tokens, and an end token. */
 static tokenizer *open_bytes(void) {
     bytes text = {0};
     tokenizer *t = NULL;
@@ -20,15 +20,14 @@ static tokenizer *open_bytes(void) {
         "\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{",
         END);
     for (int i = 0; i < BYTES; i++) bytes_printf(&text, "\"<0x%02X>\":%d,", (unsigned)i, i);
-    bytes_printf(&text, "\"ab\":%d,\"\\\"}\":%d,\"{\\\"\":%d,\"é\":%d,\"  \":%d,\"123\":%d},\"merges\":[]}}",
-                 END + 1, END + 2, END + 3, END + 4, END + 5, END + 6);
+    bytes_printf(&text, "\"ab\":%d,\"\\\"}\":%d,\"{\\\"\":%d,\"é\":%d,\"  \":%d,\"123\":%d},\"merges\":[]}}", END + 1,
+                 END + 2, END + 3, END + 4, END + 5, END + 6);
     if (tokenizer_from_memory(&t, bytes_text(&text), text.n, NULL, 0) != MN_OK) abort();
     bytes_clear(&text);
     return t;
 }
 
-static void walk(constraint *c, const tokenizer *t, bool is_schema, size_t vocab, const uint8_t *data,
-                 size_t n) {
+static void walk(constraint *c, const tokenizer *t, bool is_schema, size_t vocab, const uint8_t *data, size_t n) {
     int32_t ids[STEPS];
     for (size_t k = 0; k < STEPS; k++) {
         const uint64_t *mask;

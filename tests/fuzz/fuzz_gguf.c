@@ -1,6 +1,6 @@
-/* Any bytes as a GGUF file: see support/hostile.h for what must hold.
+/* Random bytes as a GGUF file; support/hostile/hostile.h describes the checks.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/hostile.h"
+#include "support/hostile/hostile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

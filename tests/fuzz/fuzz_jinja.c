@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 static const char context_text[] =
     "{\"messages\": [{\"role\": \"system\", \"content\": \"Be nice.\"}, {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"hé\"}]},"
@@ -17,8 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     json_doc *context = NULL;
     jinja_template *template = NULL;
     bytes out = {0};
-    if (json_parse(&context, context_text, sizeof context_text - 1, JSON_STRICT, "context") != MN_OK)
-        return 0;
+    if (json_parse(&context, context_text, sizeof context_text - 1, JSON_STRICT, "context") != MN_OK) return 0;
     if (jinja_compile(&template, (const char *)data, n) == MN_OK) {
         (void)jinja_render(template, json_root(context), &limits, &now, &out);
     }

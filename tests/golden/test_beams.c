@@ -1,5 +1,6 @@
-/* Beams, groups of beams and beams with forced phrases against Transformers: ids, scores, origins, the scores of every step; alone
- * and in batches, through the exact caches. SPDX-License-Identifier: Apache-2.0 */
+/* Beams, groups of beams and beams with forced phrases against Transformers: ids, scores, origins, the scores of every
+ * step; alone and in batches, through the exact caches.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
 #include <math.h>
@@ -14,10 +15,8 @@ enum { N_CACHES = 4, MOST_IDS = 64, MOST_ROWS = 4 };
 static const double tolerance = 1e-4;
 
 static mn_cache_options cache_options(const char *name) {
-    return engine_cache_options((engine_cache){.implementation = name,
-                                               .dtype = "f32",
-                                               .page_tokens = 4,
-                                               .max_cache_len = strstr(name, "static") ? 64 : 0});
+    return engine_cache_options((engine_cache){
+        .implementation = name, .dtype = "f32", .page_tokens = 4, .max_cache_len = strstr(name, "static") ? 64 : 0});
 }
 
 static double number(const json *value) {
@@ -36,8 +35,8 @@ static bool is_end(const json *ends, int32_t id) {
     return !ends && id == 2;
 }
 
-/* The golden rows are filled behind an end token; ours end with it. The older engine, of groups, writes the first of several end
- * tokens whichever it was; ours is the one that was chosen. */
+/* The golden rows are padded after an end token; ours end with it. Group beam search of Transformers always writes the
+ * first of several end tokens; ours writes the one that was chosen. */
 static void check_ids(const mn_sequence *sequence, const json *wanted, const json *args, const char *name) {
     const json *ends = json_get(args, "eos_token_id"), *groups = json_get(args, "num_beam_groups");
     int64_t first = ends && ends->n ? ends->items[0].integer : 2;
@@ -45,8 +44,7 @@ static void check_ids(const mn_sequence *sequence, const json *wanted, const jso
     assert_true(n <= wanted->n);
     for (size_t i = 0; i < n; i++) {
         if (sequence->ids[i] == wanted->items[i].integer) continue;
-        if (groups && i == n - 1 && is_end(ends, sequence->ids[i]) && wanted->items[i].integer == first)
-            continue;
+        if (groups && i == n - 1 && is_end(ends, sequence->ids[i]) && wanted->items[i].integer == first) continue;
         fail_msg("%s, text %d: token %zu is %d, golden %d", name, sequence->index, i, sequence->ids[i],
                  (int)wanted->items[i].integer);
     }
@@ -56,8 +54,8 @@ static void check_ids(const mn_sequence *sequence, const json *wanted, const jso
     assert_string_equal(sequence->finish_reason, is_end(ends, sequence->ids[n - 1]) ? "eos" : "length");
 }
 
-/* Rows of the golden beams are numbered through the batch, those of groups inside their group; there, texts that ended early got
- * the origins of other ones. */
+/* Golden beam indices count through the batch, those of groups inside their group; there, texts that ended early have
+ * the indices of other texts. */
 static void check_origins(const mn_sequence *sequence, const json *test, size_t i, int n_beams, int group) {
     const json *wanted = &json_get(test, "beam_indices")->items[i];
     if (group < n_beams && sequence->n_ids < json_get(test, "new")->items[i].n) return;
@@ -94,9 +92,8 @@ static void check_steps(const mn_generation *g, const json *test, const tensor_s
     assert_true(n_missing < n / 4); /* rows that had ended */
     wanted = (const float *)(const void *)transitions->data;
     for (size_t i = 0; i < g->n_sequences; i++) {
-        const mn_sequence *s = &g->sequences[i];
-        size_t width = (size_t)transitions->shape[1],
-               row = (size_t)s->row * (g->n_beams / json_get(test, "rows")->n);
+        const mn_sequence *s = g->sequences[i];
+        size_t width = (size_t)transitions->shape[1], row = (size_t)s->row * (g->n_beams / json_get(test, "rows")->n);
         for (size_t k = 0; k < s->n_ids; k++) {
             size_t at = (k * g->n_beams + row + (size_t)s->beam_indices[k]) * vocab;
             check_close((double)s->transition_scores[k], (double)wanted[i * width + k], "a transition", name);
@@ -106,15 +103,14 @@ static void check_steps(const mn_generation *g, const json *test, const tensor_s
     }
 }
 
-/* The sum of the transitions makes the score. */
+/* The score is the sum of the transition scores. */
 static void check_sums(const mn_generation *g, const json *args, const char *name) {
     const json *penalty = json_get(args, "length_penalty");
     for (size_t i = 0; i < g->n_sequences; i++) {
-        const mn_sequence *s = &g->sequences[i];
+        const mn_sequence *s = g->sequences[i];
         double sum = 0;
         for (size_t k = 0; k < s->n_ids; k++) sum += (double)s->transition_scores[k];
-        check_close(sum / pow((double)s->n_ids, penalty ? number(penalty) : 1), s->score,
-                    "a sum of transitions", name);
+        check_close(sum / pow((double)s->n_ids, penalty ? number(penalty) : 1), s->score, "a sum of transitions", name);
     }
 }
 
@@ -139,23 +135,22 @@ static void read_rows(rows *r, const json *test) {
     r->n = several ? several->n : 1;
     assert_true(r->n <= MOST_ROWS);
     for (size_t i = 0; i < r->n; i++)
-        r->list[i] = (mn_batch_row){
-            r->ids[i], engine_read_ids(several ? &several->items[i] : one, r->ids[i], MOST_IDS), NULL, NULL};
+        r->list[i] =
+            (mn_batch_row){sizeof(mn_batch_row), r->ids[i],
+                           engine_read_ids(several ? &several->items[i] : one, r->ids[i], MOST_IDS), NULL, NULL};
 }
 
-/* which: a set of bits by their places in the list. */
-static void check_case(mn_model *model, const char *family, const json *test, const tensor_set *set,
-                       unsigned which) {
+/* which: a bit set of indices in the list. */
+static void check_case(mn_model *model, const char *family, const json *test, const tensor_set *set, unsigned which) {
     rows r;
-    const json *args = json_get(test, "args"), *wanted = json_get(test, "new"),
-               *scores = json_get(test, "scores"), *table = json_get(test, "prefix_table"),
-               *groups = json_get(args, "num_beam_groups");
+    const json *args = json_get(test, "args"), *wanted = json_get(test, "new"), *scores = json_get(test, "scores"),
+               *table = json_get(test, "prefix_table"), *groups = json_get(args, "num_beam_groups");
     char name[128];
     snprintf(name, sizeof name, "%s, %s", family, json_get(test, "name")->string);
-    int n_beams = (int)json_get(args, "num_beams")->integer,
-        group = groups ? n_beams / (int)groups->integer : n_beams;
+    int n_beams = (int)json_get(args, "num_beams")->integer, group = groups ? n_beams / (int)groups->integer : n_beams;
     mn_generation_config *config = engine_config(model, args);
-    mn_generate_options how = mn_generate_options_default();
+    mn_generate_options how;
+    mn_generate_options_init(&how, sizeof how);
     how.keep_scores = true;
     how.user = (void *)(uintptr_t)table;
     if (table) how.prefix_allowed = allowed_by_table;
@@ -168,10 +163,10 @@ static void check_case(mn_model *model, const char *family, const json *test, co
         assert_int_equal(g->n_sequences, wanted->n);
         assert_int_equal(g->n_beams, r.n * (size_t)n_beams);
         for (size_t i = 0; i < wanted->n; i++) {
-            check_ids(&g->sequences[i], &wanted->items[i], args, name);
-            assert_true(g->sequences[i].has_score);
-            check_close(g->sequences[i].score, number(&scores->items[i]), "a text's score", name);
-            if (json_get(test, "beam_indices")) check_origins(&g->sequences[i], test, i, n_beams, group);
+            check_ids(g->sequences[i], &wanted->items[i], args, name);
+            assert_true(g->sequences[i]->has_score);
+            check_close(g->sequences[i]->score, number(&scores->items[i]), "a text's score", name);
+            if (json_get(test, "beam_indices")) check_origins(g->sequences[i], test, i, n_beams, group);
         }
         check_sums(g, args, name);
         if (set && json_get(test, "step_scores")) check_steps(g, test, set, (size_t)engine_vocab(model));
@@ -185,7 +180,7 @@ static bool has_beams(const json *test) {
     return args && json_get(args, "num_beams");
 }
 
-/* The growing cache, and one of the others in turn; Mamba has nothing that could be offloaded. */
+/* The dynamic cache, and one of the others in turn; Mamba has no keys and values to offload. */
 static void families_equal_golden(void **state) {
     const char *const *at = *state, *family = *at;
     unsigned which = 1u | 2u << (at - golden_families) % (strcmp(family, "mamba") == 0 ? 2 : 3);

@@ -1,15 +1,15 @@
-/* Generation through quantized, windowed and sink caches against other programs' results.
+/* Generation with quantized, windowed and sink caches against results of other programs.
  *
- * Groups of quantized caches lie inside a token or across tokens. Inside, sealing a token once gives the
- * codes that quantizing everything again gives, so ids and logits must be those of the golden run. Across
- * tokens pages are sealed one by one, which is another cache by design: what is sealed is then compared with
- * the package's arithmetic over the same tokens, and its distance to the golden run is only reported.
+ * Groups of quantized values are inside a token or across tokens. Inside a token, quantizing once gives the same values
+ * as requantizing everything, so ids and logits must equal the golden run. Across tokens, pages are quantized one by
+ * one, a different cache by design: its quantized values are compared with the package's arithmetic over the same
+ * tokens, and the distance to the golden run is only reported.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
 #include <math.h>
 
-#include "gen/session.h"
+#include "session/session.h"
 #include "kv/quantizers.h"
 #include "tensor/safetensors.h"
 
@@ -49,9 +49,9 @@ static const tensor *logits_of(const golden *g, const json *test) {
     return t;
 }
 
-static mn_session *open_session(mn_model *model, const char *implementation, const char *config,
-                                int page_tokens) {
-    mn_cache_options options = mn_cache_options_default();
+static mn_session *open_session(mn_model *model, const char *implementation, const char *config, int page_tokens) {
+    mn_cache_options options;
+    mn_cache_options_init(&options, sizeof options);
     options.implementation = implementation;
     options.config = config;
     options.page_tokens = page_tokens;
@@ -70,23 +70,22 @@ static int32_t argmax(const float *x, size_t n) {
 
 static const float tolerance = 2e-4f;
 
-static float check_row(const float *got, const float *wanted, size_t vocab, const char *name, int page,
-                       int piece, size_t token) {
+static float check_row(const float *got, const float *wanted, size_t vocab, const char *name, int page, int piece,
+                       size_t token) {
     float worst = 0;
     for (size_t i = 0; i < vocab; i++) {
         float difference = fabsf(got[i] - wanted[i]);
         if (!(difference <= tolerance)) {
-            fail_msg("%s, pages of %d, pieces of %d: logit %zu of token %zu is %g, golden %g", name, page,
-                     piece, i, token, (double)got[i], (double)wanted[i]);
+            fail_msg("%s, pages of %d, pieces of %d: logit %zu of token %zu is %g, golden %g", name, page, piece, i,
+                     token, (double)got[i], (double)wanted[i]);
         }
         worst = fmaxf(worst, difference);
     }
     return worst;
 }
 
-/* The prompt in pieces (0: one), then token by token what is chosen, or everything in pieces. */
-static void check_window(mn_model *model, const golden *g, const json *test, int page, int piece,
-                         bool generates) {
+/* The prompt in pieces (0: at once), then the chosen tokens one by one; or the whole text in pieces. */
+static void check_window(mn_model *model, const golden *g, const json *test, int page, int piece, bool generates) {
     const char *name = json_get(test, "name")->string;
     const json *slides = json_get(test, "sliding_window");
     const tensor *wanted = logits_of(g, test);
@@ -99,8 +98,8 @@ static void check_window(mn_model *model, const golden *g, const json *test, int
     if (slides) {
         snprintf(config, sizeof config, "window_length=%d", (int)slides->integer);
     } else {
-        snprintf(config, sizeof config, "window_length=%d,num_sink_tokens=%d",
-                 (int)integer(test, "window_length"), (int)integer(test, "num_sink_tokens"));
+        snprintf(config, sizeof config, "window_length=%d,num_sink_tokens=%d", (int)integer(test, "window_length"),
+                 (int)integer(test, "num_sink_tokens"));
     }
     mn_session *session = open_session(model, slides ? "sliding_window" : "sink", config, page);
     float *got = malloc(n * vocab * sizeof *got), *golden_rows = malloc(n * vocab * sizeof *got), worst = 0;
@@ -119,8 +118,7 @@ static void check_window(mn_model *model, const golden *g, const json *test, int
         engine_feed(session, ids, n, piece, NULL, got);
     }
     for (size_t t = 0; t < n; t++) {
-        worst =
-            fmaxf(worst, check_row(got + t * vocab, golden_rows + t * vocab, vocab, name, page, piece, t));
+        worst = fmaxf(worst, check_row(got + t * vocab, golden_rows + t * vocab, vocab, name, page, piece, t));
     }
     assert_true(worst > 0);
     free(got);
@@ -156,9 +154,9 @@ static const float quantized_tolerance = 1e-3f;
 typedef struct quantized_case {
     const json *json;
     const char *name;
-    quantizer_options key, value; /* as the package is called */
+    quantizer_options key, value; /* the package's name */
     int residual;
-    bool is_inside;        /* groups of both streams lie inside a token */
+    bool is_inside;        /* groups of both streams are inside a token */
     int32_t ids[MOST_IDS]; /* prompt and new ids */
     size_t n_prompt, n;    /* n: all */
     const tensor *logits;  /* golden [steps][vocab] */
@@ -183,13 +181,12 @@ static quantized_case read_case(const golden *g, const json *test) {
     c.n_prompt = engine_read_ids(json_get(test, "ids"), c.ids, MOST_IDS);
     c.n = c.n_prompt + engine_read_ids(json_get(test, "new"), c.ids + c.n_prompt, MOST_IDS);
     snprintf(c.config, sizeof c.config,
-             "backend=%s,nbits=%d,q_group_size=%d,residual_length=%d,axis_key=%d,axis_value=%d", backend,
-             c.key.nbits, c.key.group, c.residual, c.key.axis, c.value.axis);
+             "backend=%s,nbits=%d,q_group_size=%d,residual_length=%d,axis_key=%d,axis_value=%d", backend, c.key.nbits,
+             c.key.group, c.residual, c.key.axis, c.value.axis);
     return c;
 }
 
-/* The prompt, then the golden ids one by one; the last is not fed. Returns the largest distance of the
- * logits. */
+/* The prompt, then the golden ids one by one; the last is not fed. Returns the largest distance of the logits. */
 static float run_case(mn_model *model, const quantized_case *c, mn_session **out) {
     size_t vocab = (size_t)c->logits->shape[1], steps = c->n - c->n_prompt;
     assert_int_equal(c->logits->shape[0], steps);
@@ -212,23 +209,22 @@ static float run_case(mn_model *model, const quantized_case *c, mn_session **out
     return worst;
 }
 
-/* Where the sealed part ends behind each call of the run, by the rule of the package: ends[i] for call i. */
+/* The end of the quantized part after each call of the run, by the rule of the package: ends[i] for call i. */
 static size_t flush_ends(const quantized_case *c, size_t *ends) {
-    size_t n_flushes = 0, sealed = c->n_prompt;
-    ends[n_flushes++] = sealed;
+    size_t n_flushes = 0, n_quantized = c->n_prompt;
+    ends[n_flushes++] = n_quantized;
     for (size_t held = c->n_prompt; held + 1 < c->n; held++) {
-        size_t r = held - sealed;
-        if (r >= 1 && (int)r >= c->residual - 1) ends[n_flushes++] = sealed = held + 1;
+        size_t r = held - n_quantized;
+        if (r >= 1 && (int)r >= c->residual - 1) ends[n_flushes++] = n_quantized = held + 1;
     }
     return n_flushes;
 }
 
 static void read_rows(const mn_session *session, bool is_key, size_t begin, size_t n, float *rows) {
-    assert_ok(
-        kv_read(session->cache, &session->model->compute.kernels, 0, is_key, (int64_t)begin, (int)n, rows));
+    assert_ok(kv_read(session->cache, &session->model->compute.kernels, 0, is_key, (int64_t)begin, (int)n, rows));
 }
 
-/* What the package makes of rows x[n][dim], in place: groups along tokens where they are across. */
+/* Quantizes and dequantizes rows x[n][dim] in place as the package does, with groups inside or across tokens. */
 static void quantize_rows(const quantizer_options *options, bool across, float *x, size_t n, size_t dim) {
     quantizer_options now = *options;
     size_t block = across && now.kind == QUANTIZER_HQQ ? (size_t)now.group : n;
@@ -242,11 +238,9 @@ static void quantize_rows(const quantizer_options *options, bool across, float *
     }
 }
 
-/* Keys and values of the first layer do not depend on the cache: what it has sealed of them is what the
- * package makes of the same tokens, and the rest is exact. Groups across tokens are sealed by whole pages, of
- * which a run seals one. */
-static void check_first_layer(mn_model *model, const quantized_case *c, const mn_session *session,
-                              bool is_key) {
+/* Keys and values of the first layer do not depend on the cache: the quantized ones equal the package's result for the
+ * same tokens, and the rest is exact. Groups across tokens are quantized in whole pages, one in each run. */
+static void check_first_layer(mn_model *model, const quantized_case *c, const mn_session *session, bool is_key) {
     const quantizer_options *options = is_key ? &c->key : &c->value;
     bool across = options->axis != (options->kind == QUANTIZER_HQQ ? 1 : 0);
     const kv_spec *spec = kv_entry_spec(session->cache, 0);
@@ -258,16 +252,16 @@ static void check_first_layer(mn_model *model, const quantized_case *c, const mn
     assert_ok(mn_session_step(exact, c->ids, held, NULL));
     read_rows(exact, is_key, 0, held, wanted);
     read_rows(session, is_key, 0, held, got);
-    size_t ends[MOST_IDS], n_flushes = flush_ends(c, ends), sealed = 0;
+    size_t ends[MOST_IDS], n_flushes = flush_ends(c, ends), n_quantized = 0;
     for (size_t i = 0; i < n_flushes; i++) {
         size_t end = c->is_inside ? ends[i] : ends[i] / PAGE * PAGE;
-        if (end > sealed) quantize_rows(options, across, wanted + sealed * dim, end - sealed, dim);
-        sealed = end > sealed ? end : sealed;
+        if (end > n_quantized) quantize_rows(options, across, wanted + n_quantized * dim, end - n_quantized, dim);
+        n_quantized = end > n_quantized ? end : n_quantized;
     }
-    assert_true(sealed >= 1);
+    assert_true(n_quantized >= 1);
     double distance = engine_distance(got, wanted, held * dim);
     if (!(distance <= 1e-5)) {
-        fail_msg("%s: sealed %s of the first layer are %g away from the package's", c->name,
+        fail_msg("%s: quantized %s of the first layer are %g away from the package's", c->name,
                  is_key ? "keys" : "values", distance);
     }
     free(wanted);
@@ -292,9 +286,8 @@ static void quantized_generation_equals_golden(void **state) {
         *most = fmaxf(*most, distance);
         mn_session_close(&session);
     }
-    print_message(
-        "%d cases equal, at most %g away; %d with groups across tokens for information, at most %g away\n",
-        n_equal, (double)worst, n_others, (double)farthest);
+    print_message("%d cases equal, at most %g away; %d with groups across tokens for information, at most %g away\n",
+                  n_equal, (double)worst, n_others, (double)farthest);
     assert_int_equal(n_equal, 16);
     assert_int_equal(n_others, 26);
     mn_model_close(&model);

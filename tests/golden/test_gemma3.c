@@ -1,41 +1,41 @@
-/* Gemma 3 270M, a real model with windows of 512 tokens in five of six layers, where its GGUF file is at hand
- * ($MNEME_TEST_GEMMA3, else the model "gemma-3-270m"), against Transformers' in float32. What takes minutes runs only
- * with MNEME_LONG=1. SPDX-License-Identifier: Apache-2.0 */
+/* Gemma 3 270M, a real model with windows of 512 tokens in five of six layers, where its GGUF file is installed
+ * ($MNEME_TEST_GEMMA3, else the model "gemma-3-270m"), against Transformers in float32. Tests that take minutes run
+ * only with MNEME_LONG=1.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/real_model.h"
 
 enum { WINDOW = 512, MOST_IDS = 4096 };
 
-static int open_world(void **state) {
+static int open_fixture(void **state) {
     static real_model w;
     real_model_open(&w, "MNEME_TEST_GEMMA3", "gemma-3-270m", "golden/gemma-3-270m-q4_k_m.json");
     *state = &w;
     return 0;
 }
 
-static int close_world(void **state) {
+static int close_fixture(void **state) {
     real_model_close(*state);
     return 0;
 }
 
-static void prompts_have_the_same_ids(void **state) {
+static void prompts_have_the_golden_ids(void **state) {
     real_model_check_ids(*state);
 }
 
-static void float32_continuations(void **state) {
+static void float32_continuations_equal_golden(void **state) {
     real_model_check_continuations(*state, "f32", "agree_until", real_model_is_long() ? 0 : 12);
 }
 
-static void fast_continuations(void **state) {
+static void fast_continuations_equal_golden(void **state) {
     real_model_check_continuations(*state, "auto", "agree_until_025", 0);
 }
 
-static void float32_log_probabilities(void **state) {
+static void float32_log_probabilities_equal_golden(void **state) {
     real_model_check_log_probabilities(*state);
 }
 
-/* What leaves the windows of a cache is what no query sees any more: the same bits as from a run that keeps nothing, and
- * the same ids. */
-static void beyond_the_window(void **state) {
+/* Tokens that a window drops are visible to no later query: the same bits and ids as without a cache. */
+static void tokens_beyond_the_window_change_nothing(void **state) {
     const real_model *w = *state;
     static const char *const caches[] = {"dynamic", "hybrid", "static"};
     mn_model *model = real_model_load(w, "auto");
@@ -60,44 +60,42 @@ static void beyond_the_window(void **state) {
     mn_model_close(&model);
 }
 
-static void quantized_caches(void **state) {
+static void quantized_caches_keep_the_continuation(void **state) {
     const real_model *w = *state;
     const json *prompt = real_model_prompt(w, "passkey");
     mn_model *model = real_model_load(w, "auto");
-    real_model_check_continuation(model, prompt,
-                                  (engine_cache){.implementation = "quantized", .config = "nbits=8"},
+    real_model_check_continuation(model, prompt, (engine_cache){.implementation = "quantized", .config = "nbits=8"},
                                   "agree_until_025", 0);
-    real_model_check_continuation(model, prompt,
-                                  (engine_cache){.implementation = "hybrid+quantized", .config = "nbits=4"},
-                                  "agree_until_025", 0);
+    real_model_check_continuation(
+        model, prompt, (engine_cache){.implementation = "hybrid+quantized", .config = "nbits=4"}, "agree_until_025", 0);
     mn_model_close(&model);
 }
 
-static void part_of_a_tale(void **state) {
+static void a_part_of_a_text_has_the_golden_likelihood(void **state) {
     real_model_check_part(*state, "auto", "long-tale", 700, 0.02);
 }
 
-static void float32_perplexity(void **state) {
+static void float32_perplexity_equals_golden(void **state) {
     if (!real_model_is_long()) skip();
     real_model_check_perplexity(*state, "f32", 0.0005);
 }
 
-static void fast_perplexity(void **state) {
+static void fast_perplexity_is_near_golden(void **state) {
     if (!real_model_is_long()) skip();
     real_model_check_perplexity(*state, "auto", 0.02);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_have_the_same_ids),
-        cmocka_unit_test(float32_continuations),
-        cmocka_unit_test(fast_continuations),
-        cmocka_unit_test(float32_log_probabilities),
-        cmocka_unit_test(beyond_the_window),
-        cmocka_unit_test(quantized_caches),
-        cmocka_unit_test(part_of_a_tale),
-        cmocka_unit_test(float32_perplexity),
-        cmocka_unit_test(fast_perplexity),
+        cmocka_unit_test(prompts_have_the_golden_ids),
+        cmocka_unit_test(float32_continuations_equal_golden),
+        cmocka_unit_test(fast_continuations_equal_golden),
+        cmocka_unit_test(float32_log_probabilities_equal_golden),
+        cmocka_unit_test(tokens_beyond_the_window_change_nothing),
+        cmocka_unit_test(quantized_caches_keep_the_continuation),
+        cmocka_unit_test(a_part_of_a_text_has_the_golden_likelihood),
+        cmocka_unit_test(float32_perplexity_equals_golden),
+        cmocka_unit_test(fast_perplexity_is_near_golden),
     };
-    return cmocka_run_group_tests(tests, open_world, close_world);
+    return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }

@@ -10,13 +10,14 @@
 
 static const char *const strategies[] = {"dynamic", "static", "none"};
 
-/* A cache and in what pieces it is fed (0: one). tests/engine/test_families has the other caches; what pieces change, no cache
- * changes besides, so few pairs are enough. */
+/* A cache and the piece size of the prompt (0: at once). tests/engine/test_families has the other caches; pieces and
+ * caches are independent, so few pairs suffice. */
 typedef struct way {
     const char *strategy;
     size_t chunk;
 } way;
-static const way score_ways[] = {{"dynamic", 0}, {"dynamic", 1}, {"dynamic", 3}, {"dynamic", 7}, {"static", 7}, {"none", 24}},
+static const way score_ways[] = {{"dynamic", 0}, {"dynamic", 1}, {"dynamic", 3},
+                                 {"dynamic", 7}, {"static", 7},  {"none", 24}},
                  generate_ways[] = {{"dynamic", 3}, {"static", 1}, {"none", 0}};
 
 enum { N_STRATEGIES = 3, N_SCORE_WAYS = 6, N_GENERATE_WAYS = 3, CAPACITY = 128, MOST_IDS = 256 };
@@ -25,7 +26,8 @@ static const float tolerance = 2e-4f;
 static mn_model *open_family(const char *family, const char *cpu) {
     char name[128];
     snprintf(name, sizeof name, "golden/%s", family);
-    mn_model_options options = mn_model_options_default();
+    mn_model_options options;
+    mn_model_options_init(&options, sizeof options);
     options.compute_type = "f32";
     options.cpu = cpu;
     options.threads = 2;
@@ -35,7 +37,8 @@ static mn_model *open_family(const char *family, const char *cpu) {
 }
 
 static mn_session *open_session(mn_model *model, const char *strategy) {
-    mn_cache_options options = mn_cache_options_default();
+    mn_cache_options options;
+    mn_cache_options_init(&options, sizeof options);
     options.implementation = strategy;
     options.page_tokens = 4; /* many page edges */
     if (strcmp(strategy, "static") == 0) options.max_cache_len = CAPACITY;
@@ -70,7 +73,8 @@ static void check_score(mn_model *model, const char *family) {
     memcpy(ids, ids_tensor->data, n * sizeof *ids);
     float *reference = malloc(n * vocab * sizeof *reference), *logits = malloc(n * vocab * sizeof *logits);
     memcpy(reference, wanted->data, n * vocab * sizeof *reference);
-    /* The rotation of longrope follows the final length of a call: pieces that end below its limit are another model. */
+    /* longrope chooses its frequencies by the length at the end of a call: pieces that end below the limit compute
+     * another function. */
     bool one_piece = strcmp(family, "phi3-longrope") == 0;
     for (int w = 0; w < N_SCORE_WAYS; w++) {
         const way *how = &score_ways[w];
@@ -82,8 +86,8 @@ static void check_score(mn_model *model, const char *family) {
         for (size_t i = 0; i < n * vocab; i++) {
             float difference = fabsf(logits[i] - reference[i]);
             if (!(difference <= tolerance)) {
-                fail_msg("%s, %s, chunk %zu: logit %zu of token %zu is %g, golden %g", family, how->strategy, how->chunk,
-                         i % vocab, i / vocab, (double)logits[i], (double)reference[i]);
+                fail_msg("%s, %s, chunk %zu: logit %zu of token %zu is %g, golden %g", family, how->strategy,
+                         how->chunk, i % vocab, i / vocab, (double)logits[i], (double)reference[i]);
             }
             worst = fmaxf(worst, difference);
         }
@@ -95,7 +99,8 @@ static void check_score(mn_model *model, const char *family) {
     tensor_set_close(&set);
 }
 
-static void check_ids(const mn_sequence *sequence, const json *wanted, const char *family, const char *name, const char *strategy) {
+static void check_ids(const mn_sequence *sequence, const json *wanted, const char *family, const char *name,
+                      const char *strategy) {
     assert_int_equal(sequence->n_ids, wanted->n);
     for (size_t i = 0; i < wanted->n; i++) {
         if (sequence->ids[i] != wanted->items[i].integer) {
@@ -116,8 +121,8 @@ static void check_generate(mn_model *model, const char *family, const json *test
         feed(session, ids, n, how->chunk, NULL, 0);
         mn_generation *generation = NULL;
         assert_ok(mn_generate(session, ids, n, config, NULL, &generation));
-        check_ids(&generation->sequences[0], &json_get(test, "new")->items[0], family, name, how->strategy);
-        assert_string_equal(generation->sequences[0].finish_reason, "length");
+        check_ids(generation->sequences[0], &json_get(test, "new")->items[0], family, name, how->strategy);
+        assert_string_equal(generation->sequences[0]->finish_reason, "length");
         mn_generation_close(&generation);
         mn_session_close(&session);
     }
@@ -131,17 +136,20 @@ static void check_batch(mn_model *model, const char *family, const json *test) {
     mn_batch_row rows[8];
     assert_true(prompts->n <= 8);
     for (size_t i = 0; i < prompts->n; i++) {
-        rows[i] = (mn_batch_row){.prompt = ids[i], .n_prompt = engine_read_ids(&prompts->items[i], ids[i], MOST_IDS)};
+        rows[i] = (mn_batch_row){.size = sizeof(mn_batch_row),
+                                 .prompt = ids[i],
+                                 .n_prompt = engine_read_ids(&prompts->items[i], ids[i], MOST_IDS)};
     }
     for (int s = 0; s < N_STRATEGIES; s++) {
-        mn_cache_options cache = mn_cache_options_default();
+        mn_cache_options cache;
+        mn_cache_options_init(&cache, sizeof cache);
         cache.implementation = strategies[s];
         cache.max_cache_len = strcmp(strategies[s], "static") == 0 ? CAPACITY : 0;
         mn_generation *generation = NULL;
         assert_ok(mn_generate_batch(model, &cache, rows, prompts->n, config, NULL, &generation));
         assert_int_equal(generation->n_sequences, prompts->n);
         for (size_t i = 0; i < prompts->n; i++) {
-            check_ids(&generation->sequences[i], &json_get(test, "new")->items[i], family, "batch", strategies[s]);
+            check_ids(generation->sequences[i], &json_get(test, "new")->items[i], family, "batch", strategies[s]);
         }
         mn_generation_close(&generation);
     }
@@ -158,7 +166,8 @@ static void check_family(const char *family, int n_wanted) {
     int n_checked = 0;
     for (size_t i = 0; i < cases->n; i++) {
         const json *test = &cases->items[i], *kind = json_get(test, "kind");
-        if (json_is_string(kind, "score") || json_get(json_get(test, "args"), "num_beams")) continue; /* test_beams has those */
+        if (json_is_string(kind, "score") || json_get(json_get(test, "args"), "num_beams"))
+            continue; /* test_beams has those */
         if (json_is_string(kind, "generate")) check_generate(model, family, test);
         if (json_is_string(kind, "batch")) check_batch(model, family, test);
         n_checked++;
@@ -180,13 +189,19 @@ static void scalar_reference_equals_golden(void **state) {
     mn_model_close(&model);
 }
 
+static void every_model_type_is_there(void **state) {
+    (void)state;
+    families_need_every_type("golden_families", golden_families, sizeof *golden_families, N_GOLDEN_FAMILIES);
+}
+
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_FAMILIES + 1];
+    struct CMUnitTest tests[N_GOLDEN_FAMILIES + 2];
     for (int i = 0; i < N_GOLDEN_FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_families[i],
                                        .test_func = family_equals_golden,
                                        .initial_state = (void *)(uintptr_t)&golden_families[i]};
     }
     tests[N_GOLDEN_FAMILIES] = (struct CMUnitTest)cmocka_unit_test(scalar_reference_equals_golden);
+    tests[N_GOLDEN_FAMILIES + 1] = (struct CMUnitTest)cmocka_unit_test(every_model_type_is_there);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

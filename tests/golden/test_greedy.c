@@ -1,4 +1,4 @@
-/* Greedy search against golden runs of Transformers: ends of rows, allowed next ids, scores and logits of every step.
+/* Greedy search against golden runs of Transformers: end tokens, allowed next ids, scores and logits of every step.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
@@ -13,8 +13,7 @@ typedef struct table {
     int32_t allowed[MOST_ALLOWED];
 } table;
 
-static bool allow(void *user, int row, const int32_t *ids, size_t n, const int32_t **allowed,
-                  size_t *n_allowed) {
+static bool allow(void *user, int row, const int32_t *ids, size_t n, const int32_t **allowed, size_t *n_allowed) {
     table *t = user;
     const json *list = &t->lists->items[(size_t)ids[n - 1] % t->lists->n];
     (void)row;
@@ -29,8 +28,9 @@ static void check_near(double got, const float *wanted, const char *what) {
         fail_msg("%s is %g, golden %g", what, got, (double)*wanted);
 }
 
-/* Tensors are [steps][rows][vocab], the chosen tokens' scores [rows][steps]. In Transformers the padding of the shorter row, the
- * first, counts as text that occurred, so its id 0 is weakened, and every probability a little with it; here there is no padding. */
+/* Tensors are [steps][rows][vocab], the chosen tokens' scores [rows][steps]. Transformers applies the repetition
+ * penalty to the padding of the shorter row (the first), which lowers id 0 and shifts every probability slightly; here
+ * there is no padding. */
 static void check_scores(const mn_generation *got, size_t vocab) {
     tensor_set *set = NULL;
     assert_ok(safetensors_open(&set, data_path("golden/decoding/greedy.safetensors")));
@@ -38,10 +38,9 @@ static void check_scores(const mn_generation *got, size_t vocab) {
                 *logits = (const float *)(const void *)tensor_set_find(set, "greedy_scores.logits")->data,
                 *chosen = (const float *)(const void *)tensor_set_find(set, "greedy_scores.transition")->data,
                 *normalized =
-                    (const float *)(const void *)tensor_set_find(set, "greedy_scores.transition_normalized")
-                        ->data;
+                    (const float *)(const void *)tensor_set_find(set, "greedy_scores.transition_normalized")->data;
     for (size_t r = 0; r < got->n_sequences; r++) {
-        const mn_sequence *s = &got->sequences[r];
+        const mn_sequence *s = got->sequences[r];
         for (size_t step = 0; step < s->n_ids; step++) {
             size_t at = (step * got->n_sequences + r) * vocab, own = step * vocab, one = r * s->n_ids + step;
             for (size_t i = 0; i < vocab; i++) {
@@ -49,37 +48,36 @@ static void check_scores(const mn_generation *got, size_t vocab) {
                 check_near((double)s->logits[own + i], &logits[at + i], "a logit");
             }
             check_near((double)s->scores[own + (size_t)s->ids[step]], &chosen[one], "a chosen token's score");
-            if (r > 0)
-                check_near((double)s->logprobs[step].logprob, &normalized[one],
-                           "a chosen token's log-probability");
+            if (r > 0) check_near((double)s->logprobs[step], &normalized[one], "a chosen token's log-probability");
         }
     }
     tensor_set_close(&set);
 }
 
 static void check_case(mn_model *model, const json *test) {
-    const json *prompts = json_get(test, "rows"), *wanted = json_get(test, "new"),
-               *lengths = json_get(test, "lengths");
+    const json *prompts = json_get(test, "rows"), *wanted = json_get(test, "new"), *lengths = json_get(test, "lengths");
     const char *name = json_get(test, "name")->string;
     mn_generation_config *config = engine_config(model, json_get(test, "args"));
     int32_t ids[MOST_ROWS][MOST_IDS];
     mn_batch_row rows[MOST_ROWS];
     table t = {.lists = json_get(test, "prefix_table")};
-    mn_generate_options how = mn_generate_options_default();
+    mn_generate_options how;
+    mn_generate_options_init(&how, sizeof how);
     how.keep_scores = how.keep_logits = true;
     how.top_logprobs = 0;
     how.prefix_allowed = t.lists ? allow : NULL;
     how.user = &t;
     assert_true(prompts->n <= MOST_ROWS);
     for (size_t r = 0; r < prompts->n; r++)
-        rows[r] = (mn_batch_row){.prompt = ids[r],
+        rows[r] = (mn_batch_row){.size = sizeof(mn_batch_row),
+                                 .prompt = ids[r],
                                  .n_prompt = engine_read_ids(&prompts->items[r], ids[r], MOST_IDS)};
     mn_generation *got = NULL;
     assert_ok(mn_generate_batch(model, NULL, rows, prompts->n, config, &how, &got));
     assert_int_equal(got->n_sequences, prompts->n);
     for (size_t r = 0; r < prompts->n; r++) {
-        const mn_sequence *s = &got->sequences[r];
-        size_t n = lengths ? (size_t)lengths->items[r].integer : wanted->items[r].n; /* behind it is filler */
+        const mn_sequence *s = got->sequences[r];
+        size_t n = lengths ? (size_t)lengths->items[r].integer : wanted->items[r].n; /* padding follows it */
         if (s->n_ids != n) fail_msg("%s, row %zu: %zu tokens, golden %zu", name, r, s->n_ids, n);
         for (size_t i = 0; i < n; i++) assert_int_equal(s->ids[i], wanted->items[r].items[i].integer);
         if (lengths) assert_string_equal(s->finish_reason, "eos");

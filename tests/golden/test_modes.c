@@ -1,8 +1,9 @@
-/* The searches beside greedy and beams against golden runs of Transformers: prompt lookup, assisted decoding, guidance, contrastive search,
- * contrasted layers; over several caches. SPDX-License-Identifier: Apache-2.0 */
+/* Other modes than greedy and beam search against golden runs of Transformers: prompt lookup, assisted decoding,
+ * guidance, contrastive search, DoLa; with several caches.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
-#include "gen/generation_config.h"
+#include "gen/config/generation_config.h"
 
 enum { MOST_IDS = 64, MOST_CASES = 16 };
 
@@ -20,8 +21,7 @@ static size_t read_cases(const mn_model *model, const json_doc *doc, mode_case *
     for (size_t i = 0; i < list->n; i++) {
         const json *item = &list->items[i];
         mode_case *c = &cases[i];
-        *c = (mode_case){.name = json_get(item, "name")->string,
-                         .is_assisted = json_get(item, "assistant") != NULL};
+        *c = (mode_case){.name = json_get(item, "name")->string, .is_assisted = json_get(item, "assistant") != NULL};
         c->n_prompt = engine_read_ids(&json_get(item, "rows")->items[0], c->prompt, MOST_IDS);
         c->n_negative = engine_read_ids(json_get(item, "negative_prompt_ids"), c->negative, MOST_IDS);
         c->n_wanted = engine_read_ids(&json_get(item, "new")->items[0], c->wanted, MOST_IDS);
@@ -40,7 +40,8 @@ static void check_case(const mode_case *c, const mn_sequence *got, const char *h
 }
 
 static mn_generate_options options_of(const mode_case *c, mn_model *draft) {
-    mn_generate_options options = mn_generate_options_default();
+    mn_generate_options options;
+    mn_generate_options_init(&options, sizeof options);
     if (c->is_assisted) options.assistant = draft;
     options.negative_prompt = c->negative;
     options.n_negative_prompt = c->n_negative;
@@ -64,9 +65,8 @@ static void check_file(const char *file) {
             mn_generate_options options = options_of(&cases[i], draft);
             mn_session *session = engine_session(model, caches[k]);
             mn_generation *generation = NULL;
-            assert_ok(mn_generate(session, cases[i].prompt, cases[i].n_prompt, cases[i].config, &options,
-                                  &generation));
-            check_case(&cases[i], &generation->sequences[0], caches[k].implementation);
+            assert_ok(mn_generate(session, cases[i].prompt, cases[i].n_prompt, cases[i].config, &options, &generation));
+            check_case(&cases[i], generation->sequences[0], caches[k].implementation);
             assert_int_equal(mn_session_length(session), cases[i].n_prompt + cases[i].n_wanted - 1);
             mn_generation_close(&generation);
             mn_session_close(&session);
@@ -78,26 +78,26 @@ static void check_file(const char *file) {
     mn_model_close(&model);
 }
 
-static void assisted_and_guided(void **state) {
+static void assisted_and_guided_decoding_equal_golden(void **state) {
     (void)state;
     check_file("golden/decoding/assisted.json");
 }
 
-static void contrastive(void **state) {
+static void contrastive_search_equals_golden(void **state) {
     (void)state;
     check_file("golden/decoding/contrastive.json");
 }
 
-static void contrasted_layers(void **state) {
+static void dola_equals_golden(void **state) {
     (void)state;
     check_file("golden/decoding/dola.json");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(assisted_and_guided),
-        cmocka_unit_test(contrastive),
-        cmocka_unit_test(contrasted_layers),
+        cmocka_unit_test(assisted_and_guided_decoding_equal_golden),
+        cmocka_unit_test(contrastive_search_equals_golden),
+        cmocka_unit_test(dola_equals_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

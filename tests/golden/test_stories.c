@@ -10,7 +10,7 @@ static double real_of(const json *value) {
     return value->kind == JSON_INT ? (double)value->integer : value->real;
 }
 
-static mn_generation *tell(mn_model *model, const char *implementation, const char *n_new) {
+static mn_generation *generate(mn_model *model, const char *implementation, const char *n_new) {
     mn_generation_config *config = NULL;
     mn_session *session = engine_session(model, (engine_cache){.implementation = implementation});
     mn_generation *generation = NULL;
@@ -22,7 +22,7 @@ static mn_generation *tell(mn_model *model, const char *implementation, const ch
     return generation;
 }
 
-static void greedy_ids(void **state) {
+static void greedy_ids_equal_golden(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("stories260k/golden.json"));
     int32_t wanted[MOST_IDS];
@@ -31,11 +31,11 @@ static void greedy_ids(void **state) {
     mn_model *model = engine_model("embedded", "f32", "auto", 2);
     assert_int_equal(n, 301);
     for (int s = 0; s < 3; s++) {
-        mn_generation *generation = tell(model, strategies[s], "300");
-        assert_int_equal(generation->sequences[0].n_ids, 300);
+        mn_generation *generation = generate(model, strategies[s], "300");
+        assert_int_equal(generation->sequences[0]->n_ids, 300);
         for (size_t i = 0; i < 300; i++) {
-            if (generation->sequences[0].ids[i] != wanted[i + 1])
-                fail_msg("%s: token %zu is %d, golden %d", strategies[s], i, generation->sequences[0].ids[i],
+            if (generation->sequences[0]->ids[i] != wanted[i + 1])
+                fail_msg("%s: token %zu is %d, golden %d", strategies[s], i, generation->sequences[0]->ids[i],
                          wanted[i + 1]);
         }
         mn_generation_close(&generation);
@@ -44,14 +44,14 @@ static void greedy_ids(void **state) {
     json_close(&doc);
 }
 
-/* llama2.c stops after 200 positions, of which the last is not shown. */
-static void greedy_text(void **state) {
+/* llama2.c stops after 200 positions and does not print the last. */
+static void greedy_text_equals_golden(void **state) {
     (void)state;
     bytes wanted = {0};
     assert_ok(file_read(&wanted, data_path("stories260k/expected-greedy-200.txt"), 1 << 16));
     mn_model *model = engine_model("embedded", "f32", "auto", 2);
-    mn_generation *generation = tell(model, "dynamic", "200");
-    const mn_sequence *s = &generation->sequences[0];
+    mn_generation *generation = generate(model, "dynamic", "200");
+    const mn_sequence *s = generation->sequences[0];
     assert_true(s->n_text >= wanted.n);
     assert_memory_equal(s->text, wanted.data, wanted.n);
     mn_generation_close(&generation);
@@ -59,7 +59,7 @@ static void greedy_text(void **state) {
     bytes_clear(&wanted);
 }
 
-static void logits_of_the_story(void **state) {
+static void logits_equal_golden(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("stories260k/golden.json"));
     int32_t ids[MOST_IDS];
@@ -76,8 +76,7 @@ static void logits_of_the_story(void **state) {
         for (size_t i = 0; i < VOCAB; i++) {
             double got = (double)logits[position * VOCAB + i];
             if (!(fabs(got - real_of(&wanted->items[i])) < 1e-4))
-                fail_msg("logit %zu at %zu is %.6f, golden %.6f", i, position, got,
-                         real_of(&wanted->items[i]));
+                fail_msg("logit %zu at %zu is %.6f, golden %.6f", i, position, got, real_of(&wanted->items[i]));
         }
     }
     free(logits);
@@ -85,7 +84,7 @@ static void logits_of_the_story(void **state) {
     json_close(&doc);
 }
 
-static void encodings(void **state) {
+static void encodings_equal_golden(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("stories260k/golden.json"));
     const json *cases = json_get(json_root(doc), "encode");
@@ -105,7 +104,7 @@ static void encodings(void **state) {
     json_close(&doc);
 }
 
-static void log_probabilities(void **state) {
+static void log_probabilities_equal_golden(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("stories260k/golden.json"));
     const json *nll = json_get(json_root(doc), "nll"), *wanted = json_get(nll, "token_nll");
@@ -120,7 +119,7 @@ static void log_probabilities(void **state) {
         double sum = 0;
         for (int i = 0; i < VOCAB; i++) sum += exp((double)row[i]);
         double got = log(sum) - (double)row[ids[t + 1]];
-        if (!(fabs(got - real_of(&wanted->items[t])) < 2e-4)) /* twice what logits may differ by */
+        if (!(fabs(got - real_of(&wanted->items[t])) < 2e-4)) /* twice the tolerance of logits */
             fail_msg("token %zu: %.6f, golden %.6f", t, got, real_of(&wanted->items[t]));
         mean += got / (double)(n - 1);
     }
@@ -132,9 +131,11 @@ static void log_probabilities(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_ids),          cmocka_unit_test(greedy_text),
-        cmocka_unit_test(logits_of_the_story), cmocka_unit_test(encodings),
-        cmocka_unit_test(log_probabilities),
+        cmocka_unit_test(greedy_ids_equal_golden),
+        cmocka_unit_test(greedy_text_equals_golden),
+        cmocka_unit_test(logits_equal_golden),
+        cmocka_unit_test(encodings_equal_golden),
+        cmocka_unit_test(log_probabilities_equal_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

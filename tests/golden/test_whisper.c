@@ -1,17 +1,16 @@
-/* The tiny golden Whisper checkpoints: encoder, teacher-forced logits, greedy search, beams, batches, operations on pairs of caches,
- * through strategies of the self and the cross cache.
+/* The tiny golden Whisper checkpoints: encoder, teacher-forced logits, greedy search, beams, batches, operations on
+ * encoder-decoder caches, with strategies of the self and the cross cache.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/whisper_golden.h"
+#include "support/speech/whisper_golden.h"
 
 #include <math.h>
 
-#include "gen/session.h"
+#include "session/session.h"
 #include "model/encoder.h"
 
 static const char *const folders[] = {"golden/whisper/tiny80", "golden/whisper/tiny128"};
-/* Exact ones: the same numbers as without a cache. */
-static const char *const strategies[] = {"dynamic", "static", "none", "offloaded",
-                                         "self=dynamic,cross=offloaded"};
+/* Exact caches: the same numbers as without a cache. */
+static const char *const strategies[] = {"dynamic", "static", "none", "offloaded", "self=dynamic,cross=offloaded"};
 
 enum { N_STRATEGIES = 5, MOST_IDS = 128, MOST_ROWS = 8 };
 
@@ -20,8 +19,7 @@ enum { N_STRATEGIES = 5, MOST_IDS = 128, MOST_ROWS = 8 };
 static void check_encoder(const golden *g) {
     for (int i = 0; i < MOST_INPUTS; i++) {
         size_t n;
-        float *wanted = golden_values(golden_tensor(g, "encoder.%lld", i, 0), &n),
-              *got = malloc(n * sizeof *got);
+        float *wanted = golden_values(golden_tensor(g, "encoder.%lld", i, 0), &n), *got = malloc(n * sizeof *got);
         mn_session *session = NULL;
         assert_ok(mn_session_open(&session, g->model, NULL));
         assert_ok(model_encode(session->model, session->cache, g->features[i], (int64_t)g->frames, got));
@@ -36,8 +34,7 @@ static void check_score(const golden *g, const json *test, const char *strategy,
     int32_t ids[MOST_IDS];
     size_t n = engine_read_ids(json_get(test, "ids"), ids, MOST_IDS), n_wanted;
     const char *name = json_get(test, "name")->string;
-    float *wanted = golden_values(golden_tensor(g, "score.%lld.logits", name[strlen(name) - 1] - '0', 0),
-                                  &n_wanted),
+    float *wanted = golden_values(golden_tensor(g, "score.%lld.logits", name[strlen(name) - 1] - '0', 0), &n_wanted),
           *got = malloc(n_wanted * sizeof *got);
     assert_int_equal(n_wanted, n * g->vocab);
     mn_session *session = golden_session(g, strategy, NULL, json_get(test, "input")->integer);
@@ -54,20 +51,19 @@ static void check_sequences(const mn_generation *got, const json *test, int32_t 
     const char *name = json_get(test, "name")->string;
     assert_int_equal(got->n_sequences, wanted->n);
     for (size_t i = 0; i < wanted->n; i++) {
-        const mn_sequence *s = &got->sequences[i];
+        const mn_sequence *s = got->sequences[i];
         const json *ids = &wanted->items[i];
         for (size_t k = 0; k < ids->n && k < s->n_ids; k++) {
             if (s->ids[k] != ids->items[k].integer)
                 fail_msg("%s, %s: sequence %zu, id %zu is %d, golden %d", name, strategy, i, k, s->ids[k],
                          (int)ids->items[k].integer);
         }
-        /* Golden rows that end early are filled up with the end token. */
+        /* Golden rows that end early are padded with the end token. */
         assert_true(s->n_ids <= ids->n);
         if (s->n_ids < ids->n) assert_int_equal(s->ids[s->n_ids - 1], end);
         for (size_t k = s->n_ids; k < ids->n; k++) assert_int_equal(ids->items[k].integer, end);
         if (scores && !(fabs((double)s->score - scores->items[i].real) <= 1e-3))
-            fail_msg("%s, %s: score %zu is %g, golden %g", name, strategy, i, (double)s->score,
-                     scores->items[i].real);
+            fail_msg("%s, %s: score %zu is %g, golden %g", name, strategy, i, (double)s->score, scores->items[i].real);
     }
 }
 
@@ -83,9 +79,9 @@ static void check_generate(const golden *g, const json *test, const char *strate
     mn_session *sessions[MOST_ROWS];
     mn_batch_row rows[MOST_ROWS];
     for (size_t i = 0; i < n_rows; i++) {
-        sessions[i] = golden_session(g, strategy, NULL,
-                                     inputs ? inputs->items[i].integer : json_get(test, "input")->integer);
-        rows[i] = (mn_batch_row){.prompt = ids, .n_prompt = n, .prefix = sessions[i]};
+        sessions[i] =
+            golden_session(g, strategy, NULL, inputs ? inputs->items[i].integer : json_get(test, "input")->integer);
+        rows[i] = (mn_batch_row){.size = sizeof(mn_batch_row), .prompt = ids, .n_prompt = n, .prefix = sessions[i]};
     }
     mn_generation *got = NULL;
     assert_ok(mn_generate_batch(g->model, NULL, rows, n_rows, config, NULL, &got));
@@ -146,8 +142,8 @@ static void equals_golden(void **state) {
     golden_close(&g);
 }
 
-/* Encoding that fails leaves a session that can be encoded, and then is as any other. */
-static void encoding_may_fail(void **state) {
+/* After a failed encoding the session can be encoded again and gives the same results. */
+static void a_session_can_be_encoded_after_a_failure(void **state) {
     (void)state;
     golden g = golden_open(folders[0]);
     int32_t ids[] = {201, 203, 207, 211};
@@ -174,8 +170,7 @@ static void encoding_may_fail(void **state) {
             assert_ok(mn_session_encode(session, g.features[1], g.mels, g.frames));
         }
         assert_ok(mn_session_step(session, ids, 4, NULL));
-        engine_same_bits(mn_session_logits(session), mn_session_logits(whole), 1, g.vocab, "failure %d",
-                         n_failed);
+        engine_same_bits(mn_session_logits(session), mn_session_logits(whole), 1, g.vocab, "failure %d", n_failed);
         mn_session_close(&session);
         mn_model_close(&model);
     }
@@ -191,6 +186,6 @@ int main(void) {
         tests[i] = (struct CMUnitTest){
             .name = folders[i], .test_func = equals_golden, .initial_state = (void *)(uintptr_t)folders[i]};
     }
-    tests[N] = (struct CMUnitTest)cmocka_unit_test(encoding_may_fail);
+    tests[N] = (struct CMUnitTest)cmocka_unit_test(a_session_can_be_encoded_after_a_failure);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
-/* Pairs of self and cross caches of the tiny golden Whisper checkpoints: traces, operations on rows, pairs that are codes, windows,
- * and pairs that are refused.
+/* Pairs of self and cross caches of the tiny golden Whisper checkpoints: traces, operations on rows, quantized pairs,
+ * windows, and pairs that are refused.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/scratch.h"
-#include "support/whisper_golden.h"
+#include "support/speech/whisper_golden.h"
 
 #include <math.h>
 
@@ -13,7 +13,7 @@ static const char *const exact[] = {"dynamic", "static", "offloaded", "self=dyna
 
 enum { N_EXACT = 5, MOST_IDS = 64, MOST_ROWS = 4, N_LAYERS = 2, CROSS = N_LAYERS };
 
-static const float tolerance = 5e-4f; /* of the goldens' own README, logits */
+static const float tolerance = 5e-4f; /* logits; from the README of the golden data */
 
 static mn_layer_info layer_of(const mn_session *session, int layer) {
     mn_layer_info info = {.size = sizeof info};
@@ -25,8 +25,7 @@ static mn_layer_info layer_of(const mn_session *session, int layer) {
 static void check_lengths(const mn_session *session, const json *wanted) {
     const json *self = json_get(wanted, "self"), *cross = json_get(wanted, "cross");
     for (int i = 0; i < N_LAYERS; i++) {
-        int64_t n_self = self->n ? self->items[i].integer : 0,
-                n_cross = cross->n ? cross->items[i].integer : 0;
+        int64_t n_self = self->n ? self->items[i].integer : 0, n_cross = cross->n ? cross->items[i].integer : 0;
         mn_layer_info own = layer_of(session, i), other = layer_of(session, CROSS + i);
         assert_string_equal(own.kind, "self");
         assert_string_equal(other.kind, "cross");
@@ -35,8 +34,7 @@ static void check_lengths(const mn_session *session, const json *wanted) {
     }
 }
 
-static void check_stored(const golden *g, const mn_session *session, const char *format, int layer,
-                         bool keys) {
+static void check_stored(const golden *g, const mn_session *session, const char *format, int layer, bool keys) {
     size_t n;
     const tensor *t = golden_tensor(g, format, N_LAYERS - 1, 0);
     float *wanted = golden_values(t, &n), *got = malloc(n * sizeof *got);
@@ -49,7 +47,7 @@ static void check_stored(const golden *g, const mn_session *session, const char 
 static void check_trace(const golden *g, const json *test, const char *strategy) {
     const json *trace = json_get(test, "trace");
     mn_session *session = golden_session(g, strategy, NULL, json_get(test, "input")->integer);
-    for (size_t i = 1; i < trace->n; i++) { /* the first step has no encoder's output yet */
+    for (size_t i = 1; i < trace->n; i++) { /* the first step has no encoder output yet */
         int32_t ids[MOST_IDS];
         size_t n = engine_read_ids(json_get(&trace->items[i], "ids"), ids, MOST_IDS);
         assert_ok(mn_session_step(session, ids, n, NULL));
@@ -103,7 +101,8 @@ static const json *trace_of(const golden *g) {
     return NULL;
 }
 
-/* A file of four tensors a layer, keys and values of self and of cross attention, of the shapes [4][1][heads][tokens][dim]. */
+/* A file of four tensors a layer, keys and values of self and of cross attention, of the shapes
+ * [4][1][heads][tokens][dim]. */
 static void check_legacy(const char *path, const json *shapes) {
     static const char *const streams[] = {"key", "value", "cross_key", "cross_value"};
     tensor_set *file = NULL;
@@ -118,7 +117,7 @@ static void check_legacy(const char *path, const json *shapes) {
     tensor_set_close(&file);
 }
 
-/* What the case does between the filling and the probe. */
+/* The operation of the case between prefill and probe. */
 static void operate(const golden *g, const json *test, const char *strategy, row_set *set) {
     const json *order = json_get(test, "order"), *argument = json_get(test, "argument");
     int32_t index[MOST_ROWS];
@@ -130,17 +129,19 @@ static void operate(const golden *g, const json *test, const char *strategy, row
         size_t times = (size_t)argument->integer, n = set->n * times;
         for (size_t i = 0; i < n; i++) index[i] = (int32_t)(i / times);
         choose_rows(set, index, n);
-    } else if (name_is(test, "crop")) { /* beyond the end Transformers keeps all; here that is an error */
+    } else if (name_is(
+                   test,
+                   "crop")) { /* Transformers keeps all tokens when the length is beyond the end; here it is an error */
         if (argument->integer > mn_session_length(set->rows[0])) {
             assert_fails(MN_E_ARG, NULL, mn_session_truncate(set->rows[0], argument->integer));
         } else {
             assert_ok(mn_session_truncate(set->rows[0], argument->integer));
         }
         check_lengths(set->rows[0], json_get(test, "after_crop"));
-    } else if (name_is(test, "other-encoder")) { /* what is encoded stays */
+    } else if (name_is(test, "other-encoder")) { /* the encoder's output is kept */
         const float *other = g->features[json_get(test, "ignored_input")->integer];
         assert_fails(MN_E_ARG, NULL, mn_session_encode(set->rows[0], other, g->mels, g->frames));
-    } else if (name_is(test, "shared-cross")) { /* the cross part of one session under new tokens */
+    } else if (name_is(test, "shared-cross")) { /* the cross cache of one session with new tokens */
         int32_t ids[MOST_IDS];
         size_t n = engine_read_ids(json_get(test, "base"), ids, MOST_IDS);
         mn_session *fork = NULL;
@@ -150,7 +151,7 @@ static void operate(const golden *g, const json *test, const char *strategy, row
         check_lengths(fork, json_get(test, "before"));
         assert_ok(mn_session_step(fork, ids, n, NULL));
         set->rows[0] = fork;
-    } else if (name_is(test, "legacy")) { /* out to the legacy form and back */
+    } else if (name_is(test, "legacy")) { /* to the legacy format and back */
         const char *path = scratch_path("legacy.safetensors");
         check_lengths(set->rows[0], json_get(test, "before"));
         assert_ok(mn_sessions_export(set->rows, 1, path, "f32"));
@@ -162,7 +163,7 @@ static void operate(const golden *g, const json *test, const char *strategy, row
     }
 }
 
-/* Logits of every row behind the probe; [rows][vocab], the caller frees them. */
+/* Logits of every row after the probe, [rows][vocab]; the caller frees them. */
 static float *probe_rows(const golden *g, const json *test, row_set *set) {
     int32_t ids[MOST_ROWS];
     float *logits = malloc(set->n * g->vocab * sizeof *logits);
@@ -217,11 +218,11 @@ static void operations(void **state) {
     golden_close(&g);
 }
 
-/* ---- codes ---- */
+/* ---- quantized caches ---- */
 
 static const struct {
     const char *strategy, *config;
-    bool self, cross; /* which part is codes */
+    bool self, cross; /* which cache is quantized */
     int bits;
 } coded[] = {
     {"self=quantized,cross=quantized", "nbits=8,residual_length=4", true, true, 8},
@@ -234,12 +235,11 @@ static const struct {
 
 enum { N_CODED = sizeof coded / sizeof *coded };
 
-/* Root of the mean squared difference of what two sessions hold in a layer, over that of what the first holds. */
+/* Relative root mean square difference of the keys and values of a layer in two sessions. */
 static double stored_error(const mn_session *a, const mn_session *b, int layer, bool keys) {
     mn_layer_info info = layer_of(a, layer);
     int64_t n = info.tokens;
-    size_t numbers =
-        (size_t)info.num_key_value_heads * (size_t)n * (size_t)(keys ? info.k_head_dim : info.v_head_dim);
+    size_t numbers = (size_t)info.num_key_value_heads * (size_t)n * (size_t)(keys ? info.k_head_dim : info.v_head_dim);
     float *x = malloc(numbers * sizeof *x), *y = malloc(numbers * sizeof *y);
     double wrong = 0, all = 0;
     assert_ok(mn_session_read(a, layer, keys, 0, n, x));
@@ -253,14 +253,15 @@ static double stored_error(const mn_session *a, const mn_session *b, int layer, 
     return sqrt(wrong / all);
 }
 
-/* A code of b bits misses a number by half a step at most, and evenly: by step / sqrt(12) in the root of the mean square, a step being
- * the range of the group / (2^b - 1). Ranges of groups here stay below 6 times the root of the mean square. */
+/* The error of b-bit quantization is uniform within half a step: step / sqrt(12) root mean square, with step = range of
+ * the group / (2^b - 1). Ranges of groups here stay below 6 times the root mean square. */
 static double code_error(int bits) {
     return 6.0 / (double)((1 << bits) - 1) / sqrt(12.0);
 }
 
-/* What is coded misses by the codec's error where nothing coded stands before it (the first self layer, every cross layer), and by at
- * most twice that above; the logits, which are linear in it to first order, by at most twice that of their spread. */
+/* The relative error of quantized values is the quantizer's where nothing quantized precedes (the first self layer,
+ * every cross layer), and at most twice that in later layers; that of the logits, to first order linear in it, is at
+ * most twice that relative to their spread. */
 static void check_coded(const golden *g, const int32_t *ids, size_t n, int64_t input, int c) {
     mn_session *session = golden_session(g, coded[c].strategy, coded[c].config, input),
                *plain = golden_session(g, "dynamic", NULL, input);
@@ -270,25 +271,22 @@ static void check_coded(const golden *g, const int32_t *ids, size_t n, int64_t i
     }
     double bound = code_error(coded[c].bits);
     for (int layer = 0; layer < 2 * N_LAYERS; layer++) {
-        bool is_coded = layer < CROSS ? coded[c].self : coded[c].cross,
-             is_first = layer == 0 || layer >= CROSS;
-        int64_t sealed = layer_of(session, layer).sealed_tokens;
-        if (is_coded != (sealed > 0))
-            fail_msg("%s, %s: layer %d has %d coded tokens", coded[c].strategy, coded[c].config, layer,
-                     (int)sealed);
+        bool is_coded = layer < CROSS ? coded[c].self : coded[c].cross, is_first = layer == 0 || layer >= CROSS;
+        int64_t quantized = layer_of(session, layer).quantized_tokens;
+        if (is_coded != (quantized > 0))
+            fail_msg("%s, %s: layer %d has %d coded tokens", coded[c].strategy, coded[c].config, layer, (int)quantized);
         for (int keys = 0; keys < 2; keys++) {
             double wrong = stored_error(plain, session, layer, keys);
-            bool is_right =
-                is_coded ? wrong > 0 && wrong <= (is_first ? bound : 2 * bound) : !is_first || wrong == 0;
+            bool is_right = is_coded ? wrong > 0 && wrong <= (is_first ? bound : 2 * bound) : !is_first || wrong == 0;
             if (!is_right)
-                fail_msg("%s, %s: layer %d misses by %g, the code by %g", coded[c].strategy, coded[c].config,
-                         layer, wrong, bound);
+                fail_msg("%s, %s: the error of layer %d is %g, that of the quantizer %g", coded[c].strategy,
+                         coded[c].config, layer, wrong, bound);
         }
     }
     const float *got = mn_session_logits(session), *wanted = mn_session_logits(plain);
     double wrong = engine_mean_square(got, wanted, g->vocab), spread = engine_spread(wanted, g->vocab);
     if (!(wrong > 0 && wrong <= 2 * bound * spread))
-        fail_msg("%s, %s: logits of spread %g miss by %g", coded[c].strategy, coded[c].config, spread, wrong);
+        fail_msg("%s, %s: logits of spread %g are off by %g", coded[c].strategy, coded[c].config, spread, wrong);
     mn_session_close(&session);
     mn_session_close(&plain);
 }
@@ -308,18 +306,16 @@ static void codes(void **state) {
 
 /* ---- windows ---- */
 
-static float *logits_of(const golden *g, const char *strategy, const char *config, const int32_t *ids,
-                        size_t n) {
+static float *logits_of(const golden *g, const char *strategy, const char *config, const int32_t *ids, size_t n) {
     float *logits = malloc(n * g->vocab * sizeof *logits);
     mn_session *session = golden_session(g, strategy, config, 0);
     for (size_t i = 0; i < n; i++) assert_ok(mn_session_step(session, &ids[i], 1, logits + i * g->vocab));
-    for (int i = 0; i < N_LAYERS; i++)
-        assert_int_equal(layer_of(session, CROSS + i).tokens, (int64_t)g->frames / 2);
+    for (int i = 0; i < N_LAYERS; i++) assert_int_equal(layer_of(session, CROSS + i).tokens, (int64_t)g->frames / 2);
     mn_session_close(&session);
     return logits;
 }
 
-/* A window is the self cache's alone; one that the text fills changes no bit, one token less does. */
+/* A window applies to the self cache only; a window as long as the text changes no bit, one token less does. */
 static void windows(void **state) {
     (void)state;
     enum { N = 30 };
@@ -337,8 +333,7 @@ static void windows(void **state) {
             float *got = logits_of(&g, names[i], config, ids, N);
             size_t same = (size_t)window;
             engine_same_bits(got, wanted, same, g.vocab, "%s, %s", names[i], config);
-            if (same < N)
-                assert_memory_not_equal(got + same * g.vocab, wanted + same * g.vocab, g.vocab * sizeof *got);
+            if (same < N) assert_memory_not_equal(got + same * g.vocab, wanted + same * g.vocab, g.vocab * sizeof *got);
             free(got);
         }
     }
@@ -367,11 +362,12 @@ static void what_is_refused(void **state) {
     golden_close(&g);
 }
 
-/* Heads of 24 numbers have no codes. */
+/* Heads of 24 values cannot be quantized. */
 static void codes_that_do_not_fit(void **state) {
     (void)state;
     golden g = golden_open(folders[1]);
-    mn_cache_options options = mn_cache_options_default();
+    mn_cache_options options;
+    mn_cache_options_init(&options, sizeof options);
     mn_session *session = NULL;
     options.implementation = "self=dynamic,cross=quantized";
     assert_fails(MN_E_ARG, "heads of 16", mn_session_open(&session, g.model, &options));
@@ -381,12 +377,8 @@ static void codes_that_do_not_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        {.name = "operations of tiny80",
-         .test_func = operations,
-         .initial_state = (void *)(uintptr_t)folders[0]},
-        {.name = "operations of tiny128",
-         .test_func = operations,
-         .initial_state = (void *)(uintptr_t)folders[1]},
+        {.name = "operations of tiny80", .test_func = operations, .initial_state = (void *)(uintptr_t)folders[0]},
+        {.name = "operations of tiny128", .test_func = operations, .initial_state = (void *)(uintptr_t)folders[1]},
         cmocka_unit_test(codes),
         cmocka_unit_test(windows),
         cmocka_unit_test(what_is_refused),

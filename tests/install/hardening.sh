@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Reads in the finished files what cmake/hardening.cmake asks compiler and linker for. Every file is a test.
+# Checks built files for the options of cmake/hardening.cmake. Every file is a test.
 # usage: hardening.sh COMMAND [LIBRARY...]
 set -uo pipefail
 passed=0 failed=0
 
-# Says what is missing; the first file is the command, the others are shared libraries.
+# Reports what is missing; the first file is the command, the others are shared libraries.
 check() {
   local file=$1 is_command=$2 header dynamic segments symbols bad=0
   complain() { echo "failed: $file: $*"; bad=1; }
@@ -14,7 +14,7 @@ check() {
   [ "$is_command" = 0 ] || grep -q 'FLAGS_1.*PIE' <<<"$dynamic" || complain "is no position-independent executable"
   grep -q 'GNU_RELRO' <<<"$segments" || complain "has no segment that becomes read-only (RELRO)"
   grep -qE '\(FLAGS\).*BIND_NOW|FLAGS_1.*NOW' <<<"$dynamic" || complain "binds lazily: its tables of functions stay writable"
-  grep -qE 'GNU_STACK .* RW +0x' <<<"$segments" || complain "asks for an executable stack"
+  grep -qE 'GNU_STACK .* RW +0x' <<<"$segments" || complain "has an executable stack"
   grep -qE '^ +LOAD .* (RWE|WE) ' <<<"$segments" && complain "has a segment that is writable and executable"
   grep -q 'TEXTREL' <<<"$dynamic" && complain "has relocations in code"
   grep -q '__stack_chk_fail' <<<"$symbols" || complain "has no stack protector"

@@ -1,17 +1,16 @@
-/* Attention kernels of every level of this machine against softmax attention in double over unpaged keys and
- * values, and the bits of a row against those of the same row in other company. SPDX-License-Identifier:
- * Apache-2.0 */
-#include "attend_world.h"
+/* Attention kernels of every level of this machine against softmax attention in double over unpaged keys and values,
+ * and the bits of a row against those of the same row among other rows.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "attend_fixture.h"
 
-static const int dims[][2] = {{64, 64}, {128, 128}, {256, 256}, {96, 96},   {80, 80},
-                              {32, 32}, {16, 16},   {8, 8},     {2, 2},     {192, 128},
-                              {64, 6},  {6, 70},    {34, 130},  {512, 512}, {40, 512}};
+static const int dims[][2] = {{64, 64}, {128, 128}, {256, 256}, {96, 96}, {80, 80},  {32, 32},   {16, 16}, {8, 8},
+                              {2, 2},   {192, 128}, {64, 6},    {6, 70},  {34, 130}, {512, 512}, {40, 512}};
 static const int page_sizes[] = {2, 4, 6, 16, 24, 40, 128, 256};
 enum { N_DIMS = sizeof dims / sizeof dims[0], N_PAGE_SIZES = sizeof page_sizes / sizeof page_sizes[0] };
 
-typedef void (*level_check)(const kernel_table *table, const world_shape *shape);
+typedef void (*level_check)(const kernel_table *table, const fixture_shape *shape);
 
-static void every_level(const world_shape *shape, level_check check) {
+static void every_level(const fixture_shape *shape, level_check check) {
     for (int level = 0; level < N_CPU_LEVELS; level++) {
         if (!cpu_has((cpu_level)level)) continue;
         kernel_table table;
@@ -25,7 +24,7 @@ static void random_shapes(uint64_t seed, int count, level_check check) {
     uint64_t state = seed;
     for (int i = 0; i < count; i++) {
         const int *dim = dims[test_random(&state) % (i % 5 ? N_DIMS - 2 : N_DIMS)];
-        world_shape shape = {
+        fixture_shape shape = {
             .form = (form)(i % N_FORMS), .k_dim = dim[0], .v_dim = dim[1], .seed = seed + (uint64_t)i};
         shape.page_tokens = page_sizes[test_random(&state) % N_PAGE_SIZES];
         shape.group = 1 + (int)(test_random(&state) % 5);
@@ -38,38 +37,38 @@ static void random_shapes(uint64_t seed, int count, level_check check) {
     }
 }
 
-static void check_oracle(const kernel_table *table, const world_shape *shape) {
-    world w;
+static void check_oracle(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
     result r;
-    world_open(&w, shape);
+    fixture_open(&w, shape);
     result_open(&r, w.n_rows, w.v_dim);
-    world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
+    fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
     check_against_oracle(&w, table, &r);
     result_close(&r);
-    world_close(&w);
+    fixture_close(&w);
 }
 
-/* Where the bytes of a page lie changes no bit. */
-static void check_parts(const kernel_table *table, const world_shape *shape) {
-    world w;
+/* The addresses of the parts of a page do not change any bit. */
+static void check_parts(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
     result whole, parts;
     uint64_t state = shape->seed + 5;
-    world_shape own = *shape;
+    fixture_shape own = *shape;
     own.page_tokens = 16 * (1 + (int)(shape->seed % 8));
-    world_open(&w, &own);
+    fixture_open(&w, &own);
     result_open(&whole, w.n_rows, w.v_dim);
-    world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &whole);
+    fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &whole);
     for (int i = 0; i < 3; i++) {
         page_cut cut;
         cut_last_page(&w, &cut, &state);
         result_open(&parts, w.n_rows, w.v_dim);
-        world_run_cut(&w, table, 0, w.n_rows, 0, w.n_pages, &cut, &parts);
+        fixture_run_cut(&w, table, 0, w.n_rows, 0, w.n_pages, &cut, &parts);
         assert_memory_equal(parts.block, whole.block, whole.n * sizeof(float));
         result_close(&parts);
         cut_close(&cut);
     }
     result_close(&whole);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void pages_in_parts_give_the_same_bits(void **state) {
@@ -77,6 +76,7 @@ static void pages_in_parts_give_the_same_bits(void **state) {
     random_shapes(7000, 120, check_parts);
 }
 
+/* kernels: attend_f32, attend_bf16 */
 static void random_shapes_match_the_oracle(void **state) {
     (void)state;
     random_shapes(1000, 160, check_oracle);
@@ -86,12 +86,9 @@ static void every_dimension_and_page_size_matches_the_oracle(void **state) {
     (void)state;
     for (int i = 0; i < N_DIMS; i++) {
         for (int j = 0; j < N_PAGE_SIZES; j++) {
-            world_shape shape = {.form = (form)((i + j) % N_FORMS),
-                                 .k_dim = dims[i][0],
-                                 .v_dim = dims[i][1],
-                                 .group = 1 + j % 4};
-            shape.page_tokens = page_sizes[j], shape.n_queries = 1 + i % 2,
-            shape.n_tokens = page_sizes[j] / 2 + 9;
+            fixture_shape shape = {
+                .form = (form)((i + j) % N_FORMS), .k_dim = dims[i][0], .v_dim = dims[i][1], .group = 1 + j % 4};
+            shape.page_tokens = page_sizes[j], shape.n_queries = 1 + i % 2, shape.n_tokens = page_sizes[j] / 2 + 9;
             shape.range = i % 2 ? RANGE_WHOLE : RANGE_CAUSAL, shape.seed = (uint64_t)(i * 10 + j);
             every_level(&shape, check_oracle);
             shape.form = (form)((i + j + 1) % N_FORMS);
@@ -100,132 +97,108 @@ static void every_dimension_and_page_size_matches_the_oracle(void **state) {
     }
 }
 
-/* ---- bits ------------------------------------------------------------------------------------ */
+/* ---- bits ---- */
 
-static void assert_row_bits(const world *w, const result *a, int row_a, const result *b, int row_b) {
-    size_t v_dim = (size_t)w->v_dim;
-    assert_memory_equal(a->state.m + row_a, b->state.m + row_b, sizeof(float));
-    assert_memory_equal(a->state.l + row_a, b->state.l + row_b, sizeof(float));
-    assert_memory_equal(a->state.acc + (size_t)row_a * v_dim, b->state.acc + (size_t)row_b * v_dim,
-                        v_dim * sizeof(float));
+static void run_exact(const void *kernels, fixture *w, int row, int n, int page, int n_pages, result *r) {
+    fixture_run(w, kernels, row, n, page, n_pages, r);
 }
 
-static void check_company(const kernel_table *table, const world_shape *shape) {
-    world w;
-    result all, some;
-    world_open(&w, shape);
-    result_open(&all, w.n_rows, w.v_dim);
-    world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &all);
-    /* Alone; in company of one more up to seven more; page by page. */
-    for (int row = 0; row < w.n_rows; row++) {
-        int n = (int)min_i64(1 + row % 8, w.n_rows - row);
-        result_open(&some, n, w.v_dim);
-        world_run(&w, table, row, n, 0, w.n_pages, &some);
-        for (int i = 0; i < n; i++) assert_row_bits(&w, &all, row + i, &some, i);
-        result_close(&some);
-        result_open(&some, 1, w.v_dim);
-        for (int page = 0; page < w.n_pages; page++) world_run(&w, table, row, 1, page, 1, &some);
-        assert_row_bits(&w, &all, row, &some, 0);
-        result_close(&some);
-    }
-    result_close(&all);
-    world_close(&w);
+static void check_company(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
+    fixture_open(&w, shape);
+    fixture_check_company(&w, run_exact, table);
+    fixture_close(&w);
 }
 
-static void a_row_has_the_same_bits_in_any_company(void **state) {
+static void a_row_has_the_same_bits_among_any_rows(void **state) {
     (void)state;
     random_shapes(2000, 60, check_company);
     for (int group = 1; group <= 9; group += group < 4 ? 1 : 4) {
-        world_shape shape = {
+        fixture_shape shape = {
             .k_dim = 64, .v_dim = 64, .page_tokens = 128, .group = group, .n_queries = 20, .n_tokens = 300};
         shape.form = (form)(group % N_FORMS), shape.range = group % 3 ? RANGE_CAUSAL : RANGE_WINDOW;
         every_level(&shape, check_company);
     }
 }
 
-/* The other rows' ranges change, then every slot outside what a row sees. */
-static void check_neighbours(const kernel_table *table, const world_shape *shape) {
-    world w;
+/* The ranges of the other rows change, then every slot invisible to a row. */
+static void check_neighbours(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
     result before, after;
     uint64_t state = 9;
-    world_open(&w, shape);
+    fixture_open(&w, shape);
     result_open(&before, w.n_rows, w.v_dim);
-    world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &before);
+    fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &before);
     int64_t firsts[65], lasts[65];
     assert_in_range(w.n_rows, 1, 65);
     memcpy(firsts, w.first, (size_t)w.n_rows * sizeof *firsts);
     memcpy(lasts, w.last, (size_t)w.n_rows * sizeof *lasts);
     for (int row = 0; row < w.n_rows; row += 5) {
         int64_t first = firsts[row], last = lasts[row];
-        world_shape other = *shape;
+        fixture_shape other = *shape;
         other.range = (range_kind)(test_random(&state) % N_RANGES);
-        world_ranges(&w, &other, &state);
+        fixture_ranges(&w, &other, &state);
         w.first[row] = first, w.last[row] = last;
-        world_junk(&w, &state);
+        fixture_junk(&w, &state);
         kernel_table reference;
         kernel_table_fill(&reference, CPU_SCALAR);
-        for (int64_t t = max_i64(first - w.position, 0); t <= min_i64(last - w.position, w.n_tokens - 1);
-             t++) {
-            world_store(&w, &reference, (int)(t / w.page_tokens), (int)t, 1);
+        for (int64_t t = max_i64(first - w.position, 0); t <= min_i64(last - w.position, w.n_tokens - 1); t++) {
+            fixture_store(&w, &reference, (int)(t / w.page_tokens), (int)t, 1);
         }
         result_open(&after, w.n_rows, w.v_dim);
-        world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &after);
+        fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &after);
         assert_row_bits(&w, &before, row, &after, row);
         result_close(&after);
     }
     result_close(&before);
-    world_close(&w);
+    fixture_close(&w);
 }
 
-static void what_a_row_does_not_see_leaves_no_trace(void **state) {
+static void invisible_slots_do_not_change_the_bits(void **state) {
     (void)state;
     random_shapes(3000, 60, check_neighbours);
 }
 
-/* A weighted value that underflows to -0 must not tell whether the tokens after it, of weight 0, were added.
- */
-static void check_negative_zero(const kernel_table *table, const world_shape *shape) {
-    world w;
+/* A weighted value that underflows to -0 must not tell whether the tokens after it, of weight 0, were added. */
+static void check_negative_zero(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
     result all, some;
-    world_open(&w, shape);
+    fixture_open(&w, shape);
     for (int i = 0; i < w.n_rows * w.k_dim; i++) w.q[i] = i % w.k_dim == 0 ? 1 : 0;
     for (int t = 0; t < w.n_tokens; t++) {
         w.k[t * w.k_dim] = t == 1 ? 20 : 0;
         for (int d = 0; d < w.v_dim; d++) {
-            w.v[t * w.v_dim + d] = t == 0   ? -(shape->form == FORM_F32 ? 0x1p-149f : 0x1p-133f)
-                                   : t == 1 ? -0.0f
-                                            : 1;
+            w.v[t * w.v_dim + d] = t == 0 ? -(shape->form == FORM_F32 ? 0x1p-149f : 0x1p-133f) : t == 1 ? -0.0f : 1;
         }
     }
     kernel_table reference;
     kernel_table_fill(&reference, CPU_SCALAR);
-    world_store_all(&w, &reference);
+    fixture_store_all(&w, &reference);
     w.last[0] = w.position + 1; /* the other rows see all */
     result_open(&all, w.n_rows, w.v_dim);
-    world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &all);
+    fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &all);
     result_open(&some, 1, w.v_dim);
-    world_run(&w, table, 0, 1, 0, w.n_pages, &some);
+    fixture_run(&w, table, 0, 1, 0, w.n_pages, &some);
     assert_row_bits(&w, &all, 0, &some, 0);
     result_close(&all);
     result_close(&some);
-    world_close(&w);
+    fixture_close(&w);
 }
 
-static void underflow_leaves_no_trace(void **state) {
+static void underflow_does_not_change_the_bits(void **state) {
     (void)state;
     for (int i = 0; i < N_FORMS; i++) {
-        world_shape shape = {
-            .form = (form)i, .k_dim = 8, .v_dim = 22, .page_tokens = 16, .group = 3, .n_queries = 1};
+        fixture_shape shape = {.form = (form)i, .k_dim = 8, .v_dim = 22, .page_tokens = 16, .group = 3, .n_queries = 1};
         shape.n_tokens = 16;
         every_level(&shape, check_negative_zero);
     }
 }
 
-static void check_untouched(const kernel_table *table, const world_shape *shape) {
-    world w;
+static void check_untouched(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
     result r, copy;
     uint64_t state = 5;
-    world_open(&w, shape);
+    fixture_open(&w, shape);
     result_open(&r, w.n_rows, w.v_dim);
     result_open(&copy, w.n_rows, w.v_dim);
     for (int row = 0; row < w.n_rows; row++) {
@@ -238,31 +211,31 @@ static void check_untouched(const kernel_table *table, const world_shape *shape)
     }
     memcpy(copy.block, r.block, r.n * sizeof(float));
     /* The tokens of the last page end before its end. */
-    world_run(&w, table, 0, w.n_rows, 0, w.n_tokens / w.page_tokens, &r);
+    fixture_run(&w, table, 0, w.n_rows, 0, w.n_tokens / w.page_tokens, &r);
     for (int row = 0; row < w.n_rows; row++) {
         if (row % 3 || row % 7 == 5) assert_row_bits(&w, &r, row, &copy, row);
     }
     result_close(&r);
     result_close(&copy);
-    world_close(&w);
+    fixture_close(&w);
 }
 
-static void rows_that_see_nothing_stay_as_they_are(void **state) {
+static void rows_without_visible_tokens_do_not_change(void **state) {
     (void)state;
     random_shapes(4000, 60, check_untouched);
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
+/* ---- parts ---- */
 
-static void check_merge(const kernel_table *table, const world_shape *shape) {
-    world w;
+static void check_merge(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
     result total, part, copy;
-    world_open(&w, shape);
+    fixture_open(&w, shape);
     result_open(&total, w.n_rows, w.v_dim);
     for (int page = 0, n; page < w.n_pages; page += n) {
         n = (int)min_i64(ATTEND_SEGMENT_PAGES, w.n_pages - page);
         result_open(&part, w.n_rows, w.v_dim);
-        world_run(&w, table, 0, w.n_rows, page, n, &part);
+        fixture_run(&w, table, 0, w.n_rows, page, n, &part);
         table->attend_merge(&total.state, &part.state, w.n_rows, w.v_dim);
         result_close(&part);
     }
@@ -278,23 +251,24 @@ static void check_merge(const kernel_table *table, const world_shape *shape) {
     result_close(&part);
     result_close(&copy);
     result_close(&total);
-    world_close(&w);
+    fixture_close(&w);
 }
 
+/* kernels: attend_merge, attend_finish */
 static void segments_merge_to_the_whole(void **state) {
     (void)state;
     random_shapes(5000, 60, check_merge);
 }
 
-/* ---- extremes -------------------------------------------------------------------------------- */
+/* ---- extremes ---- */
 
 /* Scores of one size, or one far above the others. */
-static void check_extreme(const kernel_table *table, const world_shape *shape) {
+static void check_extreme(const kernel_table *table, const fixture_shape *shape) {
     static const double sizes[] = {1e4, -1e4, 0, 1e30, -1e30};
     for (int kind = 0; kind < 10; kind++) {
-        world w;
+        fixture w;
         result r;
-        world_open(&w, shape);
+        fixture_open(&w, shape);
         double score = sizes[kind % 5];
         for (int i = 0; i < w.n_rows * w.k_dim; i++) w.q[i] = i % w.k_dim == 0 ? 1 : 0;
         for (int t = 0; t < w.n_tokens; t++) {
@@ -302,20 +276,19 @@ static void check_extreme(const kernel_table *table, const world_shape *shape) {
         }
         kernel_table reference;
         kernel_table_fill(&reference, CPU_SCALAR);
-        world_store_all(&w, &reference);
+        fixture_store_all(&w, &reference);
         result_open(&r, w.n_rows, w.v_dim);
-        world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
+        fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
         check_against_oracle(&w, table, &r);
         result_close(&r);
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 
 static void extreme_scores_give_numbers(void **state) {
     (void)state;
     for (int i = 0; i < 2 * N_FORMS; i++) {
-        world_shape shape = {
-            .form = (form)(i % N_FORMS), .k_dim = 16, .v_dim = 24, .page_tokens = 32, .group = 2};
+        fixture_shape shape = {.form = (form)(i % N_FORMS), .k_dim = 16, .v_dim = 24, .page_tokens = 32, .group = 2};
         shape.n_queries = 4, shape.n_tokens = 150, shape.range = i / N_FORMS ? RANGE_CAUSAL : RANGE_WHOLE;
         every_level(&shape, check_extreme);
         shape.softcap = 30;
@@ -323,13 +296,12 @@ static void extreme_scores_give_numbers(void **state) {
     }
 }
 
-/* Scores of minus infinity weigh nothing: the mean of the values whose scores are 0, and 0 when there are
- * none. */
-static void check_infinite(const kernel_table *table, const world_shape *shape) {
+/* Scores of minus infinity weigh nothing: the mean of the values whose scores are 0, and 0 when there are none. */
+static void check_infinite(const kernel_table *table, const fixture_shape *shape) {
     for (int all = 0; all < 2; all++) {
-        world w;
+        fixture w;
         result r;
-        world_open(&w, shape);
+        fixture_open(&w, shape);
         for (int i = 0; i < w.n_rows * w.k_dim; i++) w.q[i] = i % w.k_dim == 0 ? 1 : 0;
         for (int t = 0; t < w.n_tokens; t++) {
             w.k[t * w.k_dim] = all || t % 2 ? -INFINITY : 0;
@@ -337,29 +309,23 @@ static void check_infinite(const kernel_table *table, const world_shape *shape) 
         }
         kernel_table reference;
         kernel_table_fill(&reference, CPU_SCALAR);
-        world_store_all(&w, &reference);
+        fixture_store_all(&w, &reference);
         result_open(&r, w.n_rows, w.v_dim);
-        world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
+        fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
         float *out = mem_alloc((size_t)w.n_rows * (size_t)w.v_dim, sizeof(float));
         table->attend_finish(out, &r.state, w.n_rows, w.v_dim);
-        for (int i = 0; i < w.n_rows * w.v_dim; i++)
-            assert_true(all ? out[i] == 0 : fabsf(out[i] - 2) < 1e-5f);
+        for (int i = 0; i < w.n_rows * w.v_dim; i++) assert_true(all ? out[i] == 0 : fabsf(out[i] - 2) < 1e-5f);
         mem_free(out);
         result_close(&r);
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 
-static void infinitely_small_scores_weigh_nothing(void **state) {
+static void scores_of_minus_infinity_have_weight_0(void **state) {
     (void)state;
     for (int i = 0; i < N_FORMS; i++) {
-        world_shape shape = {.form = (form)i,
-                             .k_dim = 8,
-                             .v_dim = 8,
-                             .page_tokens = 16,
-                             .group = 3,
-                             .n_queries = 1,
-                             .n_tokens = 50};
+        fixture_shape shape = {
+            .form = (form)i, .k_dim = 8, .v_dim = 8, .page_tokens = 16, .group = 3, .n_queries = 1, .n_tokens = 50};
         every_level(&shape, check_infinite);
     }
 }
@@ -372,33 +338,32 @@ static void the_softcap_is_accurate(void **state) {
         kernel_table table;
         uint64_t random = 8;
         kernel_table_fill(&table, (cpu_level)level);
-        world_shape shape = {
+        fixture_shape shape = {
             .form = FORM_F32, .k_dim = 2, .v_dim = 2, .page_tokens = 2, .group = 500, .n_queries = 1};
         shape.n_tokens = 1, shape.softcap = 1;
-        world w;
+        fixture w;
         result r;
-        world_open(&w, &shape);
+        fixture_open(&w, &shape);
         w.k[0] = 1, w.k[1] = 0;
-        world_store_all(&w, &table);
+        fixture_store_all(&w, &table);
         for (int row = 0; row < w.n_rows; row++) {
             double size = exp2(test_uniform(&random, -30, 5));
             w.q[2 * row] = (float)(row % 2 ? size : -size), w.q[2 * row + 1] = 0;
         }
         result_open(&r, w.n_rows, w.v_dim);
-        world_run(&w, &table, 0, w.n_rows, 0, 1, &r);
+        fixture_run(&w, &table, 0, w.n_rows, 0, 1, &r);
         for (int row = 0; row < w.n_rows; row++) {
             double x = (double)w.q[2 * row], expected = tanh(x), got = (double)r.state.m[row];
-            if (!(fabs(got - expected) <= 4 * ldexp(1, ilogb(expected) - 23)))
-                fail_msg("tanh %.9g is %.9g", x, got);
+            if (!(fabs(got - expected) <= 4 * ldexp(1, ilogb(expected) - 23))) fail_msg("tanh %.9g is %.9g", x, got);
         }
         result_close(&r);
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 
-/* ---- storing --------------------------------------------------------------------------------- */
+/* ---- storing ---- */
 
-/* Every number of the page is where the layout puts it, and nothing else has changed. */
+/* Every value of the page is at its place in the layout, and nothing else has changed. */
 static void check_store(const kernel_table *table, form f, int P, int k_dim, int v_dim, int slot, int n) {
     uint64_t state = (uint64_t)(P * 1000 + slot * 31 + n);
     size_t keys = (size_t)P * (size_t)k_dim, values = (size_t)P * (size_t)v_dim, unit = form_bytes(f);
@@ -415,8 +380,7 @@ static void check_store(const kernel_table *table, form f, int P, int k_dim, int
         for (int d = 0; d < k_dim + v_dim; d++) {
             int e = d - k_dim, i = t - slot, inside = i >= 0 && i < n;
             int f32_at = d < k_dim ? d * P + t : (int)keys + t * v_dim + e;
-            int bf16_at =
-                d < k_dim ? (d / 2 * P + t) * 2 + d % 2 : (int)keys + (t / 2 * v_dim + e) * 2 + t % 2;
+            int bf16_at = d < k_dim ? (d / 2 * P + t) * 2 + d % 2 : (int)keys + (t / 2 * v_dim + e) * 2 + t % 2;
             float x = !inside ? 0 : d < k_dim ? k[i * k_stride + d] : v[i * v_stride + e];
             uint32_t expected = f == FORM_F32 ? f32_bits(x) : bf16_from_f32(x), got = 0;
             if (!inside) expected = f == FORM_F32 ? 0x3C3C3C3Cu : 0x3C3Cu;
@@ -427,10 +391,10 @@ static void check_store(const kernel_table *table, form f, int P, int k_dim, int
     mem_free(page), mem_free(k), mem_free(v);
 }
 
+/* kernels: store_f32, store_bf16 */
 static void stored_tokens_are_where_the_layout_says(void **state) {
     (void)state;
-    static const int shapes[][3] = {{2, 8, 8},   {4, 16, 2},    {16, 64, 64},
-                                    {40, 6, 70}, {128, 64, 64}, {128, 80, 34}};
+    static const int shapes[][3] = {{2, 8, 8}, {4, 16, 2}, {16, 64, 64}, {40, 6, 70}, {128, 64, 64}, {128, 80, 34}};
     for (int level = 0; level < N_CPU_LEVELS; level++) {
         if (!cpu_has((cpu_level)level)) continue;
         kernel_table table;
@@ -450,26 +414,26 @@ static void stored_tokens_are_where_the_layout_says(void **state) {
 }
 
 /* Tokens stored one at a time or many at once by a level are the same page bytes as the reference's. */
-static void check_round_trip(const kernel_table *table, const world_shape *shape) {
-    world w;
+static void check_round_trip(const kernel_table *table, const fixture_shape *shape) {
+    fixture w;
     result r;
     uint64_t state = 3;
-    world_open(&w, shape);
+    fixture_open(&w, shape);
     size_t n_bytes = w.page_bytes * (size_t)w.n_pages;
     char *expected = mem_alloc(n_bytes, 1);
     memcpy(expected, w.memory, n_bytes);
     for (int from = 0, n; from < w.n_tokens; from += n) {
         n = 1 + (int)(test_random(&state) % 9);
         n = (int)min_i64(n, min_i64(w.n_tokens - from, w.page_tokens - from % w.page_tokens));
-        world_store(&w, table, from / w.page_tokens, from, n);
+        fixture_store(&w, table, from / w.page_tokens, from, n);
     }
     assert_memory_equal(w.memory, expected, n_bytes);
     result_open(&r, w.n_rows, w.v_dim);
-    world_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
+    fixture_run(&w, table, 0, w.n_rows, 0, w.n_pages, &r);
     check_against_oracle(&w, table, &r);
     result_close(&r);
     mem_free(expected);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void what_is_stored_is_attended(void **state) {
@@ -482,13 +446,13 @@ int main(void) {
         cmocka_unit_test(random_shapes_match_the_oracle),
         cmocka_unit_test(pages_in_parts_give_the_same_bits),
         cmocka_unit_test(every_dimension_and_page_size_matches_the_oracle),
-        cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
-        cmocka_unit_test(what_a_row_does_not_see_leaves_no_trace),
-        cmocka_unit_test(underflow_leaves_no_trace),
-        cmocka_unit_test(rows_that_see_nothing_stay_as_they_are),
+        cmocka_unit_test(a_row_has_the_same_bits_among_any_rows),
+        cmocka_unit_test(invisible_slots_do_not_change_the_bits),
+        cmocka_unit_test(underflow_does_not_change_the_bits),
+        cmocka_unit_test(rows_without_visible_tokens_do_not_change),
         cmocka_unit_test(segments_merge_to_the_whole),
         cmocka_unit_test(extreme_scores_give_numbers),
-        cmocka_unit_test(infinitely_small_scores_weigh_nothing),
+        cmocka_unit_test(scores_of_minus_infinity_have_weight_0),
         cmocka_unit_test(the_softcap_is_accurate),
         cmocka_unit_test(stored_tokens_are_where_the_layout_says),
         cmocka_unit_test(what_is_stored_is_attended),

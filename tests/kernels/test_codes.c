@@ -1,9 +1,10 @@
-/* Coded streams: sizes, the place of every code and side value, levels, rounding, decoding. What is expected
- * is computed here from the description in codes.h, not with its code. SPDX-License-Identifier: Apache-2.0 */
+/* Quantized streams: sizes, the place of every code and side value, levels, rounding, decoding. What is expected is
+ * computed here from the description in codes.h, not with its code.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "base/num.h"
-#include "kernels/codes.h"
+#include "kernels/attend/codes.h"
 #include "support/support.h"
 
 static code_layout make(code_shape shape) {
@@ -19,25 +20,20 @@ static void sizes_are_as_described(void **state) {
         size_t bytes;
     } cases[] = {
         /* scales, means, codes */
-        {{true, 64, 128, 128, 4, CODE_CHANNEL, CODE_NORMAL, CODE_SIDE_LOG8, CODE_SIDE_NONE, CODE_SIDE_F16,
-          NULL},
+        {{true, 64, 128, 128, 4, CODE_CHANNEL, CODE_NORMAL, CODE_SIDE_LOG8, CODE_SIDE_NONE, CODE_SIDE_F16, NULL},
          64 + 128 + 4096},
         /* two groups a token, scales and shifts f16 */
-        {{false, 64, 128, 32, 2, CODE_TOKEN, CODE_UNSIGNED, CODE_SIDE_F16, CODE_SIDE_F16, CODE_SIDE_NONE,
-          NULL},
+        {{false, 64, 128, 32, 2, CODE_TOKEN, CODE_UNSIGNED, CODE_SIDE_F16, CODE_SIDE_F16, CODE_SIDE_NONE, NULL},
          512 + 512 + 2048},
         /* 5 tiles of 1 bit in a block of 8 */
-        {{false, 80, 16, 80, 1, CODE_TOKEN, CODE_SIGNED, CODE_SIDE_LOG8, CODE_SIDE_NONE, CODE_SIDE_NONE,
-          NULL},
+        {{false, 80, 16, 80, 1, CODE_TOKEN, CODE_SIGNED, CODE_SIDE_LOG8, CODE_SIDE_NONE, CODE_SIDE_NONE, NULL},
          64 + 3 * 64},
         /* 20 tiles: 5 blocks of 2 bits and 3 of 1 bit */
-        {{false, 80, 16, 80, 3, CODE_TOKEN, CODE_SIGNED, CODE_SIDE_LOG8, CODE_SIDE_NONE, CODE_SIDE_NONE,
-          NULL},
+        {{false, 80, 16, 80, 3, CODE_TOKEN, CODE_SIGNED, CODE_SIDE_LOG8, CODE_SIDE_NONE, CODE_SIDE_NONE, NULL},
          64 + 5 * 64 + 3 * 64},
         {{true, 16, 16, 16, 8, CODE_TOKEN, CODE_SIGNED, CODE_SIDE_F32, CODE_SIDE_F32, CODE_SIDE_F32, NULL},
          64 + 64 + 64 + 256},
-        {{true, 16, 16, 16, 0, CODE_TOKEN, CODE_SIGNED, CODE_SIDE_F32, CODE_SIDE_NONE, CODE_SIDE_NONE, NULL},
-         64},
+        {{true, 16, 16, 16, 0, CODE_TOKEN, CODE_SIGNED, CODE_SIDE_F32, CODE_SIDE_NONE, CODE_SIDE_NONE, NULL}, 64},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         code_layout layout = make(cases[i].shape);
@@ -47,8 +43,7 @@ static void sizes_are_as_described(void **state) {
     memset(bits, 8, 8), memset(bits + 8, 5, 12), memset(bits + 20, 2, 40), memset(bits + 60, 0, 4);
     code_layout mixed = make((code_shape){true, 64, 32, 32, 0, CODE_CHANNEL, CODE_NORMAL, CODE_SIDE_LOG8,
                                           CODE_SIDE_NONE, CODE_SIDE_F16, bits});
-    static const code_run runs[] = {
-        {0, 8, 8, 192}, {8, 20, 5, 192 + 4 * 64}, {20, 60, 2, 192 + 4 * 64 + 3 * 64 + 64}};
+    static const code_run runs[] = {{0, 8, 8, 192}, {8, 20, 5, 192 + 4 * 64}, {20, 60, 2, 192 + 4 * 64 + 3 * 64 + 64}};
     assert_int_equal(mixed.n_runs, 4);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(mixed.runs[i].begin, runs[i].begin);
@@ -60,7 +55,7 @@ static void sizes_are_as_described(void **state) {
     assert_int_equal(mixed.bytes, 192 + 4 * 64 + 3 * 64 + 64 + 5 * 64);
 }
 
-/* ---- layouts at random ----------------------------------------------------------------------- */
+/* ---- layouts at random ---- */
 
 static int divisor(uint64_t *state, int n) {
     for (;;) {
@@ -108,8 +103,8 @@ static int bits_at(const code_layout *layout, int token, int d) {
     return 0;
 }
 
-/* Bit number `bit` of the code of (token, d): its byte in the stream and its place in the byte, from the
- * header's words. */
+/* Bit number `bit` of the code of (token, d): its byte in the stream and its place in the byte, from the header's
+ * words. */
 static size_t bit_place(const code_layout *layout, int token, int d, int bit, int *in_byte) {
     int step = layout->is_key ? d : token, lane = layout->is_key ? token : d;
     int n_lanes = layout->is_key ? layout->page_tokens : layout->dim;
@@ -138,8 +133,7 @@ static void every_code_is_where_the_layout_says(void **state) {
         code_layout layout = random_layout(&seed);
         int P = layout.page_tokens, dim = layout.dim;
         /* Tokens slot .. slot + n - 1 are written over random bytes; a copy is changed bit by bit. */
-        int slot = (int)(test_random(&seed) % (uint64_t)P),
-            n = 1 + (int)(test_random(&seed) % (uint64_t)(P - slot));
+        int slot = (int)(test_random(&seed) % (uint64_t)P), n = 1 + (int)(test_random(&seed) % (uint64_t)(P - slot));
         char *got = mem_alloc(layout.bytes + 64, 1), *expected = mem_alloc(layout.bytes + 64, 1);
         uint8_t *codes = mem_alloc((size_t)(n * dim), 1), *back = mem_alloc((size_t)(n * dim), 1);
         for (size_t b = 0; b < layout.bytes + 64; b++) got[b] = expected[b] = (char)test_random(&seed);
@@ -188,7 +182,7 @@ static void tokens_packed_in_parts_are_tokens_packed_at_once(void **state) {
     }
 }
 
-/* ---- side data ------------------------------------------------------------------------------- */
+/* ---- side data ---- */
 
 static size_t side_bytes(code_side side) {
     return side == CODE_SIDE_F32 ? 4 : side == CODE_SIDE_F16 ? 2 : 1;
@@ -212,11 +206,9 @@ static void every_side_value_is_where_the_layout_says(void **state) {
         bool by_token = layout.axis == CODE_TOKEN;
         char *stream = mem_alloc(layout.bytes, 1), *before = mem_alloc(layout.bytes, 1);
         float *x[2], *y[2], means[512], back[512];
-        for (int j = 0; j < 2; j++)
-            x[j] = mem_alloc((size_t)(P * dim), 4), y[j] = mem_alloc((size_t)(P * dim), 4);
+        for (int j = 0; j < 2; j++) x[j] = mem_alloc((size_t)(P * dim), 4), y[j] = mem_alloc((size_t)(P * dim), 4);
         for (size_t b = 0; b < layout.bytes; b++) stream[b] = before[b] = 1;
-        int slot = (int)(test_random(&seed) % (uint64_t)P),
-            n = 1 + (int)(test_random(&seed) % (uint64_t)(P - slot));
+        int slot = (int)(test_random(&seed) % (uint64_t)P), n = 1 + (int)(test_random(&seed) % (uint64_t)(P - slot));
         if (!by_token) slot = slot / group * group, n = (n + group - 1) / group * group;
         if (slot + n > P) n = P - slot;
         int rows = by_token ? dim / group : n / group, columns = by_token ? n : dim;
@@ -233,8 +225,7 @@ static void every_side_value_is_where_the_layout_says(void **state) {
         for (int j = 0; j < 2; j++) {
             for (int r = 0; r < rows; r++) {
                 for (int c = 0; c < columns; c++) {
-                    size_t at =
-                        by_token ? (size_t)(r * P + slot + c) : (size_t)((slot / group + r) * dim + c);
+                    size_t at = by_token ? (size_t)(r * P + slot + c) : (size_t)((slot / group + r) * dim + c);
                     float expected = sides[j] ? code_side_round(sides[j], x[j][r * columns + c]) : 0;
                     assert_true(y[j][r * columns + c] == expected);
                     if (!sides[j]) continue;
@@ -247,12 +238,10 @@ static void every_side_value_is_where_the_layout_says(void **state) {
         for (int d = 0; d < dim; d++) {
             float expected = layout.mean ? code_side_round(layout.mean, means[d]) : 0;
             assert_true(back[d] == expected);
-            if (layout.mean)
-                assert_true(side_value(layout.mean, stream + layout.mean_offset, (size_t)d) == expected);
+            if (layout.mean) assert_true(side_value(layout.mean, stream + layout.mean_offset, (size_t)d) == expected);
         }
         if (layout.mean) {
-            memcpy(before + layout.mean_offset, stream + layout.mean_offset,
-                   side_bytes(layout.mean) * (size_t)dim);
+            memcpy(before + layout.mean_offset, stream + layout.mean_offset, side_bytes(layout.mean) * (size_t)dim);
         }
         assert_memory_equal(stream, before, layout.bytes); /* nothing else has changed */
         mem_free(stream), mem_free(before);
@@ -287,12 +276,11 @@ static void side_values_are_rounded_to_the_nearest(void **state) {
     }
     assert_true(code_side_round(CODE_SIDE_LOG8, -1) == 0 && code_side_round(CODE_SIDE_LOG8, NAN) == 0);
     assert_true(code_side_round(CODE_SIDE_LOG8, INFINITY) == (float)exp2(95 / 8.0));
-    assert_true(code_side_round(CODE_SIDE_F16, 1e9f) == 65504 &&
-                code_side_round(CODE_SIDE_F16, -1e9f) == -65504);
+    assert_true(code_side_round(CODE_SIDE_F16, 1e9f) == 65504 && code_side_round(CODE_SIDE_F16, -1e9f) == -65504);
     assert_true(code_side_round(CODE_SIDE_NONE, 3) == 0);
 }
 
-/* ---- levels ---------------------------------------------------------------------------------- */
+/* ---- levels ---- */
 
 static double density(double x) {
     return exp(-x * x / 2) / sqrt(2 * acos(-1));
@@ -309,8 +297,7 @@ static void lloyd(double *points, int n) {
         double low = 0;
         for (int i = 0; i < n; i++) {
             double high = i + 1 < n ? (points[i] + points[i + 1]) / 2 : INFINITY;
-            double mean =
-                (density(low) - (i + 1 < n ? density(high) : 0)) / (tail(low) - (i + 1 < n ? tail(high) : 0));
+            double mean = (density(low) - (i + 1 < n ? density(high) : 0)) / (tail(low) - (i + 1 < n ? tail(high) : 0));
             moved = fmax(moved, fabs(mean - points[i]));
             points[i] = mean;
             low = high;
@@ -339,8 +326,7 @@ static void even_levels_are_as_described(void **state) {
             int is_signed = bits == 0 ? 0 : bits == 8 ? code - 128 : 2 * code - (1 << bits) + 1;
             assert_int_equal(code_levels(CODE_SIGNED, bits)[code], is_signed);
             if (bits > 5 || bits == 0) assert_int_equal(code_levels(CODE_NORMAL, bits)[code], is_signed);
-            if (bits != 7)
-                assert_int_equal(code_levels(CODE_UNSIGNED, bits)[code], bits == 8 ? code - 128 : code);
+            if (bits != 7) assert_int_equal(code_levels(CODE_UNSIGNED, bits)[code], bits == 8 ? code - 128 : code);
         }
     }
 }
@@ -354,8 +340,7 @@ static void decoding_is_scale_times_level_plus_shift_plus_mean(void **state) {
         bool by_token = layout.axis == CODE_TOKEN;
         size_t n_sides = (size_t)(P * dim / group);
         char *stream = mem_alloc(layout.bytes, 1);
-        float *scales = mem_alloc(n_sides, 4), *shifts = mem_alloc(n_sides, 4),
-              *x = mem_alloc((size_t)(P * dim), 4);
+        float *scales = mem_alloc(n_sides, 4), *shifts = mem_alloc(n_sides, 4), *x = mem_alloc((size_t)(P * dim), 4);
         float means[512];
         uint8_t *codes = mem_alloc((size_t)(P * dim), 1);
         for (size_t b = 0; b < layout.bytes; b++) stream[b] = (char)test_random(&seed);
@@ -366,8 +351,7 @@ static void decoding_is_scale_times_level_plus_shift_plus_mean(void **state) {
         code_put_side(&layout, stream, scales, shifts, 0, P);
         code_put_mean(&layout, stream, means);
         code_unpack(&layout, stream, codes, 0, P);
-        int slot = (int)(test_random(&seed) % (uint64_t)P),
-            n = 1 + (int)(test_random(&seed) % (uint64_t)(P - slot));
+        int slot = (int)(test_random(&seed) % (uint64_t)P), n = 1 + (int)(test_random(&seed) % (uint64_t)(P - slot));
         code_decode(&layout, stream, x, slot, n);
         for (int t = slot; t < slot + n; t++) {
             for (int d = 0; d < dim; d++) {

@@ -1,5 +1,5 @@
-/* Element-wise and row kernels of every level of this machine against formulas in double. u = 2^-24 is half a
- * unit in the last place of 1: the most that one rounding changes a result, relatively.
+/* Element-wise and row kernels of every level of this machine against formulas in double. u = 2^-24 is half a unit in
+ * the last place of 1: the most that one rounding changes a result, relatively.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
@@ -25,7 +25,7 @@ static void every_level(table_check check) {
     }
 }
 
-/* n floats that end where a page begins that nobody may touch (support/guard_pages.c); before them guards. */
+/* n floats that end at an inaccessible page (support/hostile/guard_pages.c), with guards before them. */
 typedef struct array {
     float *block, *x;
     int n;
@@ -86,8 +86,7 @@ static void check_rope(const kernel_table *table, int n, uint64_t *state) {
     for (int j = 0; j < n; j++) {
         double a = (double)before.x[j], b = (double)before.x[j + n], cj = (double)c.x[j], sj = (double)s.x[j];
         assert_near("rope", j, (double)x.x[j], a * cj - b * sj, 3 * u * (fabs(a * cj) + fabs(b * sj)));
-        assert_near("rope", j + n, (double)x.x[j + n], b * cj + a * sj,
-                    3 * u * (fabs(b * cj) + fabs(a * sj)));
+        assert_near("rope", j + n, (double)x.x[j + n], b * cj + a * sj, 3 * u * (fabs(b * cj) + fabs(a * sj)));
     }
     array_close(&x), array_close(&before), array_close(&angle), array_close(&c), array_close(&s);
 }
@@ -143,8 +142,8 @@ static double silu_error(double x) {
 static double gelu_error(double x) {
     return 4 * fabs(gelu(x)) + (20 + 2 * x * x) * fabs(gelu(-fabs(x))) + 1e-36 / u;
 }
-/* Relative to x / 2, since 1 + tanh may cancel: 8 u of tanh, 2 of the sum, 2 of the products; the argument's
- * four roundings, of which at most 0.45 of the result come through. */
+/* Relative to x / 2, since 1 + tanh may cancel: 8 u of tanh, 2 of the sum, 2 of the products; the argument's four
+ * roundings, of which at most 0.45 of the result come through. */
 static double gelu_tanh_error(double x) {
     return 16 * fabs(x / 2) + 1e-36 / u;
 }
@@ -152,13 +151,13 @@ static double relu_error(double x) {
     return x > 0 ? 1e-36 / u : 0;
 }
 
-/* What a function should give, and the units that it may miss it by before the product with `up`. */
+/* The exact value of a function, and its permitted error in units before the product with `up`. */
 static const struct {
     const char *name;
     double (*exact)(double x), (*error)(double x);
     size_t in_place, gate; /* offsets in the table of kernels */
 } functions[] = {
-#define ACTIVATION(name)                                                                                     \
+#define ACTIVATION(name)                                                                                               \
     { #name, name, name##_error, offsetof(kernel_table, activate_##name), offsetof(kernel_table, name##_mul) }
     ACTIVATION(silu),
     ACTIVATION(gelu),
@@ -187,8 +186,8 @@ static gated find_gated(const kernel_table *table, int i) {
 static void check_activation(const kernel_table *table, int f, int n, uint64_t *state) {
     for (int kind = 0; kind < 4; kind++) {
         double size = kind < 2 ? 5 : 150;
-        array x = array_open(n, state, -size, size), up = array_open(n, state, -2, 2),
-              before = array_copy(&x), gate = array_copy(&x), y = array_open(n, state, 0, 1);
+        array x = array_open(n, state, -size, size), up = array_open(n, state, -2, 2), before = array_copy(&x),
+              gate = array_copy(&x), y = array_open(n, state, 0, 1);
         float *out = kind % 2 ? gate.x : y.x;
         find_in_place(table, f)(x.x, (size_t)n);
         find_gated(table, f)(out, gate.x, up.x, (size_t)n);
@@ -210,7 +209,7 @@ static void check_activations(const kernel_table *table, int n, uint64_t *state)
     for (int f = 0; f < N_FUNCTIONS; f++) check_activation(table, f, n, state);
 }
 
-/* The exact form over all of its range, near 0 and where it turns; relatively near zero as well. */
+/* The exact form over its whole range, near 0 and at its minimum; near zero also the relative error. */
 static void gelu_is_accurate(void **state) {
     (void)state;
     FOR_LEVELS(level, CPU_SCALAR) {
@@ -218,10 +217,7 @@ static void gelu_is_accurate(void **state) {
         uint64_t random = 5;
         kernel_table_fill(&table, level);
         for (int i = 0; i < 200000; i++) {
-            float size = i % 4 == 0   ? 1e-3f
-                         : i % 4 == 1 ? 1
-                                      : 15,
-                  x = (float)test_uniform(&random, -1, 1) * size;
+            float size = i % 4 == 0 ? 1e-3f : i % 4 == 1 ? 1 : 15, x = (float)test_uniform(&random, -1, 1) * size;
             double expected = gelu((double)x);
             float y = x;
             table.activate_gelu(&y, 1);
@@ -297,8 +293,7 @@ static void check_max_index(const kernel_table *table, int n, uint64_t *state) {
         array x = array_open(n, state, -1, 1);
         for (int i = 0; i < n && kind > 0; i++) {
             if (kind < 4) x.x[i] = specials[kind - 1]; /* all alike */
-            if (kind >= 4 && test_random(state) % 4 < (uint64_t)kind % 5)
-                x.x[i] = specials[test_random(state) % 6];
+            if (kind >= 4 && test_random(state) % 4 < (uint64_t)kind % 5) x.x[i] = specials[test_random(state) % 6];
             if (kind % 2 && i > n / 3 && kind > 4) x.x[i] = -2;
         }
         int expected = -1;
@@ -314,30 +309,40 @@ static void check_max_index(const kernel_table *table, int n, uint64_t *state) {
     }
 }
 
+/* kernels: rms_norm */
 static void rms_norm_is_as_defined(void **state) {
     (void)state, every_level(check_rms_norm);
 }
-static void rope_turns_pairs(void **state) {
+/* kernels: rope */
+static void rope_rotates_pairs(void **state) {
     (void)state, every_level(check_rope);
 }
+/* kernels: layer_norm */
 static void layer_norm_is_as_defined(void **state) {
     (void)state, every_level(check_layer_norm);
 }
+/* kernels: silu_mul, gelu_mul, gelu_tanh_mul, relu_mul, activate_silu, activate_gelu, activate_gelu_tanh,
+ * activate_relu */
 static void activations_are_as_defined(void **state) {
     (void)state, every_level(check_activations);
 }
+/* kernels: soft_cap */
 static void soft_cap_is_as_defined(void **state) {
     (void)state, every_level(check_soft_cap);
 }
+/* kernels: mul_add */
 static void mul_add_is_as_defined(void **state) {
     (void)state, every_level(check_mul_add);
 }
+/* kernels: add, scale */
 static void add_and_scale_round_once(void **state) {
     (void)state, every_level(check_add_and_scale);
 }
+/* kernels: exp_sum */
 static void exp_sum_is_as_defined(void **state) {
     (void)state, every_level(check_exp_sum);
 }
+/* kernels: max_index */
 static void max_index_is_the_first_of_the_largest(void **state) {
     (void)state, every_level(check_max_index);
 }
@@ -370,7 +375,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rms_norm_is_as_defined),
         cmocka_unit_test(layer_norm_is_as_defined),
-        cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(rope_rotates_pairs),
         cmocka_unit_test(activations_are_as_defined),
         cmocka_unit_test(gelu_is_accurate),
         cmocka_unit_test(soft_cap_is_as_defined),

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "kernels/codes.h"
+#include "kernels/attend/codes.h"
 #include "support/kernel_check.h"
 
 enum { ROWS = 5, LONGEST = 256 };
@@ -43,8 +43,7 @@ static double row_error(const float *x, int n, const int8_t *levels, int bits, d
     return sum;
 }
 
-/* Three refits by least squares, from mean and deviation; the start needs the level that stands for one
- * deviation. */
+/* Three refits by least squares, from mean and deviation; the start needs the level that stands for one deviation. */
 static void refit(const float *x, int n, const int8_t *levels, int bits, bool has_mean, double per_deviation,
                   double *scale, double *mean) {
     double sum = 0, squares = 0;
@@ -136,14 +135,13 @@ static void check_codes(fixture *f, const kernel_table *table) {
         double mean = f->has_mean ? f->mean[row] : 0, scale = f->scale[row];
         double u = scale > 0 ? (f->x[i] - mean) / scale : 0;
         assert_true(f->bits == 8 ? codes[i] > 0 : codes[i] < 1 << f->bits);
-        double got = fabs(u - f->levels[codes[i]]),
-               best = fabs(u - f->levels[nearest(f->levels, f->bits, u)]);
+        double got = fabs(u - f->levels[codes[i]]), best = fabs(u - f->levels[nearest(f->levels, f->bits, u)]);
         if (!(got <= best + 2e-6 * (fabs(u) + fabs(mean / fmax(scale, 1e-9)))))
-            fail_msg("%d bits: %g is coded as %d, %g away instead of %g", f->bits, u, f->levels[codes[i]],
-                     got, best);
+            fail_msg("%d bits: %g is coded as %d, %g away instead of %g", f->bits, u, f->levels[codes[i]], got, best);
     }
 }
 
+/* kernels: code_rows */
 static void codes_are_the_nearest(void **state) {
     (void)state;
     every_fixture(check_codes);
@@ -168,16 +166,16 @@ static void check_fit(fixture *f, const kernel_table *table) {
             continue;
         }
         double own_scale, own_mean;
-        refit(x, f->n, f->levels, f->bits, f->has_mean, f->levels[(1 << f->bits) - 1] / outermost[f->bits],
-              &own_scale, &own_mean);
+        refit(x, f->n, f->levels, f->bits, f->has_mean, f->levels[(1 << f->bits) - 1] / outermost[f->bits], &own_scale,
+              &own_mean);
         double got = row_error(x, f->n, f->levels, f->bits, scale, mean);
         double expected = row_error(x, f->n, f->levels, f->bits, own_scale, own_mean);
         if (!(got <= expected * 1.01 + 1e-10 * size * size * f->n))
-            fail_msg("%d bits, %d numbers, row %d: squared error %g, expected %g", f->bits, f->n, row, got,
-                     expected);
+            fail_msg("%d bits, %d numbers, row %d: squared error %g, expected %g", f->bits, f->n, row, got, expected);
     }
 }
 
+/* kernels: fit_rows */
 static void fits_are_as_good_as_in_double(void **state) {
     (void)state;
     every_fixture(check_fit);
@@ -206,9 +204,8 @@ static void levels_agree_to_the_bit(void **state) {
     every_fixture(check_bits);
 }
 
-/* Numbers that are none leave no crash and no code out of range; their neighbours in other rows are as
- * without them. */
-static void numbers_that_are_none_stay_in_their_row(void **state) {
+/* NaN and infinity cause no crash and no code out of range, and do not affect other rows. */
+static void nan_and_infinity_affect_their_row_only(void **state) {
     (void)state;
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
@@ -234,6 +231,7 @@ static void numbers_that_are_none_stay_in_their_row(void **state) {
     }
 }
 
+/* kernels: fit_product */
 static void products_are_chains_in_order(void **state) {
     (void)state;
     static const int sizes[][3] = {{16, 16, 16}, {64, 64, 128}, {7, 48, 32}, {3, 5, 16}, {128, 80, 80}};
@@ -272,10 +270,8 @@ static void products_are_chains_in_order(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_the_nearest),
-        cmocka_unit_test(fits_are_as_good_as_in_double),
-        cmocka_unit_test(levels_agree_to_the_bit),
-        cmocka_unit_test(numbers_that_are_none_stay_in_their_row),
+        cmocka_unit_test(codes_are_the_nearest),        cmocka_unit_test(fits_are_as_good_as_in_double),
+        cmocka_unit_test(levels_agree_to_the_bit),      cmocka_unit_test(nan_and_infinity_affect_their_row_only),
         cmocka_unit_test(products_are_chains_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,16 +1,16 @@
-/* Matrix products: the reference against products in double, every level against the reference, and the
- * promise that an output's bits do not depend on how the work is cut.
+/* Matrix products: the reference against products in double, every level against the reference, and the promise that an
+ * output's bits do not depend on how the work is cut.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "support/blocks.h"
 #include "support/kernel_check.h"
-#include "tensor/codes.h"
+#include "tensor/block_codes.h"
 
 enum { SHIFT = 4 }; /* bytes by which float and code arrays are moved off alignment */
 
-/* A random matrix, m random rows in its form, and for each output the exact product of the two and the sum of
- * its absolute terms. */
+/* A random matrix, m random rows in its form, and for each output the exact product of the two and the sum of its
+ * absolute terms. */
 typedef struct problem {
     weight_layout layout;
     dtype type;
@@ -20,13 +20,12 @@ typedef struct problem {
     double *exact, *terms;          /* [m][n] */
 } problem;
 
-/* What row r, input j means after rounding. */
+/* The value of row r, input j after rounding. */
 static double act_at(const problem *p, int r, int j) {
     int k = p->layout.k;
     switch (p->layout.form) {
     case WEIGHT_F32: return ((const float *)p->x.data)[r * k + j];
-    case WEIGHT_BF16:
-        return f32_from_bf16(((const bf16 *)p->x.data)[(size_t)r * act_bf16_stride(k) + (size_t)j]);
+    case WEIGHT_BF16: return f32_from_bf16(((const bf16 *)p->x.data)[(size_t)r * act_bf16_stride(k) + (size_t)j]);
     default: {
         const int8_t *row = (const int8_t *)p->x.data + r * ACT_PLANES * k;
         return (double)(256 * row[j] + row[k + j]) * ((const float *)p->scale.data)[r * k / 32 + j / 32];
@@ -53,8 +52,7 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
             if (k % 2) ((bf16 *)p->x.data)[r * stride + k] = 0;
         }
         if (p->layout.form == WEIGHT_INT) {
-            ref->quantize_row((int8_t *)p->x.data + r * ACT_PLANES * k,
-                              (float *)p->scale.data + r * k / ACT_GROUP,
+            ref->quantize_row((int8_t *)p->x.data + r * ACT_PLANES * k, (float *)p->scale.data + r * k / ACT_GROUP,
                               (int32_t *)p->sum.data + r * k / ACT_SUM_GROUP, row, (int)k, coarse);
         }
     }
@@ -62,8 +60,7 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->scale.data, p->sum.data, coarse};
 }
 
-/* Magnitudes of scale * code and min that a stored weight is made of: what rounding errors are in proportion
- * to. */
+/* Magnitudes of scale * code and min that a stored weight is made of: what rounding errors are in proportion to. */
 static double weight_magnitude(const problem *p, const dtype_codes *codes, float value, float min) {
     (void)p;
     return codes && codes->has_min ? fabs((double)value - min) + fabs(min) : fabs(value);
@@ -87,8 +84,7 @@ static void make_exact(problem *p, const uint8_t *stored, size_t row_bytes) {
                 codes->decode(row + b * info->bytes, unused, scales, mins + b * info->block / codes->group);
             }
         }
-        for (int j = 0; j < k && p->layout.form == WEIGHT_BF16; j++)
-            w[j] = f32_from_bf16(bf16_from_f32(w[j]));
+        for (int j = 0; j < k && p->layout.form == WEIGHT_BF16; j++) w[j] = f32_from_bf16(bf16_from_f32(w[j]));
         for (int r = 0; r < p->m; r++) {
             for (int j = 0; j < k; j++) {
                 double x = act_at(p, r, j);
@@ -115,8 +111,7 @@ static problem problem_make(uint64_t *seed, dtype type, weight_form form, int m,
     assert_int_equal(p.layout.form, form);
     p.weights = guarded_make(weight_layout_bytes(&p.layout), 0);
     guarded scratch = guarded_make(pack_scratch_bytes(&p.layout), 0);
-    weight_pack(p.weights.data, &p.layout, type, stored, row_bytes, NULL, NULL, 0, p.layout.n_panels,
-                scratch.data);
+    weight_pack(p.weights.data, &p.layout, type, stored, row_bytes, NULL, NULL, 0, p.layout.n_panels, scratch.data);
     guarded_free(&scratch);
     make_activations(&p, seed, &ref);
     make_exact(&p, stored, row_bytes);
@@ -133,9 +128,8 @@ static void problem_free(problem *p) {
     mem_free(p->terms);
 }
 
-/* Roundings of one chain, in units of 2^-24 of the sum of absolute terms: one or two for each input (or pair,
- * or group) and those of the weights themselves: products of scales are packed to 2^-11, plain rows to half a
- * code of 127. */
+/* Roundings of one chain, in units of 2^-24 of the sum of absolute terms: one or two for each input (or pair, or group)
+ * and those of the weights themselves: products of scales are packed to 2^-11, plain rows to half a code of 127. */
 static double chain_error(const problem *p) {
     int k = p->layout.k;
     if (p->layout.form != WEIGHT_INT) return k + 2;
@@ -192,15 +186,14 @@ static void check_levels(const problem *p, extras extra) {
             int at = i / n * stride + i % n;
             double before = extra.add ? at % 7 : 0, bias = extra.bias ? (double)extra.bias[i % n] : 0;
             check_close(((float *)y.data)[at], p->exact[i] + bias + before, p->terms[i] + fabs(bias) + before,
-                        chain_error(p), "%s, %s, form %d, m %d n %d k %d, row %d output %d",
-                        cpu_level_name(level), dtype_table[p->type].name, p->layout.form, p->m, n,
-                        p->layout.k, i / n, i % n);
+                        chain_error(p), "%s, %s, form %d, m %d n %d k %d, row %d output %d", cpu_level_name(level),
+                        dtype_table[p->type].name, p->layout.form, p->m, n, p->layout.k, i / n, i % n);
         }
         guarded_free(&y);
     }
 }
 
-/* Any cut into rows and panels gives the bits of the whole and writes nothing else. */
+/* Any division into rows and panels gives the bits of the whole and writes nothing else. */
 static void check_cuts(const problem *p, uint64_t *seed) {
     int n = p->layout.n, stride = n + 3;
     FOR_LEVELS(level, CPU_SCALAR) {
@@ -211,24 +204,22 @@ static void check_cuts(const problem *p, uint64_t *seed) {
         for (int round = 0; round < 12; round++) {
             linear_job job = job_of(p, y.data, stride, (extras){0});
             job.row_begin = (int)(test_random(seed) % (uint64_t)p->m);
-            job.row_end = round < 4 ? job.row_begin + 1
-                                    : p->m - (int)(test_random(seed) % (uint64_t)(p->m - job.row_begin));
+            job.row_end =
+                round < 4 ? job.row_begin + 1 : p->m - (int)(test_random(seed) % (uint64_t)(p->m - job.row_begin));
             job.panel_begin = (int)(test_random(seed) % (uint64_t)p->layout.n_panels);
-            job.panel_end = p->layout.n_panels -
-                            (int)(test_random(seed) % (uint64_t)(p->layout.n_panels - job.panel_begin));
+            job.panel_end =
+                p->layout.n_panels - (int)(test_random(seed) % (uint64_t)(p->layout.n_panels - job.panel_begin));
             memset(y.data, 0xA5, y.bytes);
             kernel_of(&table, p->layout.form)(&job);
             for (int i = 0; i < p->m * stride; i++) {
                 int row = i / stride, column = i % stride;
-                bool inside = row >= job.row_begin && row < job.row_end &&
-                              column >= job.panel_begin * PANEL && column < job.panel_end * PANEL &&
-                              column < n;
-                uint32_t got = ((uint32_t *)y.data)[i],
-                         expected = inside ? ((uint32_t *)whole.data)[i] : 0xA5A5A5A5u;
+                bool inside = row >= job.row_begin && row < job.row_end && column >= job.panel_begin * PANEL &&
+                              column < job.panel_end * PANEL && column < n;
+                uint32_t got = ((uint32_t *)y.data)[i], expected = inside ? ((uint32_t *)whole.data)[i] : 0xA5A5A5A5u;
                 if (got != expected) {
                     fail_msg("%s form %d rows %d..%d panels %d..%d: [%d][%d] is %08x, expected %08x",
-                             cpu_level_name(level), p->layout.form, job.row_begin, job.row_end,
-                             job.panel_begin, job.panel_end, row, column, got, expected);
+                             cpu_level_name(level), p->layout.form, job.row_begin, job.row_end, job.panel_begin,
+                             job.panel_end, row, column, got, expected);
                 }
             }
         }
@@ -237,6 +228,7 @@ static void check_cuts(const problem *p, uint64_t *seed) {
     }
 }
 
+/* kernels: linear_f32, linear_bf16, linear_int */
 static void every_type_and_level(void **state) {
     (void)state;
     uint64_t seed = 11;
@@ -244,10 +236,7 @@ static void every_type_and_level(void **state) {
         int block = dtype_table[type].block;
         for (int form = WEIGHT_F32; form <= WEIGHT_INT; form++) {
             if (form == WEIGHT_INT && block == 1) continue; /* in rounded_plain_weights */
-            problem p = problem_make(&seed, type, (weight_form)form, 7, 85,
-                                     block == 1    ? 77
-                                     : block == 32 ? 160
-                                                   : 512);
+            problem p = problem_make(&seed, type, (weight_form)form, 7, 85, block == 1 ? 77 : block == 32 ? 160 : 512);
             check_levels(&p, (extras){0});
             problem_free(&p);
         }
@@ -291,16 +280,15 @@ static void bias_and_add(void **state) {
     }
 }
 
-static void bits_do_not_depend_on_the_cut(void **state) {
+static void bits_do_not_depend_on_the_division(void **state) {
     (void)state;
     static const struct {
         weight_form form;
         dtype type;
         int k;
-    } kinds[] = {
-        {WEIGHT_F32, DTYPE_F32, 301},  {WEIGHT_BF16, DTYPE_BF16, 301}, {WEIGHT_INT, DTYPE_Q8_0, 288},
-        {WEIGHT_INT, DTYPE_Q4_0, 288}, {WEIGHT_INT, DTYPE_Q4_1, 288},  {WEIGHT_INT, DTYPE_Q5_1, 288},
-        {WEIGHT_INT, DTYPE_Q6_K, 512}, {WEIGHT_INT, DTYPE_Q2_K, 512},  {WEIGHT_INT, DTYPE_Q3_K, 512}};
+    } kinds[] = {{WEIGHT_F32, DTYPE_F32, 301},  {WEIGHT_BF16, DTYPE_BF16, 301}, {WEIGHT_INT, DTYPE_Q8_0, 288},
+                 {WEIGHT_INT, DTYPE_Q4_0, 288}, {WEIGHT_INT, DTYPE_Q4_1, 288},  {WEIGHT_INT, DTYPE_Q5_1, 288},
+                 {WEIGHT_INT, DTYPE_Q6_K, 512}, {WEIGHT_INT, DTYPE_Q2_K, 512},  {WEIGHT_INT, DTYPE_Q3_K, 512}};
     static const int rows[] = {1, 7, 13, 64};
     uint64_t seed = 14;
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
@@ -312,8 +300,8 @@ static void bits_do_not_depend_on_the_cut(void **state) {
     }
 }
 
-/* float16, bfloat16 and float32 rows as 8-bit codes: each weight is off by at most half a code, and the scale
- * by 2^-11. */
+/* float16, bfloat16 and float32 rows as 8-bit codes: each weight is off by at most half a code, and the scale by
+ * 2^-11. */
 static void rounded_plain_weights(void **state) {
     (void)state;
     uint64_t seed = 15;
@@ -395,8 +383,8 @@ static void extreme_codes_do_not_saturate(void **state) {
                         exact += (double)w[j] * code;
                         terms += fabs((double)w[j] * code);
                     }
-                    check_close(y[output], exact, terms, info->block == 256 ? 0x1.02p13 + 64 : 64,
-                                "%s %s fill %d", info->name, cpu_level_name(level), fill);
+                    check_close(y[output], exact, terms, info->block == 256 ? 0x1.02p13 + 64 : 64, "%s %s fill %d",
+                                info->name, cpu_level_name(level), fill);
                 }
             }
             guarded_free(&packed);
@@ -420,13 +408,13 @@ static void check_quantized(const float *x, const int8_t *q, const float *scale,
         }
         for (int half = 0; half < 2; half++) {
             int total = 0;
-            for (int i = 0; i < 16; i++)
-                total += 256 * q[g * 32 + half * 16 + i] + q[k + g * 32 + half * 16 + i];
+            for (int i = 0; i < 16; i++) total += 256 * q[g * 32 + half * 16 + i] + q[k + g * 32 + half * 16 + i];
             assert_int_equal(sum[2 * g + half], total);
         }
     }
 }
 
+/* kernels: quantize_row */
 static void rows_are_quantized(void **state) {
     (void)state;
     enum { K = 320 };
@@ -468,6 +456,7 @@ static void rows_are_quantized(void **state) {
     guarded_free(&sum);
 }
 
+/* kernels: bf16_row */
 static void rows_become_bf16(void **state) {
     (void)state;
     enum { N = 1003 };
@@ -483,8 +472,7 @@ static void rows_become_bf16(void **state) {
         words[4] = 0x7F7FFFFFu, words[5] = 1;
         table.bf16_row(y.data, x.data, N);
         guarded_check(&y, "y");
-        for (int i = 0; i < N; i++)
-            assert_int_equal(((bf16 *)y.data)[i], bf16_from_f32(f32_from_bits(words[i])));
+        for (int i = 0; i < N; i++) assert_int_equal(((bf16 *)y.data)[i], bf16_from_f32(f32_from_bits(words[i])));
         assert_int_equal(((bf16 *)y.data)[2], 0x3F80);
         assert_int_equal(((bf16 *)y.data)[3], 0x3F82);
     }
@@ -495,7 +483,7 @@ static void rows_become_bf16(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_and_level),  cmocka_unit_test(odd_sizes),
-        cmocka_unit_test(bias_and_add),          cmocka_unit_test(bits_do_not_depend_on_the_cut),
+        cmocka_unit_test(bias_and_add),          cmocka_unit_test(bits_do_not_depend_on_the_division),
         cmocka_unit_test(rounded_plain_weights), cmocka_unit_test(extreme_codes_do_not_saturate),
         cmocka_unit_test(rows_are_quantized),    cmocka_unit_test(rows_become_bf16),
     };

@@ -1,12 +1,12 @@
-/* Packing: every stored type into every form, read back by the layout that linear.h describes and compared
- * with the dequantised rows.
+/* Packing: every stored type into every form, read back by the layout that linear.h describes and compared with the
+ * dequantized rows.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "support/blocks.h"
 #include "support/kernel_check.h"
 
-/* A stored matrix, packed; values[n][k] is what the rows mean, in the order of outputs. */
+/* A stored matrix, packed; values[n][k] are the values of the rows, in the order of outputs. */
 typedef struct packed {
     weight_layout layout;
     guarded weights;
@@ -27,8 +27,8 @@ static packed pack_stored(dtype type, weight_form form, int n, int k, const void
     assert_non_null(m.values);
     for (int i = 0; i < n; i++) {
         int row = permute ? n - 1 - i : i;
-        dtype_table[type].to_f32(m.values + (size_t)i * (size_t)k,
-                                 (const char *)stored + (size_t)row * row_bytes, (size_t)k);
+        dtype_table[type].to_f32(m.values + (size_t)i * (size_t)k, (const char *)stored + (size_t)row * row_bytes,
+                                 (size_t)k);
     }
     /* In two calls, the second part first. */
     int middle = m.layout.n_panels / 2;
@@ -41,8 +41,7 @@ static packed pack_stored(dtype type, weight_form form, int n, int k, const void
     return m;
 }
 
-static packed pack_random(uint64_t *seed, dtype type, weight_form form, int n, int k, double largest,
-                          bool permute) {
+static packed pack_random(uint64_t *seed, dtype type, weight_form form, int n, int k, double largest, bool permute) {
     size_t row_bytes;
     assert_ok(dtype_bytes(type, k, &row_bytes));
     size_t stride = row_bytes + 3; /* rows need not touch or be aligned */
@@ -155,8 +154,7 @@ static void block_types_become_codes(void **state) {
         /* 96 inputs end in half a span. Scales from the smallest to the largest that float16 has. */
         static const double largest[] = {1.0, 65000.0, 0x1p-13, 0x1p-22};
         for (int i = 0; i < 4; i++) {
-            packed m =
-                pack_random(&seed, type, WEIGHT_INT, 16 + 5 * i, block == 32 ? 96 : 512, largest[i], i % 2);
+            packed m = pack_random(&seed, type, WEIGHT_INT, 16 + 5 * i, block == 32 ? 96 : 512, largest[i], i % 2);
             assert_int_equal(m.layout.form, WEIGHT_INT);
             check_int(&m, type);
             packed_free(&m);
@@ -191,8 +189,7 @@ static void plain_types_round_to_eight_bits(void **state) {
                     largest = fmaxf(largest, fabsf(m.values[i * 160 + g]));
                 int_weight w = int_at(&m, i, j);
                 double error = fabs((double)w.scale * (w.code - 128) - m.values[i * 160 + j]);
-                if (error > largest / 127 * (0.5 + 0x1p-4))
-                    fail_msg("[%d][%d]: error %g of %g", i, j, error, largest);
+                if (error > largest / 127 * (0.5 + 0x1p-4)) fail_msg("[%d][%d]: error %g of %g", i, j, error, largest);
                 assert_true(fabs(w.scale - largest / 127) <= largest / 127 * 0x1p-10);
             }
         }
@@ -204,8 +201,7 @@ static void plain_types_round_to_eight_bits(void **state) {
 static void wide_ranges_survive(void **state) {
     (void)state;
     enum { K = 64 };
-    static const float sizes[][2] = {
-        {1e30f, 1e25f}, {1e-30f, 1e-34f}, {65504.0f * 127, 1.0f}, {1.0f, 1e-7f}, {0, 0}};
+    static const float sizes[][2] = {{1e30f, 1e25f}, {1e-30f, 1e-34f}, {65504.0f * 127, 1.0f}, {1.0f, 1e-7f}, {0, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         float row[K];
         for (int j = 0; j < K; j++) row[j] = sizes[i][j / 32] * (float)(j % 32 - 16) / 16;

@@ -10,13 +10,13 @@ enum { WIDEST = 40, MOST_TOKENS = 37, MOST_STATES = 40 };
 static const double u24 = 0x1p-24;
 
 /* One layer and its inputs; blocks of exactly the size that is needed, so that a sanitizer sees one too many. */
-typedef struct world {
+typedef struct fixture {
     int n_tokens, n_channels, n_states, width;
     size_t stride; /* of the rows of tokens */
     float *u, *dt, *gate, *b, *c;
     float *conv_weight, *conv_bias, *a, *d;
     float *conv_state, *state;
-} world;
+} fixture;
 
 static float *random_block(uint64_t *seed, size_t n, double lo, double hi) {
     float *x = mem_alloc_raw(n + 1, sizeof *x);
@@ -25,9 +25,9 @@ static float *random_block(uint64_t *seed, size_t n, double lo, double hi) {
     return x;
 }
 
-static world world_open(uint64_t *seed, int n_tokens, int n_channels, int n_states, int width) {
+static fixture fixture_open(uint64_t *seed, int n_tokens, int n_channels, int n_states, int width) {
     const size_t tokens = (size_t)n_tokens, channels = (size_t)n_channels, states = (size_t)n_states;
-    world w = {n_tokens, n_channels, n_states, width, .stride = channels + 3};
+    fixture w = {n_tokens, n_channels, n_states, width, .stride = channels + 3};
     const size_t values = tokens * w.stride;
     w.u = random_block(seed, values, -3, 3);
     w.dt = random_block(seed, values, -12, 4);
@@ -45,13 +45,13 @@ static world world_open(uint64_t *seed, int n_tokens, int n_channels, int n_stat
     return w;
 }
 
-static void world_close(world *w) {
+static void fixture_close(fixture *w) {
     float *blocks[] = {w->u,         w->dt, w->gate, w->b,          w->c,    w->conv_weight,
                        w->conv_bias, w->a,  w->d,    w->conv_state, w->state};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(blocks[i]);
 }
 
-static conv_job conv_of(const world *w, const float *state_in, float *state_out, float *out) {
+static conv_job conv_of(const fixture *w, const float *state_in, float *state_out, float *out) {
     return (conv_job){.n_tokens = w->n_tokens,
                       .n_channels = w->n_channels,
                       .end = w->n_channels,
@@ -66,7 +66,7 @@ static conv_job conv_of(const world *w, const float *state_in, float *state_out,
                       .out_stride = w->stride};
 }
 
-static scan_job scan_of(const world *w, const float *state_in, float *state_out, float *y) {
+static scan_job scan_of(const fixture *w, const float *state_in, float *state_out, float *y) {
     return (scan_job){.n_tokens = w->n_tokens,
                       .n_channels = w->n_channels,
                       .end = w->n_channels,
@@ -104,19 +104,19 @@ static double softplus(double x) {
 
 /* ---- against double ---- */
 
-static double conv_input(const world *w, bool has_state, int t, int c) {
+static double conv_input(const fixture *w, bool has_state, int t, int c) {
     if (t >= 0) return (double)w->u[(size_t)t * w->stride + (size_t)c];
     return has_state ? (double)w->conv_state[(w->width - 1 + t) * w->n_channels + c] : 0;
 }
 
 /* A chain of `width` roundings of at most the sum of magnitudes, of which the function passes on 1.1; 12 of its own. */
-static void check_conv(const world *w, bool has_state, const float *out, const float *state) {
+static void check_conv(const fixture *w, bool has_state, const float *out, const float *state) {
     for (int c = 0; c < w->n_channels; c++) {
         for (int t = 0; t < w->n_tokens; t++) {
             double sum = (double)w->conv_bias[c], size = fabs(sum);
             for (int j = 0; j < w->width; j++) {
-                double term = (double)w->conv_weight[j * w->n_channels + c] *
-                              conv_input(w, has_state, t - w->width + 1 + j, c);
+                double term =
+                    (double)w->conv_weight[j * w->n_channels + c] * conv_input(w, has_state, t - w->width + 1 + j, c);
                 sum += term;
                 size += fabs(term);
             }
@@ -130,10 +130,10 @@ static void check_conv(const world *w, bool has_state, const float *out, const f
     }
 }
 
-/* The recurrence of one channel; beside each state h what it may be wrong by. In units of u24: 16 of the softplus; of an
- * exponential 8, and of its argument x 19 |x| (that of dt and three products); 18 of what comes in; a rounding of the sum.
- * The output adds a rounding each state, and the gate 13. */
-static void check_scan_channel(const world *w, bool has_state, bool gated, int c, const float *y,
+/* The recurrence of one channel; beside each state h what it may be wrong by. In units of u24: 16 of the softplus; of
+ * an exponential 8, and of its argument x 19 |x| (that of dt and three products); 18 of what comes in; a rounding of
+ * the sum. The output adds a rounding each state, and the gate 13. */
+static void check_scan_channel(const fixture *w, bool has_state, bool gated, int c, const float *y,
                                const float *state) {
     double h[SCAN_MAX_STATES], wrong[SCAN_MAX_STATES] = {0};
     const int n = w->n_states;
@@ -157,12 +157,10 @@ static void check_scan_channel(const world *w, bool has_state, bool gated, int c
         allowed = 1.001 * (allowed + 13 * u24 * fabs(sum)) * fabs(factor);
         assert_within((double)y[at], sum * factor, allowed, "scan", t, c);
     }
-    for (int s = 0; s < n; s++) {
-        assert_within((double)state[s * w->n_channels + c], h[s], wrong[s], "state", s, c);
-    }
+    for (int s = 0; s < n; s++) { assert_within((double)state[s * w->n_channels + c], h[s], wrong[s], "state", s, c); }
 }
 
-static void check_world(const kernel_table *table, const world *w, bool has_state, bool gated) {
+static void check_fixture(const kernel_table *table, const fixture *w, bool has_state, bool gated) {
     const size_t values = (size_t)w->n_tokens * w->stride * sizeof(float);
     guarded out = guarded_make(values, 4), y = guarded_make(values, 4);
     guarded conv_state = guarded_make((size_t)((w->width - 1) * w->n_channels) * sizeof(float), 4);
@@ -174,8 +172,7 @@ static void check_world(const kernel_table *table, const world *w, bool has_stat
     table->selective_scan(&scan);
     check_conv(w, has_state, out.data, conv_state.data);
     for (int c = 0; c < w->n_channels; c++) check_scan_channel(w, has_state, gated, c, y.data, state.data);
-    for (size_t i = 0; i < (size_t)w->n_tokens * w->stride;
-         i++) { /* what lies between rows was not written */
+    for (size_t i = 0; i < (size_t)w->n_tokens * w->stride; i++) { /* what lies between rows was not written */
         if (i % w->stride < (size_t)w->n_channels) continue;
         assert_int_equal(((unsigned char *)out.data)[i * sizeof(float)], 0xA5);
         assert_int_equal(((unsigned char *)y.data)[i * sizeof(float)], 0xA5);
@@ -183,35 +180,35 @@ static void check_world(const kernel_table *table, const world *w, bool has_stat
     guarded_free(&out), guarded_free(&y), guarded_free(&conv_state), guarded_free(&state);
 }
 
-static void recurrences_are_as_defined(void **unused) {
-    (void)unused;
+/* kernels: causal_conv, selective_scan */
+static void recurrences_are_as_defined(void **state) {
+    (void)state;
     static const int states[] = {16, 1, 5, 17, MOST_STATES}, widths[] = {4, 1, 2, 7, 3};
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
         uint64_t seed = 3;
         kernel_table_fill(&table, level);
         for (int kind = 0; kind < 120; kind++) {
-            int n_channels = 1 + (int)(test_random(&seed) % WIDEST),
-                n_tokens = (int)(test_random(&seed) % MOST_TOKENS);
-            world w = world_open(&seed, kind % 4 ? n_tokens : kind / 4 % 5, n_channels, states[kind % 5],
-                                 widths[kind / 5 % 5]);
-            check_world(&table, &w, kind % 2, kind % 3 > 0);
-            world_close(&w);
+            int n_channels = 1 + (int)(test_random(&seed) % WIDEST), n_tokens = (int)(test_random(&seed) % MOST_TOKENS);
+            fixture w = fixture_open(&seed, kind % 4 ? n_tokens : kind / 4 % 5, n_channels, states[kind % 5],
+                                     widths[kind / 5 % 5]);
+            check_fixture(&table, &w, kind % 2, kind % 3 > 0);
+            fixture_close(&w);
         }
-        world largest = world_open(&seed, 4, 3, SCAN_MAX_STATES, 4);
-        check_world(&table, &largest, true, true);
-        world_close(&largest);
+        fixture largest = fixture_open(&seed, 4, 3, SCAN_MAX_STATES, 4);
+        check_fixture(&table, &largest, true, true);
+        fixture_close(&largest);
     }
 }
 
 /* ---- to the bit ---- */
 
-/* Results of a world: everything at once, or in pieces. */
+/* Results of a fixture: everything at once, or in pieces. */
 typedef struct result {
     float *out, *y, *conv_state, *state;
 } result;
 
-static result result_open(const world *w) {
+static result result_open(const fixture *w) {
     uint64_t seed = 99;
     size_t values = (size_t)w->n_tokens * w->stride, channels = (size_t)w->n_channels;
     return (result){random_block(&seed, values, 7, 8), random_block(&seed, values, 7, 8),
@@ -223,7 +220,7 @@ static void result_close(result *r) {
     mem_free(r->out), mem_free(r->y), mem_free(r->conv_state), mem_free(r->state);
 }
 
-static void assert_same(const world *w, const result *a, const result *b) {
+static void assert_same(const fixture *w, const result *a, const result *b) {
     const size_t values = (size_t)w->n_tokens * w->stride, channels = (size_t)w->n_channels;
     assert_memory_equal(a->out, b->out, values * sizeof(float));
     assert_memory_equal(a->y, b->y, values * sizeof(float));
@@ -231,15 +228,12 @@ static void assert_same(const world *w, const result *a, const result *b) {
     assert_memory_equal(a->state, b->state, (size_t)w->n_states * channels * sizeof(float));
 }
 
-/* Tokens first .. first + n - 1, channels begin .. end - 1; states go on in the result's own blocks after the first piece. */
-static void run_piece(const kernel_table *table, const world *w, const result *r, bool has_state, int first,
-                      int n, int begin, int end) {
+/* Tokens first .. first + n - 1, channels begin .. end - 1; states go on in the result's own blocks after the first
+ * piece. */
+static void run_piece(const kernel_table *table, const fixture *w, const result *r, bool has_state, int first, int n,
+                      int begin, int end) {
     const size_t at = (size_t)first * w->stride, row = (size_t)first * (size_t)(w->n_states + 1);
-    conv_job conv = conv_of(w,
-                            first       ? r->conv_state
-                            : has_state ? w->conv_state
-                                        : NULL,
-                            r->conv_state, r->out + at);
+    conv_job conv = conv_of(w, first ? r->conv_state : has_state ? w->conv_state : NULL, r->conv_state, r->out + at);
     scan_job scan = scan_of(w, first ? r->state : has_state ? w->state : NULL, r->state, r->y + at);
     conv.n_tokens = scan.n_tokens = n;
     conv.begin = scan.begin = begin;
@@ -250,9 +244,8 @@ static void run_piece(const kernel_table *table, const world *w, const result *r
     table->selective_scan(&scan);
 }
 
-/* Each cut of channels has a cut of tokens of its own; a piece may be one token, one channel, or all. */
-static void run_cut(const kernel_table *table, const world *w, const result *r, bool has_state,
-                    uint64_t *seed) {
+/* Each division of channels has its own division of tokens; a piece may be one token, one channel, or all. */
+static void run_cut(const kernel_table *table, const fixture *w, const result *r, bool has_state, uint64_t *seed) {
     const uint64_t longest = 1 + test_random(seed) % (uint64_t)(w->n_tokens + 3);
     for (int begin = 0, end; begin < w->n_channels; begin = end) {
         end = begin + 1 + (int)(test_random(seed) % (uint64_t)(w->n_channels - begin));
@@ -273,14 +266,14 @@ static void cuts_do_not_change_a_bit(void **unused) {
         for (int kind = 0; kind < 60; kind++) {
             int n_channels = 1 + (int)(test_random(&seed) % WIDEST),
                 n_tokens = 1 + (int)(test_random(&seed) % MOST_TOKENS);
-            world w = world_open(&seed, n_tokens, n_channels, kind % 3 ? 16 : 1 + kind / 2, 1 + kind % 6);
+            fixture w = fixture_open(&seed, n_tokens, n_channels, kind % 3 ? 16 : 1 + kind / 2, 1 + kind % 6);
             result whole = result_open(&w), cut = result_open(&w);
             run_piece(&table, &w, &whole, kind % 2, 0, n_tokens, 0, n_channels);
             for (int round = 0; round < 4; round++) {
                 run_cut(&table, &w, &cut, kind % 2, &seed);
                 assert_same(&w, &whole, &cut);
             }
-            result_close(&whole), result_close(&cut), world_close(&w);
+            result_close(&whole), result_close(&cut), fixture_close(&w);
         }
     }
 }
@@ -293,7 +286,7 @@ static void blocks_may_be_shared(void **unused) {
         uint64_t seed = 23;
         kernel_table_fill(&table, level);
         for (int n_tokens = 0; n_tokens < 7; n_tokens++) {
-            world w = world_open(&seed, n_tokens, 37, 16, 4);
+            fixture w = fixture_open(&seed, n_tokens, 37, 16, 4);
             const size_t conv_values = 3 * 37, values = 16 * 37, tokens = (size_t)n_tokens * w.stride;
             result none = result_open(&w), zeros = result_open(&w);
             memset(w.conv_state, 0, conv_values * sizeof(float)), memset(w.state, 0, values * sizeof(float));
@@ -317,13 +310,13 @@ static void blocks_may_be_shared(void **unused) {
                 memcpy(inputs[i], kept, tokens * sizeof(float));
                 mem_free(kept);
             }
-            result_close(&none), result_close(&zeros), world_close(&w);
+            result_close(&none), result_close(&zeros), fixture_close(&w);
         }
     }
 }
 
-/* The softplus by itself, through a scan of one state that keeps nothing of the past: y = dt. Among the subnormals 4 units
- * of the exponential, and those that a half and its double lose. */
+/* The softplus by itself, through a scan of one state that keeps nothing of the past: y = dt. Among the subnormals 4
+ * units of the exponential, and those that a half and its double lose. */
 static void softplus_is_accurate(void **unused) {
     (void)unused;
     FOR_LEVELS(level, CPU_SCALAR) {
@@ -332,10 +325,7 @@ static void softplus_is_accurate(void **unused) {
         kernel_table_fill(&table, level);
         for (int i = 0; i < 100000; i++) {
             const float one = 1, zero = 0;
-            float raw = (float)test_uniform(&seed, -1, 1) * (i % 3 == 0   ? 1.0f
-                                                             : i % 3 == 1 ? 25.0f
-                                                                          : 100.0f),
-                  state, y;
+            float raw = (float)test_uniform(&seed, -1, 1) * (i % 3 == 0 ? 1.0f : i % 3 == 1 ? 25.0f : 100.0f), state, y;
             if (i < 4) raw = (float[]){20, 20.01f, 0, -0.0f}[i];
             scan_job job = {1,     1,    0,      1,  1, &one, &raw, NULL, &zero, &one, &one,
                             &zero, NULL, &state, &y, 1, 1,    1,    1,    1,     1};

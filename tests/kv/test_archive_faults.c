@@ -1,9 +1,8 @@
-/* Atomic writes under failing file operations and killed processes: always the old file or the new one, and
- * nothing beside it.
+/* Atomic writes under failing file operations and killed processes: always the old file or the new one, and nothing
+ * beside it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,10 +13,10 @@
 #include <unistd.h>
 
 #include "kv/archive.h"
-#include "support/fault_io.h"
+#include "support/hostile/fault_io.h"
 #include "support/scratch.h"
 
-/* An archive that says which version it is in each of its entries. */
+/* An archive whose entries contain its version. */
 enum { N_BYTES = 100000 };
 
 static mn_status save(const char *path, int version) {
@@ -48,36 +47,16 @@ static int version_of(const char *path) {
     return version;
 }
 
-/* A folder inside the scratch folder, empty. */
-static void empty_folder(char *out, size_t n) {
-    snprintf(out, n, "%s", scratch_path("saves"));
-    mkdir(out, 0777);
-    DIR *dir = opendir(out);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        if (entry->d_name[0] != '.') unlinkat(dirfd(dir), entry->d_name, 0);
-    }
-    closedir(dir);
-}
-
-static int count_files(const char *folder) {
-    int n = 0;
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) n += entry->d_name[0] != '.';
-    closedir(dir);
-    return n;
-}
-
 static int count_descriptors(void) {
-    return count_files("/proc/self/fd");
+    return scratch_count("/proc/self/fd");
 }
 
-/* Which calls may fail without the save failing: a short or interrupted write goes on, a lock is a courtesy
- * while the name is new, and when the last close comes everything has been synced. */
+/* Which calls may fail without the save failing: a short or interrupted write is continued, a lock is not
+ * required for a new name, and at the last close everything has been synced. */
 static bool may_be_survived(const char *call, fault_kind kind) {
     if (strcmp(call, "write") == 0) return kind == FAULT_SHORT || kind == FAULT_EINTR;
     if (strcmp(call, "open") == 0 || strcmp(call, "fsync") == 0) return kind == FAULT_EINTR;
+    if (strcmp(call, "fstat") == 0) return true; /* whether the name is still that of the file: repeated */
     return strcmp(call, "flock") == 0 || strcmp(call, "close") == 0;
 }
 
@@ -89,20 +68,19 @@ static void check_fault(const char *folder, const char *path, bool had_old, faul
         if (!may_be_survived(call, kind)) fail_msg("%s of %s was not noticed", what, call);
         assert_int_equal(version, 2);
     } else {
-        if (status != MN_E_IO || !strstr(mn_last_error(), path))
-            fail_msg("%s of %s: %s", what, call, mn_last_error());
+        if (status != MN_E_IO || !strstr(mn_last_error(), path)) fail_msg("%s of %s: %s", what, call, mn_last_error());
         if (may_be_survived(call, kind)) fail_msg("%s of %s is no failure: %s", what, call, mn_last_error());
         /* Only the folder's sync comes after the new name. */
         bool is_new = strstr(mn_last_error(), "is written, but its folder could not be synced") != NULL;
         assert_int_equal(version, is_new ? 2 : had_old ? 1 : 0);
     }
-    if (count_files(folder) != (version != 0)) fail_msg("%s of %s left a temporary file", what, call);
+    if (scratch_count(folder) != (version != 0)) fail_msg("%s of %s left a temporary file", what, call);
 }
 
 static void every_call_may_fail(void **state) {
     (void)state;
     char folder[512], path[600];
-    empty_folder(folder, sizeof folder);
+    snprintf(folder, sizeof folder, "%s", scratch_empty("saves"));
     snprintf(path, sizeof path, "%s/cache", folder);
     int descriptors = count_descriptors(), n_failed = 0;
     for (int had_old = 0; had_old < 2; had_old++) {
@@ -125,7 +103,7 @@ static void every_call_may_fail(void **state) {
                     bytes_printf(&calls, "%s ", call);
                 check_fault(folder, path, had_old, kind, call, status);
             }
-            assert_string_equal(bytes_text(&calls), "open flock write fsync rename open fsync close ");
+            assert_string_equal(bytes_text(&calls), "open flock fstat fchmod write fsync rename open fsync close ");
             bytes_clear(&calls);
         }
     }
@@ -133,19 +111,19 @@ static void every_call_may_fail(void **state) {
     assert_int_equal(count_descriptors(), descriptors);
 }
 
-/* ---- what a killed process leaves ---- */
+/* ---- files after a killed process ---- */
 
 static void left_overs_are_removed(void **state) {
     (void)state;
     char folder[512], path[600], part[700];
-    empty_folder(folder, sizeof folder);
+    snprintf(folder, sizeof folder, "%s", scratch_empty("saves"));
     snprintf(path, sizeof path, "%s/cache", folder);
     snprintf(part, sizeof part, "%s%s", path, FILE_PART_SUFFIX);
     assert_ok(save(path, 1));
     assert_ok(file_write_atomic(part, "half a save", 11));
-    assert_int_equal(count_files(folder), 2);
+    assert_int_equal(scratch_count(folder), 2);
     assert_ok(save(path, 2));
-    assert_int_equal(count_files(folder), 1);
+    assert_int_equal(scratch_count(folder), 1);
     assert_int_equal(version_of(path), 2);
     /* The calls of that removal may fail, too. */
     for (int k = 1;; k++) {
@@ -157,15 +135,15 @@ static void left_overs_are_removed(void **state) {
         if (status != MN_OK) assert_int_equal(status, MN_E_IO);
         if (k == 3) { /* without a lock nobody knows whether it is still being written */
             assert_string_equal(call, "flock");
-            assert_true(status != MN_OK && strstr(mn_last_error(), "cannot tell whether"));
+            assert_true(status != MN_OK && strstr(mn_last_error(), "cannot check whether"));
             assert_true(file_exists(part));
         }
         int version = version_of(path);
         assert_true(version == 2 || version == 3);
     }
     assert_int_equal(version_of(path), 3);
-    assert_int_equal(count_files(folder), 1);
-    /* What is no temporary of ours is left alone. */
+    assert_int_equal(scratch_count(folder), 1);
+    /* Files that are not temporary files of a save are kept. */
     assert_int_equal(symlink("cache", part), 0);
     assert_fails(MN_E_IO, part, save(path, 4));
     assert_int_equal(version_of(path), 3);
@@ -194,11 +172,10 @@ static void killed_saves_leave_the_old_or_the_new(void **state) {
     int n = is_long ? 10000 : 150, n_left = 0;
     uint64_t seed = (uint64_t)time(NULL);
     char folder[512], path[600];
-    empty_folder(folder, sizeof folder);
+    snprintf(folder, sizeof folder, "%s", scratch_empty("saves"));
     snprintf(path, sizeof path, "%s/cache", folder);
     assert_ok(save(path, 1));
-    for (int i = 0; i < n || (n_left == 0 && i < 50 * n);
-         i++) { /* a busy machine may not get to the save in time */
+    for (int i = 0; i < n || (n_left == 0 && i < 50 * n); i++) { /* a busy machine may not get to the save in time */
         int status;
         pid_t child = fork();
         assert_true(child >= 0);
@@ -208,28 +185,27 @@ static void killed_saves_leave_the_old_or_the_new(void **state) {
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFSIGNALED(status)) fail_msg("a save failed by itself");
         assert_true(version_of(path) > 0);
-        n_left += count_files(folder) > 1;
-        assert_true(count_files(folder) <= 2);
+        n_left += scratch_count(folder) > 1;
+        assert_true(scratch_count(folder) <= 2);
         if (i % 3 == 0) {
             assert_ok(save(path, 1));
-            assert_int_equal(count_files(folder), 1);
+            assert_int_equal(scratch_count(folder), 1);
         }
     }
     assert_ok(save(path, 7));
     assert_int_equal(version_of(path), 7);
-    assert_int_equal(count_files(folder), 1);
+    assert_int_equal(scratch_count(folder), 1);
     print_message("%d of %d or more kills came in the middle of a save\n", n_left, n);
     assert_true(n_left > 0);
 }
 
-/* Several processes save to one path: turns are taken, each save is whole, nobody removes what another one
- * writes. */
+/* Several processes save to one path: they take turns, each save is complete, and none removes the file of another. */
 static void writers_take_turns(void **state) {
     (void)state;
     enum { N_WRITERS = 4, N_SAVES = 25 };
     char folder[512], path[600];
     pid_t children[N_WRITERS];
-    empty_folder(folder, sizeof folder);
+    snprintf(folder, sizeof folder, "%s", scratch_empty("saves"));
     snprintf(path, sizeof path, "%s/cache", folder);
     assert_ok(save(path, 1));
     for (int i = 0; i < N_WRITERS; i++) {
@@ -251,7 +227,7 @@ static void writers_take_turns(void **state) {
         assert_int_equal(waitpid(children[i], &status, 0), children[i]);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
-    assert_int_equal(count_files(folder), 1);
+    assert_int_equal(scratch_count(folder), 1);
     assert_true(version_of(path) >= 10);
 }
 

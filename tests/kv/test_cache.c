@@ -1,7 +1,7 @@
-/* Single facts about caches: what the laws (test_laws.c) do not ask, the functions of integers beneath, the
- * planner, and that kv_check finds what is broken.
+/* Single cases of caches that the laws (test_laws.c) do not cover, the integer functions below them, the planner, and
+ * that kv_check finds broken invariants.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/kv_world.h"
+#include "support/kv_fixture.h"
 
 #include <math.h>
 
@@ -28,53 +28,49 @@ static void slots_of_queries(void **state) {
         for (int window = 0; window < 6; window++) {
             for (int64_t position = 0; position < 30; position++) {
                 int64_t n_seen = 0;
-                for (int64_t p = 0; p <= position; p++)
-                    n_seen += p < sinks || window == 0 || p > position - window;
+                for (int64_t p = 0; p <= position; p++) n_seen += p < sinks || window == 0 || p > position - window;
                 assert_int_equal(visible_slot(position, sinks, window), n_seen - 1);
             }
         }
     }
 }
 
-/* Brute force: the smallest position that any query from n - slack on sees. */
+/* Brute force: no query from n on sees a position before visible_first(n). */
 static void needed_positions(void **state) {
     (void)state;
     for (int window = 0; window < 7; window++) {
-        for (int slack = 0; slack < 6; slack++) {
-            for (int64_t n = 0; n < 30; n++) {
-                int64_t first = INT64_MAX, from = n > slack ? n - slack : 0;
-                for (int64_t q = from; q < n + 40; q++) {
-                    int64_t p = q;
-                    while (p > 0 && (window == 0 || q - (p - 1) < window)) p--;
-                    first = min_i64(first, p);
-                }
-                assert_int_equal(needed_first(n, window, slack), first);
+        for (int64_t n = 0; n < 30; n++) {
+            int64_t first = INT64_MAX;
+            for (int64_t q = n; q < n + 40; q++) {
+                int64_t p = q;
+                while (p > 0 && (window == 0 || q - (p - 1) < window)) p--;
+                first = min_i64(first, p);
             }
+            assert_int_equal(visible_first(n, window), first);
         }
     }
 }
 
-static void units_of_sealing(void **state) {
+static void units_of_quantizing(void **state) {
     (void)state;
     const struct {
         int residual, page, unit;
-    } known[] = {{0, 128, 128}, {128, 128, 128}, {256, 128, 128}, {64, 128, 64}, {192, 128, 64},
-                 {32, 128, 32}, {96, 128, 32},   {1, 128, 32},    {33, 128, 32}, {16, 16, 16},
-                 {5, 16, 16},   {5, 32, 32},     {5, 64, 32},     {64, 64, 64},  {5, 48, 24},
-                 {48, 48, 48},  {100, 256, 32}};
+    } known[] = {{0, 128, 128}, {128, 128, 128}, {256, 128, 128}, {64, 128, 64}, {192, 128, 64}, {32, 128, 32},
+                 {96, 128, 32}, {1, 128, 32},    {33, 128, 32},   {16, 16, 16},  {5, 16, 16},    {5, 32, 32},
+                 {5, 64, 32},   {64, 64, 64},    {5, 48, 24},     {48, 48, 48},  {100, 256, 32}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        assert_int_equal(seal_unit(known[i].residual, known[i].page), known[i].unit);
+        assert_int_equal(quantize_unit(known[i].residual, known[i].page), known[i].unit);
     for (int residual = 0; residual < 200; residual += 7) {
         for (int page = 16; page <= 128; page *= 2) {
-            int unit = seal_unit(residual, page);
+            int unit = quantize_unit(residual, page);
             int64_t before = 0;
             for (int64_t n = 0; n < 600; n++) {
-                int64_t sealed = seal_until(n, residual, page);
-                assert_int_equal(sealed % page, 0);
-                assert_true(sealed == 0 || n - sealed >= residual); /* the residual is exact at least */
-                assert_true(n - sealed < residual + unit + page);   /* and what no rule keeps is sealed */
-                assert_true(sealed >= before && (sealed == before || n % unit == 0));
-                before = sealed;
+                int64_t quantized = quantize_until(n, residual, page);
+                assert_int_equal(quantized % page, 0);
+                assert_true(quantized == 0 || n - quantized >= residual); /* the residual is exact at least */
+                assert_true(n - quantized < residual + unit + page);      /* and what no rule keeps is quantized */
+                assert_true(quantized >= before && (quantized == before || n % unit == 0));
+                before = quantized;
             }
         }
     }
@@ -102,21 +98,21 @@ static void append_rows(kv_cache *cache, const kernel_table *kernels, int n) {
         kv_append(cache, kernels, entry, 0, 0, n, rows, rows, 16, 16);
 }
 
-/* What later units of a step see sealed is listed entry by entry, once; who does not ask gets it all at the end. */
+/* The tokens that later units of a step read quantized are listed entry by entry, once; if they are not listed before
+ * the commit, the commit quantizes them. */
 static void steps_over_units(void **state) {
     (void)state;
     enum { N = 200, ENTRIES = 3 };
-    const kv_spec specs[ENTRIES] = {spec_of_unit(KV_MNEME, 64), spec_of_unit(KV_F32, 0),
-                                    spec_of_unit(KV_MNEME, 32)};
+    const kv_spec specs[ENTRIES] = {spec_of_unit(KV_MNEME, 64), spec_of_unit(KV_F32, 0), spec_of_unit(KV_MNEME, 32)};
     const kv_options options = {.page_tokens = 64};
     kernel_table kernels;
     kv_pool *pool = NULL;
     kv_cache *caches[2] = {NULL, NULL};
     kernel_table_fill(&kernels, CPU_SCALAR);
     assert_ok(kv_pool_open(&pool, 0));
-    for (int asks = 0; asks < 2; asks++) {
-        assert_ok(kv_open(&caches[asks], pool, specs, ENTRIES, &options));
-        kv_cache *cache = caches[asks];
+    for (int listed = 0; listed < 2; listed++) {
+        assert_ok(kv_open(&caches[listed], pool, specs, ENTRIES, &options));
+        kv_cache *cache = caches[listed];
         assert_int_equal(kv_unit(cache), 32);
         assert_int_equal(kv_step_limit(cache, 0), INT64_MAX);
         assert_int_equal(kv_step_limit(cache, 40), 64);
@@ -124,29 +120,29 @@ static void steps_over_units(void **state) {
         assert_int_equal(kv_step_limit(cache, 128), INT64_MAX);
         assert_ok(kv_reserve(cache, N));
         append_rows(cache, &kernels, N);
-        void *scratch = malloc(kv_seal_scratch(cache));
+        void *scratch = malloc(kv_quantize_scratch(cache));
         assert_non_null(scratch);
         assert_true(kv_spans_units(cache));
-        kv_view view = kv_look(cache, 0), exact = kv_look(cache, 1);
-        assert_int_equal(kv_sealed_for(&exact, N - 1), 0);
-        for (int64_t p = 0; p < N; p++) assert_int_equal(kv_sealed_for(&view, p), seal_until(p, 64, 64));
-        for (int entry = 0, next = 0; asks && entry < ENTRIES; entry++) {
+        kv_view view = kv_attention_view(cache, 0), exact = kv_attention_view(cache, 1);
+        assert_int_equal(kv_quantized_for(&exact, N - 1), 0);
+        for (int64_t p = 0; p < N; p++) assert_int_equal(kv_quantized_for(&view, p), quantize_until(p, 64, 64));
+        for (int entry = 0, next = 0; listed && entry < ENTRIES; entry++) {
             int first, n = kv_early(cache, entry, &first);
             assert_int_equal(n, entry == 1 ? 0 : 4); /* keys and values of two pages */
             if (n) assert_int_equal(first, next);
-            for (int i = 0; i < n; i++) kv_seal(cache, &kernels, next++, scratch);
+            for (int i = 0; i < n; i++) kv_quantize(cache, &kernels, next++, scratch);
         }
-        assert_int_equal(view.n_sealed[0], 0); /* not before the commit */
+        assert_int_equal(view.n_quantized[0], 0); /* not before the commit */
         int n_tasks = kv_commit(cache);
-        assert_int_equal(n_tasks, asks ? 0 : 8);
-        for (int i = 0; i < n_tasks; i++) kv_seal(cache, &kernels, i, scratch);
-        kv_settle(cache);
+        assert_int_equal(n_tasks, listed ? 0 : 8);
+        for (int i = 0; i < n_tasks; i++) kv_quantize(cache, &kernels, i, scratch);
+        kv_finish_step(cache);
         free(scratch);
         assert_ok(kv_check(cache));
         assert_false(kv_spans_units(cache));
-        assert_int_equal(kv_sealed(cache, 0), 128);
-        assert_int_equal(kv_sealed(cache, 1), 0);
-        assert_int_equal(kv_sealed(cache, 2), 128);
+        assert_int_equal(kv_quantized(cache, 0), 128);
+        assert_int_equal(kv_quantized(cache, 1), 0);
+        assert_int_equal(kv_quantized(cache, 2), 128);
     }
     for (int entry = 0; entry < ENTRIES; entry++) {
         static float rows[2][N * 16];
@@ -189,8 +185,9 @@ static void budgets_are_named(void **state) {
     kv_pool_close(&pool);
 }
 
-/* What one form left in a page may be infinite in another. */
-/* Pages of a size that comes in slabs: each its own, clean, and their places used again when they went away without them. */
+/* Bytes that one form left in a page may be infinite in another form. */
+/* Pages of a size that is allocated in slabs: each separate and clean; their blocks are used again after the pages were
+ * offloaded. */
 static void pages_of_slabs(void **state) {
     (void)state;
     enum { N = 100, BYTES = 192 << 10 };
@@ -198,7 +195,7 @@ static void pages_of_slabs(void **state) {
     kv_pool *pool = NULL;
     kv_page *pages[N];
     assert_ok(kv_pool_open(&pool, 0));
-    assert_ok(kv_pool_open_far(pool, NULL));
+    assert_ok(kv_pool_open_offload(pool, NULL));
     for (int i = 0; i < N; i++) {
         assert_ok(kv_pool_take(&pages[i], pool, BYTES));
         assert_int_equal((uintptr_t)pages[i]->data % 64, 0);
@@ -208,7 +205,7 @@ static void pages_of_slabs(void **state) {
     assert_int_equal(kv_pool_used(pool), (size_t)N * BYTES);
     int64_t held = mem_count().live;
     for (int i = 0; i < N; i += 3) assert_ok(kv_pool_send(pool, pages[i]));
-    for (int round = 0; round < 3; round++) { /* no more memory than there is: the places are free */
+    for (int round = 0; round < 3; round++) { /* no more memory is needed: the blocks are free */
         kv_page *more[N / 3];
         for (int i = 0; i < N / 3; i++) {
             assert_ok(kv_pool_take(&more[i], pool, BYTES));
@@ -252,8 +249,7 @@ static void pages_are_clean_when_taken(void **state) {
 
 static void make_specs(kv_spec *specs) {
     kv_form form = kv_form_exact(KV_F32);
-    for (int i = 0; i < 4; i++)
-        specs[i] = (kv_spec){.n_heads = 2, .k_dim = 6, .v_dim = 4, .key = form, .value = form};
+    for (int i = 0; i < 4; i++) specs[i] = (kv_spec){.n_heads = 2, .k_dim = 6, .v_dim = 4, .key = form, .value = form};
     specs[1] = (kv_spec){.n_heads = 1, .k_dim = 2, .v_dim = 8, .key = form, .value = form};
     specs[3].window = 5;
 }
@@ -299,8 +295,8 @@ static void bad_specs_are_refused(void **state) {
     assert_int_equal(mem_count().live, live);
 }
 
-/* Entries share a table exactly when nothing tells them apart. */
-static void specs_are_told_apart(void **state) {
+/* Entries share a table exactly when their specs are equal. */
+static void different_specs_are_unequal(void **state) {
     (void)state;
     const kv_spec base = {.n_heads = 2,
                           .k_dim = 16,
@@ -311,11 +307,10 @@ static void specs_are_told_apart(void **state) {
                           .exact_first = 2,
                           .sinks = 1,
                           .window = 9,
-                          .slack = 3,
                           .state_bytes = 8,
                           .checkpoints = 2};
-    kv_spec other[18];
-    for (int i = 0; i < 18; i++) other[i] = base;
+    kv_spec other[17];
+    for (int i = 0; i < 17; i++) other[i] = base;
     other[0].kind = KV_STATE;
     other[1].n_heads++;
     other[2].k_dim += 2;
@@ -328,20 +323,19 @@ static void specs_are_told_apart(void **state) {
     other[9].exact_first++;
     other[10].sinks++;
     other[11].window++;
-    other[12].slack++;
-    other[13].write_once = true;
-    other[14].is_far = true;
-    other[15].state_bytes++;
-    other[16].checkpoints++;
-    other[17].bases = model_bases(0, 16);
+    other[12].write_once = true;
+    other[13].is_offloaded = true;
+    other[14].state_bytes++;
+    other[15].checkpoints++;
+    other[16].calibration = model_calibration(0, 16);
     assert_true(kv_spec_equal(&base, &base));
-    for (int i = 0; i < 18; i++) {
-        if (kv_spec_equal(&base, &other[i])) fail_msg("spec %d is taken for another", i);
+    for (int i = 0; i < 17; i++) {
+        if (kv_spec_equal(&base, &other[i])) fail_msg("spec %d equals a different one", i);
         assert_true(kv_spec_equal(&other[i], &other[i]));
     }
-    kv_spec elsewhere = other[17];
-    elsewhere.bases = model_bases(1, 16);
-    assert_true(kv_spec_equal(&other[17], &elsewhere));
+    kv_spec elsewhere = other[16];
+    elsewhere.calibration = model_calibration(1, 16);
+    assert_true(kv_spec_equal(&other[16], &elsewhere));
 }
 
 /* ---- static caches ---- */
@@ -351,10 +345,10 @@ static void step(kv_cache *cache, int64_t n) {
     kernel_table_fill(&kernels, CPU_SCALAR);
     assert_ok(kv_reserve(cache, n));
     int n_tasks = kv_commit(cache);
-    void *scratch = mem_alloc(kv_seal_scratch(cache), 1);
-    for (int i = 0; i < n_tasks; i++) kv_seal(cache, &kernels, i, scratch);
+    void *scratch = mem_alloc(kv_quantize_scratch(cache), 1);
+    for (int i = 0; i < n_tasks; i++) kv_quantize(cache, &kernels, i, scratch);
     mem_free(scratch);
-    kv_settle(cache);
+    kv_finish_step(cache);
 }
 
 static void static_caches_stay_where_they_are(void **state) {
@@ -369,7 +363,7 @@ static void static_caches_stay_where_they_are(void **state) {
     assert_ok(kv_open(&cache, pool, specs, 4, &options));
     size_t held = kv_bytes(cache), used = kv_pool_used(pool);
     assert_int_equal(held, kv_plan_bytes(specs, 4, &options, 30));
-    const char *const *table = kv_look(cache, 0).exact;
+    const char *const *table = kv_attention_view(cache, 0).exact;
     const char *pages[8];
     for (int round = 0; round < 3; round++) {
         while (kv_length(cache) < 30) {
@@ -382,7 +376,7 @@ static void static_caches_stay_where_they_are(void **state) {
         int64_t before = mem_count().allocations;
         assert_fails(MN_E_FULL, "holds 30 tokens of at most 30", kv_reserve(cache, 1));
         assert_int_equal(mem_count().allocations, before);
-        assert_ptr_equal(kv_look(cache, 0).exact, table);
+        assert_ptr_equal(kv_attention_view(cache, 0).exact, table);
         if (round == 0) memcpy(pages, table, sizeof pages);
         assert_memory_equal(pages, table, sizeof pages);
         assert_int_equal(kv_bytes(cache), held);
@@ -395,8 +389,8 @@ static void static_caches_stay_where_they_are(void **state) {
     kv_pool_close(&pool);
 }
 
-/* A fork of a cache with a reserve, and its parent, go on where they are: nothing that is still written is
- * shared. */
+/* A fork of a preallocated cache, and its parent, continue at their addresses: no page that is still written is shared.
+ */
 static void reserved_pages_stay_after_forks(void **state) {
     (void)state;
     kv_pool *pool = NULL;
@@ -408,18 +402,18 @@ static void reserved_pages_stay_after_forks(void **state) {
     assert_ok(kv_pool_open(&pool, 0));
     assert_ok(kv_open(&cache, pool, &spec, 1, &options));
     step(cache, 3);
-    const char *head = kv_look(cache, 0).head, *page = kv_look(cache, 0).exact[0];
+    const char *head = kv_attention_view(cache, 0).head, *page = kv_attention_view(cache, 0).exact[0];
     assert_ok(kv_fork(&fork, cache));
-    assert_ptr_not_equal(kv_look(fork, 0).head, head);
+    assert_ptr_not_equal(kv_attention_view(fork, 0).head, head);
     size_t used = kv_pool_used(pool);
     step(cache, 2);
     step(fork, 2);
-    assert_ptr_equal(kv_look(cache, 0).head, head);
-    assert_ptr_equal(kv_look(cache, 0).exact[0], page);
+    assert_ptr_equal(kv_attention_view(cache, 0).head, head);
+    assert_ptr_equal(kv_attention_view(cache, 0).exact[0], page);
     assert_int_equal(kv_pool_used(pool), used);
     kv_close(&fork);
     assert_ok(kv_fork(&fork, cache)); /* the head is complete */
-    assert_ptr_equal(kv_look(fork, 0).head, head);
+    assert_ptr_equal(kv_attention_view(fork, 0).head, head);
     kv_close(&fork);
     kv_close(&cache);
     kv_pool_close(&pool);
@@ -428,15 +422,15 @@ static void reserved_pages_stay_after_forks(void **state) {
 /* ---- failures ---- */
 
 /* Every allocation of opening, stepping, filling and forking fails once; each time nothing has changed. */
-static void fail_each_once(void (*make)(world_setting *, uint64_t), uint64_t n_seeds) {
+static void fail_each_once(void (*make)(fixture_setting *, uint64_t), uint64_t n_seeds) {
     for (uint64_t seed = 1; seed <= n_seeds; seed++) {
-        static world w;
-        world_setting set;
+        static fixture w;
+        fixture_setting set;
         make(&set, seed);
         set.fails = true; /* refusals are no problem */
-        world_open(&w, &set, NULL);
+        fixture_open(&w, &set, NULL);
         for (unsigned k = 1; w.n_members == 0; k++) {
-            if (world_add(&w, &w.members[0], 3 * (k - 1) % 42)) w.n_members = 1;
+            if (fixture_add(&w, &w.members[0], 3 * (k - 1) % 42)) w.n_members = 1;
         }
         uint32_t tokens[16] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3};
         for (int round = 0; round < 4; round++) {
@@ -446,30 +440,30 @@ static void fail_each_once(void (*make)(world_setting *, uint64_t), uint64_t n_s
             w.members[0].model->call_ends = true;
             int n = (int)min_i64(16, kv_step_limit(w.members[0].cache, kv_length(w.members[0].cache)) -
                                          kv_length(w.members[0].cache));
-            for (unsigned k = 0; !world_step(&w, &w.members[0], tokens, n, 0, 3 * (k % 14)); k++) {
-                world_check_all(&w);
+            for (unsigned k = 0; !fixture_step(&w, &w.members[0], tokens, n, 0, 3 * (k % 14)); k++) {
+                fixture_check_all(&w);
                 if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
                 if (k > 14) fail_msg("seed %d: a step is always refused", (int)seed);
             }
-            world_commit(&w, &w.members[0], tokens, 0);
-            for (unsigned k = 0; !world_fork(&w, &w.members[1], &w.members[0], 3 * (k % 14)); k++) {
-                world_check_all(&w);
+            fixture_commit(&w, &w.members[0], tokens, 0);
+            for (unsigned k = 0; !fixture_fork(&w, &w.members[1], &w.members[0], 3 * (k % 14)); k++) {
+                fixture_check_all(&w);
                 if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
                 if (k > 14) break;
             }
             if (w.members[1].cache) w.n_members = 2;
-            world_check_all(&w);
-            if (w.n_members == 2) world_drop(&w.members[--w.n_members]);
+            fixture_check_all(&w);
+            if (w.n_members == 2) fixture_drop(&w.members[--w.n_members]);
         }
-        world_close(&w);
+        fixture_close(&w);
         if (w.problem) fail_msg("seed %d: %s", (int)seed, w.problem);
     }
 }
 
 static void every_allocation_fails_once(void **state) {
     (void)state;
-    fail_each_once(world_setting_free, 60);
-    fail_each_once(world_setting_far, 30);
+    fail_each_once(fixture_setting_free, 60);
+    fail_each_once(fixture_setting_offloaded, 30);
 }
 
 static void reading_without_memory(void **state) {
@@ -501,11 +495,11 @@ static void reading_without_memory(void **state) {
 static void plans_and_caches_agree(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 200; seed++) {
-        static world w;
-        world_setting set;
+        static fixture w;
+        fixture_setting set;
         uint32_t tokens[MODEL_TOKENS] = {0};
         int n = (int)(seed * 37 % 120);
-        world_setting_make(&set, seed);
+        fixture_setting_make(&set, seed);
         set.fails = false;
         set.budget = 0;
         set.options.limit = 0;
@@ -514,19 +508,17 @@ static void plans_and_caches_agree(void **state) {
             has_states = has_states || set.specs[i].kind == KV_STATE;
             has_cross = has_cross || set.specs[i].write_once;
         }
-        world_open(&w, &set, NULL);
-        assert_true(world_add(&w, &w.members[0], 1));
+        fixture_open(&w, &set, NULL);
+        assert_true(fixture_add(&w, &w.members[0], 1));
         w.n_members = 1;
         if (has_cross) n %= 48;
-        if (has_cross && n) world_do(&w, &(world_op){.kind = WORLD_FILL, .amount = (unsigned)n - 1});
-        if (n && !world_call(&w, &w.members[0], tokens, n, has_states ? 1 : MODEL_TOKENS))
-            fail_msg("%s", w.problem);
+        if (has_cross && n) fixture_do(&w, &(fixture_op){.kind = FIXTURE_FILL, .amount = (unsigned)n - 1});
+        if (n && !fixture_call(&w, &w.members[0], tokens, n, has_states ? 1 : MODEL_TOKENS)) fail_msg("%s", w.problem);
         assert_false(w.problem);
         size_t planned = kv_plan_bytes(set.specs, set.n_entries, &set.options, n);
         if (kv_bytes(w.members[0].cache) != planned)
-            fail_msg("seed %d: %zu bytes are held, %zu planned", (int)seed, kv_bytes(w.members[0].cache),
-                     planned);
-        world_close(&w);
+            fail_msg("seed %d: %zu bytes are held, %zu planned", (int)seed, kv_bytes(w.members[0].cache), planned);
+        fixture_close(&w);
     }
 }
 
@@ -555,8 +547,7 @@ static void bytes_of_a_token(void **state) {
 static void absurd_plans_do_not_overflow(void **state) {
     (void)state;
     kv_form exact = kv_form_exact(KV_F32);
-    kv_spec specs[2] = {
-        {.n_heads = 1 << 20, .k_dim = 1 << 20, .v_dim = 1 << 20, .key = exact, .value = exact}};
+    kv_spec specs[2] = {{.n_heads = 1 << 20, .k_dim = 1 << 20, .v_dim = 1 << 20, .key = exact, .value = exact}};
     specs[1] = specs[0];
     size_t one = kv_plan_bytes(specs, 1, &(kv_options){.page_tokens = 128}, 128);
     assert_true(one == (size_t)128 << 43);
@@ -567,18 +558,18 @@ static void absurd_plans_do_not_overflow(void **state) {
 
 /* ---- kv_check ---- */
 
-/* A cache with a window, codes, a head and a state, in which one thing at a time is wrong. */
+/* A cache with a window, quantized pages, a head and a state, in which one thing at a time is wrong. */
 typedef struct broken {
     kv_pool *pool;
     kv_cache *cache;
-    kv_group *pages, *window, *states; /* coded and exact pages; a window that forgot some */
+    kv_group *pages, *window, *states; /* quantized and exact pages; a window that dropped some */
 } broken;
 
 static broken broken_open(void) {
     kv_form form = {.codec = KV_QUANTO, .bits = 4}, exact = kv_form_exact(KV_F32);
     const kv_spec specs[] = {
         {.n_heads = 1, .k_dim = 16, .v_dim = 16, .key = form, .value = form, .exact_first = 2},
-        {.n_heads = 1, .k_dim = 4, .v_dim = 4, .key = exact, .value = exact, .window = 18, .slack = 3},
+        {.n_heads = 1, .k_dim = 4, .v_dim = 4, .key = exact, .value = exact, .window = 21},
         {.kind = KV_STATE, .state_bytes = 8, .checkpoints = 3},
     };
     broken b = {0};
@@ -592,12 +583,12 @@ static broken broken_open(void) {
     return b;
 }
 
-#define BROKEN(b, part, change, undo)                                                                        \
-    do {                                                                                                     \
-        change;                                                                                              \
-        assert_fails(MN_E_UNSUPPORTED, part, kv_check((b).cache));                                           \
-        undo;                                                                                                \
-        assert_ok(kv_check((b).cache));                                                                      \
+#define BROKEN(b, part, change, undo)                                                                                  \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        assert_fails(MN_E_UNSUPPORTED, part, kv_check((b).cache));                                                     \
+        undo;                                                                                                          \
+        assert_ok(kv_check((b).cache));                                                                                \
     } while (0)
 
 static void broken_tables_are_found(void **state) {
@@ -606,29 +597,31 @@ static void broken_tables_are_found(void **state) {
     kv_group *g = b.pages;
     kv_page *page = NULL, *extra = NULL;
     assert_int_equal(g->n_slots, 5);
-    assert_int_equal(g->n_sealed[3], 16);
-    assert_int_equal(g->n_sealed[4], 0);
+    assert_int_equal(g->n_quantized[3], 16);
+    assert_int_equal(g->n_quantized[4], 0);
     assert_ok(kv_pool_take(&extra, b.pool, g->page_bytes[PAGE_EXACT]));
     BROKEN(b, "limit", b.cache->options.limit = 68, b.cache->options.limit = 100);
     BROKEN(b, "peak", b.cache->peak_bytes = kv_bytes(b.cache) - 1, b.cache->peak_bytes = SIZE_MAX);
     BROKEN(b, "table ends", g->n_slots--, g->n_slots++);
-    BROKEN(b, "sealed than it has", g->n_sealed[4] = 6, g->n_sealed[4] = 0);
-    BROKEN(b, "sealed than it has", g->n_sealed[3] = 17, g->n_sealed[3] = 16);
-    BROKEN(b, "sealed than it has", g->n_sealed[4] = -1, g->n_sealed[4] = 0);
-    BROKEN(b, "neither exact nor sealed", g->n_sealed[3] = 15, g->n_sealed[3] = 16);
-    BROKEN(b, "no codes", (page = g->pages[1][2], group_put(g, PAGE_CODED, 2, NULL)),
+    BROKEN(b, "more quantized tokens than tokens", g->n_quantized[4] = 6, g->n_quantized[4] = 0);
+    BROKEN(b, "more quantized tokens than tokens", g->n_quantized[3] = 17, g->n_quantized[3] = 16);
+    BROKEN(b, "more quantized tokens than tokens", g->n_quantized[4] = -1, g->n_quantized[4] = 0);
+    BROKEN(b, "neither exact nor quantized", g->n_quantized[3] = 15, g->n_quantized[3] = 16);
+    BROKEN(b, "no quantized page", (page = g->pages[1][2], group_put(g, PAGE_CODED, 2, NULL)),
            group_put(g, PAGE_CODED, 2, page));
-    BROKEN(b, "exact page is kept", group_put(g, PAGE_EXACT, 2, extra), group_put(g, PAGE_EXACT, 2, NULL));
-    BROKEN(b, "coded page is kept", group_put(g, PAGE_CODED, 4, extra), group_put(g, PAGE_CODED, 4, NULL));
-    BROKEN(b, "where kernels look", g->bases[PAGE_CODED][1] += 1, g->bases[PAGE_CODED][1] -= 1);
-    BROKEN(b, "where kernels look", g->bases[PAGE_EXACT][1] = extra->data, g->bases[PAGE_EXACT][1] = NULL);
+    BROKEN(b, "holds an exact page that no token needs", group_put(g, PAGE_EXACT, 2, extra),
+           group_put(g, PAGE_EXACT, 2, NULL));
+    BROKEN(b, "holds a quantized page that no token needs", group_put(g, PAGE_CODED, 4, extra),
+           group_put(g, PAGE_CODED, 4, NULL));
+    BROKEN(b, "table for kernels", g->addresses[PAGE_CODED][1] += 1, g->addresses[PAGE_CODED][1] -= 1);
+    BROKEN(b, "table for kernels", g->addresses[PAGE_EXACT][1] = extra->data, g->addresses[PAGE_EXACT][1] = NULL);
     BROKEN(b, "no reference", g->pages[1][1]->references = 0, g->pages[1][1]->references = 1);
-    BROKEN(b, "another size", g->pages[1][1]->bytes += 64, g->pages[1][1]->bytes -= 64);
-    BROKEN(b, "neither near nor far", g->pages[1][1]->region = 1, g->pages[1][1]->region = 0);
-    BROKEN(b, "sent away", g->pages[1][1]->n_near = 0, g->pages[1][1]->n_near = 1);
+    BROKEN(b, "differs from that of its group", g->pages[1][1]->bytes += 64, g->pages[1][1]->bytes -= 64);
+    BROKEN(b, "neither resident nor offloaded", g->pages[1][1]->region = 1, g->pages[1][1]->region = 0);
+    BROKEN(b, "not counted as resident", g->pages[1][1]->n_resident = 0, g->pages[1][1]->n_resident = 1);
     BROKEN(b, "head page", (page = g->head, g->head = NULL), g->head = page);
-    BROKEN(b, "counted right", g->n_held[PAGE_EXACT]++, g->n_held[PAGE_EXACT]--);
-    BROKEN(b, "counted right", g->n_held[PAGE_CODED]--, g->n_held[PAGE_CODED]++);
+    BROKEN(b, "differs from those in the table", g->n_held[PAGE_EXACT]++, g->n_held[PAGE_EXACT]--);
+    BROKEN(b, "differs from those in the table", g->n_held[PAGE_CODED]--, g->n_held[PAGE_CODED]++);
     BROKEN(b, "beyond the table", g->pages[PAGE_EXACT][5] = extra, g->pages[PAGE_EXACT][5] = NULL);
     BROKEN(b, "beyond the table", g->pages[PAGE_CODED][7] = extra, g->pages[PAGE_CODED][7] = NULL);
     kv_pool_return(b.pool, extra);
@@ -640,21 +633,20 @@ static void broken_windows_and_states_are_found(void **state) {
     (void)state;
     broken b = broken_open();
     kv_group *g = b.window, *s = b.states;
-    /* 69 tokens: the next query sees 52 on, one after going back 3 sees 49 on, so pages from 48 are there. */
+    /* 69 tokens: the next query sees 49 on, so pages from 48 are there. */
     assert_int_equal(g->first_page, 3);
     assert_int_equal(s->n_states, 4);
-    BROKEN(b, "is gone", (g->spec.window = 23), (g->spec.window = 18));
-    BROKEN(b, "no query will see", (g->spec.window = 1, g->spec.slack = 0),
-           (g->spec.window = 18, g->spec.slack = 3));
+    BROKEN(b, "inside the attention window is missing", (g->spec.window = 23), (g->spec.window = 21));
+    BROKEN(b, "outside the attention window", (g->spec.window = 1), (g->spec.window = 21));
     BROKEN(b, "newest state", s->states[3].position++, s->states[3].position--);
     BROKEN(b, "newest state", s->n_states--, s->n_states++);
     BROKEN(b, "out of order", s->states[1].position = s->states[2].position, s->states[1].position = 48);
     BROKEN(b, "more states", s->spec.checkpoints = 2, s->spec.checkpoints = 3);
     BROKEN(b, "out of order", s->states[0].position = 0, s->states[0].position = 32);
-    /* A step's pages must be there and its own. */
+    /* A step's pages must exist and be unshared. */
     assert_ok(kv_reserve(b.cache, 3));
     assert_ok(kv_check(b.cache));
-    BROKEN(b, "about to be written", b.pages->pages[PAGE_EXACT][4]->references = 2,
+    BROKEN(b, "will be written", b.pages->pages[PAGE_EXACT][4]->references = 2,
            b.pages->pages[PAGE_EXACT][4]->references = 1);
     BROKEN(b, "limit", b.cache->options.limit = 71, b.cache->options.limit = 72);
     kv_abandon(b.cache);
@@ -692,12 +684,12 @@ static void broken_steps_are_found(void **state) {
     for (int slot = 1; slot < 3; slot++) {
         for (int kind = 0; kind < 2; kind++) {
             kv_page *page = g->pages[kind][slot];
-            BROKEN(b, "about to be written", page->references = 2, page->references = 1);
+            BROKEN(b, "will be written", page->references = 2, page->references = 1);
             BROKEN(b, NULL, group_put(g, (page_kind)kind, (size_t)slot, NULL),
                    group_put(g, (page_kind)kind, (size_t)slot, page));
         }
     }
-    BROKEN(b, "head page is shared", g->head->references = 2, g->head->references = 1);
+    BROKEN(b, "head page will be written", g->head->references = 2, g->head->references = 1);
     kv_abandon(cache);
     kv_close(&cache);
     kv_pool_close(&pool);
@@ -708,13 +700,13 @@ int main(void) {
         cmocka_unit_test(visible_positions),
         cmocka_unit_test(slots_of_queries),
         cmocka_unit_test(needed_positions),
-        cmocka_unit_test(units_of_sealing),
+        cmocka_unit_test(units_of_quantizing),
         cmocka_unit_test(steps_over_units),
         cmocka_unit_test(budgets_are_named),
         cmocka_unit_test(pages_of_slabs),
         cmocka_unit_test(pages_are_clean_when_taken),
         cmocka_unit_test(bad_specs_are_refused),
-        cmocka_unit_test(specs_are_told_apart),
+        cmocka_unit_test(different_specs_are_unequal),
         cmocka_unit_test(static_caches_stay_where_they_are),
         cmocka_unit_test(reserved_pages_stay_after_forks),
         cmocka_unit_test(every_allocation_fails_once),

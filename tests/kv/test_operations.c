@@ -1,6 +1,6 @@
-/* Scripts of cache operations and what they must come to (tests/data/caches/README.md): a batch is an array
- * of caches, its row operations are forks. Where Transformers keeps fewer tokens than our pages do, those are
- * compared that it keeps.
+/* Scripts of cache operations and their expected results (tests/data/caches/README.md): a batch is an array of caches,
+ * its row operations are forks. Where Transformers keeps fewer tokens than our pages do, those are compared that it
+ * keeps.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
@@ -21,8 +21,7 @@ typedef struct batch {
 } batch;
 
 static void open_rows(batch *b, int n) {
-    for (b->n = 0; b->n < n; b->n++)
-        assert_ok(kv_open(&b->rows[b->n], b->pool, b->specs, b->n_layers, &b->options));
+    for (b->n = 0; b->n < n; b->n++) assert_ok(kv_open(&b->rows[b->n], b->pool, b->specs, b->n_layers, &b->options));
 }
 
 static void close_rows(batch *b) {
@@ -80,16 +79,22 @@ static void append(const batch *b, kv_cache *cache, int layer, const int64_t *nu
 }
 
 static void finish(const batch *b, kv_cache *cache, int n_tasks) {
-    void *scratch = mem_alloc(kv_seal_scratch(cache), 1);
-    for (int i = 0; i < n_tasks; i++) kv_seal(cache, &b->kernels, i, scratch);
+    void *scratch = mem_alloc(kv_quantize_scratch(cache), 1);
+    for (int i = 0; i < n_tasks; i++) kv_quantize(cache, &b->kernels, i, scratch);
     mem_free(scratch);
-    kv_settle(cache);
+    kv_finish_step(cache);
 }
 
-/* What a step reads: the last tokens of the view, its own included. */
-static void check_returned(const batch *b, const kv_cache *cache, int layer, const json *numbers) {
-    kv_view view = kv_look(cache, layer);
-    for (size_t i = 0; i < numbers->n; i++) {
+/* Of n tokens before the next query: how many of the first it does not see. Transformers' static layers keep one. */
+static int n_unseen(const batch *b, int layer, int n) {
+    int window = b->specs[layer].window;
+    return window && n >= window ? n - (window - 1) : 0;
+}
+
+/* The tokens that a step of `n_new` reads: the last ones of the view, its own included. */
+static void check_returned(const batch *b, const kv_cache *cache, int layer, const json *numbers, int n_new) {
+    kv_view view = kv_attention_view(cache, layer);
+    for (size_t i = (size_t)n_unseen(b, layer, (int)numbers->n - n_new); i < numbers->n; i++) {
         int64_t position = view.n_tokens - (int64_t)(numbers->n - i),
                 page = position / view.page_tokens - view.first_page;
         assert_in_range(page, 0, view.n_pages - 1);
@@ -117,7 +122,7 @@ static void update_row(const batch *b, int row, const json *tokens, const json *
     assert_ok(kv_reserve(cache, n));
     for (int layer = 0; layer < b->n_layers; layer++) {
         if (!b->specs[layer].write_once) append(b, cache, layer, numbers, n);
-        if (returned) check_returned(b, cache, layer, &returned->items[layer].items[row]);
+        if (returned) check_returned(b, cache, layer, &returned->items[layer].items[row], n);
     }
     finish(b, cache, kv_commit(cache));
 }
@@ -125,12 +130,12 @@ static void update_row(const batch *b, int row, const json *tokens, const json *
 /* Tokens that must be held: the last ones of the cache. */
 static void check_held(const batch *b, int row, int layer, const json *numbers, int64_t length) {
     float rows[HEADS * MOST * DIM];
-    int n = (int)numbers->n;
+    int first = n_unseen(b, layer, (int)numbers->n), n = (int)numbers->n - first;
     for (int is_key = 0; is_key < 2; is_key++) {
         assert_ok(kv_read(b->rows[row], &b->kernels, layer, is_key, length - n, n, rows));
         for (int i = 0; i < HEADS * n * b->dim; i++) {
             int d = i % b->dim, t = i / b->dim % n, head = i / b->dim / n;
-            assert_float_equal(rows[i], value_of(numbers->items[t].integer, head, d, is_key), 0);
+            assert_float_equal(rows[i], value_of(numbers->items[first + t].integer, head, d, is_key), 0);
         }
     }
 }
@@ -141,16 +146,14 @@ static void crop(batch *b, int64_t arg, bool is_refused) {
         int64_t n = kv_length(b->rows[i]), keep = arg < 0 ? max_i64(n + arg, 0) : min_i64(arg, n);
         if (!is_refused) {
             assert_ok(kv_truncate(b->rows[i], keep));
-        } else if (kv_reachable(b->rows[i], keep) !=
-                   keep) { /* pages may hold more than Transformers' slots */
+        } else if (kv_reachable(b->rows[i], keep) != keep) { /* pages may hold more than Transformers' slots */
             assert_fails(MN_E_UNSUPPORTED, "cannot go back", kv_truncate(b->rows[i], keep));
         }
     }
 }
 
 static void do_step(batch *b, const json *step) {
-    const json *op = json_get(step, "op"), *arg = json_get(step, "arg"),
-               *returned = json_get(step, "right_returned");
+    const json *op = json_get(step, "op"), *arg = json_get(step, "arg"), *returned = json_get(step, "right_returned");
     int order[MOST_ROWS];
     if (json_is_string(op, "update")) {
         const json *tokens = json_get(step, "tokens");
@@ -160,8 +163,7 @@ static void do_step(batch *b, const json *step) {
             if (!tokens) { /* only how many */
                 int64_t n = 0;
                 assert_ok(json_int("step", step, "n", 1, MOST, &n));
-                for (int t = 0; t < n; t++)
-                    numbers[t] = (json){.kind = JSON_INT, .integer = kv_length(b->rows[i]) + t};
+                for (int t = 0; t < n; t++) numbers[t] = (json){.kind = JSON_INT, .integer = kv_length(b->rows[i]) + t};
                 counted.n = (size_t)n;
                 counted.items = numbers;
             }
@@ -193,19 +195,19 @@ static void check_step(const batch *b, const json *step) {
             check_held(b, row, (int)layer, &tokens->items[row], length);
         }
     }
-    int64_t length = -1, n_rows = b->n, sealed = -1, residual = 0;
+    int64_t length = -1, n_rows = b->n, quantized = -1, residual = 0;
     assert_ok(json_int("step", step, "right_seq_length", 0, MOST, &length));
     assert_ok(json_int("step", step, "right_batch", 1, MOST_ROWS, &n_rows));
-    assert_ok(json_int("step", step, "quantized", 0, MOST, &sealed));
+    assert_ok(json_int("step", step, "quantized", 0, MOST, &quantized));
     assert_ok(json_int("step", step, "residual", 0, MOST, &residual));
     assert_int_equal(b->n, n_rows);
     for (int row = 0; row < b->n; row++) {
         if (length >= 0) assert_int_equal(kv_length(b->rows[row]), length);
-        for (int layer = 0; sealed >= 0 && layer < b->n_layers; layer++) {
-            kv_view view = kv_look(b->rows[row], layer);
+        for (int layer = 0; quantized >= 0 && layer < b->n_layers; layer++) {
+            kv_view view = kv_attention_view(b->rows[row], layer);
             int n = 0;
-            for (int i = 0; i < view.n_pages; i++) n += view.n_sealed[i];
-            assert_int_equal(n, sealed);
+            for (int i = 0; i < view.n_pages; i++) n += view.n_quantized[i];
+            assert_int_equal(n, quantized);
             assert_int_equal(view.n_tokens - n, residual);
         }
         assert_ok(kv_check(b->rows[row]));
@@ -240,16 +242,10 @@ static void run_exact(const json *test, bool is_static, int page_tokens) {
     batch b = {.n_layers = (int)layers->n, .dim = 2, .options = {.page_tokens = page_tokens}};
     kv_form exact = kv_form_exact(KV_F32);
     for (int i = 0; i < b.n_layers; i++) {
-        int64_t window = 0, kept = 0;
+        int64_t window = 0;
         assert_ok(json_int("layer", &layers->items[i], "window", 1, MOST, &window));
-        assert_ok(json_int("layer", &layers->items[i], "slots_kept", 1, MOST, &kept));
-        b.specs[i] = (kv_spec){.n_heads = HEADS,
-                               .k_dim = 2,
-                               .v_dim = 2,
-                               .key = exact,
-                               .value = exact,
-                               .window = (int)window,
-                               .slack = window ? (int)(kept - (window - 1)) : 0};
+        b.specs[i] =
+            (kv_spec){.n_heads = HEADS, .k_dim = 2, .v_dim = 2, .key = exact, .value = exact, .window = (int)window};
     }
     if (is_static) b.options.reserve = b.options.limit = longest(json_get(test, "steps"));
     run_steps(&b, test);
@@ -261,7 +257,7 @@ static void run_quantized(const json *test, const char *name) {
     kv_form form = {.codec = strstr(name, "hqq") ? KV_HQQ : KV_QUANTO, .bits = 4};
     const char *residual = strstr(name, "residual_length=");
     assert_non_null(residual);
-    form.axis = CODE_TOKEN; /* groups along the tokens would seal whole pages only */
+    form.axis = CODE_TOKEN; /* groups along the tokens would quantize whole pages only */
     batch b = {.n_layers = 2, .dim = DIM, .options = {.page_tokens = 16}};
     for (int i = 0; i < b.n_layers; i++) {
         b.specs[i] = (kv_spec){.n_heads = HEADS,
@@ -309,8 +305,7 @@ static void run_encoder_decoder(const json *test) {
     kv_form exact = kv_form_exact(KV_F32);
     batch b = {.n_layers = 2, .dim = 2, .options = {.page_tokens = 2}};
     for (int i = 0; i < 2; i++)
-        b.specs[i] = (kv_spec){
-            .n_heads = HEADS, .k_dim = 2, .v_dim = 2, .key = exact, .value = exact, .write_once = i};
+        b.specs[i] = (kv_spec){.n_heads = HEADS, .k_dim = 2, .v_dim = 2, .key = exact, .value = exact, .write_once = i};
     batch_open(&b, 2);
     const json *steps = json_get(test, "steps");
     for (size_t i = 0; i < steps->n; i++) {
@@ -321,8 +316,7 @@ static void run_encoder_decoder(const json *test) {
             for (int row = 0; row < b.n; row++) {
                 json items[MOST], tokens = {.kind = JSON_ARRAY, .n = (size_t)args[0], .items = items};
                 for (int t = 0; t < args[0]; t++)
-                    items[t] =
-                        (json){.kind = JSON_INT, .integer = 100 * row + kv_length(b.rows[row]) + t + 1};
+                    items[t] = (json){.kind = JSON_INT, .integer = 100 * row + kv_length(b.rows[row]) + t + 1};
                 if (n == 2) fill_cross(&b, row, args[1]);
                 update_row(&b, row, &tokens, NULL);
             }
@@ -331,8 +325,7 @@ static void run_encoder_decoder(const json *test) {
         } else if (strncmp(op, "batch_repeat", 12) == 0) {
             repeat_rows(&b, args[0]);
         } else if (strncmp(op, "reset", 5) == 0) {
-            /* The next input has other cross tokens: that is another cache here. An emptied one keeps those
-             * it has. */
+            /* The next input has other cross tokens: that is another cache here. An emptied one keeps those it has. */
             crop(&b, 0, false);
             assert_int_equal(kv_filled(b.rows[0], 1), 3);
             close_rows(&b);
@@ -374,7 +367,7 @@ static void shift_in(kv_cache *cache, int row, int first, int n, float ssm) {
     s.ssm[0] = s.ssm[1] = ssm;
     memcpy(kv_states(cache, 0).next, &s, sizeof s);
     assert_int_equal(kv_commit(cache), 0);
-    kv_settle(cache);
+    kv_finish_step(cache);
 }
 
 static void run_mamba(const json *test) {

@@ -1,18 +1,9 @@
-/* Strategies and their configuration: what names and keys mean, which of them are refused and with what
- * words, and how a plan changes the entries of a model.
+/* Strategies and their configuration: what names and keys mean, which of them are refused and with what words, and how
+ * a plan changes the entries of a model.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/support.h"
+#include "support/plans.h"
 
 #include <limits.h>
-
-#include "kv/plan.h"
-
-/* A plan from texts alone; failing ones leave `plan` untouched. */
-static mn_status make(kv_plan *plan, const char *implementation, const char *config) {
-    mn_cache_options options = {
-        .size = sizeof options, .implementation = implementation, .config = config, .dtype = "auto"};
-    return kv_plan_make(plan, &options, KV_BF16);
-}
 
 /* ---- names ---- */
 
@@ -20,7 +11,7 @@ static void plain_names(void **state) {
     (void)state;
     static const struct {
         const char *implementation;
-        bool keeps, reserves, codes, is_far, windows;
+        bool keeps, preallocates, codes, is_offloaded, windows;
         int window, sinks;
     } cases[] = {
         {"none", false, false, false, false, false, 0, 0},
@@ -50,53 +41,53 @@ static void plain_names(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kv_plan plan;
-        assert_ok(make(&plan, cases[i].implementation, "max_cache_len=50"));
+        assert_ok(plans_make(&plan, cases[i].implementation, "max_cache_len=50"));
         const kv_plan_part *self = &plan.self;
-        if (self->keeps != cases[i].keeps || self->reserves != cases[i].reserves ||
-            self->codes != cases[i].codes || self->is_far != cases[i].is_far ||
+        if (self->keeps != cases[i].keeps || self->preallocates != cases[i].preallocates ||
+            self->is_quantized != cases[i].codes || self->is_offloaded != cases[i].is_offloaded ||
             self->windows != cases[i].windows || self->window_length != cases[i].window ||
             self->num_sink_tokens != cases[i].sinks) {
-            fail_msg("%s: keeps %d, reserves %d, codes %d, far %d, windows %d, window %d, sinks %d",
-                     cases[i].implementation, self->keeps, self->reserves, self->codes, self->is_far,
+            fail_msg("%s: keeps %d, preallocates %d, quantized %d, offloaded %d, windows %d, window %d, sinks %d",
+                     cases[i].implementation, self->keeps, self->preallocates, self->is_quantized, self->is_offloaded,
                      self->windows, self->window_length, self->num_sink_tokens);
         }
         assert_string_equal(plan.name, cases[i].implementation);
         assert_string_equal(self->name, cases[i].implementation);
         assert_false(plan.names_cross);
         assert_int_equal(plan.options.limit, 50);
-        assert_int_equal(plan.options.reserve, cases[i].reserves ? 50 : 0);
-        /* What was not named of cross attention has no window, and the rest alike. */
+        assert_int_equal(plan.options.reserve, cases[i].preallocates ? 50 : 0);
+        /* Cross attention that was not named has no window and is otherwise alike. */
         assert_false(plan.cross.windows);
-        assert_int_equal(plan.cross.codes, cases[i].codes);
-        assert_int_equal(plan.cross.is_far, cases[i].is_far);
+        assert_int_equal(plan.cross.is_quantized, cases[i].codes);
+        assert_int_equal(plan.cross.is_offloaded, cases[i].is_offloaded);
     }
 }
 
 static void names_of_two_kinds(void **state) {
     (void)state;
     kv_plan plan;
-    assert_ok(make(&plan, "self=quantized+sink,cross=offloaded", "nbits=3,window_length=9"));
+    assert_ok(plans_make(&plan, "self=quantized+sink,cross=offloaded", "nbits=3,window_length=9"));
     assert_string_equal(plan.name, "self=quantized+sink,cross=offloaded");
     assert_string_equal(plan.cross.name, "offloaded");
-    assert_true(plan.self.codes && plan.self.windows && !plan.self.is_far);
-    assert_true(!plan.cross.codes && !plan.cross.windows && plan.cross.is_far && plan.names_cross);
+    assert_true(plan.self.is_quantized && plan.self.windows && !plan.self.is_offloaded);
+    assert_true(!plan.cross.is_quantized && !plan.cross.windows && plan.cross.is_offloaded && plan.names_cross);
     assert_int_equal(plan.self.key.bits, 3);
-    assert_ok(make(&plan, "cross=quantized", "backend=hqq"));
+    assert_ok(plans_make(&plan, "cross=quantized", "backend=hqq"));
     assert_string_equal(plan.name, "self=dynamic,cross=quantized");
-    assert_true(plan.cross.codes && !plan.self.codes && plan.self.keeps);
+    assert_true(plan.cross.is_quantized && !plan.self.is_quantized && plan.self.keeps);
     assert_int_equal(plan.cross.key.codec, KV_HQQ);
     assert_int_equal(plan.self.residual, 0);
-    assert_ok(make(&plan, "self=none", NULL));
+    assert_ok(plans_make(&plan, "self=none", NULL));
     assert_string_equal(plan.name, "none");
     assert_false(plan.names_cross);
 }
 
-/* Transformers' classes and longer names are other words for strategies; some imply a backend. */
+/* Names of Transformers' classes and longer names are accepted; some imply a backend. */
 static void names_of_classes(void **state) {
     (void)state;
     static const struct {
         const char *implementation, *name;
-        kv_codec codec; /* of keys; KV_BF16: none are coded */
+        kv_codec codec; /* of keys; KV_BF16: none are quantized */
     } cases[] = {
         {"DynamicCache", "dynamic", KV_BF16},
         {"StaticCache", "static", KV_BF16},
@@ -120,39 +111,36 @@ static void names_of_classes(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kv_plan plan, again;
-        char *config = NULL;
-        assert_ok(make(&plan, cases[i].implementation, "max_cache_len=50"));
+        assert_ok(plans_make(&plan, cases[i].implementation, "max_cache_len=50"));
         assert_string_equal(plan.name, cases[i].name);
-        kv_codec codec = plan.self.codes ? plan.self.key.codec : KV_BF16;
+        kv_codec codec = plan.self.is_quantized ? plan.self.key.codec : KV_BF16;
         if (codec != cases[i].codec) fail_msg("%s has codec %d", cases[i].implementation, (int)codec);
-        /* What a session writes down of itself, name and config, means the same. */
-        for (int object = 0; object < 2; object++) {
-            assert_ok(
-                kv_plan_config(&config, &plan, object ? " {\"max_cache_len\": 50} " : "max_cache_len=50"));
-            assert_ok(make(&again, plan.name, config));
-            assert_true(again.self.key.codec == plan.self.key.codec && again.options.limit == 50);
-            mem_free(config);
-        }
+        /* The name and config that a session is saved with mean the same. */
+        bytes config = {0};
+        kv_config_put(&config, &plan.config);
+        assert_ok(plans_make(&again, plan.name, bytes_text(&config)));
+        assert_true(again.self.key.codec == plan.self.key.codec && again.options.limit == 50);
+        assert_true(kv_config_equal(&again.config, &plan.config));
+        bytes_clear(&config);
     }
     kv_plan plan;
-    assert_ok(make(&plan, "HQQQuantizedCache", "backend=hqq,nbits=1"));
-    assert_fails(MN_E_ARG, "'quanto'", make(&plan, "HQQQuantizedCache", "backend=quanto"));
+    assert_ok(plans_make(&plan, "HQQQuantizedCache", "backend=hqq,nbits=1"));
+    assert_fails(MN_E_ARG, "'quanto'", plans_make(&plan, "HQQQuantizedCache", "backend=quanto"));
     assert_fails(MN_E_ARG, "both backends",
-                 make(&plan, "self=HQQQuantizedCache,cross=QuantoQuantizedCache", NULL));
-    assert_fails(MN_E_ARG, "do not go together", make(&plan, "SinkCache+SlidingWindowCache", NULL));
-    assert_fails(MN_E_ARG, "'SinkCash'", make(&plan, "SinkCash", NULL));
+                 plans_make(&plan, "self=HQQQuantizedCache,cross=QuantoQuantizedCache", NULL));
+    assert_fails(MN_E_ARG, "cannot be combined", plans_make(&plan, "SinkCache+SlidingWindowCache", NULL));
+    assert_fails(MN_E_ARG, "'SinkCash'", plans_make(&plan, "SinkCash", NULL));
 }
 
 /* Keys as Transformers' configurations spell them, and those that are taken and change nothing. */
 static void keys_of_transformers(void **state) {
     (void)state;
-    static const char object[] =
-        "{\"cache_implementation\": \"quantized\", \"axis-key\": 1, \"axis-value\": 1, "
-        "\"q-group-size\": 16, \"compute_dtype\": \"torch.float16\", \"device\": \"cuda:0\"}";
+    static const char object[] = "{\"cache_implementation\": \"quantized\", \"axis-key\": 1, \"axis-value\": 1, "
+                                 "\"q-group-size\": 16, \"compute_dtype\": \"torch.float16\", \"device\": \"cuda:0\"}";
     kv_plan plan;
     kv_config config;
     bytes lines = {0};
-    assert_ok(make(&plan, "HQQQuantizedCache", object));
+    assert_ok(plans_make(&plan, "HQQQuantizedCache", object));
     assert_int_equal(plan.self.key.axis, CODE_TOKEN);
     assert_int_equal(plan.self.key.group, 16);
     assert_ok(kv_config_read(&config, object));
@@ -163,17 +151,17 @@ static void keys_of_transformers(void **state) {
     assert_ok(kv_config_read(&config, "compute-dtype=float32,device=cpu,nbits=4"));
     assert_ok(kv_config_warn(&config, &lines));
     assert_int_equal(lines.n, 0);
-    assert_ok(make(&plan, "sliding_window", "sliding_window=32,page-tokens=16"));
+    assert_ok(plans_make(&plan, "sliding_window", "sliding_window=32,page-tokens=16"));
     assert_int_equal(plan.self.window_length, 32);
     assert_int_equal(plan.options.page_tokens, 16);
-    assert_fails(MN_E_ARG, "given twice", make(&plan, "sink", "sliding_window=32,window_length=32"));
-    assert_fails(MN_E_ARG, "compute_dtype is 'int8'", make(&plan, "quantized", "compute_dtype=int8"));
+    assert_fails(MN_E_ARG, "given twice", plans_make(&plan, "sink", "sliding_window=32,window_length=32"));
+    assert_fails(MN_E_ARG, "compute_dtype is 'int8'", plans_make(&plan, "quantized", "compute_dtype=int8"));
     assert_fails(MN_E_ARG, "cache_implementation is 'static'",
-                 make(&plan, "quantized", "cache_implementation=static"));
-    assert_ok(make(&plan, "quantized+offloaded", "cache_implementation=QuantizedCache"));
+                 plans_make(&plan, "quantized", "cache_implementation=static"));
+    assert_ok(plans_make(&plan, "quantized+offloaded", "cache_implementation=QuantizedCache"));
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 typedef struct refusal {
     const char *implementation, *config;
@@ -183,7 +171,7 @@ typedef struct refusal {
 static const refusal refusals[] = {
     /* names */
     {"", NULL, {"''", "dynamic, static"}},
-    {"dinamic", NULL, {"'dinamic'", "did you mean dynamic?", "quantized, sliding_window, sink"}},
+    {"dinamic", NULL, {"'dinamic'", "did you mean dynamic?", "allowed: none, dynamic, static"}},
     {"quantised", NULL, {"did you mean quantized?"}},
     {"offload", NULL, {"did you mean offloaded"}},
     {"Static", NULL, {"'Static'", "did you mean static?"}},
@@ -194,20 +182,20 @@ static const refusal refusals[] = {
     {"sink++quantized", NULL, {"''"}},
     {"sink quantized", NULL, {"'sink quantized'"}},
     {"sink,quantized", NULL, {"'sink,quantized'"}},
-    {"none+quantized", NULL, {"'none'", "'quantized'", "keeps nothing"}},
-    {"sink+none", NULL, {"'none'", "'sink'", "keeps nothing"}},
-    {"none+dynamic", NULL, {"keeps nothing"}},
-    {"sink+sliding_window", NULL, {"'sink'", "'sliding_window'", "besides"}},
+    {"none+quantized", NULL, {"'none'", "'quantized'", "keeps no keys and values"}},
+    {"sink+none", NULL, {"'none'", "'sink'", "keeps no keys and values"}},
+    {"none+dynamic", NULL, {"keeps no keys and values"}},
+    {"sink+sliding_window", NULL, {"'sink'", "'sliding_window'", "a window of its own"}},
     {"sliding_window+quantized+sink", NULL, {"'sliding_window' and 'sink'"}},
     {"quantized+quantized", NULL, {"'quantized' and 'quantized'", "once"}},
     {"sink+quantized+sink", NULL, {"'sink' and 'sink'"}},
-    {"static+offloaded_static", NULL, {"'static' and 'offloaded_static'", "holds"}},
+    {"static+offloaded_static", NULL, {"'static' and 'offloaded_static'", "one includes the other"}},
     {"offloaded_static+offloaded", NULL, {"'offloaded_static' and 'offloaded'"}},
     {"dynamic+static", NULL, {"'dynamic' and 'static'", "page by page"}},
     {"offloaded_static+dynamic", NULL, {"page by page"}},
     {"dynamic+hybrid", NULL, {"'dynamic' and 'hybrid'"}},
-    {"hybrid+sink", NULL, {"own windows"}},
-    {"sliding_window+dynamic", NULL, {"own windows"}},
+    {"hybrid+sink", NULL, {"windows of the model's layers"}},
+    {"sliding_window+dynamic", NULL, {"windows of the model's layers"}},
     {"cross=sink", NULL, {"cross=sink", "all of its tokens"}},
     {"self=sink,cross=none", NULL, {"cross=none"}},
     {"self=sink,self=sink", NULL, {"self twice"}},
@@ -307,7 +295,7 @@ static const refusal refusals[] = {
     {"sink", "window_length=8,num_sink_tokens=8", {"num_sink_tokens is 8", "0 to 7"}},
     {"sink", "num_sink_tokens=-1", {"'-1'", "0 to window_length - 1"}},
     {"sliding_window", "window_length=-5", {"'-5'"}},
-    /* homes */
+    /* home */
     {"offloaded", "home=disk", {"'disk'", "memory, file"}},
     {"offloaded", "home=memory,path=/tmp", {"/tmp", "home=memory"}},
     {"offloaded", "path=", {"path is ''"}},
@@ -320,10 +308,9 @@ static void refusals_name_what_is_wrong(void **state) {
         kv_plan plan;
         memset(&plan, 0x5A, sizeof plan);
         int64_t live = mem_count().live;
-        mn_status status = make(&plan, r->implementation, r->config);
+        mn_status status = plans_make(&plan, r->implementation, r->config);
         const char *message = mn_last_error();
-        if (status != MN_E_ARG)
-            fail_msg("%s, %s: status %d", r->implementation, r->config ? r->config : "", status);
+        if (status != MN_E_ARG) fail_msg("%s, %s: status %d", r->implementation, r->config ? r->config : "", status);
         for (int k = 0; k < 3 && r->parts[k]; k++) {
             if (!strstr(message, r->parts[k]))
                 fail_msg("%s, %s: '%s' lacks '%s'", r->implementation, r->config ? r->config : "", message,
@@ -334,7 +321,7 @@ static void refusals_name_what_is_wrong(void **state) {
     }
 }
 
-/* A number of what a row allows, as people read it: 12, 2^30. */
+/* A number in the text of allowed values: 12, 2^30. */
 static bool allowed_number(const char **at, long long *out) {
     char *end;
     *out = strtoll(*at, &end, 10);
@@ -347,8 +334,8 @@ static bool allowed_number(const char **at, long long *out) {
     return true;
 }
 
-/* Rows say "LO to HI" and mean it. */
-static void ranges_are_what_is_said(void **state) {
+/* The texts "LO to HI" of the rows are the ranges that are checked. */
+static void ranges_agree_with_their_text(void **state) {
     (void)state;
     int n_seen = 0;
     for (int key = 0; key < N_CONFIG_KEYS; key++) {
@@ -359,20 +346,20 @@ static void ranges_are_what_is_said(void **state) {
         at += 4;
         if (!allowed_number(&at, &hi) || *at) continue;
         n_seen++;
-        const long long asked[] = {lo, hi, lo - 1, hi + 1, LLONG_MIN, LLONG_MAX};
+        const long long values[] = {lo, hi, lo - 1, hi + 1, LLONG_MIN, LLONG_MAX};
         for (int i = 0; i < 6; i++) {
             char text[80];
             kv_config config;
-            snprintf(text, sizeof text, "%s=%lld", row->name, asked[i]);
+            snprintf(text, sizeof text, "%s=%lld", row->name, values[i]);
             mn_status status = kv_config_read(&config, text);
             if (status != (i < 2 ? MN_OK : MN_E_ARG)) fail_msg("%s gave %d", text, (int)status);
-            if (i < 2) assert_int_equal(config.numbers[key], asked[i]);
+            if (i < 2) assert_int_equal(config.numbers[key], values[i]);
         }
     }
     assert_int_equal(n_seen, 5);
 }
 
-/* Empty texts reach no call that wants a pointer; the sanitizer of undefined behaviour watches. */
+/* Empty texts reach no call that needs a pointer; the sanitizer of undefined behaviour checks it. */
 static void empty_values_are_texts(void **state) {
     (void)state;
     kv_config config;
@@ -404,7 +391,7 @@ static void numbers_of_the_options(void **state) {
     assert_int_equal(plan.options.limit, 7);
     assert_int_equal(plan.options.page_tokens, 6);
     assert_int_equal(plan.prefill_chunk, 5);
-    o.max_cache_len = 11; /* the options' own numbers stand above those of their config */
+    o.max_cache_len = 11; /* the options' own numbers override those of their config */
     o.page_tokens = 4;
     o.prefill_chunk = 3;
     assert_ok(kv_plan_make(&plan, &o, KV_BF16));
@@ -432,7 +419,7 @@ static void numbers_of_the_options(void **state) {
     }
 }
 
-/* ---- coded forms ---- */
+/* ---- quantized forms ---- */
 
 static void forms_of_backends(void **state) {
     (void)state;
@@ -454,13 +441,12 @@ static void forms_of_backends(void **state) {
         {" nbits = 3 , residual_length = 7 ", KV_MNEME, 3, 3, 0, 7, 4, 0, 0, false},
         {"backend=quanto", KV_QUANTO, 4, 4, 0, 128, 0, CODE_TOKEN, CODE_TOKEN, true},
         {"backend=Quanto,nbits=2,axis_key=-1", KV_QUANTO, 2, 2, 0, 128, 0, CODE_CHANNEL, CODE_TOKEN, true},
-        {"backend=quanto,axis_value=-1,q_group_size=16,residual_length=3,first_exact=2", KV_QUANTO, 4, 4, 16,
-         3, 2, CODE_TOKEN, CODE_CHANNEL, true},
+        {"backend=quanto,axis_value=-1,q_group_size=16,residual_length=3,first_exact=2", KV_QUANTO, 4, 4, 16, 3, 2,
+         CODE_TOKEN, CODE_CHANNEL, true},
         {"backend=HQQ", KV_HQQ, 4, 4, 0, 128, 0, CODE_CHANNEL, CODE_CHANNEL, true},
-        {"backend=hqq,axis_key=0,axis_value=1,nbits=3", KV_HQQ, 3, 3, 0, 128, 0, CODE_CHANNEL, CODE_TOKEN,
-         true},
-        {"{\"backend\": \"HQQ\", \"nbits\": 8, \"axis_key\": 1, \"axis_value\": \"1\", \"q_group_size\": null}",
-         KV_HQQ, 8, 8, 0, 128, 0, CODE_TOKEN, CODE_TOKEN, true},
+        {"backend=hqq,axis_key=0,axis_value=1,nbits=3", KV_HQQ, 3, 3, 0, 128, 0, CODE_CHANNEL, CODE_TOKEN, true},
+        {"{\"backend\": \"HQQ\", \"nbits\": 8, \"axis_key\": 1, \"axis_value\": \"1\", \"q_group_size\": null}", KV_HQQ,
+         8, 8, 0, 128, 0, CODE_TOKEN, CODE_TOKEN, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int wide = 0; wide < 2; wide++) {
@@ -483,17 +469,6 @@ static void forms_of_backends(void **state) {
     }
 }
 
-static void make_entries(kv_spec *specs, int n, int dim) {
-    for (int i = 0; i < n; i++) {
-        specs[i] = (kv_spec){.n_heads = 2,
-                             .k_dim = dim,
-                             .v_dim = dim,
-                             .exact = KV_BF16,
-                             .key = kv_form_exact(KV_BF16),
-                             .value = kv_form_exact(KV_BF16)};
-    }
-}
-
 /* Every backend's edges of a group, against heads of 64 numbers and pages of 128. */
 static void groups_divide_heads_or_pages(void **state) {
     (void)state;
@@ -509,8 +484,7 @@ static void groups_divide_heads_or_pages(void **state) {
         {"q_group_size=128", 64, "16, 32, 64"},
         {"q_group_size=40", 80, "16, 80"},
         {"backend=quanto,q_group_size=1", 64, NULL},
-        {"backend=quanto,q_group_size=128", 64,
-         "q_group_size is 128, allowed for heads of 64: 1, 2, 4, 8, 16"},
+        {"backend=quanto,q_group_size=128", 64, "q_group_size is 128, allowed for heads of 64: 1, 2, 4, 8, 16"},
         {"backend=quanto,q_group_size=64", 32, "allowed for heads of 32: 1, 2, 4, 8, 16, 32"},
         {"backend=quanto", 32, NULL},
         {"backend=quanto", 80, NULL},
@@ -532,8 +506,8 @@ static void groups_divide_heads_or_pages(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kv_plan plan;
         kv_spec specs[3];
-        make_entries(specs, 3, cases[i].dim);
-        assert_ok(make(&plan, "quantized", cases[i].config));
+        plans_entries(specs, 3, cases[i].dim);
+        assert_ok(plans_make(&plan, "quantized", cases[i].config));
         mn_status status = kv_plan_specs(&plan, specs, 3, 3, NULL);
         if (!cases[i].part) {
             if (status != MN_OK) fail_msg("%s: %s", cases[i].config, mn_last_error());
@@ -544,18 +518,17 @@ static void groups_divide_heads_or_pages(void **state) {
             kv_close(&cache);
             kv_pool_close(&pool);
         } else if (status != MN_E_ARG || !strstr(mn_last_error(), cases[i].part)) {
-            fail_msg("%s: status %d, '%s' lacks '%s'", cases[i].config, status, mn_last_error(),
-                     cases[i].part);
+            fail_msg("%s: status %d, '%s' lacks '%s'", cases[i].config, status, mn_last_error(), cases[i].part);
         }
     }
 }
 
-static void layers_of_their_own(void **state) {
+static void forms_of_single_layers(void **state) {
     (void)state;
     kv_plan plan;
     kv_spec specs[8];
-    make_entries(specs, 8, 32);
-    assert_ok(make(&plan, "quantized", "layers=0-1:bf16,5:k4v2bit, 3:f32 ,rest:3bit,nbits=8,backend=hqq"));
+    plans_entries(specs, 8, 32);
+    assert_ok(plans_make(&plan, "quantized", "layers=0-1:bf16,5:k4v2bit, 3:f32 ,rest:3bit,nbits=8,backend=hqq"));
     assert_ok(kv_plan_specs(&plan, specs, 8, 8, NULL));
     static const struct {
         kv_codec codec, exact;
@@ -574,31 +547,31 @@ static void layers_of_their_own(void **state) {
         assert_int_equal(specs[i].flush, coded);
     }
     /* Without `rest` the others have the plan's own bits. */
-    make_entries(specs, 8, 32);
-    assert_ok(make(&plan, "quantized", "layers=7:1bit,key_nbits=6"));
+    plans_entries(specs, 8, 32);
+    assert_ok(plans_make(&plan, "quantized", "layers=7:1bit,key_nbits=6"));
     assert_ok(kv_plan_specs(&plan, specs, 8, 8, NULL));
     assert_int_equal(specs[6].key.bits, 6);
     assert_int_equal(specs[6].value.bits, 4);
     assert_int_equal(specs[7].key.bits, 1);
-    make_entries(specs, 8, 32);
-    assert_ok(make(&plan, "quantized", "layers=2-8:1bit"));
+    plans_entries(specs, 8, 32);
+    assert_ok(plans_make(&plan, "quantized", "layers=2-8:1bit"));
     assert_fails(MN_E_ARG, "layers names layer 8, allowed: 0 to 7", kv_plan_specs(&plan, specs, 8, 8, NULL));
     /* As many rules as fit, and one more. */
     bytes text = {0};
     bytes_append_text(&text, "layers=0:2bit");
     for (int i = 1; i < KV_MAX_RULES; i++) bytes_printf(&text, ",%d:2bit", i);
-    assert_ok(make(&plan, "quantized", bytes_text(&text)));
+    assert_ok(plans_make(&plan, "quantized", bytes_text(&text)));
     assert_int_equal(plan.n_rules, KV_MAX_RULES);
     bytes_append_text(&text, ",99:2bit");
-    assert_fails(MN_E_ARG, "more than 32", make(&plan, "quantized", bytes_text(&text)));
+    assert_fails(MN_E_ARG, "more than 32", plans_make(&plan, "quantized", bytes_text(&text)));
     while (text.n < 700) bytes_append_text(&text, ",99:2bit");
-    assert_fails(MN_E_ARG, "allowed: up to 511", make(&plan, "quantized", bytes_text(&text)));
+    assert_fails(MN_E_ARG, "allowed: up to 511", plans_make(&plan, "quantized", bytes_text(&text)));
     bytes_clear(&text);
 }
 
 /* ---- windows ---- */
 
-static void windows_meet_the_models_own(void **state) {
+static void windows_are_combined_with_the_models(void **state) {
     (void)state;
     static const struct {
         const char *implementation, *config;
@@ -609,12 +582,7 @@ static void windows_meet_the_models_own(void **state) {
         {"dynamic", "", {0, 8}, {0, 8}, {0, 0}, NULL},
         {"hybrid", "", {0, 8}, {0, 8}, {0, 0}, NULL},
         {"sliding_window", "", {0, 0}, {0, 0}, {0, 0}, "needs window_length"},
-        {"quantized+sliding_window",
-         "",
-         {0, 0},
-         {0, 0},
-         {0, 0},
-         "'quantized+sliding_window' needs window_length"},
+        {"quantized+sliding_window", "", {0, 0}, {0, 0}, {0, 0}, "'quantized+sliding_window' needs window_length"},
         {"sliding_window", "", {8, 8}, {8, 8}, {0, 0}, NULL},
         {"sliding_window", "", {0, 8}, {8, 8}, {0, 0}, NULL},
         {"sliding_window", "window_length=1", {0, 0}, {1, 1}, {0, 0}, NULL},
@@ -629,10 +597,10 @@ static void windows_meet_the_models_own(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kv_plan plan;
         kv_spec specs[3];
-        make_entries(specs, 3, 16);
+        plans_entries(specs, 3, 16);
         for (int k = 0; k < 2; k++) specs[k].window = cases[i].own[k];
         specs[2].write_once = true;
-        assert_ok(make(&plan, cases[i].implementation, cases[i].config));
+        assert_ok(plans_make(&plan, cases[i].implementation, cases[i].config));
         mn_status status = kv_plan_specs(&plan, specs, 3, 2, NULL);
         if (cases[i].part) {
             if (status != MN_E_ARG || !strstr(mn_last_error(), cases[i].part))
@@ -642,8 +610,7 @@ static void windows_meet_the_models_own(void **state) {
         assert_int_equal(status, MN_OK);
         for (int k = 0; k < 2; k++) {
             if (specs[k].window != cases[i].window[k] || specs[k].sinks != cases[i].sinks[k])
-                fail_msg("case %zu: layer %d has window %d and %d sinks", i, k, specs[k].window,
-                         specs[k].sinks);
+                fail_msg("case %zu: layer %d has window %d and %d sinks", i, k, specs[k].window, specs[k].sinks);
         }
         assert_int_equal(specs[2].window, 0);
         assert_int_equal(specs[2].sinks, 0);
@@ -654,23 +621,23 @@ static void plans_and_models(void **state) {
     (void)state;
     kv_plan plan;
     kv_spec specs[4];
-    make_entries(specs, 4, 16);
-    assert_ok(make(&plan, "static", NULL));
-    assert_true(plan.self.reserves);
+    plans_entries(specs, 4, 16);
+    assert_ok(plans_make(&plan, "static", NULL));
+    assert_true(plan.self.preallocates);
     assert_fails(MN_E_ARG, "'static' needs max_cache_len", kv_plan_specs(&plan, specs, 4, 4, NULL));
-    assert_ok(make(&plan, "self=dynamic,cross=quantized", NULL));
+    assert_ok(plans_make(&plan, "self=dynamic,cross=quantized", NULL));
     assert_fails(MN_E_ARG, "no cross attention", kv_plan_specs(&plan, specs, 4, 4, NULL));
     for (int i = 0; i < 4; i++) { /* any one is enough */
         specs[i].write_once = true;
         assert_ok(kv_plan_specs(&plan, specs, 4, 4, NULL));
-        make_entries(specs, 4, 16);
+        plans_entries(specs, 4, 16);
     }
     specs[2].write_once = specs[3].write_once = true;
-    assert_ok(make(&plan, "self=offloaded,cross=quantized", "layers=1:2bit,path=/tmp/a"));
+    assert_ok(plans_make(&plan, "self=offloaded,cross=quantized", "layers=1:2bit,path=/tmp/a"));
     assert_string_equal(plan.path, "/tmp/a");
     assert_ok(kv_plan_specs(&plan, specs, 4, 2, NULL));
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(specs[i].is_far, i < 2);
+        assert_int_equal(specs[i].is_offloaded, i < 2);
         assert_int_equal(specs[i].key.codec, i < 2 ? KV_BF16 : KV_MNEME);
     }
     assert_int_equal(specs[2].key.bits, 4);
@@ -681,23 +648,23 @@ static void homes(void **state) {
     (void)state;
     kv_plan plan;
     kv_spec specs[2];
-    assert_ok(make(&plan, "offloaded", NULL));
-    assert_true(plan.self.is_far);
+    assert_ok(plans_make(&plan, "offloaded", NULL));
+    assert_true(plan.self.is_offloaded);
     assert_string_equal(plan.path, "");
-    assert_ok(make(&plan, "offloaded", "path=/var/tmp/a, b,home=FILE"));
-    assert_true(plan.self.is_far);
+    assert_ok(plans_make(&plan, "offloaded", "path=/var/tmp/a, b,home=FILE"));
+    assert_true(plan.self.is_offloaded);
     assert_string_equal(plan.path, "/var/tmp/a, b");
-    make_entries(specs, 2, 6);
+    plans_entries(specs, 2, 6);
     specs[1] = (kv_spec){.kind = KV_STATE, .state_bytes = 64, .checkpoints = 1};
     assert_ok(kv_plan_specs(&plan, specs, 2, 2, NULL));
-    assert_true(specs[0].is_far);
-    assert_false(specs[1].is_far); /* a state is all that there is, and written at every step */
-    assert_ok(make(&plan, "offloaded_static", "home=memory,max_cache_len=9"));
-    assert_false(plan.self.is_far);
+    assert_true(specs[0].is_offloaded);
+    assert_false(specs[1].is_offloaded); /* a state has nothing else, and is written at every step */
+    assert_ok(plans_make(&plan, "offloaded_static", "home=memory,max_cache_len=9"));
+    assert_false(plan.self.is_offloaded);
     assert_int_equal(plan.options.reserve, 9);
 }
 
-/* Strategies of pages want a layer that has some; sinks want keys that can be moved. */
+/* Strategies of pages need a layer with pages; sinks need keys that can be moved. */
 static void states_and_fixed_keys(void **state) {
     (void)state;
     static const char *const of_pages[] = {"offloaded", "offloaded_static", "quantized", "sliding_window",
@@ -706,56 +673,56 @@ static void states_and_fixed_keys(void **state) {
     kv_plan plan;
     kv_spec specs[2];
     for (size_t i = 0; i < sizeof of_pages / sizeof *of_pages; i++) {
-        bool reserves = strstr(of_pages[i], "static"), windows = of_pages[i][0] == 's';
-        assert_ok(make(&plan, of_pages[i],
-                       reserves  ? "max_cache_len=32"
-                       : windows ? "window_length=9"
-                                 : NULL));
+        bool preallocates = strstr(of_pages[i], "static"), windows = of_pages[i][0] == 's';
+        assert_ok(plans_make(&plan, of_pages[i],
+                             preallocates ? "max_cache_len=32"
+                             : windows    ? "window_length=9"
+                                          : NULL));
         for (int n_states = 0; n_states <= 2; n_states++) {
-            make_entries(specs, 2, 16);
+            plans_entries(specs, 2, 16);
             for (int k = 0; k < n_states; k++)
                 specs[k] = (kv_spec){.kind = KV_STATE, .state_bytes = 64, .checkpoints = 1};
             if (n_states < 2) {
                 assert_ok(kv_plan_specs(&plan, specs, 2, 2, NULL));
             } else {
-                assert_fails(MN_E_ARG, "is for keys and values; every layer of the model holds a state",
+                assert_fails(MN_E_ARG, "applies to keys and values; every layer of the model holds a recurrent state",
                              kv_plan_specs(&plan, specs, 2, 2, NULL));
             }
         }
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        assert_ok(make(&plan, others[i], strcmp(others[i], "static") ? NULL : "max_cache_len=32"));
+        assert_ok(plans_make(&plan, others[i], strcmp(others[i], "static") ? NULL : "max_cache_len=32"));
         specs[0] = specs[1] = (kv_spec){.kind = KV_STATE, .state_bytes = 64, .checkpoints = 1};
         assert_ok(kv_plan_specs(&plan, specs, 2, 2, NULL));
     }
-    make_entries(specs, 2, 16);
+    plans_entries(specs, 2, 16);
     specs[0].is_fixed = specs[1].is_fixed = true;
-    assert_ok(make(&plan, "sink", "window_length=9,num_sink_tokens=2"));
+    assert_ok(plans_make(&plan, "sink", "window_length=9,num_sink_tokens=2"));
     assert_fails(MN_E_ARG, "'sink' moves keys", kv_plan_specs(&plan, specs, 2, 2, NULL));
-    assert_ok(make(&plan, "sink", "window_length=9,num_sink_tokens=0"));
+    assert_ok(plans_make(&plan, "sink", "window_length=9,num_sink_tokens=0"));
     assert_ok(kv_plan_specs(&plan, specs, 2, 2, NULL));
     assert_int_equal(specs[1].window, 9);
 }
 
-static void bases_belong_to_coded_keys(void **state) {
+static void calibration_belongs_to_quantized_keys(void **state) {
     (void)state;
-    kv_basis bases[4] = {{.dim = 16}, {.dim = 16}, {.dim = 16}, {.dim = 16}};
-    kv_basis_set set = {.n_layers = 2, .n_heads = 2, .dim = 16, .bases = bases};
+    kv_head_calibration calibration[4] = {{.dim = 16}, {.dim = 16}, {.dim = 16}, {.dim = 16}};
+    kv_calibration set = {.n_layers = 2, .n_heads = 2, .dim = 16, .calibration = calibration};
     kv_spec specs[4];
     kv_plan plan;
-    make_entries(specs, 4, 16);
+    plans_entries(specs, 4, 16);
     specs[2].write_once = specs[3].write_once = true;
-    assert_ok(make(&plan, "quantized", "layers=0:bf16"));
+    assert_ok(plans_make(&plan, "quantized", "layers=0:bf16"));
     assert_ok(kv_plan_specs(&plan, specs, 4, 2, &set));
-    assert_null(specs[0].bases);
-    assert_ptr_equal(specs[1].bases, &bases[2]);
-    assert_null(specs[3].bases);
+    assert_null(specs[0].calibration);
+    assert_ptr_equal(specs[1].calibration, &calibration[2]);
+    assert_null(specs[3].calibration);
     assert_int_equal(specs[2].key.codec, KV_BF16); /* rules hold for a layer's cross attention too */
     assert_int_equal(specs[3].key.codec, KV_MNEME);
-    make_entries(specs, 4, 16);
-    assert_ok(make(&plan, "quantized", "backend=quanto"));
+    plans_entries(specs, 4, 16);
+    assert_ok(plans_make(&plan, "quantized", "backend=quanto"));
     assert_ok(kv_plan_specs(&plan, specs, 4, 4, &set));
-    for (int i = 0; i < 4; i++) assert_null(specs[i].bases);
+    for (int i = 0; i < 4; i++) assert_null(specs[i].calibration);
 }
 
 /* ---- robustness ---- */
@@ -771,12 +738,12 @@ static void failing_allocations(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         kv_plan plan;
         int64_t before = mem_count().allocations, live = mem_count().live;
-        mn_status wanted = make(&plan, texts[i][0], texts[i][1]);
+        mn_status wanted = plans_make(&plan, texts[i][0], texts[i][1]);
         int64_t n = mem_count().allocations - before;
         assert_true(n > 0);
         for (int64_t k = 1; k <= n; k++) {
             mem_fail_after(k);
-            mn_status status = make(&plan, texts[i][0], texts[i][1]);
+            mn_status status = plans_make(&plan, texts[i][0], texts[i][1]);
             mem_fail_after(0);
             /* A sentence may lose its list of names, but stays a refusal. */
             assert_true(status == MN_E_NOMEM || (status == MN_E_ARG && wanted == MN_E_ARG));
@@ -835,10 +802,10 @@ static void random_texts(void **state) {
         const char *implementation = round % 2 ? names[round % 3] : texts[0];
         kv_plan plan;
         int64_t live = mem_count().live;
-        mn_status status = make(&plan, implementation, texts[1]);
+        mn_status status = plans_make(&plan, implementation, texts[1]);
         if (status == MN_OK) {
             kv_spec specs[4];
-            make_entries(specs, 4, 16);
+            plans_entries(specs, 4, 16);
             n_made++;
             status = kv_plan_specs(&plan, specs, 4, 4, NULL);
         }
@@ -856,17 +823,17 @@ int main(void) {
         cmocka_unit_test(names_of_classes),
         cmocka_unit_test(keys_of_transformers),
         cmocka_unit_test(refusals_name_what_is_wrong),
-        cmocka_unit_test(ranges_are_what_is_said),
+        cmocka_unit_test(ranges_agree_with_their_text),
         cmocka_unit_test(empty_values_are_texts),
         cmocka_unit_test(numbers_of_the_options),
         cmocka_unit_test(forms_of_backends),
         cmocka_unit_test(groups_divide_heads_or_pages),
-        cmocka_unit_test(layers_of_their_own),
-        cmocka_unit_test(windows_meet_the_models_own),
+        cmocka_unit_test(forms_of_single_layers),
+        cmocka_unit_test(windows_are_combined_with_the_models),
         cmocka_unit_test(plans_and_models),
         cmocka_unit_test(homes),
         cmocka_unit_test(states_and_fixed_keys),
-        cmocka_unit_test(bases_belong_to_coded_keys),
+        cmocka_unit_test(calibration_belongs_to_quantized_keys),
         cmocka_unit_test(failing_allocations),
         cmocka_unit_test(random_texts),
     };

@@ -1,5 +1,5 @@
-/* What plans say about memory: against caches that hold so many tokens, to the byte, and against what
- * Transformers' caches hold.
+/* Planned bytes: equal to those of caches with as many tokens, and compared with Transformers'
+ * caches.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
@@ -43,15 +43,14 @@ static void step(store *s, int n) {
         if (s->specs[entry].kind == KV_STATE || s->specs[entry].write_once) continue;
         int dim = s->specs[entry].k_dim;
         for (int i = 0; i < n * dim; i++) rows[i] = (float)((i * 37 + entry) % 101) / 50 - 1;
-        for (int head = 0; head < 2; head++)
-            kv_append(s->cache, &kernels, entry, head, 0, n, rows, rows, dim, dim);
+        for (int head = 0; head < 2; head++) kv_append(s->cache, &kernels, entry, head, 0, n, rows, rows, dim, dim);
     }
     int n_tasks = kv_commit(s->cache);
-    char *scratch = mem_alloc(kv_seal_scratch(s->cache) + 1, 1);
+    char *scratch = mem_alloc(kv_quantize_scratch(s->cache) + 1, 1);
     assert_non_null(scratch);
-    for (int task = 0; task < n_tasks; task++) kv_seal(s->cache, &kernels, task, scratch);
+    for (int task = 0; task < n_tasks; task++) kv_quantize(s->cache, &kernels, task, scratch);
     mem_free(scratch);
-    kv_settle(s->cache);
+    kv_finish_step(s->cache);
     assert_ok(kv_check(s->cache));
 }
 
@@ -72,7 +71,7 @@ static void call(store *s, int64_t n) {
 
 /* ---- plans and caches ---- */
 
-static void plans_are_what_caches_hold(void **state) {
+static void plans_equal_caches(void **state) {
     (void)state;
     static const struct {
         const char *implementation, *config;
@@ -124,9 +123,8 @@ static void plans_are_what_caches_hold(void **state) {
                 if (lengths[i]) call(&s, lengths[i]);
                 size_t planned = kv_plan_bytes(s.specs, s.n, &s.plan.options, lengths[i]);
                 if (planned != kv_bytes(s.cache)) {
-                    fail_msg("%s, '%s', %s, %d tokens: planned %zu bytes, held are %zu",
-                             kinds[k].implementation, kinds[k].config, options.dtype, lengths[i], planned,
-                             kv_bytes(s.cache));
+                    fail_msg("%s, '%s', %s, %d tokens: planned %zu bytes, held are %zu", kinds[k].implementation,
+                             kinds[k].config, options.dtype, lengths[i], planned, kv_bytes(s.cache));
                 }
                 assert_int_equal(kv_cache_token_bytes(s.cache), kv_token_bytes(s.specs, s.n));
                 close_store(&s);
@@ -205,8 +203,8 @@ static const transformers_kind *find_kind(const char *name) {
     return NULL;
 }
 
-/* A page of every entry in the form that its tokens end up in, and an exact one where tokens are sealed by
- * and by: where they came one by one, or where a group lies across tokens. */
+/* A page of every entry in the form that its tokens end up in, and an exact one where tokens are quantized by and by:
+ * where they came one by one, or where a group lies across tokens. */
 static size_t slack_of(const store *s, int page_tokens, bool at_once) {
     size_t slack = 0;
     for (int i = 0; i < s->n; i++) {
@@ -248,17 +246,16 @@ static void check_against(const json *test, const transformers_kind *kind, int p
         open_store(&s, &options, specs, n_entries);
         if (n && kind->cross) assert_ok(kv_fill(s.cache, kind->cross));
         if (n && kind->cross) kv_fill_commit(s.cache);
-        if (n && kind->cross) kv_settle(s.cache);
+        if (n && kind->cross) kv_finish_step(s.cache);
         if (n && at_once) call(&s, n);
         for (int64_t k = 0; k < n && !at_once; k++) call(&s, 1);
         size_t slack = slack_of(&s, page_tokens, at_once), ours = kv_bytes(s.cache);
         if (at_once && !kind->cross) assert_int_equal(ours, kv_plan_bytes(s.specs, 2, &s.plan.options, n));
         /* Its static caches are allocated with the first token, ours before. */
-        bool is_late = n == 0 && s.plan.self.reserves;
+        bool is_late = n == 0 && s.plan.self.preallocates;
         if (!is_late && (double)ours > 1.05 * (double)theirs + (double)slack) {
-            fail_msg("%s %s, %lld tokens %s, pages of %d: %zu bytes, Transformers has %lld", kind->name,
-                     options.dtype, (long long)n, at_once ? "at once" : "one by one", page_tokens, ours,
-                     (long long)theirs);
+            fail_msg("%s %s, %lld tokens %s, pages of %d: %zu bytes, Transformers has %lld", kind->name, options.dtype,
+                     (long long)n, at_once ? "at once" : "one by one", page_tokens, ours, (long long)theirs);
         }
         close_store(&s);
     }
@@ -279,7 +276,7 @@ static void no_larger_than_transformers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_are_what_caches_hold),
+        cmocka_unit_test(plans_equal_caches),
         cmocka_unit_test(plans_of_long_caches),
         cmocka_unit_test(no_larger_than_transformers),
     };

@@ -1,5 +1,5 @@
-/* Power fails while a file is saved: whatever the disk was left with, the name leads to the old file or to the new one, whole; a save
- * that has returned is there; the next save leaves nothing beside it.
+/* Power fails while a file is saved: in every state that the disk may be left in, the name is that of the complete old
+ * file or of the complete new one; a save that has returned is there; the next save leaves nothing beside it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "kv/archive.h"
-#include "support/power_log.h"
+#include "support/hostile/power_log.h"
 #include "support/scratch.h"
 
 enum { N_BYTES = 61000 }; /* 64 KiB and a little with all of the file */
@@ -24,35 +24,15 @@ static mn_status save(const char *path, int version) {
     return archive_write(path, entries, 2, members, 1);
 }
 
-/* 0: there is no file; -1: it is none of ours. */
+/* 0: there is no file; -1: it is not one of these. */
 static int version_of(const char *path) {
     archive *a = NULL;
     struct stat info;
     int version = -1;
     if (stat(path, &info) != 0) return 0;
-    if (archive_open(&a, path) == MN_OK && archive_verify(a) == MN_OK)
-        version = atoi(archive_member_of(a, "version"));
+    if (archive_open(&a, path) == MN_OK && archive_verify(a) == MN_OK) version = atoi(archive_member_of(a, "version"));
     archive_close(&a);
     return version;
-}
-
-static void empty_folder(const char *folder) {
-    mkdir(folder, 0700);
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        if (entry->d_name[0] != '.') unlinkat(dirfd(dir), entry->d_name, 0);
-    }
-    closedir(dir);
-}
-
-static int count_files(const char *folder) {
-    int n = 0;
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) n += entry->d_name[0] != '.';
-    closedir(dir);
-    return n;
 }
 
 typedef struct tally {
@@ -65,10 +45,10 @@ static void check_state(const char *folder, int oldest, int newest, int least, t
     snprintf(path, sizeof path, "%s/cache", folder);
     int version = version_of(path);
     t->n_states++;
-    t->n_damaged += version < 0 || (version != 0 && (version < oldest || version > newest)) ||
-                    (version == 0 && oldest > 0);
+    t->n_damaged +=
+        version < 0 || (version != 0 && (version < oldest || version > newest)) || (version == 0 && oldest > 0);
     t->n_lost += version >= 0 && version < least;
-    t->n_left += save(path, 9) != MN_OK || version_of(path) != 9 || count_files(folder) != 1;
+    t->n_left += save(path, 9) != MN_OK || version_of(path) != 9 || scratch_count(folder) != 1;
 }
 
 /* Every state of what was recorded. versions before: `old` (0: none); save number i wrote old + i. */
@@ -81,7 +61,7 @@ static tally replay(int old, int n_saves, size_t n_variants, power_trust trust) 
         for (size_t names = 0; names < power_log_names(calls, trust); names++) {
             size_t n = power_log_uncertain(calls, names, trust) ? n_variants : 1;
             for (size_t variant = 0; variant < n; variant++) {
-                empty_folder(folder);
+                scratch_empty("after");
                 power_log_build(folder, calls, names, variant, trust);
                 check_state(folder, old, old + n_saves, old + returned, &t);
             }
@@ -93,10 +73,9 @@ static tally replay(int old, int n_saves, size_t n_variants, power_trust trust) 
 /* had_part: a killed process has left its temporary file. Several saves, one after the other. */
 static tally record_and_replay(int old, bool had_part, int n_saves, size_t n_variants, power_trust trust) {
     char folder[600], path[700], part[800];
-    snprintf(folder, sizeof folder, "%s", scratch_path("before"));
+    snprintf(folder, sizeof folder, "%s", scratch_empty("before"));
     snprintf(path, sizeof path, "%s/cache", folder);
     snprintf(part, sizeof part, "%s%s", path, FILE_PART_SUFFIX);
-    empty_folder(folder);
     if (old) assert_ok(save(path, old));
     if (had_part) assert_ok(file_write_atomic(part, "half a save", 11));
     power_log_begin(folder);
@@ -129,7 +108,7 @@ static void power_may_fail_at_any_moment(void **state) {
     assert_true(n_states >= (test_is_long() ? 5000 : 800));
 }
 
-/* What the syncs are for: on a disk that ignores them the same calls leave damaged files, or lose saves. */
+/* The syncs are needed: on a disk that ignores them the same calls leave damaged files, or lose saves. */
 static void without_syncs_states_are_bad(void **state) {
     (void)state;
     tally files = record_and_replay(1, false, 1, 50, POWER_NO_FILE_SYNC);

@@ -78,11 +78,9 @@ static double spacing(quantizer_dtype type, double x) {
     return ldexp(1, exponent - digits[type]);
 }
 
-static void assert_near(const char *name, const char *part, int64_t i, double got, double expected,
-                        double allowed) {
+static void assert_near(const char *name, const char *part, int64_t i, double got, double expected, double allowed) {
     if (!(fabs(got - expected) <= allowed)) {
-        fail_msg("%s.%s[%lld] is %.9g, expected %.9g +- %.3g", name, part, (long long)i, got, expected,
-                 allowed);
+        fail_msg("%s.%s[%lld] is %.9g, expected %.9g +- %.3g", name, part, (long long)i, got, expected, allowed);
     }
 }
 
@@ -95,8 +93,7 @@ typedef struct trial {
     float *x;
 } trial;
 
-/* Another order of summation moves a refined zero by a few roundings of its sum; all else is equal to the
- * bit. */
+/* Another order of summation moves a refined zero by a few roundings of its sum; all else is equal to the bit. */
 static double zero_allowed(const trial *t, double zero) {
     if (t->options.kind == QUANTIZER_QUANTO || !t->options.optimize) return 0;
     double top = (1 << t->options.nbits) - 1;
@@ -145,8 +142,8 @@ static double mean_error(const float *x, const float *y, int64_t n) {
     return sum / (double)n;
 }
 
-/* The errors stop falling by less than what decides, so they are alike whatever the round; scales depend on
- * no round. */
+/* The errors stop falling by less than what decides, so they are alike whatever the round; scales depend on no
+ * round. */
 static void check_fragile(const trial *t, const quantized *q) {
     float *y = floats(need(t->m, t->name, "y")), *own = mem_alloc((size_t)t->n, sizeof *own);
     float *scale = floats(need(t->m, t->name, "scale"));
@@ -160,7 +157,7 @@ static void check_fragile(const trial *t, const quantized *q) {
     mem_free(scale);
 }
 
-/* The formulas themselves do not mind what the package refuses. */
+/* The formulas accept inputs that the package refuses. */
 static void check_refused(const trial *t) {
     quantized q;
     assert_fails(MN_E_ARG, "allowed", quantizer_run(&q, &t->options, t->x, t->shape));
@@ -170,8 +167,7 @@ static void check_refused(const trial *t) {
     int64_t group = t->options.group, n_groups = t->n / group;
     quantizer_view view = {1, n_groups, group, 0, (ptrdiff_t)group, 1};
     uint8_t *own = mem_alloc((size_t)t->n, 1);
-    float *scale = mem_alloc((size_t)n_groups, sizeof *scale),
-          *shift = mem_alloc((size_t)n_groups, sizeof *shift);
+    float *scale = mem_alloc((size_t)n_groups, sizeof *scale), *shift = mem_alloc((size_t)n_groups, sizeof *shift);
     quantizer_view_run(own, scale, shift, &t->options, t->x, &view);
     if (memcmp(own, codes->data, (size_t)t->n)) fail_msg("%s: codes differ", t->name);
     mem_free(own);
@@ -265,16 +261,10 @@ static void wrong_options_are_named(void **state) {
         int64_t shape[4];
         const char *part;
     } wrong[] = {
-        {{.kind = QUANTIZER_QUANTO, .nbits = 3, .axis = 0, .group = 8},
-         {1, 1, 2, 16},
-         "nbits is 3, allowed: 2, 4"},
-        {{.kind = QUANTIZER_QUANTO, .nbits = 4, .axis = 1, .group = 8},
-         {1, 1, 2, 16},
-         "axis is 1, allowed: 0, -1"},
+        {{.kind = QUANTIZER_QUANTO, .nbits = 3, .axis = 0, .group = 8}, {1, 1, 2, 16}, "nbits is 3, allowed: 2, 4"},
+        {{.kind = QUANTIZER_QUANTO, .nbits = 4, .axis = 1, .group = 8}, {1, 1, 2, 16}, "axis is 1, allowed: 0, -1"},
         {{.kind = QUANTIZER_HQQ, .nbits = 5, .axis = 0, .group = 8}, {1, 1, 2, 16}, "allowed: 1, 2, 3, 4, 8"},
-        {{.kind = QUANTIZER_HQQ, .nbits = 4, .axis = -1, .group = 8},
-         {1, 1, 2, 16},
-         "axis is -1, allowed: 0, 1"},
+        {{.kind = QUANTIZER_HQQ, .nbits = 4, .axis = -1, .group = 8}, {1, 1, 2, 16}, "axis is -1, allowed: 0, 1"},
         {{.kind = QUANTIZER_HQQ, .nbits = 4, .axis = 0, .group = 0}, {1, 1, 2, 16}, "q_group_size is 0"},
         {{.kind = QUANTIZER_HQQ, .nbits = 2, .axis = 0, .group = 2}, {1, 1, 2, 16}, "multiples of 4 rows"},
         {{.kind = QUANTIZER_QUANTO, .nbits = 4, .axis = 0, .group = 32}, {2, 1, 1, 16}, "divisors of 16"},

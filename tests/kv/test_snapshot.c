@@ -1,20 +1,20 @@
-/* Caches as entries of archives: what a file says that no cache is, what memory does not hold, and what is
- * mapped. That a loaded cache is the saved one after any history is asked by test_laws.c.
+/* Caches as entries of archives: invalid files, lack of memory, and mapped pages. That a loaded cache equals the saved
+ * one after any history is tested by test_laws.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kv/snapshot.h"
 
 #include <unistd.h>
 
 #include "kv/group.h"
-#include "support/kv_world.h"
+#include "support/kv_fixture.h"
 #include "support/scratch.h"
 
 enum { PAGE = 16, TOKENS = 70, MOST_ENTRIES = 200 };
 
-/* Codes with a head, a window that has forgotten pages, a state, an entry that is filled once. */
-static world_setting rich_setting(void) {
+/* Quantized pages with a head, a window that has dropped pages, a state, an entry that is filled once. */
+static fixture_setting rich_setting(void) {
     kv_form form = {.codec = KV_QUANTO, .bits = 4}, exact = kv_form_exact(KV_F32);
-    world_setting set = {.n_entries = 4, .options = {.page_tokens = PAGE}, .alone = true};
+    fixture_setting set = {.n_entries = 4, .options = {.page_tokens = PAGE}, .alone = true};
     for (int i = 0; i < 4; i++)
         set.specs[i] = (kv_spec){.n_heads = 1, .k_dim = 16, .v_dim = 16, .key = exact, .value = exact};
     set.specs[0].key = set.specs[0].value = form;
@@ -26,11 +26,11 @@ static world_setting rich_setting(void) {
     return set;
 }
 
-static world_member *open_rich(world *w, const world_setting *set) {
-    world_open(w, set, NULL);
-    world_member *m = world_new(w);
-    world_do(w, &(world_op){.kind = WORLD_FILL, .amount = 20});
-    for (int n = 0; n < TOKENS; n += 2) world_put(w, m, world_tokens() + n, 2, 2);
+static fixture_member *open_rich(fixture *w, const fixture_setting *set) {
+    fixture_open(w, set, NULL);
+    fixture_member *m = fixture_new(w);
+    fixture_do(w, &(fixture_op){.kind = FIXTURE_FILL, .amount = 20});
+    for (int n = 0; n < TOKENS; n += 2) fixture_put(w, m, fixture_tokens() + n, 2, 2);
     return m;
 }
 
@@ -48,14 +48,14 @@ static void save(const kv_cache *cache, bool compress) {
     kv_snapshot_close(&snapshot);
 }
 
-static mn_status load(kv_cache **out, const world *w, const world_setting *set, int64_t n_tokens) {
+static mn_status load(kv_cache **out, const fixture *w, const fixture_setting *set, int64_t n_tokens) {
     archive *saved = NULL;
     *out = (kv_cache *)(uintptr_t)w;
     assert_ok(archive_open(&saved, scratch_path("cache")));
     return kv_restore(out, w->pool, set->specs, set->n_entries, &set->options, saved, n_tokens);
 }
 
-/* ---- what comes back ---- */
+/* ---- saving and loading ---- */
 
 static void assert_same_entries(const kv_cache *a, const kv_cache *b) {
     kv_snapshot *of[2] = {NULL, NULL};
@@ -74,74 +74,74 @@ static void assert_same_entries(const kv_cache *a, const kv_cache *b) {
     kv_snapshot_close(&of[1]);
 }
 
-/* Compressed or not, from near or far pages, with a reserve or without: the same bytes in the same places. */
+/* Compressed or not, from resident or offloaded pages, preallocated or not: the same bytes at the same offsets. */
 static void what_is_saved_is_loaded(void **state) {
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
-        static world w;
-        bool compress = kind & 1, is_far = kind & 2, reserves = kind & 4;
-        world_setting set = rich_setting();
-        if (is_far) set.is_far = set.specs[0].is_far = set.specs[3].is_far = true;
-        if (reserves && !is_far) set.options.reserve = 90;
-        world_member *m = open_rich(&w, &set);
+        static fixture w;
+        bool compress = kind & 1, is_offloaded = kind & 2, preallocates = kind & 4;
+        fixture_setting set = rich_setting();
+        if (is_offloaded) set.is_offloaded = set.specs[0].is_offloaded = set.specs[3].is_offloaded = true;
+        if (preallocates && !is_offloaded) set.options.reserve = 90;
+        fixture_member *m = open_rich(&w, &set);
         kv_cache *loaded = NULL;
-        if (is_far) assert_true(kv_far_held(m->cache) > 0);
+        if (is_offloaded) assert_true(kv_offloaded_held(m->cache) > 0);
         save(m->cache, compress);
         size_t used = kv_pool_used(w.pool);
         assert_ok(load(&loaded, &w, &set, TOKENS));
         assert_ok(kv_check(loaded));
         assert_same_entries(m->cache, loaded);
-        world_assert_same(&w, m->cache, loaded);
+        fixture_assert_same(&w, m->cache, loaded);
         assert_int_equal(kv_bytes(loaded), kv_bytes(m->cache));
         assert_int_equal(kv_peak_bytes(loaded), kv_bytes(loaded));
         assert_int_equal(kv_filled(loaded, 3), 21);
         /* Only what is still written takes memory, when nothing had to be expanded. */
         const kv_group *g = loaded->groups;
         size_t last = g[0].page_bytes[PAGE_EXACT] + g[1].page_bytes[PAGE_EXACT] + g[3].page_bytes[PAGE_EXACT];
-        if (!compress && !reserves) assert_int_equal(kv_pool_used(w.pool), used + last);
+        if (!compress && !preallocates) assert_int_equal(kv_pool_used(w.pool), used + last);
         kv_close(&loaded);
         assert_int_equal(kv_pool_used(w.pool), used);
-        world_check(&w, m);
-        world_close(&w);
+        fixture_check(&w, m);
+        fixture_close(&w);
         if (w.problem) fail_msg("kind %d: %s", kind, w.problem);
     }
 }
 
-/* What lies in a file (and cannot be written there) is copied before it is written, for the loaded cache and
- * its forks; and a loaded cache is saved as the same file again. */
+/* Mapped pages, which cannot be written, are copied before they are written, for the loaded cache and its forks; and a
+ * loaded cache is saved as the same file again. */
 static void mapped_pages_are_never_written(void **state) {
     (void)state;
-    static world w;
-    world_setting set = rich_setting();
+    static fixture w;
+    fixture_setting set = rich_setting();
     set.n_entries = 2; /* tokens may be taken back */
     set.specs[1].window = 60;
-    world_open(&w, &set, NULL);
-    world_member *m = world_new(&w);
-    world_put(&w, m, world_tokens(), 64, 16);
+    fixture_open(&w, &set, NULL);
+    fixture_member *m = fixture_new(&w);
+    fixture_put(&w, m, fixture_tokens(), 64, 16);
     save(m->cache, false);
     bytes before = {0}, after = {0};
     assert_ok(file_read(&before, scratch_path("cache"), 1 << 24));
-    world_do(&w, &(world_op){.kind = WORLD_SAVE}); /* the member is loaded now, and knows it */
-    world_member *fork = world_fork_of(&w, m);
+    fixture_do(&w, &(fixture_op){.kind = FIXTURE_SAVE}); /* the member is a loaded cache now */
+    fixture_member *fork = fixture_fork_of(&w, m);
     save(m->cache, false);
     assert_ok(file_read(&after, scratch_path("cache"), 1 << 24));
     assert_int_equal(before.n, after.n);
     assert_memory_equal(before.data, after.data, after.n);
     bytes_clear(&before);
     bytes_clear(&after);
-    world_cut(m, 60);
+    fixture_cut(m, 60);
     uint32_t other[20];
     for (uint32_t i = 0; i < 20; i++) other[i] = 900000 + i;
-    world_put(&w, m, other, 20, 7);
-    world_put(&w, fork, other, 5, 5);
-    world_check_all(&w);
-    world_close(&w);
+    fixture_put(&w, m, other, 20, 7);
+    fixture_put(&w, fork, other, 5, 5);
+    fixture_check_all(&w);
+    fixture_close(&w);
     if (w.problem) fail_msg("%s", w.problem);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
-static void refused(const world *w, const world_setting *set, int64_t n_tokens, mn_status wanted,
+static void refused(const fixture *w, const fixture_setting *set, int64_t n_tokens, mn_status wanted,
                     const char *what) {
     kv_cache *loaded = NULL;
     size_t used = kv_pool_used(w->pool);
@@ -156,13 +156,12 @@ static void refused(const world *w, const world_setting *set, int64_t n_tokens, 
     assert_int_equal(kv_pool_used(w->pool), used);
 }
 
-/* Numbers that a file says, each changed to every other sort of number; a page left out; a page of another
- * size. */
+/* Numbers of a file, each changed to every other kind of number; a page left out; a page of another size. */
 static void lies_are_refused(void **state) {
     (void)state;
-    static world w;
-    world_setting set = rich_setting();
-    world_member *m = open_rich(&w, &set);
+    static fixture w;
+    fixture_setting set = rich_setting();
+    fixture_member *m = open_rich(&w, &set);
     kv_snapshot *snapshot = NULL;
     size_t n;
     archive_entry changed[MOST_ENTRIES];
@@ -172,9 +171,8 @@ static void lies_are_refused(void **state) {
     int n_refused = 0;
     for (size_t i = 0; i < n; i++) {
         bool is_numbers = entries[i].type != DTYPE_U8;
-        size_t width = entries[i].type == DTYPE_I32 ? 4 : 8,
-               n_numbers = is_numbers ? entries[i].n_bytes / width : 0;
-        /* Gone; of another type; shorter. */
+        size_t width = entries[i].type == DTYPE_I32 ? 4 : 8, n_numbers = is_numbers ? entries[i].n_bytes / width : 0;
+        /* Missing; of another type; shorter. */
         memcpy(changed, entries, i * sizeof *entries);
         memcpy(changed + i, entries + i + 1, (n - i - 1) * sizeof *entries);
         assert_ok(write_entries(changed, n - 1));
@@ -191,7 +189,7 @@ static void lies_are_refused(void **state) {
         changed[i].shape[0] = (int64_t)(changed[i].n_bytes / (is_numbers ? width : 1));
         assert_ok(write_entries(changed, n));
         refused(&w, &set, TOKENS, MN_E_REFUSED, entries[i].name);
-        /* Numbers that are others. */
+        /* Other numbers. */
         for (size_t j = 0; j < n_numbers; j++) {
             const int64_t lies[] = {-1, 1, INT32_MIN, INT32_MAX, INT64_MIN / 2, INT64_C(1) << 40};
             char *data = malloc(entries[i].n_bytes);
@@ -223,20 +221,20 @@ static void lies_are_refused(void **state) {
             free(data);
         }
     }
-    /* The others are numbers that groups of a kind do not have (tokens filled, states, pages of a state),
-     * fewer or more tokens filled in as many pages, and states of other steps. */
+    /* The others are numbers that groups of a kind do not have (tokens filled, states, pages of a state), fewer or more
+     * tokens filled in as many pages, and states of other steps. */
     assert_int_equal(n_refused, 96);
     kv_snapshot_close(&snapshot);
-    world_check(&w, m);
-    world_close(&w);
+    fixture_check(&w, m);
+    fixture_close(&w);
     if (w.problem) fail_msg("%s", w.problem);
 }
 
 static void other_strategies_are_refused(void **state) {
     (void)state;
-    static world w;
-    world_setting set = rich_setting(), other;
-    world_member *m = open_rich(&w, &set);
+    static fixture w;
+    fixture_setting set = rich_setting(), other;
+    fixture_member *m = open_rich(&w, &set);
     save(m->cache, false);
     refused(&w, &set, TOKENS, MN_OK, "the saved cache");
     refused(&w, &set, TOKENS - 1, MN_E_REFUSED, "fewer tokens");
@@ -269,7 +267,7 @@ static void other_strategies_are_refused(void **state) {
     other = set;
     other.options.limit = TOKENS;
     refused(&w, &other, TOKENS, MN_OK, "a limit that is kept");
-    world_close(&w);
+    fixture_close(&w);
     if (w.problem) fail_msg("%s", w.problem);
 }
 
@@ -278,10 +276,10 @@ static void other_strategies_are_refused(void **state) {
 static void every_allocation_may_fail(void **state) {
     (void)state;
     for (int compress = 0; compress < 2; compress++) {
-        static world w;
-        world_setting set = rich_setting();
-        if (compress) set.is_far = set.specs[0].is_far = true;
-        world_member *m = open_rich(&w, &set);
+        static fixture w;
+        fixture_setting set = rich_setting();
+        if (compress) set.is_offloaded = set.specs[0].is_offloaded = true;
+        fixture_member *m = open_rich(&w, &set);
         kv_snapshot *snapshot = NULL;
         kv_cache *loaded = NULL;
         int64_t live = mem_count().live, k = 0;
@@ -313,19 +311,19 @@ static void every_allocation_may_fail(void **state) {
         assert_true(k > 20);
         assert_same_entries(m->cache, loaded);
         kv_close(&loaded);
-        world_check(&w, m);
-        world_close(&w);
+        fixture_check(&w, m);
+        fixture_close(&w);
         if (w.problem) fail_msg("%s", w.problem);
     }
 }
 
 static void budgets_hold_for_loaded_caches(void **state) {
     (void)state;
-    static world w;
-    world_setting set = rich_setting();
-    world_member *m = open_rich(&w, &set);
+    static fixture w;
+    fixture_setting set = rich_setting();
+    fixture_member *m = open_rich(&w, &set);
     save(m->cache, false);
-    world_close(&w);
+    fixture_close(&w);
     kv_pool *pool = NULL;
     size_t need = 0;
     for (size_t budget = 1 << 12; budget < 1 << 20 && need == 0; budget += 1 << 10) {
@@ -350,6 +348,6 @@ int main(void) {
         cmocka_unit_test(lies_are_refused),          cmocka_unit_test(other_strategies_are_refused),
         cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(budgets_hold_for_loaded_caches),
     };
-    world_files_in_memory();
+    fixture_files_in_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

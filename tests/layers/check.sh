@@ -1,36 +1,57 @@
 #!/usr/bin/env bash
-# Fails when a file includes a folder that its own folder must not know, is too long, or holds a word that is not used here.
+# Fails when a file includes a folder that its own folder must not include, includes others in a cycle, is too long, or uses a forbidden function or word.
 # usage: check.sh SOURCE_FOLDER
 set -euo pipefail
 cd "$1"
 failures=0
 complain() { echo "$*"; failures=$((failures + 1)); }
 
-# What each folder of src may include besides itself.
+# What each folder of src may include besides itself; a folder without a row belongs to its parent.
 declare -A allowed=(
   [base]=""
-  [text]="base tensor"
   [tensor]="base"
+  [text]="base tensor text/jinja text/tokenizer"
+  [text/jinja]="base"
+  [text/tokenizer]="base tensor"
+  [constraint]="base text/tokenizer"
   [kernels]="base tensor"
   [kv]="base tensor kernels"
   [model]="base tensor kernels kv"
-  [gen]="base text tensor kernels kv model"
-  [speech]="base text tensor kernels kv model gen"
+  [session]="base tensor text/tokenizer kernels kv model"
+  [gen/config]="base tensor kernels kv model session"
+  [gen/logits]="base constraint gen/config"
+  [gen/search]="base tensor text/tokenizer constraint kernels kv model session gen/config gen/logits"
+  [gen]="base tensor text/tokenizer constraint kernels kv model session gen/config gen/logits gen/search"
+  [speech]="base tensor text/tokenizer kernels kv model session gen gen/config gen/logits gen/search"
 )
+
+# The row of the table that a path below src belongs to.
+folder_of() {
+  local folder=${1%/*}
+  until [ -n "${allowed[$folder]+there}" ]; do
+    case $folder in
+      */*) folder=${folder%/*} ;;
+      *) return 1 ;;
+    esac
+  done
+  echo "$folder"
+}
 
 includes() { grep -nE '^ *# *include +"' "$1" | sed -E 's/^([0-9]+): *# *include +"([^"]+)".*/\1 \2/' || true; }
 
 while read -r file; do
-  folder=${file#src/}
-  case $folder in
-    */*) folder=${folder%%/*} ;;
-    *) continue ;; # src/mneme.c sees everything
+  path=${file#src/}
+  case $path in
+    */*) ;;
+    *) continue ;; # src/mneme.c includes everything
   esac
-  [ -n "${allowed[$folder]+there}" ] || { complain "$file: the folder '$folder' has no row in tests/layers/check.sh"; continue; }
+  folder=$(folder_of "$path") || { complain "$file: its folder has no row in tests/layers/check.sh"; continue; }
   while read -r line header; do
-    [ -n "$line" ] || continue
-    target=${header%%/*}
-    [ "$target" != "$header" ] || continue # mneme.h, or a file of the same folder
+    case $header in
+      */*) ;;
+      *) continue ;; # mneme.h
+    esac
+    target=$(folder_of "$header") || { complain "$file:$line: $header is in no folder of src"; continue; }
     case " $folder ${allowed[$folder]} " in
       *" $target "*) ;;
       *) complain "$file:$line: $folder must not include $header (allowed: $folder ${allowed[$folder]})" ;;
@@ -38,35 +59,71 @@ while read -r file; do
   done < <(includes "$file")
 done < <(find src -name '*.[ch]' | sort)
 
-# The command sees the public header, its own files, base/, the safetensors writer, the archives of saved caches and subtitles.
+circle=$(python3 tests/layers/circles.py .) || complain "$circle"
+
+while read -r count folder; do
+  [ "$count" -le 26 ] || complain "$folder has $count sources; 26 are allowed, divide it by subject"
+done < <(find src tests bench cli serve tools -name '*.c' -not -path '*/data/*' -printf '%h\n' | sort | uniq -c)
+
+# base/ is shared by library, server and command; otherwise these include mneme.h only, and the command serve.h.
 while read -r file; do
   while read -r line header; do
     [ -n "$line" ] || continue
     case $header in
-      mneme.h | base/* | tensor/safetensors.h | kv/archive.h | speech/subtitles.h) ;;
-      */*) complain "$file:$line: cli must not include $header" ;;
-      *) [ -e "cli/$header" ] || complain "$file:$line: $header is not a file of cli" ;;
+      mneme.h | base/*) ;;
+      serve.h) ;;
+      *) [ -e "${file%%/*}/$header" ] || complain "$file:$line: ${file%%/*} must not include $header" ;;
     esac
   done < <(includes "$file")
-done < <(find cli -name '*.[ch]' | sort)
+done < <(find cli serve -name '*.[ch]' | sort)
 
 # Examples are programs of users: the public header alone.
 while read -r file; do
   if grep -nE '^ *# *include +"' "$file"; then complain "$file: examples include <mneme.h> and the C library only"; fi
 done < <(find examples -name '*.c' | sort)
 
-# DESIGN.md says of every file of cache, models, generation and speech what it is for, and of none that is gone.
-for file in src/kv/*.c src/model/*.c src/gen/*.c src/speech/*.c; do
-  grep -qE "^\|.*[ |]$(basename "$file")[ ,|]" DESIGN.md || complain "$file: DESIGN.md does not say what it is for"
-done
-for name in $(grep -E '^\| [a-z_0-9.]+\.[ch][ ,|]' DESIGN.md | cut -d'|' -f2 | tr -d ','); do
-  [ -e "src/kv/$name" ] || [ -e "src/model/$name" ] || [ -e "src/gen/$name" ] || [ -e "src/speech/$name" ] ||
-    complain "DESIGN.md: there is no $name in src/kv, src/model, src/gen or src/speech"
+# DESIGN.md has a row for every file of these folders, by its path in the folder, and none for missing files. Of a kernel's files the reference has a
+# row.
+folders="cli serve src/base src/tensor src/text src/kernels src/kv src/model src/session src/constraint src/gen src/speech"
+while read -r folder file; do
+  name=$(sed -E 's/_(avx2|avx512|avx512_dot|neon)\.c$/_ref.c/' <<<"$file")
+  grep -qE "^\|.*[ |]$name[ ,|]" DESIGN.md || complain "$folder/$file: DESIGN.md has no row for $name"
+done < <(for folder in $folders; do find "$folder" -name '*.c' -printf "$folder %P\n"; done | sort)
+for name in $(grep -E '^\| [a-z_0-9./]+\.[ch][ ,|]' DESIGN.md | cut -d"|" -f2 | tr -d "," | sed "s,include/mneme.h,,"); do
+  for folder in $folders; do [ ! -e "$folder/$name" ] || continue 2; done
+  complain "DESIGN.md: $name does not exist in these folders: $folders"
 done
 
+# Tests that docs/reliability.md names exist.
+while read -r name; do
+  [ -n "$(find tests -name "$name.*" -not -path '*/data/*' -print -quit)" ] || complain "docs/reliability.md: there is no test $name"
+done < <(grep -oE '`(test|fuzz)_[a-z0-9_]+`' docs/reliability.md | tr -d '`' | sort -u)
+while read -r test name; do
+  grep -rqE "\<$name\>" tests --include="$test.c" || complain "docs/reliability.md: $test has no case $name"
+done < <(grep -oE '`test_[a-z0-9_]+`: [a-z0-9_]+' docs/reliability.md | sed 's/`//g; s/://')
+
+# Links of documents lead to files.
+while IFS=: read -r file link; do
+  target=${link#](}
+  target=${target%%#*}
+  [ -e "$(dirname "$file")/${target%)}" ] || complain "$file: ${target%)} does not exist"
+done < <(grep -oHE '\]\([^):#]+[^):]*\)' ./*.md docs/*.md docs/*/*.md)
+
+# Files that CONTRIBUTING.md names by their whole path exist.
+while read -r name; do
+  [ -e "$name" ] || complain "CONTRIBUTING.md: $name does not exist"
+done < <(grep -oE '`(src|serve|cli|include|tests|tools|bench|scripts|docs)/[a-z0-9_/.-]+`' CONTRIBUTING.md | tr -d '`' | sort -u)
+
+# README.md and its Chinese translation show the same commands, outputs and programs; comments of commands are translated.
+blocks() { awk '/^```/ { inside = !inside; print; next } inside { sub(/ *# .*/, ""); print }' "$1"; }
+differing=$(diff <(blocks README.md) <(blocks README.zh.md)) || complain "README.md and README.zh.md have different blocks:"$'\n'"$differing"
+
 while read -r count file; do
-  [ "$count" -le 900 ] || complain "$file has $count lines; 900 are allowed, split it by subject"
-done < <(find src cli include examples tests bench -name '*.[ch]' -not -path '*/data/*' -exec wc -l {} + | grep -v ' total$')
+  most=900
+  [ "$file" != include/mneme.h ] || most=1100 # programs include one header
+  [ "$count" -le $most ] || complain "$file has $count lines; $most are allowed, split it by subject"
+done < <(find src cli serve include examples tests bench tools scripts \( -name '*.[ch]' -o -name '*.inc' -o -name '*.py' -o -name '*.sh' -o -name '*.html' \) \
+  -not -path '*/data/*' -exec wc -l {} + | grep -v ' total$')
 
 ban() { # ban PATTERN WHY FOLDER...
   local pattern=$1 why=$2 hits
@@ -74,16 +131,18 @@ ban() { # ban PATTERN WHY FOLDER...
   hits=$(grep -srnE --include='*.c' --include='*.h' --include='*.inc' --include='*.S' "$pattern" "$@" || true)
   [ -z "$hits" ] || complain "$hits"$'\n'"  ($why)"
 }
-ban '\<(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca)\(' "use the bounded form" src cli
-ban '\<(exit|_exit|abort)\(' "the library never ends a program" src
-ban '\<(printf|fprintf|puts|putchar|perror|vfprintf)\(' "the library never prints" src
-hits=$(grep -nE '\<(printf|fprintf|vprintf|vfprintf|puts|fputs|fputc|putc|putchar|fwrite|perror|dprintf)\(' cli/*.[ch] | grep -v '^cli/output\.c:' || true)
+ban '\<(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca)\(' "use the bounded form" src cli serve
+ban '\<(exit|_exit|abort)\(' "the library never ends a program" src serve
+ban '\<(printf|fprintf|puts|putchar|perror|vfprintf)\(' "the library never prints" src serve
+hits=$(grep -nE '\<(printf|fprintf|vprintf|vfprintf|puts|fputs|fputc|putc|putchar|fwrite|perror|dprintf)\(' cli/*.[ch] cli/*/*.[ch] | grep -v '^cli/output\.c:' || true)
 [ -z "$hits" ] || complain "$hits"$'\n'"  (text leaves the command in cli/output.c, where terminals get no control characters)"
-ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/gen src/speech
+ban '\<(malloc|calloc|realloc|free|strdup)\(' "memory comes from base/mem.h" src/text src/tensor src/kernels src/kv src/model src/session src/constraint src/gen src/speech serve
+hits=$(grep -rnE '(model|core|m)->lock\>' src --include='*.[ch]' | grep -v '^src/model/' || true)
+[ -z "$hits" ] || complain "$hits"$'\n'"  (the lock of a model is taken in src/model; model.h has operations for others)"
 mapfile -t unopened < <(find src cli -name '*.[ch]' -not -path src/base/file.c)
 ban '([=(!,?:] ?(open|socket|dup)|(^|[^_a-z>.])(openat|creat|fopen|freopen|popen|opendir|mkstemp|mkostemp|mkdir|memfd_create|sf_open|sf_open_fd))\(' \
   "files are opened and folders made by base/file.h" "${unopened[@]}"
-ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli include examples tests
+ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli serve include examples tests
 
 if [ $failures -gt 0 ]; then
   echo "[  FAILED  ] $failures test(s)."

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Reads C files of the template engine and lists every loop that does work nobody pays for.
+"""Reads C files of the template engine and lists every loop that charges no budget.
 
-A loop is paid for when each turn calls a paying function before the turn can end, or when its header does. jinja_work pays; so does
-every function of these files that calls a paying one before it can return. Loops over constant tables (a header with `sizeof`)
-are bounded. Any other loop says why it needs no payment, in a comment at its head that begins with "bounded:" or "paid:".
+A loop is charged when each iteration calls a charging function before the iteration can end, or when its header does. jinja_charge_steps
+charges; so does every function of these files that calls a charging one before it can return. Loops over constant tables (a header with `sizeof`)
+are bounded. Any other loop has a comment at its head that begins with "bounded:" or "charged:" and says why it needs no charge.
 
 usage: loops.py FILE...      prints FILE:LINE of each loop that is neither, and fails when there is one
 """
@@ -11,7 +11,7 @@ import re
 import sys
 
 KEYWORDS = {"if", "for", "while", "do", "switch", "else", "return", "sizeof"}
-MARK = re.compile(r"/\*\s*(bounded|paid):\s*[^\s*]")
+MARK = re.compile(r"/\*\s*(bounded|charged):\s*[^\s*]")
 
 
 def blank(match):
@@ -19,13 +19,13 @@ def blank(match):
 
 
 def without_text(source):
-    """The source with comments, strings, character constants and directives blanked out; places stay as they are."""
+    """The source with comments, strings, character constants and directives blanked out; positions are unchanged."""
     pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*'
     return re.sub(pattern, blank, source, flags=re.S | re.M)
 
 
 def closing(code, at):
-    """The place behind the bracket that closes the one at `at`."""
+    """The position after the bracket that closes the one at `at`."""
     pairs, open_ones = {"(": ")", "{": "}", "[": "]"}, []
     for i in range(at, len(code)):
         if code[i] in pairs:
@@ -56,7 +56,7 @@ def word_at(code, at):
 
 
 def statement(code, at):
-    """The statement at `at` and the place behind it."""
+    """The statement at `at` and the position after it."""
     at = space(code, at)
     word = word_at(code, at)
     while word in ("case", "default"):
@@ -93,17 +93,17 @@ def statement(code, at):
 
 
 class Reader:
-    def __init__(self, paying):
-        self.paying = paying
+    def __init__(self, charging):
+        self.charging = charging
 
-    def pays(self, text):
-        return any(name in self.paying for name in re.findall(r"\b([A-Za-z_]\w*)\s*\(", text))
+    def charges(self, text):
+        return any(name in self.charging for name in re.findall(r"\b([A-Za-z_]\w*)\s*\(", text))
 
     def outcome(self, s, leave):
-        """"pays", "leaves" (by the word `leave`, before it paid), or "" when the statement just ends."""
+        """"charges", "leaves" (by the word `leave`, before it charged), or "" when the statement just ends."""
         if s.kind == "simple":
-            if self.pays(s.head):
-                return "pays"
+            if self.charges(s.head):
+                return "charges"
             return "leaves" if re.search(r"\b%s\b" % leave, s.head) else ""
         if s.kind == "block":
             for part in s.parts:
@@ -111,8 +111,8 @@ class Reader:
                 if result:
                     return result
             return ""
-        if self.pays(s.head):
-            return "pays"
+        if self.charges(s.head):
+            return "charges"
         if s.kind == "do":
             return self.outcome(s.parts[0], leave)
         results = [self.outcome(part, leave) for part in s.parts] + [""] * (s.kind != "if" or len(s.parts) < 2)
@@ -120,7 +120,7 @@ class Reader:
             return ""  # a `continue` in there belongs to the inner loop
         if "leaves" in results:
             return "leaves"
-        return "pays" if all(result == "pays" for result in results) else ""
+        return "charges" if all(result == "charges" for result in results) else ""
 
 
 def functions(code):
@@ -151,18 +151,18 @@ def loops(s):
 def main():
     sources = {name: open(name, encoding="utf-8").read() for name in sys.argv[1:]}
     bodies = {name: list(functions(without_text(text))) for name, text in sources.items()}
-    paying = {"jinja_work"}
+    charging = {"jinja_charge_steps"}
     while True:
-        reader = Reader(paying)
+        reader = Reader(charging)
         more = {
             function
             for all_of_file in bodies.values()
             for function, body in all_of_file
-            if function not in paying and reader.outcome(body, "return") == "pays"
+            if function not in charging and reader.outcome(body, "return") == "charges"
         }
         if not more:
             break
-        paying |= more
+        charging |= more
     n_loops = bad = 0
     for name, text in sources.items():
         lines = text.split("\n")
@@ -171,14 +171,14 @@ def main():
                 n_loops += 1
                 first = text.count("\n", 0, loop.start)
                 last = text.count("\n", 0, loop.head_end)
-                paid = reader.pays(loop.head) or reader.outcome(loop.parts[0], "continue") == "pays"
-                if paid or "sizeof" in loop.head or any(MARK.search(line) for line in lines[first : last + 1]):
+                charged = reader.charges(loop.head) or reader.outcome(loop.parts[0], "continue") == "charges"
+                if charged or "sizeof" in loop.head or any(MARK.search(line) for line in lines[first : last + 1]):
                     continue
                 bad += 1
-                print("%s:%d: a loop of %s that nobody pays for" % (name, first + 1, function))
+                print("%s:%d: a loop of %s charges no budget" % (name, first + 1, function))
     if n_loops == 0:
         print("no loop was found")
-    print("%d loops, %d paying functions, %d unpaid" % (n_loops, len(paying), bad))
+    print("%d loops, %d charging functions, %d loops without charge" % (n_loops, len(charging), bad))
     return 1 if bad or n_loops == 0 else 0
 
 

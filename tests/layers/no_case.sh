@@ -15,7 +15,7 @@ refuse() { # refuse NAME COMMAND...: the command has to fail
 refuse tests/cli/lib.sh bash -c '. "$0/tests/cli/lib.sh" && finish' "$source" "$mneme"
 if command -v python3 >/dev/null; then
   refuse tests/cli/terminal.py python3 "$source/tests/cli/terminal.py" "$mneme" "$mneme" "$mneme" no_such_case
-  refuse tests/cli/chat_talk.py python3 "$source/tests/cli/chat_talk.py" "$mneme" no_such_case
+  refuse tests/cli/chat_turns.py python3 "$source/tests/cli/chat_turns.py" "$mneme" no_such_case
 fi
 
 # cmocka's programs: scripts/test counts what CTest wrote down.

@@ -1,4 +1,4 @@
-/* Alignment against an exhaustive search over all paths, against sounds that lie where they were put, and on degenerate inputs.
+/* Alignment against an exhaustive search over all paths, on weights with a known alignment, and on degenerate inputs.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "speech/align.h"
 
@@ -10,14 +10,14 @@ enum { HEADS = 3, ROWS = 8, POSITIONS = 64 };
 
 static float weights[HEADS][ROWS][POSITIONS];
 
-/* ---- the definition once more ---- */
+/* ---- an independent implementation of the definition ---- */
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* Position i mirrored at both ends. */
+/* Position i reflected at both ends. */
 static int mirrored(int i, int n) {
     return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
 }
@@ -39,16 +39,15 @@ static double score(int row, int i, int n_rows, int n) {
     double sum = 0.0;
     for (int head = 0; head < HEADS; head++) {
         double around[7];
-        for (int k = 0; k < 7; k++)
-            around[k] = normalised(head, row, n > 3 ? mirrored(i + k - 3, n) : i, n_rows, n);
+        for (int k = 0; k < 7; k++) around[k] = normalised(head, row, n > 3 ? mirrored(i + k - 3, n) : i, n_rows, n);
         qsort(around, 7, sizeof *around, compare_doubles);
         sum += around[3];
     }
     return sum / HEADS;
 }
 
-/* The best sum of scores over all paths from (row, i) to the last cell, and over those that begin their rows where `begins`
- * says (NULL: anywhere). */
+/* The best sum of scores over all paths from (row, i) to the last cell, and over those that begin their rows where
+ * `begins` says (NULL: anywhere). */
 static double best_path(const double *scores, int n_rows, int n, int row, int i, const int64_t *begins) {
     static const int steps[3][2] = {{0, 1}, {1, 0}, {1, 1}};
     double own = scores[row * n + i], best = -INFINITY;
@@ -61,7 +60,7 @@ static double best_path(const double *scores, int n_rows, int n, int row, int i,
     return own + best;
 }
 
-static void best_of_all_paths(void **state) {
+static void the_alignment_is_the_best_of_all_paths(void **state) {
     (void)state;
     uint64_t seed = 11;
     for (int round = 0; round < 300; round++) {
@@ -75,7 +74,7 @@ static void best_of_all_paths(void **state) {
         for (int r = 0; r < n_used; r++) {
             for (int i = 0; i < n; i++) scores[r * n + i] = score(first + r, i, n_rows, n);
         }
-        /* Rows behind n_rows and positions behind n are full of other numbers. */
+        /* Rows from n_rows on and positions from n on are filled with other numbers. */
         float packed[HEADS * ROWS * POSITIONS];
         for (int h = 0; h < HEADS; h++)
             memcpy(packed + h * n_rows * POSITIONS, weights[h], sizeof(float) * (size_t)n_rows * POSITIONS);
@@ -83,24 +82,22 @@ static void best_of_all_paths(void **state) {
         int64_t begins[ROWS];
         assert_ok(speech_align(begins, &attention, (size_t)first, (size_t)n_used));
         assert_int_equal(begins[0], 0);
-        double best = best_path(scores, n_used, n, 0, 0, NULL),
-               got = best_path(scores, n_used, n, 0, 0, begins);
+        double best = best_path(scores, n_used, n, 0, 0, NULL), got = best_path(scores, n_used, n, 0, 0, begins);
         if (!(fabs(best - got) < 1e-4))
             fail_msg("round %d: %d rows, %d positions: %g, the best is %g", round, n_used, n, got, best);
     }
 }
 
-/* ---- sounds put where they are ---- */
+/* ---- known alignments ---- */
 
-static void planted(void **state) {
+static void known_alignments_are_found(void **state) {
     (void)state;
     uint64_t seed = 4;
     for (int round = 0; round < 100; round++) {
         int64_t wanted[ROWS], got[ROWS];
         int prompt = 2;
         wanted[0] = 0;
-        for (int r = 1; r < ROWS - prompt; r++)
-            wanted[r] = wanted[r - 1] + 4 + (int64_t)(test_random(&seed) % 6);
+        for (int r = 1; r < ROWS - prompt; r++) wanted[r] = wanted[r - 1] + 4 + (int64_t)(test_random(&seed) % 6);
         for (int h = 0; h < HEADS; h++) {
             for (int r = 0; r < ROWS; r++) {
                 for (int i = 0; i < POSITIONS; i++) {
@@ -110,24 +107,22 @@ static void planted(void **state) {
                 }
             }
         }
-        const speech_attention attention = {&weights[0][0][0], HEADS, ROWS, POSITIONS,
-                                            POSITIONS - (size_t)(round % 4)};
+        const speech_attention attention = {&weights[0][0][0], HEADS, ROWS, POSITIONS, POSITIONS - (size_t)(round % 4)};
         assert_ok(speech_align(got, &attention, (size_t)prompt, ROWS - (size_t)prompt));
         for (int r = 0; r < ROWS - prompt; r++) assert_int_equal(got[r], wanted[r]);
     }
 }
 
-static void degenerate(void **state) {
+static void degenerate_weights_give_an_alignment(void **state) {
     (void)state;
     int64_t begins[ROWS];
     for (size_t i = 0; i < sizeof weights / sizeof(float); i++) (&weights[0][0][0])[i] = 1.0f;
     speech_attention attention = {&weights[0][0][0], HEADS, ROWS, POSITIONS, POSITIONS};
-    assert_ok(speech_align(begins, &attention, 0, ROWS)); /* nothing differs */
+    assert_ok(speech_align(begins, &attention, 0, ROWS)); /* all weights are equal */
     for (int r = 0; r < ROWS; r++) assert_true(begins[r] >= (r ? begins[r - 1] : 0) && begins[r] < POSITIONS);
     memset(weights, 0, sizeof weights);
     assert_ok(speech_align(begins, &attention, 0, ROWS));
-    for (size_t i = 0; i < sizeof weights / sizeof(float); i++)
-        (&weights[0][0][0])[i] = i % 3 ? NAN : INFINITY;
+    for (size_t i = 0; i < sizeof weights / sizeof(float); i++) (&weights[0][0][0])[i] = i % 3 ? NAN : INFINITY;
     assert_ok(speech_align(begins, &attention, 0, ROWS));
     for (int r = 0; r < ROWS; r++) assert_true(begins[r] >= (r ? begins[r - 1] : 0) && begins[r] < POSITIONS);
     assert_fails(MN_E_ARG, "nothing to align", speech_align(begins, &attention, 0, 0));
@@ -141,7 +136,7 @@ static void degenerate(void **state) {
     assert_fails(MN_E_ARG, "nothing to align", speech_align(begins, &attention, 0, 1));
 }
 
-static void memory_may_end(void **state) {
+static void every_allocation_may_fail(void **state) {
     (void)state;
     const speech_attention attention = {&weights[0][0][0], HEADS, ROWS, POSITIONS, POSITIONS};
     int64_t begins[ROWS], live = mem_count().live, k = 1;
@@ -158,10 +153,10 @@ static void memory_may_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(best_of_all_paths),
-        cmocka_unit_test(planted),
-        cmocka_unit_test(degenerate),
-        cmocka_unit_test(memory_may_end),
+        cmocka_unit_test(the_alignment_is_the_best_of_all_paths),
+        cmocka_unit_test(known_alignments_are_found),
+        cmocka_unit_test(degenerate_weights_give_an_alignment),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
-/* Compression ratios against Python's zlib, and what is kept, tried again, left out.
+/* Compression ratios against Python's zlib; which results are accepted, retried or treated as silence.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "speech/fallback.h"
 
 #include <math.h>
 
-#include "support/transcripts.h"
+#include "support/speech/transcripts.h"
 
 /* len(b) / len(zlib.compress(b)) of Python 3.11 for the ids of recorded runs, two bytes an id. */
 static const struct {
@@ -21,7 +21,7 @@ static const struct {
     {"whisper-tiny.en.test_speech", "greedy", 0.8333333333333334},
 };
 
-static void ratios_of_recorded_runs(void **state) {
+static void ratios_of_recorded_runs_equal_zlib(void **state) {
     (void)state;
     static int32_t ids[MOST_IDS];
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
@@ -46,7 +46,7 @@ static double ratio_of(const int32_t *pattern, size_t n_pattern, size_t n, int32
     return ratio;
 }
 
-static void ratios_of_patterns(void **state) {
+static void ratios_of_patterns_equal_zlib(void **state) {
     (void)state;
     const int32_t one[] = {11}, seven[] = {7}, three[] = {11, 12, 13};
     assert_true(fabs(ratio_of(one, 1, 100, 51865) - 15.384615384615385) < 1e-12);
@@ -67,7 +67,7 @@ static void ratios_of_patterns(void **state) {
     assert_true(fabs(ratio_of(noise, 5000, 5000, 51865) - 1.012965964343598) < 1e-12);
 }
 
-static void verdicts(void **state) {
+static void thresholds_accept_retry_or_skip(void **state) {
     (void)state;
     speech_limits limits = speech_limits_default();
     static const struct {
@@ -75,17 +75,12 @@ static void verdicts(void **state) {
         bool is_last;
         speech_verdict wanted;
     } cases[] = {
-        {1.2, -0.3, 0.1, false, SPEECH_KEEP},
-        {1.2, -0.3, 0.9, false, SPEECH_KEEP},  /* believed: speech after all */
-        {1.35, -1.0, 0.6, false, SPEECH_KEEP}, /* the limits themselves are good */
-        {1.36, -0.3, 0.1, false, SPEECH_RETRY},
-        {1.36, -0.3, 0.9, false, SPEECH_RETRY},
-        {1.2, -1.01, 0.1, false, SPEECH_RETRY},
-        {1.2, -1.01, 0.6, false, SPEECH_RETRY},
-        {1.2, -1.01, 0.61, false, SPEECH_SKIP},
-        {9.9, -1.01, 0.61, false, SPEECH_SKIP},
-        {1.36, -0.3, 0.1, true, SPEECH_KEEP},
-        {1.2, -1.01, 0.1, true, SPEECH_KEEP},
+        {1.2, -0.3, 0.1, false, SPEECH_KEEP},   {1.2, -0.3, 0.9, false, SPEECH_KEEP}, /* accepted: treated as speech */
+        {1.35, -1.0, 0.6, false, SPEECH_KEEP}, /* values equal to the limits are accepted */
+        {1.36, -0.3, 0.1, false, SPEECH_RETRY}, {1.36, -0.3, 0.9, false, SPEECH_RETRY},
+        {1.2, -1.01, 0.1, false, SPEECH_RETRY}, {1.2, -1.01, 0.6, false, SPEECH_RETRY},
+        {1.2, -1.01, 0.61, false, SPEECH_SKIP}, {9.9, -1.01, 0.61, false, SPEECH_SKIP},
+        {1.36, -0.3, 0.1, true, SPEECH_KEEP},   {1.2, -1.01, 0.1, true, SPEECH_KEEP},
         {1.2, -1.01, 0.61, true, SPEECH_SKIP},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -99,7 +94,7 @@ static void verdicts(void **state) {
     assert_true(speech_average_log_probability(-2.0, 0) == -2.0);
 }
 
-static void memory_may_end(void **state) {
+static void every_allocation_may_fail(void **state) {
     (void)state;
     const int32_t ids[] = {1, 2, 3};
     int64_t live = mem_count().live;
@@ -119,10 +114,10 @@ static void memory_may_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ratios_of_recorded_runs),
-        cmocka_unit_test(ratios_of_patterns),
-        cmocka_unit_test(verdicts),
-        cmocka_unit_test(memory_may_end),
+        cmocka_unit_test(ratios_of_recorded_runs_equal_zlib),
+        cmocka_unit_test(ratios_of_patterns_equal_zlib),
+        cmocka_unit_test(thresholds_accept_retry_or_skip),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

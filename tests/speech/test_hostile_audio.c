@@ -1,4 +1,5 @@
-/* Recordings made to lie: one sentence of this library's for each, nothing that another library prints; MPEG audio wherever it lies.
+/* Hostile recordings: each is refused with one message of this library, and no other library prints anything; MPEG
+ * audio in any container.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
@@ -9,19 +10,19 @@
 
 #include "base/file.h"
 #include "speech/audio.h"
-#include "support/hostile.h"
+#include "support/hostile/hostile.h"
 #include "support/scratch.h"
-#include "support/sound.h"
+#include "support/speech/sound.h"
 
 static const char speech_mp3[] = "audio/1272-141231-0002.mp3";
 
-/* ---- what other libraries print ------------------------------------------------------------------------------------ */
+/* ---- output of other libraries ---- */
 
 typedef struct silence {
-    int kept[2], caught; /* the standard streams, and what takes their place */
+    int kept[2], caught; /* the standard streams and the file that replaces them */
 } silence;
 
-static silence listen(void) {
+static silence capture_output(void) {
     silence s = {.caught = memfd_create("streams", MFD_CLOEXEC)};
     fflush(NULL);
     for (int k = 0; k < 2; k++) {
@@ -31,7 +32,7 @@ static silence listen(void) {
     return s;
 }
 
-/* Fails when anything was written since. */
+/* Fails when anything was written since capture_output. */
 static void assert_silent(silence s) {
     char text[200] = "";
     fflush(NULL);
@@ -44,22 +45,22 @@ static void assert_silent(silence s) {
     if (n != 0) fail_msg("%zd bytes were printed, as '%s'", n, text);
 }
 
-/* Mutated, and cut: each a recording or a sentence, in silence. */
+/* Mutated and truncated files: each is read or refused, without output. */
 static void damage(const bytes *whole, int n_files, uint64_t seed) {
     enum { ROOM = 256 };
     uint8_t *damaged = test_malloc(whole->n + ROOM);
-    silence s = listen();
+    silence s = capture_output();
     for (int i = 0; i < n_files; i++) {
         memcpy(damaged, whole->data, whole->n);
-        size_t n = i % 4 ? hostile_mutate(damaged, whole->n, whole->n + ROOM, &seed)
-                         : (size_t)(test_random(&seed) % whole->n);
+        size_t n =
+            i % 4 ? hostile_mutate(damaged, whole->n, whole->n + ROOM, &seed) : (size_t)(test_random(&seed) % whole->n);
         hostile_audio(damaged, n);
     }
     assert_silent(s);
     test_free(damaged);
 }
 
-/* ---- MPEG audio ---------------------------------------------------------------------------------------------------- */
+/* ---- MPEG audio ---- */
 
 static void put_number(bytes *b, uint32_t value, int n) {
     for (int i = 0; i < n; i++) bytes_append(b, &(uint8_t){(uint8_t)(value >> 8 * i)}, 1);
@@ -70,7 +71,7 @@ static void read_mp3(bytes *mp3, size_t most) {
     if (mp3->n > most) mp3->n = most;
 }
 
-/* A WAV file of 16 kHz and one channel with `format` and what its data chunk holds. */
+/* A WAV file of 16 kHz and one channel with `format` and the given data chunk. */
 static void put_wav(bytes *b, uint32_t format, const bytes *data) {
     bytes_append(b, "RIFF", 4);
     put_number(b, (uint32_t)data->n + 50, 4);
@@ -99,8 +100,8 @@ static void put_id3(bytes *b, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) put_number(b, 0, 1);
 }
 
-/* The samples are those that libsndfile decodes, to the bit. */
-static void mpeg_samples(void **state) {
+/* The samples equal those that libsndfile decodes, bit for bit. */
+static void mpeg_samples_equal_those_of_libsndfile(void **state) {
     (void)state;
     size_t n;
     float *got = sound_read(data_path(speech_mp3), &n), *wanted = test_malloc((n + 1) * sizeof *wanted);
@@ -115,7 +116,7 @@ static void mpeg_samples(void **state) {
     free(got);
 }
 
-static void mpeg_in_other_files(void **state) {
+static void mpeg_audio_in_other_containers_is_read(void **state) {
     (void)state;
     bytes mp3 = {0}, files[4] = {{0}};
     read_mp3(&mp3, SIZE_MAX);
@@ -129,7 +130,7 @@ static void mpeg_in_other_files(void **state) {
     put_id3(&files[3], 70);
     bytes_append(&files[3], files[2].data, files[2].n);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        silence s = listen();
+        silence s = capture_output();
         float *got = sound_read(scratch_file("mpeg", files[i].data, files[i].n), &n);
         assert_silent(s);
         assert_int_equal(n, n_wanted);
@@ -141,19 +142,28 @@ static void mpeg_in_other_files(void **state) {
     bytes_clear(&mp3);
 }
 
-static void hostile_mpeg_is_one_sentence(void **state) {
+static void hostile_mpeg_audio_is_refused_with_one_message(void **state) {
     (void)state;
     static const char *const names[] = {"0028", "0359", "0386"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char name[64];
         audio *a = NULL;
         snprintf(name, sizeof name, "audio/hostile-mpeg-%s.wav", names[i]);
-        silence s = listen();
+        silence s = capture_output();
         mn_status status = audio_open(&a, data_path(name));
         assert_silent(s);
-        assert_fails(MN_E_FORMAT, "cannot be read as audio: it begins as MPEG audio (mp3) and has no frame",
-                     status);
+        assert_fails(MN_E_FORMAT, "cannot be read as audio: it begins as MPEG audio (mp3) and has no frame", status);
         assert_null(a);
+    }
+}
+
+/* Every file that ends within the headers, or soon after them. */
+static void cut_off(const bytes *whole) {
+    enum { MOST = 80 };
+    for (size_t n = 0; n < MOST; n++) {
+        silence s = capture_output();
+        hostile_audio((const uint8_t *)whole->data, n);
+        assert_silent(s);
     }
 }
 
@@ -165,11 +175,17 @@ static void damaged_mpeg_prints_nothing(void **state) {
     read_mp3(&mp3, MOST);
     damage(&mp3, n_files, 3);
     put_wav(&other, 0x55, &mp3);
+    cut_off(&other);
     damage(&other, n_files, 5);
     other.n = 0;
     put_id3(&other, 40);
     bytes_append(&other, mp3.data, mp3.n);
+    cut_off(&other);
     damage(&other, n_files, 7);
+    other.n = 0;
+    for (int i = 0; i < 3; i++) put_id3(&other, 0);
+    bytes_append_text(&other, "neither frames nor another format, and it is long enough to be looked at");
+    cut_off(&other);
     assert_ok(file_read(&hostile, data_path("audio/hostile-mpeg-0028.wav"), 1 << 16));
     damage(&hostile, n_files, 9);
     bytes_clear(&mp3);
@@ -177,11 +193,11 @@ static void damaged_mpeg_prints_nothing(void **state) {
     bytes_clear(&hostile);
 }
 
-/* ---- WAV files that lie --------------------------------------------------------------------------------------------- */
+/* ---- WAV files with wrong sizes ---- */
 
 enum { N_SAMPLES = 400 };
 
-/* What a file is made of. Sizes are those written, not those of what follows. */
+/* The parts of a file. Sizes are those in the headers, not those of the data. */
 typedef struct wav_plan {
     const char *order; /* f: fmt, d: data, x: a chunk of 10 bytes of another name */
     uint32_t fmt_size, data_size, other_size, rate;
@@ -216,7 +232,7 @@ static void put_plan(bytes *b, const wav_plan *p) {
     }
 }
 
-/* Samples read, or -1 with a sentence of ours; nothing printed, nothing kept. */
+/* Number of samples read, or -1 when refused with a message of this library; nothing is printed, nothing leaks. */
 static int64_t samples_of(const wav_plan *p) {
     bytes file = {0};
     audio *a = NULL;
@@ -225,7 +241,7 @@ static int64_t samples_of(const wav_plan *p) {
     put_plan(&file, p);
     const char *path = scratch_file("plan.wav", file.data, file.n);
     bytes_clear(&file);
-    silence s = listen();
+    silence s = capture_output();
     mn_status status = audio_open(&a, path);
     if (status == MN_OK) status = audio_read(a, 0, sizeof out / sizeof *out, out, &n);
     audio_close(&a);
@@ -240,7 +256,7 @@ static int64_t samples_of(const wav_plan *p) {
     return -1;
 }
 
-static void sizes_that_lie(void **state) {
+static void wrong_sizes_are_handled(void **state) {
     (void)state;
     static const uint32_t sizes[] = {0, 1, 7, 15, 17, 33, 1000000, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF};
     assert_int_equal(samples_of(&good_plan), N_SAMPLES);
@@ -250,7 +266,7 @@ static void sizes_that_lie(void **state) {
         assert_true(samples_of(&fmt) <= N_SAMPLES);
         assert_true(samples_of(&other) <= N_SAMPLES);
         int64_t n = samples_of(&data);
-        if (sizes[i] > 2 * N_SAMPLES) assert_int_equal(n, N_SAMPLES); /* what is there is the recording */
+        if (sizes[i] > 2 * N_SAMPLES) assert_int_equal(n, N_SAMPLES); /* the data present are the recording */
         if (sizes[i] > 1 && sizes[i] < 2 * N_SAMPLES) assert_int_equal(n, sizes[i] / 2);
     }
     wav_plan hours = good_plan; /* ten of them in a few bytes */
@@ -258,11 +274,11 @@ static void sizes_that_lie(void **state) {
     assert_int_equal(samples_of(&hours), N_SAMPLES);
 }
 
-static void chunks_out_of_order(void **state) {
+static void chunks_in_any_order_are_read_or_refused(void **state) {
     (void)state;
     static const struct {
         const char *order;
-        int64_t wanted; /* -2: one of both */
+        int64_t wanted; /* -2: read or refused */
     } cases[] = {{"fd", N_SAMPLES}, {"xfxdx", N_SAMPLES}, {"d", -1},   {"f", -1},   {"x", -1},
                  {"", -1},          {"df", -1},           {"ffd", -2}, {"fdd", -2}, {"fdf", -2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -274,7 +290,7 @@ static void chunks_out_of_order(void **state) {
     }
 }
 
-static void formats_that_are_none(void **state) {
+static void invalid_formats_are_refused(void **state) {
     (void)state;
     static const uint16_t channels[] = {0, 65, 255, 65535};
     static const uint32_t rates[] = {0, 1, 0x7FFFFFFF, 0xFFFFFFFF};
@@ -304,11 +320,10 @@ static void formats_that_are_none(void **state) {
     }
 }
 
-/* RF64: sizes of 64 bits in a chunk of their own. */
-static void sizes_of_64_bits(void **state) {
+/* RF64: 64-bit sizes in a separate chunk. */
+static void sizes_of_RF64_are_read(void **state) {
     (void)state;
-    static const uint32_t sizes[][2] = {{2 * N_SAMPLES, 0},       {0, 0},
-                                        {0xFFFFFFFF, 0xFFFFFFFF}, {0, 0x80000000},
+    static const uint32_t sizes[][2] = {{2 * N_SAMPLES, 0},       {0, 0}, {0xFFFFFFFF, 0xFFFFFFFF}, {0, 0x80000000},
                                         {0xFFFFFFFF, 0x7FFFFFFF}, {1, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         bytes b = {0};
@@ -325,7 +340,7 @@ static void sizes_of_64_bits(void **state) {
         }
         put_number(&b, 0, 4);
         bytes_append(&b, body.data + 12, body.n - 12);
-        silence s = listen();
+        silence s = capture_output();
         mn_status status = hostile_audio((const uint8_t *)b.data, b.n);
         assert_silent(s);
         if (i == 0) assert_int_equal(status, MN_OK);
@@ -337,14 +352,14 @@ static void sizes_of_64_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mpeg_samples),
-        cmocka_unit_test(mpeg_in_other_files),
-        cmocka_unit_test(hostile_mpeg_is_one_sentence),
+        cmocka_unit_test(mpeg_samples_equal_those_of_libsndfile),
+        cmocka_unit_test(mpeg_audio_in_other_containers_is_read),
+        cmocka_unit_test(hostile_mpeg_audio_is_refused_with_one_message),
         cmocka_unit_test(damaged_mpeg_prints_nothing),
-        cmocka_unit_test(sizes_that_lie),
-        cmocka_unit_test(chunks_out_of_order),
-        cmocka_unit_test(formats_that_are_none),
-        cmocka_unit_test(sizes_of_64_bits),
+        cmocka_unit_test(wrong_sizes_are_handled),
+        cmocka_unit_test(chunks_in_any_order_are_read_or_refused),
+        cmocka_unit_test(invalid_formats_are_refused),
+        cmocka_unit_test(sizes_of_RF64_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

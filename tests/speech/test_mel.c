@@ -1,16 +1,16 @@
-/* Energies in mel bands against double precision from the definition, and against the published filters.
+/* Mel band energies against the definition in double precision, and against the published filters.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
 #include <math.h>
 
 #include "speech/mel.h"
-#include "support/mel_oracle.h"
+#include "support/speech/mel_oracle.h"
 
 enum { N_FRAMES = 5, N_SAMPLES = (N_FRAMES - 1) * MEL_HOP + MEL_WINDOW };
 static const double pi = 3.14159265358979323846;
 
-static void energies_are_those_of_the_definition(void **state) {
+static void energies_equal_the_definition(void **state) {
     (void)state;
     static const int bands[] = {80, 128, 1, 23};
     float samples[N_SAMPLES], energies[N_FRAMES * 128];
@@ -30,8 +30,7 @@ static void energies_are_those_of_the_definition(void **state) {
                 double got = (double)energies[frame * bands[k] + band];
                 double wanted = oracle[band];
                 if (!(fabs(got - wanted) <= 2e-5 * wanted + 1e-9))
-                    fail_msg("band %d of %d in frame %d: %.9g, expected %.9g", band, bands[k], frame, got,
-                             wanted);
+                    fail_msg("band %d of %d in frame %d: %.9g, expected %.9g", band, bands[k], frame, got, wanted);
             }
         }
         mel_close(&m);
@@ -39,14 +38,14 @@ static void energies_are_those_of_the_definition(void **state) {
     }
 }
 
-/* A cosine of 40 Hz * bin has the power 100^2 there and 50^2 in the bins beside. The weights are those of the file
- * mel_filters.npz that Whisper was published with. */
-static void filters_are_the_published_ones(void **state) {
+/* A cosine of 40 Hz * bin has the power 100^2 in its bin and 50^2 in the adjacent ones. The weights are those of
+ * mel_filters.npz, published with Whisper. */
+static void filters_equal_the_published_ones(void **state) {
     (void)state;
     static const struct {
         int n_bands, band, first;
-        double weights[4]; /* of bins `first` and on; the one before `first` is 0 */
-        int n;             /* bins that are looked at: of each, the weight of the next must be known */
+        double weights[4]; /* weights of bins from `first` on; the one before `first` is 0 */
+        int n;             /* bins that are checked: for each, the weight of the next must be known */
     } filters[] = {{80, 0, 1, {.02486259}, 3},
                    {80, 1, 1, {.00199082, .02287177}, 3},
                    {80, 40, 42, {.00541111, .01473557, .00651819}, 3},
@@ -73,11 +72,10 @@ static void filters_are_the_published_ones(void **state) {
     }
 }
 
-static void levels(void **state) {
+static void levels_equal_the_definition(void **state) {
     (void)state;
     float energies[] = {0, 1e-30f, 1e-10f, 1e-4f, 1, 100, 1e6f};
-    static const float wanted[] = {0.5f, 0.5f, 0.5f, 0.5f,
-                                   1,    1.5f, 2.5f}; /* 10^6 at most: nothing under 10^-2 */
+    static const float wanted[] = {0.5f, 0.5f, 0.5f, 0.5f, 1, 1.5f, 2.5f}; /* maximum 10^6: the floor is 10^-2 */
     float maximum = mel_maximum(energies, 7);
     assert_true(fabsf(maximum - 6) < 1e-6f);
     mel_levels(energies, 7, maximum);
@@ -89,7 +87,7 @@ static void levels(void **state) {
     assert_true(nothing[0] == -1.5f && nothing[1] == -1.5f);
 }
 
-static void bands_out_of_range(void **state) {
+static void invalid_numbers_of_bands_are_refused(void **state) {
     (void)state;
     static const int bad[] = {0, -1, MEL_MOST_BANDS + 1, INT32_MAX, INT32_MIN};
     mel *m = NULL;
@@ -97,14 +95,14 @@ static void bands_out_of_range(void **state) {
         assert_fails(MN_E_ARG, "mel bands, allowed: 1 to 256", mel_open(&m, bad[i]));
         assert_null(m);
     }
-    for (int n = 1; n <= MEL_MOST_BANDS; n++) { /* the filters find room */
+    for (int n = 1; n <= MEL_MOST_BANDS; n++) { /* the filters are allocated */
         assert_ok(mel_open(&m, n));
         mel_close(&m);
     }
     mel_close(&m);
 }
 
-static void memory_may_end_anywhere(void **state) {
+static void every_allocation_may_fail(void **state) {
     (void)state;
     int64_t before = mem_count().live;
     for (int64_t k = 1; k <= 2; k++) {
@@ -120,11 +118,9 @@ static void memory_may_end_anywhere(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(energies_are_those_of_the_definition),
-        cmocka_unit_test(filters_are_the_published_ones),
-        cmocka_unit_test(levels),
-        cmocka_unit_test(bands_out_of_range),
-        cmocka_unit_test(memory_may_end_anywhere),
+        cmocka_unit_test(energies_equal_the_definition), cmocka_unit_test(filters_equal_the_published_ones),
+        cmocka_unit_test(levels_equal_the_definition),   cmocka_unit_test(invalid_numbers_of_bands_are_refused),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

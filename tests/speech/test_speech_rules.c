@@ -1,13 +1,13 @@
-/* Whisper's score rules against a predicate for each id, against recorded scores before and after them, and against every
- * recorded transcript, which must be able to pass.
+/* Whisper's logits rules against a predicate for each id, against recorded scores before and after them, and against
+ * every recorded transcript, which they must allow.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "speech/rules.h"
 
 #include <math.h>
 
-#include "support/transcripts.h"
+#include "support/speech/transcripts.h"
 
-/* ---- the rules once more, id by id ---- */
+/* ---- an independent implementation of the rules, id by id ---- */
 
 static bool is_listed(const int32_t *list, size_t n, int32_t id) {
     for (size_t i = 0; i < n; i++) {
@@ -19,23 +19,21 @@ static bool is_listed(const int32_t *list, size_t n, int32_t id) {
 /* The grammar: TIME is a timestamp, WORD any other id. */
 static bool grammar_allows(const speech_tokens *t, const int32_t *ids, size_t n, int32_t id) {
     bool is_time = id >= t->first_timestamp;
-    if (n == 0)
-        return is_time &&
-               (t->max_initial_timestamp < 0 || id - t->first_timestamp <= t->max_initial_timestamp);
+    if (n == 0) return is_time && (t->max_initial_timestamp < 0 || id - t->first_timestamp <= t->max_initial_timestamp);
     int32_t latest = -1;
     size_t run = 0; /* timestamps at the end */
     for (size_t i = 0; i < n; i++) {
         if (ids[i] >= t->first_timestamp) latest = ids[i];
         run = ids[i] >= t->first_timestamp ? run + 1 : 0;
     }
-    bool half_pair = run == 1 && n > 1; /* text and one timestamp: it wants its second */
+    bool half_pair = run == 1 && n > 1; /* text and one timestamp: the second one must follow */
     if (half_pair) return is_time ? id >= latest : id >= t->end;
     if (run > 0) return !is_time;
     return !is_time || id > latest;
 }
 
-static void oracle(double *out, const speech_tokens *t, const double *scores, bool timestamps,
-                   const int32_t *ids, size_t n) {
+static void oracle(double *out, const speech_tokens *t, const double *scores, bool timestamps, const int32_t *ids,
+                   size_t n) {
     double sum = 0.0, best = -INFINITY;
     for (int32_t id = 0; id < t->vocab_size; id++) {
         bool is_out = is_listed(t->suppress, t->n_suppress, id) ||
@@ -60,7 +58,7 @@ static void random_ids(uint64_t *seed, const speech_tokens *t, int32_t *ids, siz
     }
 }
 
-static void equal_to_the_predicate(void **state) {
+static void the_rules_equal_the_predicate(void **state) {
     (void)state;
     speech_tokens t;
     assert_ok(speech_tokens_open(&t, data_path("golden/whisper/tiny80")));
@@ -76,7 +74,7 @@ static void equal_to_the_predicate(void **state) {
         random_ids(&seed, &t, ids, n);
         bool timestamps = test_random(&seed) % 8 != 0;
         t.max_initial_timestamp = test_random(&seed) % 2 ? 15 : -1;
-        /* Timestamps together as probable as the best text, more or less. */
+        /* The timestamps' total probability is near that of the best text token. */
         double lift = test_uniform(&seed, -6.0, 2.0);
         for (int32_t id = 0; id < t.vocab_size; id++) {
             scores[id] = (float)(test_uniform(&seed, -4.0, 4.0) + (id >= t.first_timestamp ? lift : 0.0));
@@ -89,13 +87,13 @@ static void equal_to_the_predicate(void **state) {
         bool has_text = false;
         for (int32_t id = 0; id < t.vocab_size; id++) {
             if ((double)scores[id] != wanted[id])
-                fail_msg("round %d, %zu ids: id %d has %g, expected %g", round, n, (int)id,
-                         (double)scores[id], wanted[id]);
+                fail_msg("round %d, %zu ids: id %d has %g, expected %g", round, n, (int)id, (double)scores[id],
+                         wanted[id]);
             has_text = has_text || (id < t.first_timestamp && scores[id] > -INFINITY);
         }
         if (timestamps && n > 0) *(has_text ? &n_text_allowed : &n_text_forbidden) += 1;
     }
-    assert_true(n_text_allowed > 500 && n_text_forbidden > 500); /* both sides of the last rule were seen */
+    assert_true(n_text_allowed > 500 && n_text_forbidden > 500); /* both outcomes of the last rule occurred */
     speech_tokens_close(&t);
 }
 
@@ -112,7 +110,7 @@ static int32_t best_of(const float *scores, int32_t n) {
     return best;
 }
 
-/* Every id of a run may follow those before it, and the end may follow all. */
+/* Every id of a run is allowed after those before it, and the end token after all of them. */
 static void check_path(const transcript *t, const json *list, bool timestamps, bool is_ended, tally *all) {
     int32_t ids[MOST_IDS];
     size_t n = transcript_ids(list, ids);
@@ -122,7 +120,7 @@ static void check_path(const transcript *t, const json *list, bool timestamps, b
         all->scores[ids[i]] = 20.0f;
         speech_rules_apply(all->scores, &t->tokens, timestamps, ids, i);
         if (best_of(all->scores, t->tokens.vocab_size) != ids[i])
-            fail_msg("%s: id %zu of a recorded run, %d, may not follow", t->name, i, (int)ids[i]);
+            fail_msg("%s: id %zu of a recorded run, %d, is not allowed", t->name, i, (int)ids[i]);
         all->n_steps++;
     }
     all->n_runs++;
@@ -139,7 +137,7 @@ static void visit_paths(const transcript *t, void *user) {
     check_path(t, json_get(t->root, "new"), timestamps && timestamps->boolean, false, user);
 }
 
-static void recorded_runs_pass(void **state) {
+static void recorded_runs_are_allowed(void **state) {
     (void)state;
     tally all = {.scores = test_malloc(sizeof(float) * 60000)};
     transcripts_visit(visit_paths, &all);
@@ -147,10 +145,10 @@ static void recorded_runs_pass(void **state) {
     test_free(all.scores);
 }
 
-/* The five best before the rules and the five best after them: those that are gone had to go, no other did, and what is left has
- * been scaled alike. */
-static void check_step(const transcript *t, const json *raw, const json *processed, bool timestamps,
-                       const int32_t *ids, size_t n, tally *all) {
+/* The five best before and after the rules: exactly the forbidden ones were removed, and the rest were scaled by one
+ * factor. */
+static void check_step(const transcript *t, const json *raw, const json *processed, bool timestamps, const int32_t *ids,
+                       size_t n, tally *all) {
     for (int32_t id = 0; id < t->tokens.vocab_size; id++) all->scores[id] = -40.0f;
     for (size_t k = 0; k < raw->n; k++)
         all->scores[raw->items[k].items[0].integer] = (float)raw->items[k].items[1].real;
@@ -179,14 +177,13 @@ static void visit_scores(const transcript *t, void *user) {
         if (!run) continue;
         int32_t ids[MOST_IDS];
         transcript_ids(json_get(run, "tokens"), ids);
-        const json *raw = json_get(run, "first5_top5_raw"),
-                   *processed = json_get(run, "first5_top5_processed");
+        const json *raw = json_get(run, "first5_top5_raw"), *processed = json_get(run, "first5_top5_processed");
         for (size_t n = 0; raw && n < raw->n; n++)
             check_step(t, &raw->items[n], &processed->items[n], i == 2, ids, n, user);
     }
 }
 
-static void recorded_scores(void **state) {
+static void recorded_scores_are_reproduced(void **state) {
     (void)state;
     tally all = {.scores = test_malloc(sizeof(float) * 60000)};
     transcripts_visit(visit_scores, &all);
@@ -194,9 +191,9 @@ static void recorded_scores(void **state) {
     test_free(all.scores);
 }
 
-/* ---- what the first scores say ---- */
+/* ---- no-speech probability and language ---- */
 
-static void speech_and_language(void **state) {
+static void no_speech_probability_and_language_are_computed(void **state) {
     (void)state;
     speech_tokens t;
     assert_ok(speech_tokens_open(&t, data_path("golden/whisper/tiny80")));
@@ -209,7 +206,7 @@ static void speech_and_language(void **state) {
             logits[id] = (float)test_uniform(&seed, 80.0, 95.0);
             sum += exp((double)logits[id]);
         }
-        double silence = exp((double)logits[210]) / sum; /* gen/scores.h takes exponentials in float32 */
+        double silence = exp((double)logits[210]) / sum; /* gen/logits/scores.h takes exponentials in float32 */
         assert_true(fabs(speech_no_speech_probability(logits, &t) - silence) < 1e-6 * silence);
         int best = 0;
         for (int i = 0; i < 4; i++) {
@@ -217,14 +214,13 @@ static void speech_and_language(void **state) {
             if (logits[t.languages[i].id] > logits[t.languages[best].id]) best = i;
         }
         assert_ptr_equal(speech_detect_language(p, logits, &t), &t.languages[best]);
-        for (int i = 0; i < 4; i++)
-            assert_true(fabs(p[i] - exp((double)logits[t.languages[i].id]) / among) < 1e-12);
+        for (int i = 0; i < 4; i++) assert_true(fabs(p[i] - exp((double)logits[t.languages[i].id]) / among) < 1e-12);
         assert_ptr_equal(speech_detect_language(NULL, logits, &t), &t.languages[best]);
     }
     for (int32_t id = 0; id < t.vocab_size; id++) logits[id] = NAN;
     assert_null(speech_detect_language(p, logits, &t));
     assert_true(p[0] == 0.0 && speech_no_speech_probability(logits, &t) == 0.0);
-    logits[t.languages[2].id] = 3.0f; /* the only one that is a number */
+    logits[t.languages[2].id] = 3.0f; /* the only finite score */
     assert_ptr_equal(speech_detect_language(p, logits, &t), &t.languages[2]);
     assert_true(p[2] == 1.0 && p[1] == 0.0);
     speech_tokens_close(&t);
@@ -235,10 +231,10 @@ static void speech_and_language(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_to_the_predicate),
-        cmocka_unit_test(recorded_runs_pass),
-        cmocka_unit_test(recorded_scores),
-        cmocka_unit_test(speech_and_language),
+        cmocka_unit_test(the_rules_equal_the_predicate),
+        cmocka_unit_test(recorded_runs_are_allowed),
+        cmocka_unit_test(recorded_scores_are_reproduced),
+        cmocka_unit_test(no_speech_probability_and_language_are_computed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
-/* What a checkpoint's files say of its ids, and the prompts that follow from it.
+/* The special token ids of a checkpoint's files, and the prompts that follow from them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "speech/tokens.h"
 
 #include "support/scratch.h"
-#include "support/transcripts.h"
+#include "support/speech/transcripts.h"
 
-static void published_values(void **state) {
+static void published_values_are_read(void **state) {
     (void)state;
     speech_tokens t;
     assert_ok(speech_tokens_open(&t, data_path("golden/whisper-real/whisper-base")));
@@ -45,8 +45,7 @@ static void check_prompt(const transcript *t, const json *prompt, const char *wh
         if (t->tokens.languages[i].id == wanted[1]) language = &t->tokens.languages[i];
     }
     bool timestamps = wanted[n_wanted - 1] != t->tokens.no_timestamps;
-    speech_task task =
-        n_wanted > 2 && wanted[2] == t->tokens.translate ? SPEECH_TRANSLATE : SPEECH_TRANSCRIBE;
+    speech_task task = n_wanted > 2 && wanted[2] == t->tokens.translate ? SPEECH_TRANSLATE : SPEECH_TRANSCRIBE;
     size_t n = speech_prompt(got, &t->tokens, language, task, timestamps, NULL, 0);
     if (n != n_wanted || memcmp(got, wanted, n * sizeof *got) != 0)
         fail_msg("%s: another prompt for %s", t->name, what);
@@ -66,14 +65,14 @@ static void visit_prompts(const transcript *t, void *user) {
     all->n++;
 }
 
-static void recorded_prompts(void **state) {
+static void recorded_prompts_are_reproduced(void **state) {
     (void)state;
     tally all = {0};
     transcripts_visit(visit_prompts, &all);
     assert_true(all.n >= 40);
 }
 
-static void prompts_with_history(void **state) {
+static void prompts_include_previous_text(void **state) {
     (void)state;
     speech_tokens t;
     assert_ok(speech_tokens_open(&t, data_path("golden/whisper/tiny80")));
@@ -90,7 +89,7 @@ static void prompts_with_history(void **state) {
     assert_int_equal(out[1], 53);
     assert_int_equal(out[47], 99);
     assert_int_equal(out[51], 211);
-    t.previous = -1; /* a model that cannot be given a text before */
+    t.previous = -1; /* a model without a token for previous text */
     assert_int_equal(speech_prompt(out, &t, NULL, SPEECH_TRANSCRIBE, true, history, 5), 1);
     assert_int_equal(out[0], 201);
     speech_tokens_close(&t);
@@ -104,15 +103,14 @@ static void prompts_with_history(void **state) {
 static mn_status read_texts(speech_tokens *t, const char *config, const char *generation) {
     json_doc *a = NULL, *b = NULL;
     assert_ok(json_parse(&a, config, strlen(config), JSON_PYTHON, "config.json"));
-    if (generation)
-        assert_ok(json_parse(&b, generation, strlen(generation), JSON_PYTHON, "generation_config.json"));
+    if (generation) assert_ok(json_parse(&b, generation, strlen(generation), JSON_PYTHON, "generation_config.json"));
     mn_status status = speech_tokens_read(t, json_root(a), b ? json_root(b) : NULL);
     json_close(&a);
     json_close(&b);
     return status;
 }
 
-static void either_file_will_do(void **state) {
+static void values_of_generation_config_have_precedence(void **state) {
     (void)state;
     speech_tokens t;
     assert_ok(read_texts(&t, "{" CONFIG "," IDS ", \"suppress_tokens\": [1, 2]}", NULL));
@@ -120,15 +118,14 @@ static void either_file_will_do(void **state) {
     assert_int_equal(t.max_initial_timestamp, -1);
     assert_int_equal(t.previous, -1);
     speech_tokens_close(&t);
-    assert_ok(
-        read_texts(&t, "{" CONFIG "," IDS ", \"suppress_tokens\": [1, 2]}",
-                   "{\"suppress_tokens\": [], \"eos_token_id\": 199, \"begin_suppress_tokens\": null}"));
+    assert_ok(read_texts(&t, "{" CONFIG "," IDS ", \"suppress_tokens\": [1, 2]}",
+                         "{\"suppress_tokens\": [], \"eos_token_id\": 199, \"begin_suppress_tokens\": null}"));
     assert_int_equal(t.n_suppress, 0);
     assert_int_equal(t.end, 199);
     speech_tokens_close(&t);
 }
 
-static void bad_values_are_named(void **state) {
+static void errors_name_the_invalid_value(void **state) {
     (void)state;
     static const struct {
         const char *config, *generation, *part;
@@ -138,33 +135,26 @@ static void bad_values_are_named(void **state) {
         {"{\"vocab_size\": 1e300}", "{" IDS "}", "vocab_size"},
         {"{\"vocab_size\": 300}", "{" IDS "}", "'max_target_positions' is missing"},
         {"{" CONFIG "}", "{}", "generation_config.json: 'eos_token_id' is missing"},
-        {"{" CONFIG "}", "{\"eos_token_id\": 2, \"decoder_start_token_id\": 3}",
-         "'no_timestamps_token_id' is missing"},
+        {"{" CONFIG "}", "{\"eos_token_id\": 2, \"decoder_start_token_id\": 3}", "'no_timestamps_token_id' is missing"},
         {"{" CONFIG "}", "{\"eos_token_id\": [2]}", "eos_token_id"},
         {"{" CONFIG "}", "{\"eos_token_id\": 300}", "eos_token_id is 300"},
-        {"{" CONFIG "}",
-         "{\"eos_token_id\": 250, \"decoder_start_token_id\": 3, \"no_timestamps_token_id\": 211}",
+        {"{" CONFIG "}", "{\"eos_token_id\": 250, \"decoder_start_token_id\": 3, \"no_timestamps_token_id\": 211}",
          "no_timestamps_token_id is 211"},
-        {"{" CONFIG "}",
-         "{\"eos_token_id\": 250, \"decoder_start_token_id\": 3, \"no_timestamps_token_id\": 299}",
+        {"{" CONFIG "}", "{\"eos_token_id\": 250, \"decoder_start_token_id\": 3, \"no_timestamps_token_id\": 299}",
          "no_timestamps_token_id is 299"},
         {"{" CONFIG "}", "{" IDS ", \"suppress_tokens\": 5}", "suppress_tokens is 5, allowed: a list"},
         {"{" CONFIG "}", "{" IDS ", \"suppress_tokens\": [5, -1]}", "suppress_tokens is -1"},
-        {"{" CONFIG ", \"begin_suppress_tokens\": [300]}", "{" IDS "}",
-         "config.json: begin_suppress_tokens is 300"},
+        {"{" CONFIG ", \"begin_suppress_tokens\": [300]}", "{" IDS "}", "config.json: begin_suppress_tokens is 300"},
         {"{" CONFIG "}", "{" IDS ", \"lang_to_id\": [1]}", "lang_to_id"},
         {"{" CONFIG "}", "{" IDS ", \"lang_to_id\": {\"<|en|>\": 300}}", "<|en|>"},
         {"{" CONFIG "}", "{" IDS ", \"lang_to_id\": {\"en\": 3}}", "lang_to_id has the key 'en'"},
-        {"{" CONFIG "}", "{" IDS ", \"lang_to_id\": {\"<|eightlet|>\": 3}}",
-         "lang_to_id has the key '<|eightlet|>'"},
+        {"{" CONFIG "}", "{" IDS ", \"lang_to_id\": {\"<|eightlet|>\": 3}}", "lang_to_id has the key '<|eightlet|>'"},
         {"{" CONFIG "}", "{" IDS ", \"task_to_id\": {\"translate\": -5}}", "translate is -5"},
         {"{" CONFIG "}", "{" IDS ", \"task_to_id\": 7}", "task_to_id is 7"},
         {"{" CONFIG "}", "{" IDS ", \"alignment_heads\": {}}", "alignment_heads"},
         {"{" CONFIG "}", "{" IDS ", \"alignment_heads\": [[1]]}", "alignment_heads"},
-        {"{" CONFIG ", \"decoder_layers\": 2}", "{" IDS ", \"alignment_heads\": [[1, 0], [2, 0]]}",
-         "alignment_heads"},
-        {"{" CONFIG ", \"decoder_attention_heads\": 4}", "{" IDS ", \"alignment_heads\": [[1, 4]]}",
-         "alignment_heads"},
+        {"{" CONFIG ", \"decoder_layers\": 2}", "{" IDS ", \"alignment_heads\": [[1, 0], [2, 0]]}", "alignment_heads"},
+        {"{" CONFIG ", \"decoder_attention_heads\": 4}", "{" IDS ", \"alignment_heads\": [[1, 4]]}", "alignment_heads"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         speech_tokens t;
@@ -178,7 +168,7 @@ static void bad_values_are_named(void **state) {
     speech_tokens_close(NULL);
 }
 
-static void memory_may_end(void **state) {
+static void every_allocation_may_fail(void **state) {
     (void)state;
     int64_t live = mem_count().live;
     for (int64_t k = 1;; k++) {
@@ -199,9 +189,9 @@ static void memory_may_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_values),     cmocka_unit_test(recorded_prompts),
-        cmocka_unit_test(prompts_with_history), cmocka_unit_test(either_file_will_do),
-        cmocka_unit_test(bad_values_are_named), cmocka_unit_test(memory_may_end),
+        cmocka_unit_test(published_values_are_read),     cmocka_unit_test(recorded_prompts_are_reproduced),
+        cmocka_unit_test(prompts_include_previous_text), cmocka_unit_test(values_of_generation_config_have_precedence),
+        cmocka_unit_test(errors_name_the_invalid_value), cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Subtitle files: exact texts, times at the borders, and a reader that must find the cues again whatever their texts are.
+/* Subtitle files: exact texts, times at their limits, and a parser that finds the same cues for any text.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "speech/subtitles.h"
 
@@ -23,7 +23,7 @@ static void expect(speech_format format, const char *wanted) {
     bytes_clear(&out);
 }
 
-static void exact_texts(void **state) {
+static void files_equal_the_expected_texts(void **state) {
     (void)state;
     expect(SPEECH_TXT, "And so.\n"
                        "Über <b> & \"--> 2\"    more\n"
@@ -37,18 +37,15 @@ static void exact_texts(void **state) {
                        "100:00:00.000 --> 100:00:00.001\n---&gt;\n\n");
 }
 
-static void times_at_the_borders(void **state) {
+static void times_at_their_limits_are_written(void **state) {
     (void)state;
     static const struct {
         double start, end;
         const char *wanted;
     } cases[] = {
-        {0.9994, 0.9996, "00:00:00,999 --> 00:00:01,000"},
-        {59.9995, 60.0, "00:01:00,000 --> 00:01:00,001"},
-        {3599.9999, 3600.5, "01:00:00,000 --> 01:00:00,500"},
-        {-1.0, -0.5, "00:00:00,000 --> 00:00:00,001"},
-        {5.0, 4.0, "00:00:05,000 --> 00:00:05,001"},
-        {NAN, NAN, "00:00:00,000 --> 00:00:00,001"},
+        {0.9994, 0.9996, "00:00:00,999 --> 00:00:01,000"},    {59.9995, 60.0, "00:01:00,000 --> 00:01:00,001"},
+        {3599.9999, 3600.5, "01:00:00,000 --> 01:00:00,500"}, {-1.0, -0.5, "00:00:00,000 --> 00:00:00,001"},
+        {5.0, 4.0, "00:00:05,000 --> 00:00:05,001"},          {NAN, NAN, "00:00:00,000 --> 00:00:00,001"},
         {0.0, INFINITY, "00:00:00,000 --> 277777:46:40,000"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -63,7 +60,8 @@ static void times_at_the_borders(void **state) {
     }
 }
 
-/* Reads as a player does: a line with an arrow begins a cue, its text goes on to the next empty line. Returns the cues. */
+/* Parses as a player does: a line with an arrow begins a cue, whose text ends at the next empty line. Returns the
+ * number of cues. */
 static int read_cues(const char *file, char last_text[256]) {
     int n = 0;
     bool in_text = false;
@@ -111,7 +109,7 @@ static void no_text_breaks_the_format(void **state) {
     }
 }
 
-static void memory_may_end(void **state) {
+static void every_allocation_may_fail(void **state) {
     (void)state;
     bytes out = {0};
     speech_subtitles s;
@@ -125,10 +123,10 @@ static void memory_may_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_texts),
-        cmocka_unit_test(times_at_the_borders),
+        cmocka_unit_test(files_equal_the_expected_texts),
+        cmocka_unit_test(times_at_their_limits_are_written),
         cmocka_unit_test(no_text_breaks_the_format),
-        cmocka_unit_test(memory_may_end),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,18 @@
-/* mn_transcribe on a tiny random checkpoint, whose window is two seconds: recordings side by side and alone, second attempts, silence,
- * bad recordings, bad options, cancelling, memory that ends. SPDX-License-Identifier: Apache-2.0 */
+/* mn_transcribe on a tiny random checkpoint, whose window is two seconds: batched and single recordings, temperature
+ * fallback, silence, bad recordings, bad options, cancellation, failed allocations.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 #include "support/scratch.h"
-#include "support/sound.h"
+#include "support/speech/sound.h"
+#include "support/speech/spelled.h"
+
+#include "base/file.h"
 
 #include <dirent.h>
 #include <math.h>
 
 #include "speech/languages.h"
+#include "speech/rules.h"
 
 enum { N_SOUNDS = 4, MOST_CALLS = 100000 };
 
@@ -25,8 +30,7 @@ static int set_up(void **state) {
         int16_t *samples = malloc(n * sizeof *samples);
         for (size_t k = 0; k < n; k++) {
             double t = (double)k / AUDIO_RATE;
-            samples[k] =
-                (int16_t)(8000 * sin((700 + 300 * i) * t * (1 + t)) + test_uniform(&seed, -2000, 2000));
+            samples[k] = (int16_t)(8000 * sin((700 + 300 * i) * t * (1 + t)) + test_uniform(&seed, -2000, 2000));
         }
         char file[16];
         snprintf(file, sizeof file, "%d.wav", i);
@@ -43,8 +47,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static mn_transcription *transcribe(const char *const *files, size_t n,
-                                    const mn_transcribe_options *options) {
+static mn_transcription *transcribe(const char *const *files, size_t n, const mn_transcribe_options *options) {
     mn_transcription *t = NULL;
     assert_ok(mn_transcribe(model, files, n, options, &t));
     assert_int_equal(t->n_files, n);
@@ -58,23 +61,24 @@ static void same_transcripts(const mn_transcript *a, const mn_transcript *b) {
     if (a->n_ids) assert_memory_equal(a->ids, b->ids, a->n_ids * sizeof *a->ids);
     assert_int_equal(a->n_segments, b->n_segments);
     for (size_t i = 0; i < a->n_segments; i++) {
-        const mn_segment *x = &a->segments[i], *y = &b->segments[i];
+        const mn_segment *x = a->segments[i], *y = b->segments[i];
         assert_true(x->start == y->start && x->end == y->end && x->avg_logprob == y->avg_logprob &&
                     x->no_speech_prob == y->no_speech_prob && x->compression_ratio == y->compression_ratio &&
                     x->temperature == y->temperature);
     }
 }
 
-/* ---- side by side ---- */
+/* ---- batches ---- */
 
 static mn_transcribe_options small_options(void) {
-    mn_transcribe_options o = mn_transcribe_options_default();
+    mn_transcribe_options o;
+    mn_transcribe_options_init(&o, sizeof o);
     o.max_new_tokens = 12;
     o.compression_ratio_threshold = o.no_speech_threshold = INFINITY;
     return o;
 }
 
-/* What is written at temperature 0 is never believed, so the last one, which draws, is taken. */
+/* Results at temperature 0 are always rejected, so the last temperature, which samples, is used. */
 static mn_transcribe_options doubtful_options(void) {
     static const double temperatures[] = {0, 0.5, 1};
     mn_transcribe_options o = small_options();
@@ -91,13 +95,13 @@ static void check_alone(mn_transcribe_options options) {
     for (size_t batch = 1; batch <= 8; batch *= 2) {
         options.batch_size = batch;
         mn_transcription *together = transcribe(paths, N_SOUNDS, &options);
-        for (int i = 0; i < N_SOUNDS; i++) same_transcripts(&together->files[i], &alone[i]->files[0]);
+        for (int i = 0; i < N_SOUNDS; i++) same_transcripts(together->files[i], alone[i]->files[0]);
         mn_transcription_close(&together);
     }
     for (int i = 0; i < N_SOUNDS; i++) mn_transcription_close(&alone[i]);
 }
 
-static void others_do_not_matter(void **state) {
+static void batched_recordings_equal_single_ones(void **state) {
     (void)state;
     mn_transcribe_options options = small_options();
     options.logprob_threshold = -INFINITY;
@@ -109,45 +113,44 @@ static void others_do_not_matter(void **state) {
     options.timestamps = "none";
     check_alone(options);
     check_alone(doubtful_options());
-    mn_cache_options cache = mn_cache_options_default();
+    mn_cache_options cache;
+    mn_cache_options_init(&cache, sizeof cache);
     cache.implementation = "self=quantized,cross=offloaded";
     options = small_options();
     options.cache = &cache;
     check_alone(options);
 }
 
-static void seeds_decide(void **state) {
+static void the_seed_determines_the_draws(void **state) {
     (void)state;
     mn_transcribe_options options = doubtful_options();
-    mn_transcription *first = transcribe(&paths[3], 1, &options),
-                     *second = transcribe(&paths[3], 1, &options);
-    same_transcripts(&first->files[0], &second->files[0]);
-    assert_true(first->files[0].n_segments > 0);
-    for (size_t i = 0; i < first->files[0].n_segments; i++)
-        assert_true(first->files[0].segments[i].temperature == 1);
+    mn_transcription *first = transcribe(&paths[3], 1, &options), *second = transcribe(&paths[3], 1, &options);
+    same_transcripts(first->files[0], second->files[0]);
+    assert_true(first->files[0]->n_segments > 0);
+    for (size_t i = 0; i < first->files[0]->n_segments; i++)
+        assert_true(first->files[0]->segments[i]->temperature == 1);
     mn_transcription_close(&second);
     options.seed = 6;
     second = transcribe(&paths[3], 1, &options);
-    const mn_transcript *a = &first->files[0], *b = &second->files[0];
+    const mn_transcript *a = first->files[0], *b = second->files[0];
     assert_true(a->n_ids != b->n_ids || memcmp(a->ids, b->ids, a->n_ids * sizeof *a->ids) != 0);
     mn_transcription_close(&first);
     mn_transcription_close(&second);
 }
 
-static void sound_transcripts(void **state) {
+static void transcripts_are_consistent(void **state) {
     (void)state;
     mn_transcribe_options options = small_options();
     options.logprob_threshold = -INFINITY;
     mn_transcription *t = transcribe(paths, N_SOUNDS, &options);
     for (int i = 0; i < N_SOUNDS; i++) {
-        const mn_transcript *file = &t->files[i];
+        const mn_transcript *file = t->files[i];
         double before = 0;
         size_t n_ids = 0;
-        assert_true(file->status == MN_OK && file->n_segments > 0 && file->language && !file->text &&
-                    !*file->error);
+        assert_true(file->status == MN_OK && file->n_segments > 0 && file->language && !file->text && !*file->error);
         assert_true(file->language_probability > 0 && file->language_probability <= 1);
         for (size_t k = 0; k < file->n_segments; k++) {
-            const mn_segment *s = &file->segments[k];
+            const mn_segment *s = file->segments[k];
             assert_true(s->start >= 0 && s->end >= s->start && s->end <= file->duration + 0.01);
             assert_true(s->start >= before - 2.0 && s->avg_logprob < 0 && s->n_words == 0);
             assert_memory_equal(s->ids, file->ids + n_ids, s->n_ids * sizeof *s->ids);
@@ -159,23 +162,22 @@ static void sound_transcripts(void **state) {
     mn_transcription_close(&t);
     options.language = "GERMAN";
     t = transcribe(paths, 1, &options);
-    assert_string_equal(t->files[0].language, "de");
-    assert_true(t->files[0].language_probability == 1);
+    assert_string_equal(t->files[0]->language, "de");
+    assert_true(t->files[0]->language_probability == 1);
     mn_transcription_close(&t);
 }
 
-static void silence_is_left_out(void **state) {
+static void silent_windows_have_no_segments(void **state) {
     (void)state;
     mn_transcribe_options options = small_options();
     options.logprob_threshold = INFINITY;
     options.no_speech_threshold = -1;
     mn_transcription *t = transcribe(paths, N_SOUNDS, &options);
-    for (int i = 0; i < N_SOUNDS; i++)
-        assert_true(t->files[i].status == MN_OK && t->files[i].n_segments == 0);
+    for (int i = 0; i < N_SOUNDS; i++) assert_true(t->files[i]->status == MN_OK && t->files[i]->n_segments == 0);
     mn_transcription_close(&t);
 }
 
-/* ---- telling ---- */
+/* ---- callbacks ---- */
 
 typedef struct listener {
     size_t n_segments[N_SOUNDS], n_files;
@@ -200,7 +202,7 @@ static void on_file(void *user, size_t file, const mn_transcript *transcript) {
     assert_int_equal(transcript->n_segments, l->n_segments[file]);
 }
 
-static mn_transcribe_options listening(listener *l) {
+static mn_transcribe_options callbacks_report_every_segment(listener *l) {
     mn_transcribe_options options = small_options();
     options.logprob_threshold = -INFINITY;
     options.on_progress = on_progress;
@@ -210,11 +212,11 @@ static mn_transcribe_options listening(listener *l) {
     return options;
 }
 
-/* Wherever it is cancelled, what is finished stays and the rest says so. */
-static void cancelling(void **state) {
+/* Wherever it is cancelled, finished segments are kept and the rest have the status MN_E_CANCELLED. */
+static void cancelled_runs_keep_finished_segments(void **state) {
     (void)state;
     listener l = {0};
-    mn_transcribe_options options = listening(&l);
+    mn_transcribe_options options = callbacks_report_every_segment(&l);
     options.batch_size = 2;
     mn_transcription *whole = transcribe(paths, N_SOUNDS, &options);
     assert_int_equal(l.n_files, N_SOUNDS);
@@ -225,13 +227,13 @@ static void cancelling(void **state) {
         mn_transcription *t = transcribe(paths, N_SOUNDS, &options);
         bool any = false;
         for (int i = 0; i < N_SOUNDS; i++) {
-            const mn_transcript *file = &t->files[i];
+            const mn_transcript *file = t->files[i];
             any = any || file->status == MN_E_CANCELLED;
             if (file->status == MN_OK) {
-                same_transcripts(file, &whole->files[i]);
+                same_transcripts(file, whole->files[i]);
             } else {
                 assert_int_equal(file->status, MN_E_CANCELLED);
-                assert_true(*file->error && file->n_segments <= whole->files[i].n_segments);
+                assert_true(*file->error && file->n_segments <= whole->files[i]->n_segments);
             }
         }
         assert_true(any || at == n_calls);
@@ -241,16 +243,15 @@ static void cancelling(void **state) {
     mn_transcription_close(&whole);
 }
 
-/* Two seconds of sound, eight of nothing, two of sound: windows in which nothing sounds are not shown to the model. */
-static void nothing_sounds(void **state) {
+/* Two seconds of sound, eight of silence, two of sound: silent windows are not passed to the model. */
+static void silent_windows_are_skipped(void **state) {
     (void)state;
     enum { SECOND = AUDIO_RATE, N = 12 * SECOND };
     static int16_t samples[N];
     uint64_t seed = 2;
     char sounds_at_ends[4096];
     for (int i = 0; i < N; i++) {
-        bool sounds =
-            i < 2 * SECOND - 400 || i >= 10 * SECOND + 400; /* a frame hears 200 samples around it */
+        bool sounds = i < 2 * SECOND - 400 || i >= 10 * SECOND + 400; /* a frame covers 200 samples on both sides */
         samples[i] = (int16_t)(sounds ? test_uniform(&seed, -9000, 9000) : 0);
     }
     snprintf(sounds_at_ends, sizeof sounds_at_ends, "%s", sound_file_i16("ends.wav", samples, N));
@@ -260,59 +261,59 @@ static void nothing_sounds(void **state) {
     options.logprob_threshold = -INFINITY;
     options.timestamps = "none";
     mn_transcription *all = transcribe(both, 2, &options);
-    assert_int_equal(all->files[0].n_segments, 6);
-    assert_int_equal(all->files[1].n_segments, 4);
+    assert_int_equal(all->files[0]->n_segments, 6);
+    assert_int_equal(all->files[1]->n_segments, 4);
     options.no_speech_threshold = 0.999;
-    mn_transcription *heard = transcribe(both, 2, &options);
-    const mn_transcript *file = &heard->files[0];
+    mn_transcription *detected = transcribe(both, 2, &options);
+    const mn_transcript *file = detected->files[0];
     assert_int_equal(file->n_segments, 2);
     for (int i = 0; i < 2; i++) {
-        const mn_segment *got = &file->segments[i], *wanted = &all->files[0].segments[5 * i];
+        const mn_segment *got = file->segments[i], *wanted = all->files[0]->segments[5 * i];
         assert_true(got->start == 10 * i && got->start == wanted->start && got->n_ids == wanted->n_ids);
         assert_memory_equal(got->ids, wanted->ids, got->n_ids * sizeof *got->ids);
     }
-    file = &heard->files[1];
+    file = detected->files[1];
     assert_true(file->status == MN_OK && file->n_segments == 0 && file->duration == 7);
     assert_true(!file->language && file->language_probability == 0);
-    mn_transcription_close(&heard);
+    mn_transcription_close(&detected);
     options.language = "de";
-    heard = transcribe(&silent, 1, &options);
-    assert_string_equal(heard->files[0].language, "de");
-    assert_true(heard->files[0].n_segments == 0 && heard->files[0].language_probability == 1);
-    mn_transcription_close(&heard);
-    /* One call tells of the scan, one of each window but the last. */
+    detected = transcribe(&silent, 1, &options);
+    assert_string_equal(detected->files[0]->language, "de");
+    assert_true(detected->files[0]->n_segments == 0 && detected->files[0]->language_probability == 1);
+    mn_transcription_close(&detected);
+    /* One call for the scan, one for each window but the last. */
     for (int64_t at = 1; at <= 4; at++) {
         listener l = {.cancel_at = at};
         options.on_progress = on_progress;
         options.user = &l;
-        heard = transcribe(&silent, 1, &options);
-        assert_int_equal(heard->files[0].status, MN_E_CANCELLED);
+        detected = transcribe(&silent, 1, &options);
+        assert_int_equal(detected->files[0]->status, MN_E_CANCELLED);
         assert_int_equal(l.calls, at);
-        mn_transcription_close(&heard);
+        mn_transcription_close(&detected);
     }
     mn_transcription_close(&all);
 }
 
-/* ---- what is bad ---- */
+/* ---- errors ---- */
 
-static void bad_recordings(void **state) {
+static void bad_recordings_are_reported_per_file(void **state) {
     (void)state;
     mn_transcribe_options options = small_options();
     const char *files[] = {"/nowhere/at-all.wav",       paths[1], TESTS_DIR, "/dev/null",
                            TESTS_DIR "/CMakeLists.txt", paths[0]};
     mn_transcription *t = transcribe(files, 6, &options), *good = transcribe(paths, 2, &options);
-    assert_int_equal(t->files[0].status, MN_E_NOT_FOUND);
-    assert_non_null(strstr(t->files[0].error, "at-all.wav"));
+    assert_int_equal(t->files[0]->status, MN_E_NOT_FOUND);
+    assert_non_null(strstr(t->files[0]->error, "at-all.wav"));
     for (int i = 2; i < 5; i++)
-        assert_true(t->files[i].status != MN_OK && *t->files[i].error && t->files[i].n_ids == 0);
-    same_transcripts(&t->files[1], &good->files[1]);
-    same_transcripts(&t->files[5], &good->files[0]);
+        assert_true(t->files[i]->status != MN_OK && *t->files[i]->error && t->files[i]->n_ids == 0);
+    same_transcripts(t->files[1], good->files[1]);
+    same_transcripts(t->files[5], good->files[0]);
     mn_transcription_close(&t);
     mn_transcription_close(&good);
 }
 
-/* Every damaged file: a sentence, or a transcript of what is there. */
-static void corner_cases(void **state) {
+/* Every damaged file is refused with a message, or its data are transcribed. */
+static void damaged_files_are_refused_or_transcribed(void **state) {
     (void)state;
     enum { MOST = 64 };
     static char found[MOST][4096];
@@ -330,7 +331,7 @@ static void corner_cases(void **state) {
     mn_transcribe_options options = small_options();
     mn_transcription *t = transcribe(files, n, &options);
     for (size_t i = 0; i < n; i++) {
-        const mn_transcript *file = &t->files[i];
+        const mn_transcript *file = t->files[i];
         n_good += file->status == MN_OK;
         assert_true((file->status == MN_OK) == (*file->error == 0));
         assert_true(file->status == MN_OK ? file->duration > 0 && file->duration < 1 : file->n_ids == 0);
@@ -346,10 +347,126 @@ static void expect_refused(mn_status status, const char *part, mn_model *m, size
     assert_null(t);
 }
 
-static void bad_options(void **state) {
+/* ---- recordings in memory, text before them ---- */
+
+static void recordings_may_be_in_memory(void **state) {
+    (void)state;
+    bytes files[N_SOUNDS] = {{0}};
+    const void *data[N_SOUNDS];
+    size_t sizes[N_SOUNDS];
+    const char *named[N_SOUNDS] = {"-", "-", paths[2], "-"};
+    mn_transcribe_options o = small_options();
+    mn_transcription *wanted = transcribe(paths, N_SOUNDS, &o);
+    for (int i = 0; i < N_SOUNDS; i++) {
+        assert_ok(file_read(&files[i], paths[i], 1 << 20));
+        data[i] = i == 2 ? NULL : files[i].data;
+        sizes[i] = files[i].n;
+    }
+    o.data = data;
+    o.data_sizes = sizes;
+    mn_transcription *t = transcribe(named, N_SOUNDS, &o);
+    for (int i = 0; i < N_SOUNDS; i++) {
+        assert_ok(t->files[i]->status);
+        assert_string_equal(t->files[i]->path, named[i]);
+        assert_true(t->files[i]->n_ids > 0 && t->files[i]->n_ids == wanted->files[i]->n_ids);
+        assert_memory_equal(t->files[i]->ids, wanted->files[i]->ids, t->files[i]->n_ids * sizeof *t->files[i]->ids);
+    }
+    mn_transcription_close(&t);
+    mn_transcription_close(&wanted);
+    sizes[0] = 0;
+    sizes[1] = 40;
+    t = transcribe(named, N_SOUNDS, &o);
+    assert_int_equal(t->files[0]->status, MN_E_FORMAT);
+    assert_string_equal(t->files[0]->error, "'-' is empty");
+    assert_int_equal(t->files[1]->status, MN_E_FORMAT);
+    assert_ok(t->files[3]->status);
+    mn_transcription_close(&t);
+    for (int i = 0; i < N_SOUNDS; i++) bytes_clear(&files[i]);
+}
+
+/* The first id behind [previous, prompt, start, language, task], from the decoder alone. */
+static int32_t first_id_behind(mn_model *m, const speech_tokens *tokens, const char *path, const int32_t *prompt,
+                               size_t n) {
+    mn_model_info info = {.size = sizeof info};
+    mn_features *f = NULL;
+    mn_session *s = NULL;
+    int32_t ids[64], best = 0;
+    size_t n_ids = 0;
+    assert_ok(mn_model_get_info(m, &info));
+    size_t bands = (size_t)info.num_mel_bins, frames = 2 * (size_t)info.max_source_positions;
+    float *window = malloc(bands * frames * sizeof *window);
+    assert_ok(mn_features_open(&f, path, bands, frames));
+    assert_ok(mn_features_window(f, 0, frames, window));
+    assert_ok(mn_session_open(&s, m, NULL));
+    assert_ok(mn_session_encode(s, window, bands, frames));
+    if (n) ids[n_ids++] = tokens->previous;
+    for (size_t i = 0; i < n; i++) ids[n_ids++] = prompt[i];
+    ids[n_ids++] = tokens->start;
+    ids[n_ids++] = speech_tokens_language(tokens, "en")->id;
+    ids[n_ids++] = tokens->transcribe;
+    assert_ok(mn_session_step(s, ids, n_ids, NULL));
+    float *scores = malloc((size_t)info.vocab_size * sizeof *scores);
+    memcpy(scores, mn_session_logits(s), (size_t)info.vocab_size * sizeof *scores);
+    speech_rules_apply(scores, tokens, true, NULL, 0);
+    for (int32_t i = 1; i < info.vocab_size; i++) best = scores[i] > scores[best] ? i : best;
+    free(scores);
+    free(window);
+    mn_session_close(&s);
+    mn_features_close(&f);
+    return best;
+}
+
+static void a_prompt_is_before_the_first_window(void **state) {
+    (void)state;
+    static const double greedy[] = {0};
+    static const char *const texts[] = {"", "Glossary: Mneme", "a b c", "  (zyx) 42", "WWWWWWWWWWWW", "!!!"};
+    mn_model *spelled = spelled_model();
+    speech_tokens tokens;
+    mn_transcribe_options o = small_options();
+    int n_different = 0;
+    int32_t plain = 0;
+    assert_ok(speech_tokens_open(&tokens, data_path("golden/whisper/tiny80")));
+    o.temperatures = greedy;
+    o.n_temperatures = 1;
+    o.logprob_threshold = -INFINITY;
+    o.language = "en";
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char spaced[64];
+        int32_t *ids = NULL;
+        size_t n = 0;
+        mn_transcription *t = NULL;
+        snprintf(spaced, sizeof spaced, " %s", texts[i] + strspn(texts[i], " "));
+        assert_ok(mn_tokenize(mn_model_tokenizer(spelled), spaced, strlen(spaced), MN_NO_PARSE, &ids, &n));
+        o.prompt = texts[i];
+        assert_ok(mn_transcribe(spelled, &paths[1], 1, &o, &t));
+        assert_ok(t->files[0]->status);
+        int32_t wanted = first_id_behind(spelled, &tokens, paths[1], ids, *texts[i] ? n : 0);
+        assert_int_equal(t->files[0]->ids[0], wanted);
+        if (i == 0) plain = wanted;
+        n_different += wanted != plain;
+        mn_transcription_close(&t);
+        mn_free(ids);
+    }
+    assert_true(n_different > 0);
+    /* The language is that of the recording, not of the text. */
+    o.language = NULL;
+    mn_transcription *with = NULL, *without = NULL;
+    assert_ok(mn_transcribe(spelled, &paths[1], 1, &o, &with));
+    o.prompt = NULL;
+    assert_ok(mn_transcribe(spelled, &paths[1], 1, &o, &without));
+    assert_string_equal(with->files[0]->language, without->files[0]->language);
+    assert_true(with->files[0]->language_probability == without->files[0]->language_probability);
+    mn_transcription_close(&with);
+    mn_transcription_close(&without);
+    speech_tokens_close(&tokens);
+    mn_model_close(&spelled);
+}
+
+static void bad_options_are_refused(void **state) {
     (void)state;
     const double falling[] = {0.4, 0.2}, negative[] = {-1};
-    mn_cache_options cache = mn_cache_options_default();
+    mn_cache_options cache;
+    mn_cache_options_init(&cache, sizeof cache);
     cache.implementation = "self=dynamic,cross=sink";
     const struct {
         mn_status status;
@@ -360,13 +477,14 @@ static void bad_options(void **state) {
         {MN_E_ARG, "task", {.task = "sing"}},
         {MN_E_ARG, "none, segment, word", {.timestamps = "syllable"}},
         {MN_E_UNSUPPORTED, "tokenizer", {.timestamps = "word"}},
+        {MN_E_UNSUPPORTED, "takes no prompt: it has no tokenizer", {.prompt = "a"}},
         {MN_E_ARG, "did you mean German", {.language = "Germn"}},
         {MN_E_ARG, "en", {.language = "French"}},
         {MN_E_ARG, "num_beams", {.num_beams = 0}},
         {MN_E_ARG, "must rise", {.temperatures = falling, .n_temperatures = 2}},
         {MN_E_ARG, "temperature", {.temperatures = negative, .n_temperatures = 1}},
         {MN_E_ARG, "temperatures", {.temperatures = negative, .n_temperatures = 0}},
-        {MN_E_ARG, "no number", {.no_speech_threshold = NAN}},
+        {MN_E_ARG, "is NaN", {.no_speech_threshold = NAN}},
         {MN_E_ARG, "max_new_tokens", {.max_new_tokens = -1}},
         {MN_E_ARG, "batch_size", {.batch_size = 0}},
         {MN_E_ARG, "cross=sink", {.cache = &cache}},
@@ -377,6 +495,7 @@ static void bad_options(void **state) {
         if (given.task) o.task = given.task;
         if (given.timestamps) o.timestamps = given.timestamps;
         o.language = given.language;
+        o.prompt = given.prompt;
         o.temperatures = given.temperatures;
         o.n_temperatures = given.n_temperatures;
         o.cache = given.cache;
@@ -392,10 +511,10 @@ static void bad_options(void **state) {
     assert_fails(MN_E_ARG, "2 times", mn_transcribe(model, twice, 2, NULL, &t));
 }
 
-static void models_of_text(void **state) {
+static void models_for_text_are_refused(void **state) {
     (void)state;
     mn_model *text = engine_model("embedded", "f32", "auto", 1);
-    expect_refused(MN_E_UNSUPPORTED, "cannot hear", text, 1, NULL);
+    expect_refused(MN_E_UNSUPPORTED, "transcription needs a speech model", text, 1, NULL);
     mn_model_close(&text);
     mn_session *session = engine_session(model, (engine_cache){0});
     int32_t ids[] = {1, 2};
@@ -405,8 +524,8 @@ static void models_of_text(void **state) {
     mn_session_close(&session);
 }
 
-/* Whichever allocation fails: the sentence, nothing left behind. */
-static void memory_ends(void **state) {
+/* Whichever allocation fails: the message, and no leak. */
+static void every_allocation_may_fail(void **state) {
     (void)state;
     mn_transcribe_options options = small_options();
     options.condition_on_prev_tokens = true;
@@ -417,9 +536,9 @@ static void memory_ends(void **state) {
         mem_fail_after(k);
         mn_status status = mn_transcribe(model, &paths[2], 1, &options, &t);
         mem_fail_after(0);
-        bool is_failed = status != MN_OK || t->files[0].status != MN_OK;
+        bool is_failed = status != MN_OK || t->files[0]->status != MN_OK;
         if (is_failed) {
-            assert_int_equal(status != MN_OK ? status : t->files[0].status, MN_E_NOMEM);
+            assert_int_equal(status != MN_OK ? status : t->files[0]->status, MN_E_NOMEM);
             n_failed++;
         }
         mn_transcription_close(&t);
@@ -435,8 +554,7 @@ static void languages(void **state) {
     const speech_language *language = NULL;
     assert_ok(speech_tokens_open(&tokens, data_path("golden/whisper-real/whisper-base")));
     assert_int_equal(tokens.n_languages, 99);
-    for (size_t i = 0; i < tokens.n_languages;
-         i++) { /* by code and by name the same, and every code has a name */
+    for (size_t i = 0; i < tokens.n_languages; i++) { /* code and name are equivalent, and every code has a name */
         const char *name = speech_language_name(tokens.languages[i].code);
         assert_non_null(name);
         assert_ok(speech_language_read(&language, &tokens, tokens.languages[i].code));
@@ -448,25 +566,32 @@ static void languages(void **state) {
     assert_string_equal(language->code, "es");
     assert_null(speech_language_name("xx"));
     assert_fails(MN_E_ARG, "did you mean Japanese?", speech_language_read(&language, &tokens, "japanes"));
-    assert_fails(MN_E_ARG, "en, ",
-                 speech_language_read(&language, &tokens, "Klingonian-of-the-fifth-century"));
+    assert_fails(MN_E_ARG, "en, ", speech_language_read(&language, &tokens, "Klingonian-of-the-fifth-century"));
     assert_null(language);
     speech_tokens_close(&tokens);
     assert_ok(speech_tokens_open(&tokens, data_path("golden/whisper-real/whisper-tiny.en")));
     assert_ok(speech_language_read(&language, &tokens, "English"));
     assert_null(language);
-    assert_fails(MN_E_ARG, "English alone", speech_language_read(&language, &tokens, "de"));
+    assert_fails(MN_E_ARG, "English-only", speech_language_read(&language, &tokens, "de"));
     speech_tokens_close(&tokens);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_do_not_matter), cmocka_unit_test(seeds_decide),
-        cmocka_unit_test(sound_transcripts),    cmocka_unit_test(silence_is_left_out),
-        cmocka_unit_test(nothing_sounds),       cmocka_unit_test(cancelling),
-        cmocka_unit_test(bad_recordings),       cmocka_unit_test(corner_cases),
-        cmocka_unit_test(bad_options),          cmocka_unit_test(models_of_text),
-        cmocka_unit_test(memory_ends),          cmocka_unit_test(languages),
+        cmocka_unit_test(batched_recordings_equal_single_ones),
+        cmocka_unit_test(the_seed_determines_the_draws),
+        cmocka_unit_test(transcripts_are_consistent),
+        cmocka_unit_test(silent_windows_have_no_segments),
+        cmocka_unit_test(silent_windows_are_skipped),
+        cmocka_unit_test(cancelled_runs_keep_finished_segments),
+        cmocka_unit_test(bad_recordings_are_reported_per_file),
+        cmocka_unit_test(damaged_files_are_refused_or_transcribed),
+        cmocka_unit_test(recordings_may_be_in_memory),
+        cmocka_unit_test(a_prompt_is_before_the_first_window),
+        cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(models_for_text_are_refused),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(languages),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "speech/segments.h"
 
-#include "support/transcripts.h"
-#include "text/tokenizer.h"
+#include "support/speech/transcripts.h"
+#include "text/tokenizer/tokenizer.h"
 
 typedef struct tally {
     tokenizer *tokenizer;
@@ -11,7 +11,8 @@ typedef struct tally {
     int n_texts, n_usual;
 } tally;
 
-/* The ids of a run below the end token give its text; the text mostly gives these ids, where the model spelled it as one does. */
+/* The ids of a run below the end token decode to its text; the text encodes to these ids where the model used the
+ * canonical tokens. */
 static void check_run(const transcript *t, const json *run, tally *all) {
     int32_t ids[MOST_IDS], words[MOST_IDS];
     const json *text = json_get(run, "text");
@@ -52,20 +53,20 @@ static void check_model(const char *model) {
     tokenizer_close(&all.tokenizer);
 }
 
-static void texts_of_tiny(void **state) {
+static void texts_of_whisper_tiny_are_reproduced(void **state) {
     (void)state;
     check_model("whisper-tiny.en");
 }
 
-static void texts_of_base(void **state) {
+static void texts_of_whisper_base_are_reproduced(void **state) {
     (void)state;
     check_model("whisper-base");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_of_tiny),
-        cmocka_unit_test(texts_of_base),
+        cmocka_unit_test(texts_of_whisper_tiny_are_reproduced),
+        cmocka_unit_test(texts_of_whisper_base_are_reproduced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Words against those that Transformers makes of the same ids, times against the rule by hand, and any bytes at all.
+/* Words against those of Transformers for the same ids, times against the rule by hand, and random bytes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "speech/words.h"
 
@@ -8,7 +8,7 @@
 
 enum { MOST = 600 };
 
-static int64_t begins[MOST + 1]; /* id i begins at 10 i: no word is longer than usual by much */
+static int64_t begins[MOST + 1]; /* id i begins at 10 i: no word is unusually long */
 
 static int set_up(void **state) {
     (void)state;
@@ -43,8 +43,8 @@ static void check_case(const json *test) {
         const json *word = &wanted->items[i];
         size_t n_text = words[i].text_end - words[i].text_begin;
         if (n_text != word->n || memcmp(text.data + words[i].text_begin, word->string, n_text) != 0)
-            fail_msg("%s: word %zu is '%.*s', expected '%s'", name, i, (int)n_text,
-                     text.data + words[i].text_begin, word->string);
+            fail_msg("%s: word %zu is '%.*s', expected '%s'", name, i, (int)n_text, text.data + words[i].text_begin,
+                     word->string);
         assert_int_equal(words[i].token_begin, token);
         token += (size_t)counts->items[i].integer;
         assert_int_equal(words[i].token_end, token);
@@ -52,7 +52,7 @@ static void check_case(const json *test) {
     bytes_clear(&text);
 }
 
-static void as_transformers(void **state) {
+static void words_equal_those_of_transformers(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("golden/whisper-words/cases.json"));
     const json *cases = json_get(json_root(doc), "cases");
@@ -81,25 +81,25 @@ static void expect_times(const speech_word *word, double start, double end) {
     assert_true(fabs(word->start - start) < 1e-9 && fabs(word->end - end) < 1e-9);
 }
 
-static void times_of_words(void **state) {
+static void times_follow_the_rule(void **state) {
     (void)state;
     static const char *const pieces[] = {" -", " The", " o", "wl", ",", " gone", ".", " Now", " what", "?\""};
     const int64_t at[] = {0, 5, 20, 30, 40, 60, 80, 81, 101, 121, 125};
     speech_word words[16];
     assert_int_equal(words_of(words, pieces, 10, at), 5);
-    expect_times(&words[0], 0.10, 0.40); /* marks do not change times */
+    expect_times(&words[0], 0.10, 0.40); /* punctuation does not change times */
     expect_times(&words[1], 0.40, 0.80);
     expect_times(&words[2], 1.20, 1.60);
     expect_times(&words[3], 1.62, 2.02);
     expect_times(&words[4], 2.02,
-                 2.50); /* "?\"" is no piece of the closing marks: a piece of the word before it */
+                 2.50); /* "?\"" is not in the list of closing marks: it belongs to the word before it */
     assert_int_equal(words[0].token_begin, 0);
     assert_int_equal(words[2].token_end, 7);
-    static const char *const apart[] = {" Now ", "!", " then", "!"}; /* not behind a space */
+    static const char *const apart[] = {" Now ", "!", " then", "!"}; /* not after a space */
     assert_int_equal(words_of(words, apart, 4, at), 3);
 }
 
-static void pauses_belong_to_nobody(void **state) {
+static void pauses_belong_to_no_word(void **state) {
     (void)state;
     static const char *const pieces[] = {" One", " two", " three", ".", " Four", " five"};
     /* Durations 10, 10, 12, 300, 200, 20: the median is 16 positions, 0.32 s. */
@@ -107,9 +107,9 @@ static void pauses_belong_to_nobody(void **state) {
     speech_word words[16];
     assert_int_equal(words_of(words, pieces, 6, at), 5);
     expect_times(&words[2], 0.40, 0.64);
-    expect_times(&words[3], 10.64 - 0.64, 10.64); /* behind a full stop: its end counts */
+    expect_times(&words[3], 10.64 - 0.64, 10.64); /* after a full stop: its end is moved */
     expect_times(&words[4], 10.64, 11.04);
-    /* Elsewhere a long word stays as it is; the usual length is at most 0.7 s. */
+    /* Elsewhere a long word is unchanged; the usual length is at most 0.7 s. */
     const int64_t slow[] = {0, 100, 200, 300, 310, 500, 600};
     assert_int_equal(words_of(words, pieces, 6, slow), 5);
     expect_times(&words[0], 0.0, 2.0);
@@ -120,8 +120,9 @@ static void pauses_belong_to_nobody(void **state) {
     expect_times(&words[4], 0.14, 0.14);
 }
 
-/* Any bytes, cut anywhere: the words follow one another and hold every id with text, and none ends inside a character. */
-static void any_bytes(void **state) {
+/* Random bytes, divided anywhere: the words are in order and cover every id with text, and none ends inside a
+ * character. */
+static void any_bytes_give_ordered_words(void **state) {
     (void)state;
     static const char *const parts[] = {" ",        "a",    ".",    "\"", " \"",  "\xE4", "\xB8", "\xAD",
                                         "\xF0\x9F", "\x91", "\xA9", "",   "\xFF", "(",    " -",   "\n"};
@@ -150,10 +151,10 @@ static void any_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_transformers),
-        cmocka_unit_test(times_of_words),
-        cmocka_unit_test(pauses_belong_to_nobody),
-        cmocka_unit_test(any_bytes),
+        cmocka_unit_test(words_equal_those_of_transformers),
+        cmocka_unit_test(times_follow_the_rule),
+        cmocka_unit_test(pauses_belong_to_no_word),
+        cmocka_unit_test(any_bytes_give_ordered_words),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -4,7 +4,7 @@
 #include "base/num.h"
 #include "support/support.h"
 
-/* Where the float16 fields of a block lie; -1: no such field. */
+/* Offsets of the float16 fields of a block; -1: no such field. */
 static const int half_fields[N_DTYPES][2] = {
     [DTYPE_Q4_0] = {0, -1}, [DTYPE_Q4_1] = {0, 2},    [DTYPE_Q5_0] = {0, -1},   [DTYPE_Q5_1] = {0, 2},
     [DTYPE_Q8_0] = {0, -1}, [DTYPE_Q2_K] = {80, 82},  [DTYPE_Q3_K] = {108, -1}, [DTYPE_Q4_K] = {0, 2},

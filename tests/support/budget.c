@@ -12,7 +12,9 @@
 #define HAS(feature) 0
 #endif
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HAS(address_sanitizer) ||               \
+#if defined(TESTS_SLOWNESS)
+enum { SLOWNESS = TESTS_SLOWNESS };
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HAS(address_sanitizer) ||                       \
     HAS(thread_sanitizer) || HAS(memory_sanitizer)
 enum { SLOWNESS = 12 };
 #elif !defined(__OPTIMIZE__)

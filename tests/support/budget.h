@@ -1,4 +1,4 @@
-/* Limits on work: processor time, and threads with a small stack.
+/* Limits on processor time, and threads with a small stack.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_BUDGET_H
 #define TESTS_BUDGET_H
@@ -6,7 +6,8 @@
 /* Processor time of this thread in seconds. */
 double processor_seconds(void);
 
-/* How many times as long this build takes as the release build may: 1, or more with sanitizers or without optimisation. */
+/* The factor by which this build is slower than the release build: 1, or more with sanitizers or without optimization.
+ */
 double build_slowness(void);
 
 /* Fails the test when more than `limit` seconds (in the release build) have passed since `from`. */

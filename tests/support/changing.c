@@ -5,7 +5,8 @@
 
 changing changing_open(const char *path, int threads) {
     changing w = {.seed = 3};
-    mn_model_options options = mn_model_options_default();
+    mn_model_options options;
+    mn_model_options_init(&options, sizeof options);
     options.compute_type = "f32";
     options.threads = threads;
     assert_ok(mn_model_open(&w.model, strncmp(path, "golden/", 7) ? path : data_path(path), &options));
@@ -43,8 +44,7 @@ mn_status changing_set(mn_session *session, engine_cache cache) {
     return mn_session_set_cache(session, &options);
 }
 
-void changing_go_on_alike(changing *w, mn_session *got, mn_session *wanted, size_t n, int piece,
-                          const char *what) {
+void changing_go_on_alike(changing *w, mn_session *got, mn_session *wanted, size_t n, int piece, const char *what) {
     size_t from = (size_t)mn_session_length(wanted);
     float *logits[2];
     assert_int_equal(mn_session_length(got), from);

@@ -3,16 +3,18 @@
 
 #include <math.h>
 
-#include "gen/session.h"
+#include "session/session.h"
 
 enum { STATIC_LENGTH = 512, MOST_PIECE = 9 };
 
 int64_t engine_live(const mn_model *model) {
-    return mem_count().live - (int64_t)kv_pool_kept(model->core->pool);
+    kv_pool_release(model->core->pool);
+    return mem_count().live;
 }
 
 mn_model *engine_model(const char *path, const char *compute_type, const char *cpu, int threads) {
-    mn_model_options options = mn_model_options_default();
+    mn_model_options options;
+    mn_model_options_init(&options, sizeof options);
     options.compute_type = compute_type;
     options.cpu = cpu;
     options.threads = threads;
@@ -22,6 +24,11 @@ mn_model *engine_model(const char *path, const char *compute_type, const char *c
     return model;
 }
 
+void engine_calibrate(mn_model *model, const int32_t *ids, size_t n, const char *path) {
+    assert_ok(mn_cache_calibrate(model, ids, n, path));
+    assert_ok(mn_model_set_calibration(model, path));
+}
+
 int32_t engine_vocab(const mn_model *model) {
     mn_model_info info = {.size = sizeof info};
     assert_ok(mn_model_get_info(model, &info));
@@ -29,15 +36,15 @@ int32_t engine_vocab(const mn_model *model) {
 }
 
 mn_cache_options engine_cache_options(engine_cache cache) {
-    mn_cache_options options = mn_cache_options_default();
+    mn_cache_options options;
+    mn_cache_options_init(&options, sizeof options);
     options.implementation = cache.implementation ? cache.implementation : "dynamic";
     if (cache.dtype) options.dtype = cache.dtype;
     options.page_tokens = cache.page_tokens;
     options.prefill_chunk = cache.prefill_chunk;
     options.max_cache_len = cache.max_cache_len;
     options.config = cache.config;
-    if (strstr(options.implementation, "static") && !cache.max_cache_len)
-        options.max_cache_len = STATIC_LENGTH;
+    if (strstr(options.implementation, "static") && !cache.max_cache_len) options.max_cache_len = STATIC_LENGTH;
     return options;
 }
 
@@ -52,9 +59,8 @@ void engine_ids(uint64_t *seed, int32_t *ids, size_t n, int32_t vocab) {
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(test_random(seed) % (uint64_t)vocab);
 }
 
-void engine_feed(mn_session *session, const int32_t *ids, size_t n, int piece, uint64_t *seed,
-                 float *logits) {
-    size_t vocab = (size_t)session->model->config.vocab_size;
+void engine_feed(mn_session *session, const int32_t *ids, size_t n, int piece, uint64_t *seed, float *logits) {
+    size_t vocab = (size_t)session->model->net.config.vocab_size;
     for (size_t at = 0; at < n;) {
         size_t size = piece > 0 ? (size_t)piece : n;
         if (piece < 0) size = 1 + (size_t)(test_random(seed) % MOST_PIECE);
@@ -64,8 +70,7 @@ void engine_feed(mn_session *session, const int32_t *ids, size_t n, int piece, u
     }
 }
 
-float *engine_logits(mn_model *model, engine_cache cache, const int32_t *ids, size_t n, int piece,
-                     uint64_t *seed) {
+float *engine_logits(mn_model *model, engine_cache cache, const int32_t *ids, size_t n, int piece, uint64_t *seed) {
     size_t n_values = n * (size_t)engine_vocab(model);
     float *logits = malloc(n_values * sizeof *logits);
     assert_non_null(logits);
@@ -76,8 +81,7 @@ float *engine_logits(mn_model *model, engine_cache cache, const int32_t *ids, si
     return logits;
 }
 
-void engine_same_bits(const float *got, const float *wanted, size_t n, size_t vocab, const char *format,
-                      ...) {
+void engine_same_bits(const float *got, const float *wanted, size_t n, size_t vocab, const char *format, ...) {
     if (memcmp(got, wanted, n * vocab * sizeof *got) == 0) return;
     char what[256];
     va_list args;
@@ -86,8 +90,8 @@ void engine_same_bits(const float *got, const float *wanted, size_t n, size_t vo
     va_end(args);
     for (size_t i = 0; i < n * vocab; i++) {
         if (memcmp(&got[i], &wanted[i], sizeof *got) != 0) {
-            fail_msg("%s: logit %zu of token %zu is %.9g, expected the bits of %.9g", what, i % vocab,
-                     i / vocab, (double)got[i], (double)wanted[i]);
+            fail_msg("%s: logit %zu of token %zu is %.9g, expected the bits of %.9g", what, i % vocab, i / vocab,
+                     (double)got[i], (double)wanted[i]);
         }
     }
 }
@@ -104,7 +108,7 @@ double engine_distance(const float *a, const float *b, size_t n) {
 void engine_ends_with(const mn_session *session, const float *wanted, const char *what) {
     const float *got = mn_session_logits(session);
     if (!got) fail_msg("%s: there are no logits", what);
-    engine_same_bits(got, wanted, 1, (size_t)session->model->config.vocab_size, "%s", what);
+    engine_same_bits(got, wanted, 1, (size_t)session->model->net.config.vocab_size, "%s", what);
 }
 
 double engine_spread(const float *x, size_t n) {

@@ -2,7 +2,7 @@
 #include "support/gguf_writer.h"
 
 #include "support/support.h"
-#include "tensor/quantize.h"
+#include "checkpoint/quantize.h"
 
 void gguf_writer_tensor(gguf_writer *w, const char *name, dtype type, int n_dims, const int64_t *shape,
                         const void *data) {

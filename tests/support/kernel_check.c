@@ -6,7 +6,7 @@
 
 enum { PAGE = 4096, GUARD_BYTES = 128, FILL = 0xA5, GUARD = 0x5C };
 
-/* [page that nobody may touch][GUARD ...][data][GUARD, fewer than 64][page that nobody may touch] */
+/* [inaccessible page][GUARD ...][data][GUARD, fewer than 64][inaccessible page] */
 guarded guarded_make(size_t n, size_t shift) {
     size_t n_inner = (n + GUARD_BYTES + 64 + PAGE - 1) / PAGE * PAGE;
     guarded block = {.bytes = n, .n_inner = n_inner};
@@ -14,7 +14,7 @@ guarded guarded_make(size_t n, size_t shift) {
     assert_true(block.base != MAP_FAILED);
     char *inner = block.base + PAGE, *end = inner + n_inner;
     assert_int_equal(mprotect(inner, n_inner, PROT_READ | PROT_WRITE), 0);
-    size_t slack = (64 - (n + shift) % 64) % 64; /* the block begins `shift` bytes behind a multiple of 64 */
+    size_t slack = (64 - (n + shift) % 64) % 64; /* the block begins `shift` bytes after a multiple of 64 */
     block.data = end - slack - n;
     memset(inner, GUARD, n_inner);
     memset(block.data, FILL, n);

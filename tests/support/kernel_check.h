@@ -1,5 +1,4 @@
-/* What tests of kernels share: outputs between guard bytes, inputs at odd addresses, levels of this machine,
- * tolerances.
+/* Shared by tests of kernels: outputs between guard bytes, unaligned inputs, CPU levels of this machine, tolerances.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_KERNEL_CHECK_H
 #define TESTS_KERNEL_CHECK_H
@@ -7,8 +6,8 @@
 #include "kernels/kernels.h"
 #include "support/support.h"
 
-/* A block of n bytes with guards before and after, and pages that nobody may touch around those: what is written outside the block
- * fails the test, what is touched 64 bytes after it ends the program. `shift` moves it off 64-byte alignment. Contents start as 0xA5. */
+/* A block of n bytes between guard bytes and inaccessible pages: a write outside the block fails the test, an access 64
+ * bytes after it ends the program. `shift` moves it off 64-byte alignment. Contents start as 0xA5. */
 typedef struct guarded {
     void *data;
     size_t bytes;
@@ -21,12 +20,12 @@ void guarded_check(const guarded *block, const char *what); /* fails the test wh
 void guarded_free(guarded *block);                          /* checks, then frees */
 
 /* Every level this machine can run, from `first` on. */
-#define FOR_LEVELS(level, first)                                                                             \
-    for (cpu_level level = (first); level < N_CPU_LEVELS; level = (cpu_level)(level + 1))                    \
+#define FOR_LEVELS(level, first)                                                                                       \
+    for (cpu_level level = (first); level < N_CPU_LEVELS; level = (cpu_level)(level + 1))                              \
         if (cpu_has(level))
 
-/* Fails unless |got - expected| <= c * eps * terms, with eps = 2^-24 and terms the sum of the absolute values
- * of what was added up. The message names the case. */
+/* Fails unless |got - expected| <= c * eps * terms, with eps = 2^-24 and terms the sum of the absolute values of the
+ * summands. The message names the case. */
 void check_close(double got, double expected, double terms, double c, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "kv/seal.h"
+#include "kv/quantize.h"
 
 enum { EXACT, CODED, HEAD };
 
-/* Memory of tests stays out of the library's counters and of its failures. */
+/* Memory of tests is not in the library's counters and does not fail with it. */
 static void *zeroed(size_t n) {
     void *block = NULL;
     n = (n + 63) / 64 * 64;
@@ -69,8 +69,7 @@ static int share(model_pool *pool, int page) {
 /* ---- values ---- */
 
 float *model_row(const model_entry *e, bool is_key, int head, int64_t position) {
-    return e->rows[is_key ? 0 : 1] +
-           ((size_t)head * MODEL_TOKENS + (size_t)position) * (size_t)model_dim(e, is_key);
+    return e->rows[is_key ? 0 : 1] + ((size_t)head * MODEL_TOKENS + (size_t)position) * (size_t)model_dim(e, is_key);
 }
 
 static void put_values(model_entry *e, int64_t position, const uint32_t *tokens, int64_t n) {
@@ -87,7 +86,7 @@ static void put_values(model_entry *e, int64_t position, const uint32_t *tokens,
 
 /* ---- rules ---- */
 
-/* A page is cut in halves until the pieces divide the residual; pieces of up to 32 tokens are not cut. */
+/* A page is halved until the pieces divide the residual; pieces of up to 32 tokens are not halved. */
 static int64_t unit_of(const kv_spec *spec, int page_tokens) {
     for (int parts = 1;; parts *= 2) {
         int unit = page_tokens / parts;
@@ -95,39 +94,39 @@ static int64_t unit_of(const kv_spec *spec, int page_tokens) {
     }
 }
 
-/* Tokens that are sealed, at most, once n are held. */
+/* The maximum number of quantized tokens of n held ones. */
 static int64_t target_of(const model_entry *e, int64_t n, bool call_ends) {
     if (!e->is_coded) return 0;
-    int64_t whole = n - n % e->page_tokens, most = e->seals_whole_pages ? whole : n;
+    int64_t whole = n - n % e->page_tokens, most = e->quantizes_whole_pages ? whole : n;
     if (e->spec.write_once) return most;
     if (e->spec.flush) return call_ends && e->flushes ? most : 0;
-    int64_t unit_begin = n - n % unit_of(&e->spec, e->page_tokens), sealed = 0;
-    while (sealed + e->page_tokens + e->spec.residual <= unit_begin) sealed += e->page_tokens;
-    return sealed;
+    int64_t unit_begin = n - n % unit_of(&e->spec, e->page_tokens), quantized = 0;
+    while (quantized + e->page_tokens + e->spec.residual <= unit_begin) quantized += e->page_tokens;
+    return quantized;
 }
 
-/* First position that a query at n or up to `slack` tokens earlier still sees. */
-static int64_t needed_from(const model_entry *e, int64_t n, int slack) {
-    int64_t query = n - slack, first = query - e->spec.window + 1;
-    return e->spec.window == 0 || query < 0 || first < 0 ? 0 : first;
+/* First position that a query at n still sees. */
+static int64_t needed_from(const model_entry *e, int64_t n) {
+    int64_t first = n - e->spec.window + 1;
+    return e->spec.window == 0 || first < 0 ? 0 : first;
 }
 
 static bool is_whole(kv_form form) {
     return form.codec == KV_MNEME || (kv_form_is_coded(form) && form.axis == CODE_CHANNEL);
 }
 
-/* Tokens of a page that are to be sealed now that n are held: in calls not of one that nobody sees any more; page by page
- * of all, for queries in the middle of the step saw it. */
-static bool to_seal(const model_entry *e, int64_t page, int64_t n, int64_t target, int *first, int *end) {
+/* Tokens of a page to quantize when n are held: per call, not those that no query sees any more; page by page, all of
+ * them, since queries in the middle of the step saw them. */
+static bool to_quantize(const model_entry *e, int64_t page, int64_t n, int64_t target, int *first, int *end) {
     int64_t slot = page - e->first_page, most = target - page * e->page_tokens;
-    *first = slot < e->n_slots ? e->slots[slot].n_sealed : 0;
+    *first = slot < e->n_slots ? e->slots[slot].n_quantized : 0;
     *end = (int)min_i64(most, e->page_tokens);
-    if (e->spec.flush && (page + 1) * e->page_tokens <= needed_from(e, n, e->spec.slack)) return false;
-    return *end > *first && (*first == 0 || !e->seals_whole_pages);
+    if (e->spec.flush && (page + 1) * e->page_tokens <= needed_from(e, n)) return false;
+    return *end > *first && (*first == 0 || !e->quantizes_whole_pages);
 }
 
-int model_sealed(const model_entry *e, int64_t page) {
-    return e->slots[page - e->first_page].n_sealed;
+int model_quantized(const model_entry *e, int64_t page) {
+    return e->slots[page - e->first_page].n_quantized;
 }
 
 int64_t model_first_held(const model_entry *e) {
@@ -151,15 +150,15 @@ static size_t exact_bytes(const kv_spec *spec, int dim, int tokens) {
 static size_t coded_bytes(const kv_spec *spec, bool is_key, int dim, int tokens) {
     kv_form form = is_key ? spec->key : spec->value;
     if (!kv_form_is_coded(form)) return exact_bytes(spec, dim, tokens);
-    return (size_t)spec->n_heads * kv_form_bytes(form, is_key, is_key && spec->bases, dim, tokens);
+    return (size_t)spec->n_heads * kv_form_bytes(form, is_key, is_key && spec->calibration, dim, tokens);
 }
 
-/* Pages that a cache with a reserve of n tokens takes at once: those of a window and its slack, one more
- * where it begins inside a page; exact ones, where something is coded, for the residual and two more. */
+/* Pages that a cache preallocates for n tokens: those of a window, one more where it begins inside a page; with
+ * quantization, exact ones for the residual and two more. */
 static void reserve_sizes(model_entry *e, int64_t n) {
     const kv_spec *spec = &e->spec;
     int page = e->page_tokens, held = (int)ceil_div(n, page), tail = (int)ceil_div(spec->residual, page) + 2;
-    int window = (int)ceil_div(spec->window + spec->slack, page) + 1;
+    int window = (int)ceil_div(spec->window, page) + 1;
     if (n == 0 || spec->kind == KV_STATE) return;
     if (spec->window && held > window) held = window;
     e->most_kept[EXACT] = !e->is_coded || spec->flush || tail > held ? held : tail;
@@ -175,16 +174,14 @@ static void open_entry(model_entry *e, const kv_spec *spec, int number, const kv
         return;
     }
     e->is_coded = kv_form_is_coded(spec->key) || kv_form_is_coded(spec->value);
-    e->seals_whole_pages = is_whole(spec->key) || is_whole(spec->value);
+    e->quantizes_whole_pages = is_whole(spec->key) || is_whole(spec->value);
     e->head_tokens = spec->window && spec->sinks ? spec->sinks : e->is_coded ? spec->exact_first : 0;
     int head = (e->head_tokens + 1) / 2 * 2;
-    e->bytes[EXACT] =
-        padded(padded(exact_bytes(spec, spec->k_dim, page)) + exact_bytes(spec, spec->v_dim, page));
-    e->bytes[HEAD] =
-        padded(padded(exact_bytes(spec, spec->k_dim, head)) + exact_bytes(spec, spec->v_dim, head));
+    e->bytes[EXACT] = padded(padded(exact_bytes(spec, spec->k_dim, page)) + exact_bytes(spec, spec->v_dim, page));
+    e->bytes[HEAD] = padded(padded(exact_bytes(spec, spec->k_dim, head)) + exact_bytes(spec, spec->v_dim, head));
     if (e->is_coded) {
-        e->bytes[CODED] = padded(padded(coded_bytes(spec, true, spec->k_dim, page)) +
-                                 coded_bytes(spec, false, spec->v_dim, page));
+        e->bytes[CODED] =
+            padded(padded(coded_bytes(spec, true, spec->k_dim, page)) + coded_bytes(spec, false, spec->v_dim, page));
     }
     reserve_sizes(e, options->reserve);
     for (int i = 0; i < 2; i++) {
@@ -215,17 +212,28 @@ size_t model_bytes(const model_cache *cache) {
     return n;
 }
 
+/* Tokens for which a page that holds `fill` of them has space when it is allocated for them alone. */
+static int room_for(const model_entry *e, int fill) {
+    int room = 16;
+    while (room < fill) room += room;
+    return e->page_tokens % 16 || e->most_kept[EXACT] || room > e->page_tokens ? e->page_tokens : room;
+}
+
 void model_bytes_range(const model_cache *cache, size_t *least, size_t *most) {
     *least = *most = model_bytes(cache);
     for (int i = 0; i < cache->n_entries; i++) {
         const model_entry *e = &cache->entries[i];
         for (int s = 0; s < e->n_slots; s++) {
-            size_t in_parts = 0, whole = e->bytes[EXACT];
-            for (int page = e->slots[s].page[EXACT]; page; page = cache->pool->before[page])
-                in_parts += cache->pool->bytes[page];
+            size_t in_parts = 0, first = 0, whole = e->bytes[EXACT];
+            for (int page = e->slots[s].page[EXACT]; page; page = cache->pool->before[page]) {
+                first = cache->pool->bytes[page];
+                in_parts += first;
+            }
             if (in_parts == 0) continue;
-            *least -= in_parts > whole ? in_parts - whole : 0;
-            *most += in_parts < whole ? whole - in_parts : 0;
+            int64_t fill = min_i64(cache->n - (e->first_page + s) * e->page_tokens, e->page_tokens);
+            size_t compact = whole * (size_t)room_for(e, (int)max_i64(fill, 1)) / (size_t)e->page_tokens;
+            *least -= in_parts > compact ? in_parts - compact : 0;
+            *most += whole - first; /* a whole page that is shared keeps what lies behind the tokens of this cache */
         }
     }
 }
@@ -235,9 +243,9 @@ static void note_peak(model_cache *cache) {
     if (now > cache->peak) cache->peak = now;
 }
 
-/* ---- taking and giving back ---- */
+/* ---- taking and returning pages ---- */
 
-/* Fills the reserve up; the bytes that this needs. */
+/* Refills the preallocated pages; returns the bytes that this needs. */
 static size_t keep_reserve(model_pool *pool, model_entry *e, bool apply) {
     size_t need = 0;
     for (int kind = 0; kind < 2; kind++) {
@@ -259,8 +267,7 @@ static int take(model_pool *pool, model_entry *e, int kind) {
     return new_page(pool, e->bytes[kind]);
 }
 
-/* A page that no other cache has goes back to the reserve, as long as that is smaller than it was asked for.
- */
+/* A page that no other cache shares returns to the preallocated ones while they are fewer than requested. */
 static void give(model_pool *pool, model_entry *e, int kind, int *page) {
     if (!*page) return;
     int number = *page;
@@ -273,7 +280,7 @@ static void give(model_pool *pool, model_entry *e, int kind, int *page) {
     }
 }
 
-/* Gives a place that will be written a page of its own; the bytes that this needs from the pool. */
+/* Gives a slot that will be written an unshared page; returns the bytes that this needs from the pool. */
 static size_t own_page(model_pool *pool, model_entry *e, int kind, int *page, int *n_kept, bool apply) {
     if (*page && is_own(pool, *page)) return 0;
     size_t need = kind != HEAD && n_kept[kind] > 0 ? 0 : e->bytes[kind];
@@ -286,11 +293,10 @@ static size_t own_page(model_pool *pool, model_entry *e, int kind, int *page, in
     return need;
 }
 
-/* An exact page of which slots [begin, end) will be written. Pages that are a multiple of 16 tokens long, but for those of a
- * reserve, have room for 16, 32, 64, ... tokens, as many as are there or were. What others read is kept, in sixteens, and one's
- * own room begins behind it. */
-static size_t own_part(model_pool *pool, model_entry *e, int *page, int begin, int end, int *n_kept,
-                       bool apply) {
+/* An exact page of which slots [begin, end) will be written. Pages of a multiple of 16 tokens that are not preallocated
+ * grow in parts of 16, 32, 64, ... tokens. Slots that other caches share are kept, in multiples of 16; the cache's own
+ * part begins after them. */
+static size_t own_part(model_pool *pool, model_entry *e, int *page, int begin, int end, int *n_kept, bool apply) {
     if (e->page_tokens % 16 || e->most_kept[EXACT]) return own_page(pool, e, EXACT, page, n_kept, apply);
     int last = *page, from = 0, before = 0, room = 16;
     bool own = last && is_own(pool, last);
@@ -318,21 +324,15 @@ static size_t own_part(model_pool *pool, model_entry *e, int *page, int begin, i
     return need;
 }
 
-/* A page with room for `fill` tokens. */
+/* A page with space for `fill` tokens. */
 static int open_page(model_pool *pool, const model_entry *e, int fill) {
-    int room = 16;
-    while (room < fill) room += room;
-    if (e->page_tokens % 16 || e->most_kept[EXACT] || room >= e->page_tokens)
-        return new_page(pool, e->bytes[EXACT]);
-    int page = new_page(pool, e->bytes[EXACT] * (size_t)room / (size_t)e->page_tokens);
-    pool->room[page] = room;
+    int room = room_for(e, fill), page = new_page(pool, e->bytes[EXACT] * (size_t)room / (size_t)e->page_tokens);
+    if (room < e->page_tokens) pool->room[page] = room;
     return page;
 }
 
-/* What a step from n to n_total tokens that seals up to `target` takes: the bytes, and with `apply` the
- * pages. */
-static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_total, int64_t target,
-                         bool apply) {
+/* The bytes that a step from n to n_total tokens that quantizes up to `target` takes; with `apply` takes the pages. */
+static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_total, int64_t target, bool apply) {
     size_t need = 0;
     int n_kept[3] = {e->n_kept[EXACT], e->n_kept[CODED]}, first, end;
     if (e->spec.kind == KV_STATE) {
@@ -343,7 +343,7 @@ static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_
         int64_t slot = page - e->first_page;
         model_slot none = {0}, *place = slot < e->n_slots ? &e->slots[slot] : &none;
         bool is_written = (page + 1) * e->page_tokens > n && n_total > n;
-        bool is_sealed = to_seal(e, page, n_total, target, &first, &end);
+        bool is_quantized = to_quantize(e, page, n_total, target, &first, &end);
         if (apply && place == &none) {
             place = &e->slots[slot];
             *place = none;
@@ -354,7 +354,7 @@ static size_t step_entry(model_pool *pool, model_entry *e, int64_t n, int64_t n_
             need += own_part(pool, e, &place->page[EXACT], (int)max_i64(n - at, 0),
                              (int)min_i64(n_total - at, e->page_tokens), n_kept, apply);
         }
-        if (is_sealed) need += own_page(pool, e, CODED, &place->page[CODED], n_kept, apply);
+        if (is_quantized) need += own_page(pool, e, CODED, &place->page[CODED], n_kept, apply);
     }
     if (n < e->head_tokens && n_total > n) need += own_page(pool, e, HEAD, &e->head, n_kept, apply);
     return need;
@@ -367,7 +367,7 @@ static void tidy_states(model_pool *pool, model_entry *e, int64_t n) {
         drop_reference(pool, e->states[--e->n_states].page);
 }
 
-/* Leaves what n tokens need. */
+/* Keeps the pages that n tokens need. */
 static void tidy_entry(model_pool *pool, model_entry *e, int64_t n) {
     if (e->spec.kind == KV_STATE) {
         tidy_states(pool, e, n);
@@ -377,7 +377,7 @@ static void tidy_entry(model_pool *pool, model_entry *e, int64_t n) {
     for (; e->n_slots > 0 && e->first_page + e->n_slots > end; e->n_slots--) {
         for (int kind = 0; kind < 2; kind++) give(pool, e, kind, &e->slots[e->n_slots - 1].page[kind]);
     }
-    int64_t first = n == 0 ? 0 : max_i64(e->first_page, needed_from(e, n, e->spec.slack) / page);
+    int64_t first = n == 0 ? 0 : max_i64(e->first_page, needed_from(e, n) / page);
     int n_gone = (int)min_i64(max_i64(first - e->first_page, 0), e->n_slots);
     for (int i = 0; i < n_gone; i++) {
         for (int kind = 0; kind < 2; kind++) give(pool, e, kind, &e->slots[i].page[kind]);
@@ -388,12 +388,11 @@ static void tidy_entry(model_pool *pool, model_entry *e, int64_t n) {
     for (int i = 0; i < e->n_slots; i++) {
         model_slot *slot = &e->slots[i];
         int fill = (int)min_i64(page, n - (first + i) * page);
-        if (slot->n_sealed > fill) slot->n_sealed = fill;
-        if (slot->n_sealed == fill) give(pool, e, EXACT, &slot->page[EXACT]);
-        if (slot->n_sealed == 0) give(pool, e, CODED, &slot->page[CODED]);
+        if (slot->n_quantized > fill) slot->n_quantized = fill;
+        if (slot->n_quantized == fill) give(pool, e, EXACT, &slot->page[EXACT]);
+        if (slot->n_quantized == 0) give(pool, e, CODED, &slot->page[CODED]);
         int *exact = &slot->page[EXACT];
-        while (*exact && pool->before[*exact] &&
-               pool->from[*exact] >= fill) { /* nothing is left in the last part */
+        while (*exact && pool->before[*exact] && pool->from[*exact] >= fill) { /* the last part is empty */
             int rest = share(pool, pool->before[*exact]);
             drop_reference(pool, *exact);
             *exact = rest;
@@ -405,10 +404,10 @@ static void tidy_entry(model_pool *pool, model_entry *e, int64_t n) {
     }
 }
 
-/* ---- sealing ---- */
+/* ---- quantizing ---- */
 
-/* Makes codes of tokens [begin, begin + n) of one stream, reads them and keeps what was read. */
-static void seal_tokens(model_entry *e, bool is_key, int64_t begin, int n) {
+/* Quantizes tokens [begin, begin + n) of one stream and stores the dequantized values. */
+static void quantize_tokens(model_entry *e, bool is_key, int64_t begin, int n) {
     const kv_spec *spec = &e->spec;
     kv_form form = is_key ? spec->key : spec->value;
     int dim = model_dim(e, is_key), heads = spec->n_heads, slot = (int)(begin % e->page_tokens);
@@ -416,47 +415,46 @@ static void seal_tokens(model_entry *e, bool is_key, int64_t begin, int n) {
     code_layout layouts[8];
     for (int h = 0; h < heads; h++) {
         kv_form_layout(&layouts[h], form, is_key, dim, e->page_tokens,
-                       is_key && spec->bases ? spec->bases[h].lambda : NULL);
+                       is_key && spec->calibration ? spec->calibration[h].lambda : NULL);
     }
-    size_t head_bytes = kv_form_bytes(form, is_key, is_key && spec->bases, dim, e->page_tokens);
+    size_t head_bytes = kv_form_bytes(form, is_key, is_key && spec->calibration, dim, e->page_tokens);
     size_t floats = (size_t)heads * (size_t)n * (size_t)dim;
     char *pages[MODEL_PAGES], *codes = zeroed((size_t)n_pages * (size_t)heads * head_bytes);
     for (int i = 0; i < n_pages; i++) pages[i] = codes + (size_t)i * (size_t)heads * head_bytes;
     float *rows = zeroed(floats * sizeof *rows);
-    void *scratch = zeroed(seal_scratch_bytes(form, is_key, dim, e->page_tokens, heads, n));
-    seal_stream job = {.kernels = e->kernels,
-                       .form = form,
-                       .is_key = is_key,
-                       .dim = dim,
-                       .page_tokens = e->page_tokens,
-                       .head_end = heads,
-                       .layouts = layouts,
-                       .bases = is_key ? spec->bases : NULL,
-                       .pages = pages,
-                       .head_bytes = head_bytes,
-                       .first = slot,
-                       .n = n,
-                       .rows = rows,
-                       .scratch = scratch};
+    void *scratch = zeroed(quantize_scratch_bytes(form, is_key, dim, e->page_tokens, heads, n));
+    quantize_stream job = {.kernels = e->kernels,
+                           .form = form,
+                           .is_key = is_key,
+                           .dim = dim,
+                           .page_tokens = e->page_tokens,
+                           .head_end = heads,
+                           .layouts = layouts,
+                           .calibration = is_key ? spec->calibration : NULL,
+                           .pages = pages,
+                           .head_bytes = head_bytes,
+                           .first = slot,
+                           .n = n,
+                           .rows = rows,
+                           .scratch = scratch};
     job.n_skip = (int)min_i64(max_i64(e->head_tokens - begin, 0), n);
     size_t row_bytes = (size_t)dim * sizeof *rows;
     for (int h = 0; h < heads; h++)
-        memcpy(rows + (size_t)h * (size_t)n * (size_t)dim, model_row(e, is_key, h, begin),
-               (size_t)n * row_bytes);
-    seal_write(&job);
-    seal_read(&job);
+        memcpy(rows + (size_t)h * (size_t)n * (size_t)dim, model_row(e, is_key, h, begin), (size_t)n * row_bytes);
+    quantize_write(&job);
+    quantize_read(&job);
     for (int h = 0; h < heads; h++) {
-        for (int t = job.n_skip; t < n; t++) /* the first ones are read from the head */
-            memcpy(model_row(e, is_key, h, begin + t),
-                   rows + ((size_t)h * (size_t)n + (size_t)t) * (size_t)dim, row_bytes);
+        for (int t = job.n_skip; t < n; t++) /* the first tokens are read from the head */
+            memcpy(model_row(e, is_key, h, begin + t), rows + ((size_t)h * (size_t)n + (size_t)t) * (size_t)dim,
+                   row_bytes);
     }
     free(codes);
     free(rows);
     free(scratch);
 }
 
-/* hqq looks at all tokens of a call that are sealed together, the others at no more than a page. */
-static void seal_stream_of(model_entry *e, bool is_key, int64_t n, int64_t target) {
+/* hqq optimizes over all tokens of a call that are quantized together, the others over at most a page. */
+static void quantize_stream_of(model_entry *e, bool is_key, int64_t n, int64_t target) {
     kv_form form = is_key ? e->spec.key : e->spec.value;
     int64_t all_begin = -1, all_end = 0;
     bool together = form.codec == KV_HQQ && (e->spec.flush || e->spec.write_once);
@@ -464,27 +462,27 @@ static void seal_stream_of(model_entry *e, bool is_key, int64_t n, int64_t targe
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
         int64_t begin = (e->first_page + i) * e->page_tokens;
-        if (!to_seal(e, e->first_page + i, n, target, &first, &end)) continue;
-        if (!together) seal_tokens(e, is_key, begin + first, end - first);
+        if (!to_quantize(e, e->first_page + i, n, target, &first, &end)) continue;
+        if (!together) quantize_tokens(e, is_key, begin + first, end - first);
         if (all_begin < 0) all_begin = begin + first;
         all_end = begin + end;
     }
-    if (together && all_end > 0) seal_tokens(e, is_key, all_begin, (int)(all_end - all_begin));
+    if (together && all_end > 0) quantize_tokens(e, is_key, all_begin, (int)(all_end - all_begin));
 }
 
-static void seal_entry(model_entry *e, int64_t n, int64_t target) {
-    seal_stream_of(e, true, n, target);
-    seal_stream_of(e, false, n, target);
+static void quantize_entry(model_entry *e, int64_t n, int64_t target) {
+    quantize_stream_of(e, true, n, target);
+    quantize_stream_of(e, false, n, target);
     for (int i = 0; i < e->n_slots; i++) {
         int first, end;
-        if (to_seal(e, e->first_page + i, n, target, &first, &end)) e->slots[i].n_sealed = end;
+        if (to_quantize(e, e->first_page + i, n, target, &first, &end)) e->slots[i].n_quantized = end;
     }
 }
 
 /* ---- a cache ---- */
 
-bool model_open(model_cache **out, model_pool *pool, const kv_spec *specs, int n_entries,
-                const kv_options *options, const kernel_table *kernels) {
+bool model_open(model_cache **out, model_pool *pool, const kv_spec *specs, int n_entries, const kv_options *options,
+                const kernel_table *kernels) {
     model_cache *cache = zeroed(sizeof *cache);
     size_t need = 0;
     *cache = (model_cache){.pool = pool, .options = *options, .n_entries = n_entries};
@@ -515,7 +513,7 @@ void model_close(model_cache **cache) {
     *cache = NULL;
 }
 
-/* A cache with a reserve gives its fork private copies of what is not full. */
+/* A preallocated cache gives its fork private copies of pages that are not full. */
 static size_t fork_entry(model_pool *pool, model_entry *fork, const model_entry *e, int64_t n, bool copies,
                          bool apply) {
     size_t need = 0;
@@ -526,8 +524,7 @@ static size_t fork_entry(model_pool *pool, model_entry *fork, const model_entry 
             int page = e->slots[i].page[kind];
             if (page && copies && !full) need += e->bytes[kind];
             if (!apply) continue;
-            fork->slots[i].page[kind] =
-                page && copies && !full ? new_page(pool, e->bytes[kind]) : share(pool, page);
+            fork->slots[i].page[kind] = page && copies && !full ? new_page(pool, e->bytes[kind]) : share(pool, page);
         }
         fork->n_kept[kind] = 0;
     }
@@ -541,8 +538,7 @@ static size_t fork_entry(model_pool *pool, model_entry *fork, const model_entry 
         size_t dim = (size_t)model_dim(e, j == 0), most = MODEL_TOKENS * dim;
         fork->rows[j] = zeroed((size_t)e->spec.n_heads * most * sizeof(float));
         for (int h = 0; h < e->spec.n_heads; h++)
-            memcpy(fork->rows[j] + (size_t)h * most, e->rows[j] + (size_t)h * most,
-                   (size_t)n * dim * sizeof(float));
+            memcpy(fork->rows[j] + (size_t)h * most, e->rows[j] + (size_t)h * most, (size_t)n * dim * sizeof(float));
     }
     return need;
 }
@@ -554,8 +550,8 @@ bool model_fork(model_cache **out, const model_cache *cache) {
     for (int apply = 0; apply < 2; apply++) {
         for (int i = 0; i < cache->n_entries; i++) {
             const model_entry *e = &cache->entries[i];
-            need += fork_entry(cache->pool, &fork->entries[i], e, model_held(cache, e),
-                               cache->options.reserve > 0, apply);
+            need +=
+                fork_entry(cache->pool, &fork->entries[i], e, model_held(cache, e), cache->options.reserve > 0, apply);
         }
         if (apply == 0 && !allows(cache->pool, need)) {
             free(fork);
@@ -570,16 +566,16 @@ bool model_fork(model_cache **out, const model_cache *cache) {
 
 /* ---- steps ---- */
 
-/* Transformers 4.56: the first call is quantized whole; a later one when the exact tokens before it are one
- * at least and, with one more, as many as residual_length. */
+/* Transformers 4.56: the first call is quantized whole; a later one when the exact tokens before it are one at least
+ * and, with one more, as many as residual_length. */
 void model_call_begin(model_cache *cache) {
     cache->call_ends = false;
     for (int i = 0; i < cache->n_entries; i++) {
         model_entry *e = &cache->entries[i];
         int64_t exact_from = model_first_held(e);
         for (int s = 0; s < e->n_slots; s++) {
-            if (e->slots[s].n_sealed > 0)
-                exact_from = (e->first_page + s) * e->page_tokens + e->slots[s].n_sealed;
+            if (e->slots[s].n_quantized > 0)
+                exact_from = (e->first_page + s) * e->page_tokens + e->slots[s].n_quantized;
         }
         int64_t r = cache->n - exact_from;
         e->flushes = cache->n == 0 || (r >= 1 && r + 1 >= e->spec.residual);
@@ -650,7 +646,7 @@ void model_commit(model_cache *cache, const uint32_t *tokens) {
             commit_state(cache, e);
         } else if (model_steps(e)) {
             put_values(e, begin, tokens, cache->n_step);
-            seal_entry(e, cache->n, target_of(e, cache->n, cache->call_ends));
+            quantize_entry(e, cache->n, target_of(e, cache->n, cache->call_ends));
         }
     }
     cache->n_step = 0;
@@ -672,17 +668,17 @@ void model_fill(model_cache *cache, const uint32_t *tokens, int64_t n) {
         model_entry *e = &cache->entries[i];
         if (model_steps(e)) continue;
         put_values(e, 0, tokens, n);
-        seal_entry(e, n, target_of(e, n, true));
+        quantize_entry(e, n, target_of(e, n, true));
     }
     cache->call_ends = false;
     tidy_all(cache);
 }
 
-/* ---- going back ---- */
+/* ---- truncation ---- */
 
 static int64_t reachable_entry(const model_entry *e, int64_t n) {
     if (!model_steps(e) || n == 0) return n;
-    if (e->spec.kind == KV_PAGES) return needed_from(e, n, 0) >= model_first_held(e) ? n : 0;
+    if (e->spec.kind == KV_PAGES) return needed_from(e, n) >= model_first_held(e) ? n : 0;
     int64_t best = 0;
     for (int i = 0; i < e->n_states; i++) {
         if (e->states[i].position <= n) best = e->states[i].position;
@@ -707,7 +703,7 @@ void model_truncate(model_cache *cache, int64_t n) {
 
 /* ---- other specs ---- */
 
-/* Entries must stay together, or apart, as they are. */
+/* Entries must stay in the same or in different groups, as they are. */
 static bool groups_as(const model_cache *cache, const kv_spec *specs) {
     for (int i = 0; i < cache->n_entries; i++) {
         for (int j = 0; j < i; j++) {
@@ -720,18 +716,17 @@ static bool groups_as(const model_cache *cache, const kv_spec *specs) {
 
 static bool may_become(const model_entry *e, const model_entry *next) {
     const kv_spec *a = &e->spec, *b = &next->spec;
-    bool has_forgotten = e->first_page > 0,
-         was_wider = a->window == 0 || (b->window && b->window <= a->window);
+    bool has_forgotten = e->first_page > 0, was_wider = a->window == 0 || (b->window && b->window <= a->window);
     if (a->kind == KV_STATE) return b->checkpoints == a->checkpoints;
     if (e->is_coded &&
-        !(kv_form_equal(a->key, b->key) && kv_form_equal(a->value, b->value) && !a->bases == !b->bases))
+        !(kv_form_equal(a->key, b->key) && kv_form_equal(a->value, b->value) && !a->calibration == !b->calibration))
         return false;
-    if (e->is_coded && next->head_tokens < e->head_tokens) return false; /* they were never sealed */
+    if (e->is_coded && next->head_tokens < e->head_tokens) return false; /* the first tokens were never quantized */
     if (a->sinks ? a->sinks != b->sinks : b->sinks && has_forgotten) return false;
     return was_wider || !has_forgotten;
 }
 
-/* The first tokens become exact as they are read now; those that were forgotten are zeros. */
+/* The first tokens become exact with the values that are read now; dropped ones are zeros. */
 static void convert_head(model_pool *pool, model_entry *next, const model_entry *e, int64_t n) {
     if (e->head_tokens == next->head_tokens) return;
     if (e->head) drop_reference(pool, e->head);
@@ -749,15 +744,15 @@ static void convert_head(model_pool *pool, model_entry *next, const model_entry 
     }
 }
 
-/* A cache that reserves its pages owns those that it will write; another one gives back room that nothing is in. */
-static void own_pages(model_pool *pool, model_entry *e, int64_t n, bool reserves) {
+/* A preallocated cache owns the pages that it will write; another one returns empty parts. */
+static void own_pages(model_pool *pool, model_entry *e, int64_t n, bool preallocates) {
     for (int i = 0; i < e->n_slots; i++) {
         int64_t begin = (e->first_page + i) * e->page_tokens;
         if (!model_steps(e) || begin + e->page_tokens <= n) continue;
         for (int kind = 0; kind < 2; kind++) {
             int *page = &e->slots[i].page[kind], fresh = 0;
             if (!*page) continue;
-            if (reserves) {
+            if (preallocates) {
                 if (is_own(pool, *page) && !pool->room[*page]) continue;
                 fresh = new_page(pool, e->bytes[kind]);
             } else {
@@ -774,8 +769,8 @@ static void own_pages(model_pool *pool, model_entry *e, int64_t n, bool reserves
     }
 }
 
-/* What would be sealed by now, page by page. */
-static void seal_late(model_cache *cache, model_entry *e) {
+/* Quantizes the tokens that would be quantized by now, page by page. */
+static void quantize_late(model_cache *cache, model_entry *e) {
     int64_t n = model_held(cache, e), page = e->page_tokens;
     bool flush = e->spec.flush;
     e->spec.flush = false;
@@ -785,12 +780,12 @@ static void seal_late(model_cache *cache, model_entry *e) {
         model_slot *slot = &e->slots[i];
         int64_t begin = (e->first_page + i) * page;
         int first, end;
-        if (!to_seal(e, e->first_page + i, n, target, &first, &end)) continue;
+        if (!to_quantize(e, e->first_page + i, n, target, &first, &end)) continue;
         for (int is_key = 0; is_key < 2; is_key++) {
             if (kv_form_is_coded(is_key ? e->spec.key : e->spec.value))
-                seal_tokens(e, is_key, begin + first, end - first);
+                quantize_tokens(e, is_key, begin + first, end - first);
         }
-        slot->n_sealed = end;
+        slot->n_quantized = end;
         int n_kept[3] = {e->n_kept[EXACT], e->n_kept[CODED]};
         own_page(cache->pool, e, CODED, &slot->page[CODED], n_kept, true);
         give(cache->pool, e, EXACT, &slot->page[EXACT]);
@@ -835,7 +830,7 @@ bool model_convert(model_cache *cache, const kv_spec *specs, int64_t reserve) {
     cache->call_ends = false;
     tidy_all(cache);
     for (int i = 0; i < cache->n_entries; i++) {
-        if (cache->entries[i].spec.kind == KV_PAGES) seal_late(cache, &cache->entries[i]);
+        if (cache->entries[i].spec.kind == KV_PAGES) quantize_late(cache, &cache->entries[i]);
     }
     note_peak(cache);
     return true;
@@ -866,8 +861,7 @@ void model_reload(model_cache *cache) {
             }
         }
         reload_page(cache->pool, &e->head, e->bytes[HEAD], n >= e->head_tokens);
-        for (int s = 0; s < e->n_states; s++)
-            reload_page(cache->pool, &e->states[s].page, e->bytes[EXACT], true);
+        for (int s = 0; s < e->n_states; s++) reload_page(cache->pool, &e->states[s].page, e->bytes[EXACT], true);
         for (int kind = 0; kind < 2; kind++) {
             cache->pool->used -= (size_t)e->n_kept[kind] * e->bytes[kind];
             e->n_kept[kind] = 0;

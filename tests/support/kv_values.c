@@ -1,4 +1,4 @@
-/* Values that tokens bring, and bases for keys: numbers that follow from where they stand.
+/* Values of tokens and calibrations of keys, computed from their indices.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/kv_model.h"
 
@@ -14,12 +14,12 @@ float model_value(uint32_t token, int entry, int head, bool is_key, int d, kv_co
     return exact == KV_BF16 ? f32_from_bf16(bf16_from_f32(x)) : x;
 }
 
-/* Rows 1, -1 of a Sylvester matrix over sqrt(dim), with signs of their own for each entry and head. */
-const kv_basis *model_bases(int entry, int dim) {
+/* Rows 1, -1 of a Sylvester matrix over sqrt(dim), with different signs for each entry and head. */
+const kv_head_calibration *model_calibration(int entry, int dim) {
     static float matrices[2][MODEL_ENTRIES][2][32 * 32], lambdas[2][MODEL_ENTRIES][2][32];
-    static kv_basis bases[2][MODEL_ENTRIES][2];
+    static kv_head_calibration calibration[2][MODEL_ENTRIES][2];
     int size = dim == 32;
-    for (int e = 0; e < MODEL_ENTRIES && !bases[size][entry][0].dim; e++) {
+    for (int e = 0; e < MODEL_ENTRIES && !calibration[size][entry][0].dim; e++) {
         for (int head = 0; head < 2; head++) {
             float *a = matrices[size][e][head], *lambda = lambdas[size][e][head];
             for (int i = 0; i < dim; i++) {
@@ -30,8 +30,8 @@ const kv_basis *model_bases(int entry, int dim) {
                     a[i * dim + j] = (minus ? -1.0f : 1.0f) * (dim == 32 ? 0x1.6a09e6p-3f : 0.25f);
                 }
             }
-            bases[size][e][head] = (kv_basis){.dim = dim, .key = a, .query = a, .lambda = lambda};
+            calibration[size][e][head] = (kv_head_calibration){.dim = dim, .key = a, .query = a, .lambda = lambda};
         }
     }
-    return bases[size][entry];
+    return calibration[size][entry];
 }

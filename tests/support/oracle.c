@@ -20,8 +20,7 @@ static void multiply(double *y, const float *w, const float *bias, const double 
 }
 
 /* Without a weight: x itself. */
-static void normalize(const oracle *o, double *y, const double *x, const float *weight, const float *bias,
-                      int n) {
+static void normalize(const oracle *o, double *y, const double *x, const float *weight, const float *bias, int n) {
     double mean = 0, squares = 0;
     if (!weight) {
         memmove(y, x, (size_t)n * sizeof *y);
@@ -54,7 +53,7 @@ static double capped(double x, double cap) {
     return cap > 0 ? cap * tanh(x / cap) : x;
 }
 
-/* What a sub-layer gives, normed first where there is such a norm, is added to h. */
+/* Adds a sub-layer's output to h, normalized first where the layer has such a norm. */
 static void add_to(const oracle *o, double *h, double *x, const float *post_norm) {
     normalize(o, x, x, post_norm, NULL, o->hidden);
     for (int i = 0; i < o->hidden; i++) h[i] += o->residual_scale * x[i];
@@ -62,12 +61,15 @@ static void add_to(const oracle *o, double *h, double *x, const float *post_norm
 
 /* ---- attention ---- */
 
-/* Turns the pairs of the first r values of each head, the i-th by position * theta^(-2i/r). */
-static void rotate_heads(const oracle *o, const oracle_layer *layer, double *x, int n_heads,
-                         double position) {
-    int half = layer->is_unturned ? 0 : o->rotary / 2;
+/* Applies the rotary embedding to the first r values of each head: pair i is rotated by position * theta^(-2i/r) or by
+ * the caller's frequencies. */
+static void rotate_heads(const oracle *o, const oracle_layer *layer, double *x, int n_heads, double position) {
+    int half = layer->has_no_rope ? 0 : o->rotary / 2;
+    assert_true(o->frequencies || !o->is_scaled);
     for (int i = 0; i < half; i++) {
-        double angle = position * pow(layer->theta, -2.0 * i / o->rotary), c = cos(angle), s = sin(angle);
+        double scale = o->turn_scale > 0 ? o->turn_scale : 1;
+        double angle = position * (o->frequencies ? o->frequencies[i] : pow(layer->theta, -2.0 * i / o->rotary));
+        double c = scale * cos(angle), s = scale * sin(angle);
         int first = o->turns_neighbours ? 2 * i : i, second = first + (o->turns_neighbours ? 1 : half);
         for (int head = 0; head < n_heads; head++) {
             double *a = &x[head * o->head_dim + first], *b = &x[head * o->head_dim + second], was = *a;
@@ -84,8 +86,8 @@ static void normalize_heads(const oracle *o, double *x, const float *weight, int
 }
 
 /* A query over n keys and values [n][kv heads * head_dim]; weights: [n] scratch. */
-static void attend_all(const oracle *o, const double *q, const double *k, const double *v, size_t n,
-                       double *weights, double *out) {
+static void attend_all(const oracle *o, const double *q, const double *k, const double *v, size_t n, double *weights,
+                       double *out) {
     int group = o->n_heads / o->n_kv_heads, dim = o->head_dim;
     size_t width = (size_t)(o->n_kv_heads * dim);
     for (int head = 0; head < o->n_heads; head++) {
@@ -106,18 +108,17 @@ static void attend_all(const oracle *o, const double *q, const double *k, const 
     }
 }
 
-/* The query at `position`, not rotated yet, over what it sees of keys (rotated at their positions) and
- * values. */
-static void attend_one(const oracle *o, const oracle_layer *layer, double *q, const double *k,
-                       const double *v, size_t position, double *out) {
-    size_t width = (size_t)(o->n_kv_heads * o->head_dim), n = position + 1, first = 0,
-           sinks = (size_t)layer->sinks, window = (size_t)layer->window;
+/* The query at `position`, before its rotary embedding, over the visible keys (with theirs applied) and values. */
+static void attend_one(const oracle *o, const oracle_layer *layer, double *q, const double *k, const double *v,
+                       size_t position, double *out) {
+    size_t width = (size_t)(o->n_kv_heads * o->head_dim), n = position + 1, first = 0, sinks = (size_t)layer->sinks,
+           window = (size_t)layer->window;
     double *weights = doubles(n, 1);
     if (window > 0 && n > sinks + window) first = n - window;
     if (first == 0 || sinks == 0) {
         rotate_heads(o, layer, q, o->n_heads, (double)position);
         attend_all(o, q, k + first * width, v + first * width, n - first, weights, out);
-    } else { /* positions are places among the visible tokens */
+    } else { /* positions are indices among the visible tokens */
         size_t n_seen = sinks + window;
         double *seen_k = doubles(n_seen, width), *seen_v = doubles(n_seen, width);
         for (size_t i = 0; i < n_seen; i++) {
@@ -134,9 +135,9 @@ static void attend_one(const oracle *o, const oracle_layer *layer, double *q, co
     free(weights);
 }
 
-/* Query (not rotated), key (rotated) and value of a token from its normed row. */
-static void project(const oracle *o, const oracle_layer *layer, const double *x, size_t position, double *q,
-                    double *k, double *v) {
+/* Query (before the rotary embedding), key (with it) and value of a token from its normalized row. */
+static void project(const oracle *o, const oracle_layer *layer, const double *x, size_t position, double *q, double *k,
+                    double *v) {
     int q_width = o->n_heads * o->head_dim, kv_width = o->n_kv_heads * o->head_dim;
     multiply(q, layer->matrix[ORACLE_Q], layer->bias[ORACLE_Q], x, q_width, o->hidden);
     multiply(k, layer->matrix[ORACLE_K], layer->bias[ORACLE_K], x, kv_width, o->hidden);
@@ -146,10 +147,10 @@ static void project(const oracle *o, const oracle_layer *layer, const double *x,
     rotate_heads(o, layer, k, o->n_kv_heads, (double)position);
 }
 
-/* Attention of n tokens behind `past` others whose keys and values stand first in k and v: x [n][hidden] normed rows, out
- * [n][hidden]. */
-static void attention(const oracle *o, const oracle_layer *layer, const double *x, size_t n, size_t past,
-                      double *k, double *v, double *out) {
+/* Attention of n tokens after `past` others, whose keys and values come first in k and v: x [n][hidden] normalized
+ * rows, out [n][hidden]. */
+static void attention(const oracle *o, const oracle_layer *layer, const double *x, size_t n, size_t past, double *k,
+                      double *v, double *out) {
     size_t q_width = (size_t)(o->n_heads * o->head_dim), kv_width = (size_t)(o->n_kv_heads * o->head_dim),
            hidden = (size_t)o->hidden;
     double *q = doubles(n, q_width), *attended = doubles(q_width, 1);
@@ -158,8 +159,7 @@ static void attention(const oracle *o, const oracle_layer *layer, const double *
                 v + (past + t) * kv_width);
     for (size_t t = 0; t < n; t++) {
         attend_one(o, layer, q + t * q_width, k, v, past + t, attended);
-        multiply(out + t * hidden, layer->matrix[ORACLE_O], layer->bias[ORACLE_O], attended, o->hidden,
-                 (int)q_width);
+        multiply(out + t * hidden, layer->matrix[ORACLE_O], layer->bias[ORACLE_O], attended, o->hidden, (int)q_width);
     }
     free(q);
     free(attended);
@@ -167,14 +167,13 @@ static void attention(const oracle *o, const oracle_layer *layer, const double *
 
 /* ---- Mamba's mixer ---- */
 
-/* One token: window [conv - 1][channels] and h [states][channels] are those before it and become those behind it. */
+/* One token: window [conv - 1][channels] and h [states][channels] hold the state before it and are updated. */
 static void mix_one(const oracle *o, const oracle_layer *layer, const double *x, double *window, double *h,
                     double *out) {
     const oracle_mixer *w = layer->mixer;
     int channels = o->channels, states = o->states, before = o->conv - 1;
-    double *ug = doubles(2, (size_t)channels), *u = doubles((size_t)channels, 1),
-           *dt = doubles((size_t)channels, 1), *rbc = doubles((size_t)(o->rank + 2 * states), 1),
-           *b = rbc + o->rank, *c = b + states;
+    double *ug = doubles(2, (size_t)channels), *u = doubles((size_t)channels, 1), *dt = doubles((size_t)channels, 1),
+           *rbc = doubles((size_t)(o->rank + 2 * states), 1), *b = rbc + o->rank, *c = b + states;
     multiply(ug, w->in, w->in_bias, x, 2 * channels, o->hidden);
     for (int i = 0; i < channels; i++) {
         double sum = w->conv_bias ? (double)w->conv_bias[i] : 0;
@@ -207,8 +206,8 @@ static void mix_one(const oracle *o, const oracle_layer *layer, const double *x,
 /* ---- the rest of a layer ---- */
 
 /* matrix and bias: of gate, up, down. */
-static void gated_mlp(const oracle *o, int inner, float *const matrix[3], float *const bias[3],
-                      const double *x, double *out) {
+static void gated_mlp(const oracle *o, int inner, float *const matrix[3], float *const bias[3], const double *x,
+                      double *out) {
     double *gate = doubles((size_t)inner, 1), *up = doubles((size_t)inner, 1);
     multiply(up, matrix[1], bias[1], x, inner, o->hidden);
     if (matrix[0]) multiply(gate, matrix[0], bias[0], x, inner, o->hidden);
@@ -220,7 +219,7 @@ static void gated_mlp(const oracle *o, int inner, float *const matrix[3], float 
 
 static float *const no_bias[3] = {NULL};
 
-/* The expert of all tokens is weighted by a number of the row's own. */
+/* The shared expert is weighted by a gate of the row. */
 static void add_shared_expert(const oracle *o, const oracle_layer *layer, const double *x, double *out) {
     double *one = doubles((size_t)o->hidden, 1), score;
     gated_mlp(o, o->shared_inner, layer->shared, no_bias, x, one);
@@ -231,8 +230,7 @@ static void add_shared_expert(const oracle *o, const oracle_layer *layer, const 
 
 /* The experts of highest probability, weighted by it. */
 static void mix_experts(const oracle *o, const oracle_layer *layer, const double *x, double *out) {
-    double *scores = doubles((size_t)o->n_experts, 1), *one = doubles((size_t)o->hidden, 1), sum = 0,
-           chosen = 0;
+    double *scores = doubles((size_t)o->n_experts, 1), *one = doubles((size_t)o->hidden, 1), sum = 0, chosen = 0;
     multiply(scores, layer->router, NULL, x, o->n_experts, o->hidden);
     for (int e = 0; e < o->n_experts; e++) sum += scores[e] = exp(scores[e]);
     memset(out, 0, (size_t)o->hidden * sizeof *out);
@@ -261,16 +259,15 @@ static void feed_forward(const oracle *o, const oracle_layer *layer, const doubl
     free(x);
 }
 
-/* One layer over n rows h behind `past` tokens, whose keys and values stand first in k and v, or whose state is in `window` and
- * `state`. */
+/* One layer over n rows h after `past` tokens, whose keys and values come first in k and v, or whose state is in
+ * `window` and `state`. */
 static void run_layer(const oracle *o, const oracle_layer *layer, double *h, size_t n, size_t past, double *k,
                       double *v, double *window, double *state) {
     size_t hidden = (size_t)o->hidden;
     bool has_mlp = layer->matrix[ORACLE_DOWN] || layer->experts;
     double *x = doubles(n, hidden), *mixed = doubles(n, hidden), *fed = doubles(hidden, 1);
     for (size_t t = 0; t < n; t++)
-        normalize(o, x + t * hidden, h + t * hidden, layer->attention_norm, layer->attention_norm_bias,
-                  o->hidden);
+        normalize(o, x + t * hidden, h + t * hidden, layer->attention_norm, layer->attention_norm_bias, o->hidden);
     if (layer->mixer) {
         for (size_t t = 0; t < n; t++) mix_one(o, layer, x + t * hidden, window, state, mixed + t * hidden);
     } else {
@@ -305,8 +302,8 @@ static void head_logits(const oracle *o, const double *h, double *logits) {
     free(x);
 }
 
-/* [kv heads][n][head_dim] as a cache is read to [n][kv heads * head_dim] in double; halves: the first `rotary` values of a head are
- * the first of all pairs of neighbours, then the second. */
+/* Converts [kv heads][n][head_dim], as read from a cache, to [n][kv heads * head_dim] in double. halves: the first
+ * `rotary` values of a head are the first elements of all pairs, then the second ones. */
 static void widen_rows(const oracle *o, double *to, const float *from, size_t n, bool halves) {
     size_t dim = (size_t)o->head_dim, width = (size_t)o->n_kv_heads * dim, rotary = (size_t)o->rotary;
     for (size_t head = 0; head < (size_t)o->n_kv_heads; head++) {
@@ -319,7 +316,7 @@ static void widen_rows(const oracle *o, double *to, const float *from, size_t n,
     }
 }
 
-/* All layers over n rows behind n_past tokens; past: [layers], NULL when there are none. */
+/* All layers over n rows after n_past tokens; past: [layers], NULL when there are none. */
 static void run_layers(const oracle *o, double *h, size_t n, const oracle_past *past, size_t n_past) {
     size_t width = (size_t)(o->n_kv_heads * o->head_dim), channels = (size_t)o->channels,
            n_window = (size_t)(o->conv - 1) * channels, n_state = n_window + (size_t)o->states * channels;

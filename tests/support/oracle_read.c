@@ -1,4 +1,4 @@
-/* What the oracle reads: config.json and model.safetensors, by each family's own names.
+/* Reads config.json and model.safetensors for the oracle, with the names of each family.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
@@ -22,13 +22,13 @@ int oracle_columns(const oracle *o, oracle_matrix matrix) {
     return matrix == ORACLE_DOWN ? o->inner : o->hidden;
 }
 
-/* How a family calls its tensors. NULL: it has no such one. */
+/* Tensor names of a family. NULL: it has no such tensor. */
 typedef struct family {
     const char *model_type;
     const char *embed, *final_norm, *head, *layers;
     const char *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
     const char *matrix[ORACLE_MATRICES];
-    const char *qkv; /* the three of them in one tensor */
+    const char *qkv; /* all three in one tensor */
     const char *router, *experts[3];
     const char *shared[3], *share;
     const char *mixer;
@@ -46,8 +46,7 @@ typedef struct family {
 static const family families[] = {
     {"mixtral", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION},
      .router = "block_sparse_moe.gate",
-     .experts = {"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3",
-                 "block_sparse_moe.experts.%d.w2"}},
+     .experts = {"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"}},
     {"qwen2_moe", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION},
      .router = "mlp.gate", .experts = {QWEN_EXPERTS},
      .shared = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"},
@@ -55,10 +54,9 @@ static const family families[] = {
     {"qwen3_moe", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION},
      .router = "mlp.gate", .experts = {QWEN_EXPERTS}},
     {"olmo2", LLAMA_GLOBALS, .attention_post_norm = "post_attention_layernorm",
-     .mlp_post_norm = "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
-     .norms_all_heads = true},
-    {"stablelm", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm",
-     .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .layer_norm = true},
+     .mlp_post_norm = "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .norms_all_heads = true},
+    {"stablelm", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
+     .layer_norm = true},
     {"cohere", LLAMA_GLOBALS, "input_layernorm", "input_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
      .layer_norm = true, .is_parallel = true, .turns_neighbours = true},
     {"phi", "model.embed_tokens.weight", "model.final_layernorm", "lm_head.weight", "model.layers.%d.",
@@ -66,23 +64,21 @@ static const family families[] = {
      .matrix = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                 "self_attn.dense", [ORACLE_UP] = "mlp.fc1", [ORACLE_DOWN] = "mlp.fc2"},
      .layer_norm = true, .is_parallel = true},
-    {"gemma", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm",
-     .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .is_gemma = true},
+    {"gemma", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
+     .is_gemma = true},
     {"gemma2", LLAMA_GLOBALS, "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
      "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .is_gemma = true},
     {"gemma3_text", LLAMA_GLOBALS, "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
      "post_feedforward_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .is_gemma = true},
-    {"gpt2", "transformer.wte.weight", "transformer.ln_f", "lm_head.weight", "transformer.h.%d.", "ln_1",
-     "ln_2", .matrix = {[ORACLE_O] = "attn.c_proj", [ORACLE_UP] = "mlp.c_fc", [ORACLE_DOWN] = "mlp.c_proj"},
+    {"gpt2", "transformer.wte.weight", "transformer.ln_f", "lm_head.weight", "transformer.h.%d.", "ln_1", "ln_2",
+     .matrix = {[ORACLE_O] = "attn.c_proj", [ORACLE_UP] = "mlp.c_fc", [ORACLE_DOWN] = "mlp.c_proj"},
      .qkv = "attn.c_attn", .is_transposed = true, .layer_norm = true},
-    {"gpt_neox", "gpt_neox.embed_in.weight", "gpt_neox.final_layer_norm", "embed_out.weight",
-     "gpt_neox.layers.%d.", "input_layernorm", "post_attention_layernorm",
-     .matrix = {[ORACLE_O] = "attention.dense",
-                [ORACLE_UP] = "mlp.dense_h_to_4h",
-                [ORACLE_DOWN] = "mlp.dense_4h_to_h"},
+    {"gpt_neox", "gpt_neox.embed_in.weight", "gpt_neox.final_layer_norm", "embed_out.weight", "gpt_neox.layers.%d.",
+     "input_layernorm", "post_attention_layernorm",
+     .matrix = {[ORACLE_O] = "attention.dense", [ORACLE_UP] = "mlp.dense_h_to_4h", [ORACLE_DOWN] = "mlp.dense_4h_to_h"},
      .qkv = "attention.query_key_value", .by_head = true, .layer_norm = true},
-    {"mamba", "backbone.embeddings.weight", "backbone.norm_f", "lm_head.weight", "backbone.layers.%d.",
-     "norm", .mixer = "mixer."},
+    {"mamba", "backbone.embeddings.weight", "backbone.norm_f", "lm_head.weight", "backbone.layers.%d.", "norm",
+     .mixer = "mixer."},
     {"jamba", "model.embed_tokens.weight", "model.final_layernorm", "lm_head.weight", "model.layers.%d.",
      "input_layernorm", "pre_ff_layernorm",
      .matrix = {LLAMA_ATTENTION, "feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"},
@@ -90,16 +86,14 @@ static const family families[] = {
      .experts = {"feed_forward.experts.%d.gate_proj", "feed_forward.experts.%d.up_proj",
                  "feed_forward.experts.%d.down_proj"},
      .mixer = "mamba."},
-    /* the others; Phi-3 keeps its matrices one above the other */
-    {"llama", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm",
-     .matrix = {LLAMA_ATTENTION, LLAMA_MLP}, .qkv = "self_attn.qkv_proj"},
+    /* the others; Phi-3 concatenates the rows of its matrices */
+    {"llama", LLAMA_GLOBALS, "input_layernorm", "post_attention_layernorm", .matrix = {LLAMA_ATTENTION, LLAMA_MLP},
+     .qkv = "self_attn.qkv_proj"},
 };
 
 static const family *family_of(const json *root) {
     const family *f = families;
-    while (strcmp(f->model_type, "llama") != 0 &&
-           !json_is_string(json_get(root, "model_type"), f->model_type))
-        f++;
+    while (strcmp(f->model_type, "llama") != 0 && !json_is_string(json_get(root, "model_type"), f->model_type)) f++;
     return f;
 }
 
@@ -111,7 +105,7 @@ static double number(const json *root, const char *name, double standard) {
     return value->kind == JSON_INT ? (double)value->integer : value->real;
 }
 
-/* Under the first of several names that is there. */
+/* The value of the first of several names that exists. */
 static double number_of(const json *root, const char *const *names, double standard) {
     for (; *names; names++) {
         const json *value = json_get(root, *names);
@@ -146,8 +140,7 @@ static void read_sizes(oracle *o, const json *root) {
 static void read_rules(oracle *o, const json *root, const family *f) {
     const json *type = json_get(root, "model_type"), *act = NULL;
     const char *const activations[] = {"hidden_activation", "hidden_act", "activation_function", NULL};
-    for (int i = 0; activations[i] && (!act || act->kind == JSON_NULL); i++)
-        act = json_get(root, activations[i]);
+    for (int i = 0; activations[i] && (!act || act->kind == JSON_NULL); i++) act = json_get(root, activations[i]);
     bool gemma = f->is_gemma, neox = f->by_head, gpt2 = f->is_transposed;
     o->activation = !act || json_is_string(act, "silu") ? ORACLE_SILU
                     : json_is_string(act, "gelu")       ? ORACLE_GELU
@@ -162,8 +155,7 @@ static void read_rules(oracle *o, const json *root, const family *f) {
     o->theta = number(root, "rope_theta", 10000);
     o->local_theta = number(root, "rope_local_base_freq", o->theta);
     bool turns = !gpt2 && !f->mixer;
-    o->rotary =
-        turns ? (int)(o->head_dim * NUMBER(root, neox ? 0.25 : 1, "partial_rotary_factor", "rotary_pct")) : 0;
+    o->rotary = turns ? (int)(o->head_dim * NUMBER(root, neox ? 0.25 : 1, "partial_rotary_factor", "rotary_pct")) : 0;
     double scalar = number(root, "query_pre_attn_scalar", o->head_dim); /* Gemma 2 and 3 */
     o->score_scale = number(root, "attention_multiplier", 1 / sqrt(scalar));
     o->score_cap = number(root, "attn_logit_softcapping", 0);
@@ -173,7 +165,7 @@ static void read_rules(oracle *o, const json *root, const family *f) {
     o->logit_divisor = number(root, "logits_scaling", 1) / number(root, "logit_scale", 1);
 }
 
-/* Which layers slide: a list where there is one, else all when the configuration has a window in use. */
+/* Layers with a sliding window: those of the list if there is one, else all when the configuration uses a window. */
 static int window_of(const json *root, int i_layer) {
     int window = (int)number(root, "sliding_window", 0);
     const json *types = json_get(root, "layer_types");
@@ -183,7 +175,7 @@ static int window_of(const json *root, int i_layer) {
 }
 
 /* SmolLM3's list: 0 for a layer without rotation. */
-static bool is_unturned(const json *root, int i_layer) {
+static bool has_no_rope(const json *root, int i_layer) {
     const json *turned = json_get(root, "no_rope_layers");
     return turned && turned->kind == JSON_ARRAY && turned->items[i_layer].integer == 0;
 }
@@ -199,14 +191,14 @@ static float *read_floats(const tensor_set *set, const char *name, size_t n) {
     return values;
 }
 
-/* Where the tensors of a layer are. */
+/* The checkpoint and name prefix of a layer's tensors. */
 typedef struct place {
     const tensor_set *set;
     const family *f;
     int layer;
 } place;
 
-/* `name`, in which %d is an expert, and what kind ("": none) of a layer's tensor. */
+/* Reads a layer's tensor `name`, in which %d is the expert, of a kind such as ".weight" ("": none). */
 static float *read_named(const place *p, const char *name, int expert, const char *kind, size_t n) {
     char prefix[64], inner[96], full[200];
     if (!name) return NULL;
@@ -217,8 +209,7 @@ static float *read_named(const place *p, const char *name, int expert, const cha
         snprintf(inner, sizeof inner, "%s", name);
     }
     number = strstr(p->f->layers, "%d");
-    snprintf(prefix, sizeof prefix, "%.*s%d%s", (int)(number - p->f->layers), p->f->layers, p->layer,
-             number + 2);
+    snprintf(prefix, sizeof prefix, "%.*s%d%s", (int)(number - p->f->layers), p->f->layers, p->layer, number + 2);
     snprintf(full, sizeof full, "%s%s%s%s", prefix, inner, *kind ? "." : "", kind);
     return read_floats(p->set, full, n);
 }
@@ -227,7 +218,7 @@ static float *read_vector(const place *p, const char *name, const char *kind, in
     return read_named(p, name, 0, kind, (size_t)n);
 }
 
-/* [rows][columns], however it is stored. */
+/* [rows][columns], whatever the stored order. */
 static float *read_matrix(const place *p, const char *name, int expert, int rows, int columns) {
     size_t n = (size_t)rows * (size_t)columns;
     float *stored = read_named(p, name, expert, "weight", n);
@@ -240,7 +231,7 @@ static float *read_matrix(const place *p, const char *name, int expert, int rows
     return turned;
 }
 
-/* Some of the rows of a matrix of `width` columns that lie one above the other in `all`, which is freed. */
+/* A range of rows of the matrix `all` with `width` columns, which is freed. */
 static float *part_of(const oracle *o, const family *f, float *all, oracle_matrix first, oracle_matrix wanted,
                       size_t width) {
     size_t rows = (size_t)oracle_rows(o, wanted), before = 0, dim = (size_t)o->head_dim;
@@ -267,8 +258,8 @@ static void read_matrices(const oracle *o, oracle_layer *layer, const place *p) 
             layer->bias[m] = part_of(o, p->f, read_vector(p, p->f->qkv, "bias", all), ORACLE_Q, m, 1);
         }
         if (!layer->matrix[m] && (m == ORACLE_GATE || m == ORACLE_UP))
-            layer->matrix[m] = part_of(o, p->f, read_matrix(p, "mlp.gate_up_proj", 0, 2 * rows, columns),
-                                       ORACLE_GATE, m, (size_t)columns);
+            layer->matrix[m] = part_of(o, p->f, read_matrix(p, "mlp.gate_up_proj", 0, 2 * rows, columns), ORACLE_GATE,
+                                       m, (size_t)columns);
     }
 }
 
@@ -276,8 +267,7 @@ static void read_shared_expert(const oracle *o, oracle_layer *layer, const place
     int inner = o->shared_inner;
     layer->share = read_matrix(p, p->f->share, 0, 1, o->hidden);
     for (int i = 0; layer->share && i < 3; i++) {
-        layer->shared[i] =
-            read_matrix(p, p->f->shared[i], 0, i < 2 ? inner : o->hidden, i < 2 ? o->hidden : inner);
+        layer->shared[i] = read_matrix(p, p->f->shared[i], 0, i < 2 ? inner : o->hidden, i < 2 ? o->hidden : inner);
         assert_non_null(layer->shared[i]);
     }
 }
@@ -291,8 +281,7 @@ static void read_experts(const oracle *o, oracle_layer *layer, const place *p) {
     for (int e = 0; e < o->n_experts; e++) {
         for (int i = 0; i < 3; i++) {
             oracle_matrix m = (oracle_matrix)(ORACLE_GATE + i);
-            layer->experts[e][i] =
-                read_matrix(p, p->f->experts[i], e, oracle_rows(o, m), oracle_columns(o, m));
+            layer->experts[e][i] = read_matrix(p, p->f->experts[i], e, oracle_rows(o, m), oracle_columns(o, m));
             assert_non_null(layer->experts[e][i]);
         }
     }
@@ -355,8 +344,7 @@ oracle oracle_open(const char *folder) {
     json_doc *doc = open_json(path);
     const json *root = json_root(doc), *scaling = json_get(root, "rope_scaling");
     const family *f = family_of(root);
-    assert_true(!scaling || scaling->kind == JSON_NULL);
-    oracle o = {0};
+    oracle o = {.is_scaled = scaling && scaling->kind != JSON_NULL};
     read_sizes(&o, root);
     read_rules(&o, root, f);
     tensor_set *set = NULL;
@@ -370,14 +358,13 @@ oracle oracle_open(const char *folder) {
     o.final_norm = read_floats(set, name, (size_t)o.hidden);
     snprintf(name, sizeof name, "%s.bias", f->final_norm);
     o.final_norm_bias = read_floats(set, name, (size_t)o.hidden);
-    o.positions =
-        read_floats(set, "transformer.wpe.weight", (size_t)number(root, "n_positions", 0) * (size_t)o.hidden);
+    o.positions = read_floats(set, "transformer.wpe.weight", (size_t)number(root, "n_positions", 0) * (size_t)o.hidden);
     assert_non_null(o.embed);
     assert_non_null(o.final_norm);
     o.layers = calloc((size_t)o.n_layers, sizeof *o.layers);
     for (int i = 0; i < o.n_layers; i++) {
         read_layer(&o, &o.layers[i], &(place){set, f, i}, window_of(root, i));
-        o.layers[i].is_unturned = is_unturned(root, i);
+        o.layers[i].has_no_rope = has_no_rope(root, i);
     }
     tensor_set_close(&set);
     json_close(&doc);
@@ -392,11 +379,10 @@ static void close_mixer(oracle_mixer *x) {
 }
 
 static void close_layer(const oracle *o, oracle_layer *layer) {
-    float *const norms[] = {
-        layer->attention_norm, layer->mlp_norm, layer->attention_norm_bias, layer->mlp_norm_bias,
-        layer->q_norm,         layer->k_norm,   layer->attention_post_norm, layer->mlp_post_norm,
-        layer->router,         layer->share,    layer->shared[0],           layer->shared[1],
-        layer->shared[2]};
+    float *const norms[] = {layer->attention_norm, layer->mlp_norm, layer->attention_norm_bias, layer->mlp_norm_bias,
+                            layer->q_norm,         layer->k_norm,   layer->attention_post_norm, layer->mlp_post_norm,
+                            layer->router,         layer->share,    layer->shared[0],           layer->shared[1],
+                            layer->shared[2]};
     for (int m = 0; m < ORACLE_MATRICES; m++) {
         free(layer->matrix[m]);
         free(layer->bias[m]);

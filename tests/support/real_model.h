@@ -1,7 +1,7 @@
-/* Real models with golden results (data/golden/README.md): token ids, greedy continuations, log-probabilities and perplexity
- * against a reference that computed in float32. A model that is not on this machine makes a test a counted skip.
+/* Real models with golden results (data/golden/README.md): token ids, greedy continuations, log-probabilities and
+ * perplexity against a reference in float32. Tests of a model that is not installed are skipped, and counted.
  *
- * Prompts of more than 500 ids are left out of what is costly unless MNEME_LONG=1.
+ * Costly tests leave out prompts of more than 500 ids, with sanitizers all but one, unless MNEME_LONG=1.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_REAL_MODEL_H
 #define TESTS_REAL_MODEL_H
@@ -9,7 +9,7 @@
 #include "support/engine.h"
 
 typedef struct real_model {
-    char *path; /* NULL: the model is not here */
+    char *path; /* NULL: the model is not installed */
     json_doc *doc;
 } real_model;
 
@@ -20,21 +20,24 @@ void real_model_close(real_model *w);
 /* MNEME_LONG=1, where that is affordable. */
 bool real_model_is_long(void);
 
-/* Skips the test when the model is not here. form: f32, auto, ... */
+/* Only samples, because of the address or the thread sanitizer. */
+bool real_model_is_brief(void);
+
+/* Skips the test when the model is not installed. form: f32, auto, ... */
 mn_model *real_model_load(const real_model *w, const char *form);
 
 /* The prompt of that name, failing the test when there is none. */
 const json *real_model_prompt(const real_model *w, const char *name);
 
-/* Prompts' texts (of messages where it has some, by the chat template) give their ids, and back. */
+/* The texts of prompts (rendered by the chat template where they have messages) encode to their ids and back. */
 void real_model_check_ids(const real_model *w);
 
-/* Greedy continuation of a prompt, past the end token, up to its field `until`: where the golden margins say that it must
- * agree; at most `most` tokens (0: all of them). */
+/* Greedy continuation of a prompt, past the end token, up to its field `until`: as far as the golden margins require
+ * agreement; at most `most` tokens (0: all of them). */
 void real_model_check_continuation(mn_model *model, const json *prompt, engine_cache cache, const char *until,
                                    size_t most);
 
-/* The same for every prompt, with dynamic and static caches in turn. */
+/* The same for every prompt, with dynamic and static caches alternately. */
 void real_model_check_continuations(const real_model *w, const char *form, const char *until, size_t most);
 
 /* Every prompt's log-probabilities in f32, with those of its best five next tokens. */

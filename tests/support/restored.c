@@ -6,9 +6,10 @@
 
 #include "base/mem.h"
 #include "base/num.h"
-#include "support/hostile.h"
+#include "support/hostile/hostile.h"
 
 enum { MOST_ENTRIES = 256, MOST_MEMBERS = 32, N_ACTIONS = 8, MOST_TOKENS = 400 };
+enum { MOST_CHANGES = 3, GROWTH = 64, SPARE = MOST_CHANGES * GROWTH }; /* maximum number of bytes added to an entry */
 
 /* ---- files ---- */
 
@@ -57,10 +58,10 @@ static void open_forged(forged *f, const archive *a) {
     for (size_t i = 0; i < f->n_entries; i++) {
         const archive_view *view = archive_entry_at(a, i);
         const uint8_t *data = NULL;
-        void *copy = malloc(view->n_bytes + 64);
+        void *copy = malloc(view->n_bytes + SPARE);
         void *buffer = view->compressed ? malloc(view->n_bytes + 1) : NULL;
         MUST_HOLD(copy && archive_bytes(a, view, buffer, &data) == MN_OK);
-        memset(copy, 0, view->n_bytes + 64);
+        memset(copy, 0, view->n_bytes + SPARE);
         memcpy(copy, data, view->n_bytes);
         free(buffer);
         f->data[i] = copy;
@@ -80,7 +81,7 @@ static void close_forged(forged *f) {
     for (size_t i = 0; i < MOST_MEMBERS; i++) free(f->values[i]);
 }
 
-/* One number of a list of them, or some bytes. */
+/* Changes one number of a list, or some bytes. */
 static void change_data(forged *f, size_t i, uint64_t *seed) {
     archive_entry *e = &f->entries[i];
     uint8_t *data = f->data[i];
@@ -97,7 +98,7 @@ static void change_data(forged *f, size_t i, uint64_t *seed) {
         memcpy(&old, data + at, sizeof old);
         old = odd_number(seed, old);
         memcpy(data + at, &old, sizeof old);
-    } else { /* numbers that are none, the largest ones, noise */
+    } else { /* NaN, infinity, the largest numbers, random bits */
         static const uint8_t fills[] = {0x00, 0xff, 0x7f, 0x80, 0xaa};
         size_t at = below(seed, e->n_bytes), n = 1 + below(seed, e->n_bytes - at);
         size_t fill = below(seed, 8);
@@ -109,8 +110,7 @@ static void change_size(forged *f, size_t i, uint64_t *seed) {
     archive_entry *e = &f->entries[i];
     size_t unit = e->type == DTYPE_I64 ? 8 : e->type == DTYPE_U8 ? 1 : e->type == DTYPE_BF16 ? 2 : 4;
     size_t n = e->n_bytes / unit, step = below(seed, 3) ? 1 : 8;
-    n = below(seed, 2) && n >= step ? n - step : n + 64 / unit / (step == 1 ? 8 : 1);
-    if (n * unit > e->n_bytes + 64) n = (e->n_bytes + 64) / unit;
+    n = below(seed, 2) && n >= step ? n - step : n + GROWTH / unit / (step == 1 ? 8 : 1);
     e->n_dims = 1;
     e->shape[0] = (int64_t)n;
     e->n_bytes = n * unit;
@@ -140,8 +140,7 @@ static void rename_entry(forged *f, size_t i, uint64_t *seed) {
     if (below(seed, 4) == 0) {
         snprintf(fresh, sizeof fresh, "group.%zu.head", below(seed, 4));
     } else {
-        snprintf(fresh, sizeof fresh, "group.%zu.%s.%zu", below(seed, 3), kinds[below(seed, 2)],
-                 below(seed, 40));
+        snprintf(fresh, sizeof fresh, "group.%zu.%s.%zu", below(seed, 3), kinds[below(seed, 2)], below(seed, 40));
     }
     if (is_named(f, name) || is_named(f, fresh)) return;
     memcpy(name, fresh, sizeof fresh);
@@ -150,10 +149,9 @@ static void rename_entry(forged *f, size_t i, uint64_t *seed) {
 
 static void change_entry(forged *f, uint64_t *seed) {
     if (f->n_entries == 0) return;
-    /* Lists of numbers steer the rest, and pages are many. */
+    /* Lists of numbers are preferred, because they control the rest and pages are many. */
     size_t i = below(seed, f->n_entries), other = below(seed, f->n_entries);
-    for (int k = 0; k < 12 && below(seed, 3) && f->entries[i].type == DTYPE_U8; k++)
-        i = below(seed, f->n_entries);
+    for (int k = 0; k < 12 && below(seed, 3) && f->entries[i].type == DTYPE_U8; k++) i = below(seed, f->n_entries);
     archive_entry *e = &f->entries[i], swapped;
     switch (below(seed, 12)) {
     case 0: change_size(f, i, seed); break;
@@ -165,7 +163,7 @@ static void change_entry(forged *f, uint64_t *seed) {
         memmove(&f->data[i], &f->data[i + 1], (f->n_entries - i - 1) * sizeof *f->data);
         f->data[--f->n_entries] = NULL;
         break;
-    case 4: /* one in another's place */
+    case 4: /* one with the content of another entry */
         swapped = *e;
         e->name = f->entries[other].name;
         f->entries[other].name = swapped.name;
@@ -174,7 +172,7 @@ static void change_entry(forged *f, uint64_t *seed) {
     }
 }
 
-/* A number inside a text becomes another; or two members exchange their texts. */
+/* Changes a number inside a text, or exchanges the texts of two members. */
 static void change_member(forged *f, uint64_t *seed) {
     if (f->n_members == 0) return;
     size_t i = below(seed, f->n_members), other = below(seed, f->n_members);
@@ -194,7 +192,7 @@ static void change_member(forged *f, uint64_t *seed) {
     free(f->values[i]);
     f->values[i] = changed;
     f->members[i].value = changed;
-    for (size_t k = 0; k < f->n_members; k++) { /* a text that was exchanged before is gone */
+    for (size_t k = 0; k < f->n_members; k++) { /* frees a text that was exchanged before */
         if (k != i && f->members[k].value == value) f->members[k].value = changed;
     }
 }
@@ -202,7 +200,7 @@ static void change_member(forged *f, uint64_t *seed) {
 void restored_mutate(const archive *a, const char *path, uint64_t *seed) {
     forged f;
     open_forged(&f, a);
-    for (size_t n = 1 + below(seed, 3); n > 0; n--) {
+    for (size_t n = 1 + below(seed, MOST_CHANGES); n > 0; n--) {
         if (below(seed, 4) == 0) {
             change_member(&f, seed);
         } else {
@@ -221,7 +219,8 @@ static void make_ids(uint64_t *seed, int32_t *ids, size_t n, int64_t vocab) {
 
 static void save_and_load(mn_model *model, const mn_session *s, const char *scratch) {
     mn_session *loaded = NULL;
-    mn_cache_options own = mn_cache_options_default();
+    mn_cache_options own;
+    mn_cache_options_init(&own, sizeof own);
     own.implementation = NULL;
     own.max_cache_len = s->plan.options.limit;
     MUST_HOLD(mn_session_save(s, scratch, false) == MN_OK);
@@ -232,7 +231,7 @@ static void save_and_load(mn_model *model, const mn_session *s, const char *scra
 }
 
 static void read_rows(const mn_session *s, uint64_t *seed) {
-    const model_config *c = &s->model->config;
+    const model_config *c = &s->model->net.config;
     int64_t n = 1 + (int64_t)below(seed, 50), begin = (int64_t)below(seed, 100);
     float *rows = malloc((size_t)(n * (c->num_key_value_heads + 1) * (c->head_dim + 1)) * sizeof *rows);
     MUST_HOLD(rows);
@@ -241,9 +240,9 @@ static void read_rows(const mn_session *s, uint64_t *seed) {
 }
 
 static void give_strategy(mn_session *s, uint64_t *seed) {
-    static const char *const names[] = {"offloaded", "quantized", "dynamic",
-                                        "static",    "sink",      "sliding_window"};
-    mn_cache_options options = mn_cache_options_default();
+    static const char *const names[] = {"offloaded", "quantized", "dynamic", "static", "sink", "sliding_window"};
+    mn_cache_options options;
+    mn_cache_options_init(&options, sizeof options);
     options.implementation = names[below(seed, sizeof names / sizeof *names)];
     options.max_cache_len = strcmp(options.implementation, "static") == 0 ? 512 : 0;
     options.dtype = kv_codec_name(s->plan.exact);
@@ -255,7 +254,7 @@ static void give_strategy(mn_session *s, uint64_t *seed) {
 
 static void act(mn_model *model, mn_session *s, const char *scratch, uint64_t *seed) {
     int32_t ids[MOST_TOKENS];
-    int64_t vocab = s->model->config.vocab_size, held = mn_session_length(s);
+    int64_t vocab = s->model->net.config.vocab_size, held = mn_session_length(s);
     size_t n = 1 + below(seed, 24);
     mn_session *fork = NULL;
     make_ids(seed, ids, MOST_TOKENS, vocab);

@@ -1,20 +1,21 @@
-/* Saved caches whose checksums are right and whose contents are not: how to make them, and what must hold of each. The checks abort
- * the program when they fail, so that the fuzzer of tests/fuzz uses the same ones.
+/* Saved caches with correct checksums and wrong contents: how to make them, and the checks that each must pass. A
+ * failed check aborts the program, so that the fuzzer of tests/fuzz can use the same ones.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_RESTORED_H
 #define TESTS_RESTORED_H
 
-#include "gen/session.h"
+#include "session/session.h"
 #include "kv/archive.h"
 
-/* Writes the archive to `path` with one to three things changed: numbers, bytes, sizes, types and names of entries, entries left
- * out, exchanged or twice, numbers in members, members exchanged. Whatever that gives, its checksums are right. */
+/* Writes the archive to `path` with one to three things changed: numbers, bytes, sizes, types and names of entries,
+ * entries left out, exchanged or twice, numbers in members, members exchanged. The checksums of the result are correct.
+ */
 void restored_mutate(const archive *a, const char *path, uint64_t *seed);
 
-/* Loads a file and, where that succeeds, does with the session what users do: steps, cuts, forks, saves and loads it, reads it,
- * gives it another strategy. Every invariant of its cache holds all the time; what it saves can be loaded; all pages go back.
- * scratch: a file for that. most: bytes of pages that may be held then. Gives the status of loading: MN_OK, MN_E_REFUSED or
- * MN_E_NOMEM. */
+/* Loads a file and, if that succeeds, uses the session: steps, truncations, forks, saves and loads, reads, other
+ * strategies. Every invariant of its cache must hold throughout, what it saves can be loaded, and all pages are
+ * returned. scratch: a file for saving. most: bytes of pages that may be held. Returns the status of loading: MN_OK,
+ * MN_E_REFUSED or MN_E_NOMEM. */
 mn_status restored_use(mn_model *model, const char *path, const char *scratch, size_t most, uint64_t *seed);
 
 #endif

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "support/support.h"
-#include "text/regex.h"
+#include "text/tokenizer/regex.h"
 
 static double number(const json *v) {
     return v->kind == JSON_INT ? (double)v->integer : v->real;
@@ -20,8 +20,7 @@ static bool equal(const json *a, const json *b) {
     if (a->kind == JSON_STRING) return memcmp(a->string, b->string, a->n) == 0;
     for (size_t i = 0; i < a->n; i++) {
         const json *other = a->kind == JSON_ARRAY ? &b->items[i] : json_get(b, a->members[i].key);
-        if (!other || !equal(a->kind == JSON_ARRAY ? &a->items[i] : &a->members[i].value, other))
-            return false;
+        if (!other || !equal(a->kind == JSON_ARRAY ? &a->items[i] : &a->members[i].value, other)) return false;
     }
     return true;
 }
@@ -88,8 +87,7 @@ static bool is_date(const char *text, size_t n) {
 
 static bool is_time(const char *text, size_t n) {
     int hour, minute, second, used = 0, zone = 0;
-    if (n < 9 || sscanf(text, "%2d:%2d:%2d%n", &hour, &minute, &second, &used) != 3 || used != 8)
-        return false;
+    if (n < 9 || sscanf(text, "%2d:%2d:%2d%n", &hour, &minute, &second, &used) != 3 || used != 8) return false;
     if (hour > 23 || minute > 59 || second > 59) return false;
     const char *at = text + 8;
     if (*at == '.') {
@@ -99,8 +97,8 @@ static bool is_time(const char *text, size_t n) {
         at += digits;
     }
     if (strcmp(at, "Z") == 0) return true;
-    return (*at == '+' || *at == '-') && sscanf(at + 1, "%2d:%2d%n", &hour, &minute, &zone) == 2 &&
-           zone == 5 && at[6] == 0 && hour <= 23 && minute <= 59;
+    return (*at == '+' || *at == '-') && sscanf(at + 1, "%2d:%2d%n", &hour, &minute, &zone) == 2 && zone == 5 &&
+           at[6] == 0 && hour <= 23 && minute <= 59;
 }
 
 static bool has_format(const json *value, const char *format) {
@@ -127,8 +125,8 @@ static bool has_format(const json *value, const char *format) {
     }
     if (strcmp(format, "ipv4") == 0) {
         int a, b, c, d, used = 0;
-        return sscanf(text, "%3d.%3d.%3d.%3d%n", &a, &b, &c, &d, &used) == 4 && (size_t)used == value->n &&
-               a < 256 && b < 256 && c < 256 && d < 256;
+        return sscanf(text, "%3d.%3d.%3d.%3d%n", &a, &b, &c, &d, &used) == 4 && (size_t)used == value->n && a < 256 &&
+               b < 256 && c < 256 && d < 256;
     }
     return true;
 }
@@ -180,7 +178,7 @@ static bool check_array(const json *root, const json *schema, const json *value)
     return true;
 }
 
-/* ~1, ~0 and %25 as they stand for others. */
+/* Decodes ~1, ~0 and %25. */
 static void decode(char *step) {
     static const struct {
         const char *code;
@@ -223,10 +221,8 @@ static size_t how_many(const json *root, const json *list, const json *value) {
 
 bool schema_check(const json *root, const json *schema, const json *value) {
     if (schema->kind == JSON_BOOL) return schema->boolean;
-    const json *type = json_get(schema, "type"), *ref = json_get(schema, "$ref"),
-               *values = json_get(schema, "enum");
-    const json *all = json_get(schema, "allOf"), *any = json_get(schema, "anyOf"),
-               *one = json_get(schema, "oneOf");
+    const json *type = json_get(schema, "type"), *ref = json_get(schema, "$ref"), *values = json_get(schema, "enum");
+    const json *all = json_get(schema, "allOf"), *any = json_get(schema, "anyOf"), *one = json_get(schema, "oneOf");
     const json *constant = json_get(schema, "const");
     bool fits = !type;
     for (size_t i = 0; type && i < (type->kind == JSON_ARRAY ? type->n : 1); i++)
@@ -252,7 +248,7 @@ bool schema_check(const json *root, const json *schema, const json *value) {
 
 bool schema_check_text(const json *schema, const char *text, size_t n) {
     json_doc *doc = NULL;
-    /* Free names may come twice, so the strict reader would refuse some. */
+    /* Additional properties may repeat a name, which the strict reader refuses. */
     if (json_parse(&doc, text, n, JSON_PYTHON, "generated text") != MN_OK) return false;
     bool valid = schema_check(schema, schema, json_root(doc));
     json_close(&doc);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/scratch.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/support.h"
 
@@ -37,4 +40,36 @@ const char *scratch_file(const char *name, const void *data, size_t n) {
     const char *path = scratch_path(name);
     assert_ok(file_write_atomic(path, data, n));
     return path;
+}
+
+const char *scratch_empty(const char *name) {
+    const char *path = scratch_path(name);
+    mkdir(path, 0700);
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (entry->d_name[0] != '.') unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    closedir(dir);
+    return path;
+}
+
+int scratch_count(const char *folder) {
+    int n = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) n += entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+int scratch_unnamed_file(void) {
+    int found = -1, n = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        struct stat info;
+        if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 0) continue;
+        found = fd;
+        n++;
+    }
+    return n == 1 ? found : -1;
 }

@@ -25,8 +25,7 @@ bool run_on_stack(size_t size, void (*work)(void *), void *data, size_t *used) {
     pthread_attr_t attributes;
     job j = {work, data};
     if (build_slowness() > 1) size *= 8;
-    unsigned char *memory =
-        mmap(NULL, GUARD + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory = mmap(NULL, GUARD + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return false;
     unsigned char *stack = memory + GUARD;
     bool ran = mprotect(memory, GUARD, PROT_NONE) == 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/stored.h"
 
-#include "gen/session.h"
+#include "session/session.h"
 #include "kv/group.h"
 
 enum { MOST_LAYERS = 8 };
 
-/* Keys or values [heads][n][dim] of an entry; what it has forgotten stays zero. */
+/* Keys or values [heads][n][dim] of an entry; dropped tokens stay zero. */
 static float *read_rows(const mn_session *session, int entry, bool is_key) {
     const kv_spec *spec = kv_entry_spec(session->cache, entry);
     size_t n = (size_t)kv_length(session->cache), dim = (size_t)spec->k_dim, heads = (size_t)spec->n_heads,
@@ -17,8 +17,8 @@ static float *read_rows(const mn_session *session, int entry, bool is_key) {
     assert_true(first <= n);
     for (int i = 0; i < 2; i++) {
         size_t begin = ranges[i][0], count = ranges[i][1] - begin;
-        assert_ok(kv_read(session->cache, &session->model->compute.kernels, entry, is_key, (int64_t)begin,
-                          (int)count, part));
+        assert_ok(
+            kv_read(session->cache, &session->model->compute.kernels, entry, is_key, (int64_t)begin, (int)count, part));
         for (size_t h = 0; h < heads; h++)
             memcpy(all + (h * n + begin) * dim, part + h * count * dim, count * dim * sizeof *all);
     }
@@ -40,8 +40,7 @@ static bool is_all_f32(const mn_session *session) {
     return true;
 }
 
-void stored_check_step(const char *model, const oracle *natural, mn_session *session, int32_t id,
-                       const char *what) {
+void stored_check_step(const char *model, const oracle *natural, mn_session *session, int32_t id, const char *what) {
     oracle o = *natural;
     oracle_layer layers[MOST_LAYERS];
     oracle_past past[MOST_LAYERS] = {{NULL, NULL, NULL}};
@@ -69,9 +68,12 @@ void stored_check_step(const char *model, const oracle *natural, mn_session *ses
     bool is_f32 = is_all_f32(session);
     double distance = is_f32 ? oracle_distance(got, wanted, vocab)
                              : engine_mean_square(got, narrow, vocab) / engine_spread(narrow, vocab);
-    if (!(distance > 0 && distance <= (is_f32 ? STORED_TOLERANCE : STORED_BF16_TOLERANCE)))
-        fail_msg("%s, %s %s, %s, token %zu %s: %g away from the oracle", model, session->plan.name,
-                 session->config ? session->config : "", is_f32 ? "f32" : "bf16", n, what, distance);
+    if (!(distance > 0 && distance <= (is_f32 ? STORED_TOLERANCE : STORED_BF16_TOLERANCE))) {
+        bytes config = {0};
+        kv_config_put(&config, &session->plan.config);
+        fail_msg("%s, %s %s, %s, token %zu %s: %g away from the oracle", model, session->plan.name, bytes_text(&config),
+                 is_f32 ? "f32" : "bf16", n, what, distance);
+    }
     for (int i = 0; i < o.n_layers; i++) {
         free((void *)(uintptr_t)past[i].k);
         free((void *)(uintptr_t)past[i].v);

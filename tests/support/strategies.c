@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "gen/session.h"
+#include "session/session.h"
 #include "support/scratch.h"
 
 /* clang-format off */
@@ -44,36 +44,61 @@ const char *const strategy_models[N_STRATEGY_MODELS] = {"golden/llama",       "g
                                                         "golden/phi3-window", "golden/llama-rope-yarn"};
 const char *const strategy_dtypes[2] = {"f32", "bf16"};
 
-#if defined(__SANITIZE_THREAD__)
-enum { IS_SANITIZED = true, ONE_IN = 7 };
+#if defined(__SANITIZE_THREAD__) || defined(MN_MEMORY_SANITIZER)
+enum { IS_SANITIZED = true, ONE_IN = 7, ONE_IN_LONG = 7 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { IS_SANITIZED = true, ONE_IN = 2 };
+enum { IS_SANITIZED = true, ONE_IN = 5, ONE_IN_LONG = 2 };
 #else
-enum { IS_SANITIZED = false, ONE_IN = 2 };
+enum { IS_SANITIZED = false, ONE_IN = 2, ONE_IN_LONG = 1 };
 #endif
+
+static int one_in(void) {
+    return test_is_long() ? ONE_IN_LONG : ONE_IN;
+}
+
+unsigned strategy_traits(const char *joined) {
+    unsigned traits = 0;
+    for (const char *at = joined; *at;) {
+        size_t n = strcspn(at, "+");
+        const kv_strategy *s = kv_strategies;
+        while (s->name && (strlen(s->name) != n || memcmp(s->name, at, n) != 0)) s++;
+        if (!s->name) fail_msg("no strategy is '%.*s'", (int)n, at);
+        traits |= s->traits;
+        at += n + (at[n] == '+');
+    }
+    return traits;
+}
+
+void strategy_need_rows(const char *table, const char *const *first, size_t size, size_t n, const char *except) {
+    for (const kv_strategy *s = kv_strategies; s->name; s++) {
+        size_t i = 0;
+        while (i < n && strcmp(*(const char *const *)(const void *)((const char *)first + i * size), s->name) != 0) i++;
+        if (i == n && (!except || !strstr(except, s->name))) fail_msg("%s: no row is '%s'", table, s->name);
+    }
+}
 
 bool strategy_is_long(void) {
     return test_is_long() && !IS_SANITIZED;
 }
 
 bool strategy_is_brief(void) {
-    return ONE_IN > 2;
+    return one_in() > 2;
 }
 
 bool strategy_tries(int i, int form, int j) {
-    return strategy_is_long() || (i + form + j) % ONE_IN == 0;
+    return (i + form + j) % one_in() == 0;
 }
 
-/* ---- worlds ---- */
+/* ---- fixtures ---- */
 
-strategy_world strategy_world_open(const char *path, const char *cpu, int threads) {
-    strategy_world w = {.path = path, .model = engine_model(path, "f32", cpu, threads), .seed = 41};
+strategy_fixture strategy_fixture_open(const char *path, const char *cpu, int threads) {
+    strategy_fixture w = {.path = path, .model = engine_model(path, "f32", cpu, threads), .seed = 41};
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&w.seed, w.ids, N_STRATEGY_IDS, (int32_t)w.vocab);
     return w;
 }
 
-void strategy_world_close(strategy_world *w) {
+void strategy_fixture_close(strategy_fixture *w) {
     mn_model_close(&w->model);
 }
 
@@ -122,9 +147,9 @@ static size_t piece_size(const engine_strategy *strategy, size_t at, int piece, 
     return size;
 }
 
-mn_status strategy_try(const engine_strategy *strategy, mn_session *session, const int32_t *ids, size_t n,
-                       int piece, uint64_t *seed, float *logits) {
-    size_t vocab = (size_t)session->model->config.vocab_size;
+mn_status strategy_try(const engine_strategy *strategy, mn_session *session, const int32_t *ids, size_t n, int piece,
+                       uint64_t *seed, float *logits) {
+    size_t vocab = (size_t)session->model->net.config.vocab_size;
     for (size_t at = (size_t)mn_session_length(session), size; at < n; at += size) {
         size = piece_size(strategy, at, piece, seed);
         if (size > n - at) size = n - at;
@@ -133,20 +158,19 @@ mn_status strategy_try(const engine_strategy *strategy, mn_session *session, con
     return MN_OK;
 }
 
-void strategy_feed(const engine_strategy *strategy, mn_session *session, const int32_t *ids, size_t n,
-                   int piece, uint64_t *seed, float *logits) {
+void strategy_feed(const engine_strategy *strategy, mn_session *session, const int32_t *ids, size_t n, int piece,
+                   uint64_t *seed, float *logits) {
     assert_ok(strategy_try(strategy, session, ids, n, piece, seed, logits));
 }
 
-float *strategy_logits(const strategy_world *w) {
+float *strategy_logits(const strategy_fixture *w) {
     float *logits = malloc(N_STRATEGY_IDS * w->vocab * sizeof *logits);
     assert_non_null(logits);
     memset(logits, 0xFF, N_STRATEGY_IDS * w->vocab * sizeof *logits);
     return logits;
 }
 
-float *strategy_run(strategy_world *w, const engine_strategy *strategy, const char *exact, int chunk,
-                    int piece) {
+float *strategy_run(strategy_fixture *w, const engine_strategy *strategy, const char *exact, int chunk, int piece) {
     engine_cache cache = strategy->cache;
     cache.dtype = exact;
     cache.prefill_chunk = chunk;
@@ -158,19 +182,19 @@ float *strategy_run(strategy_world *w, const engine_strategy *strategy, const ch
     return logits;
 }
 
-/* ---- what is sealed ---- */
+/* ---- quantized tokens ---- */
 
-int64_t strategy_sealed(const mn_session *session) {
+int64_t strategy_quantized(const mn_session *session) {
     int64_t n = 0;
     for (int entry = 0; entry < kv_entries(session->cache); entry++) {
-        kv_view view = kv_look(session->cache, entry);
-        for (int i = 0; i < view.n_pages; i++) n += view.n_sealed[i];
+        kv_view view = kv_attention_view(session->cache, entry);
+        for (int i = 0; i < view.n_pages; i++) n += view.n_quantized[i];
     }
     return n;
 }
 
-/* At most the residual and two parts of a page are exact, when the sequence is longer than that. */
-bool strategy_must_seal(const mn_session *session) {
+/* At most the residual and two parts of a page stay exact in longer sequences. */
+bool strategy_must_quantize(const mn_session *session) {
     for (int entry = 0; entry < kv_entries(session->cache); entry++) {
         const kv_spec *spec = kv_entry_spec(session->cache, entry);
         int exact = spec->residual + 2 * session->plan.options.page_tokens;
@@ -180,13 +204,13 @@ bool strategy_must_seal(const mn_session *session) {
     return false;
 }
 
-int64_t strategy_seal_ends(const mn_session *session) {
+int64_t strategy_quantize_ends(const mn_session *session) {
     int64_t sum = 0;
     for (int entry = 0; entry < kv_entries(session->cache); entry++) {
-        kv_view view = kv_look(session->cache, entry);
+        kv_view view = kv_attention_view(session->cache, entry);
         int last = view.n_pages - 1;
-        while (last >= 0 && view.n_sealed[last] == 0) last--;
-        if (last >= 0) sum += (view.first_page + last) * view.page_tokens + view.n_sealed[last];
+        while (last >= 0 && view.n_quantized[last] == 0) last--;
+        if (last >= 0) sum += (view.first_page + last) * view.page_tokens + view.n_quantized[last];
     }
     return sum;
 }

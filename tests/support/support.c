@@ -28,32 +28,6 @@ const char *shared_path(const char *name) {
     return stat(path, &info) == 0 ? path : NULL;
 }
 
-/* A model where scripts/get-model puts it. */
-static const char *installed_path(const char *name) {
-    const char *models = getenv("MNEME_MODELS"), *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    char *path = next_path();
-    struct stat info;
-    if (models) {
-        snprintf(path, PATH_BYTES, "%s/%s", models, name);
-    } else if (data && *data) {
-        snprintf(path, PATH_BYTES, "%s/mneme/models/%s", data, name);
-    } else {
-        snprintf(path, PATH_BYTES, "%s/.local/share/mneme/models/%s", home ? home : "", name);
-    }
-    return stat(path, &info) == 0 ? path : NULL;
-}
-
-const char *smollm2_path(void) {
-    const char *named = getenv("MNEME_TEST_SMOLLM2");
-    struct stat info;
-    if (!named) return installed_path("SmolLM2-135M-Instruct.Q4_1.gguf");
-    return stat(named, &info) == 0 ? named : NULL;
-}
-
-const char *whisper_path(const char *model) {
-    return installed_path(model);
-}
-
 bool test_is_long(void) {
     const char *value = getenv("MNEME_LONG");
     return value && strcmp(value, "1") == 0;

@@ -1,4 +1,4 @@
-/* What every test program starts from: cmocka with its includes, where the data lies, counted skips.
+/* Included by every test program: cmocka with its includes, paths of test data, counted skips.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
@@ -18,40 +18,39 @@
 #include "base/mem.h"
 
 /* Fails the test with the library's message unless the call returned MN_OK. */
-#define assert_ok(call)                                                                                      \
-    do {                                                                                                     \
-        mn_status assert_ok_status_ = (call);                                                                \
-        if (assert_ok_status_ != MN_OK) fail_msg("%s: %s", #call, mn_last_error());                          \
+#define assert_ok(call)                                                                                                \
+    do {                                                                                                               \
+        mn_status assert_ok_status_ = (call);                                                                          \
+        if (assert_ok_status_ != MN_OK) fail_msg("%s: %s", #call, mn_last_error());                                    \
     } while (0)
 
-/* Fails unless the call returned `code`, with the message holding `part` (NULL: any). */
-#define assert_fails(code, part, call)                                                                       \
-    do {                                                                                                     \
-        mn_status assert_fails_status_ = (call);                                                             \
-        if (assert_fails_status_ != (code)) {                                                                \
-            fail_msg("%s: status %d, expected %d: %s", #call, assert_fails_status_, (code), mn_last_error()); \
-        }                                                                                                    \
-        const char *assert_fails_part_ = (part);                                                             \
-        if (assert_fails_part_ && !strstr(mn_last_error(), assert_fails_part_)) {                            \
-            fail_msg("%s: the message '%s' lacks '%s'", #call, mn_last_error(), assert_fails_part_);         \
-        }                                                                                                    \
+/* Fails unless the call returned `code` with a message that contains `part` (NULL: any). */
+#define assert_fails(code, part, call)                                                                                 \
+    do {                                                                                                               \
+        mn_status assert_fails_status_ = (call);                                                                       \
+        if (assert_fails_status_ != (code)) {                                                                          \
+            fail_msg("%s: status %d, expected %d: %s", #call, assert_fails_status_, (code), mn_last_error());          \
+        }                                                                                                              \
+        const char *assert_fails_part_ = (part);                                                                       \
+        if (assert_fails_part_ && !strstr(mn_last_error(), assert_fails_part_)) {                                      \
+            fail_msg("%s: the message '%s' lacks '%s'", #call, mn_last_error(), assert_fails_part_);                   \
+        }                                                                                                              \
     } while (0)
 
 /* "tests/data/<name>" as an absolute path; valid until the fourth call after it. */
 const char *data_path(const char *name);
 
-/* A path inside the material that is not part of the project ($MNEME_SHARED, else ../shared beside the source), or NULL
- * when it is not there: then the test calls skip(), which cmocka counts. */
+/* A path inside the data that are not part of the project ($MNEME_SHARED, else ../shared beside the source), or NULL
+ * when they are missing: then the test calls skip(), which cmocka counts. */
 const char *shared_path(const char *name);
 
-/* SmolLM2-135M-Instruct.Q4_1.gguf: $MNEME_TEST_SMOLLM2, else in the models folder where scripts/get-model puts it; NULL when it
- * is not on this machine. */
-const char *smollm2_path(void);
+/* A real model as the library finds it: the one that the environment's `variable` (NULL: none) names, else `name`. NULL
+ * when it is not installed; valid until the fourth call after it. */
+const char *real_model_path(const char *variable, const char *name);
+const char *smollm2_path(void);              /* $MNEME_TEST_SMOLLM2, else SmolLM2-135M-Instruct.Q4_1.gguf */
+const char *whisper_path(const char *model); /* "whisper-tiny.en", "whisper-base" */
 
-/* The folder of "whisper-tiny.en" or "whisper-base" in the models folder; NULL when it is not on this machine. */
-const char *whisper_path(const char *model);
-
-/* Whether the long tier is run: MNEME_LONG=1. */
+/* Whether the long tier runs: MNEME_LONG=1. */
 bool test_is_long(void);
 
 /* A small deterministic generator for test inputs. */

@@ -12,6 +12,44 @@ void table_note(table *t, int row, int column, const char *reason) {
     t->cells[row][column] = 2 + number;
 }
 
+static int cell_of(const table *t, int row, int column) {
+    if (t->cells[row][column] == 0) fail_msg("%s, %s was not tried", t->rows[row], t->columns[column]);
+    return t->cells[row][column];
+}
+
+static bool has_refusal(const table *t, int row) {
+    for (int i = 0; i < t->n_columns; i++)
+        if (cell_of(t, row, i) != 1) return true;
+    return false;
+}
+
+/* The columns that a row refuses for one reason, in one line. */
+static void put_refusals(bytes *b, const table *t, int row, int reason) {
+    const char *between = "";
+    for (int i = 0; i < t->n_columns; i++) {
+        if (cell_of(t, row, i) != 2 + reason) continue;
+        if (!*between) bytes_printf(b, "| %s | ", t->rows[row]);
+        bytes_printf(b, "%s`%s`", between, t->columns[i]);
+        between = ", ";
+    }
+    if (*between) bytes_printf(b, " | %s |\n", t->reasons[reason]);
+}
+
+static void put_exceptions(bytes *b, const table *t) {
+    const char *between = "\n\nWith every one of them: ";
+    bytes_append_text(b, "The strategies: ");
+    for (int i = 0; i < t->n_columns; i++) bytes_printf(b, "%s`%s`", i ? ", " : "", t->columns[i]);
+    bytes_append_text(b, ".");
+    for (int row = 0; row < t->n_rows; row++) {
+        if (has_refusal(t, row)) continue;
+        bytes_printf(b, "%s%s", between, t->rows[row]);
+        between = "; ";
+    }
+    bytes_append_text(b, ".\n\n| family | refuses | because |\n|---|---|---|\n");
+    for (int row = 0; row < t->n_rows; row++)
+        for (int reason = 0; reason < t->n_reasons; reason++) put_refusals(b, t, row, reason);
+}
+
 static void put_table(bytes *b, const table *t) {
     bytes_append_text(b, "| |");
     for (int i = 0; i < t->n_columns; i++) bytes_printf(b, " %s |", t->columns[i]);
@@ -20,8 +58,7 @@ static void put_table(bytes *b, const table *t) {
     for (int row = 0; row < t->n_rows; row++) {
         bytes_printf(b, "\n| %s |", t->rows[row]);
         for (int i = 0; i < t->n_columns; i++) {
-            int cell = t->cells[row][i];
-            if (cell == 0) fail_msg("%s, %s was not tried", t->rows[row], t->columns[i]);
+            int cell = cell_of(t, row, i);
             if (cell == 1) {
                 bytes_append_text(b, " \xE2\x9C\x93 |");
             } else {
@@ -31,8 +68,6 @@ static void put_table(bytes *b, const table *t) {
     }
     bytes_append_text(b, "\n\n");
     for (int i = 0; i < t->n_reasons; i++) bytes_printf(b, "- %c: %s\n", 'a' + i, t->reasons[i]);
-    bytes_text(b);
-    assert_ok(bytes_status(b));
 }
 
 static void write_table(const table *t, const bytes *text, const char *folder) {
@@ -45,24 +80,29 @@ static void write_table(const table *t, const bytes *text, const char *folder) {
 }
 
 void table_check(const table *t) {
-    bytes text = {0}, readme = {0};
+    bytes text = {0}, page = {0};
     char begin[128], end[64];
     snprintf(begin, sizeof begin, "<!-- %s: tools/matrix writes this table -->\n", t->name);
     snprintf(end, sizeof end, "<!-- end of %s -->\n", t->name);
-    put_table(&text, t);
+    if (t->shows_exceptions) {
+        put_exceptions(&text, t);
+    } else {
+        put_table(&text, t);
+    }
+    bytes_text(&text);
+    assert_ok(bytes_status(&text));
     const char *folder = getenv("MNEME_MATRIX");
     if (folder && *folder) {
         write_table(t, &text, folder);
     } else {
-        assert_ok(file_read(&readme, TESTS_DIR "/../README.md", 1 << 20));
-        const char *from = strstr(bytes_text(&readme), begin);
-        if (!from) fail_msg("README.md has no line %s", begin);
+        assert_ok(file_read(&page, TESTS_DIR "/../docs/support.md", 1 << 20));
+        const char *from = strstr(bytes_text(&page), begin);
+        if (!from) fail_msg("docs/support.md has no line %s", begin);
         from += strlen(begin);
         const char *to = strstr(from, end);
         if (!to || (size_t)(to - from) != text.n || memcmp(from, text.data, text.n) != 0)
-            fail_msg("README.md has another table; tools/matrix brings it up to date:\n%s",
-                     bytes_text(&text));
+            fail_msg("docs/support.md has another table; tools/matrix updates it:\n%s", bytes_text(&text));
     }
     bytes_clear(&text);
-    bytes_clear(&readme);
+    bytes_clear(&page);
 }

@@ -1,0 +1,787 @@
+/* Comparison of caches on one text. Its first tokens are the prompt, given in one call; the others follow one by one,
+ * as in generation. A text that is too short is continued by greedy generation with `dynamic`. After the prompt and
+ * every token but the last the distribution of the next token is compared with that of `dynamic`; every cache gets the
+ * same tokens. Only the steps are timed. Rows are printed as they are measured.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "bench/bench_caches.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/num.h"
+#include "config.h"
+#include "loaded_model.h"
+#include "input.h"
+#include "interrupt.h"
+#include "output.h"
+#include "progress.h"
+
+enum {
+    NAME = 160,
+    MOST_CASES = 64,
+    MOST_REPETITIONS = 99,
+    MOST_TOKENS = 1 << 24,
+    STANDARD_NEW = 128,
+    SENTENCE = 320,
+};
+
+/* The text where none is given. */
+static const char standard_text[] =
+    "A reader who opens a long letter does not begin again at its first line whenever a new word comes. What was read "
+    "stays in mind, in some form, and the next word is understood in its light. A language model works in the same "
+    "way. For every word it has seen, each of its layers keeps two short lists of numbers: a key, which says what the "
+    "word can be asked about, and a value, which says what it answers. The next word brings a question, the question "
+    "is compared with every key, and the answers are mixed by how well the keys fit.\n\n"
+    "Those lists grow with the letter. After four thousand words they fill more memory than many a small model does, "
+    "and all of it is read again for every new word. So people have looked for ways to keep less. One can write the "
+    "numbers down more coarsely, as a traveller writes short notes instead of whole sentences; most of the meaning "
+    "stays, and the notebook is thin. One can forget the middle and keep the beginning and the end, which is enough "
+    "for a talk that wanders from subject to subject, but not for a question about the third page. One can put the "
+    "old pages on a shelf and fetch them when their turn comes, which costs time and nothing else.\n\n"
+    "Which of these is right depends on the letter and on the reader. A recipe wants every number; a fairy tale does "
+    "not mind if the colour of the second horse is forgotten. It is better to measure than to guess: read the same "
+    "letter in each way, ask after every word what should come next, and look how often the answers agree. Where they "
+    "always agree, nothing was lost. Where they differ now and then, one can count how much, and set against it what "
+    "was saved. The old poets, who had no paper, called upon Mneme before they began, and she gave them the whole of "
+    "a long song, line after line, in the right order. We have paper, and so we are left with the smaller art of "
+    "deciding what to write down.\n";
+
+/* All caches of a model without encoder; %d is half of the tokens. */
+static const struct {
+    const char *name, *config;
+} all_cases[] = {
+    {"none", ""},
+    {"dynamic", ""},
+    {"hybrid", ""},
+    {"mamba", ""},
+    {"static", ""},
+    {"offloaded", ""},
+    {"offloaded_static", ""},
+    {"quantized", "nbits=8"},
+    {"quantized", "nbits=4"},
+    {"quantized", "nbits=3"},
+    {"quantized", "nbits=2"},
+    {"quantized", "backend=quanto,nbits=4"},
+    {"quantized", "backend=hqq,nbits=4,axis_key=1,axis_value=1"},
+    {"sliding_window", "window_length=%d"},
+    {"sink", "window_length=%d"},
+    {"quantized+static", "nbits=4"},
+    {"quantized+offloaded", "nbits=4"},
+    {"quantized+sink", "nbits=4,window_length=%d"},
+    {"quantized+sliding_window", "nbits=4,window_length=%d"},
+    {"sink+offloaded", "window_length=%d"},
+};
+
+enum { N_ALL_CASES = sizeof all_cases / sizeof *all_cases };
+
+typedef struct cache_case {
+    char name[NAME], config[2 * NAME];
+    char refused[SENTENCE]; /* why it is not measured; "": it was */
+    mn_cache_info cache;    /* at the end; its strings are no longer valid */
+    char dtype[8];
+    long peak_rss;            /* bytes of the process at most while this was measured */
+    bytes text;               /* --texts: generated after the prompt */
+    double prompt_ms, new_ms; /* medians */
+    size_t same;
+    double kl, nll, reference_nll; /* sums over them */
+} cache_case;
+
+typedef struct comparison {
+    const options *o;
+    loaded_model e;
+    prompt text;
+    const char *source;     /* of the text, for the JSON */
+    mn_cache_options cache; /* options of all caches */
+    const char *form;       /* md, csv, json, jsonl */
+    bool has_texts;
+    mn_generation_config *config; /* of the texts */
+    cache_case *cases;
+    int n_cases, repetitions, width; /* width: of the table's first column */
+    size_t n_prompt, n_new, n_text;  /* n_text: tokens of n_prompt + n_new that the text gives */
+    int32_t *ids;                    /* [n_prompt + n_new] */
+    float *reference;                /* logits of `dynamic`, [n_new][vocab_size] */
+    double *reference_log_sums;      /* [n_new], log of the sum of their exponentials */
+} comparison;
+
+/* ---- options ---- */
+
+static bool is_list(const char *names) {
+    return strchr(names, ',') && !strchr(names, '=');
+}
+
+bool bench_compares(const options *o) {
+    const char *names = option_text(o, OPT_CACHE, "");
+    return strcmp(names, "all") == 0 || is_list(names) || input_is_given(o);
+}
+
+/* A number of an option that may hold a list otherwise. */
+static mn_status read_number(const options *o, option_id id, int lo, int hi, int *value) {
+    const char *text = option_text(o, id, NULL);
+    char *end = NULL;
+    if (!text) return MN_OK;
+    long number = strtol(text, &end, 10);
+    if (end == text || *end || number < lo || number > hi) {
+        MN_FAIL(MN_E_ARG, "--%s is '%.40s'; allowed where caches are compared: one number from %d to %d",
+                option_table[id].name, text, lo, hi);
+    }
+    *value = (int)number;
+    return MN_OK;
+}
+
+static mn_status check_options(const options *o) {
+    static const option_id others[] = {OPT_N_DEPTH, OPT_PG, OPT_PARALLEL};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (option_is_set(o, others[i]))
+            MN_FAIL(MN_E_ARG, "--%s has no meaning when caches are compared on a text; use -p and -n",
+                    option_table[others[i]].name);
+    }
+    return MN_OK;
+}
+
+/* Prompt and new tokens: -p and -n, else the text with its last tokens new. */
+static mn_status resolve_lengths(comparison *c) {
+    int given = 0, fresh = 0;
+    size_t n = c->text.n, context = (size_t)c->e.info.max_position_embeddings;
+    MN_TRY(read_number(c->o, OPT_N_PROMPT, 1, MOST_TOKENS, &given));
+    MN_TRY(read_number(c->o, OPT_N_GEN, 1, MOST_TOKENS, &fresh));
+    if (c->cache.max_cache_len > 0) context = (size_t)c->cache.max_cache_len;
+    if (context > 0 && n > context) {
+        if (input_is_given(c->o))
+            print_message("warning: the text has %zu tokens; its first %zu are used, which is what %s holds", n,
+                          context, c->cache.max_cache_len > 0 ? "max_cache_len" : "the model's context");
+        n = context;
+    }
+    c->n_new = fresh ? (size_t)fresh : n < 2 * STANDARD_NEW ? (n + 1) / 2 : STANDARD_NEW;
+    if (given > 0) {
+        if ((size_t)given > n) MN_FAIL(MN_E_ARG, "--n-prompt is %d, but the text has %zu tokens", given, n);
+        c->n_prompt = (size_t)given;
+        if (!fresh && n > c->n_prompt) c->n_new = n - c->n_prompt;
+    } else {
+        c->n_prompt = n > c->n_new ? n - c->n_new : n;
+    }
+    if (context > 0 && c->n_prompt + c->n_new > context) {
+        MN_FAIL(MN_E_ARG, "%zu tokens and %zu new ones pass %zu, which %s; shorten them%s", c->n_prompt, c->n_new,
+                context, c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds",
+                loaded_model_beyond(&c->e));
+    }
+    c->n_text = n < c->n_prompt + c->n_new ? n : c->n_prompt + c->n_new;
+    return MN_OK;
+}
+
+static mn_status random_text(comparison *c) {
+    enum { RANDOM_TOKENS = 384 };
+    c->text.ids = mem_alloc(RANDOM_TOKENS, sizeof *c->text.ids);
+    if (!c->text.ids) return mem_no_memory();
+    c->text.n = RANDOM_TOKENS;
+    for (size_t i = 0; i < RANDOM_TOKENS; i++)
+        c->text.ids[i] = (int32_t)(random_bits(1, 0, i) % (uint64_t)c->e.info.vocab_size);
+    c->source = "random tokens";
+    return MN_OK;
+}
+
+static mn_status read_text(comparison *c) {
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(c->e.model);
+    input in = {0};
+    if (!input_is_given(c->o) && !tokenizer) return random_text(c);
+    c->source = "built in";
+    if (!input_is_given(c->o))
+        return prompt_from_text(&c->text, tokenizer, standard_text, sizeof standard_text - 1, false);
+    mn_status status = input_read(&in, c->o, NULL);
+    if (status == MN_OK) status = prompt_from_input(&c->text, c->o, &in, tokenizer, false);
+    c->source = in.kind == INPUT_IDS ? "ids" : option_text(c->o, OPT_TEXT, "");
+    input_clear(&in);
+    return status;
+}
+
+static mn_status make_room(comparison *c) {
+    size_t numbers = 0;
+    if (!size_mul(c->n_new, (size_t)c->e.info.vocab_size, &numbers)) return mem_no_memory();
+    c->ids = mem_alloc(c->n_prompt + c->n_new, sizeof *c->ids);
+    c->reference = mem_alloc_raw(numbers, sizeof *c->reference);
+    c->reference_log_sums = mem_alloc(c->n_new, sizeof *c->reference_log_sums);
+    if (!c->ids || !c->reference || !c->reference_log_sums) return mem_no_memory();
+    memcpy(c->ids, c->text.ids, c->n_text * sizeof *c->ids);
+    return MN_OK;
+}
+
+/* ---- the cases ---- */
+
+static mn_status add_case(comparison *c, const char *name, size_t n, const char *config) {
+    if (c->n_cases == MOST_CASES) MN_FAIL(MN_E_ARG, "more than %d caches", (int)MOST_CASES);
+    if (n >= NAME) MN_FAIL(MN_E_ARG, "cache implementation is '%.60s...', which is no name", name);
+    cache_case *k = &c->cases[c->n_cases++];
+    int half = (int)((c->n_prompt + c->n_new + 1) / 2);
+    memcpy(k->name, name, n);
+    const char *at = strstr(config, "%d");
+    if (at) {
+        snprintf(k->config, sizeof k->config, "%.*s%d%s", (int)(at - config), config, half > 8 ? half : 8, at + 2);
+    } else {
+        snprintf(k->config, sizeof k->config, "%s", config);
+    }
+    return MN_OK;
+}
+
+static mn_status list_cases(comparison *c) {
+    const char *names = option_text(c->o, OPT_CACHE, "dynamic");
+    c->cases = mem_alloc(MOST_CASES, sizeof *c->cases);
+    if (!c->cases) return mem_no_memory();
+    if (strcmp(names, "all") == 0) {
+        for (int i = 0; i < N_ALL_CASES; i++)
+            MN_TRY(add_case(c, all_cases[i].name, strlen(all_cases[i].name), all_cases[i].config));
+        return MN_OK;
+    }
+    for (const char *at = names; *at;) {
+        size_t n = is_list(names) ? strcspn(at, ",") : strlen(at);
+        MN_TRY(add_case(c, at, n, ""));
+        at += n + (at[n] == ',');
+    }
+    return MN_OK;
+}
+
+static mn_cache_options case_options(const comparison *c, const char *name, const char *config) {
+    mn_cache_options how = c->cache;
+    how.implementation = name;
+    how.config = config;
+    return how;
+}
+
+/* --cache-config as key=value,...; a JSON object is converted. */
+static mn_status given_config(const comparison *c, bytes *out) {
+    const char *text = option_text(c->o, OPT_CACHE_CONFIG, "");
+    if (text[strspn(text, " \t\n")] != '{') {
+        bytes_append_text(out, text);
+    } else {
+        json_doc *doc = NULL;
+        MN_TRY(json_parse(&doc, text, strlen(text), JSON_STRICT, "--cache-config"));
+        const json *root = json_root(doc);
+        for (size_t i = 0; i < root->n; i++) {
+            const json_member *member = &root->members[i];
+            if (member->value.kind == JSON_NULL) continue;
+            bytes_printf(out, "%s%s=", i ? "," : "", member->key);
+            if (member->value.kind == JSON_STRING) {
+                bytes_append(out, member->value.string, member->value.n);
+            } else {
+                json_put(out, &member->value);
+            }
+        }
+        json_close(&doc);
+    }
+    bytes_text(out);
+    return bytes_status(out);
+}
+
+/* Applies --cache-config to the caches that accept it; MN_E_ARG when none does. */
+static mn_status configure_cases(comparison *c) {
+    bytes warned = {0};
+    mn_status status = given_config(c, &warned);
+    int n_taken = 0;
+    for (int i = 0; status == MN_OK && warned.n && i < c->n_cases; i++) {
+        cache_case *k = &c->cases[i];
+        char config[sizeof k->config];
+        int n = snprintf(config, sizeof config, "%s%s%s", k->config, *k->config ? "," : "", bytes_text(&warned));
+        mn_cache_options how = case_options(c, k->name, config);
+        if (n >= (int)sizeof config) {
+            status = status_fail(MN_E_ARG, "--cache-config has %zu bytes; that is too long here", warned.n);
+        } else if (mn_cache_check(&how, NULL) == MN_OK) {
+            memcpy(k->config, config, sizeof config);
+            n_taken++;
+        }
+    }
+    if (status == MN_OK && warned.n && n_taken == 0)
+        status = status_fail(MN_E_ARG, "no cache here takes the options: %.250s", mn_last_error());
+    bytes_clear(&warned);
+    return status == MN_E_FORMAT ? MN_E_ARG : status;
+}
+
+/* ---- the text through one cache ---- */
+
+static double log_sum(const float *logits, size_t n) {
+    double most = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++) most = fmax(most, (double)logits[i]);
+    for (size_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
+    return most + log(sum);
+}
+
+static int32_t best_of(const float *logits, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++) {
+        if (logits[i] > logits[best]) best = i;
+    }
+    return (int32_t)best;
+}
+
+/* Keeps the logits of `dynamic` for new token i; after the end of the text its best token is the next. */
+static void note(comparison *c, size_t i, const float *logits) {
+    size_t vocab = (size_t)c->e.info.vocab_size;
+    memcpy(c->reference + i * vocab, logits, vocab * sizeof *logits);
+    c->reference_log_sums[i] = log_sum(logits, vocab);
+    if (c->n_prompt + i >= c->n_text) c->ids[c->n_prompt + i] = best_of(logits, vocab);
+}
+
+static void compare(const comparison *c, cache_case *k, size_t i, const float *logits) {
+    size_t vocab = (size_t)c->e.info.vocab_size;
+    const float *reference = c->reference + i * vocab;
+    double sum = log_sum(logits, vocab), reference_log_sum = c->reference_log_sums[i], kl = 0;
+    for (size_t j = 0; j < vocab; j++) {
+        double log_p = (double)reference[j] - reference_log_sum, log_q = (double)logits[j] - sum;
+        kl += exp(log_p) * (log_p - log_q);
+    }
+    int32_t id = c->ids[c->n_prompt + i];
+    k->kl += fmax(kl, 0);
+    k->nll += sum - (double)logits[id];
+    k->reference_nll += reference_log_sum - (double)reference[id];
+    k->same += best_of(logits, vocab) == best_of(reference, vocab);
+}
+
+/* One pass: times in milliseconds, of the prompt and of the new tokens. */
+static mn_status feed(comparison *c, mn_session *session, cache_case *k, bool is_reference, double ms[2]) {
+    double start = clock_ms();
+    ms[1] = 0;
+    MN_TRY(mn_session_step(session, c->ids, c->n_prompt, NULL));
+    ms[0] = clock_ms() - start;
+    for (size_t i = 0; i < c->n_new; i++) {
+        if (is_reference) {
+            note(c, i, mn_session_logits(session));
+        } else {
+            compare(c, k, i, mn_session_logits(session));
+        }
+        if (i + 1 == c->n_new) break;
+        start = clock_ms();
+        MN_TRY(mn_session_step(session, &c->ids[c->n_prompt + i], 1, NULL));
+        ms[1] += clock_ms() - start;
+        progress_line("%s %s: %zu of %zu tokens", k->name, k->config, i + 1, c->n_new);
+        if (interrupt_seen()) MN_FAIL(MN_E_CANCELLED, "cancelled");
+    }
+    k->cache.size = sizeof k->cache;
+    MN_TRY(mn_session_cache(session, &k->cache));
+    snprintf(k->dtype, sizeof k->dtype, "%s", k->cache.dtype);
+    return MN_OK;
+}
+
+static mn_status open_case(const comparison *c, const cache_case *k, mn_session **session) {
+    mn_cache_summary kind;
+    mn_cache_options how = case_options(c, k->name, k->config);
+    MN_TRY(cache_resolve(&how, &kind));
+    if (kind.preallocates && how.max_cache_len <= 0) how.max_cache_len = (int64_t)(c->n_prompt + c->n_new);
+    return mn_session_open(session, c->e.model, &how);
+}
+
+static mn_status pass(comparison *c, cache_case *k, bool is_reference, double ms[2]) {
+    mn_session *session = NULL;
+    MN_TRY(open_case(c, k, &session));
+    interrupt_watch(session);
+    k->same = 0;
+    k->kl = k->nll = k->reference_nll = 0;
+    mn_status status = feed(c, session, k, is_reference, ms);
+    interrupt_unwatch();
+    progress_clear();
+    mn_session_close(&session);
+    return status;
+}
+
+/* ---- printing ---- */
+
+static double rate(size_t n, double ms) {
+    return n > 0 && ms > 0 ? (double)n * 1e3 / ms : NAN;
+}
+
+static double perplexity(double nll, size_t n) {
+    return exp(nll / (double)n);
+}
+
+static void put_case(bytes *b, const comparison *c, const cache_case *k) {
+    bool ran = !*k->refused;
+    size_t n = c->n_new;
+    json_put_text_member(b, "cache_implementation", k->name);
+    json_put_text_member(b, "cache_config", k->config);
+    json_put_text_member(b, "refused", k->refused);
+    if (ran) {
+        json_put_text_member(b, "cache_dtype", k->dtype);
+        bytes_printf(b,
+                     ",\"cache_tokens\":%lld,\"cache_seen\":%lld,\"cache_bytes\":%llu,\"cache_peak_bytes\":%llu,"
+                     "\"cache_offloaded_bytes\":%llu,\"bytes_per_token\":%llu,\"peak_rss\":%ld",
+                     (long long)k->cache.tokens, (long long)k->cache.seen, (unsigned long long)k->cache.bytes,
+                     (unsigned long long)k->cache.peak_bytes, (unsigned long long)k->cache.offloaded_bytes,
+                     (unsigned long long)k->cache.bytes_per_token, k->peak_rss);
+        json_put_real_member(b, "prefill_per_second", rate(c->n_prompt, k->prompt_ms));
+        json_put_real_member(b, "decode_per_second", rate(n - 1, k->new_ms));
+        json_put_real_member(b, "total_ms", k->prompt_ms + k->new_ms);
+        bytes_printf(b, ",\"compared_tokens\":%zu,\"same_tokens\":%zu", n, k->same);
+        json_put_real_member(b, "kl_divergence", k->kl / (double)n);
+        json_put_real_member(b, "perplexity", perplexity(k->nll, n));
+        json_put_real_member(b, "perplexity_change", perplexity(k->nll - k->reference_nll, n) - 1);
+        if (c->has_texts) {
+            bytes_append_text(b, ",\"generated_text\":");
+            json_put_string(b, k->text.data ? k->text.data : "", k->text.n);
+        }
+    }
+}
+
+/* What all rows have in common. */
+static void put_common(bytes *b, const comparison *c) {
+    json_put_text_member(b, "model", c->e.path);
+    json_put_text_member(b, "text", c->source);
+    bytes_printf(b, ",\"n_prompt\":%zu,\"n_gen\":%zu,\"n_generated\":%zu,\"n_threads\":%d,\"repetitions\":%d",
+                 c->n_prompt, c->n_new, c->n_prompt + c->n_new - c->n_text, c->e.info.threads, c->repetitions);
+}
+
+static void put_json(bytes *b, const comparison *c) {
+    bytes_append_text(b, "{");
+    put_common(b, c);
+    bytes_append_text(b, ",\"caches\":[");
+    for (int i = 0; i < c->n_cases; i++) {
+        bytes_append_text(b, i ? ",{" : "{");
+        put_case(b, c, &c->cases[i]);
+        bytes_append_text(b, "}");
+    }
+    bytes_append_text(b, "]}\n");
+}
+
+/* One complete object on a line. */
+static void put_line(bytes *b, const comparison *c, const cache_case *k) {
+    bytes_append_text(b, "{");
+    put_common(b, c);
+    put_case(b, c, k);
+    bytes_append_text(b, "}");
+}
+
+static const char *const csv_columns[] = {"model",
+                                          "text",
+                                          "n_prompt",
+                                          "n_gen",
+                                          "n_generated",
+                                          "n_threads",
+                                          "repetitions",
+                                          "cache_implementation",
+                                          "cache_config",
+                                          "refused",
+                                          "cache_dtype",
+                                          "cache_tokens",
+                                          "cache_seen",
+                                          "cache_bytes",
+                                          "cache_peak_bytes",
+                                          "cache_offloaded_bytes",
+                                          "bytes_per_token",
+                                          "peak_rss",
+                                          "prefill_per_second",
+                                          "decode_per_second",
+                                          "total_ms",
+                                          "compared_tokens",
+                                          "same_tokens",
+                                          "kl_divergence",
+                                          "perplexity",
+                                          "perplexity_change",
+                                          "generated_text"};
+
+/* The same columns for every row, empty where it has no value. NULL: the names of the columns. */
+static void put_csv(bytes *b, const comparison *c, const cache_case *k) {
+    bytes object = {0}, value = {0};
+    json_doc *doc = NULL;
+    if (k) put_line(&object, c, k);
+    if (k && json_parse(&doc, bytes_text(&object), object.n, JSON_STRICT, "row") != MN_OK) b->failed = true;
+    for (size_t i = 0; i + !c->has_texts < sizeof csv_columns / sizeof *csv_columns; i++) {
+        const json *member = doc ? json_get(json_root(doc), csv_columns[i]) : NULL;
+        bool is_text = member && member->kind == JSON_STRING;
+        value.n = 0;
+        if (member && !is_text) json_put(&value, member);
+        if (is_text) bytes_append(&value, member->string, member->n);
+        if (!k) bytes_append_text(&value, csv_columns[i]);
+        bytes_append_text(b, i ? "," : "");
+        bench_put_csv(b, value.data ? value.data : "", value.n);
+    }
+    bytes_append_text(b, "\n");
+    b->failed = b->failed || object.failed || value.failed;
+    json_close(&doc);
+    bytes_clear(&object);
+    bytes_clear(&value);
+}
+
+static void put_size(char *out, size_t n, uint64_t bytes_held) {
+    if (bytes_held < 10 << 20) {
+        snprintf(out, n, "%.1f KiB", (double)bytes_held / 1024);
+    } else {
+        snprintf(out, n, "%.1f MiB", (double)bytes_held / (1 << 20));
+    }
+}
+
+/* Two decimals below 10; - where nothing was timed. */
+static void put_rate(char *out, size_t n, double per_second) {
+    if (isnan(per_second)) {
+        snprintf(out, n, "-");
+    } else {
+        snprintf(out, n, per_second < 10 ? "%.2f" : "%.1f", per_second);
+    }
+}
+
+static void put_row(bytes *b, const comparison *c, const cache_case *k) {
+    char name[3 * NAME + 2], size[32], peak[32], rates[2][32], same[48], change[32];
+    size_t n = c->n_new;
+    snprintf(name, sizeof name, "%s%s%s", k->name, *k->config ? " " : "", k->config);
+    put_size(size, sizeof size, k->cache.bytes);
+    put_size(peak, sizeof peak, k->cache.peak_bytes);
+    put_rate(rates[0], sizeof rates[0], rate(c->n_prompt, k->prompt_ms));
+    put_rate(rates[1], sizeof rates[1], rate(n - 1, k->new_ms));
+    snprintf(same, sizeof same, "%zu of %zu", k->same, n);
+    snprintf(change, sizeof change, "%+.2f %%", (perplexity(k->nll - k->reference_nll, n) - 1) * 100);
+    bytes_printf(b, "| %-*s | %10s | %10s | %11s | %10s | %7.2f | %14s | %8.5f | %10.3f | %10s |\n", c->width, name,
+                 size, peak, rates[0], rates[1], (k->prompt_ms + k->new_ms) / 1e3, same, k->kl / (double)n,
+                 perplexity(k->nll, n), change);
+}
+
+static void put_head(bytes *b, const comparison *c) {
+    bytes_printf(
+        b,
+        "| %-*s |      bytes |       peak | prefill t/s | decode t/s | seconds |    same tokens | KL, nats | perplexity |"
+        "     change |\n| %.*s | ---------: | ---------: | ----------: | ---------: | ------: | -------------: | -------: |"
+        " ---------: | ---------: |\n",
+        c->width, "cache", c->width,
+        "----------------------------------------------------------------------"
+        "----------------------------------------------------------------------"
+        "----------------------------------------------------------------------");
+}
+
+/* Below the table. */
+static void put_notes(bytes *b, const comparison *c) {
+    for (int i = 0; i < c->n_cases; i++) {
+        const cache_case *k = &c->cases[i];
+        const char *why = strncmp(k->refused, "left out", 8) == 0 ? "" : "refused: ";
+        if (*k->refused) bytes_printf(b, "%s%s%s: %s%s\n", k->name, *k->config ? " " : "", k->config, why, k->refused);
+    }
+    bytes_printf(b, "\nText (%s): a prompt of %zu tokens, then %zu one by one", c->source, c->n_prompt, c->n_new);
+    size_t own = c->n_prompt + c->n_new - c->n_text;
+    if (own) bytes_printf(b, ", of which dynamic chose the last %zu", own);
+    bytes_printf(
+        b,
+        "; %d threads; medians of %d. Same tokens, KL and change are against dynamic. Bytes are held at the end, peak is the most.\n",
+        c->e.info.threads, c->repetitions);
+    for (int i = 0; c->has_texts && i < c->n_cases; i++) {
+        const cache_case *k = &c->cases[i];
+        if (*k->refused) continue;
+        bytes_printf(b, "\n==> %s%s%s <==\n", k->name, *k->config ? " " : "", k->config);
+        bytes_append(b, k->text.data ? k->text.data : "", k->text.n);
+        bytes_append_text(b, "\n");
+    }
+}
+
+static bool has_form(const comparison *c, const char *form) {
+    return strcmp(c->form, form) == 0;
+}
+
+static void print_head(comparison *c) {
+    bytes b = {0};
+    c->width = 5;
+    for (int i = 0; i < c->n_cases; i++) {
+        int n = (int)(strlen(c->cases[i].name) + strlen(c->cases[i].config)) + 1;
+        if (n > c->width) c->width = n;
+    }
+    if (has_form(c, "md")) put_head(&b, c);
+    if (has_form(c, "csv")) put_csv(&b, c, NULL);
+    put_bytes(&b);
+}
+
+static void print_case(const comparison *c, const cache_case *k) {
+    bytes b = {0};
+    if (has_form(c, "md") && !*k->refused) put_row(&b, c, k);
+    if (has_form(c, "csv")) put_csv(&b, c, k);
+    if (has_form(c, "jsonl")) {
+        put_line(&b, c, k);
+        bytes_append_text(&b, "\n");
+    }
+    put_bytes(&b);
+}
+
+/* The output after the rows. */
+static void print_tail(const comparison *c) {
+    bytes b = {0};
+    if (has_form(c, "md")) put_notes(&b, c);
+    if (has_form(c, "json")) put_json(&b, c);
+    put_bytes(&b);
+}
+
+/* ---- measuring ---- */
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, by_size);
+    return (values[n / 2] + values[(n - 1) / 2]) / 2;
+}
+
+/* Resets the peak of resident memory, where the system allows it. */
+static void reset_peak(void) {
+    file_append("/proc/self/clear_refs", "5", 1);
+}
+
+static long peak_now(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss * 1024;
+}
+
+/* Generates greedily with this cache after the prompt. */
+static mn_status write_text(comparison *c, cache_case *k) {
+    mn_session *session = NULL;
+    mn_generation *generation = NULL;
+    MN_TRY(open_case(c, k, &session));
+    interrupt_watch(session);
+    mn_status status = mn_generate(session, c->ids, c->n_prompt, c->config, NULL, &generation);
+    interrupt_unwatch();
+    if (status == MN_OK) {
+        const mn_sequence *sequence = generation->sequences[0];
+        for (size_t i = 0; !sequence->text && i < sequence->n_ids; i++)
+            bytes_printf(&k->text, i ? ",%d" : "%d", (int)sequence->ids[i]);
+        if (sequence->text) bytes_append(&k->text, sequence->text, sequence->n_text);
+        status = interrupt_seen() ? status_fail(MN_E_CANCELLED, "cancelled") : bytes_status(&k->text);
+    }
+    mn_generation_close(&generation);
+    mn_session_close(&session);
+    return status;
+}
+
+static mn_status measure_case(comparison *c, cache_case *k) {
+    double samples[2][MOST_REPETITIONS];
+    reset_peak();
+    for (int i = 0; i < c->repetitions; i++) {
+        double ms[2];
+        MN_TRY(pass(c, k, false, ms));
+        samples[0][i] = ms[0];
+        samples[1][i] = ms[1];
+    }
+    k->peak_rss = peak_now();
+    k->prompt_ms = median(samples[0], c->repetitions);
+    k->new_ms = median(samples[1], c->repetitions);
+    return c->has_texts ? write_text(c, k) : MN_OK;
+}
+
+/* A failed case keeps the reason and the others are measured; only cancelling ends the comparison. */
+static mn_status measure(comparison *c, cache_case *k) {
+    if (*k->refused) return MN_OK;
+    mn_status status = measure_case(c, k);
+    if (status == MN_OK || status == MN_E_CANCELLED) return status;
+    snprintf(k->refused, sizeof k->refused, "%.300s", mn_last_error());
+    return MN_OK;
+}
+
+/* Times the prompt once more, with warm caches. */
+static mn_status time_prompt(comparison *c, double *ms) {
+    mn_session *session = NULL;
+    const cache_case dynamic = {.name = "dynamic"};
+    MN_TRY(open_case(c, &dynamic, &session));
+    double start = clock_ms();
+    mn_status status = mn_session_step(session, c->ids, c->n_prompt, NULL);
+    *ms = clock_ms() - start;
+    mn_session_close(&session);
+    return status;
+}
+
+/* `none` computes the whole text for every token. The time it will take is printed first; with --cache all it is left
+ * out if it would take longer than all others together. */
+static mn_status resolve_none(comparison *c, double new_ms) {
+    bool is_named = strcmp(option_text(c->o, OPT_CACHE, ""), "all") != 0;
+    double n = (double)c->n_new, computed = (double)c->n_prompt * n + n * (n - 1) / 2, prompt_ms = 0;
+    cache_case *none = NULL;
+    for (int i = 0; i < c->n_cases; i++) {
+        if (strcmp(c->cases[i].name, "none") == 0) none = &c->cases[i];
+    }
+    if (!none) return MN_OK;
+    MN_TRY(time_prompt(c, &prompt_ms));
+    double rounds = c->repetitions + c->has_texts, token_ms = prompt_ms / (double)c->n_prompt;
+    if (c->n_new > 1) token_ms = fmin(token_ms, new_ms / (n - 1));
+    double alone = computed * token_ms * rounds / 1e3, others = (c->n_cases - 1) * (prompt_ms + new_ms) * rounds / 1e3;
+    if (is_named || alone <= others) {
+        print_message("none computes the whole text for every token: about %.1f s", alone);
+        return MN_OK;
+    }
+    snprintf(
+        none->refused, sizeof none->refused,
+        "left out: it computes the whole text for every token, which takes about %.1f s, all others together about %.1f s; "
+        "--cache none,dynamic measures it",
+        alone, others);
+    print_message("none is %s", none->refused);
+    return MN_OK;
+}
+
+static mn_status measure_all(comparison *c) {
+    cache_case reference = {.name = "dynamic"};
+    double ms[2];
+    MN_TRY(pass(c, &reference, true, ms));
+    MN_TRY(resolve_none(c, ms[1]));
+    print_head(c);
+    for (int i = 0; i < c->n_cases; i++) {
+        MN_TRY(measure(c, &c->cases[i]));
+        print_case(c, &c->cases[i]);
+    }
+    return MN_OK;
+}
+
+/* ---- the comparison ---- */
+
+static mn_status read_options(comparison *c) {
+    c->repetitions = 1;
+    c->form = option_text(c->o, OPT_OUTPUT, option_on(c->o, OPT_JSON) ? "json" : "md");
+    c->has_texts = option_on(c->o, OPT_TEXTS);
+    MN_TRY(check_options(c->o));
+    MN_TRY(read_number(c->o, OPT_REPETITIONS, 1, MOST_REPETITIONS, &c->repetitions));
+    mn_cache_options_init(&c->cache, sizeof c->cache);
+    MN_TRY(cache_options_read(c->o, &c->cache));
+    c->cache.config = NULL;
+    return MN_OK;
+}
+
+/* Texts are generated greedily, regardless of the model's own configuration. */
+static mn_status open_config(comparison *c) {
+    char length[32];
+    if (!c->has_texts) return MN_OK;
+    snprintf(length, sizeof length, "%zu", c->n_new);
+    MN_TRY(mn_generation_config_open(&c->config, c->e.model));
+    MN_TRY(mn_generation_config_set(c->config, "do_sample", "false"));
+    MN_TRY(mn_generation_config_set(c->config, "max_length", "null"));
+    return mn_generation_config_set(c->config, "max_new_tokens", length);
+}
+
+static int compare_all(comparison *c) {
+    const options *o = c->o;
+    int threads = 0;
+    mn_status status = read_options(c);
+    if (status == MN_OK) status = read_number(o, OPT_BENCH_THREADS, 1, MN_MOST_THREADS, &threads);
+    if (status != MN_OK) return report(o, exit_of(status), NULL);
+    if (option_on(o, OPT_PRINT_CONFIG)) {
+        config_print(o, NULL, NULL);
+        return EXIT_DONE;
+    }
+    int code = loaded_model_open(&c->e, o, o->n_positional ? o->positional[0] : NULL, threads);
+    if (code != EXIT_DONE) return code;
+    status = read_text(c);
+    if (status == MN_OK) status = resolve_lengths(c);
+    if (status == MN_OK) status = make_room(c);
+    if (status == MN_OK) status = list_cases(c);
+    if (status == MN_OK) status = configure_cases(c);
+    if (status == MN_OK) status = open_config(c);
+    if (status == MN_OK) status = measure_all(c);
+    if (status != MN_OK) return report(o, exit_of(status), NULL);
+    print_tail(c);
+    return EXIT_DONE;
+}
+
+int bench_caches(const options *o) {
+    comparison c = {.o = o};
+    int code = compare_all(&c);
+    for (int i = 0; i < c.n_cases; i++) bytes_clear(&c.cases[i].text);
+    mem_free(c.cases);
+    mn_generation_config_close(&c.config);
+    mem_free(c.ids);
+    mem_free(c.reference);
+    mem_free(c.reference_log_sums);
+    prompt_clear(&c.text);
+    loaded_model_close(&c.e);
+    return code;
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "request/prompt.h"
+
+#include <string.h>
+
+#include "base/status.h"
+#include "request/fields.h"
+
+mn_status prompt_needs_tokenizer(const server *s, refusal *why) {
+    if (s->tokenizer) return MN_OK;
+    *why = (refusal){501, "not_supported", NULL};
+    MN_FAIL(MN_E_UNSUPPORTED, "the model has no tokenizer");
+}
+
+static mn_status wrong(const char *name, const json *prompt, refusal *why) {
+    const field f = {.name = name};
+    bool is_ids = strcmp(name, "ids") == 0;
+    return field_wrong(&f, prompt,
+                       is_ids ? "a list of token ids, or up to 64 of these"
+                              : "a string, a list of token ids, or a list of up to 64 of these",
+                       why);
+}
+
+static mn_status read_text(job *j, const server *s, const char *name, const json *text, refusal *why) {
+    MN_TRY(prompt_needs_tokenizer(s, why));
+    mn_status status = mn_tokenize(s->tokenizer, text->string, text->n, MN_ADD_SPECIAL, &j->ids, &j->n_ids);
+    if (status != MN_OK) *why = (refusal){0, "invalid_value", name};
+    return status_context(status, "'%s'", name);
+}
+
+static mn_status read_ids(job *j, const server *s, const char *name, const json *list, refusal *why) {
+    j->ids = mem_alloc(list->n, sizeof *j->ids);
+    if (!j->ids) return MN_E_NOMEM;
+    for (size_t i = 0; i < list->n; i++) {
+        const json *id = &list->items[i];
+        if (id->kind != JSON_INT) return wrong(name, list, why);
+        if (id->integer < 0 || id->integer >= s->info.vocab_size) {
+            *why = (refusal){400, "value_out_of_range", name};
+            MN_FAIL(MN_E_ARG, "'%s' has the token %lld, allowed: 0 to %d", name, (long long)id->integer,
+                    s->info.vocab_size - 1);
+        }
+        j->ids[j->n_ids++] = (int32_t)id->integer;
+    }
+    return MN_OK;
+}
+
+static mn_status read_one(job *j, const server *s, const char *name, const json *prompt, refusal *why) {
+    bool is_ids = strcmp(name, "ids") == 0;
+    if (prompt->kind == JSON_STRING && !is_ids) return read_text(j, s, name, prompt, why);
+    if (prompt->kind == JSON_ARRAY) return read_ids(j, s, name, prompt, why);
+    return wrong(name, prompt, why);
+}
+
+mn_status prompt_jobs(job **out, server *s, const dialect *form, const char *prefix, const char *name,
+                      const json *prompt, refusal *why) {
+    bool is_list = prompt->kind == JSON_ARRAY && prompt->n > 0 && prompt->items[0].kind != JSON_INT;
+    size_t n = is_list ? prompt->n : 1;
+    job *first = NULL, **end = &first;
+    if (n > MOST_PROMPTS) return wrong(name, prompt, why);
+    mn_status status = MN_OK;
+    for (size_t i = 0; i < n && status == MN_OK; i++) {
+        job *j = job_open(form, s->model, prefix);
+        *end = j;
+        if (!j) status = MN_E_NOMEM;
+        if (!j) break;
+        end = &j->sibling;
+        j->tokenizer = s->tokenizer;
+        status = read_one(j, s, name, is_list ? &prompt->items[i] : prompt, why);
+    }
+    if (status == MN_OK && n > 1) status = job_join(first, n);
+    if (status != MN_OK) job_close(first);
+    if (status == MN_OK) *out = first;
+    return status;
+}
+
+/* ---- messages ---- */
+
+/* Parts of text, joined; false: there is another part. */
+static bool put_parts(bytes *out, const json *parts) {
+    bytes text = {0};
+    bool is_text = true;
+    for (size_t i = 0; i < parts->n && is_text; i++) {
+        const json *piece = json_get(&parts->items[i], "text");
+        is_text = json_is_string(json_get(&parts->items[i], "type"), "text") && piece && piece->kind == JSON_STRING;
+        if (is_text) bytes_append(&text, piece->string, piece->n);
+    }
+    json_put_string(out, bytes_text(&text), text.n);
+    out->failed = out->failed || text.failed;
+    bytes_clear(&text);
+    return is_text;
+}
+
+/* Templates take the arguments of calls as objects, clients send them as text. */
+static void put_calls(bytes *out, const json *calls) {
+    bytes_append_text(out, "[");
+    for (size_t i = 0; i < calls->n; i++) {
+        const json *call = &calls->items[i], *function = json_get(call, "function");
+        const json *arguments = json_get(function, "arguments");
+        json_doc *doc = NULL;
+        if (arguments && arguments->kind == JSON_STRING)
+            json_parse(&doc, arguments->string, arguments->n, JSON_STRICT, "arguments");
+        bytes_append_text(out, i ? "," : "");
+        if (!doc) {
+            json_put(out, call);
+            continue;
+        }
+        const json *id = json_get(call, "id"), *name = json_get(function, "name");
+        bytes_append_text(out, "{\"type\":\"function\",");
+        if (id) {
+            bytes_append_text(out, "\"id\":");
+            json_put(out, id);
+            bytes_append_text(out, ",");
+        }
+        bytes_append_text(out, "\"function\":{\"name\":");
+        json_put(out, name ? name : &(json){.kind = JSON_NULL});
+        bytes_append_text(out, ",\"arguments\":");
+        json_put(out, json_root(doc));
+        bytes_append_text(out, "}}");
+        json_close(&doc);
+    }
+    bytes_append_text(out, "]");
+}
+
+/* A message as templates take it: its content is a string, a developer is the system. */
+static bool put_message(bytes *out, const json *message) {
+    const json *calls = json_get(message, "tool_calls");
+    bool has_calls = calls && calls->kind == JSON_ARRAY, has_content = false, is_text = true;
+    bytes_append_text(out, "{");
+    for (size_t i = 0; i < message->n; i++) {
+        const json_member *m = &message->members[i];
+        bool is_content = strcmp(m->key, "content") == 0;
+        has_content = has_content || is_content;
+        bytes_append_text(out, i ? "," : "");
+        json_put_string(out, m->key, m->key_n);
+        bytes_append_text(out, ":");
+        if (is_content && m->value.kind == JSON_ARRAY)
+            is_text = put_parts(out, &m->value) && is_text;
+        else if (is_content && m->value.kind == JSON_NULL)
+            bytes_append_text(out, "\"\"");
+        else if (strcmp(m->key, "tool_calls") == 0 && has_calls)
+            put_calls(out, calls);
+        else if (strcmp(m->key, "role") == 0 && json_is_string(&m->value, "developer"))
+            bytes_append_text(out, "\"system\"");
+        else
+            json_put(out, &m->value);
+    }
+    bytes_append_text(out, has_content || message->n == 0 ? "}" : ",\"content\":\"\"}");
+    return is_text;
+}
+
+static mn_status put_messages(bytes *out, const json *list, refusal *why) {
+    *why = (refusal){400, "value_out_of_range", "messages"};
+    bytes_append_text(out, "[");
+    for (size_t i = 0; i < list->n; i++) {
+        const json *message = &list->items[i];
+        bytes_append_text(out, i ? "," : "");
+        if (message->kind != JSON_OBJECT || !json_get(message, "role"))
+            MN_FAIL(MN_E_ARG, "'messages' has at %zu no message, allowed: objects with 'role' and 'content'", i);
+        if (!put_message(out, message))
+            MN_FAIL(MN_E_ARG,
+                    "'messages' has at %zu a part that is no text, allowed: {\"type\": \"text\", \"text\": ...}", i);
+    }
+    bytes_append_text(out, "]");
+    *why = (refusal){0};
+    return bytes_status(out);
+}
+
+mn_status prompt_render(const server *s, const json *body, const tools *t, char **text, size_t *n, refusal *why) {
+    bytes messages = {0}, functions = {0};
+    *text = NULL;
+    MN_TRY(prompt_needs_tokenizer(s, why));
+    if (t) json_put(&functions, tools_list(t));
+    mn_status status = put_messages(&messages, json_get(body, "messages"), why);
+    if (status == MN_OK) status = bytes_status(&functions);
+    if (status == MN_OK) {
+        status =
+            mn_chat_render_tools(s->tokenizer, messages.data, messages.n, functions.data, functions.n, true, text, n);
+        if (status != MN_OK) *why = (refusal){400, "invalid_value", "messages"};
+        status_context(status, "'messages'");
+    }
+    bytes_clear(&messages);
+    bytes_clear(&functions);
+    return status;
+}
+
+mn_status prompt_tools(tools **out, const server *s, const json *body, refusal *why) {
+    static const tools_shape shape = {
+        .type = "function",
+        .inner = "function",
+        .parameters = "parameters",
+        .allowed = "{\"type\": \"function\", \"function\": {...}}",
+        .choices = "'none', 'auto', 'required', or {\"type\": \"function\", \"function\": {\"name\": ...}}"};
+    const tools_choice choice = tools_read_choice(body, "function");
+    *out = NULL;
+    MN_TRY(prompt_needs_tokenizer(s, why));
+    return tools_open(out, mn_chat_template(s->tokenizer, true), &shape, json_get(body, "tools"), &choice, why);
+}
+
+mn_status prompt_chat_job(job **out, server *s, const dialect *form, const char *prefix, const json *body,
+                          refusal *why) {
+    bytes prompt = {0};
+    char *text = NULL;
+    size_t n = 0;
+    tools *t = NULL;
+    if (form->form & (BODY_CHAT | BODY_CACHE)) MN_TRY(prompt_tools(&t, s, body, why));
+    mn_status status = prompt_render(s, body, t, &text, &n, why);
+    if (status != MN_OK) {
+        tools_close(&t);
+        return status;
+    }
+    bytes_append(&prompt, text, n);
+    mn_free(text);
+    if (t) bytes_append_text(&prompt, tools_prefix(t));
+    job *j = job_open(form, s->model, prefix);
+    status = j ? bytes_status(&prompt) : MN_E_NOMEM;
+    if (status == MN_OK) status = mn_tokenize(s->tokenizer, bytes_text(&prompt), prompt.n, 0, &j->ids, &j->n_ids);
+    bytes_clear(&prompt);
+    if (j)
+        j->tools = t;
+    else
+        tools_close(&t);
+    if (status != MN_OK) {
+        *why = (refusal){0, "invalid_value", "messages"};
+        job_close(j);
+        return status;
+    }
+    j->tokenizer = s->tokenizer;
+    *out = j;
+    return MN_OK;
+}
+
+/* The schema of a job with a forced call is that of its tools. */
+static void blame_tools(unsigned form, mn_status status, refusal *why) {
+    if (strncmp(mn_last_error(), "schema", 6) == 0) {
+        why->param = "tools";
+        status_context(status, "'tools'");
+    } else {
+        fields_blame(form, status, why);
+    }
+}
+
+/* The field that sets the schema of an answer. */
+static const char *schema_field(unsigned form) {
+    const field *f = field_at(0);
+    for (size_t i = 0; f && (!(f->bodies & form) || !f->config || strcmp(f->config, "schema") != 0); i++)
+        f = field_at(i);
+    return f ? f->name : "schema";
+}
+
+/* A forced call is held to its schema, so nothing else can be. */
+static mn_status force_call(job *j, refusal *why) {
+    static const char *const names[] = {"json_schema", "regex"};
+    bytes schema = {0};
+    mn_status status = MN_OK;
+    if (!j->tools) return MN_OK;
+    tools_put_schema(&schema, j->tools);
+    for (size_t i = 0; i < 2 && schema.n && status == MN_OK; i++) {
+        char *other = mn_generation_config_get(j->config, names[i]);
+        bool is_set = other && strcmp(other, "null") != 0;
+        mn_free(other);
+        if (!is_set) continue;
+        *why = (refusal){400, "invalid_value", "tool_choice"};
+        status = status_fail(MN_E_ARG, "'tool_choice' forces a call beside '%s', allowed: one of both",
+                             i ? "regex" : schema_field(j->dialect->form));
+    }
+    if (status == MN_OK && schema.n) {
+        *why = (refusal){0, "invalid_value", "tools"};
+        status = bytes_status(&schema);
+        if (status == MN_OK) status = mn_generation_config_set(j->config, names[0], bytes_text(&schema));
+        if (status == MN_OK) *why = (refusal){0};
+        j->blame = blame_tools;
+    }
+    bytes_clear(&schema);
+    return status;
+}
+
+mn_status prompt_any_jobs(job **out, server *s, const dialect *form, const char *prefix, const json *body,
+                          const char **used, refusal *why) {
+    static const char *const names[] = {"prompt", "ids", "messages"};
+    const json *value = NULL;
+    const char *name = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json *one = json_get(body, names[i]);
+        if (!one || one->kind == JSON_NULL) continue;
+        *why = (refusal){400, "invalid_value", names[i]};
+        if (value)
+            MN_FAIL(MN_E_ARG, "'%s' and '%s' are both given, allowed: one of prompt, ids, messages", name, names[i]);
+        value = one;
+        name = names[i];
+    }
+    *why = (refusal){400, "missing_field", "prompt"};
+    if (!value) MN_FAIL(MN_E_ARG, "'prompt' is missing, allowed: one of prompt, ids, messages");
+    *why = (refusal){0};
+    *used = name;
+    return strcmp(name, "messages") == 0 ? prompt_chat_job(out, s, form, prefix, body, why)
+                                         : prompt_jobs(out, s, form, prefix, name, value, why);
+}
+
+static mn_status check_model(const server *s, const json *body, refusal *why) {
+    const char *name;
+    MN_TRY(field_string(&name, body, "model", why));
+    if (!name || strcmp(name, s->name) == 0) return MN_OK;
+    *why = (refusal){404, "model_not_found", "model"};
+    MN_FAIL(MN_E_NOT_FOUND, "there is no model '%.100s', allowed: '%s'", name, s->name);
+}
+
+mn_status prompt_check(const server *s, const json *body, refusal *why) {
+    MN_TRY(prompt_needs_tokenizer(s, why));
+    return check_model(s, body, why);
+}
+
+mn_status prompt_check_length(const server *s, const job *j, const char *name, refusal *why) {
+    int64_t most = s->info.max_position_embeddings;
+    *why = (refusal){400, "value_out_of_range", name};
+    if (j->n_ids == 0) MN_FAIL(MN_E_ARG, "'%s' has no tokens, allowed: one or more", name);
+    why->code = "context_length_exceeded";
+    if (most && (int64_t)j->n_ids > most)
+        MN_FAIL(MN_E_ARG, "'%s' has %zu tokens, allowed: the model's context of %lld", name, j->n_ids, (long long)most);
+    *why = (refusal){0};
+    return MN_OK;
+}
+
+mn_status prompt_set(job *j, const json *body, bool *streams, refusal *why) {
+    MN_TRY(fields_read(j, body, streams, why));
+    return force_call(j, why);
+}
+
+mn_status prompt_finish(job **out, job *first, const server *s, const json *body, const char *name, bool *streams,
+                        refusal *why) {
+    mn_status status = check_model(s, body, why);
+    int n = 0;
+    for (job *j = first; j && status == MN_OK; j = j->sibling) {
+        status = prompt_check_length(s, j, name, why);
+        if (status == MN_OK) status = prompt_set(j, body, streams, why);
+        j->model = s->name;
+        j->first = n;
+        n += j->n;
+    }
+    if (status == MN_OK)
+        *out = first;
+    else
+        job_close(first);
+    return status;
+}

@@ -1,0 +1,466 @@
+/* Schemas: keywords, references, combinations, and which kinds of values are left.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "constraint/schema.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/distance.h"
+#include "base/utf8.h"
+
+enum {
+    WORK = 1 << 24, /* steps: schemas of a megabyte take some hundred thousand */
+    NEST = 12,      /* nested schemas that are built at once; deeper ones become rules, built later */
+};
+
+/* ---- failures ---- */
+
+bool schema_ok(const schema_build *b) {
+    return b->g->status == MN_OK;
+}
+
+void schema_fail(schema_build *b, mn_status code, const char *format, ...) {
+    char problem[300];
+    va_list args;
+    if (!schema_ok(b)) return;
+    va_start(args, format);
+    vsnprintf(problem, sizeof problem, format, args);
+    va_end(args);
+    b->g->status = status_fail(code, "schema, %s: %s", bytes_text(&b->place), problem);
+}
+
+uint32_t schema_never(schema_build *b, const char *format, ...) {
+    va_list args;
+    net *g = b->g;
+    if (schema_ok(b) && !g->reason[0]) {
+        int n = snprintf(g->reason, sizeof g->reason, "%.150s: ", bytes_text(&b->place));
+        va_start(args, format);
+        vsnprintf(g->reason + n, sizeof g->reason - (size_t)n, format, args);
+        va_end(args);
+        g->reason[utf8_valid_prefix(g->reason, strlen(g->reason))] = 0;
+    }
+    return NET_FAIL;
+}
+
+bool schema_charge(schema_build *b, size_t steps) {
+    b->work += steps;
+    if (b->work > WORK) schema_fail(b, MN_E_ARG, "the schema is too large, or its combinations are too many");
+    return schema_ok(b);
+}
+
+/* ---- keywords ---- */
+
+static const char *const understood[] = {"type",
+                                         "enum",
+                                         "const",
+                                         "properties",
+                                         "required",
+                                         "additionalProperties",
+                                         "items",
+                                         "prefixItems",
+                                         "minItems",
+                                         "maxItems",
+                                         "minLength",
+                                         "maxLength",
+                                         "pattern",
+                                         "format",
+                                         "anyOf",
+                                         "oneOf",
+                                         "allOf",
+                                         "minimum",
+                                         "maximum",
+                                         "exclusiveMinimum",
+                                         "$ref",
+                                         "exclusiveMaximum",
+                                         "additionalItems",
+                                         NULL};
+
+/* Keywords that do not restrict the value, or are not asserted. */
+static const char *const annotations[] = {"title",
+                                          "description",
+                                          "default",
+                                          "examples",
+                                          "example",
+                                          "deprecated",
+                                          "readOnly",
+                                          "writeOnly",
+                                          "$schema",
+                                          "$id",
+                                          "id",
+                                          "$comment",
+                                          "$defs",
+                                          "definitions",
+                                          "contentEncoding",
+                                          "$anchor",
+                                          "$vocabulary",
+                                          "contentMediaType",
+                                          "contentSchema",
+                                          "discriminator",
+                                          NULL};
+
+static bool is_among(const char *name, const char *const *names) {
+    while (*names && strcmp(*names, name) != 0) names++;
+    return *names != NULL;
+}
+
+/* Whether every keyword is known, and *restricts: whether one of them restricts the value. */
+static void check_keywords(schema_build *b, const json *schema, bool *restricts) {
+    *restricts = false;
+    for (size_t i = 0; i < schema->n && schema_charge(b, 1); i++) {
+        const json_member *m = &schema->members[i];
+        bool vendor = strncmp(m->key, "x-", 2) == 0;
+        bool unique = strcmp(m->key, "uniqueItems") == 0 && m->value.kind == JSON_BOOL && !m->value.boolean;
+        if (vendor || unique || is_among(m->key, annotations)) continue;
+        *restricts = true;
+        if (is_among(m->key, understood)) continue;
+        const char *near = text_nearest(m->key, understood);
+        schema_fail(b, MN_E_UNSUPPORTED, "the keyword '%.60s' is not supported%s%s", m->key,
+                    near ? "; did you mean " : "", near ? near : "");
+    }
+}
+
+unsigned schema_types(schema_build *b, const json *schema) {
+    static const struct {
+        const char *name;
+        unsigned bits;
+    } names[] = {{"null", VALUE_NULL},     {"boolean", VALUE_BOOL}, {"integer", VALUE_INT},  {"number", VALUE_NUMBER},
+                 {"string", VALUE_STRING}, {"array", VALUE_ARRAY},  {"object", VALUE_OBJECT}};
+    const json *type = json_get(schema, "type");
+    if (!type) return VALUE_ANY;
+    size_t n = type->kind == JSON_ARRAY ? type->n : 1;
+    unsigned bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        const json *one = type->kind == JSON_ARRAY ? &type->items[i] : type;
+        unsigned found = 0;
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            if (json_is_string(one, names[k].name)) found = names[k].bits;
+        }
+        if (!found)
+            schema_fail(b, MN_E_ARG,
+                        "'type' is '%.60s', allowed: null, boolean, integer, number, string, array, object",
+                        one->kind == JSON_STRING ? one->string : "no text");
+        bits |= found;
+    }
+    return bits;
+}
+
+/* The kinds of values that keywords without a "type" speak of, when all of them speak of one kind. */
+static unsigned implied_types(const json *schema) {
+    static const struct {
+        const char *keyword;
+        unsigned bits;
+    } rows[] = {
+        {"properties", VALUE_OBJECT}, {"required", VALUE_OBJECT},         {"additionalProperties", VALUE_OBJECT},
+        {"items", VALUE_ARRAY},       {"prefixItems", VALUE_ARRAY},       {"minItems", VALUE_ARRAY},
+        {"maxItems", VALUE_ARRAY},    {"minLength", VALUE_STRING},        {"maxLength", VALUE_STRING},
+        {"pattern", VALUE_STRING},    {"format", VALUE_STRING},           {"minimum", VALUE_NUMBER},
+        {"maximum", VALUE_NUMBER},    {"exclusiveMinimum", VALUE_NUMBER}, {"exclusiveMaximum", VALUE_NUMBER}};
+    unsigned bits = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (json_get(schema, rows[i].keyword)) bits |= rows[i].bits;
+    }
+    bool one_kind = bits == VALUE_OBJECT || bits == VALUE_ARRAY || bits == VALUE_STRING || bits == VALUE_NUMBER;
+    return one_kind ? bits : VALUE_ANY;
+}
+
+void schema_counts(schema_build *b, terms list, const char *least, const char *most, uint32_t *min, uint32_t *max) {
+    *min = 0;
+    *max = NET_MANY;
+    for (size_t i = 0; i < list.n; i++) {
+        for (int k = 0; k < 2; k++) {
+            const json *value = json_get(schema_term(b, list, i), k ? most : least);
+            if (!value) continue;
+            bool whole = value->kind == JSON_REAL && value->real >= 0 && value->real < 9e15 &&
+                         (double)(int64_t)value->real == value->real;
+            int64_t count = value->kind == JSON_INT ? value->integer : whole ? (int64_t)value->real : -1;
+            if (count < 0 || (count >= NET_MANY && k == 0)) {
+                schema_fail(b, MN_E_ARG, "'%s' must be a whole number of 0 to 4294967294", k ? most : least);
+            } else if (k && count < *max) {
+                *max = (uint32_t)count;
+            } else if (!k && count > *min) {
+                *min = (uint32_t)count;
+            }
+        }
+    }
+}
+
+/* ---- lists of terms ---- */
+
+terms schema_list(const schema_build *b) {
+    return (terms){b->n_terms, 0};
+}
+
+void schema_push(schema_build *b, terms *list, const json *schema, unsigned done) {
+    if (!schema_charge(b, 1)) return;
+    if (schema->kind != JSON_BOOL && schema->kind != JSON_OBJECT) {
+        schema_fail(b, MN_E_ARG, "a schema must be an object, true or false");
+        return;
+    }
+    if (!net_check(b->g, mem_grow(&b->terms, &b->terms_capacity, b->n_terms + 1, sizeof *b->terms))) return;
+    b->terms[b->n_terms++] = (term){schema, done};
+    list->n++;
+}
+
+static bool holds(const schema_build *b, terms list, const json *schema) {
+    for (size_t i = 0; i < list.n; i++) {
+        if (schema_term(b, list, i) == schema) return true;
+    }
+    return false;
+}
+
+/* ---- references ---- */
+
+/* One step of a pointer, decoded: ~0 and ~1, and %XX as in addresses. */
+static bool decode_step(const char **at, char *out, size_t room) {
+    size_t n = 0;
+    const char *text = *at;
+    for (; *text && *text != '/'; n++) {
+        unsigned hex;
+        if (n + 1 >= room) return false;
+        if (text[0] == '~' && (text[1] == '0' || text[1] == '1')) {
+            out[n] = text[1] == '0' ? '~' : '/';
+            text += 2;
+        } else if (text[0] == '%' && sscanf(text + 1, "%2x", &hex) == 1 && text[1] && text[2] && text[1] != ' ') {
+            out[n] = (char)hex;
+            text += 3;
+        } else {
+            out[n] = *text++;
+        }
+    }
+    out[n] = 0;
+    *at = text;
+    return true;
+}
+
+static const json *find_step(const json *at, const char *step) {
+    if (at->kind == JSON_OBJECT) return json_get(at, step);
+    if (at->kind != JSON_ARRAY || step[0] < '0' || step[0] > '9') return NULL;
+    size_t index = 0;
+    const char *end = step;
+    for (; *end >= '0' && *end <= '9' && index < at->n; end++) index = index * 10 + (size_t)(*end - '0');
+    return *end == 0 && index < at->n ? &at->items[index] : NULL;
+}
+
+const json *schema_target(schema_build *b, const json *ref) {
+    char step[256];
+    if (ref->kind != JSON_STRING) {
+        schema_fail(b, MN_E_ARG, "'$ref' must be a text");
+        return NULL;
+    }
+    const char *at = ref->string;
+    const json *found = *at == '#' && (at[1] == 0 || at[1] == '/') ? b->root : NULL;
+    if (!found) {
+        schema_fail(b, MN_E_UNSUPPORTED, "the $ref '%.100s' does not begin with '#/': only this schema is read", at);
+        return NULL;
+    }
+    for (at++; *at == '/' && found;) {
+        at++;
+        found = decode_step(&at, step, sizeof step) && schema_charge(b, found->n) ? find_step(found, step) : NULL;
+    }
+    if (!found) schema_fail(b, MN_E_ARG, "the $ref '%.100s' leads nowhere", ref->string);
+    return found;
+}
+
+/* Adds to the list, which is at the end of b->terms, what its terms are made of: allOf, and $ref when `inside` a rule.
+ * *has_ref: a $ref is left. */
+static void take_apart(schema_build *b, terms *list, bool inside, bool *has_ref) {
+    *has_ref = false;
+    for (size_t i = 0; i < list->n && schema_charge(b, list->n); i++) {
+        term *t = &b->terms[list->at + i];
+        const json *schema = t->schema, *ref = json_get(schema, "$ref"), *all = json_get(schema, "allOf");
+        unsigned done = t->done;
+        t->done |= TERM_ALL | (inside ? TERM_REF : 0u);
+        if (ref && !(done & TERM_REF)) {
+            *has_ref = !inside || *has_ref;
+            const json *target = inside ? schema_target(b, ref) : NULL;
+            if (target && !holds(b, *list, target)) {
+                schema_push(b, list, target, 0);
+            } else if (target && json_get(target, "$ref")) {
+                schema_fail(b, MN_E_ARG, "the $ref '%.100s' leads back to itself", ref->string);
+            }
+        }
+        if (!all || (done & TERM_ALL)) continue;
+        if (all->kind != JSON_ARRAY || all->n == 0) schema_fail(b, MN_E_ARG, "'allOf' must be an array of schemas");
+        for (size_t k = 0; k < all->n && all->kind == JSON_ARRAY && schema_ok(b); k++) {
+            if (!holds(b, *list, &all->items[k])) schema_push(b, list, &all->items[k], 0);
+        }
+    }
+}
+
+/* Removes the terms that restrict nothing; false when one of them is `false`. */
+static bool drop_silent(schema_build *b, terms *list) {
+    size_t n = 0;
+    bool possible = true, restricts;
+    for (size_t i = 0; i < list->n && schema_ok(b); i++) {
+        term t = b->terms[list->at + i];
+        if (t.schema->kind == JSON_BOOL) {
+            possible &= t.schema->boolean;
+            continue;
+        }
+        check_keywords(b, t.schema, &restricts);
+        if (restricts) b->terms[list->at + n++] = t;
+    }
+    list->n = n;
+    b->n_terms = list->at + n;
+    return possible;
+}
+
+/* The rule of a list of terms. */
+static uint32_t rule_of(schema_build *b, terms list) {
+    for (size_t i = 0; i < b->n_rules && schema_charge(b, 1); i++) {
+        const schema_rule *known = &b->rules[i];
+        size_t same = 0;
+        if (known->n_key != list.n) continue;
+        while (same < list.n && b->keys[known->key + same].schema == b->terms[list.at + same].schema &&
+               b->keys[known->key + same].done == b->terms[list.at + same].done)
+            same++;
+        if (same == list.n) return known->rule;
+    }
+    const char *place = bytes_text(&b->place);
+    schema_rule rule = {.key = b->n_keys, .n_key = list.n};
+    if (!schema_ok(b) || !net_check(b->g, mem_grow(&b->rules, &b->rules_capacity, b->n_rules + 1, sizeof *b->rules)) ||
+        !net_check(b->g, mem_grow(&b->keys, &b->keys_capacity, b->n_keys + list.n, sizeof *b->keys)))
+        return 0;
+    rule.rule = net_rule(b->g);
+    rule.place = mem_copy_text(place, strlen(place));
+    if (!rule.place) net_check(b->g, MN_E_NOMEM);
+    if (list.n) memcpy(b->keys + b->n_keys, b->terms + list.at, list.n * sizeof *b->keys);
+    b->n_keys += list.n;
+    b->rules[b->n_rules++] = rule;
+    return rule.rule;
+}
+
+/* ---- values ---- */
+
+static void check_apart(schema_build *b, const json *branches) {
+    for (size_t k = 0; k < branches->n; k++) {
+        for (size_t j = 0; j < k && schema_charge(b, 1); j++) {
+            if (schema_apart(b, &branches->items[j], &branches->items[k], 0)) continue;
+            schema_fail(b, MN_E_UNSUPPORTED, "branches %zu and %zu of 'oneOf' may both hold of one value; use anyOf", j,
+                        k);
+            return;
+        }
+    }
+}
+
+/* The list with each branch of term i in turn. */
+static uint32_t any_of(schema_build *b, terms list, size_t i, unsigned bit, uint32_t next) {
+    const char *name = bit == TERM_ANY ? "anyOf" : "oneOf";
+    const json *branches = json_get(schema_term(b, list, i), name);
+    uint32_t node = NET_FAIL;
+    if (branches->kind != JSON_ARRAY || branches->n == 0) {
+        schema_fail(b, MN_E_ARG, "'%s' must be an array of schemas", name);
+        return NET_FAIL;
+    }
+    if (bit == TERM_ONE) check_apart(b, branches);
+    for (size_t k = branches->n; k-- > 0 && schema_ok(b);) {
+        terms branch = schema_list(b);
+        for (size_t j = 0; j < list.n && schema_ok(b); j++) {
+            term t = b->terms[list.at + j];
+            schema_push(b, &branch, t.schema, t.done | (j == i ? bit : 0));
+        }
+        schema_push(b, &branch, &branches->items[k], 0);
+        node = net_split(b->g, schema_value(b, branch, next), node);
+    }
+    return node;
+}
+
+static unsigned types_of(schema_build *b, terms list) {
+    unsigned named = VALUE_ANY, implied = VALUE_ANY;
+    bool has_type = false;
+    for (size_t i = 0; i < list.n; i++) {
+        const json *schema = schema_term(b, list, i);
+        has_type |= json_get(schema, "type") != NULL;
+        named &= schema_types(b, schema);
+        implied &= implied_types(schema);
+    }
+    return has_type ? named : implied;
+}
+
+static uint32_t plain_value(schema_build *b, terms list, uint32_t next) {
+    net *g = b->g;
+    unsigned types = types_of(b, list);
+    uint32_t node = NET_FAIL;
+    for (size_t i = 0; i < list.n; i++) {
+        const json *schema = schema_term(b, list, i);
+        if (json_get(schema, "enum") || json_get(schema, "const")) return schema_constants(b, list, i, next);
+    }
+    if (types == 0) return schema_never(b, "no type is left");
+    if (types & VALUE_NULL) node = net_split(g, net_literal(g, "null", 4, next), node);
+    if (types & VALUE_BOOL)
+        node = net_split(g, net_split(g, net_literal(g, "true", 4, next), net_literal(g, "false", 5, next)), node);
+    if (types & VALUE_NUMBER) node = net_split(g, schema_number(b, list, !(types & VALUE_REAL), next), node);
+    if (types & VALUE_STRING) node = net_split(g, schema_string(b, list, next), node);
+    if (types & VALUE_ARRAY) node = net_split(g, schema_array(b, list, next), node);
+    if (types & VALUE_OBJECT) node = net_split(g, schema_object(b, list, next), node);
+    return node;
+}
+
+/* A list that has been taken apart. */
+static uint32_t chosen_value(schema_build *b, terms list, uint32_t next) {
+    for (size_t i = 0; i < list.n; i++) {
+        term t = b->terms[list.at + i];
+        if (json_get(t.schema, "anyOf") && !(t.done & TERM_ANY)) return any_of(b, list, i, TERM_ANY, next);
+        if (json_get(t.schema, "oneOf") && !(t.done & TERM_ONE)) return any_of(b, list, i, TERM_ONE, next);
+    }
+    return plain_value(b, list, next);
+}
+
+static uint32_t value_of(schema_build *b, terms list, bool shared, uint32_t next) {
+    size_t begin = list.at;
+    bool has_ref;
+    uint32_t node = NET_FAIL;
+    bool deep = ++b->depth > NEST;
+    take_apart(b, &list, false, &has_ref);
+    if (!drop_silent(b, &list)) {
+        node = schema_never(b, "no value is allowed");
+    } else if (schema_ok(b)) {
+        node = shared || has_ref || deep || list.n == 0 ? net_call(b->g, rule_of(b, list), next)
+                                                        : chosen_value(b, list, next);
+    }
+    b->depth--;
+    b->n_terms = begin;
+    return node;
+}
+
+uint32_t schema_value(schema_build *b, terms list, uint32_t next) {
+    return value_of(b, list, false, next);
+}
+
+uint32_t schema_shared_value(schema_build *b, terms list, uint32_t next) {
+    return value_of(b, list, true, next);
+}
+
+static void build_rule(schema_build *b, size_t i) {
+    schema_rule rule = b->rules[i];
+    bool has_ref;
+    terms list = schema_list(b);
+    for (size_t k = 0; k < rule.n_key && schema_ok(b); k++)
+        schema_push(b, &list, b->keys[rule.key + k].schema, b->keys[rule.key + k].done);
+    b->place.n = 0;
+    bytes_append_text(&b->place, rule.place ? rule.place : "");
+    take_apart(b, &list, true, &has_ref);
+    bool possible = drop_silent(b, &list);
+    uint32_t node = NET_FAIL;
+    if (schema_ok(b)) node = possible ? chosen_value(b, list, NET_END) : schema_never(b, "no value is allowed");
+    if (schema_ok(b)) b->g->rules[rule.rule] = node;
+    b->n_terms = 0;
+}
+
+uint32_t net_schema(net *g, const json *schema) {
+    schema_build b = {.g = g, .root = schema};
+    if (g->status != MN_OK) return NET_FAIL;
+    bytes_append_text(&b.place, "$");
+    terms list = schema_list(&b);
+    schema_push(&b, &list, schema, 0);
+    uint32_t root = schema_ok(&b) ? schema_value(&b, list, NET_END) : (uint32_t)NET_FAIL;
+    for (size_t i = 0; i < b.n_rules && schema_ok(&b); i++) build_rule(&b, i);
+    net_check(g, bytes_status(&b.place));
+    for (size_t i = 0; i < b.n_rules; i++) mem_free(b.rules[i].place);
+    mem_free(b.rules);
+    mem_free(b.keys);
+    mem_free(b.terms);
+    bytes_clear(&b.place);
+    return root;
+}

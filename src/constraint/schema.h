@@ -1,0 +1,95 @@
+/* JSON schemas while they are compiled: lists of schemas that must hold together.
+ *
+ * A value at some place must be valid under a list of schemas, its terms: one at first, more through allOf, $ref with
+ * keywords beside it, a branch of anyOf, or properties that several terms describe. Lists with a $ref, and the list of
+ * no terms (any value), become rules, so recursion is a call.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_CONSTRAINT_SCHEMA_H
+#define MN_CONSTRAINT_SCHEMA_H
+
+#include "constraint/net.h"
+
+enum { TERM_REF = 1, TERM_ALL = 2, TERM_ANY = 4, TERM_ONE = 8 }; /* keywords of a term that have been taken apart */
+
+typedef struct term {
+    const json *schema; /* true, false or an object */
+    unsigned done;      /* TERM_* */
+} term;
+
+/* A slice of schema_build.terms, which grows while slices of it are in use. */
+typedef struct terms {
+    size_t at, n;
+} terms;
+
+typedef struct schema_rule {
+    size_t key, n_key; /* slice of schema_build.keys */
+    uint32_t rule;
+    char *place; /* owned; where it was met first */
+} schema_rule;
+
+typedef struct schema_build {
+    net *g;
+    const json *root;
+    term *terms;
+    size_t n_terms, terms_capacity;
+    term *keys;
+    size_t n_keys, keys_capacity;
+    schema_rule *rules;
+    size_t n_rules, rules_capacity;
+    bytes place; /* "$.items[*].name", for messages */
+    size_t work;
+    int depth;
+} schema_build;
+
+enum {
+    VALUE_NULL = 1,
+    VALUE_BOOL = 2,
+    VALUE_INT = 4,
+    VALUE_REAL = 8,
+    VALUE_STRING = 16,
+    VALUE_ARRAY = 32,
+    VALUE_OBJECT = 64
+};
+enum { VALUE_NUMBER = VALUE_INT | VALUE_REAL, VALUE_ANY = 127 };
+
+bool schema_ok(const schema_build *b);
+/* Keeps the first failure: "schema, PLACE: ...". */
+void schema_fail(schema_build *b, mn_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Records why no value is valid here, and returns NET_FAIL. */
+uint32_t schema_never(schema_build *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Counts work that grows faster than the schema; false when there was too much. */
+bool schema_charge(schema_build *b, size_t steps);
+
+static inline const json *schema_term(const schema_build *b, terms list, size_t i) {
+    return b->terms[list.at + i].schema;
+}
+
+/* A new empty list at the end of b->terms, to which terms are pushed. */
+terms schema_list(const schema_build *b);
+void schema_push(schema_build *b, terms *list, const json *schema, unsigned done);
+
+/* Lengths and counts: the strictest of all terms. *max is NET_MANY without one. */
+void schema_counts(schema_build *b, terms list, const char *least, const char *most, uint32_t *min, uint32_t *max);
+
+/* What follows a "#/..." pointer; NULL with a failure. */
+const json *schema_target(schema_build *b, const json *ref);
+
+/* A value under all terms. The list is at the end of b->terms and gone afterwards. */
+uint32_t schema_value(schema_build *b, terms list, uint32_t next);
+/* The same as a call of a rule, for values that occur in several places: nested copies would double at each level. */
+uint32_t schema_shared_value(schema_build *b, terms list, uint32_t next);
+/* Values of one kind, under terms that are neither $ref, allOf, anyOf nor oneOf; the list stays. */
+uint32_t schema_object(schema_build *b, terms list, uint32_t next);
+uint32_t schema_array(schema_build *b, terms list, uint32_t next);
+uint32_t schema_string(schema_build *b, terms list, uint32_t next);
+uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next);
+/* The values of term i's enum or const that the other terms allow too. */
+uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next);
+
+/* The bits of "type", VALUE_ANY without one. Fails for unknown names. */
+unsigned schema_types(schema_build *b, const json *schema);
+bool schema_equal(const json *a, const json *b);
+/* Whether no value can be valid under both, judged by types, constants and required constants of objects. */
+bool schema_apart(schema_build *b, const json *x, const json *y, int depth);
+
+#endif

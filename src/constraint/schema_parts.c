@@ -1,0 +1,301 @@
+/* Schemas of objects and arrays.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "constraint/schema.h"
+
+#include <string.h>
+
+#include "base/utf8.h"
+
+/* ---- places ---- */
+
+static size_t enter_name(schema_build *b, const char *name) {
+    size_t before = b->place.n;
+    size_t n = strlen(name);
+    bytes_printf(&b->place, ".%.*s", (int)utf8_valid_prefix(name, n < 40 ? n : 40), name);
+    return before;
+}
+
+static size_t enter_item(schema_build *b, size_t index, bool any) {
+    size_t before = b->place.n;
+    if (any) {
+        bytes_append_text(&b->place, "[*]");
+    } else {
+        bytes_printf(&b->place, "[%zu]", index);
+    }
+    return before;
+}
+
+/* ---- objects ---- */
+
+typedef struct property {
+    const char *name;
+    size_t n;
+    bool required;
+} property;
+
+typedef struct object {
+    schema_build *b;
+    terms list;
+    property *properties; /* in the order of the schema */
+    size_t n, capacity;
+    bool open; /* members of other names may follow */
+} object;
+
+static property *find_property(object *o, const char *name) {
+    for (size_t i = 0; i < o->n && schema_charge(o->b, 1); i++) {
+        if (strcmp(o->properties[i].name, name) == 0) return &o->properties[i];
+    }
+    return NULL;
+}
+
+static void add_property(object *o, const char *name, size_t n) {
+    schema_build *b = o->b;
+    if (memchr(name, 0, n)) {
+        schema_fail(b, MN_E_UNSUPPORTED, "a name with a zero character is not supported");
+    } else if (net_check(b->g, mem_grow(&o->properties, &o->capacity, o->n + 1, sizeof *o->properties))) {
+        o->properties[o->n++] = (property){.name = name, .n = n};
+    }
+}
+
+static void gather_properties(object *o) {
+    for (size_t i = 0; i < o->list.n; i++) {
+        const json *properties = json_get(schema_term(o->b, o->list, i), "properties");
+        if (!properties) continue;
+        if (properties->kind != JSON_OBJECT) schema_fail(o->b, MN_E_ARG, "'properties' must be an object");
+        for (size_t k = 0; properties->kind == JSON_OBJECT && k < properties->n && schema_ok(o->b); k++) {
+            const json_member *m = &properties->members[k];
+            bool counts = schema_charge(o->b, properties->n / 16) &&
+                          json_get(properties, m->key) == &m->value; /* the last of its name */
+            if (counts && (o->list.n == 1 || !find_property(o, m->key))) add_property(o, m->key, m->key_n);
+        }
+    }
+}
+
+static void gather_required(object *o) {
+    for (size_t i = 0; i < o->list.n; i++) {
+        const json *required = json_get(schema_term(o->b, o->list, i), "required");
+        if (!required) continue;
+        if (required->kind != JSON_ARRAY) schema_fail(o->b, MN_E_ARG, "'required' must be an array of names");
+        for (size_t k = 0; required->kind == JSON_ARRAY && k < required->n && schema_ok(o->b); k++) {
+            const json *name = &required->items[k];
+            if (name->kind != JSON_STRING) {
+                schema_fail(o->b, MN_E_ARG, "'required' must be an array of names");
+                return;
+            }
+            property *p = find_property(o, name->string);
+            if (!p) {
+                add_property(o, name->string, name->n);
+                p = o->n ? &o->properties[o->n - 1] : NULL;
+            }
+            if (p && schema_ok(o->b)) p->required = true;
+        }
+    }
+}
+
+/* Other members are generated where the schema specifies them: additionalProperties that is not false, or no properties
+ * at all. */
+static void decide_open(object *o) {
+    bool allowed = true, named = false, specified = false;
+    for (size_t i = 0; i < o->list.n; i++) {
+        const json *schema = schema_term(o->b, o->list, i), *others = json_get(schema, "additionalProperties");
+        named |= json_get(schema, "properties") != NULL;
+        specified |= others != NULL;
+        if (!others) continue;
+        if (others->kind != JSON_BOOL && others->kind != JSON_OBJECT)
+            schema_fail(o->b, MN_E_ARG, "'additionalProperties' must be a schema");
+        if (others->kind == JSON_BOOL && !others->boolean) allowed = false;
+    }
+    o->open = allowed && (specified || !named);
+}
+
+/* The constraints of all terms on the member of that name; NULL: on a member that no term names. */
+static terms terms_of_member(object *o, const char *name) {
+    schema_build *b = o->b;
+    terms member = schema_list(b);
+    for (size_t i = 0; i < o->list.n && schema_ok(b); i++) {
+        const json *schema = schema_term(b, o->list, i), *properties = json_get(schema, "properties");
+        const json *own =
+            name && properties && schema_charge(b, properties->n / 16) ? json_get(properties, name) : NULL;
+        const json *others = json_get(schema, "additionalProperties");
+        if (own || others) schema_push(b, &member, own ? own : others, 0);
+    }
+    return member;
+}
+
+/* From the colon on. */
+static uint32_t member_value(object *o, const char *name, uint32_t next) {
+    schema_build *b = o->b;
+    size_t before = enter_name(b, name ? name : "*");
+    uint32_t value = schema_value(b, terms_of_member(o, name), next);
+    b->place.n = before;
+    return net_bytes(b->g, ':', ':', net_plain(b->g, " ?", value));
+}
+
+/* ---- names that are not declared ---- */
+
+typedef struct name_node {
+    uint32_t code, child, sibling, entry;
+    bool ends; /* a declared name */
+} name_node;
+
+typedef struct name_tree {
+    net *g;
+    name_node *nodes; /* [0]: the root; a child comes after its parent */
+    size_t n, capacity;
+} name_tree;
+
+static uint32_t add_name_node(name_tree *t, uint32_t parent, uint32_t code) {
+    if (!net_check(t->g, mem_grow(&t->nodes, &t->capacity, t->n + 1, sizeof *t->nodes))) return 0;
+    t->nodes[t->n] = (name_node){.code = code, .sibling = t->n ? t->nodes[parent].child : 0};
+    if (t->n) t->nodes[parent].child = (uint32_t)t->n;
+    return (uint32_t)t->n++;
+}
+
+static void add_name(schema_build *b, name_tree *t, const char *name, size_t n) {
+    uint32_t at = 0;
+    for (size_t i = 0; i < n && schema_ok(b);) {
+        size_t length = utf8_length((unsigned char)name[i]);
+        uint32_t code = utf8_decode(name + i, length), child = t->nodes[at].child;
+        while (child && t->nodes[child].code != code && schema_charge(b, 1)) child = t->nodes[child].sibling;
+        at = child ? child : add_name_node(t, at, code);
+        i += length;
+    }
+    if (schema_ok(b)) t->nodes[at].ends = true;
+}
+
+/* The possible continuations of a name that so far is a prefix of a declared one. Up to the first character that
+ * differs from all of those, each character is written unescaped where JSON allows it. */
+static uint32_t name_entry(name_tree *t, size_t id, uint32_t end, uint32_t rest) {
+    net *g = t->g;
+    uint32_t node = t->nodes[id].ends ? (uint32_t)NET_FAIL : end;
+    code_set others = {0};
+    for (uint32_t child = t->nodes[id].child; child; child = t->nodes[child].sibling) {
+        code_set one = {0};
+        code_set_add(g, &one, t->nodes[child].code, t->nodes[child].code);
+        code_set_add(g, &others, t->nodes[child].code, t->nodes[child].code);
+        node = net_split(g, net_class(g, &one, SPELL_JSON, t->nodes[child].entry), node);
+        code_set_clear(&one);
+    }
+    code_set_order(&others);
+    code_set_invert(g, &others);
+    node = net_split(g, node, net_class(g, &others, SPELL_JSON, rest));
+    code_set_clear(&others);
+    return node;
+}
+
+/* Any name but the declared ones, quotes included. */
+static uint32_t other_name(object *o, uint32_t next) {
+    net *g = o->b->g;
+    name_tree t = {.g = g};
+    uint32_t end = net_bytes(g, '"', '"', next), rest = net_json_rest(g, next), first = NET_FAIL;
+    add_name_node(&t, 0, 0);
+    for (size_t i = 0; i < o->n && schema_ok(o->b); i++) add_name(o->b, &t, o->properties[i].name, o->properties[i].n);
+    for (size_t id = t.n; id-- > 0 && schema_ok(o->b);) t.nodes[id].entry = name_entry(&t, id, end, rest);
+    if (schema_ok(o->b)) first = t.nodes[0].entry;
+    mem_free(t.nodes);
+    return net_bytes(g, '"', '"', first);
+}
+
+/* ---- an object from left to right ---- */
+
+static uint32_t declared_name(object *o, const property *p, uint32_t next) {
+    bytes text = {0};
+    json_put_string(&text, p->name, p->n);
+    net_check(o->b->g, bytes_status(&text));
+    uint32_t node = net_literal(o->b->g, text.data, text.failed ? 0 : text.n, next);
+    bytes_clear(&text);
+    return node;
+}
+
+/* Members in the order of the schema. For each place between two of them there are two nodes: `bare` when no member was
+ * written yet, and `after` when a comma must come first. */
+static uint32_t build_object(object *o, uint32_t next) {
+    net *g = o->b->g;
+    uint32_t close = net_bytes(g, '}', '}', next), bare = close, after = net_json_space(g, close);
+    if (o->open) {
+        uint32_t loop = net_loop(g, after), member = other_name(o, member_value(o, NULL, loop));
+        net_loop_body(g, loop, net_bytes(g, ',', ',', net_json_space(g, member)));
+        bare = net_split(g, member, close);
+        after = loop;
+    }
+    for (size_t i = o->n; i-- > 0 && schema_ok(o->b);) {
+        const property *p = &o->properties[i];
+        uint32_t member = declared_name(o, p, member_value(o, p->name, after));
+        uint32_t next_member = net_bytes(g, ',', ',', net_json_space(g, member));
+        bare = p->required ? member : net_split(g, member, bare);
+        after = p->required ? next_member : net_split(g, next_member, after);
+    }
+    return net_bytes(g, '{', '{', net_json_space(g, bare));
+}
+
+uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
+    object o = {.b = b, .list = list};
+    gather_properties(&o);
+    if (schema_ok(b)) gather_required(&o);
+    decide_open(&o);
+    uint32_t node = schema_ok(b) ? build_object(&o, next) : (uint32_t)NET_FAIL;
+    mem_free(o.properties);
+    return node;
+}
+
+/* ---- arrays ---- */
+
+/* The constraint of a term on item `index`, or of all from there on; NULL: nothing. The array form of "items" is that
+ * of "prefixItems" in older drafts, where "additionalItems" is the rest. */
+static const json *item_schema(schema_build *b, const json *schema, size_t index) {
+    const json *items = json_get(schema, "items"), *prefix = json_get(schema, "prefixItems");
+    if (items && items->kind == JSON_ARRAY) {
+        prefix = items;
+        items = json_get(schema, "additionalItems");
+    }
+    if (prefix && prefix->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'prefixItems' must be an array of schemas");
+    return prefix && prefix->kind == JSON_ARRAY && index < prefix->n ? &prefix->items[index] : items;
+}
+
+static size_t prefix_length(const json *schema) {
+    const json *items = json_get(schema, "items"), *prefix = json_get(schema, "prefixItems");
+    if (items && items->kind == JSON_ARRAY) return items->n;
+    return prefix && prefix->kind == JSON_ARRAY ? prefix->n : 0;
+}
+
+static uint32_t item_value(schema_build *b, terms list, size_t index, bool any, uint32_t next) {
+    terms item = schema_list(b);
+    for (size_t i = 0; i < list.n && schema_ok(b); i++) {
+        const json *schema = item_schema(b, schema_term(b, list, i), index);
+        if (schema) schema_push(b, &item, schema, 0);
+    }
+    size_t before = enter_item(b, index, any);
+    uint32_t node = any ? schema_shared_value(b, item, next) : schema_value(b, item, next);
+    b->place.n = before;
+    return node;
+}
+
+uint32_t schema_array(schema_build *b, terms list, uint32_t next) {
+    net *g = b->g;
+    uint32_t min, max;
+    size_t prefix = 0;
+    schema_counts(b, list, "minItems", "maxItems", &min, &max);
+    if (min > max) return schema_never(b, "at least %u items, but at most %u", min, max);
+    for (size_t i = 0; i < list.n; i++) {
+        size_t n = prefix_length(schema_term(b, list, i));
+        if (n > prefix) prefix = n;
+    }
+    uint32_t close = net_bytes(g, ']', ']', next), end = net_json_space(g, close), node;
+    if (max == 0) return net_bytes(g, '[', '[', end);
+    if (prefix > max) prefix = max;
+    /* `node` is what follows so many items: the comma and more, or the end. From right to left, the items that are all
+     * alike first; without a prefix the first of them has no comma before it. */
+    uint32_t alone = prefix ? (uint32_t)prefix : 1, least = min > alone ? min - alone : 0;
+    uint32_t most = max == NET_MANY ? NET_MANY : max - alone, more = end;
+    if (most > 0) {
+        uint32_t round = net_bytes(g, ',', ',', net_json_space(g, item_value(b, list, prefix, true, NET_END)));
+        more = net_repeat(g, round, least, most, end);
+    }
+    node = more;
+    for (size_t i = alone; i-- > 0 && schema_ok(b);) {
+        node = item_value(b, list, i, prefix == 0, node);
+        if (i > 0) node = net_bytes(g, ',', ',', net_json_space(g, node));
+        if (min <= i) node = net_split(g, node, i > 0 ? end : close);
+    }
+    return net_bytes(g, '[', '[', net_json_space(g, node));
+}

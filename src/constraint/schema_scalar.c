@@ -1,0 +1,357 @@
+/* Schemas of strings and numbers, constants, and what makes two schemas disjoint.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "constraint/schema.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- strings ---- */
+
+#define DATE                                                                                                                  \
+    "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))" \
+    "|(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+#define TIME  "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define BYTE  "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+
+/* RFC 3339, 9562, 5321 (without quoted names and addresses in numbers), 1123, 2673. Other formats are annotations. */
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+    {"date", "^" DATE "$"},
+    {"time", "^" TIME "$"},
+    {"date-time", "^" DATE "T" TIME "$"},
+    {"uuid", "^[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"},
+    {"email", "^[A-Za-z0-9_%+-]{1,20}(?:\\.[A-Za-z0-9_%+-]{1,20}){0,2}@" LABEL "(?:\\." LABEL "){1,2}$"},
+    {"hostname", "^" LABEL "(?:\\." LABEL "){0,2}$"},
+    {"ipv4", "^" BYTE "(?:\\." BYTE "){3}$"},
+};
+
+static const char *format_pattern(const json *format) {
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        if (json_is_string(format, formats[i].name)) return formats[i].pattern;
+    }
+    return NULL;
+}
+
+/* The one pattern that all terms require, from "pattern" or "format"; NULL: none. */
+static const char *pattern_of(schema_build *b, terms list, size_t *n) {
+    const char *found = NULL;
+    for (size_t i = 0; i < list.n; i++) {
+        const json *pattern = json_get(schema_term(b, list, i), "pattern"),
+                   *format = json_get(schema_term(b, list, i), "format");
+        if (pattern && pattern->kind != JSON_STRING) {
+            schema_fail(b, MN_E_ARG, "'pattern' must be a text");
+            return NULL;
+        }
+        for (int k = 0; k < 2; k++) {
+            const char *text = k ? (format ? format_pattern(format) : NULL) : pattern ? pattern->string : NULL;
+            size_t length = !text ? 0 : k ? strlen(text) : pattern->n;
+            if (!text) continue;
+            if (found && (*n != length || memcmp(found, text, length) != 0))
+                schema_fail(b, MN_E_UNSUPPORTED, "only one 'pattern' or 'format' can be followed for one text");
+            found = text;
+            *n = length;
+        }
+    }
+    return found;
+}
+
+uint32_t schema_string(schema_build *b, terms list, uint32_t next) {
+    net *g = b->g;
+    net_pattern how = {.spelling = SPELL_JSON, .search = true};
+    size_t n = 0;
+    schema_counts(b, list, "minLength", "maxLength", &how.min, &how.max);
+    if (how.min > how.max) return schema_never(b, "at least %u characters, but at most %u", how.min, how.max);
+    const char *pattern = pattern_of(b, list, &n);
+    if (!schema_ok(b)) return NET_FAIL;
+    if (!pattern) return net_json_string(g, how.min, how.max, next);
+    uint32_t node = net_bytes(g, '"', '"', net_regex(g, pattern, n, &how, net_bytes(g, '"', '"', next)));
+    if (!schema_ok(b)) {
+        status_context(g->status, "schema, %s", bytes_text(&b->place));
+    } else if (node == NET_FAIL) {
+        schema_never(b, "no text matches its pattern and lengths");
+    }
+    return node;
+}
+
+/* ---- numbers ---- */
+
+typedef struct limits {
+    net_interval within;
+    bool has_lo, has_hi, never;
+} limits;
+
+/* One limit as a whole number. For whole numbers it moves inwards to the next one; else it must be one. */
+static void put_limit(schema_build *b, limits *l, const char *name, const json *value, bool whole) {
+    bool is_lo = strstr(name, "inimum") != NULL, open = name[0] == 'e', fraction = false;
+    int64_t limit = value->integer;
+    if (value->kind != JSON_INT && value->kind != JSON_REAL) {
+        schema_fail(b, MN_E_ARG, "'%s' must be a number", name);
+        return;
+    }
+    if (value->kind == JSON_REAL) {
+        double inner = is_lo ? ceil(value->real) : floor(value->real);
+        fraction = inner != value->real;
+        if (!(fabs(inner) < 9e18)) { /* beyond all that is generated */
+            if (is_lo == (inner > 0)) l->never = true;
+            return;
+        }
+        limit = (int64_t)inner;
+    }
+    if (fraction && !whole) {
+        schema_fail(b, MN_E_UNSUPPORTED, "'%s' is no whole number, which is only supported for integers", name);
+        return;
+    }
+    open = open && !fraction;
+    int64_t *kept = is_lo ? &l->within.lo : &l->within.hi;
+    bool *kept_open = is_lo ? &l->within.lo_open : &l->within.hi_open, *has = is_lo ? &l->has_lo : &l->has_hi;
+    bool stricter = !*has || (is_lo ? limit > *kept : limit < *kept);
+    if (stricter) *kept_open = open;
+    if (stricter) *kept = limit;
+    if (limit == *kept) *kept_open |= open;
+    *has = true;
+}
+
+/* Limits that are missing, and limits that are left out of whole numbers. */
+static void complete(limits *l, bool whole) {
+    net_interval *w = &l->within;
+    if (!l->has_lo) w->lo = l->has_hi && w->hi < -NET_INTEGER_MOST ? INT64_MIN : -NET_INTEGER_MOST;
+    if (!l->has_hi) w->hi = l->has_lo && w->lo > NET_INTEGER_MOST ? INT64_MAX : NET_INTEGER_MOST;
+    if (!whole) return;
+    l->never |= (w->lo_open && w->lo == INT64_MAX) || (w->hi_open && w->hi == INT64_MIN);
+    if (w->lo_open && !l->never) w->lo++;
+    if (w->hi_open && !l->never) w->hi--;
+}
+
+uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next) {
+    static const char *const names[] = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"};
+    limits l = {0};
+    for (size_t i = 0; i < list.n; i++) {
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            const json *value = json_get(schema_term(b, list, i), names[k]);
+            if (value) put_limit(b, &l, names[k], value, whole);
+        }
+    }
+    if (!schema_ok(b)) return NET_FAIL;
+    bool limited = l.has_lo || l.has_hi;
+    complete(&l, whole);
+    uint32_t node = NET_FAIL;
+    if (!l.never)
+        node = whole ? net_integer(b->g, l.within.lo, l.within.hi, next)
+                     : net_number(b->g, limited ? &l.within : NULL, next);
+    return schema_ok(b) && node == NET_FAIL ? schema_never(b, "no number lies within its limits") : node;
+}
+
+/* ---- constants ---- */
+
+static double real_of(const json *value) {
+    return value->kind == JSON_INT ? (double)value->integer : value->real;
+}
+
+static bool is_number(const json *value) {
+    return value->kind == JSON_INT || value->kind == JSON_REAL;
+}
+
+bool schema_equal(const json *a, const json *b) {
+    if (is_number(a) && is_number(b)) {
+        return a->kind == JSON_INT && b->kind == JSON_INT ? a->integer == b->integer : real_of(a) == real_of(b);
+    }
+    if (a->kind != b->kind) return false;
+    bool same = a->kind < JSON_STRING || a->n == b->n;
+    switch (a->kind) {
+    case JSON_BOOL: return a->boolean == b->boolean;
+    case JSON_STRING: return same && memcmp(a->string, b->string, a->n) == 0;
+    case JSON_ARRAY:
+        for (size_t i = 0; i < a->n && same; i++) same = schema_equal(&a->items[i], &b->items[i]);
+        return same;
+    case JSON_OBJECT:
+        for (size_t i = 0; i < a->n && same; i++) {
+            const json *other = json_get(b, a->members[i].key);
+            same = other && schema_equal(&a->members[i].value, other);
+        }
+        return same;
+    default: return true;
+    }
+}
+
+static unsigned kinds_of(const json *value) {
+    switch (value->kind) {
+    case JSON_NULL: return VALUE_NULL;
+    case JSON_BOOL: return VALUE_BOOL;
+    case JSON_INT: return VALUE_INT;
+    case JSON_REAL: return floor(value->real) == value->real ? VALUE_INT | VALUE_REAL : VALUE_REAL;
+    case JSON_STRING: return VALUE_STRING;
+    case JSON_ARRAY: return VALUE_ARRAY;
+    case JSON_OBJECT: return VALUE_OBJECT;
+    }
+    return 0;
+}
+
+/* The values of a schema's "const", else of its "enum"; NULL when it has neither. */
+static const json *constants_of(const json *schema, size_t *n) {
+    const json *one = json_get(schema, "const"), *several = json_get(schema, "enum");
+    *n = one ? 1 : several && several->kind == JSON_ARRAY ? several->n : 0;
+    return one ? one : several ? several->items : NULL;
+}
+
+static bool is_one_of(schema_build *b, const json *value, const json *values, size_t n) {
+    for (size_t i = 0; i < n && schema_charge(b, 1); i++) {
+        if (schema_equal(value, &values[i])) return true;
+    }
+    return false;
+}
+
+static void check_constants(schema_build *b, const json *schema) {
+    static const char *const others[] = {"properties",
+                                         "required",
+                                         "additionalProperties",
+                                         "items",
+                                         "prefixItems",
+                                         "minItems",
+                                         "maxItems",
+                                         "minLength",
+                                         "pattern",
+                                         "maxLength",
+                                         "minimum",
+                                         "maximum",
+                                         "exclusiveMinimum",
+                                         "format",
+                                         "exclusiveMaximum"};
+    const json *several = json_get(schema, "enum");
+    if (several && several->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'enum' must be an array of values");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (json_get(schema, others[i]))
+            schema_fail(b, MN_E_UNSUPPORTED, "'%s' beside constants is not supported", others[i]);
+    }
+}
+
+/* Whether the terms allow the constant, by types and constants alone. It is one of `values`. */
+static bool allows(schema_build *b, terms list, const json *value, const json *values) {
+    for (size_t i = 0; i < list.n; i++) {
+        const json *schema = schema_term(b, list, i), *one = json_get(schema, "const"),
+                   *several = json_get(schema, "enum");
+        if (!(schema_types(b, schema) & kinds_of(value))) return false;
+        if (one && !schema_equal(one, value)) return false;
+        if (several && several->items != values && !is_one_of(b, value, several->items, several->n)) return false;
+    }
+    return true;
+}
+
+/* A trie of texts as nodes: common prefixes are read once. */
+typedef struct text_node {
+    uint32_t child, sibling, entry;
+    unsigned char byte;
+    bool ends;
+} text_node;
+
+typedef struct text_tree {
+    text_node *nodes; /* [0]: the root; a child comes after its parent */
+    size_t n, capacity;
+} text_tree;
+
+static void add_text(schema_build *b, text_tree *t, const char *text, size_t n) {
+    uint32_t at = 0;
+    for (size_t i = 0; i < n && schema_ok(b); i++) {
+        unsigned char byte = (unsigned char)text[i];
+        uint32_t child = t->nodes[at].child;
+        while (child && t->nodes[child].byte != byte) child = t->nodes[child].sibling;
+        if (!child) {
+            if (!net_check(b->g, mem_grow(&t->nodes, &t->capacity, t->n + 1, sizeof *t->nodes))) return;
+            child = (uint32_t)t->n++;
+            t->nodes[child] = (text_node){.byte = byte, .sibling = t->nodes[at].child};
+            t->nodes[at].child = child;
+        }
+        at = child;
+    }
+    if (schema_ok(b)) t->nodes[at].ends = true;
+}
+
+static uint32_t build_texts(schema_build *b, text_tree *t, uint32_t next) {
+    for (size_t id = t->n; id-- > 0 && schema_ok(b);) {
+        uint32_t node = t->nodes[id].ends ? next : (uint32_t)NET_FAIL;
+        for (uint32_t child = t->nodes[id].child; child; child = t->nodes[child].sibling)
+            node = net_split(b->g, net_bytes(b->g, t->nodes[child].byte, t->nodes[child].byte, t->nodes[child].entry),
+                             node);
+        t->nodes[id].entry = node;
+    }
+    return schema_ok(b) ? t->nodes[0].entry : (uint32_t)NET_FAIL;
+}
+
+uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next) {
+    text_tree tree = {0};
+    bytes text = {0};
+    size_t n;
+    uint32_t node = NET_FAIL;
+    for (size_t k = 0; k < list.n; k++) check_constants(b, schema_term(b, list, k));
+    const json *values = constants_of(schema_term(b, list, i), &n);
+    if (schema_ok(b) && net_check(b->g, mem_grow(&tree.nodes, &tree.capacity, 1, sizeof *tree.nodes))) {
+        tree.nodes[tree.n++] = (text_node){0};
+        for (size_t k = 0; k < n && schema_charge(b, 1); k++) {
+            if (!allows(b, list, &values[k], values)) continue;
+            text.n = 0;
+            json_put(&text, &values[k]);
+            if (net_check(b->g, bytes_status(&text))) add_text(b, &tree, text.data, text.n);
+        }
+        node = build_texts(b, &tree, next);
+    }
+    bytes_clear(&text);
+    mem_free(tree.nodes);
+    return schema_ok(b) && node == NET_FAIL ? schema_never(b, "none of its constants is allowed") : node;
+}
+
+/* ---- telling schemas apart ---- */
+
+static const json *follow_refs(schema_build *b, const json *schema) {
+    for (int hops = 0; hops < 16; hops++) {
+        const json *ref = json_get(schema, "$ref");
+        if (!ref) return schema;
+        schema = schema_target(b, ref);
+        if (!schema) return NULL;
+    }
+    return NULL;
+}
+
+static bool requires(schema_build *b, const json *schema, const char *name) {
+    const json *required = json_get(schema, "required");
+    for (size_t i = 0; required && required->kind == JSON_ARRAY && i < required->n && schema_charge(b, 1); i++) {
+        if (json_is_string(&required->items[i], name)) return true;
+    }
+    return false;
+}
+
+/* A required member whose schemas are apart. */
+static bool members_apart(schema_build *b, const json *x, const json *y, int depth) {
+    const json *of_x = json_get(x, "properties"), *of_y = json_get(y, "properties");
+    if (!of_x || !of_y || of_x->kind != JSON_OBJECT) return false;
+    for (size_t i = 0; i < of_x->n && schema_charge(b, 1 + of_x->n / 16); i++) {
+        const json *other = json_get(of_y, of_x->members[i].key);
+        if (other && (requires(b, x, of_x->members[i].key) || requires(b, y, of_x->members[i].key)) &&
+            schema_apart(b, &of_x->members[i].value, other, depth + 1))
+            return true;
+    }
+    return false;
+}
+
+bool schema_apart(schema_build *b, const json *x, const json *y, int depth) {
+    enum { DEPTH = 3 };
+    x = follow_refs(b, x);
+    y = x ? follow_refs(b, y) : NULL;
+    if (!y || depth > DEPTH || !schema_charge(b, 1)) return false;
+    if (x->kind == JSON_BOOL || y->kind == JSON_BOOL)
+        return (x->kind == JSON_BOOL && !x->boolean) || (y->kind == JSON_BOOL && !y->boolean);
+    unsigned types = schema_types(b, x) & schema_types(b, y);
+    size_t n_x, n_y;
+    const json *of_x = constants_of(x, &n_x), *of_y = constants_of(y, &n_y);
+    if (of_x || of_y) {
+        const json *some = of_x ? of_x : of_y, *rest = of_x ? of_y : NULL;
+        size_t n_some = of_x ? n_x : n_y;
+        bool apart = true;
+        for (size_t i = 0; i < n_some && apart; i++) {
+            bool by_type = !(types & kinds_of(&some[i]));
+            apart = by_type || (rest && !is_one_of(b, &some[i], rest, n_y));
+        }
+        return apart;
+    }
+    return types == 0 || (types == VALUE_OBJECT && members_apart(b, x, y, depth));
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gen/config/validation.h"
+
+#include <string.h>
+
+#include "base/options.h"
+#include "gen/config/cache_request.h"
+
+/* ---- the mode ---- */
+
+static const char *const names[] = {
+    [DECODING_GREEDY] = "greedy search",
+    [DECODING_SAMPLE] = "sampling",
+    [DECODING_CONTRASTIVE] = "contrastive search",
+    [DECODING_DOLA] = "DoLa",
+    [DECODING_ASSISTED] = "assisted decoding",
+    [DECODING_PROMPT_LOOKUP] = "prompt lookup",
+    [DECODING_BEAM] = "beam search",
+    [DECODING_BEAM_SAMPLE] = "beam sampling",
+    [DECODING_GROUP_BEAM] = "group beam search",
+    [DECODING_CONSTRAINED_BEAM] = "constrained beam search",
+};
+
+const char *decoding_mode_name(decoding_mode mode) {
+    return names[mode];
+}
+
+static bool has_assistant(const mn_generate_options *options) {
+    return options && options->assistant;
+}
+
+static bool is_looking_up(const mn_generation_config *c) {
+    return c->prompt_lookup_num_tokens > 0;
+}
+
+static bool has_layers(const mn_generation_config *c) {
+    return c->dola_layers.side != LAYERS_NONE;
+}
+
+/* The mode without a draft model, prompt lookup and DoLa. */
+static decoding_mode search_of(const mn_generation_config *c) {
+    if (c->force_words_ids.n) return DECODING_CONSTRAINED_BEAM;
+    if (c->num_beams > 1) {
+        if (c->num_beam_groups > 1) return DECODING_GROUP_BEAM;
+        return c->do_sample ? DECODING_BEAM_SAMPLE : DECODING_BEAM;
+    }
+    if (c->do_sample) return DECODING_SAMPLE;
+    return c->penalty_alpha > 0 && c->top_k > 1 ? DECODING_CONTRASTIVE : DECODING_GREEDY;
+}
+
+static bool is_plain(decoding_mode mode) {
+    return mode == DECODING_GREEDY || mode == DECODING_SAMPLE;
+}
+
+decoding_mode decoding_mode_of(const mn_generation_config *config, const mn_generate_options *options) {
+    decoding_mode mode = search_of(config);
+    if (!is_plain(mode)) return mode;
+    if (has_layers(config)) return DECODING_DOLA;
+    if (has_assistant(options)) return DECODING_ASSISTED;
+    return is_looking_up(config) ? DECODING_PROMPT_LOOKUP : mode;
+}
+
+/* ---- contradictions ---- */
+
+static mn_status check_sequences(const mn_generation_config *c) {
+    decoding_mode mode = search_of(c);
+    if (c->num_beams > 1 && c->num_return_sequences > c->num_beams) {
+        MN_FAIL(MN_E_ARG, "num_return_sequences is %lld, allowed with num_beams %lld: 1 to %lld",
+                (long long)c->num_return_sequences, (long long)c->num_beams, (long long)c->num_beams);
+    }
+    if (c->num_return_sequences > 1 && (mode == DECODING_GREEDY || mode == DECODING_CONTRASTIVE)) {
+        MN_FAIL(MN_E_ARG,
+                "num_return_sequences is %lld, but %s has one answer; sample (do_sample), or search with at "
+                "least as many beams (num_beams)",
+                (long long)c->num_return_sequences, names[mode]);
+    }
+    return MN_OK;
+}
+
+static mn_status check_groups(const mn_generation_config *c) {
+    if (c->num_beams == 1 || c->num_beam_groups == 1) return MN_OK;
+    if (c->do_sample)
+        MN_FAIL(MN_E_ARG, "do_sample is true, but groups of beams (num_beam_groups %lld) are not sampled",
+                (long long)c->num_beam_groups);
+    if (c->num_beams % c->num_beam_groups != 0)
+        MN_FAIL(MN_E_ARG, "num_beam_groups is %lld, allowed with num_beams %lld: what divides it",
+                (long long)c->num_beam_groups, (long long)c->num_beams);
+    if (c->diversity_penalty <= 0)
+        MN_FAIL(MN_E_ARG, "diversity_penalty is 0, which makes the %lld groups of beams all alike; set it above 0",
+                (long long)c->num_beam_groups);
+    return MN_OK;
+}
+
+static mn_status check_forced_words(const mn_generation_config *c) {
+    if (c->force_words_ids.n == 0) return MN_OK;
+    if (c->num_beams == 1) MN_FAIL(MN_E_ARG, "force_words_ids needs beams: num_beams is 1, allowed: 2 or more");
+    if (c->do_sample) MN_FAIL(MN_E_ARG, "do_sample is true, but beams with force_words_ids are not sampled");
+    if (c->num_beam_groups > 1)
+        MN_FAIL(MN_E_ARG, "num_beam_groups is %lld, allowed with force_words_ids: 1", (long long)c->num_beam_groups);
+    return MN_OK;
+}
+
+/* Drafts and DoLa require greedy search or sampling, and exclude each other. */
+static mn_status check_helpers(const mn_generation_config *c, const mn_generate_options *options) {
+    decoding_mode mode = search_of(c);
+    const struct {
+        bool is_given;
+        const char *name;
+    } helpers[] = {
+        {has_layers(c), "dola_layers"},
+        {has_assistant(options), "a draft model"},
+        {is_looking_up(c), "prompt_lookup_num_tokens"},
+    };
+    enum { N = sizeof helpers / sizeof helpers[0] };
+    for (size_t i = 0; i < N; i++) {
+        if (!helpers[i].is_given) continue;
+        if (!is_plain(mode))
+            MN_FAIL(MN_E_ARG, "%s serves greedy search and sampling, but these settings select %s", helpers[i].name,
+                    names[mode]);
+        for (size_t j = i + 1; j < N; j++) {
+            if (helpers[j].is_given)
+                MN_FAIL(MN_E_ARG, "%s and %s were both given; use one of them", helpers[i].name, helpers[j].name);
+        }
+    }
+    return MN_OK;
+}
+
+/* Guidance feeds a second context, so it requires modes that extend a text token by token. */
+static mn_status check_guidance(const mn_generation_config *c, const mn_generate_options *options) {
+    decoding_mode mode = decoding_mode_of(c, options);
+    bool proposes = mode == DECODING_CONTRASTIVE || mode == DECODING_ASSISTED || mode == DECODING_PROMPT_LOOKUP;
+    if (c->guidance_scale == 1 || !proposes) return MN_OK;
+    MN_FAIL(MN_E_ARG, "guidance_scale is %g, allowed for %s: 1 (off); greedy search, sampling and beams have guidance",
+            c->guidance_scale, names[mode]);
+}
+
+mn_status validation_check(const mn_generation_config *config, const mn_generate_options *options) {
+    MN_TRY(check_forced_words(config));
+    MN_TRY(check_groups(config));
+    MN_TRY(check_sequences(config));
+    if (config->json_schema && config->regex) MN_FAIL(MN_E_ARG, "json_schema and regex are both set; use one of them");
+    if (has_layers(config) && (config->json_schema || config->regex))
+        MN_FAIL(MN_E_ARG,
+                "dola_layers leaves only tokens near the best one, and %s may allow none of them; give one of them",
+                config->regex ? "regex" : "json_schema");
+    MN_TRY(check_guidance(config, options));
+    return check_helpers(config, options);
+}
+
+/* ---- settings without effect ---- */
+
+/* Inputs of the conditions. */
+typedef struct situation {
+    const mn_generation_config *config;
+    const mn_generate_options *options;
+    decoding_mode mode;
+    bool samples, has_beams;
+} situation;
+
+static bool is_not_sampled(const situation *s) {
+    return !s->samples;
+}
+static bool is_not_ranked(const situation *s) {
+    return !s->samples && s->mode != DECODING_CONTRASTIVE;
+}
+static bool has_one_beam(const situation *s) {
+    return !s->has_beams;
+}
+static bool has_one_group(const situation *s) {
+    return s->has_beams && s->mode != DECODING_GROUP_BEAM;
+}
+static bool is_not_contrastive(const situation *s) {
+    return s->mode != DECODING_CONTRASTIVE && s->config->penalty_alpha > 0;
+}
+static bool has_no_lookup(const situation *s) {
+    return s->mode != DECODING_PROMPT_LOOKUP;
+}
+static bool has_no_draft(const situation *s) {
+    return s->mode != DECODING_ASSISTED;
+}
+static bool has_no_end(const situation *s) {
+    return s->config->eos_token_id.n == 0;
+}
+static bool has_new_tokens(const situation *s) {
+    return s->config->max_new_tokens >= 0;
+}
+static bool ends_before(const situation *s) {
+    return s->config->max_new_tokens >= 0 && s->config->min_new_tokens > s->config->max_new_tokens;
+}
+static bool ends_before_length(const situation *s) {
+    return s->config->max_new_tokens < 0 && s->config->max_length >= 0 && s->config->min_length > s->config->max_length;
+}
+
+static const char not_sampling[] = "do_sample is false", one_beam[] = "num_beams is 1",
+                  one_group[] = "num_beam_groups is 1", no_end[] = "eos_token_id is not set",
+                  no_draft[] = "there is no draft model";
+
+/* The first matching row of a field gives the reason. */
+static const struct {
+    const char *field;
+    bool (*is_idle)(const situation *s);
+    const char *why;
+} idle[] = {
+    {"temperature", is_not_sampled, not_sampling},
+    {"top_k", is_not_ranked, not_sampling},
+    {"top_p", is_not_sampled, not_sampling},
+    {"min_p", is_not_sampled, not_sampling},
+    {"typical_p", is_not_sampled, not_sampling},
+    {"epsilon_cutoff", is_not_sampled, not_sampling},
+    {"eta_cutoff", is_not_sampled, not_sampling},
+    {"penalty_alpha", is_not_contrastive,
+     "contrastive search is without sampling, beams and forced words, with top_k of 2 or more"},
+    {"early_stopping", has_one_beam, one_beam},
+    {"length_penalty", has_one_beam, one_beam},
+    {"num_beam_groups", has_one_beam, one_beam},
+    {"diversity_penalty", has_one_beam, one_beam},
+    {"diversity_penalty", has_one_group, one_group},
+    {"max_matching_ngram_size", has_no_lookup, "prompt_lookup_num_tokens is not set"},
+    {"num_assistant_tokens", has_no_draft, no_draft},
+    {"num_assistant_tokens_schedule", has_no_draft, no_draft},
+    {"assistant_confidence_threshold", has_no_draft, no_draft},
+    {"min_length", has_no_end, no_end},
+    {"min_length", ends_before_length, "max_length ends the text before"},
+    {"min_new_tokens", has_no_end, no_end},
+    {"min_new_tokens", ends_before, "max_new_tokens ends the text before"},
+    {"exponential_decay_length_penalty", has_no_end, no_end},
+    {"max_length", has_new_tokens, "max_new_tokens counts"},
+};
+
+/* Whether a field was set to a value other than its default. */
+static mn_status is_set(const mn_generation_config *config, const mn_generation_config *standard, const char *field,
+                        char **value, bool *is) {
+    *is = false;
+    *value = NULL;
+    if (!generation_config_is_set(config, field)) return MN_OK;
+    char *usual = mn_generation_config_get(standard, field);
+    *value = mn_generation_config_get(config, field);
+    mn_status status = usual && *value ? MN_OK : MN_E_NOMEM;
+    *is = status == MN_OK && strcmp(usual, *value) != 0;
+    mem_free(usual);
+    return status;
+}
+
+static bool is_first_of(size_t i, const bool *reported) {
+    for (size_t j = 0; j < i; j++) {
+        if (reported[j] && strcmp(idle[j].field, idle[i].field) == 0) return false;
+    }
+    return true;
+}
+
+static mn_status warn_idle(const situation *s, const mn_generation_config *standard, bytes *lines) {
+    bool reported[sizeof idle / sizeof idle[0]] = {false};
+    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
+        char *value = NULL;
+        if (!idle[i].is_idle(s) || !is_first_of(i, reported)) continue;
+        mn_status status = is_set(s->config, standard, idle[i].field, &value, &reported[i]);
+        if (reported[i]) bytes_printf(lines, "%s is %.60s but has no effect: %s\n", idle[i].field, value, idle[i].why);
+        mem_free(value);
+        MN_TRY(status);
+    }
+    return MN_OK;
+}
+
+mn_status validation_warn(const mn_generation_config *config, const mn_generate_options *options, bytes *lines) {
+    mn_generation_config *standard = NULL;
+    situation s = {.config = config, .options = options, .mode = decoding_mode_of(config, options)};
+    s.has_beams = config->num_beams > 1;
+    s.samples = config->do_sample;
+    MN_TRY(generation_config_copy(&standard, NULL));
+    mn_status status = warn_idle(&s, standard, lines);
+    mn_generation_config_close(&standard);
+    if (options && options->negative_prompt && config->guidance_scale == 1)
+        bytes_append_text(lines, "the negative prompt has no effect: guidance_scale is not set\n");
+    generation_config_warn_unused(config, options, lines);
+    if (status == MN_OK) status = cache_request_warn_keys(config, lines);
+    if (status == MN_OK && options && options->session)
+        status = cache_request_warn_kept(options->session, config, lines);
+    return status == MN_OK ? bytes_status(lines) : status;
+}
+
+/* ---- the public function ---- */
+
+mn_status mn_generation_config_check(const mn_generation_config *config, const mn_generate_options *options,
+                                     char **warnings) {
+    mn_generate_options how;
+    mn_generate_options_init(&how, sizeof how);
+    bytes lines = {0};
+    *warnings = NULL;
+    MN_TRY(options_take(&how, sizeof how, options, "mn_generate_options"));
+    MN_TRY(validation_check(config, &how));
+    MN_TRY(cache_request_fits(config));
+    mn_status status = validation_warn(config, &how, &lines);
+    if (status == MN_OK) *warnings = mem_copy_text(lines.n ? lines.data : "", lines.n);
+    bytes_clear(&lines);
+    return status == MN_OK && !*warnings ? MN_E_NOMEM : status;
+}

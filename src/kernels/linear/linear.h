@@ -1,0 +1,110 @@
+/* Matrix products y = x W^T over packed weights.
+ *
+ * Weights are packed once, in panels of 16 outputs. A panel is read sequentially and the lanes of a vector are outputs:
+ * no horizontal sums, and the same code serves one row (decoding) and many (prefill). Three forms:
+ *
+ *   WEIGHT_F32   panel [k][16] float32
+ *   WEIGHT_BF16  panel [k/2][16][2] bf16 (k rounded up to even, the pad is zero); activations are rounded to bf16
+ *   WEIGHT_INT   codes of 4 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 16 bits
+ * with
+ *                one scale for each run of 32 inputs. All quantized file types become this:  w = d * (code - zero)  or
+ *                w = d * code + min.
+ *
+ * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int, for each group: acc
+ * += (d * dot) * d_a, where dot is the exact integer sum of (code - zero) * activation, then, with mins, acc += min *
+ * (d_a * sum of activations). So its bits do not depend on the number of rows or panels of a call.
+ *
+ * Bytes of a WEIGHT_INT panel: 16 float32 factors (powers of two, one an output), then for each 64 inputs (the last 32
+ * may be padding) the scales f16 [64 / group][16], with has_min the mins likewise, and the codes:
+ *   8 bits  [16 quads of inputs][16 outputs][4 inputs] bytes
+ *   4 bits  [8 pairs of quads][16 outputs][4 inputs] bytes: the first quad of a pair in the low nibbles, the second in
+ * the
+ *           high ones
+ * The finished chain is multiplied by the factor. The factor moves the largest scale of an output to the upper end of
+ * f16, so that f16 scales of a file are stored exactly, and the products of the K formats with an error of 2^-11 of
+ * themselves or, if that is more, 2^-39 of the output's largest scale.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MN_KERNELS_LINEAR_LINEAR_H
+#define MN_KERNELS_LINEAR_LINEAR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/num.h"
+#include "tensor/dtype.h"
+
+enum { PANEL = 16, ACT_GROUP = 32, ACT_SUM_GROUP = 16, ACT_PLANES = 2 };
+#define ACT_LARGEST 32512.0f /* 127 * 256: both bytes of a code are in int8_t */
+
+typedef enum weight_form { WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT } weight_form;
+
+/* The layout of a packed matrix, without its bytes. */
+typedef struct weight_layout {
+    weight_form form;
+    int n, k;           /* outputs, inputs */
+    int n_panels;       /* ceil(n / 16); outputs beyond n are zero */
+    size_t panel_bytes; /* from one panel to the next, a multiple of 64 */
+    /* WEIGHT_INT only */
+    int bits;     /* 4 or 8: width of a stored code */
+    int group;    /* 16 or 32 inputs share a scale */
+    int zero;     /* subtracted from every code; 0 when has_min */
+    int max_code; /* no code is larger */
+    bool has_min; /* w = d * code + min instead */
+} weight_layout;
+
+/* Activations in the form that a weight form needs, in consecutive rows. x needs the alignment of its elements only. */
+typedef struct activations {
+    weight_form form;
+    int m, k;      /* rows, inputs */
+    const void *x; /* f32 [m][k]; bf16 [m][act_bf16_stride(k)], of which k rounded up to even are read, the pad zero;
+                      int8 [m][2][k], upper bytes, then lower ones: code = 256 * upper + lower (k a multiple of 32) */
+    const float *scale; /* WEIGHT_INT: [m][k / 32] */
+    const int32_t *sum; /* WEIGHT_INT: [m][k / 16] sums of the codes of each run of 16 */
+    bool coarse;        /* WEIGHT_INT: all lower bytes are 0, and need not be read */
+} activations;
+
+/* Elements from one bf16 row to the next: an odd number of cache lines, so that the same column of many rows, which a
+ * tile reads together, maps to as many sets of the first-level cache. */
+static inline size_t act_bf16_stride(int k) {
+    return (((size_t)k + 31) / 32 | 1) * 32;
+}
+
+typedef struct linear_job {
+    const weight_layout *layout;
+    const void *weights; /* packed panels, 64-byte aligned */
+    const activations *x;
+    int row_begin, row_end; /* rows of x to compute */
+    int panel_begin, panel_end;
+    const void *next;   /* memory that is probably read after the last panel, prefetched; NULL: not known */
+    float *y;           /* f32, row r at y + r * y_stride; outputs of the panels, at most n */
+    ptrdiff_t y_stride; /* floats */
+    const float *bias;  /* [n] or NULL: added to the finished chain */
+    bool add;           /* y += result (after the bias) instead of y = result */
+} linear_job;
+
+/* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the
+ * kernel. y and bias need the alignment of floats only.
+ *
+ * quantize_row(q, scale, sum, x, k, coarse): k a multiple of 32. For each 32 inputs scale = max |x| / 32512 and code =
+ * x / scale rounded to nearest, ties to even; with coarse 256 times the rounded x / (256 scale): 8 bits. Below max |x|
+ * = 2^-111 both are 0. sum [k / 16] of q. A NaN or infinity makes q 0 and scale NaN or infinite, so that it affects
+ * every output. bf16_row(y, x, n): bf16_from_f32 of n values. */
+
+/* ---- packing (pack.c) ---- */
+
+/* The layout of a stored type (one with dtype_info.to_f32) for a compute form: WEIGHT_INT for block types, and for
+ * plain ones by rounding them to 8 bits with a scale for each 32 inputs; WEIGHT_INT needs a k that is a multiple of 32,
+ * else the layout falls back to WEIGHT_BF16. n and k are positive. */
+void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int n, int k);
+size_t weight_layout_bytes(const weight_layout *layout); /* n_panels * panel_bytes */
+
+/* Packs panels [panel_begin, panel_end) of a matrix with rows of `type`, `row_bytes` apart, to their places in
+ * `packed`. row_of[i] is the stored row of output i (NULL: identity). scratch: pack_scratch_bytes(layout), aligned to
+ * 64 bytes, of any content. Threads may pack different panels concurrently. */
+void weight_pack(void *packed, const weight_layout *layout, dtype type, const void *rows, size_t row_bytes,
+                 int (*row_of)(const void *user, int output), const void *user, int panel_begin, int panel_end,
+                 void *scratch);
+size_t pack_scratch_bytes(const weight_layout *layout);
+
+#endif

@@ -1,0 +1,105 @@
+/* Matrix products in plain C, the reference of the other levels.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/kernels.h"
+#include "kernels/linear/linear_int.h"
+#include "kernels/linear/linear_rows.h"
+
+static void finish(const linear_job *job, int row, int panel, const float *acc) {
+    int first = panel * PANEL, n = job->layout->n - first < PANEL ? job->layout->n - first : PANEL;
+    float *y = job->y + row * job->y_stride + first;
+    for (int lane = 0; lane < n; lane++) {
+        float value = acc[lane];
+        if (job->bias) value += job->bias[first + lane];
+        y[lane] = job->add ? y[lane] + value : value;
+    }
+}
+
+static const char *panel_at(const linear_job *job, int panel) {
+    return (const char *)job->weights + (size_t)panel * job->layout->panel_bytes;
+}
+
+static void panel_f32(const linear_job *job, int row, int panel) {
+    const float *w = (const float *)panel_at(job, panel);
+    const float *x = (const float *)job->x->x + (size_t)row * (size_t)job->layout->k;
+    float acc[PANEL] = {0};
+    for (int i = 0; i < job->layout->k; i++, w += PANEL) {
+        for (int lane = 0; lane < PANEL; lane++) acc[lane] += w[lane] * x[i];
+    }
+    finish(job, row, panel, acc);
+}
+
+static void panel_bf16(const linear_job *job, int row, int panel) {
+    int k = job->layout->k + job->layout->k % 2;
+    const bf16 *w = (const bf16 *)panel_at(job, panel);
+    const bf16 *x = (const bf16 *)job->x->x + (size_t)row * act_bf16_stride(job->layout->k);
+    float acc[PANEL] = {0};
+    for (int i = 0; i < k; i += 2, w += 2 * PANEL) {
+        float x0 = f32_from_bf16(x[i]), x1 = f32_from_bf16(x[i + 1]);
+        for (int lane = 0; lane < PANEL; lane++) {
+            acc[lane] += f32_from_bf16(w[2 * lane]) * x0;
+            acc[lane] += f32_from_bf16(w[2 * lane + 1]) * x1;
+        }
+    }
+    finish(job, row, panel, acc);
+}
+
+/* The code of input i (0..31) of half a span. */
+static int code_at(const uint8_t *codes, int bits, int lane, int i) {
+    int quad = i / 4;
+    if (bits == 8) return codes[quad * 4 * PANEL + lane * 4 + i % 4];
+    return codes[quad / 2 * 4 * PANEL + lane * 4 + i % 4] >> (quad % 2 * 4) & 15;
+}
+
+static void panel_int(const linear_job *job, int row, int panel) {
+    const weight_layout *layout = job->layout;
+    const int_shape shape = int_shape_of(layout);
+    const char *packed = panel_at(job, panel), *spans = packed + INT_FACTOR_BYTES;
+    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * ACT_PLANES * (size_t)layout->k;
+    const float *scale = job->x->scale + (size_t)row * (size_t)(layout->k / ACT_GROUP);
+    const int32_t *sums = job->x->sum + (size_t)row * (size_t)(layout->k / ACT_SUM_GROUP);
+    float acc[PANEL] = {0};
+    for (int begin = 0; begin < layout->k; begin += layout->group) {
+        const char *span = spans + (size_t)(begin / INT_SPAN) * shape.span;
+        const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(begin / ACT_GROUP % 2) * shape.half_codes;
+        const f16 *d = (const f16 *)span + begin % INT_SPAN / layout->group * PANEL;
+        const f16 *min = (const f16 *)(span + shape.mins) + begin % INT_SPAN / layout->group * PANEL;
+        int32_t sum = sums[begin / ACT_SUM_GROUP];
+        if (layout->group == ACT_GROUP) sum += sums[begin / ACT_SUM_GROUP + 1];
+        float d_a = scale[begin / ACT_GROUP];
+        for (int lane = 0; lane < PANEL; lane++) {
+            int32_t dot = -layout->zero * sum;
+            for (int i = 0; i < layout->group; i++) {
+                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) *
+                       (256 * x[begin + i] + x[layout->k + begin + i]);
+            }
+            acc[lane] += f32_from_f16(d[lane]) * (float)dot * d_a;
+            if (layout->has_min) acc[lane] += f32_from_f16(min[lane]) * (d_a * (float)sum);
+        }
+    }
+    for (int lane = 0; lane < PANEL; lane++) acc[lane] *= ((const float *)packed)[lane];
+    finish(job, row, panel, acc);
+}
+
+static void each_panel(const linear_job *job, void (*do_panel)(const linear_job *job, int row, int panel)) {
+    for (int panel = job->panel_begin; panel < job->panel_end; panel++) {
+        for (int row = job->row_begin; row < job->row_end; row++) do_panel(job, row, panel);
+    }
+}
+
+static void linear_f32(const linear_job *job) {
+    each_panel(job, panel_f32);
+}
+static void linear_bf16(const linear_job *job) {
+    each_panel(job, panel_bf16);
+}
+static void linear_int(const linear_job *job) {
+    each_panel(job, panel_int);
+}
+
+void linear_ref_fill(kernel_table *table) {
+    table->linear_f32 = linear_f32;
+    table->linear_bf16 = linear_bf16;
+    table->linear_int = linear_int;
+    table->quantize_row = rows_quantize;
+    table->bf16_row = rows_bf16;
+}

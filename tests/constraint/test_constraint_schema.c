@@ -1,0 +1,589 @@
+/* JSON schemas as constraints, without tokens: random walks give JSON that an independent validator accepts, texts that
+ * an independent generator makes from a schema are accepted, and unsupported or unsatisfiable schemas are refused.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
+#include "constraint/run.h"
+#include "support/schema_check.h"
+#include "support/support.h"
+
+enum { LONGEST = 4000 };
+
+typedef struct machine {
+    json_doc *doc;
+    net g;
+    run r;
+} machine;
+
+static mn_status open_schema(machine *m, const char *text) {
+    *m = (machine){0};
+    assert_ok(json_parse(&m->doc, text, strlen(text), JSON_STRICT, "schema of a test"));
+    MN_TRY(net_open(&m->g));
+    uint32_t root = net_schema(&m->g, json_root(m->doc));
+    MN_TRY(net_finish(&m->g, root));
+    if (m->g.nodes[root].need > NET_DEPTH) MN_FAIL(MN_E_ARG, "cannot be met: %s", m->g.reason);
+    return run_open(&m->r, &m->g);
+}
+
+static void machine_close(machine *m) {
+    run_clear(&m->r);
+    net_clear(&m->g);
+    json_close(&m->doc);
+}
+
+static bool takes(machine *m, const char *text, size_t n) {
+    uint32_t state = m->r.start;
+    m->r.steps = 0;
+    for (size_t i = 0; i < n && state != RUN_DEAD; i++) assert_ok(run_step(&m->r, state, (uint8_t)text[i], &state));
+    return m->r.states[state].accepts;
+}
+
+#define PERSON                                                                                                                        \
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":12},\"age\":"                   \
+    "{\"type\":\"integer\",\"minimum\":0,\"maximum\":130},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\\n\",7,null]}," \
+    "\"maxItems\":3}},\"required\":[\"name\",\"age\"],\"additionalProperties\":false}"
+
+static const char *const schemas[] = {
+    "true",
+    "{}",
+    "{\"type\":\"object\"}",
+    "{\"type\":\"array\"}",
+    "{\"type\":\"string\"}",
+    "{\"type\":\"number\"}",
+    "{\"type\":\"integer\"}",
+    "{\"type\":[\"boolean\",\"null\"]}",
+    "{\"type\":[\"integer\",\"string\"],\"minimum\":-3,\"maxLength\":2}",
+    "{\"enum\":[\"red\",\"green\",\"greenish\",1,1.5,true,null,{\"a\":[1,\"\\\"\"]},\"\\u00e9\"]}",
+    "{\"const\":{\"x\":[]}}",
+    "{\"type\":\"string\",\"enum\":[\"a\",1,\"b\"]}",
+    "{\"type\":\"string\",\"minLength\":3,\"maxLength\":5}",
+    "{\"type\":\"string\",\"minLength\":2}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-f]+-\\\\d{2}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"b[\\\"\\\\\\\\]c\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[^a-z]{2,4}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^\\\\S+$\",\"maxLength\":6,\"minLength\":2}",
+    "{\"type\":\"string\",\"format\":\"date\"}",
+    "{\"type\":\"string\",\"format\":\"time\"}",
+    "{\"type\":\"string\",\"format\":\"date-time\"}",
+    "{\"type\":\"string\",\"format\":\"uuid\"}",
+    "{\"type\":\"string\",\"format\":\"email\"}",
+    "{\"type\":\"string\",\"format\":\"ipv4\"}",
+    "{\"type\":\"string\",\"format\":\"color\"}",
+    "{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}",
+    "{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":2.5}",
+    "{\"type\":\"integer\",\"exclusiveMinimum\":3}",
+    "{\"type\":\"integer\",\"minimum\":3,\"exclusiveMinimum\":3,\"maximum\":5,\"exclusiveMaximum\":5}",
+    "{\"type\":\"integer\",\"exclusiveMinimum\":1.5,\"exclusiveMaximum\":2.5}",
+    "{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
+    "{\"type\":\"number\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":12}",
+    "{\"type\":\"number\",\"maximum\":-5}",
+    PERSON,
+    "{\"type\":\"array\",\"items\":" PERSON ",\"minItems\":1,\"maxItems\":3}",
+    "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":3}],\"items\":{\"type\":\"boolean\"},\"minItems\":1,\"maxItems\":4}",
+    "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"items\":false}",
+    "{\"type\":\"array\",\"items\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"additionalItems\":{\"const\":0},\"minItems\":2}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2}",
+    "{\"type\":\"array\",\"maxItems\":0}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}}}}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"ab\":{\"type\":\"string\"},\"\\u00e9\\\"\":{\"type\":\"null\"}},"
+    "\"additionalProperties\":{\"type\":\"boolean\"}}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},\"additionalProperties\":true,\"required\":[\"zz\",\"a\"]}",
+    "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}",
+    "{\"type\":\"object\",\"required\":[\"x\",\"y\"]}",
+    "{\"type\":\"object\",\"properties\":{\"a\":false,\"b\":true,\"c\":{\"type\":\"null\"}}}",
+    "{\"properties\":{\"a\":{\"type\":\"integer\"}}}",
+    "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1},{\"type\":\"null\"}]}",
+    "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"a\"},\"x\":{\"type\":\"integer\"}},\"required\":[\"kind\",\"x\"]},"
+    "{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"b\",\"c\"]},\"y\":{\"type\":\"string\",\"maxLength\":2}},\"required\":[\"kind\"]}]}",
+    "{\"allOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3}},\"required\":[\"a\"]},"
+    "{\"properties\":{\"a\":{\"maximum\":9},\"b\":{\"type\":\"boolean\"}},\"required\":[\"b\"]}]}",
+    "{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"string\",\"maxLength\":2}},\"anyOf\":[{\"required\":[\"v\"]},{\"properties\":{\"w\":{\"const\":1}},\"required\":[\"w\"]}]}",
+    "{\"$ref\":\"#/$defs/node\",\"$defs\":{\"node\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"children\":"
+    "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/node\"}}},\"required\":[\"v\"],\"additionalProperties\":false}}}",
+    "{\"definitions\":{\"list\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"object\",\"properties\":{\"head\":{\"type\":\"boolean\"},\"tail\":"
+    "{\"$ref\":\"#/definitions/list\"}},\"required\":[\"head\",\"tail\"]}]}},\"$ref\":\"#/definitions/list\"}",
+    "{\"type\":\"object\",\"properties\":{\"left\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]},\"right\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"required\":[\"left\",\"right\"]}",
+    "{\"$defs\":{\"a~b/c%\":{\"type\":\"integer\",\"maximum\":5}},\"$ref\":\"#/$defs/a~0b~1c%25\",\"minimum\":4}",
+    "{\"$defs\":{\"base\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"integer\",\"minimum\":0}},\"required\":[\"id\"]}},\"allOf\":[{\"$ref\":\"#/$defs/base\"},"
+    "{\"properties\":{\"next\":{\"$ref\":\"#\"},\"id\":{\"maximum\":9}}}]}",
+    "{\"anyOf\":[{\"$ref\":\"#/anyOf/1\"},{\"type\":\"boolean\"}]}",
+    "{\"title\":\"T\",\"description\":\"d\",\"default\":1,\"examples\":[2],\"x-order\":3,\"uniqueItems\":false,\"type\":\"null\"}",
+};
+
+enum { N_SCHEMAS = sizeof schemas / sizeof *schemas };
+
+/* Appends a shortest path to an accepting state without the bytes of `avoid`; 0 when none is found. */
+static size_t complete(machine *m, uint32_t state, const char *avoid, char *out, size_t n) {
+    enum { MOST = 20000 };
+    static struct {
+        uint32_t state;
+        size_t from;
+        char byte;
+    } queue[MOST];
+    static uint8_t known[1 << 22];
+    size_t head = 0, tail = 0, length = 0;
+    queue[tail++].state = state;
+    known[state] = 1;
+    while (head < tail && !m->r.states[queue[head].state].accepts) {
+        m->r.steps = 0;
+        for (unsigned c = 0; c < m->g.n_classes; c++) {
+            uint32_t next;
+            if (m->g.sample[c] && strchr(avoid, m->g.sample[c])) continue;
+            assert_ok(run_step(&m->r, queue[head].state, m->g.sample[c], &next));
+            if (next == RUN_DEAD || known[next] || tail == MOST) continue;
+            known[next] = 1;
+            queue[tail].state = next;
+            queue[tail].from = head;
+            queue[tail++].byte = (char)m->g.sample[c];
+        }
+        head++;
+    }
+    for (size_t i = 0; i < tail; i++) known[queue[i].state] = 0;
+    if (head == tail) return 0;
+    for (size_t i = head; i; i = queue[i].from) length++;
+    assert_true(n + length <= LONGEST);
+    n += length;
+    for (size_t i = head, k = n; i; i = queue[i].from) out[--k] = queue[i].byte;
+    return n;
+}
+
+/* Random accepted bytes, then a shortest path to an accepting state. */
+static size_t walk(machine *m, uint64_t *seed, char *out) {
+    static const char liked[] = "\"}]0123456789:,-.@TZnetrulsafbc";
+    size_t n = 0, patience = (size_t)(test_random(seed) % 100);
+    uint32_t state = m->r.start, next;
+    while (n < patience) {
+        uint8_t choices[256];
+        size_t k = 0;
+        m->r.steps = 0;
+        for (unsigned b = 0; b < 256; b++) {
+            assert_ok(run_step(&m->r, state, (uint8_t)b, &next));
+            if (next != RUN_DEAD) choices[k++] = (uint8_t)b;
+        }
+        if (n && m->r.states[state].accepts && (k == 0 || test_random(seed) % 4 == 0)) return n;
+        assert_true(k > 0);
+        uint8_t byte = choices[test_random(seed) % k];
+        for (const char *c = liked; *c && test_random(seed) % 3 == 0; c++) {
+            if (!memchr(choices, *c, k)) continue;
+            byte = (uint8_t)*c;
+            break;
+        }
+        assert_ok(run_step(&m->r, state, byte, &state));
+        out[n++] = (char)byte;
+    }
+    size_t end = complete(m, state, " \n{[", out, n);
+    if (end == 0) end = complete(m, state, "", out, n);
+    if (end == 0) fail_msg("no path to an accepting state after %.*s", (int)n, out);
+    return end;
+}
+
+static void walks_are_valid(void **state) {
+    (void)state;
+    char text[LONGEST];
+    uint64_t seed = 3;
+    for (size_t i = 0; i < N_SCHEMAS; i++) {
+        machine m;
+        assert_ok(open_schema(&m, schemas[i]));
+        for (int k = 0; k < (test_is_long() ? 3000 : 300); k++) {
+            size_t n = walk(&m, &seed, text);
+            if (!schema_check_text(json_root(m.doc), text, n)) fail_msg("%s\ngave %.*s", schemas[i], (int)n, text);
+        }
+        machine_close(&m);
+    }
+}
+
+/* ---- texts generated from a schema ---- */
+
+typedef struct writer {
+    bytes out;
+    const json *root;
+    uint64_t *seed;
+    int style, depth; /* 0: compact; 1: spaces; 2: lines indented by two */
+} writer;
+
+static size_t below(writer *w, size_t n) {
+    return (size_t)(test_random(w->seed) % n);
+}
+
+static void line(writer *w) {
+    if (w->style == 2) bytes_printf(&w->out, "\n%*s", 2 * w->depth, "");
+}
+
+static void comma(writer *w, bool first) {
+    if (!first) bytes_append_text(&w->out, w->style == 1 ? ", " : ",");
+    line(w);
+}
+
+static void put_text(writer *w, size_t min, size_t max) {
+    static const char *const parts[] = {"a",    "Z",    " ", "\"", "\\", "/", "\n", "\t",
+                                        "\x01", "\x7f", "é", "€",  "😀",  "{", ":",  "0"};
+    bytes text = {0};
+    size_t n = min + below(w, max - min + 1);
+    for (size_t i = 0; i < n; i++) bytes_append_text(&text, parts[below(w, sizeof parts / sizeof *parts)]);
+    json_put_string(&w->out, bytes_text(&text), text.n);
+    bytes_clear(&text);
+}
+
+static void put_value(writer *w, const json *schema);
+
+static void put_any(writer *w) {
+    static const char *const values[] = {
+        "{}", "[]", "null", "true", "-0.5e+10", "1E2", "\"\\u00e9\\ud83d\\ude00\\/\"", "12", "[[1,[2]],{\"\":{}}]"};
+    bytes_append_text(&w->out, values[below(w, sizeof values / sizeof *values)]);
+}
+
+static void put_object(writer *w, const json *schema) {
+    const json *properties = json_get(schema, "properties"), *required = json_get(schema, "required");
+    const json *others = json_get(schema, "additionalProperties");
+    bool first = true;
+    bytes_append_text(&w->out, "{");
+    w->depth++;
+    for (size_t i = 0; properties && i < properties->n; i++) {
+        const json_member *member = &properties->members[i];
+        bool needed = false;
+        for (size_t k = 0; required && k < required->n; k++) needed |= json_is_string(&required->items[k], member->key);
+        if ((member->value.kind == JSON_BOOL && !member->value.boolean) || (!needed && (below(w, 2) || w->depth > 6)))
+            continue;
+        comma(w, first);
+        first = false;
+        json_put_string(&w->out, member->key, member->key_n);
+        bytes_append_text(&w->out, w->style ? ": " : ":");
+        put_value(w, &member->value);
+    }
+    for (size_t i = 0; others && others->kind == JSON_OBJECT && i < below(w, 3); i++) {
+        static const char *const names[] = {"\"\":", "\"b\":", "\"abc\":", "\"x\\u0041\":", "\"é\":", "\"\\\"\":"};
+        comma(w, first);
+        first = false;
+        bytes_append_text(&w->out, names[i + below(w, 3)]);
+        put_value(w, others);
+    }
+    w->depth--;
+    if (!first) line(w);
+    bytes_append_text(&w->out, "}");
+}
+
+static void put_array(writer *w, const json *schema) {
+    const json *least = json_get(schema, "minItems"), *most = json_get(schema, "maxItems");
+    const json *items = json_get(schema, "items"), *prefix = json_get(schema, "prefixItems");
+    size_t min = least ? (size_t)least->integer : 0, max = most ? (size_t)most->integer : min + 3;
+    if (items && items->kind == JSON_ARRAY) {
+        prefix = items;
+        items = json_get(schema, "additionalItems");
+    }
+    if (items && items->kind == JSON_BOOL && !items->boolean) max = prefix->n;
+    size_t n = w->depth > 6 ? min : min + below(w, max - min + 1);
+    bytes_append_text(&w->out, "[");
+    w->depth++;
+    for (size_t i = 0; i < n; i++) {
+        comma(w, i == 0);
+        const json *own = prefix && i < prefix->n ? &prefix->items[i] : items;
+        if (own) {
+            put_value(w, own);
+        } else {
+            put_any(w);
+        }
+    }
+    w->depth--;
+    if (n) line(w);
+    bytes_append_text(&w->out, "]");
+}
+
+static void put_number(writer *w, const json *schema) {
+    const json *lo = json_get(schema, "minimum"), *hi = json_get(schema, "maximum");
+    int64_t min = lo ? lo->integer : hi ? hi->integer - 1000 : -100, max = hi ? hi->integer : min + 100000;
+    bytes_printf(&w->out, "%lld", (long long)(min + (int64_t)below(w, (size_t)(max - min + 1))));
+}
+
+/* Schemas of one type, enum, const, anyOf or oneOf without neighbours, and $ref. */
+static void put_value(writer *w, const json *schema) {
+    const json *ref = json_get(schema, "$ref"), *any = json_get(schema, "anyOf"), *one = json_get(schema, "oneOf");
+    const json *values = json_get(schema, "enum"), *constant = json_get(schema, "const"),
+               *type = json_get(schema, "type");
+    if (!any) any = one;
+    if (schema->kind == JSON_BOOL || schema->n == 0) {
+        put_any(w);
+    } else if (ref) {
+        const json *target = w->root;
+        char name[64];
+        for (const char *at = ref->string + 1; *at == '/'; at += strcspn(at, "/")) {
+            at++;
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "/"), at);
+            target = json_get(target, name);
+        }
+        put_value(w, target);
+    } else if (any) {
+        put_value(w, &any->items[w->depth > 6 && any->items[0].kind == JSON_OBJECT && json_get(&any->items[0], "$ref")
+                                     ? any->n - 1
+                                 : w->depth > 6 ? 0
+                                                : below(w, any->n)]);
+    } else if (constant || values) {
+        json_put(&w->out, constant ? constant : &values->items[below(w, values->n)]);
+    } else if (json_is_string(type, "object")) {
+        put_object(w, schema);
+    } else if (json_is_string(type, "array")) {
+        put_array(w, schema);
+    } else if (json_is_string(type, "string")) {
+        const json *least = json_get(schema, "minLength"), *most = json_get(schema, "maxLength");
+        size_t min = least ? (size_t)least->integer : 0;
+        put_text(w, min, most ? (size_t)most->integer : min + 9);
+    } else if (json_is_string(type, "null")) {
+        bytes_append_text(&w->out, "null");
+    } else if (json_is_string(type, "boolean")) {
+        bytes_append_text(&w->out, below(w, 2) ? "true" : "false");
+    } else {
+        put_number(w, schema);
+    }
+}
+
+/* Whether the writer above knows everything in the schema. */
+static bool is_writable(const char *schema) {
+    static const char *const hard[] = {"allOf",
+                                       "pattern",
+                                       "format\":\"",
+                                       "exclusive",
+                                       "1.5",
+                                       "[\"integer\"",
+                                       "[\"boolean\"",
+                                       "zz",
+                                       "\"x\",\"y\"",
+                                       "~",
+                                       "\"properties\":{\"v\":{\"type\":\"string\"",
+                                       "{\"properties\":{\"a\":{\"type\":\"integer\"}}}",
+                                       "#/anyOf/1",
+                                       "\"a\",1,\"b\""};
+    for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
+        if (strstr(schema, hard[i])) return false;
+    }
+    return true;
+}
+
+static void valid_texts_are_accepted(void **state) {
+    (void)state;
+    uint64_t seed = 9;
+    size_t n_schemas = 0;
+    for (size_t i = 0; i < N_SCHEMAS; i++) {
+        machine m;
+        if (!is_writable(schemas[i])) continue;
+        n_schemas++;
+        assert_ok(open_schema(&m, schemas[i]));
+        for (int k = 0; k < 300; k++) {
+            writer w = {.root = json_root(m.doc), .seed = &seed, .style = k % 3};
+            put_value(&w, w.root);
+            if (!schema_check_text(w.root, w.out.data, w.out.n))
+                fail_msg("the test is wrong: %s\n%.*s", schemas[i], (int)w.out.n, w.out.data);
+            if (!takes(&m, w.out.data, w.out.n)) fail_msg("%s\nrefuses %.*s", schemas[i], (int)w.out.n, w.out.data);
+            bytes_clear(&w.out);
+        }
+        machine_close(&m);
+    }
+    assert_true(n_schemas > 25);
+}
+
+/* Invalid texts are not accepted: valid ones with one byte changed that the validator refuses. */
+static void invalid_texts_are_refused(void **state) {
+    (void)state;
+    static const char bytes_of_json[] = "{}[]\",:01a9-.nul \\e";
+    char text[LONGEST];
+    uint64_t seed = 4;
+    size_t refused = 0;
+    for (size_t i = 0; i < N_SCHEMAS; i++) {
+        machine m;
+        assert_ok(open_schema(&m, schemas[i]));
+        for (int k = 0; k < 200; k++) {
+            size_t n = walk(&m, &seed, text);
+            text[test_random(&seed) % n] = bytes_of_json[test_random(&seed) % (sizeof bytes_of_json - 1)];
+            if (schema_check_text(json_root(m.doc), text, n)) continue;
+            if (takes(&m, text, n)) fail_msg("%s\naccepts %.*s", schemas[i], (int)n, text);
+            refused++;
+        }
+        machine_close(&m);
+    }
+    assert_true(refused > 3000);
+}
+
+/* Single texts. */
+static void single_texts_are_accepted_or_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *text;
+        bool expected;
+    } rows[] = {
+        {"true", "", false},
+        {"true", " 1", false},
+        {"true", "1 ", false},
+        {"true", "{\"a\" :1}", false},
+        {"true", "{\"a\":  1}", false},
+        {"true", "[ 1, 2 ]", true},
+        {"true", "[\n  1,\n  2\n]", true},
+        {"true", "[\n\n1]", false},
+        {"true", "[\t1]", false},
+        {"true", "[1,]", false},
+        {"true", "{}", true},
+        {"true", "[ ]", true},
+        {"true", "\"\\ud83d\\ude00\"", true},
+        {"true", "\"\\ud83d\"", false},
+        {"true", "\"\\ude00\"", false},
+        {"true", "\"\xc3\"", false},
+        {"true", "\"\xed\xa0\x80\"", false},
+        {"true", "\"a\nb\"", false},
+        {"true", "01", false},
+        {"true", "-", false},
+        {"true", "1e400", false},
+        {"true", "1e40", true},
+        {"true", "[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]", true},
+        {"{\"type\":\"string\",\"maxLength\":1}", "\"\\ud83d\\ude00\"", true},
+        {"{\"type\":\"string\",\"maxLength\":1}", "\"😀\"", true},
+        {"{\"type\":\"string\",\"maxLength\":1}", "\"ab\"", false},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\n\\\"$\"}", "\"\\n\\\"\"", true},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\x01$\"}", "\"\\u0001\"", true},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\x1f$\"}", "\"\\u001F\"", true},
+        {"{\"type\":\"string\",\"format\":\"date\"}", "\"2024-02-29\"", true},
+        {"{\"type\":\"string\",\"format\":\"date\"}", "\"2023-02-29\"", false},
+        {"{\"type\":\"string\",\"format\":\"date\"}", "\"1900-02-29\"", false},
+        {"{\"type\":\"string\",\"format\":\"date\"}", "\"2000-02-29\"", true},
+        {"{\"type\":\"string\",\"format\":\"date\"}", "\"2023-04-31\"", false},
+        {"{\"type\":\"string\",\"format\":\"date-time\"}", "\"2023-04-30T23:59:59.5+02:00\"", true},
+        {"{\"type\":\"string\",\"format\":\"email\"}", "\"john.doe+x@mail.example.org\"", true},
+        {"{\"type\":\"string\",\"format\":\"uuid\"}", "\"123e4567-e89b-12d3-a456-426614174000\"", true},
+        {"{\"properties\":{\"a\":{},\"b\":{}}}", "{\"a\":1,\"b\":2}", true},
+        {"{\"properties\":{\"a\":{},\"b\":{}}}", "{\"b\":2}", true},
+        {"{\"properties\":{\"a\":{},\"b\":{}}}", "{\"b\":2,\"a\":1}", false},
+        {"{\"properties\":{\"a\":{},\"b\":{}}}", "{\"c\":2}", false},
+        {"{\"properties\":{\"a\":{}},\"additionalProperties\":true}", "{\"a\":1,\"b\":2}", true},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true}", "{\"b\":2,\"a\":1}", false},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true}", "{\"\\u0061\":1}", false},
+        {"{\"properties\":{\"a\":{}},\"additionalProperties\":true,\"required\":[\"z\"]}", "{\"a\":1,\"z\":2,\"y\":3}",
+         true},
+        {"{\"required\":[\"a\",\"a\"]}", "{\"a\":1}", true},
+        {"{\"required\":[\"a\",\"a\"]}", "{}", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        machine m;
+        assert_ok(open_schema(&m, rows[i].schema));
+        if (takes(&m, rows[i].text, strlen(rows[i].text)) != rows[i].expected)
+            fail_msg("%s on %s", rows[i].schema, rows[i].text);
+        machine_close(&m);
+    }
+}
+
+/* The deepest texts, byte by byte: every accepted prefix can be completed, although some values need more levels than
+ * they show. */
+static void the_deepest_texts_can_be_completed(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *unit;
+    } rows[] = {
+        {"true", "["},
+        {"true", "{\"k\":"},
+        {"{\"type\":\"array\",\"items\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]},\"minItems\":1}", "["},
+        {"{\"$defs\":{\"n\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\",\"prefixItems\":[{\"type\":\"null\"}],\"items\":"
+         "{\"$ref\":\"#/$defs/n\"},\"minItems\":2}]}},\"$ref\":\"#/$defs/n\"}",
+         "[null,"},
+        {"{\"$defs\":{\"n\":{\"type\":\"array\",\"items\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"object\",\"properties\":{\"k\":"
+         "{\"$ref\":\"#/$defs/n\"}},\"required\":[\"k\"]}]},\"minItems\":1}},\"$ref\":\"#/$defs/n\"}",
+         "[{\"k\":"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        machine m;
+        char text[LONGEST], avoid[257] = {0};
+        size_t n = 0, unit = strlen(rows[i].unit), n_avoid = 0;
+        assert_ok(open_schema(&m, rows[i].schema));
+        for (uint32_t s = m.r.start, next;; s = next, n++) {
+            text[n] = rows[i].unit[n % unit];
+            assert_ok(run_step(&m.r, s, (uint8_t)text[n], &next));
+            if (next != RUN_DEAD) continue;
+            assert_true(n / unit >= 20 && n / unit <= NET_DEPTH);
+            for (unsigned c = 0; c < m.g.n_classes; c++) {
+                char byte = (char)m.g.sample[c];
+                if (!byte || !strchr("null]}\"k:,", byte)) avoid[n_avoid++] = byte ? byte : ' ';
+            }
+            n = complete(&m, s, avoid, text, n);
+            if (n == 0) fail_msg("%s: no end", rows[i].schema);
+            break;
+        }
+        if (!schema_check_text(json_root(m.doc), text, n)) fail_msg("%s: %.*s", rows[i].schema, (int)n, text);
+        machine_close(&m);
+    }
+}
+
+static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema;
+        mn_status code;
+        const char *part;
+    } rows[] = {
+        {"false", MN_E_ARG, "$: no value is allowed"},
+        {"{\"enum\":[]}", MN_E_ARG, "none of its constants is allowed"},
+        {"{\"type\":\"string\",\"enum\":[1,2]}", MN_E_ARG, "none of its constants"},
+        {"{\"type\":[]}", MN_E_ARG, "no type is left"},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", MN_E_ARG, "$: at least 3 items, but at most 2"},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", MN_E_ARG, "at least 3 characters, but at most 2"},
+        {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", MN_E_ARG, "no number lies within its limits"},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":3,\"maximum\":3}", MN_E_ARG, "no number lies"},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":9223372036854775807}", MN_E_ARG, "no number lies"},
+        {"{\"type\":\"object\",\"required\":[\"a\"],\"properties\":{\"a\":false}}", MN_E_ARG,
+         "$.a: no value is allowed"},
+        {"{\"type\":\"object\",\"required\":[\"b\"],\"properties\":{\"a\":{}},\"additionalProperties\":false}",
+         MN_E_ARG, "$.b: no value is allowed"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", MN_E_ARG,
+         "cannot be met"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", MN_E_ARG, "no type is left"},
+        {"{\"allOf\":[{\"const\":1},{\"const\":2}]}", MN_E_ARG, "none of its constants"},
+        {"{\"anyOf\":[false,{\"type\":\"array\",\"items\":false,\"minItems\":1}]}", MN_E_ARG, "no value is allowed"},
+        {"{\"type\":\"string\",\"pattern\":\"^[^\\\\s\\\\S]$\"}", MN_E_ARG, "no text matches"},
+        {"{\"$ref\":\"#/$defs/x\"}", MN_E_ARG, "the $ref '#/$defs/x' leads nowhere"},
+        {"{\"$ref\":\"other.json\"}", MN_E_UNSUPPORTED, "only this schema is read"},
+        {"{\"$ref\":\"#\"}", MN_E_ARG, "leads back to itself"},
+        {"{\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"$ref\":\"#/$defs/a\"}},\"$ref\":\"#/$defs/a\"}", MN_E_ARG,
+         "leads back to itself"},
+        {"{\"$ref\":7}", MN_E_ARG, "'$ref' must be a text"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}", MN_E_UNSUPPORTED,
+         "schema, $.a: the keyword 'not' is not supported"},
+        {"{\"uniqueItems\":true}", MN_E_UNSUPPORTED, "'uniqueItems'"},
+        {"{\"multipleOf\":2}", MN_E_UNSUPPORTED, "'multipleOf'"},
+        {"{\"patternProperties\":{}}", MN_E_UNSUPPORTED, "'patternProperties'"},
+        {"{\"if\":true}", MN_E_UNSUPPORTED, "'if'"},
+        {"{\"minLenght\":2}", MN_E_UNSUPPORTED, "did you mean minLength"},
+        {"{\"type\":\"text\"}", MN_E_ARG, "'type' is 'text', allowed: null"},
+        {"{\"type\":3}", MN_E_ARG, "'type' is 'no text'"},
+        {"{\"properties\":3}", MN_E_ARG, "'properties' must be an object"},
+        {"{\"required\":[1]}", MN_E_ARG, "'required' must be"},
+        {"{\"minLength\":-1}", MN_E_ARG, "'minLength' must be a whole number"},
+        {"{\"type\":\"string\",\"minLength\":1.5}", MN_E_ARG, "'minLength' must be a whole number"},
+        {"{\"minItems\":\"2\"}", MN_E_ARG, "'minItems' must be"},
+        {"{\"anyOf\":[]}", MN_E_ARG, "'anyOf' must be an array"},
+        {"{\"allOf\":{}}", MN_E_ARG, "'allOf' must be an array"},
+        {"{\"enum\":3}", MN_E_ARG, "'enum' must be an array"},
+        {"{\"items\":3}", MN_E_ARG, "must be an object, true or false"},
+        {"[1]", MN_E_ARG, "must be an object, true or false"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", MN_E_UNSUPPORTED, "branches 0 and 1 of 'oneOf'"},
+        {"{\"type\":\"number\",\"minimum\":0.5}", MN_E_UNSUPPORTED, "'minimum' is no whole number"},
+        {"{\"type\":\"number\",\"minimum\":0,\"exclusiveMinimum\":true}", MN_E_ARG,
+         "'exclusiveMinimum' must be a number"},
+        {"{\"enum\":[\"a\"],\"minLength\":3}", MN_E_UNSUPPORTED, "'minLength' beside constants"},
+        {"{\"type\":\"string\",\"pattern\":\"a\",\"format\":\"date\"}", MN_E_UNSUPPORTED,
+         "only one 'pattern' or 'format'"},
+        {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", MN_E_UNSUPPORTED,
+         "schema, $: regular expression '(?=a)': looking ahead"},
+        {"{\"type\":\"string\",\"pattern\":\"^(ab)*$\",\"maxLength\":3}", MN_E_UNSUPPORTED, "limits of the length"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        machine m;
+        mn_status status = open_schema(&m, rows[i].schema);
+        if (status != rows[i].code || !strstr(mn_last_error(), rows[i].part))
+            fail_msg("%s: status %d, %s", rows[i].schema, status, mn_last_error());
+        machine_close(&m);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(walks_are_valid),
+        cmocka_unit_test(valid_texts_are_accepted),
+        cmocka_unit_test(invalid_texts_are_refused),
+        cmocka_unit_test(single_texts_are_accepted_or_refused),
+        cmocka_unit_test(the_deepest_texts_can_be_completed),
+        cmocka_unit_test(unsupported_and_unsatisfiable_schemas_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* The plan of mn_memory_plan_make for rows of one prompt, against the memory of runs and the limits under which they
+ * succeed.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/changing.h"
+
+enum { NEW = 20, BEAMS = 40, PAGE = 128, MOST_PROMPT = 1000 };
+
+typedef struct rows_run {
+    mn_status status;
+    size_t peak;
+    mn_memory_plan plan;
+    char implementation[64];
+} rows_run;
+
+typedef struct rows_case {
+    const char *model, *strategy, *config;
+    int64_t prompt;
+    int rows, max_new;
+} rows_case;
+
+static void set_number(mn_generation_config *config, const char *field, int n) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", n);
+    assert_ok(mn_generation_config_set(config, field, text));
+}
+
+static void set_beams(mn_generation_config *config, const rows_case *c) {
+    set_number(config, "max_new_tokens", c->max_new);
+    assert_ok(mn_generation_config_set(config, "ignore_eos", "true"));
+    if (c->rows == 1) return;
+    set_number(config, "num_beams", c->rows);
+    set_number(config, "num_beam_groups", c->rows);
+    set_number(config, "num_return_sequences", c->rows);
+    assert_ok(mn_generation_config_set(config, "diversity_penalty", "1.0"));
+}
+
+static mn_cache_options options_of(const rows_case *c) {
+    mn_cache_options options = engine_cache_options((engine_cache){.implementation = c->strategy,
+                                                                   .config = c->config,
+                                                                   .dtype = "bf16",
+                                                                   .page_tokens = PAGE,
+                                                                   .max_cache_len = c->prompt + c->max_new,
+                                                                   .prefill_chunk = PAGE});
+    return options;
+}
+
+static void run_rows(rows_run *run, const rows_case *c, const char *policy, size_t budget) {
+    int32_t ids[MOST_PROMPT];
+    uint64_t seed = 7;
+    changing w = changing_open(c->model, 2);
+    mn_session *session = NULL;
+    mn_generation_config *config = NULL;
+    mn_generation *g = NULL;
+    mn_cache_options options = options_of(c);
+    *run = (rows_run){.plan = {.size = sizeof run->plan}};
+    kv_pool_close(&w.model->core->pool);
+    assert_ok(kv_pool_open(&w.model->core->pool, budget));
+    assert_ok(mn_memory_plan_make(&run->plan, w.model, &options, c->prompt, c->max_new, c->rows, 1));
+    options.on_oom = policy;
+    engine_ids(&seed, ids, (size_t)c->prompt, (int32_t)w.vocab);
+    assert_ok(mn_generation_config_open(&config, w.model));
+    set_beams(config, c);
+    kv_watch watch;
+    kv_pool_watch(w.model->core->pool, &watch);
+    run->status = mn_session_open(&session, w.model, &options);
+    if (run->status == MN_OK) run->status = mn_generate(session, ids, (size_t)c->prompt, config, NULL, &g);
+    run->peak = watch.most;
+    kv_pool_unwatch(w.model->core->pool, &watch);
+    if (g) snprintf(run->implementation, sizeof run->implementation, "%s", g->cache->implementation);
+    mn_generation_close(&g);
+    mn_generation_config_close(&config);
+    mn_session_close(&session);
+    changing_close(&w);
+}
+
+static void within_a_tenth(const rows_case *c, const char *what, size_t found, size_t planned) {
+    if (found > planned + planned / 10 || planned > found + found / 10)
+        fail_msg("%s %s '%s', %lld + %d tokens, %d rows: %s %zu bytes, planned %zu", c->model, c->strategy,
+                 c->config ? c->config : "", (long long)c->prompt, c->max_new, c->rows, what, found, planned);
+}
+
+static void runs_hold_the_planned_bytes(void **state) {
+    (void)state;
+    static const char *const strategies[][2] = {{"dynamic", NULL},
+                                                {"static", NULL},
+                                                {"offloaded", NULL},
+                                                {"offloaded_static", NULL},
+                                                {"quantized", NULL},
+                                                {"quantized", "nbits=2,residual_length=32"},
+                                                {"sink", "window_length=256"},
+                                                {"sliding_window", "window_length=300"},
+                                                {"quantized+offloaded", NULL},
+                                                {"QuantoQuantizedCache", NULL},
+                                                {"HQQQuantizedCache", NULL}};
+    static const struct {
+        int64_t prompt;
+        int rows, max_new;
+    } sizes[] = {{1000, BEAMS, NEW}, {1000, 1, NEW}, {300, 6, 200}, {256, 3, 40}, {70, 9, 70}};
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            rows_case c = {TINY_MODEL,      strategies[i][0], strategies[i][1],
+                           sizes[k].prompt, sizes[k].rows,    sizes[k].max_new};
+            rows_run run;
+            run_rows(&run, &c, NULL, 0);
+            assert_int_equal(run.status, MN_OK);
+            within_a_tenth(&c, "held", run.peak, (size_t)run.plan.cache_bytes);
+        }
+    }
+}
+
+/* Models with different layers: windows, states. */
+static void mixed_layers_are_planned(void **state) {
+    (void)state;
+    static const rows_case cases[] = {
+        {"golden/jamba", "dynamic", NULL, 300, 6, 40},          {"golden/jamba", "quantized", NULL, 300, 6, 40},
+        {"golden/mamba", "dynamic", NULL, 300, 6, 40},          {"golden/mamba", "dynamic", NULL, 30, 1, 40},
+        {"golden/mistral-window", "dynamic", NULL, 300, 6, 40}, {"golden/mistral-window", "static", NULL, 300, 6, 40},
+        {"golden/gemma3", "hybrid", NULL, 300, 6, 40},          {"golden/gemma3", "offloaded", NULL, 300, 6, 40},
+        {"golden/qwen3", "quantized", NULL, 300, 6, 40},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rows_run run;
+        run_rows(&run, &cases[i], NULL, 0);
+        assert_int_equal(run.status, MN_OK);
+        within_a_tenth(&cases[i], "held", run.peak, (size_t)run.plan.cache_bytes);
+    }
+}
+
+/* The smallest limit under which a run with on_oom succeeds, and the plan for the cache that it is converted to.
+ * `evict` keeps the first tokens and a window of half of the held tokens, in whole pages of each row. */
+static void limits_equal_the_plan_of_the_converted_cache(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *on_oom;
+        rows_case becomes;
+    } tries[] = {
+        {"embedded", "offload", {"embedded", "offloaded", NULL, 1000, BEAMS, NEW}},
+        {TINY_MODEL, "quantize", {TINY_MODEL, "quantized", NULL, 1000, BEAMS, NEW}},
+        {TINY_MODEL, "evict", {TINY_MODEL, "sink", "window_length=384", 1000, BEAMS, NEW}},
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        const rows_case *becomes = &tries[i].becomes;
+        rows_case plain = *becomes;
+        rows_run run;
+        plain.strategy = "dynamic";
+        plain.config = NULL;
+        run_rows(&run, becomes, NULL, 0);
+        const size_t planned = (size_t)run.plan.cache_bytes;
+        run_rows(&run, &plain, NULL, 0);
+        size_t enough = run.peak - 1, too_little = planned / 2;
+        run_rows(&run, &plain, tries[i].on_oom, enough);
+        assert_int_equal(run.status, MN_OK);
+        while (enough - too_little > planned / 64) {
+            size_t middle = too_little + (enough - too_little) / 2;
+            run_rows(&run, &plain, tries[i].on_oom, middle);
+            if (run.status == MN_OK) assert_string_equal(run.implementation, becomes->strategy);
+            if (run.status != MN_OK) assert_int_equal(run.status, MN_E_NOMEM);
+            *(run.status == MN_OK ? &enough : &too_little) = middle;
+        }
+        within_a_tenth(becomes, "the limit is", enough, planned);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CHANGING_TEST(runs_hold_the_planned_bytes),
+        CHANGING_TEST(mixed_layers_are_planned),
+        CHANGING_TEST(limits_equal_the_plan_of_the_converted_cache),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+/* Generation settings that select a mode, contradict each other, or have no effect.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "gen/config/validation.h"
+
+#include "support/support.h"
+
+/* A draft model of which only the presence matters. */
+static mn_generate_options with_assistant(bool is_given) {
+    static char somewhere;
+    mn_generate_options options;
+    mn_generate_options_init(&options, sizeof options);
+    options.assistant = is_given ? (mn_model *)(void *)&somewhere : NULL;
+    return options;
+}
+
+static mn_generation_config *config_of(const char *settings) {
+    mn_generation_config *config = NULL;
+    assert_ok(mn_generation_config_open(&config, NULL));
+    assert_ok(mn_generation_config_load(config, settings, strlen(settings)));
+    return config;
+}
+
+static void settings_select_the_mode(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings;
+        bool assistant;
+        decoding_mode mode;
+    } cases[] = {
+        {"{}", false, DECODING_GREEDY},
+        {"{\"penalty_alpha\": 0.6}", false, DECODING_CONTRASTIVE}, /* top_k is 50 */
+        {"{\"penalty_alpha\": 0.6, \"top_k\": 1}", false, DECODING_GREEDY},
+        {"{\"penalty_alpha\": 0, \"top_k\": 4}", false, DECODING_GREEDY},
+        {"{\"penalty_alpha\": 0.6, \"do_sample\": true}", false, DECODING_SAMPLE},
+        {"{\"do_sample\": true, \"num_return_sequences\": 5}", false, DECODING_SAMPLE},
+        {"{\"num_beams\": 2}", false, DECODING_BEAM},
+        {"{\"num_beams\": 2, \"penalty_alpha\": 0.6}", false, DECODING_BEAM},
+        {"{\"num_beams\": 2, \"do_sample\": true}", false, DECODING_BEAM_SAMPLE},
+        {"{\"num_beams\": 6, \"num_beam_groups\": 3, \"diversity_penalty\": 0.5}", false, DECODING_GROUP_BEAM},
+        {"{\"num_beam_groups\": 3, \"diversity_penalty\": 0.5}", false, DECODING_GREEDY},
+        {"{\"num_beams\": 2, \"force_words_ids\": [[5]]}", false, DECODING_CONSTRAINED_BEAM},
+        {"{}", true, DECODING_ASSISTED},
+        {"{\"do_sample\": true}", true, DECODING_ASSISTED},
+        {"{\"prompt_lookup_num_tokens\": 4}", false, DECODING_PROMPT_LOOKUP},
+        {"{\"prompt_lookup_num_tokens\": 4, \"do_sample\": true}", false, DECODING_PROMPT_LOOKUP},
+        {"{\"dola_layers\": \"low\"}", false, DECODING_DOLA},
+        {"{\"dola_layers\": [1], \"do_sample\": true}", false, DECODING_DOLA},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_generation_config *config = config_of(cases[i].settings);
+        mn_generate_options options = with_assistant(cases[i].assistant);
+        decoding_mode mode = decoding_mode_of(config, &options);
+        if (mode != cases[i].mode)
+            fail_msg("%s selects %s, expected %s", cases[i].settings, decoding_mode_name(mode),
+                     decoding_mode_name(cases[i].mode));
+        if (validation_check(config, &options) != MN_OK) fail_msg("%s: %s", cases[i].settings, mn_last_error());
+        mn_generation_config_close(&config);
+    }
+}
+
+static void contradictory_settings_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings;
+        bool assistant;
+        const char *message;
+    } cases[] = {
+        {"{\"num_return_sequences\": 2}", false, "num_return_sequences is 2, but greedy search has one answer"},
+        {"{\"num_return_sequences\": 2, \"penalty_alpha\": 0.6}", false, "but contrastive search has one answer"},
+        {"{\"num_return_sequences\": 2, \"dola_layers\": \"low\"}", false, "greedy search has one answer"},
+        {"{\"num_return_sequences\": 2}", true, "greedy search has one answer"},
+        {"{\"num_return_sequences\": 4, \"num_beams\": 3}", false,
+         "num_return_sequences is 4, allowed with num_beams 3: 1 to 3"},
+        {"{\"num_return_sequences\": 4, \"num_beams\": 3, \"do_sample\": true}", false, "1 to 3"},
+        {"{\"num_beams\": 4, \"num_beam_groups\": 3, \"diversity_penalty\": 1}", false, "num_beam_groups is 3"},
+        {"{\"num_beams\": 4, \"num_beam_groups\": 8, \"diversity_penalty\": 1}", false, "num_beam_groups is 8"},
+        {"{\"num_beams\": 4, \"num_beam_groups\": 2}", false, "diversity_penalty is 0"},
+        {"{\"num_beams\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 1, \"do_sample\": true}", false,
+         "do_sample is true, but groups of beams"},
+        {"{\"force_words_ids\": [[5]]}", false, "num_beams is 1, allowed: 2 or more"},
+        {"{\"force_words_ids\": [[5]], \"num_beams\": 2, \"do_sample\": true}", false, "are not sampled"},
+        {"{\"force_words_ids\": [[5]], \"num_beams\": 2, \"num_beam_groups\": 2, \"diversity_penalty\": 1}", false,
+         "num_beam_groups is 2, allowed with force_words_ids: 1"},
+        {"{\"json_schema\": true, \"regex\": \"a\"}", false, "json_schema and regex"},
+        {"{\"num_beams\": 2}", true,
+         "a draft model serves greedy search and sampling, but these settings select "
+         "beam search"},
+        {"{\"num_beams\": 2, \"prompt_lookup_num_tokens\": 4}", false, "prompt_lookup_num_tokens serves"},
+        {"{\"num_beams\": 2, \"do_sample\": true, \"dola_layers\": \"low\"}", false, "select beam sampling"},
+        {"{\"penalty_alpha\": 0.5}", true, "select contrastive search"},
+        {"{\"prompt_lookup_num_tokens\": 4}", true, "a draft model and prompt_lookup_num_tokens were both"},
+        {"{\"dola_layers\": \"low\", \"regex\": \"a\"}", false,
+         "dola_layers leaves only tokens near the best one, and regex may"},
+        {"{\"dola_layers\": \"low\"}", true, "dola_layers and a draft model were both given"},
+        {"{\"dola_layers\": \"low\", \"prompt_lookup_num_tokens\": 4}", false, "were both given"},
+        {"{\"guidance_scale\": 1.5, \"penalty_alpha\": 0.5}", false, "allowed for contrastive search"},
+        {"{\"guidance_scale\": 1.5, \"prompt_lookup_num_tokens\": 4}", false, "allowed for prompt lookup"},
+        {"{\"guidance_scale\": 1.5, \"do_sample\": true}", true, "allowed for assisted decoding"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_generation_config *config = config_of(cases[i].settings);
+        mn_generate_options options = with_assistant(cases[i].assistant);
+        char *warnings = NULL;
+        if (validation_check(config, &options) != MN_E_ARG) fail_msg("%s was accepted", cases[i].settings);
+        assert_fails(MN_E_ARG, cases[i].message, mn_generation_config_check(config, &options, &warnings));
+        assert_null(warnings);
+        mn_generation_config_close(&config);
+    }
+}
+
+static void settings_without_effect_are_reported(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings;
+        bool assistant;
+        const char *warnings;
+    } cases[] = {
+        {"{}", false, ""},
+        {"{\"temperature\": 0.7, \"do_sample\": true}", false, ""},
+        {"{\"temperature\": 1.0, \"top_k\": 50, \"num_beam_groups\": 1}", false, ""}, /* standard values */
+        {"{\"temperature\": 0.7}", false, "temperature is 0.7 but has no effect: do_sample is false\n"},
+        {"{\"top_p\": 0.9, \"top_k\": 0, \"num_beams\": 2}", false,
+         "top_k is 0 but has no effect: do_sample is false\ntop_p is 0.9 but has no effect: do_sample is false\n"},
+        {"{\"top_k\": 4, \"penalty_alpha\": 0.6}", false, ""},
+        {"{\"top_k\": 1, \"penalty_alpha\": 0.6}", false,
+         "top_k is 1 but has no effect: do_sample is false\n"
+         "penalty_alpha is 0.6 but has no effect: contrastive search is without sampling, beams and forced words, "
+         "with top_k of 2 or more\n"},
+        {"{\"early_stopping\": \"never\", \"length_penalty\": 2}", false,
+         "early_stopping is \"never\" but has no effect: num_beams is 1\n"
+         "length_penalty is 2 but has no effect: num_beams is 1\n"},
+        {"{\"early_stopping\": true, \"num_beams\": 2}", false, ""},
+        {"{\"guidance_scale\": 2, \"num_beams\": 2}", false, ""},
+        {"{\"diversity_penalty\": 2}", false, "diversity_penalty is 2 but has no effect: num_beams is 1\n"},
+        {"{\"diversity_penalty\": 2, \"num_beams\": 2}", false,
+         "diversity_penalty is 2 but has no effect: num_beam_groups is 1\n"},
+        {"{\"num_assistant_tokens\": 5}", false,
+         "num_assistant_tokens is 5 but has no effect: there is no draft model\n"},
+        {"{\"num_assistant_tokens\": 5}", true, ""},
+        {"{\"max_matching_ngram_size\": 3}", false,
+         "max_matching_ngram_size is 3 but has no effect: prompt_lookup_num_tokens is not set\n"},
+        {"{\"min_new_tokens\": 3}", false, "min_new_tokens is 3 but has no effect: eos_token_id is not set\n"},
+        {"{\"min_new_tokens\": 9, \"max_new_tokens\": 8, \"eos_token_id\": 2}", false,
+         "min_new_tokens is 9 but has no effect: max_new_tokens ends the text before\n"},
+        {"{\"min_length\": 9, \"max_length\": 8, \"eos_token_id\": 2}", false,
+         "min_length is 9 but has no effect: max_length ends the text before\n"},
+        {"{\"max_length\": 9, \"max_new_tokens\": 8}", false,
+         "max_length is 9 but has no effect: max_new_tokens counts\n"},
+        {"{\"transformers_version\": \"4.46\", \"return_dict_in_generate\": true, \"return_legacy_cache\": false, "
+         "\"output_scores\": null, \"generation_kwargs\": {}, \"compile_config\": null}",
+         false, ""},
+        {"{\"return_legacy_cache\": true, \"output_attentions\": true, \"output_hidden_states\": true}", false,
+         "return_legacy_cache was given but has no effect: the cache stays in its session; mn_sessions_export writes the legacy "
+         "form\n"
+         "output_attentions was given but has no effect: attention weights are not handed out\n"
+         "output_hidden_states was given but has no effect: hidden states are not handed out\n"},
+        {"{\"output_scores\": true, \"output_logits\": true}", false,
+         "output_scores was given but has no effect: scores are requested with keep_scores (--scores-out)\n"
+         "output_logits was given but has no effect: logits are requested with keep_logits (--logits-out)\n"},
+        {"{\"cache_implementation\": \"quantized\", \"cache_config\": {\"compute_dtype\": \"float16\", \"device\": \"cuda\"}}",
+         false,
+         "cache option compute_dtype has no effect: computation with quantized numbers is in float32\n"
+         "cache option device is 'cuda' but has no effect: caches are in the memory of the CPU\n"},
+        {"{\"cache_implementation\": \"static\", \"use_cache\": false}", false,
+         "cache_implementation has no effect: use_cache is false\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_generation_config *config = config_of(cases[i].settings);
+        mn_generate_options options = with_assistant(cases[i].assistant);
+        char *warnings = NULL;
+        assert_ok(mn_generation_config_check(config, &options, &warnings));
+        if (strcmp(warnings, cases[i].warnings) != 0)
+            fail_msg("%s: '%s', expected '%s'", cases[i].settings, warnings, cases[i].warnings);
+        mn_free(warnings);
+        mn_generation_config_close(&config);
+    }
+}
+
+/* Settings of a checkpoint are not reported. */
+static void only_settings_of_the_program_are_reported(void **state) {
+    (void)state;
+    static const char settings[] = "{\"temperature\": 0.6, \"top_p\": 0.9, \"do_sample\": true}";
+    mn_generation_config *config = NULL;
+    json_doc *doc = NULL;
+    char *warnings = NULL;
+    assert_ok(mn_generation_config_open(&config, NULL));
+    assert_ok(json_parse(&doc, settings, strlen(settings), JSON_STRICT, "settings"));
+    assert_ok(generation_config_load(config, json_root(doc), true, "checkpoint"));
+    json_close(&doc);
+    assert_ok(mn_generation_config_set(config, "do_sample", "false"));
+    assert_ok(mn_generation_config_check(config, NULL, &warnings));
+    assert_string_equal(warnings, "");
+    mn_free(warnings);
+    assert_ok(mn_generation_config_set(config, "top_p", "0.8"));
+    mn_generate_options options;
+    mn_generate_options_init(&options, sizeof options);
+    int32_t prompt[] = {3};
+    options.negative_prompt = prompt;
+    options.n_negative_prompt = 1;
+    assert_ok(mn_generation_config_check(config, &options, &warnings));
+    assert_string_equal(warnings, "top_p is 0.8 but has no effect: do_sample is false\n"
+                                  "the negative prompt has no effect: guidance_scale is not set\n");
+    mn_free(warnings);
+    options.keep_scores = true;
+    assert_ok(mn_generation_config_set(config, "output_scores", "true"));
+    assert_ok(mn_generation_config_set(config, "top_p", "1"));
+    assert_ok(mn_generation_config_check(config, &options, &warnings));
+    assert_string_equal(warnings, "the negative prompt has no effect: guidance_scale is not set\n");
+    mn_free(warnings);
+    options.size = 3;
+    assert_fails(MN_E_ARG, "mn_generate_options.size is 3", mn_generation_config_check(config, &options, &warnings));
+    mn_generation_config_close(&config);
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    mn_generation_config *config = config_of("{\"temperature\": 0.7, \"min_new_tokens\": 4}");
+    int64_t k = 1, live = mem_count().live;
+    for (;; k++) {
+        char *warnings = NULL;
+        mem_fail_after(k);
+        mn_status status = mn_generation_config_check(config, NULL, &warnings);
+        mem_fail_after(0);
+        if (status == MN_OK) {
+            assert_string_equal(warnings, "temperature is 0.7 but has no effect: do_sample is false\n"
+                                          "min_new_tokens is 4 but has no effect: eos_token_id is not set\n");
+            mn_free(warnings);
+            break;
+        }
+        assert_int_equal(status, MN_E_NOMEM);
+        assert_null(warnings);
+        assert_int_equal(mem_count().live, live);
+    }
+    assert_true(k > 10);
+    mn_generation_config_close(&config);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_select_the_mode),
+        cmocka_unit_test(contradictory_settings_are_refused),
+        cmocka_unit_test(settings_without_effect_are_reported),
+        cmocka_unit_test(only_settings_of_the_program_are_reported),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+/* Chat templates: conversations become prompts.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/support.h"
+
+#include "text/chat.h"
+
+static const char chatml[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+static json_doc *parse(const char *text) {
+    json_doc *doc = NULL;
+    assert_ok(json_parse(&doc, text, strlen(text), JSON_PYTHON, "text"));
+    return doc;
+}
+
+static void messages_become_a_prompt(void **state) {
+    (void)state;
+    const chat_turn turns[] = {{"system", "Be \"kind\".\n"}, {"user", "Grüße \\ \xF0\x9F\x98\x80 \xff"}};
+    json_doc *messages = NULL;
+    bytes out = {0};
+    assert_ok(chat_messages(turns, 2, &messages));
+    chat_request request = {.messages = json_root(messages), .add_generation_prompt = true};
+    assert_ok(chat_render_text(chatml, sizeof chatml - 1, &request, &out));
+    assert_string_equal(bytes_text(&out),
+                        "<|im_start|>system\nBe \"kind\".\n<|im_end|>\n<|im_start|>user\nGrüße \\ \xF0\x9F\x98\x80 "
+                        "\xEF\xBF\xBD<|im_end|>\n<|im_start|>assistant\n");
+    out.n = 0;
+    request.add_generation_prompt = false;
+    assert_ok(chat_render_text(chatml, sizeof chatml - 1, &request, &out));
+    assert_null(strstr(bytes_text(&out), "assistant"));
+    bytes_clear(&out);
+    json_close(&messages);
+}
+
+static void template_variables_are_those_of_transformers(void **state) {
+    (void)state;
+    const char *text =
+        "{{ bos_token }}|{{ eos_token }}|{{ pad_token is defined }}|{{ tools }}|{{ documents is none }}|"
+        "{{ messages[0].content[0].type }}|{{ enable_thinking }}|{{ add_generation_prompt }}|{{ strftime_now('%Y') }}";
+    json_doc *messages = parse("[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]");
+    json_doc *extra = parse("{\"enable_thinking\": false, \"eos_token\": \"<end>\"}"),
+             *tools = parse("[{\"name\": \"f\"}]");
+    const struct tm now = {.tm_year = 100, .tm_mday = 1};
+    chat_request request = {.messages = json_root(messages),
+                            .tokens = {.bos = "<s>", .eos = "</s>"},
+                            .extra = json_root(extra),
+                            .now = &now};
+    bytes out = {0};
+    assert_ok(chat_render_text(text, strlen(text), &request, &out));
+    assert_string_equal(bytes_text(&out), "<s>|<end>|False|None|True|image|False|False|2000");
+    request.tools = json_root(tools);
+    out.n = 0;
+    assert_ok(chat_render_text("{{ tools | tojson }}", 20, &request, &out));
+    assert_string_equal(bytes_text(&out), "[{\"name\": \"f\"}]");
+    bytes_clear(&out);
+    json_close(&messages);
+    json_close(&extra);
+    json_close(&tools);
+}
+
+static void errors_name_the_invalid_argument(void **state) {
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"null", "messages are missing"},
+        {"{}", "messages must be an array of objects"},
+        {"[1]", "messages[0] is not an object"},
+        {"[{\"role\": \"user\"}, {}]", "messages[1] has no role"},
+        {"[{\"role\": 5}]", "messages[0].role is not a string"},
+    };
+    bytes out = {0};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        json_doc *messages = parse(wrong[i][0]);
+        chat_request request = {.messages = json_root(messages)};
+        assert_fails(MN_E_ARG, wrong[i][1], chat_render_text(chatml, sizeof chatml - 1, &request, &out));
+        json_close(&messages);
+    }
+    json_doc *good = parse("[]"), *number = parse("5");
+    chat_request request = {.messages = json_root(good), .tools = json_root(number)};
+    assert_fails(MN_E_ARG, "tools must be an array", chat_render_text(chatml, sizeof chatml - 1, &request, &out));
+    request = (chat_request){.messages = json_root(good), .extra = json_root(number)};
+    assert_fails(MN_E_ARG, "must be an object", chat_render_text(chatml, sizeof chatml - 1, &request, &out));
+    request = (chat_request){.messages = json_root(good)};
+    assert_fails(MN_E_FORMAT, "line 1", chat_render_text("{{", 2, &request, &out));
+    assert_fails(MN_E_ARG, "chat template: Only user",
+                 chat_render_text("{{ raise_exception('Only user') }}", 34, &request, &out));
+    assert_int_equal(out.n, 0);
+    bytes_clear(&out);
+    json_close(&good);
+    json_close(&number);
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    const chat_turn turns[] = {{"user", "Hi"}};
+    int64_t live = mem_count().live, k = 1;
+    for (;; k++) {
+        json_doc *messages = NULL;
+        bytes out = {0};
+        mem_fail_after(k);
+        mn_status status = chat_messages(turns, 1, &messages);
+        if (status == MN_OK) {
+            const chat_request request = {.messages = json_root(messages)};
+            status = chat_render_text(chatml, sizeof chatml - 1, &request, &out);
+        }
+        mem_fail_after(0);
+        json_close(&messages);
+        bytes_clear(&out);
+        assert_int_equal(mem_count().live, live);
+        if (status == MN_OK) break;
+        assert_int_equal(status, MN_E_NOMEM);
+    }
+    assert_true(k > 5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_become_a_prompt),
+        cmocka_unit_test(template_variables_are_those_of_transformers),
+        cmocka_unit_test(errors_name_the_invalid_argument),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
