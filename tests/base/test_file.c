@@ -4,7 +4,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -147,6 +149,22 @@ static void file_hold_standard_reserves_the_standard_descriptors(void **state) {
 
 /* ---- paths that are not regular files ---- */
 
+typedef struct {
+    int fd;
+    const char *text;
+    bool wrote_all;
+} writer;
+
+/* Waits until a reader has taken what is in the pipe, writes the text and closes the pipe. */
+static void *write_when_drained(void *argument) {
+    writer *w = argument;
+    int held = 1;
+    while (ioctl(w->fd, FIONREAD, &held) == 0 && held > 0) usleep(1000);
+    w->wrote_all = write(w->fd, w->text, strlen(w->text)) == (ssize_t)strlen(w->text);
+    close(w->fd);
+    return NULL;
+}
+
 static void special_files_are_refused_without_waiting(void **state) {
     (void)state;
     char pipe_path[700], socket_path[700];
@@ -184,15 +202,16 @@ static void special_files_are_refused_without_waiting(void **state) {
     /* A pipe is read as text; it is empty while it has no writer. */
     assert_ok(file_read_input(&text, pipe_path, 100));
     assert_int_equal(text.n, 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        int out = open(pipe_path, O_WRONLY);
-        _exit(write(out, "through ", 8) == 8 && usleep(50000) == 0 && write(out, "a pipe", 6) == 6 ? 0 : 1);
-    }
-    while (text.n == 0) assert_ok(file_read_input(&text, pipe_path, 100)); /* until the writer has opened it */
+    /* The writer is there before the reader, and leaves when the reader has begun. */
+    writer w = {.text = "a pipe"};
+    assert_true((w.fd = open(pipe_path, O_RDWR | O_CLOEXEC)) >= 0); /* O_WRONLY would wait for a reader */
+    assert_int_equal(write(w.fd, "through ", 8), 8);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, write_when_drained, &w), 0);
+    assert_ok(file_read_input(&text, pipe_path, 100));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(w.wrote_all);
     assert_string_equal(bytes_text(&text), "through a pipe");
-    assert_int_equal(waitpid(child, NULL, 0), child);
     close(s);
     bytes_clear(&text);
 }
