@@ -18,14 +18,83 @@ if command -v python3 >/dev/null; then
   refuse tests/cli/chat_turns.py python3 "$source/tests/cli/chat_turns.py" "$mneme" no_such_case
 fi
 
-# cmocka's programs: scripts/test counts what CTest wrote down.
-mkdir -p "$work/Testing/Temporary"
-printf '1/1 Testing: a/test_none\n[  PASSED  ] 0 test(s).\nTest Passed.\n' >"$work/Testing/Temporary/LastTest.log"
-counted=$(passed=0 failed=0 skipped=0
-  eval "$(sed -n '/^count() {/,/^}/p' "$source/scripts/test")"
-  count "$work" >/dev/null 2>&1
-  echo "$passed $failed $skipped")
-[ "$counted" = "0 1 0" ] || { echo "failed: scripts/test counts a program without cases as $counted"; failed=$((failed + 1)); }
+# cmocka's programs: what CTest wrote down is counted, and the failed cases are listed with the end of their output.
+cat >"$work/log" <<'LOG'
+1/6 Testing: a/test_none
+Output:
+----------------------------------------------------------
+[==========] Running 0 test(s).
+[  PASSED  ] 0 test(s).
+<end of output>
+Test time =   0.10 sec
+----------------------------------------------------------
+Test Passed.
+2/6 Testing: a/test_two
+Output:
+----------------------------------------------------------
+[ RUN      ] good
+[       OK ] good
+[ RUN      ] bad
+1 is not 2
+[  FAILED  ] bad
+[==========] 2 test(s) run.
+[  PASSED  ] 1 test(s).
+[  FAILED  ] 1 test(s), listed below:
+[  FAILED  ] bad
+<end of output>
+Test time =   0.10 sec
+----------------------------------------------------------
+Test Failed.
+3/6 Testing: a/test_crash
+Output:
+----------------------------------------------------------
+[ RUN      ] early
+Segmentation fault
+<end of output>
+Test time =   0.10 sec
+----------------------------------------------------------
+Test Failed.
+4/6 Testing: a/test_skips
+Output:
+----------------------------------------------------------
+[  PASSED  ] 0 test(s).
+[  SKIPPED ] 2 test(s).
+<end of output>
+Test time =   0.10 sec
+----------------------------------------------------------
+Test Passed.
+5/6 Testing: a/test_empty
+Output:
+----------------------------------------------------------
+[==========] Running 0 test(s).
+<end of output>
+Test time =   0.10 sec
+----------------------------------------------------------
+Test Fail Reason:
+Error regular expression found in output. Regex=[Running 0 test]
+6/6 Testing: a/script
+Output:
+----------------------------------------------------------
+<end of output>
+Test time =   0.10 sec
+----------------------------------------------------------
+Test Passed.
+LOG
+cat >"$work/wanted" <<'WANTED'
+2 4 2
+failed: a/test_none: it ran no case (b)
+  | [==========] Running 0 test(s).
+  | [  PASSED  ] 0 test(s).
+failed: a/test_two: bad (b)
+  | 1 is not 2
+failed: a/test_crash: Test Failed. (b)
+  | Segmentation fault
+failed: a/test_empty: Test Fail Reason: (b)
+  | [==========] Running 0 test(s).
+WANTED
+: >"$work/failures"
+awk -v failures="$work/failures" -v build=b -f "$source/tests/count.awk" "$work/log" >"$work/counts"
+cat "$work/counts" "$work/failures" | diff "$work/wanted" - || { echo "failed: tests/count.awk counts something else"; failed=$((failed + 1)); }
 
 [ $failed = 0 ] || { echo "[  FAILED  ] 1 test(s)."; exit 1; }
 echo "[  PASSED  ] 1 test(s)."
