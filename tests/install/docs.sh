@@ -26,7 +26,8 @@ export PATH=$prefix/bin:$PATH
 unset MNEME_MODEL MNEME_CONFIG
 libdir=$(dirname "$(find "$prefix" -name 'libmneme.*' | head -1)")
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
-read -r -a flags <<<"$(pkg-config --cflags --libs mneme)"
+flags=()
+eval "flags=($(pkg-config --cflags --libs mneme))" # pkg-config quotes for the shell
 [ ${#flags[@]} -gt 0 ] || { echo "failed: no Mneme is installed in $prefix"; echo "[  FAILED  ] 1 test(s)."; exit 1; }
 
 # Writes the blocks of document $1 into $2: C as the files they name, console blocks as 001.console, 002.long, ...

@@ -28,7 +28,8 @@ const char *scratch_path(const char *name) {
     static int i_path;
     if (!scratch_folder[0]) {
         const char *parent = getenv("TMPDIR");
-        snprintf(scratch_folder, sizeof scratch_folder, "%s/mneme-test-XXXXXX", parent ? parent : "/tmp");
+        if (!parent || !*parent) parent = "/tmp";
+        snprintf(scratch_folder, sizeof scratch_folder, "%s/mneme-test-XXXXXX", parent);
         if (!mkdtemp(scratch_folder)) fail_msg("cannot make the folder %s", scratch_folder);
         atexit(remove_folder);
     }
