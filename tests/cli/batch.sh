@@ -141,12 +141,12 @@ interrupt() {
 }
 
 closed_pipes_and_signals() {
-  local codes
-  numbered_lines 200 >"$work/b.jsonl"
+  local code
+  numbered_lines 3000 >"$work/b.jsonl"
   last="run --batch | head -1"
   "$mneme" run embedded --batch "$work/b.jsonl" 2>"$work/err" | head -1 >"$work/out"
-  codes=${PIPESTATUS[0]}
-  [ "$codes" = 1 ] || [ "$codes" = 0 ] || problem "exit code $codes"
+  code=${PIPESTATUS[0]} # the answers are more than a pipe holds
+  [ "$code" = 1 ] || problem "exit code $code"
   err_empty
   json 'len(all) == 1'
   last="run --batch, SIGINT"
