@@ -53,7 +53,7 @@ answers_do_not_wait_for_lines() {
     printf '{"ids":[1,%d]' $((402 + line)) >&7
     sleep 0.1
     printf '}\n' >&7
-    for _ in $(seq 600); do
+    for _ in $(seq 6000); do
       [ "$(wc -l <"$work/answers")" -lt $line ] || break
       sleep 0.05
     done
@@ -130,7 +130,7 @@ memory_is_that_of_the_rows_in_work() {
 # Interrupts a job in the background when it has answered something.
 interrupt() {
   local code
-  for _ in $(seq 600); do
+  for _ in $(seq 6000); do
     [ ! -s "$work/out" ] || break
     sleep 0.05
   done

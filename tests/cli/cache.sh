@@ -436,7 +436,7 @@ files_that_may_not_grow() {
 
 # Waits until a file holds a text, a minute at most.
 wait_for() {
-  for _ in $(seq 600); do
+  for _ in $(seq 6000); do
     if grep -q "$2" "$1"; then return; fi
     sleep 0.1
   done

@@ -26,7 +26,7 @@ SMOLLM2 = os.environ.get("MNEME_TEST_SMOLLM2") or os.path.join(
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("MNEME_") and k not in ("NO_COLOR", "XDG_DATA_HOME")}
 ENV.update(XDG_CONFIG_HOME=WORK + "/config", XDG_STATE_HOME=WORK + "/state", MNEME_MODELS=WORK + "/models", HF_HUB_CACHE=WORK + "/hub",
            HOME=WORK, TERM="xterm", LC_ALL="C.UTF-8")
-PATIENCE = 60  # seconds that a step may take on a busy machine
+PATIENCE = 600  # seconds that a step may take on a busy machine
 
 
 class Skip(Exception):

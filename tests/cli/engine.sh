@@ -285,7 +285,7 @@ caches_of_files() {
   last="mneme serve $own"
   "$mneme" serve "$own" --unix "$work/socket" 2>"$work/err" &
   local server=$! i
-  for ((i = 0; i < 200; i++)); do ! grep -q listening "$work/err" || break; sleep 0.05; done
+  for ((i = 0; i < 6000; i++)); do ! grep -q listening "$work/err" || break; sleep 0.05; done
   kill -INT $server
   wait $server || problem "exit code $?"
   err_has 'listening on unix:.* model=own cache=quantized '

@@ -144,6 +144,11 @@ ban '([=(!,?:] ?(open|socket|dup)|(^|[^_a-z>.])(openat|creat|fopen|freopen|popen
   "files are opened and folders made by base/file.h" "${unopened[@]}"
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli serve include examples tests
 
+# Tests are added by mneme_test, which has the one limit of time.
+if grep -nE '\<(add_test|TIMEOUT)\>' CMakeLists.txt tests/*/CMakeLists.txt bench/CMakeLists.txt tools/CMakeLists.txt; then
+  complain "  (tests/CMakeLists.txt: mneme_test)"
+fi
+
 if [ $failures -gt 0 ]; then
   echo "[  FAILED  ] $failures test(s)."
   exit 1
