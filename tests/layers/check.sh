@@ -149,6 +149,14 @@ if grep -nE '\<(add_test|TIMEOUT)\>' CMakeLists.txt tests/*/CMakeLists.txt bench
   complain "  (tests/CMakeLists.txt: mneme_test)"
 fi
 
+# With a Python that has no tomllib, which is older than 3.11, tools/incidents ends with one sentence and the code of a skipped test.
+code=0
+said=$(python3 -c 'import runpy, sys
+sys.modules["tomllib"] = None
+runpy.run_path("tools/incidents", run_name="__main__")' 2>&1) || code=$?
+[[ $code = 77 && $said = "tools/incidents: this is Python 3."*"; needed: 3.11 or newer, as in Debian 12" ]] ||
+  complain "tools/incidents with an older Python: exit code $code, $said"
+
 if [ $failures -gt 0 ]; then
   echo "[  FAILED  ] $failures test(s)."
   exit 1
