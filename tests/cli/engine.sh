@@ -13,7 +13,7 @@ tells_a_story() {
   err_empty
 }
 
-# $MNEME_MODELS is empty here, so that no name means the embedded model.
+# The folder of models is empty here, so that no name means the embedded model.
 lone_argument_is_the_text() {
   expect 0 run "Once upon a time" --max-new-tokens 8
   cp "$work/out" "$work/first"

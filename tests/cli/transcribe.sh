@@ -2,11 +2,10 @@
 # mneme transcribe: forms of the result, several files, stdin, bad recordings and options; with a tiny random checkpoint, and with the real
 # tiny.en where it is installed.
 # shellcheck source-path=SCRIPTDIR disable=SC2317
-real_models=${MNEME_MODELS:-${XDG_DATA_HOME:-${HOME:-/root}/.local/share}/mneme/models}
 source "$(dirname "$0")/lib.sh"
 data=$here/../data
 tiny=$data/golden/whisper/tiny80
-real=$real_models/whisper-tiny.en
+real=$MNEME_TEST_MODELS/whisper-tiny.en
 speech=$data/audio/test_speech.wav
 jfk=$data/audio/jfk.wav
 few=(--max-new-tokens 6 --temperature 0)

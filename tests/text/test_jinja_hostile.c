@@ -353,7 +353,6 @@ static void excessive_work_is_refused(void **state) {
         bytes_append_text(&text, " %}{% endfor %}{% endfor %}");
         attempt a = try_template(text.data, text.n, NULL, &limits);
         if (a.status != MN_E_FULL) fail_msg("%s: %d %s", work[i], a.status, a.message);
-        if (getenv("SHOW")) print_message("%.3f s %zu %s: %s\n", a.seconds, a.stack, work[i], a.message);
         check_seconds(&a, scale);
         n_refused++;
         bytes_clear(&a.out);
