@@ -13,7 +13,7 @@ trap stop_servers EXIT
 
 # Waits until a file is there.
 wait_for() {
-  for _ in $(seq 600); do
+  for _ in $(seq 6000); do
     [ -e "$1" ] && return 0
     sleep 0.05
   done

@@ -375,8 +375,9 @@ folders_are_used() {
   json 'len(j["caches"]) == 5 and all_of(c["error"] is None for c in j["caches"])'
 }
 
+# Two threads: each has a buffer, which a limit includes.
 long_run=(run embedded --ids "$(seq -s, 3 502),$(seq -s, 3 502),$(seq -s, 3 502),$(seq -s, 3 502)" -n 20 --ignore-eos
-  --max-cache-len 3000 --compute-type f32)
+  --max-cache-len 3000 --compute-type f32 -t 2)
 
 # 2,020 tokens of 1,280 bytes, and room for three quarters of them.
 memory_that_ends() {
@@ -435,7 +436,7 @@ files_that_may_not_grow() {
 
 # Waits until a file holds a text, a minute at most.
 wait_for() {
-  for _ in $(seq 600); do
+  for _ in $(seq 6000); do
     if grep -q "$2" "$1"; then return; fi
     sleep 0.1
   done

@@ -291,15 +291,19 @@ def context_ends_with_advice():
     assert not [t for t in replies if "error" in t]
 
 
+LIMITED = ("-n", "200", "--min-new-tokens", "200", "--max-cache-len", "100000", "--memory-limit", "2M",
+           "-t", "2") # each thread has a buffer, which the limit includes
+
+
 def memory_that_ends_is_one_sentence():
     lines = ["Tell me of a cat"] * 12 + ["/clear", "Hello"]
-    replies, _ = turns(TEMPLATE, "-n", "200", "--min-new-tokens", "200", "--max-cache-len", "100000", "--memory-limit", "2M", lines=lines)
+    replies, _ = turns(TEMPLATE, *LIMITED, lines=lines)
     kinds = ["error" in t for t in replies]
     assert kinds[0] is False and kinds[-2] is True and kinds[-1] is False and replies[-2]["error"]["code"] == "out_of_memory", kinds
     # The conversation continues without the failed message.
     good = [t for t in replies if "error" not in t]
     assert good[-1]["usage"]["cached_tokens"] < 10
-    replies, err = turns(TEMPLATE, "-n", "200", "--min-new-tokens", "200", "--max-cache-len", "100000", "--memory-limit", "2M", "--on-oom", "evict", lines=lines[:12])
+    replies, err = turns(TEMPLATE, *LIMITED, "--on-oom", "evict", lines=lines[:12])
     assert len(replies) == 12 and "memory ended" in err
 
 

@@ -70,26 +70,33 @@ once() {
   [ "$(grep -oF -- "$1" "$work/err" | wc -l)" = 1 ] || problem "'$1' is not named once"
 }
 
-# A pipe that nobody writes, a folder, a device: the command does not wait.
+# refused_at_once EXIT THING ARGUMENTS...: the command does not wait, and names the thing.
+refused_at_once() {
+  local wanted=$1 thing=$2 code=0
+  shift 2
+  last="mneme $*"
+  timeout 600 "$mneme" "$@" </dev/null >"$work/out" 2>"$work/err" || code=$?
+  [ $code = "$wanted" ] || problem "exit code $code, expected $wanted"
+  once "$thing"
+}
+
+# A pipe that nobody writes, a folder, a device.
 what_is_no_file() {
   local thing code
   mkdir -p "$work/n-folder"
   mkfifo "$work/n-pipe.gguf"
   for thing in "$work/n-pipe.gguf" "$work/n-folder" /dev/zero; do
-    for how in "3 run -m $thing hello" "1 run embedded hello --load-cache $thing" "1 run embedded hello --generation-config $thing" \
-      "1 cache verify $thing" "1 cache show $thing" "1 run embedded hello --save-cache $thing" "1 run embedded hello --logits-out $thing"; do
-      read -r -a words <<<"$how"
-      last="mneme ${words[*]:1}"
-      code=0
-      timeout 20 "$mneme" "${words[@]:1}" </dev/null >"$work/out" 2>"$work/err" || code=$?
-      [ $code = "${words[0]}" ] || problem "exit code $code, expected ${words[0]}"
-      once "$thing"
+    refused_at_once 3 "$thing" run -m "$thing" hello
+    refused_at_once 1 "$thing" cache verify "$thing"
+    refused_at_once 1 "$thing" cache show "$thing"
+    for flag in --load-cache --generation-config --save-cache --logits-out; do
+      refused_at_once 1 "$thing" run embedded hello $flag "$thing"
     done
   done
   # As a text a pipe is welcome: here one that nobody writes, and one that is written.
   last="-f pipe"
   code=0
-  timeout 20 "$mneme" run embedded -f "$work/n-pipe.gguf" -n 2 </dev/null >"$work/out" 2>"$work/err" || code=$?
+  timeout 600 "$mneme" run embedded -f "$work/n-pipe.gguf" -n 2 </dev/null >"$work/out" 2>"$work/err" || code=$?
   [ $code = 2 ] || problem "exit code $code"
   err_has 'is empty'
   expect 1 run embedded -f /dev/zero

@@ -1,6 +1,8 @@
 # Helpers of the command's tests: run a case, compare, count. Sourced by the groups beside it.
 # shellcheck shell=bash
 set -uo pipefail
+# Also by hand in an environment of its own.
+[ -n "${MNEME_TEST_RUN:-}" ] || exec "$(dirname "$0")/../run" "$0" "$@"
 mneme=$1
 # shellcheck disable=SC2034
 here=$(cd "$(dirname "$0")" && pwd)
@@ -9,9 +11,8 @@ work=$(mktemp -d)
 trap '[ "$BASHPID" != $$ ] || rm -rf "$work"' EXIT
 # SmolLM2, when it is on this machine.
 # shellcheck disable=SC2034
-smollm2=${MNEME_TEST_SMOLLM2:-${MNEME_MODELS:-${XDG_DATA_HOME:-${HOME:-/root}/.local/share}/mneme/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
-export XDG_CONFIG_HOME=$work/config MNEME_MODELS=$work/models HF_HUB_CACHE=$work/hub LC_ALL=C.UTF-8
-unset MNEME_MODEL MNEME_CONFIG
+smollm2=${MNEME_TEST_SMOLLM2:-$MNEME_TEST_MODELS/SmolLM2-135M-Instruct.Q4_1.gguf}
+export XDG_CONFIG_HOME=$work/config MNEME_MODELS=$work/models HF_HUB_CACHE=$work/hub
 passed=0 failed=0 skipped=0
 
 # expect EXIT ARGUMENTS...: runs the command; its streams are in $work/out and $work/err. stdin is empty unless $input names

@@ -8,7 +8,7 @@ fetch_page() {
   last="mneme serve embedded $*"
   "$mneme" serve embedded --port 0 "$@" 2>"$work/err" &
   local server=$! url=
-  for _ in $(seq 600); do
+  for _ in $(seq 6000); do
     url=$(grep -oE 'http://[0-9.:]+' "$work/err") && break
     sleep 0.05
   done

@@ -27,7 +27,7 @@ server() {
   last="mneme serve"
   "$mneme" serve "$smollm2" --port 0 2>"$work/err" &
   pid=$!
-  for _ in $(seq 600); do
+  for _ in $(seq 6000); do
     url=$(grep -oE 'http://[0-9.:]+' "$work/err") && break
     sleep 0.05
   done

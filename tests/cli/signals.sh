@@ -5,9 +5,9 @@ source "$(dirname "$0")/lib.sh"
 # A text that takes long enough to be interrupted, however fast the machine.
 endless=(run embedded "Once upon a time" --max-cache-len 1000000 --max-new-tokens 900000 --ignore-eos)
 
-# Waits until a file holds a text, a minute at most.
+# Waits until a file holds a text, ten minutes at most.
 wait_for() {
-  for _ in $(seq 600); do
+  for _ in $(seq 6000); do
     if grep -q "$2" "$1"; then return; fi
     sleep 0.1
   done

@@ -154,30 +154,35 @@ environment_is_checked() {
 
 # The bounds in a refusal are those of the table, and lower layers accept the values at the bounds.
 numbers_at_their_bounds() {
-  local verb flag lo hi n=0 data=$here/../data
+  local verb flag lo hi besides value n=0 data=$here/../data
   [ -x "$list_options" ] || { problem "no list_options"; return; }
-  # Other arguments, so that only the number can be wrong.
-  declare -A besides=(
-    [run]="embedded hi -n 1 --json" [chat]="embedded -n 1" [score]="embedded -p ab" [inspect]="embedded" [doctor]="embedded" [bench]="embedded -p 1 -n 0 -r 1"
-    [cache]="convert $work/absent $work/to" [transcribe]="-m $data/golden/whisper/tiny80 $data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav --temperature 0 --max-new-tokens 1"
-  )
   while read -r verb flag lo hi; do
     n=$((n + 1))
-    # shellcheck disable=SC2086
+    case $verb in # other arguments, so that only the number can be wrong
+      run) besides=(embedded hi -n 1 --json) ;;
+      chat) besides=(embedded -n 1) ;;
+      score) besides=(embedded -p ab) ;;
+      bench) besides=(embedded -p 1 -n 0 -r 1) ;;
+      cache) besides=(convert "$work/absent" "$work/to") ;;
+      transcribe)
+        besides=(-m "$data/golden/whisper/tiny80" "$data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav" --temperature 0 --max-new-tokens 1)
+        ;;
+      inspect | doctor) besides=(embedded) ;;
+      *) besides=() ;;
+    esac
     for value in $((lo - 1)) $((hi + 1)) 99999999999999999999; do
-      expect 2 $verb ${besides[$verb]} $flag=$value
+      expect 2 "$verb" "${besides[@]}" "$flag=$value"
       err_has "$flag: $value is out of range; allowed: $lo to $hi\$"
     done
     case $verb$flag in # minutes; bounds of the model besides; the row of run
       *--repetitions | *--logprobs | transcribe--max-cache-len | [!r]*--threads) continue ;;
     esac
     case $flag in # those of `bench --serve`
-      --num-prompts | --max-concurrency | --random-*-len | --seed) [ $verb = bench ] && continue ;;
+      --num-prompts | --max-concurrency | --random-*-len | --seed) [ "$verb" = bench ] && continue ;;
     esac
-    # shellcheck disable=SC2086
     for value in $lo $hi; do
       last="mneme $verb $flag=$value"
-      "$mneme" $verb ${besides[$verb]} $flag=$value </dev/null >"$work/out" 2>"$work/err"
+      "$mneme" "$verb" "${besides[@]}" "$flag=$value" </dev/null >"$work/out" 2>"$work/err"
       [ $? != 2 ] || problem "refused"
       if grep -q 'allowed: ' "$work/err"; then problem "refused by other bounds"; fi
     done

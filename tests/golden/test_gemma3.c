@@ -8,7 +8,7 @@ enum { WINDOW = 512, MOST_IDS = 4096 };
 
 static int open_fixture(void **state) {
     static real_model w;
-    real_model_open(&w, "MNEME_TEST_GEMMA3", "gemma-3-270m", "golden/gemma-3-270m-q4_k_m.json");
+    real_model_open(&w, getenv("MNEME_TEST_GEMMA3"), "gemma-3-270m", "golden/gemma-3-270m-q4_k_m.json");
     *state = &w;
     return 0;
 }

@@ -5,7 +5,8 @@
 
 static int open_fixture(void **state) {
     static real_model w;
-    real_model_open(&w, "MNEME_TEST_SMOLLM2", "SmolLM2-135M-Instruct.Q4_1", "golden/smollm2-135m-instruct-q4_1.json");
+    real_model_open(&w, getenv("MNEME_TEST_SMOLLM2"), "SmolLM2-135M-Instruct.Q4_1",
+                    "golden/smollm2-135m-instruct-q4_1.json");
     *state = &w;
     return 0;
 }

@@ -18,15 +18,15 @@ fail() {
   failed=$((failed + 1))
 }
 
-smollm2=${MNEME_TEST_SMOLLM2:-${MNEME_MODELS:-${XDG_DATA_HOME:-${HOME:-/root}/.local/share}/mneme/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
+smollm2=${MNEME_TEST_SMOLLM2:-$MNEME_TEST_MODELS/SmolLM2-135M-Instruct.Q4_1.gguf}
 mkdir "$work/models"
 if [ -e "$smollm2" ]; then ln -s "$smollm2" "$work/models/"; fi
-export XDG_CONFIG_HOME=$work/config MNEME_MODELS=$work/models HF_HUB_CACHE=$work/hub MNEME_CALIBRATIONS=$work/calibrations LC_ALL=C.UTF-8
+export XDG_CONFIG_HOME=$work/config MNEME_MODELS=$work/models HF_HUB_CACHE=$work/hub MNEME_CALIBRATIONS=$work/calibrations
 export PATH=$prefix/bin:$PATH
-unset MNEME_MODEL MNEME_CONFIG
 libdir=$(dirname "$(find "$prefix" -name 'libmneme.*' | head -1)")
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
-read -r -a flags <<<"$(pkg-config --cflags --libs mneme)"
+flags=()
+eval "flags=($(pkg-config --cflags --libs mneme))" # pkg-config quotes for the shell
 [ ${#flags[@]} -gt 0 ] || { echo "failed: no Mneme is installed in $prefix"; echo "[  FAILED  ] 1 test(s)."; exit 1; }
 
 # Writes the blocks of document $1 into $2: C as the files they name, console blocks as 001.console, 002.long, ...

@@ -30,8 +30,9 @@ unit=$prefix/lib/systemd/system/mneme.service
 [ -f "$unit" ] && [ -f "$prefix/share/mneme/grafana/mneme.json" ] || fail "the unit or the dashboard is not installed"
 if command -v systemd-analyze >/dev/null; then
   mkdir "$work/unit"
-  sed "s,^ExecStart=mneme ,ExecStart=$prefix/bin/mneme ," "$unit" >"$work/unit/mneme.service"
-  grep -q "^ExecStart=$prefix/bin/mneme serve" "$work/unit/mneme.service" || fail "the unit does not start mneme serve"
+  text=$(<"$unit")
+  printf '%s\n' "${text/$'\n'ExecStart=mneme /$'\n'"ExecStart=\"$prefix/bin/mneme\" "}" >"$work/unit/mneme.service"
+  grep -qF "ExecStart=\"$prefix/bin/mneme\" serve" "$work/unit/mneme.service" || fail "the unit does not start mneme serve"
   complaint=$(systemd-analyze verify --man=no "$work/unit/mneme.service" 2>&1) && [ -z "$complaint" ] || fail "systemd-analyze verify: $complaint"
   systemd-analyze security --offline=yes --threshold=20 "$work/unit/mneme.service" >"$work/exposure" || fail "the unit is exposed: $(tail -1 "$work/exposure")"
   done_one
@@ -51,7 +52,8 @@ done_one
 
 mkdir "$work/pc"
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
-read -r -a flags <<<"$(pkg-config --cflags --libs mneme)"
+flags=()
+eval "flags=($(pkg-config --cflags --libs mneme))" # pkg-config quotes for the shell
 for name in generate own_loop own_beams prefix transcribe; do
   "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic "$source/examples/$name.c" "${flags[@]}" -lm "-Wl,-rpath,$libdir" -o "$work/pc/$name" ||
     fail "$name through pkg-config"

@@ -537,10 +537,13 @@ static void the_default_folder_is_that_of_the_system(void **state) {
     }
     assert_int_equal(status, MN_E_IO);
     assert_int_equal(of_none, MN_OK);
-    char path[64], target[4096] = "";
+    char path[64], target[4096] = "", *folder = realpath("/var/tmp", NULL); /* which may be a link */
+    assert_non_null(folder);
     snprintf(path, sizeof path, "/proc/self/fd/%d", scratch_unnamed_file());
     assert_true(readlink(path, target, sizeof target - 1) > 0);
-    assert_true(strncmp(target, "/var/tmp/", 9) == 0);
+    size_t n = strlen(folder);
+    if (strncmp(target, folder, n) != 0 || target[n] != '/') fail_msg("'%s' is not in '%s'", target, folder);
+    free(folder);
     kv_offload_close(&offload);
 }
 

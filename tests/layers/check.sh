@@ -144,6 +144,42 @@ ban '([=(!,?:] ?(open|socket|dup)|(^|[^_a-z>.])(openat|creat|fopen|freopen|popen
   "files are opened and folders made by base/file.h" "${unopened[@]}"
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli serve include examples tests
 
+# Tests are added by mneme_test, which gives them an environment of their own and the one limit of time.
+if grep -nE '\<(add_test|TIMEOUT)\>' CMakeLists.txt tests/*/CMakeLists.txt bench/CMakeLists.txt tools/CMakeLists.txt; then
+  complain "  (tests/CMakeLists.txt: mneme_test)"
+fi
+
+# Of the environment they read what tests/run passes or sets. other_variables FOLDER: "FILE:LINE:NAME" of each other one.
+known=" $(sed -n '/^passed=(/,/^)/p; /^own=(/,/^)/p' tests/run | grep -oE '\<[A-Z][A-Z0-9_]+\>' | tr '\n' ' ')BASHPID PIPESTATUS "
+other_variables() {
+  {
+    grep -rnoE --include='*.[ch]' --exclude-dir=data 'getenv\([^)]*\)' "$1" | sed -E 's/getenv\("?([^")]*)"?\)$/\1/'
+    grep -rnoE --include='*.py' "os\.(environ\[|environ\.get\(|getenv\()[^]),]*([]),] *=?[^=])?" "$1" | grep -v '= *.$' |
+      sed -E "s/os\.(environ\[|environ\.get\(|getenv\()[\"']?([^\"']*).*/\2/"
+    grep -rnoE --include='*.sh' '\$\{?[A-Z][A-Z0-9_]+' "$1" | tr -d '${'
+  } | while IFS=: read -r file line name; do
+    [[ $known = *" $name "* ]] || { [[ $file = *.sh ]] && grep -qE "(^|[ ;(])$name=" "$file"; } || echo "$file:$line:$name"
+  done
+}
+hits=$(other_variables tests)
+[ -z "$hits" ] || complain "$hits"$'\n'"  (tests read variables that tests/run passes or sets)"
+samples=$(mktemp -d)
+printf '%s\n' 'f(getenv("HOME"), getenv("MNEME_MODELS"), getenv(name));' >"$samples/a.c"
+printf '%s\n' 'os.environ["HOME"], os.environ["LANG"], os.environ.get("EDITOR", "vi"), os.getenv("USER")' 'os.environ["SET"] = "1"' >"$samples/b.py"
+tr @ '$' <<<'OWN=1; echo "@OWN @HOME @{MNEME_MAX_NEW_TOKENS:-3} @LANG"' >"$samples/c.sh"
+hits=$(other_variables "$samples" | sed 's,.*/,,' | tr '\n' ' ')
+[ "$hits" = "a.c:1:MNEME_MODELS a.c:1:name b.py:1:LANG b.py:1:EDITOR b.py:1:USER c.sh:1:MNEME_MAX_NEW_TOKENS c.sh:1:LANG " ] ||
+  complain "variables are found in samples: $hits"
+rm -r "$samples"
+
+# With a Python that has no tomllib, which is older than 3.11, tools/incidents ends with one sentence and the code of a skipped test.
+code=0
+said=$(python3 -c 'import runpy, sys
+sys.modules["tomllib"] = None
+runpy.run_path("tools/incidents", run_name="__main__")' 2>&1) || code=$?
+[[ $code = 77 && $said = "tools/incidents: this is Python 3."*"; needed: 3.11 or newer, as in Debian 12" ]] ||
+  complain "tools/incidents with an older Python: exit code $code, $said"
+
 if [ $failures -gt 0 ]; then
   echo "[  FAILED  ] $failures test(s)."
   exit 1

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "model/names.h"
+#include "support/scratch.h"
 #include "tensor/safetensors.h"
 
 static model_config config_of(const char *text) {
@@ -176,10 +177,7 @@ static void fill_checkpoint(checkpoint *out, const model_config *config, bool is
 }
 
 static tensor_set *open_checkpoint(const checkpoint *c) {
-    char path[] = "/tmp/test_names_XXXXXX";
-    int file = mkstemp(path);
-    assert_true(file >= 0);
-    close(file);
+    const char *path = scratch_path("names.safetensors");
     tensor_set *set = NULL;
     mn_status written = safetensors_write(path, c->tensors, c->n, NULL);
     mn_status opened = written == MN_OK ? safetensors_open(&set, path) : written;
@@ -431,10 +429,7 @@ static void errors_name_tensors_of_another_family(void **state) {
             if (named) list[n].name = mixtures[i].to;
             n += !named || mixtures[i].to;
         }
-        char path[] = "/tmp/test_names_XXXXXX";
-        int file = mkstemp(path);
-        assert_true(file >= 0);
-        close(file);
+        const char *path = scratch_path("names.safetensors");
         assert_ok(safetensors_write(path, list, n, NULL));
         assert_ok(safetensors_open(&set, path));
         unlink(path);

@@ -19,6 +19,8 @@ import threading
 import wave
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+if "MNEME_TEST_RUN" not in os.environ:  # an environment of its own
+    os.execv(HERE + "/../run", ["run", sys.executable, *sys.argv])
 KEY = "a-key-of-the-clients-0123"
 TALK = [{"role": "user", "content": "Once upon a time"}]
 MOST = 16
@@ -484,7 +486,7 @@ def main():
             json.dump(TALK, f)
         said = subprocess.run([a.mneme, "run", model, "--messages", talk, "-n", str(MOST), "--greedy", "--json"], check=True, capture_output=True)
         wanted = json.loads(said.stdout)["sequences"][0]["text"]
-        speech = os.path.join(os.environ.get("MNEME_MODELS") or os.path.expanduser("~/.local/share/mneme/models"), "whisper-tiny.en")
+        speech = os.path.join(os.environ["MNEME_TEST_MODELS"], "whisper-tiny.en")
         if a.model == "tiny" or not os.path.exists(speech):
             speech = tiny_speech(work)
         SPEECH.update(file=short_recording(work, 0.8 if a.model == "tiny" else 60), model=os.path.basename(speech))

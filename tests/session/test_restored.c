@@ -123,7 +123,7 @@ static void refused_files_change_nothing(void **state) {
 
 int main(void) {
     /* Thousands of synced files: in memory, where the system has such a folder. */
-    if (file_is_directory("/dev/shm")) setenv("TMPDIR", "/dev/shm", 0);
+    if (file_is_directory("/dev/shm")) setenv("TMPDIR", "/dev/shm", 1);
     const struct CMUnitTest tests[] = {cmocka_unit_test(forged_caches_do_no_harm),
                                        cmocka_unit_test(refused_files_change_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);

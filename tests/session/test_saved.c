@@ -776,6 +776,7 @@ static void what_was_saved_fits_again(void **state) {
     mn_session *probe = engine_session(w.model, strategy_cache(1, "f32")), *session, *loaded = NULL;
     assert_ok(mn_model_get_info(w.model, &info));
     options.compute_type = "f32";
+    options.threads = 1; /* each thread has a buffer, which the limit includes */
     options.memory_limit = info.packed_bytes + kv_bytes(probe->cache) + kv_bytes(probe->cache) / 2;
     mn_session_close(&probe);
     close_fixture(&w);

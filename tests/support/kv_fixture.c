@@ -575,7 +575,7 @@ void fixture_do(fixture *w, const fixture_op *op) {
 }
 
 void fixture_files_in_memory(void) {
-    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
 }
 
 void fixture_open(fixture *w, const fixture_setting *set, kv_pool *pool) {

@@ -5,8 +5,8 @@
 
 enum { MOST_IDS = 4096, PIECE = 256, NEW_TOKENS = 64, LONG_PROMPT = 500, CAPACITY = 2048 };
 
-void real_model_open(real_model *w, const char *variable, const char *name, const char *golden) {
-    const char *path = real_model_path(variable, name);
+void real_model_open(real_model *w, const char *given, const char *name, const char *golden) {
+    const char *path = real_model_path(given, name);
     *w = (real_model){.path = path ? mem_copy_text(path, strlen(path)) : NULL};
     w->doc = open_json(data_path(golden));
 }

@@ -13,8 +13,8 @@ typedef struct real_model {
     json_doc *doc;
 } real_model;
 
-/* The model that the environment's `variable` names, else `name`; golden: its results, in the test data. */
-void real_model_open(real_model *w, const char *variable, const char *name, const char *golden);
+/* The model at the path `given`, or `name` where that is NULL; golden: its results, in the test data. */
+void real_model_open(real_model *w, const char *given, const char *name, const char *golden);
 void real_model_close(real_model *w);
 
 /* MNEME_LONG=1, where that is affordable. */

@@ -2,6 +2,7 @@
 #include "support/scratch.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
@@ -27,7 +28,8 @@ const char *scratch_path(const char *name) {
     static int i_path;
     if (!scratch_folder[0]) {
         const char *parent = getenv("TMPDIR");
-        snprintf(scratch_folder, sizeof scratch_folder, "%s/mneme-test-XXXXXX", parent ? parent : "/tmp");
+        if (!parent || !*parent) parent = "/tmp";
+        snprintf(scratch_folder, sizeof scratch_folder, "%s/mneme-test-XXXXXX", parent);
         if (!mkdtemp(scratch_folder)) fail_msg("cannot make the folder %s", scratch_folder);
         atexit(remove_folder);
     }
@@ -52,6 +54,12 @@ const char *scratch_empty(const char *name) {
     }
     closedir(dir);
     return path;
+}
+
+bool scratch_give_away(const char *path) {
+    if (chown(path, 12345, 12345) == 0) return true;
+    if (errno != EPERM && errno != EINVAL) fail_msg("chown of %s: %s", path, strerror(errno));
+    return false;
 }
 
 int scratch_count(const char *folder) {

@@ -44,9 +44,9 @@ const char *data_path(const char *name);
  * when they are missing: then the test calls skip(), which cmocka counts. */
 const char *shared_path(const char *name);
 
-/* A real model as the library finds it: the one that the environment's `variable` (NULL: none) names, else `name`. NULL
- * when it is not installed; valid until the fourth call after it. */
-const char *real_model_path(const char *variable, const char *name);
+/* A real model: the path `given`, or where that is NULL `name` as the library finds it in $MNEME_TEST_MODELS
+ * (tests/run). NULL when it is not installed; valid until the fourth call after it. */
+const char *real_model_path(const char *given, const char *name);
 const char *smollm2_path(void);              /* $MNEME_TEST_SMOLLM2, else SmolLM2-135M-Instruct.Q4_1.gguf */
 const char *whisper_path(const char *model); /* "whisper-tiny.en", "whisper-base" */
 

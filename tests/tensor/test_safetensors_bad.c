@@ -4,36 +4,15 @@
 #include "support/support.h"
 
 #include <math.h>
-#include <malloc.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "support/budget.h"
+#include "support/hostile/heap_bytes.h"
 #include "support/scratch.h"
 #include "tensor/safetensors.h"
-
-/* ---- every allocation of the library, in bytes ---- */
-
-static struct { int64_t live, most; } memory;
-
-int __real_posix_memalign(void **out, size_t alignment, size_t n);
-int __wrap_posix_memalign(void **out, size_t alignment, size_t n);
-void __real_free(void *block);
-void __wrap_free(void *block);
-
-int __wrap_posix_memalign(void **out, size_t alignment, size_t n) {
-    int code = __real_posix_memalign(out, alignment, n);
-    if (code == 0) memory.live += (int64_t)malloc_usable_size(*out);
-    if (memory.live > memory.most) memory.most = memory.live;
-    return code;
-}
-
-void __wrap_free(void *block) {
-    memory.live -= (int64_t)malloc_usable_size(block);
-    __real_free(block);
-}
 
 /* ---- limits ---- */
 
@@ -87,11 +66,11 @@ static double opening_ms(mn_status (*open)(tensor_set **, const void *), const v
 static void check(mn_status (*open)(tensor_set **, const void *), const void *what, size_t header, const char *name,
                   mn_status wanted, const char *part) {
     tensor_set *set = NULL;
-    int64_t live = memory.live;
-    memory.most = live;
+    int64_t live = heap_bytes.live;
+    heap_bytes.most = live;
     double from = processor_seconds();
     mn_status status = open(&set, what);
-    double ms = (processor_seconds() - from) * 1e3, times = (double)(memory.most - live) / (double)(header + 1);
+    double ms = (processor_seconds() - from) * 1e3, times = (double)(heap_bytes.most - live) / (double)(header + 1);
     if (status != wanted) fail_msg("class %d, %s: status %d, %s", tally.class, name, status, mn_last_error());
     assert_true((status == MN_OK) == (set != NULL));
     if (status != MN_OK && part && !strstr(mn_last_error(), part))
@@ -99,15 +78,15 @@ static void check(mn_status (*open)(tensor_set **, const void *), const void *wh
     if (status != MN_OK && (!*mn_last_error() || strlen(mn_last_error()) > 1000 || strchr(mn_last_error(), '\n')))
         fail_msg("class %d, %s: no message: '%s'", tally.class, name, mn_last_error());
     tensor_set_close(&set);
-    assert_int_equal(memory.live, live);
+    assert_int_equal(heap_bytes.live, live);
     /* The best of several openings is hardly affected by other load on the machine. */
     double allowed = (MOST_MS + MOST_MS_MB * (double)header / 1e6) * build_slowness();
     for (int again = 0; ms > allowed && again < 8; again++) ms = fmin(ms, opening_ms(open, what));
     if (ms > allowed) fail_msg("class %d, %s: %.0f ms", tally.class, name, ms);
     size_t most = (tally.is_dense ? MOST_TIMES_DENSE : MOST_TIMES) * header +
                   (size_t)FIXED_BYTES * (open == open_folder ? N_SHARDS + 1 : 1);
-    if (memory.most - live > (int64_t)most)
-        fail_msg("class %d, %s: %lld bytes for a header of %zu", tally.class, name, (long long)(memory.most - live),
+    if (heap_bytes.most - live > (int64_t)most)
+        fail_msg("class %d, %s: %lld bytes for a header of %zu", tally.class, name, (long long)(heap_bytes.most - live),
                  header);
     if (ms > tally.slowest) {
         tally.slowest = ms;

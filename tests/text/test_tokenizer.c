@@ -3,11 +3,9 @@
 #include "support/tokens.h"
 #include "support/support.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "base/thread.h"
 #include "base/utf8.h"
+#include "support/scratch.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* A byte-fallback model of a few tokens that uses every feature that allocates. */
@@ -131,22 +129,11 @@ static void write_file(const char *folder, const char *name, const char *text, s
     bytes_clear(&path);
 }
 
-static void remove_files(const char *folder, const char *const *names, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        bytes path = {0};
-        assert_ok(path_join(&path, folder, names[i]));
-        unlink(path.data);
-        bytes_clear(&path);
-    }
-    rmdir(folder);
-}
-
 static void companion_files_are_read(void **state) {
     (void)state;
-    char folder[] = "/tmp/mneme-tokenizer-XXXXXX";
+    const char *folder = scratch_empty("companions");
     static const char tiktoken[] = "YQ== 0\nYg== 1\nYWI= 2\r\n4A== 3\n= 4\nIA== 5\n";
     static const char *const names[] = {"tokenizer.model", "chat_template.jinja", "tokenizer_config.json"};
-    assert_non_null(mkdtemp(folder));
     write_file(folder, names[0], tiktoken, sizeof tiktoken - 1);
     write_file(folder, names[1], "hello {{ x }}", 13);
     write_file(folder, names[2], "{\"chat_template\":\"old\",\"eos_token\":\"b\"}", 39);
@@ -172,7 +159,6 @@ static void companion_files_are_read(void **state) {
     write_file(folder, names[1], "\xFF", 1);
     write_file(folder, names[0], tiktoken, sizeof tiktoken - 1);
     assert_fails(MN_E_FORMAT, "chat template is not UTF-8", tokenizer_open(&t, folder));
-    remove_files(folder, names, 3);
 }
 
 /* ---- streams ---- */

@@ -40,7 +40,7 @@ static void remove_folder(void) {
 
 static void make_folder(void) {
     if (folder[0]) return;
-    const char *parent = file_is_directory("/dev/shm") ? "/dev/shm" : "/tmp";
+    const char *parent = file_is_directory("/dev/shm") ? "/dev/shm" : file_scratch_folder();
     snprintf(folder, sizeof folder, "%s/mneme-hostile-XXXXXX", parent);
     MUST_HOLD(mkdtemp(folder));
     atexit(remove_folder);
