@@ -296,6 +296,7 @@ def memory_that_ends_is_one_sentence():
     replies, _ = turns(TEMPLATE, "-n", "200", "--min-new-tokens", "200", "--max-cache-len", "100000", "--memory-limit", "2M", lines=lines)
     kinds = ["error" in t for t in replies]
     assert kinds[0] is False and kinds[-2] is True and kinds[-1] is False and replies[-2]["error"]["code"] == "out_of_memory", kinds
+    assert "--on-oom offload or evict converts the cache" in replies[-2]["error"]["message"], replies[-2]
     # The conversation continues without the failed message.
     good = [t for t in replies if "error" not in t]
     assert good[-1]["usage"]["cached_tokens"] < 10
