@@ -65,6 +65,38 @@ answers_do_not_wait_for_lines() {
   json '[x["sequences"][0]["row"] for x in all] == [0, 1, 2]'
 }
 
+# A pipe that is named is read as it is written. Where nobody writes it there is nothing to wait for.
+pipes_end_with_their_writers() {
+  local pipe=$work/named code=0
+  mkfifo "$pipe"
+  last="run --batch PIPE, which nobody writes"
+  timeout 60 "$mneme" run embedded --batch "$pipe" </dev/null >"$work/out" 2>"$work/err" || code=$?
+  [ $code = 2 ] || problem "exit code $code"
+  err_is_sentence
+  err_has 'is a pipe that is empty and that no program writes to'
+  out_empty
+  last="run --batch PIPE, which is written"
+  exec 7<>"$pipe" # the writer that is there
+  timeout 60 "$mneme" run embedded --batch "$pipe" -n 2 </dev/null 7>&- >"$work/out" 2>"$work/err" &
+  printf '{"ids":[1,403]}\n' >&7
+  for _ in $(seq 600); do
+    [ ! -s "$work/out" ] || break
+    sleep 0.05
+  done
+  printf '{"ids":[1,404]}' >&7
+  exec 7>&-
+  wait $! || problem "exit code $?"
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]], [[1, 404]]]'
+  last="run --batch <(...), whose writer has gone"
+  timeout 60 sh -c 'sleep 0.3; exec "$0" run embedded --batch "$1" -n 2' "$mneme" <(printf '{"ids":[1,403]}\n{"ids":[1,404]}') </dev/null >"$work/out" 2>"$work/err" ||
+    problem "exit code $?"
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]], [[1, 404]]]'
+  last="run --batch <(...), whose writer is slow"
+  timeout 60 "$mneme" run embedded --batch <(sleep 0.3; printf '{"ids":'; sleep 0.2; printf '[1,403]}\n') -n 2 </dev/null >"$work/out" 2>"$work/err" ||
+    problem "exit code $?"
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]]]'
+}
+
 lines_are_of_any_kind() {
   printf '\n  \t\r\n{"ids":[1,403]}\r\n\n{"ids":[1,404]}' >"$work/b.jsonl"
   expect 0 run embedded --batch "$work/b.jsonl" -n 2
@@ -210,6 +242,7 @@ PYTHON
 
 check "any number of rows gives the same answers" any_number_of_rows_gives_the_same
 check "a line is answered before the next one comes" answers_do_not_wait_for_lines
+check "pipes end with their writers" pipes_end_with_their_writers
 check "lines of any kind" lines_are_of_any_kind
 check "bad lines" bad_lines
 check "the memory is that of the rows in work" memory_is_that_of_the_rows_in_work
