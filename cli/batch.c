@@ -67,7 +67,7 @@ static mn_status prompt_behind_prefix(const batch *b, prompt *p, const char *tex
     mn_status status = bytes_status(&all);
     if (status == MN_OK)
         status = uses_template(b)
-                     ? prompt_from_chat(p, tokenizer, all.data, all.n)
+                     ? prompt_from_chat(p, tokenizer, option_text(b->s->o, OPT_SYSTEM, NULL), all.data, all.n)
                      : prompt_from_text(p, tokenizer, all.data, all.n, option_on(b->s->o, OPT_NO_SPECIAL_TOKENS));
     bytes_clear(&all);
     return status;
@@ -78,6 +78,7 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
     const json *messages = json_get(root, "messages");
     if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1)
         MN_FAIL(MN_E_ARG, "give one of \"ids\", \"prompt\" and \"messages\"");
+    if (!text || !uses_template(b)) MN_TRY(refuse_system(b->s->o));
     if (text && text->kind == JSON_STRING && text->n)
         return prompt_behind_prefix(b, &row->prompt, text->string, text->n);
     if (b->s->prefix.n) MN_FAIL(MN_E_ARG, "--prefix-file is put before texts; give a \"prompt\" that is not empty");
