@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "batch_line.h"
 #include "config.h"
 #include "interrupt.h"
 #include "output.h"
@@ -21,9 +22,10 @@ enum {
 /* A line that is being computed. */
 typedef struct batch_row {
     bool is_used;
-    int id;     /* of the engine, which numbers requests like the lines */
-    int number; /* of the line */
-    json_doc *doc;
+    int id;        /* of the engine, which numbers requests like the lines */
+    int number;    /* of the line */
+    json_doc *doc; /* its fields by their own names */
+    batch_line line;
     prompt prompt;
     mn_generation_config *config;
 } batch_row;
@@ -35,6 +37,7 @@ typedef struct batch {
     bytes warned;             /* warnings printed so far, each once */
     mn_engine *engine;
     mn_session *common; /* what all prompts after the prefix begin with; NULL: nothing */
+    batch_form common_form;
     bool has_common;    /* it was computed or there is none */
     bytes common_cache; /* its names */
     batch_row *rows;    /* [n_rows] places */
@@ -53,21 +56,21 @@ typedef struct batch {
 
 /* ---- a line ---- */
 
-static bool uses_template(const batch *b) {
+static bool uses_template(const batch *b, batch_form form) {
     const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
-    return !option_on(b->s->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
+    return form != BATCH_COMPLETION && !option_on(b->s->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
 }
 
 /* A text after the prefix. */
-static mn_status prompt_behind_prefix(const batch *b, prompt *p, const char *text, size_t n) {
+static mn_status prompt_behind_prefix(const batch *b, prompt *p, batch_form form, const char *text, size_t n) {
     const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
     bytes all = {0};
     bytes_append(&all, b->s->prefix.data, b->s->prefix.n);
     bytes_append(&all, text, n);
     mn_status status = bytes_status(&all);
     if (status == MN_OK)
-        status = uses_template(b)
-                     ? prompt_from_chat(p, tokenizer, all.data, all.n)
+        status = uses_template(b, form)
+                     ? prompt_from_chat(p, tokenizer, option_text(b->s->o, OPT_SYSTEM, NULL), all.data, all.n)
                      : prompt_from_text(p, tokenizer, all.data, all.n, option_on(b->s->o, OPT_NO_SPECIAL_TOKENS));
     bytes_clear(&all);
     return status;
@@ -78,8 +81,9 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
     const json *messages = json_get(root, "messages");
     if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1)
         MN_FAIL(MN_E_ARG, "give one of \"ids\", \"prompt\" and \"messages\"");
+    if (!text || !uses_template(b, row->line.form)) MN_TRY(refuse_system(b->s->o));
     if (text && text->kind == JSON_STRING && text->n)
-        return prompt_behind_prefix(b, &row->prompt, text->string, text->n);
+        return prompt_behind_prefix(b, &row->prompt, row->line.form, text->string, text->n);
     if (b->s->prefix.n) MN_FAIL(MN_E_ARG, "--prefix-file is put before texts; give a \"prompt\" that is not empty");
     bytes list = {0};
     mn_status status = MN_OK;
@@ -108,21 +112,23 @@ static void put_cache_names(bytes *out, const mn_cache_options *cache) {
     bytes_text(out);
 }
 
-static bool shares_common(const batch *b, const mn_cache_options *cache) {
+static bool shares_common(const batch *b, const batch_row *row, const mn_cache_options *cache) {
     bytes names = {0};
     put_cache_names(&names, cache);
-    bool shares = b->common && !names.failed && names.n == b->common_cache.n &&
+    bool shares = b->common && b->common_form == row->line.form && !names.failed && names.n == b->common_cache.n &&
                   memcmp(names.data, b->common_cache.data, names.n) == 0;
     bytes_clear(&names);
     return shares;
 }
 
 /* The tokens that the prefix has in common with the first prompt after it are computed once for all rows. */
-static mn_status open_common(batch *b, const prompt *first, const mn_cache_options *own, bool preallocates) {
+static mn_status open_common(batch *b, const batch_row *row, const mn_cache_options *own, bool preallocates) {
+    const prompt *first = &row->prompt;
     prompt alone = {0};
     b->has_common = true;
+    b->common_form = row->line.form;
     if (!b->s->prefix.n) return MN_OK;
-    mn_status status = prompt_behind_prefix(b, &alone, "", 0);
+    mn_status status = prompt_behind_prefix(b, &alone, row->line.form, "", 0);
     size_t n = 0;
     while (status == MN_OK && n < alone.n && n + 1 < first->n && alone.ids[n] == first->ids[n]) n++;
     prompt_clear(&alone);
@@ -158,7 +164,7 @@ static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, 
     request.config = row->config;
     request.options = &how;
     request.cache = cache;
-    request.prefix = shares_common(b, cache) ? b->common : NULL;
+    request.prefix = shares_common(b, row, cache) ? b->common : NULL;
     if (preallocates && request.prefix) { /* with the capacity that this row needs */
         status = mn_session_fork(&fork, b->common);
         if (status == MN_OK) status = mn_session_set_cache(fork, cache);
@@ -171,6 +177,7 @@ static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, 
 
 static void clear_row(batch_row *row) {
     prompt_clear(&row->prompt);
+    batch_line_clear(&row->line);
     mn_generation_config_close(&row->config);
     json_close(&row->doc);
     *row = (batch_row){0};
@@ -180,11 +187,10 @@ static mn_status open_row(batch *b, batch_row *row) {
     mn_cache_options cache;
     mn_cache_summary kind;
     const json *root = json_root(row->doc);
-    if (root->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "is no JSON object");
     MN_TRY(read_prompt(b, row));
     MN_TRY(generation_build(&row->config, b->s->o, b->s->e.model, b->s->file, root));
     MN_TRY(settings_resolve(b->s, row->config, &row->prompt, root, &b->warned, &cache, &kind));
-    if (!b->has_common) MN_TRY(open_common(b, &row->prompt, &cache, kind.preallocates));
+    if (!b->has_common) MN_TRY(open_common(b, row, &cache, kind.preallocates));
     return start(b, row, &cache, kind.preallocates);
 }
 
@@ -192,7 +198,13 @@ static mn_status read_row(batch *b, batch_row *row, const char *text, size_t n) 
     char what[128];
     row->number = b->in->number;
     snprintf(what, sizeof what, "%.90s line %d", b->in->what, row->number);
-    MN_TRY(json_parse(&row->doc, text, n, JSON_PYTHON, what));
+    json_doc *given = NULL;
+    MN_TRY(json_parse(&given, text, n, JSON_PYTHON, what));
+    mn_status status = batch_line_read(&row->line, json_root(given));
+    json_close(&given);
+    MN_TRY(status_context(status, "%s", what));
+    MN_TRY(json_parse(&row->doc, row->line.fields.data, row->line.fields.n, JSON_PYTHON, what));
+    bytes_clear(&row->line.fields);
     return status_context(open_row(b, row), "%s", what);
 }
 
@@ -265,7 +277,8 @@ static void print_ready(batch *b) {
 static void answer(batch *b, const batch_row *row, const mn_generation *generation) {
     bytes text = {0};
     progress_clear();
-    result_put(&text, &b->s->e, generation, &row->prompt, (int)option_number(b->s->o, OPT_LOGPROBS, -1));
+    batch_line_answer(&text, &row->line, row->number, &b->s->e, generation, &row->prompt,
+                      (int)option_number(b->s->o, OPT_LOGPROBS, -1));
     bytes_append_text(&text, "\n");
     if (b->is_unordered || text.failed) {
         put_bytes(&text);

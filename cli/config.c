@@ -78,8 +78,8 @@ mn_status generation_set(mn_generation_config *config, const char *name, const c
     int found = generation_flag(plain);
     const mn_generation_field other = {.name = plain, .kind = "any"};
     const mn_generation_field *field = found >= 0 ? mn_generation_field_at(found) : &other;
-    char *value = generation_value(field, text);
-    if (!value) return mem_no_memory();
+    char *value = NULL;
+    MN_TRY(generation_value(&value, field, text));
     mn_status status = mn_generation_config_set(config, field->name, value);
     mem_free(value);
     return status;

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -59,9 +60,29 @@ static mn_status refuse_empty(const input *in) {
     MN_FAIL(MN_E_ARG, "%s is empty; give a text, or token ids with --ids", in->what);
 }
 
+/* `git diff | mneme run "Explain this change:"`: what a pipe or a file brings to the standard input belongs to the text
+ * that was given as an argument. Nothing else is read, so that a service or a terminal does not wait. */
+static mn_status join_stdin(input *in) {
+    struct stat info;
+    bytes more = {0};
+    if (fstat(STDIN_FILENO, &info) != 0 || !(S_ISFIFO(info.st_mode) || S_ISREG(info.st_mode))) return MN_OK;
+    mn_status status = file_read_input(&more, "-", INPUT_LIMIT);
+    if (status == MN_OK && more.n) {
+        bytes_append_text(&in->data, "\n\n");
+        bytes_append(&in->data, more.data, more.n);
+    }
+    bytes_clear(&more);
+    return status;
+}
+
+static bool is_argument(const options *o, const char *text) {
+    return text || (option_is_set(o, OPT_PROMPT) && o->set[OPT_PROMPT].origin == ORIGIN_FLAG);
+}
+
 mn_status input_read(input *in, const options *o, const char *text) {
     int chosen = -1;
     MN_TRY(choose(o, text, &chosen));
+    bool joins = o->verb->bit == VERB_RUN && is_argument(o, text) && (chosen < 0 || sources[chosen].id == OPT_PROMPT);
     if (chosen < 0 && !text) {
         if (isatty(STDIN_FILENO))
             MN_FAIL(MN_E_ARG, "there is no text; give one, or -p TEXT, -f FILE, --ids 1,2,3, or a pipe");
@@ -81,6 +102,7 @@ mn_status input_read(input *in, const options *o, const char *text) {
     } else {
         in->what = in->kind == INPUT_IDS ? "--ids" : "the text";
         bytes_append_text(&in->data, text);
+        if (joins && in->data.n) MN_TRY(join_stdin(in));
     }
     MN_TRY(bytes_status(&in->data));
     return refuse_empty(in);
@@ -150,12 +172,18 @@ mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const c
     return status;
 }
 
-mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n) {
+mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *system, const char *text, size_t n) {
     size_t valid = utf8_valid_prefix(text, n); /* the JSON writer would replace invalid bytes */
     if (valid < n)
         MN_FAIL(MN_E_ARG, "the text is not UTF-8 at byte %zu (0x%02X)", valid, (unsigned)(unsigned char)text[valid]);
     bytes messages = {0};
-    bytes_append_text(&messages, "[{\"role\":\"user\",\"content\":");
+    bytes_append_text(&messages, "[");
+    if (system) {
+        bytes_append_text(&messages, "{\"role\":\"system\",\"content\":");
+        json_put_string(&messages, system, strlen(system));
+        bytes_append_text(&messages, "},");
+    }
+    bytes_append_text(&messages, "{\"role\":\"user\",\"content\":");
     json_put_string(&messages, text, n);
     bytes_append_text(&messages, "}]");
     mn_status status = bytes_status(&messages);
@@ -164,16 +192,24 @@ mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char 
     return status;
 }
 
+mn_status refuse_system(const options *o) {
+    bool is_given = option_is_set(o, OPT_SYSTEM) && o->set[OPT_SYSTEM].origin == ORIGIN_FLAG;
+    if (!is_given) return MN_OK;
+    MN_FAIL(MN_E_ARG, "--system is for a text that goes through a chat template; --raw, token ids, messages and models "
+                      "without a template have no place for it");
+}
+
 mn_status prompt_from_input(prompt *p, const options *o, const input *in, const mn_tokenizer *tokenizer,
                             bool use_template) {
     const char *data = in->data.data;
+    bool is_chat = in->kind == INPUT_TEXT && use_template && tokenizer && mn_has_chat_template(tokenizer);
+    if (!is_chat) MN_TRY(refuse_system(o));
     switch (in->kind) {
     case INPUT_IDS: return prompt_from_ids(p, data, in->data.n, in->what);
     case INPUT_MESSAGES: return prompt_from_messages(p, tokenizer, data, in->data.n);
     case INPUT_TEXT:
     case INPUT_BATCH: break;
     }
-    if (use_template && tokenizer && mn_has_chat_template(tokenizer))
-        return prompt_from_chat(p, tokenizer, data, in->data.n);
+    if (is_chat) return prompt_from_chat(p, tokenizer, option_text(o, OPT_SYSTEM, NULL), data, in->data.n);
     return prompt_from_text(p, tokenizer, data, in->data.n, option_on(o, OPT_NO_SPECIAL_TOKENS));
 }

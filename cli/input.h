@@ -14,7 +14,8 @@ typedef struct input {
 } input;
 
 /* Reads the one source that is given (`text`: a positional argument or NULL); without any, stdin unless it is a
- * terminal. MN_E_ARG for two sources, none, or an empty one; MN_E_IO, MN_E_NOT_FOUND for files. */
+ * terminal. Of `run`, a pipe or file at stdin is joined to a text that is an argument, after an empty line. MN_E_ARG
+ * for two sources, none, or an empty one; MN_E_IO, MN_E_NOT_FOUND for files. */
 mn_status input_read(input *in, const options *o, const char *text);
 void input_clear(input *in);
 
@@ -35,9 +36,13 @@ mn_status prompt_from_ids(prompt *p, const char *text, size_t n, const char *wha
 /* Text to ids with the special tokens that the tokenizer adds, unless no_special. */
 mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, bool no_special);
 
-/* Text as a user's message, or a JSON array of messages, through the chat template. */
-mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n);
+/* Text as a user's message behind a system message (NULL: none), or a JSON array of messages, through the chat
+ * template. */
+mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *system, const char *text, size_t n);
 mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const char *messages, size_t n);
+
+/* For a prompt that is no text of a chat template: MN_E_ARG when the flag --system is given. */
+mn_status refuse_system(const options *o);
 
 /* An input that is no batch, as the options say. use_template: text goes through the chat template when there is
  * one. */

@@ -2,20 +2,15 @@
 #include "lines.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 
 enum { MOST_BYTES = 1 << 30 /* of a line */, CHUNK = 65536 };
-
-mn_status lines_open(lines *l, const char *path) {
-    *l = (lines){.fd = STDIN_FILENO, .what = path};
-    if (strcmp(path, "-") == 0) return MN_OK;
-    l->fd = -1;
-    return file_open_input(&l->fd, path);
-}
 
 void lines_close(lines *l) {
     if (l->fd > STDERR_FILENO) close(l->fd);
@@ -23,8 +18,8 @@ void lines_close(lines *l) {
     *l = (lines){.fd = -1};
 }
 
-/* Drops the lines given out and reads the next chunk. */
-static mn_status read_more(lines *l) {
+/* Drops the lines given out and reads the next chunk; *is_later: there is none yet. */
+static mn_status read_more(lines *l, bool *is_later) {
     char chunk[CHUNK];
     ssize_t n;
     if (l->at > 0) {
@@ -34,12 +29,34 @@ static mn_status read_more(lines *l) {
         l->at = 0;
     }
     do { n = read(l->fd, chunk, sizeof chunk); } while (n < 0 && errno == EINTR);
+    *is_later = n < 0 && l->is_pipe && errno == EAGAIN;
+    if (*is_later) return MN_OK;
     if (n < 0) MN_FAIL(MN_E_IO, "cannot read '%s': %s", l->what, strerror(errno));
     l->has_ended = n == 0;
     if (l->data.n + (size_t)n > MOST_BYTES)
         MN_FAIL(MN_E_IO, "%.90s line %d is larger than the %d bytes allowed here", l->what, l->number + 1, MOST_BYTES);
     bytes_append(&l->data, chunk, (size_t)n);
     return bytes_status(&l->data);
+}
+
+/* A pipe that was opened by its name is read without waiting: poll() does not tell that nobody has written it since it
+ * was opened. A read does, and when it has nothing yet there is a writer, whose end poll() notices. */
+static mn_status open_pipe(lines *l) {
+    bool is_later = false;
+    l->is_pipe = true;
+    if (fcntl(l->fd, F_SETFL, O_NONBLOCK) != 0) MN_FAIL(MN_E_IO, "cannot read '%s': %s", l->what, strerror(errno));
+    MN_TRY(read_more(l, &is_later));
+    if (l->has_ended) MN_FAIL(MN_E_ARG, "'%s' is a pipe that is empty and that no program writes to", l->what);
+    return MN_OK;
+}
+
+mn_status lines_open(lines *l, const char *path) {
+    struct stat info;
+    *l = (lines){.fd = STDIN_FILENO, .what = path};
+    if (strcmp(path, "-") == 0) return MN_OK;
+    l->fd = -1;
+    MN_TRY(file_open_input(&l->fd, path));
+    return fstat(l->fd, &info) == 0 && S_ISFIFO(info.st_mode) ? open_pipe(l) : MN_OK;
 }
 
 /* The next line, blank or not; false when it is not complete yet. */
@@ -77,8 +94,9 @@ mn_status lines_next(lines *l, lines_state *state, const char **text, size_t *n)
             if (!is_blank(*text, *n)) return MN_OK;
         }
         *state = l->has_ended ? LINES_END : LINES_LATER;
-        if (l->has_ended || !can_read(l, 0)) return MN_OK;
-        MN_TRY(read_more(l));
+        bool is_later = !l->has_ended && !l->is_pipe && !can_read(l, 0);
+        if (!l->has_ended && !is_later) MN_TRY(read_more(l, &is_later));
+        if (*state == LINES_END || is_later) return MN_OK;
     }
 }
 

@@ -12,6 +12,7 @@ typedef struct lines {
     size_t at, seen;
     int number; /* of the last line given out, from 1 */
     bool has_ended;
+    bool is_pipe; /* opened by its name, reads do not wait */
 } lines;
 
 typedef enum lines_state {
@@ -20,7 +21,8 @@ typedef enum lines_state {
     LINES_END,
 } lines_state;
 
-/* path: "-" is the standard input; it must stay. MN_E_NOT_FOUND, MN_E_IO. */
+/* path: "-" is the standard input; it must stay. MN_E_NOT_FOUND, MN_E_IO, MN_E_ARG for an empty pipe that nobody
+ * writes to. */
 mn_status lines_open(lines *l, const char *path);
 void lines_close(lines *l);
 

@@ -11,8 +11,10 @@
 #include "base/distance.h"
 #include "base/file.h"
 
-#define CACHED  (VERB_GENERATES | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE | VERB_SERVE)
-#define SAVING  (VERB_GENERATES | VERB_SCORE)
+#define CACHED (VERB_GENERATES | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE | VERB_SERVE)
+#define SAVING (VERB_GENERATES | VERB_SCORE)
+enum { SCHEMA_FILE = 1 << 24 }; /* bytes of a file with a schema, at most */
+
 #define TEXTUAL (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
 
 /* clang-format off */
@@ -71,7 +73,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_MAX_QUEUE] = {"max_queue", NULL, OPTION_INTEGER, "N", "256", "requests that wait or are computed; more are refused with 429", VERB_SERVE, VERB_SERVE, 1, 100000},
     [OPT_SANDBOX] = {"sandbox", NULL, OPTION_SWITCH, NULL, "true", "--no-sandbox: the server may open any file, start programs, connect to others", VERB_SERVE, VERB_SERVE, 0, 0},
 
-    [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_GENERATES, VERB_CHAT, 0, 0},
     [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", VERB_CHAT, VERB_CHAT, 0, 0},
@@ -433,12 +435,32 @@ static void put_field_value(bytes *out, const char *kind, const char *text) {
     }
 }
 
-char *generation_value(const mn_generation_field *field, const char *text) {
+/* The file that a schema is in: "@path", or a text that is no JSON and names a file; else NULL. */
+static const char *schema_file(const mn_generation_field *field, const char *text) {
+    json_doc *doc = NULL;
+    if (strcmp(field->kind, "schema") != 0) return NULL;
+    if (*text == '@') return text + 1;
+    bool is_json = json_parse(&doc, text, strlen(text), JSON_PYTHON, "value") == MN_OK;
+    json_close(&doc);
+    return !is_json && file_is_there(text) ? text : NULL;
+}
+
+mn_status generation_value(char **value, const mn_generation_field *field, const char *text) {
     bytes out = {0};
-    put_field_value(&out, field->kind, text);
-    char *copy = out.failed ? NULL : mem_copy_text(out.data, out.n);
+    const char *file = schema_file(field, text);
+    *value = NULL;
+    if (file) {
+        json_doc *doc = NULL;
+        MN_TRY(json_open(&doc, file, JSON_PYTHON, SCHEMA_FILE));
+        json_put_as(&out, json_root(doc), JSON_PYTHON);
+        json_close(&doc);
+    } else {
+        put_field_value(&out, field->kind, text);
+    }
+    mn_status status = bytes_status(&out);
+    if (status == MN_OK) *value = mem_copy_text(out.data, out.n);
     bytes_clear(&out);
-    return copy;
+    return status == MN_OK && !*value ? mem_no_memory() : status;
 }
 
 /* Fields that a repeated flag adds to: --stop A --stop B. */
@@ -449,8 +471,8 @@ static bool adds_up(const mn_generation_field *field) {
 static mn_status set_field(options *o, int id, const char *text, option_origin origin) {
     const mn_generation_field *field = mn_generation_field_at(id);
     setting *s = &o->generation[id];
-    char *value = generation_value(field, text);
-    if (!value) return mem_no_memory();
+    char *value = NULL;
+    MN_TRY(generation_value(&value, field, text));
     size_t n = strlen(value);
     bool repeats = s->text && s->origin == origin && origin == ORIGIN_FLAG && adds_up(field);
     if (repeats && n > 2 && value[0] == '[' && strlen(s->text) > 2) {

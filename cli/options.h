@@ -228,8 +228,9 @@ int generation_flag(const char *name);
 /* JSON text of a field that was set, or NULL. */
 const char *generation_text(const options *o, const char *name);
 /* The command-line text of a generation field as JSON text, owned by the caller: "1,2" of an integer list becomes
- * [1,2], a bare word of a string list ["word"], "15=-5" of an object {"15":-5}. NULL: no memory. */
-char *generation_value(const mn_generation_field *field, const char *text);
+ * [1,2], a bare word of a string list ["word"], "15=-5" of an object {"15":-5}; a schema may be in a file, "@path" or a
+ * path. MN_E_NOT_FOUND, MN_E_IO and MN_E_FORMAT about that file. */
+mn_status generation_value(char **value, const mn_generation_field *field, const char *text);
 
 /* "512M", "1.5GiB", "1000" in bytes. */
 mn_status size_parse(const char *text, int64_t *out);

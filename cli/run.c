@@ -126,6 +126,7 @@ static mn_status put_prefix_first(run *r) {
 
 static mn_status read_prompt(run *r) {
     if (continues(r)) {
+        MN_TRY(refuse_system(r->s.o));
         mn_cache_summary kind = {0};
         MN_TRY(generation_cache(&r->s.cache, &kind, r->config));
         MN_TRY(session_open(&r->session, r->s.o, r->s.e.model, &r->s.cache));
@@ -191,13 +192,28 @@ static mn_status read_negative(run *r) {
                             option_on(r->s.o, OPT_NO_SPECIAL_TOKENS));
 }
 
+/* A text begins a new conversation, which a loaded one is not: what is not in its prompt is given up. */
+static void tell_new_turn(const run *r) {
+    const int32_t *held = mn_session_ids(r->session);
+    size_t n = (size_t)mn_session_length(r->session), common = 0;
+    while (common < n && common < r->prompt.n && held[common] == r->prompt.ids[common]) common++;
+    if (common < n && r->prompt.is_chat && option_is_set(r->s.o, OPT_LOAD_CACHE))
+        print_message(
+            "the text begins a new conversation and keeps %zu of the %zu tokens of '%s'; without a text the run goes on behind "
+            "them, and `mneme chat --load FOLDER` goes on with a conversation that chat saved",
+            common, n, option_text(r->s.o, OPT_LOAD_CACHE, ""));
+}
+
 static mn_status generate(run *r) {
     mn_generate_options how = settings_options(&r->s);
     how.on_token = on_token;
     how.on_prefill = progress_shown() ? progress_prefill : NULL;
     how.user = r;
     r->n_sequences = generation_integer(r->config, "num_return_sequences", 1);
-    if (!r->session) MN_TRY(open_session(r));
+    if (!r->session) {
+        MN_TRY(open_session(r));
+        tell_new_turn(r);
+    }
     interrupt_watch(r->session);
     return mn_generate(r->session, r->prompt.ids, r->prompt.n, r->config, &how, &r->generation);
 }
@@ -210,6 +226,7 @@ static void print_plain(run *r, bool cancelled) {
         for (size_t i = 0; i < r->generation->n_sequences; i++) {
             const mn_sequence *sequence = r->generation->sequences[i];
             if (i) bytes_append_text(&b, "\n");
+            if (r->generation->n_sequences > 1) bytes_printf(&b, "[%zu] ", i + 1);
             if (sequence->text) bytes_append(&b, sequence->text, sequence->n_text);
             for (size_t k = 0; !sequence->text && k < sequence->n_ids; k++)
                 bytes_printf(&b, k ? ",%d" : "%d", (int)sequence->ids[k]);

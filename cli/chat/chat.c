@@ -40,18 +40,25 @@ void chat_note(const char *format, ...) {
 /* ---- settings ---- */
 
 /* Plain turns end where the next one would begin, unless stop strings are given. */
-static mn_status set_plain_stop(chat *c) {
+static mn_status set_plain_stop(const chat *c, mn_generation_config *config) {
     if (c->form.use_template) return MN_OK;
-    char *own = mn_generation_config_get(c->config, "stop_strings");
-    bool is_set = own && strcmp(own, "null") != 0;
+    char *own = mn_generation_config_get(config, "stop_strings");
+    bool is_set = own && strcmp(own, "null") != 0 && strcmp(own, "[]") != 0;
     mn_free(own);
     bytes value = {0};
     bytes_append_text(&value, "[");
     json_put_string(&value, conversation_plain_stop, strlen(conversation_plain_stop));
     bytes_append_text(&value, "]");
     mn_status status = bytes_status(&value);
-    if (status == MN_OK && !is_set) status = mn_generation_config_set(c->config, "stop_strings", bytes_text(&value));
+    if (status == MN_OK && !is_set) status = mn_generation_config_set(config, "stop_strings", bytes_text(&value));
     bytes_clear(&value);
+    return status;
+}
+
+mn_status chat_open_config(mn_generation_config **config, const chat *c) {
+    MN_TRY(mn_generation_config_open(config, c->e.model));
+    mn_status status = set_plain_stop(c, *config);
+    if (status != MN_OK) mn_generation_config_close(config);
     return status;
 }
 
@@ -59,7 +66,7 @@ static mn_status open_config(chat *c) {
     MN_TRY(generation_build(&c->config, c->o, c->e.model, c->file, NULL));
     MN_TRY(generation_warn(c->config, NULL, &c->warned));
     MN_TRY(cache_warn(c->e.model, &c->cache, &c->warned));
-    return set_plain_stop(c);
+    return set_plain_stop(c, c->config);
 }
 
 mn_status chat_apply_settings(chat *c, const char *settings, bool is_start) {
@@ -88,7 +95,7 @@ mn_status chat_apply_settings(chat *c, const char *settings, bool is_start) {
     }
     mn_generation_config_close(&c->config);
     c->config = config;
-    return set_plain_stop(c);
+    return set_plain_stop(c, c->config);
 }
 
 /* ---- opening ---- */

@@ -41,6 +41,9 @@ conversation *chat_conversation(chat *c);
 /* One sentence on stderr about what was done; faint on terminals. */
 void chat_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The configuration of a conversation in which nothing was changed. */
+mn_status chat_open_config(mn_generation_config **config, const chat *c);
+
 /* Puts the fields of a saved conversation's settings over the configuration, but for those that the command line sets
  * when `is_start`. */
 mn_status chat_apply_settings(chat *c, const char *settings, bool is_start);

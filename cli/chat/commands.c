@@ -174,21 +174,29 @@ static mn_status run_switch(chat *c, const char *argument) {
 
 /* ---- files ---- */
 
-/* Fields that differ from the model's own, as JSON. */
-static mn_status put_settings(bytes *b, const chat *c) {
+/* Calls `add` for every field that differs from the model's own, with its value as JSON text. */
+static mn_status for_each_change(bytes *b, const chat *c, void (*add)(bytes *b, const char *name, const char *value)) {
     mn_generation_config *plain = NULL;
-    MN_TRY(mn_generation_config_open(&plain, c->e.model));
-    bytes_append_text(b, "{");
+    MN_TRY(chat_open_config(&plain, c));
     for (int i = 0; mn_generation_field_at(i); i++) {
-        char *value = mn_generation_config_get(c->config, mn_generation_field_at(i)->name),
-             *own = mn_generation_config_get(plain, mn_generation_field_at(i)->name);
-        if (value && own && strcmp(value, own) != 0)
-            bytes_printf(b, "%s\"%s\":%s", b->n > 1 ? "," : "", mn_generation_field_at(i)->name, value);
+        const char *name = mn_generation_field_at(i)->name;
+        char *value = mn_generation_config_get(c->config, name), *own = mn_generation_config_get(plain, name);
+        if (value && own && strcmp(value, own) != 0) add(b, name, value);
         mn_free(value);
         mn_free(own);
     }
-    bytes_append_text(b, "}");
     mn_generation_config_close(&plain);
+    return bytes_status(b);
+}
+
+static void put_member(bytes *b, const char *name, const char *value) {
+    bytes_printf(b, "%s\"%s\":%s", b->n > 1 ? "," : "", name, value);
+}
+
+static mn_status put_settings(bytes *b, const chat *c) {
+    bytes_append_text(b, "{");
+    MN_TRY(for_each_change(b, c, put_member));
+    bytes_append_text(b, "}");
     return bytes_status(b);
 }
 
@@ -242,6 +250,32 @@ static mn_status run_load(chat *c, const char *argument) {
 
 /* ---- settings ---- */
 
+static bool is_exact_form(const char *codec) {
+    return strcmp(codec, "f32") == 0 || strcmp(codec, "bf16") == 0;
+}
+
+/* Of a quantized cache: how many tokens are not quantized yet, in the first layer that is. */
+static void print_exact(const mn_session *session) {
+    mn_layer_info layer = {.size = sizeof layer};
+    for (int i = 0; mn_session_layer(session, i, &layer) == MN_OK; i++) {
+        bool is_exact = is_exact_form(layer.key_codec) && is_exact_form(layer.value_codec);
+        if (is_exact || strcmp(layer.kind, "self") != 0) continue;
+        /* The first tokens stay exact; while their page is held they count as quantized, too. */
+        int64_t first = layer.first_exact < layer.tokens ? layer.first_exact : layer.tokens,
+                others = layer.tokens - (layer.first_held > first ? layer.first_held : first),
+                quantized = layer.quantized_tokens;
+        if (layer.first_held < first) quantized = quantized > first ? quantized - first : 0;
+        int64_t held = first + others, exact = held - quantized;
+        if (exact > 0)
+            print_error_text("  %lld of these tokens (%lld %%) are still exact: %s, and the bytes fall then\n",
+                             (long long)exact, (long long)(exact * 100 / held),
+                             strcmp(layer.key_codec, "mneme") == 0
+                                 ? "whole pages are quantized, when they are residual_length tokens old"
+                                 : "they are quantized when there are residual_length of them");
+        return;
+    }
+}
+
 static void print_cache(chat *c) {
     mn_cache_info info = {.size = sizeof info};
     mn_layer_info layer = {.size = sizeof layer};
@@ -258,6 +292,7 @@ static void print_cache(chat *c) {
         print_error_text(", window of %lld, the first %lld kept", (long long)layer.window_length,
                          (long long)layer.first_exact);
     print_error_text("\n");
+    print_exact(session);
 }
 
 /* A session of these options in place of one that holds nothing. */
@@ -267,6 +302,32 @@ static mn_status reopen(chat *c, const mn_cache_options *how) {
     mn_session_close(&chat_conversation(c)->session);
     chat_conversation(c)->session = session;
     return MN_OK;
+}
+
+/* A window that has dropped tokens has to stay: the message gets the command that keeps it, where there is one. */
+static mn_status name_windowed(const mn_session *session, const mn_cache_options *how, mn_status status) {
+    char failure[256], name[128], config[256];
+    mn_cache_info info = {.size = sizeof info};
+    mn_layer_info layer = {.size = sizeof layer}, widest = {0};
+    snprintf(failure, sizeof failure, "%s", mn_last_error());
+    for (int i = 0; mn_session_layer(session, i, &layer) == MN_OK; i++) {
+        if (layer.window_length > widest.window_length) widest = layer;
+    }
+    bool is_windowed = mn_session_cache(session, &info) == MN_OK && info.has_unbounded_context && widest.window_length;
+    if (is_windowed && !strstr(info.implementation, "quantized")) { /* whose numbers would be needed as well */
+        mn_cache_options both = *how;
+        both.implementation = name;
+        both.config = config;
+        snprintf(name, sizeof name, "%.60s+%.60s", info.implementation, how->implementation);
+        size_t used = (size_t)snprintf(config, sizeof config, "window_length=%lld", (long long)widest.window_length);
+        if (widest.first_exact)
+            used += (size_t)snprintf(config + used, sizeof config - used, ",num_sink_tokens=%lld",
+                                     (long long)widest.first_exact);
+        if (how->config) snprintf(config + used, sizeof config - used, ",%s", how->config);
+        if (mn_cache_check(&both, NULL) == MN_OK)
+            return status_fail(status, "%s; `/cache %s %s` keeps the window", failure, name, config);
+    }
+    return status_fail(status, "%s", failure);
 }
 
 static mn_status run_cache(chat *c, const char *argument) {
@@ -288,6 +349,7 @@ static mn_status run_cache(chat *c, const char *argument) {
             how.max_cache_len = c->e.info.max_position_embeddings;
         if (status == MN_OK)
             status = mn_session_length(session) ? mn_session_set_cache(session, &how) : reopen(c, &how);
+        if (status == MN_E_UNSUPPORTED) status = name_windowed(session, &how, status);
         mem_free(name);
         MN_TRY(status);
     }
@@ -295,23 +357,22 @@ static mn_status run_cache(chat *c, const char *argument) {
     return MN_OK;
 }
 
-static void print_settings(const chat *c) {
-    for (int i = 0; mn_generation_field_at(i); i++) {
-        char *value = mn_generation_config_get(c->config, mn_generation_field_at(i)->name);
-        if (value && strcmp(value, mn_generation_field_at(i)->standard) != 0)
-            print_error_text("  %s=%s\n", mn_generation_field_at(i)->name, value);
-        mn_free(value);
-    }
-    print_error_text("  all others: `mneme chat --help-all`\n");
+static void put_line(bytes *b, const char *name, const char *value) {
+    bytes_printf(b, "  %s=%s\n", name, value);
+}
+
+static mn_status print_settings(const chat *c) {
+    bytes lines = {0};
+    mn_status status = for_each_change(&lines, c, put_line);
+    if (status == MN_OK) print_error_text("%s", lines.n ? bytes_text(&lines) : "  (no setting was changed)\n");
+    bytes_clear(&lines);
+    return status;
 }
 
 static mn_status run_set(chat *c, const char *argument) {
     char name[64];
     size_t n = strcspn(argument, "= \t"), at = n + strspn(argument + n, " \t");
-    if (!*argument) {
-        print_settings(c);
-        return MN_OK;
-    }
+    if (!*argument) return print_settings(c);
     if (n >= sizeof name) n = sizeof name - 1;
     memcpy(name, argument, n);
     name[n] = 0;

@@ -443,6 +443,11 @@ bool file_exists(const char *path) {
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
+bool file_is_there(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
+}
+
 bool file_is_directory(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);

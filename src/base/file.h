@@ -91,6 +91,8 @@ mn_status file_open_unnamed(int *fd, const char *folder);
 mn_status file_write_all(int fd, const char *path, const void *data, size_t n);
 
 bool file_exists(const char *path); /* a regular file or a link to one */
+/* The same for whatever is no folder: opening what is no regular file says so, and looking past it would not. */
+bool file_is_there(const char *path);
 bool file_is_directory(const char *path);
 
 /* "folder/name" into *out (cleared first). */

@@ -51,7 +51,7 @@ static bool is_model(const char *path) {
     if (file_exists(path)) return ends_with(path, ".gguf");
     if (!file_is_directory(path)) return false;
     bytes config = {0};
-    bool is = path_join(&config, path, "config.json") == MN_OK && file_exists(config.data);
+    bool is = path_join(&config, path, "config.json") == MN_OK && file_is_there(config.data);
     bytes_clear(&config);
     return is;
 }

@@ -170,8 +170,12 @@ static mn_status apply_on_oom(feed *const *feeds, size_t n, feed *const *chosen,
     mn_session **sessions = mem_alloc(2 * n, sizeof *sessions);
     size_t n_sessions = sessions ? list_sessions(chosen[0]->session->model, feeds, n, sessions) : 0;
     mn_status status = MN_E_NOMEM;
-    for (size_t i = 0; i < n_sessions && status != MN_OK; i++)
+    bool has_policy = n_sessions == 0;
+    for (size_t i = 0; i < n_sessions && status != MN_OK; i++) {
+        has_policy = has_policy || sessions[i]->on_oom != OOM_FAIL;
         status = session_apply_on_oom(sessions + i, n_sessions - i);
+    }
+    if (status != MN_OK && !has_policy) status = session_name_on_oom(sessions[0]);
     for (int i = 0; status == MN_OK && i < n_rows; i++) chosen[i]->most = (int64_t)chosen[i]->session->n_ids;
     mem_free(sessions);
     return status;

@@ -62,6 +62,10 @@ mn_status session_change_cache(mn_session *session, const kv_plan *plan);
  * pages with it. MN_OK: try again; otherwise the failure stands. */
 mn_status session_apply_on_oom(mn_session *const *sessions, size_t n);
 
+/* After MN_E_NOMEM in a session whose policy is to fail: returns it, with the other policies that its cache allows in
+ * the message. */
+mn_status session_name_on_oom(const mn_session *s);
+
 /* The entries of a session's cache. *specs is owned by the caller. */
 mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
 /* Those that a session of the model with this plan and calibration (NULL: none) would have. */

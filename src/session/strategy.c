@@ -95,6 +95,29 @@ static mn_status begin_on_oom(mn_session *s, const mn_session *beside) {
     return MN_OK;
 }
 
+mn_status session_name_on_oom(const mn_session *s) {
+    char failure[256], names[64] = "";
+    const char *allowed[N_OOM];
+    int n = 0;
+    kv_plan plan;
+    snprintf(failure, sizeof failure, "%s", mn_last_error());
+    for (int i = 0; s->plan.self.keeps && i < N_OOM; i++) {
+        kv_trait adds = on_oom_change[i].adds;
+        kv_spec *specs = NULL;
+        int n_specs = 0;
+        bool is_allowed = adds && kv_plan_add(&plan, &s->plan, adds, window_of(s)) == MN_OK &&
+                          session_plan_specs(&specs, &n_specs, s->model, &plan, NULL) == MN_OK;
+        mem_free(specs);
+        if (is_allowed) allowed[n++] = on_oom_change[i].name;
+    }
+    for (int i = 0; i < n; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i == 0 ? "" : i + 1 == n ? " or " : ", ", allowed[i]);
+    }
+    if (n == 0) return status_fail(MN_E_NOMEM, "%s", failure);
+    MN_FAIL(MN_E_NOMEM, "%s; --on-oom %s converts the cache then, and the run goes on", failure, names);
+}
+
 mn_status session_apply_on_oom(mn_session *const *sessions, size_t n) {
     assert(n > 0);
     char failure[256];

@@ -159,7 +159,7 @@ mn_status speech_tokens_read(speech_tokens *out, const json *config, const json 
 static mn_status open_file(json_doc **out, const char *folder, const char *name, bool is_needed) {
     bytes path = {0};
     mn_status status = path_join(&path, folder, name);
-    if (status == MN_OK && (is_needed || file_exists(path.data)))
+    if (status == MN_OK && (is_needed || file_is_there(path.data)))
         status = json_open(out, path.data, JSON_PYTHON, FILE_BYTES);
     bytes_clear(&path);
     return status;

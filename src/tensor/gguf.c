@@ -439,7 +439,7 @@ static mn_status read_parts(gguf *g, int64_t count, bytes *name) {
     for (int64_t part = 2; part <= count; part++) {
         put_part_name(name, g->path, path_n - suffix, part, count);
         MN_TRY(bytes_status(name));
-        if (!file_exists(name->data)) {
+        if (!file_is_there(name->data)) {
             MN_FAIL(MN_E_NOT_FOUND, "%s: no such file, but %s has %" PRId64 " parts", name->data, g->path, count);
         }
     }

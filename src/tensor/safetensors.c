@@ -247,7 +247,7 @@ static mn_status find_shards(const char *folder, const char *index, const void *
     for (size_t i = 0; i < n; i += same_shard(sorted + i, n - i)) {
         const json_member *member = sorted[i];
         MN_TRY(path_join(path, folder, member->value.string));
-        if (file_exists(bytes_text(path))) continue;
+        if (file_is_there(bytes_text(path))) continue;
         MN_FAIL(MN_E_NOT_FOUND, "%s: no such file, but %s needs it for %zu tensors, the first '%.150s'",
                 bytes_text(path), index, same_shard(sorted + i, n - i), member->key);
     }
@@ -295,12 +295,12 @@ mn_status safetensors_open_folder(tensor_set **out, const char *folder) {
     *out = NULL;
     if (!file_is_directory(folder)) MN_FAIL(MN_E_NOT_FOUND, "'%s' is no folder", folder);
     MN_GOTO(done, status, path_join(&path, folder, "model.safetensors"));
-    if (file_exists(bytes_text(&path))) {
+    if (file_is_there(bytes_text(&path))) {
         status = safetensors_open(out, bytes_text(&path));
         goto done;
     }
     MN_GOTO(done, status, path_join(&path, folder, "model.safetensors.index.json"));
-    if (!file_exists(bytes_text(&path))) {
+    if (!file_is_there(bytes_text(&path))) {
         status = status_fail(MN_E_NOT_FOUND, "'%s' holds neither model.safetensors nor model.safetensors.index.json",
                              folder);
         goto done;

@@ -65,6 +65,38 @@ answers_do_not_wait_for_lines() {
   json '[x["sequences"][0]["row"] for x in all] == [0, 1, 2]'
 }
 
+# A pipe that is named is read as it is written. Where nobody writes it there is nothing to wait for.
+pipes_end_with_their_writers() {
+  local pipe=$work/named code=0
+  mkfifo "$pipe"
+  last="run --batch PIPE, which nobody writes"
+  timeout 60 "$mneme" run embedded --batch "$pipe" </dev/null >"$work/out" 2>"$work/err" || code=$?
+  [ $code = 2 ] || problem "exit code $code"
+  err_is_sentence
+  err_has 'is a pipe that is empty and that no program writes to'
+  out_empty
+  last="run --batch PIPE, which is written"
+  exec 7<>"$pipe" # the writer that is there
+  timeout 60 "$mneme" run embedded --batch "$pipe" -n 2 </dev/null 7>&- >"$work/out" 2>"$work/err" &
+  printf '{"ids":[1,403]}\n' >&7
+  for _ in $(seq 600); do
+    [ ! -s "$work/out" ] || break
+    sleep 0.05
+  done
+  printf '{"ids":[1,404]}' >&7
+  exec 7>&-
+  wait $! || problem "exit code $?"
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]], [[1, 404]]]'
+  last="run --batch <(...), whose writer has gone"
+  timeout 60 sh -c 'sleep 0.3; exec "$0" run embedded --batch "$1" -n 2' "$mneme" <(printf '{"ids":[1,403]}\n{"ids":[1,404]}') </dev/null >"$work/out" 2>"$work/err" ||
+    problem "exit code $?"
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]], [[1, 404]]]'
+  last="run --batch <(...), whose writer is slow"
+  timeout 60 "$mneme" run embedded --batch <(sleep 0.3; printf '{"ids":'; sleep 0.2; printf '[1,403]}\n') -n 2 </dev/null >"$work/out" 2>"$work/err" ||
+    problem "exit code $?"
+  json '[x["prompt_ids"] for x in all] == [[[1, 403]]]'
+}
+
 lines_are_of_any_kind() {
   printf '\n  \t\r\n{"ids":[1,403]}\r\n\n{"ids":[1,404]}' >"$work/b.jsonl"
   expect 0 run embedded --batch "$work/b.jsonl" -n 2
@@ -87,6 +119,76 @@ lines_are_of_any_kind() {
 }
 
 # A bad line among the first refuses the run; later, those before it are answered.
+# What callers need to find their lines again comes back; OpenAI's names of fields are understood.
+callers_names() {
+  local line
+  printf '%s\n' '{"id": 7, "custom_id": "a\u00e9", "metadata": {"k": [1, null]}, "ids": [1, 403], "max_tokens": 3, "ignore_eos": true}' \
+    '{"prompt": "Once upon a", "max_completion_tokens": 9, "stop": "there", "user": "me", "stream": false}' \
+    '{"prompt": "Once upon a", "max_new_tokens": 9, "stop": ["zzz", "there"], "n": 1, "max_tokens": null}' \
+    '{"ids": [1], "response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["a cat"]}}}}' >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl"
+  err_empty
+  json '[j["id"], j["custom_id"], j["metadata"]] == [7, "aé", {"k": [1, None]}] and len(j["sequences"][0]["ids"]) == 3'
+  json 'not {"id", "custom_id", "metadata"} & set(all[1])'
+  json '[x["sequences"][0]["finish_reason"] for x in all[1:3]] == ["stop_string"] * 2 and all[2]["sequences"][0]["text"].startswith("time")'
+  json 'all[3]["sequences"][0]["text"] == "\"a cat\""'
+  for line in '{"ids": [1], "max_token": 3}' '{"ids": [1], "model": "m"}' '{"ids": [1], "stream": true}' '{"ids": [1], "response_format": {"type": "xml"}}'; do
+    echo "$line" >"$work/b.jsonl"
+    expect 2 run embedded --batch "$work/b.jsonl" -n 2
+    err_is_sentence
+    err_has 'line 1: .*(max_token|model|stream|response_format)'
+    out_empty
+  done
+}
+
+# openai URL BODY: a line of OpenAI's batch format.
+openai() { printf '{"custom_id": "request-%s", "method": "POST", "url": "/v1/%s", "body": {"model": "gpt", %s}}\n' "$1" "$2" "$3"; }
+
+openai_lines() {
+  local line ids chat=$work/chat
+  {
+    openai 1 completions '"prompt": "Once upon a", "max_tokens": 4, "temperature": 0, "metadata": {"a": "b"}, "logprobs": null'
+    openai 2 completions '"prompt": [1, 403, 407], "max_tokens": 40, "stop": "was", "temperature": 0'
+    openai 3 completions '"prompt": ["Once upon a"], "max_tokens": 4, "n": 2, "temperature": 0.7, "seed": 3'
+    echo '{"prompt": "Once upon a", "max_tokens": 4}'
+  } >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl"
+  json '[x.get("custom_id") for x in all] == ["request-1", "request-2", "request-3", None]'
+  json 'set(j) == {"id", "custom_id", "response", "error"} and j["error"] is None and j["response"]["status_code"] == 200 and len({x["id"] for x in all[:3]}) == 3'
+  json '(lambda b: b["object"] == "text_completion" and b["usage"]["prompt_tokens"] == 4 and b["usage"]["completion_tokens"] == 4 and b["usage"]["total_tokens"] == 8)(j["response"]["body"])'
+  json 'j["response"]["body"]["choices"] == [{"index": 0, "text": all[3]["sequences"][0]["text"], "logprobs": None, "finish_reason": "length"}]'
+  json 'all[1]["response"]["body"]["choices"][0]["finish_reason"] == "stop" and not all[1]["response"]["body"]["choices"][0]["text"].endswith("was")'
+  json '[c["index"] for c in all[2]["response"]["body"]["choices"]] == [0, 1]'
+  # Chats go through the template, completions do not.
+  cp -r "$here/../../models-embedded/stories260K" "$chat"
+  echo '{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"}' >"$chat/tokenizer_config.json"
+  {
+    openai 1 chat/completions '"messages": [{"role": "user", "content": "Tell a story"}], "max_completion_tokens": 5, "temperature": 0'
+    openai 2 completions '"prompt": "Tell a story", "max_tokens": 5, "temperature": 0'
+    printf '%s\n' '{"messages": [{"role": "user", "content": "Tell a story"}], "max_tokens": 5}'
+  } >"$work/b.jsonl"
+  expect 0 run "$chat" --batch "$work/b.jsonl"
+  json 'j["response"]["body"]["object"] == "chat.completion" and j["response"]["body"]["usage"]["prompt_tokens"] == len(all[2]["prompt_ids"][0])'
+  json 'j["response"]["body"]["choices"][0]["message"] == {"role": "assistant", "content": all[2]["sequences"][0]["text"], "refusal": None}'
+  ids=$("$mneme" tokenize "$chat" -p "Tell a story" | tr ',' '\n' | wc -l)
+  json "all[1]['response']['body']['usage']['prompt_tokens'] == $ids"
+  while IFS='|' read -r line message; do
+    echo "$line" >"$work/b.jsonl"
+    expect 2 run embedded --batch "$work/b.jsonl" -n 2
+    err_is_sentence
+    err_has "line 1: .*$message"
+    out_empty
+  done <<'LINES'
+{"custom_id": "a", "method": "GET", "url": "/v1/completions", "body": {"prompt": "x"}}|method is GET, allowed: POST
+{"custom_id": "a", "url": "/v1/embeddings", "body": {"prompt": "x"}}|url is /v1/embeddings, allowed: /v1/chat/completions
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x"}, "priority": 1}|'priority' is unknown beside a body, allowed: custom_id
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "tool": []}}|'tool' is no field
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "stream": true}}|stream is not for lines of a batch
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": ["x", "y"]}}|prompt is a list of 2, allowed: one prompt
+{"custom_id": "a", "url": "/v1/completions", "body": []}|body is no object
+LINES
+}
+
 bad_lines() {
   { numbered_lines 6; echo '{"ids": [1], "tempreature": 1}'; numbered_lines 3; } >"$work/b.jsonl"
   expect 2 run embedded --batch "$work/b.jsonl"
@@ -210,7 +312,10 @@ PYTHON
 
 check "any number of rows gives the same answers" any_number_of_rows_gives_the_same
 check "a line is answered before the next one comes" answers_do_not_wait_for_lines
+check "pipes end with their writers" pipes_end_with_their_writers
 check "lines of any kind" lines_are_of_any_kind
+check "names that callers use" callers_names
+check "lines of OpenAI's batch format" openai_lines
 check "bad lines" bad_lines
 check "the memory is that of the rows in work" memory_is_that_of_the_rows_in_work
 check "closed pipes and signals" closed_pipes_and_signals

@@ -40,6 +40,50 @@ text_goes_through_the_template() {
   json "j['prompt_ids'] == [[$ids]]"
 }
 
+system_messages() {
+  local said=$work/said
+  cp -r "$chat" "$said"
+  sed -i "s/\['user', 'assistant'\]/['system', 'user']/" "$said/tokenizer_config.json"
+  echo '[{"role": "system", "content": "Be \"brief\""}, {"role": "user", "content": "Tell a story"}]' >"$work/system.json"
+  expect 0 run "$said" --messages "$work/system.json" -n 6 --json
+  cp "$work/out" "$work/wanted"
+  expect 0 run "$said" "Tell a story" --system 'Be "brief"' -n 6 --json
+  json "(lambda w: [j[k] for k in ('prompt_ids', 'usage')] == [w[k] for k in ('prompt_ids', 'usage')])(json.load(open('$work/wanted')))"
+  echo '{"prompt": "Tell a story"}' >"$work/b.jsonl"
+  expect 0 run "$said" --batch "$work/b.jsonl" --system 'Be "brief"' -n 6
+  json "j['prompt_ids'] == json.load(open('$work/wanted'))['prompt_ids']"
+  # Where there is no place for one it is refused, and one of the environment, for chats, is not used.
+  for how in "--raw hi" "--ids 1,2" "--messages $work/one.json"; do
+    # shellcheck disable=SC2086
+    expect 2 run "$said" $how --system Brief -n 2
+    err_is_sentence
+    err_has '--system is for a text'
+    # shellcheck disable=SC2086
+    MNEME_SYSTEM=Brief expect 0 run "$said" $how -n 2
+  done
+  expect 2 run embedded hi --system Brief
+  err_has '--system is for a text'
+  echo '{"ids": [1, 2]}' >"$work/b.jsonl"
+  expect 2 run "$said" --batch "$work/b.jsonl" --system Brief
+  err_has 'line 1: --system is for a text'
+}
+
+# A loaded conversation is not what a text goes on with: that is said, and what is kept of it.
+loaded_conversations() {
+  local kept
+  expect 0 run "$chat" "Tell a story" -n 8 --save-cache "$work/cache"
+  expect 0 run "$chat" "Tell it again" -n 4 --load-cache "$work/cache" --json
+  err_is_sentence
+  kept=$(sed -E 's/.*keeps ([0-9]+) of the ([0-9]+) tokens.*/\1 \2/' "$work/err")
+  err_has 'the text begins a new conversation .* without a text the run goes on .*`mneme chat --load FOLDER`'
+  json "j['usage']['cached_tokens'] == int('$kept'.split()[0]) < int('$kept'.split()[1])"
+  # No conversation is begun: the run goes on, or the text is not one.
+  expect 0 run "$chat" -n 4 --load-cache "$work/cache"
+  err_empty
+  expect 0 run "$chat" --raw "Tell a story" -n 4 --load-cache "$work/cache"
+  err_empty
+}
+
 # 256 tokens, unless more are requested.
 answers_have_a_limit() {
   expect 0 run "$chat" "Tell a story" --ignore-eos --json
@@ -75,6 +119,8 @@ smollm2_names_paris() {
 
 check "rendering" render
 check "text goes through the template" text_goes_through_the_template
+check "system messages" system_messages
+check "loaded conversations" loaded_conversations
 check "the length of answers" answers_have_a_limit
 check "templates that refuse" templates_refuse
 check "SmolLM2 names Paris" smollm2_names_paris

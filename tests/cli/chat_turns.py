@@ -4,7 +4,9 @@ The embedded model has no chat template; its files with a template of our own ma
 turn alone, without a past) and the arithmetic of tokens: what was computed is cached, nothing more and nothing less.
 SPDX-License-Identifier: Apache-2.0
 """
+import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -277,6 +279,50 @@ def caches_change_in_place():
     assert replies[1]["usage"]["cached_tokens"] == 0 and replies[1]["cache"]["implementation"] == "none"
 
 
+def a_window_that_dropped_tokens_names_the_cache_that_keeps_it():
+    lines = ["Tell me of a cat"] * 6
+    window = ["--cache", "sink", "--cache-config", "window_length=64,num_sink_tokens=3,page_tokens=16"]
+    replies, _ = turns(TEMPLATE, *SIXTY, *window, lines=lines + ["/cache offloaded page_tokens=16"])
+    message = replies[-1]["error"]["message"]
+    advice = re.search(r"`(/cache sink\+offloaded [^`]*)` keeps the window", message)
+    assert advice, message
+    # The advice works, and the answers stay those of the sink cache.
+    replies, err = turns(TEMPLATE, *SIXTY, *window, lines=lines + [advice.group(1)] + lines)
+    alone, _ = turns(TEMPLATE, *SIXTY, *window, lines=lines + lines)
+    assert [answer_of(t) for t in replies] == [answer_of(t) for t in alone], err
+    assert replies[-1]["cache"]["implementation"] == "sink+offloaded"
+    # Nothing is named that is none: this cache has no window, this name cannot be joined.
+    replies, err = turns(TEMPLATE, "-n", "8", lines=["Hello", "/cache none"])
+    assert "keeps the window" not in err
+    replies, err = turns(TEMPLATE, *SIXTY, *window, lines=lines + ["/cache dynamic page_tokens=16"])
+    assert "error" in replies[-1] and "keeps the window" not in err
+
+
+def wide_heads():
+    """The model with a template, its weights read as fewer heads of 16 numbers, which can be quantized."""
+    folder = template_model("wide-heads")
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    with open(path, "w") as f:
+        json.dump({**config, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}, f)
+    return folder
+
+
+def quantized_tells_what_is_still_exact():
+    model = wide_heads()
+    result = chat(model, *SIXTY, "--cache-config", "page_tokens=16", "--max-cache-len", "2000", lines=["Hello", "/cache quantized page_tokens=16,residual_length=32", "Go on", "/cache"])
+    told = re.findall(r"quantized cache .*: (\d+) tokens in .*\n  (\d+) of these tokens \((\d+) %\) are still exact: .*residual_length.*the bytes fall", result.err)
+    assert len(told) == 2, result.err
+    for tokens, exact, share in told:
+        # The first tokens are exact, and of the others those of pages that are not 32 tokens old.
+        coded = (int(tokens) // 16 * 16 - 32) // 16 * 16
+        assert 0 < int(exact) == int(tokens) - max(coded - 4, 0) and int(share) == int(exact) * 100 // int(tokens), told
+    result = chat(model, *SIXTY, lines=["Hello", "/cache quantized backend=quanto,nbits=4", "/cache"])
+    assert result.err.count("are still exact: they are quantized when there are residual_length of them") == 2, result.err
+    assert "still exact" not in chat(model, "-n", "8", lines=["Hello", "/cache"]).err
+
+
 def context_ends_with_advice():
     lines = ["Tell me of a cat"] * 12
     replies, err = turns(TEMPLATE, *SIXTY, lines=lines)
@@ -300,6 +346,7 @@ def memory_that_ends_is_one_sentence():
     replies, _ = turns(TEMPLATE, *LIMITED, lines=lines)
     kinds = ["error" in t for t in replies]
     assert kinds[0] is False and kinds[-2] is True and kinds[-1] is False and replies[-2]["error"]["code"] == "out_of_memory", kinds
+    assert "--on-oom offload or evict converts the cache" in replies[-2]["error"]["message"], replies[-2]
     # The conversation continues without the failed message.
     good = [t for t in replies if "error" not in t]
     assert good[-1]["usage"]["cached_tokens"] < 10
@@ -331,9 +378,20 @@ def what_cannot_go_back_is_computed_and_said():
 
 
 def settings_are_those_of_the_flags():
-    result = chat(TEMPLATE, lines=["/set", "/set n=5", "/set top-k=7", "/set temp=0.5", "/set temp=0", "/set stop=END", "/set", "Hello"])
-    for wanted in ("max_new_tokens=5", "top_k=7", "temperature=0.5", 'stop_strings=["END"]', "do_sample=false"):
-        assert wanted in result.err or wanted == "do_sample=false", (wanted, result.err)
+    # What was changed, by flags or commands, and nothing else; each change is confirmed by a line of its own.
+    said = [["  (no setting was changed)"], ["  max_new_tokens=5"], ["  top_k=7"], ["  do_sample=true"], ["  do_sample=false"], ['  stop_strings=["END"]'],
+            ["  max_new_tokens=5", '  stop_strings=["END"]', "  top_k=7"]]
+    result = chat(TEMPLATE, lines=["/set", "/set n=5", "/set top-k=7", "/set do_sample=true", "/set do_sample=false", "/set stop=END", "/set"])
+    lines = [line for line in result.err.splitlines() if not line.startswith("mneme: warning")]
+    assert lines[:6] == [line for group in said[:6] for line in group] and sorted(lines[6:]) == said[6], result.err
+    # A checkpoint's own values are no change, nor is where turns without a template end.
+    own = template_model("own-settings")
+    with open(os.path.join(own, "generation_config.json"), "w") as f:
+        json.dump({"repetition_penalty": 1.25, "no_repeat_ngram_size": 3}, f)
+    assert chat(own, lines=["/set"]).err == "  (no setting was changed)\n"
+    assert chat(own, "--repetition-penalty", "1.5", lines=["/set"]).err == "  repetition_penalty=1.5\n"
+    assert chat("embedded", lines=["/set", "/set stop"]).err.splitlines()[1:] == ["  (no setting was changed)", '  stop_strings=["\\nUser:"]']
+    assert chat("embedded", "--stop", "END", lines=["/set"]).err.splitlines()[1:] == ['  stop_strings=["END"]']
     replies, err = turns(TEMPLATE, lines=["/set n=5", "Hello", "/set n=3", "Go on", "/set n=null", "/set max-new-tokens", "/set temp=x", "/set top_p=3",
                                        "/set temprature=1", "/set foo bar", "Go on"])
     good = [t for t in replies if "error" not in t]
@@ -767,7 +825,8 @@ CASES = [
     second_turn_computes_what_is_new, answers_are_those_of_a_run_without_past, every_way_of_decoding_goes_on, rendered_conversation_gives_the_same_prompt, generated_ids_are_kept,
     undo_computes_nothing_again, clear_keeps_the_system_message, regen_crops_and_draws_anew, edit_replaces_the_last_message,
     save_and_load_go_on, saved_caches_of_every_kind_load, what_does_not_fit_is_refused, save_writes_the_old_or_the_new,
-    run_options_for_caches_work, forks_share_and_part, caches_change_in_place, context_ends_with_advice, memory_that_ends_is_one_sentence, sink_never_ends_in_flat_memory,
+    run_options_for_caches_work, forks_share_and_part, caches_change_in_place, a_window_that_dropped_tokens_names_the_cache_that_keeps_it,
+    quantized_tells_what_is_still_exact, context_ends_with_advice, memory_that_ends_is_one_sentence, sink_never_ends_in_flat_memory,
     what_cannot_go_back_is_computed_and_said, settings_are_those_of_the_flags, system_message_can_change, stats_tell_tokens_speed_and_cache,
     commands_are_found_and_named, several_lines_make_one_message, bad_text_is_refused_and_the_conversation_goes_on, plain_answers_are_lines_on_stdout,
     arguments, template_that_refuses, signals_in_the_middle_save_what_there_is, signals_at_the_prompt_save_too, closed_streams, terminal_conversation,

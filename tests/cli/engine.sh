@@ -229,6 +229,14 @@ generation_files() {
   expect 0 run embedded hi --num-beams 1 -n 2
   expect 2 run embedded hi --num-beams 0
   err_has "num_beams"
+  expect 0 run embedded "Once upon" -n 5 --num-beams 3 --num-return-sequences 2 --json
+  json 'len(j["sequences"]) == 2'
+  cp "$work/out" "$work/two"
+  expect 0 run embedded "Once upon" -n 5 --num-beams 3 --num-return-sequences 2
+  [ $have_python = 0 ] || python3 -c 'import json, sys
+texts = [s["text"] for s in json.load(open(sys.argv[1]))["sequences"]]
+sys.exit(open(sys.argv[2]).read() != "".join(f"[{i + 1}] {t}" + "\n" * (i == 0) for i, t in enumerate(texts)))' "$work/two" "$work/out" ||
+    problem "answers are not numbered"
   # Contradictions are refused, settings without effect give a warning.
   expect 2 run embedded hi --num-return-sequences 2 -n 2
   err_has "num_return_sequences is 2, but greedy search has one answer"
@@ -239,6 +247,28 @@ generation_files() {
   err_has "the negative prompt has no effect"
   expect 0 run embedded hi --temperature 0.5 --do-sample --seed 1 -n 2
   err_empty
+}
+
+# A schema is JSON or a file, as a flag, a variable and a member of the configuration file.
+schemas_in_files() {
+  local how schema='{"enum": ["a dog", "a cat"]}'
+  echo "$schema" >"$work/schema.json"
+  expect 0 run embedded Hi --json-schema "$schema"
+  out_has '^"a (dog|cat)"$'
+  cp "$work/out" "$work/wanted"
+  for how in "@$work/schema.json" "$work/schema.json"; do
+    expect 0 run embedded Hi --json-schema "$how"
+    cmp -s "$work/out" "$work/wanted" || problem "differs"
+    MNEME_JSON_SCHEMA=$how expect 0 run embedded Hi
+    cmp -s "$work/out" "$work/wanted" || problem "differs"
+  done
+  expect 1 run embedded Hi --json-schema "@$work/absent"
+  err_is_sentence
+  err_has "--json-schema: cannot open '$work/absent'"
+  expect 2 run embedded Hi --json-schema "@$here/lib.sh"
+  err_has "lib.sh: bad value at line 1"
+  expect 2 run embedded Hi --json-schema "$work/absent"
+  err_has "json_schema is .*absent.*allowed: a JSON schema"
 }
 
 # The cache that a checkpoint, a file or a row names is used; flags override it; ignored settings give one warning.
@@ -650,6 +680,7 @@ check "sampling and seeds" sampling
 check "log-probabilities" logprobs
 check "stop strings and end tokens" stops
 check "generation files" generation_files
+check "schemas in files" schemas_in_files
 check "caches that files ask for" caches_of_files
 check "sinks beside windows" sinks_beside_windows
 check "words of Transformers" words_of_transformers

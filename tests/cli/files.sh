@@ -108,6 +108,55 @@ what_is_no_file() {
   cmp -s "$work/out" "$work/first" || problem "differs"
 }
 
+# ends WANTED ARGUMENTS...: the command ends by itself, with this exit code.
+ends() {
+  local wanted=$1 code=0
+  shift
+  last="mneme $*"
+  timeout 60 "$mneme" "$@" </dev/null >"$work/out" 2>"$work/err" || code=$?
+  [ $code = "$wanted" ] || problem "exit code $code, expected $wanted"
+}
+
+# In the place of each file that a folder has or may have.
+pipes_in_folders() {
+  local file folder=$work/f-model
+  for file in config.json generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json \
+    chat_template.jinja model.safetensors model.safetensors.index.json vocab.json merges.txt tokenizer.model; do
+    rm -rf "$folder"
+    cp -r "$here/../../models-embedded/stories260K" "$folder"
+    case $file in # files that others stand in for
+    *index.json) rm "$folder/model.safetensors" ;;
+    vocab.json | merges.txt | added_tokens.json)
+      rm "$folder/tokenizer.json"
+      printf '#version: 0.2\n' >"$folder/merges.txt"
+      printf '{"a":0,"b":1}' >"$folder/vocab.json"
+      ;;
+    tokenizer.model) rm "$folder/tokenizer.json" ;;
+    special*) rm -f "$folder/tokenizer_config.json" ;;
+    esac
+    rm -f "$folder/$file"
+    mkfifo "$folder/$file"
+    ends 3 run "$folder" hello -n 2
+    once "$folder/$file"
+    err_has 'is a pipe, not a regular file'
+  done
+  expect 0 run embedded "Once upon a time" -n 4 --cache-dir "$work/f-caches"
+  mkfifo "$work/f-caches/pipe.safetensors"
+  ends 0 run embedded "Once upon a time" -n 4 --cache-dir "$work/f-caches"
+  ends 1 cache verify "$work"/f-caches/*.safetensors
+  err_has 'is a pipe, not a regular file'
+  for file in conversation.json '*.safetensors'; do
+    rm -rf "$work/f-chat"
+    printf 'Hello\n' | "$mneme" chat embedded -n 4 --save "$work/f-chat" >"$work/out" 2>"$work/err" || problem "exit code $?"
+    # shellcheck disable=SC2086
+    file=$(cd "$work/f-chat" && echo $file)
+    rm "$work/f-chat/$file"
+    mkfifo "$work/f-chat/$file"
+    ends 1 chat embedded --load "$work/f-chat"
+    err_has 'is a pipe, not a regular file'
+  done
+}
+
 paths_are_named_once() {
   local f=$work/o.safetensors
   expect 0 run embedded "Once upon a time" -n 4 --save-cache "$f"
@@ -241,6 +290,7 @@ PYTHON
 check "closed streams are never files" closed_streams
 check "what is saved is private" what_is_saved_is_private
 check "what is no file ends at once" what_is_no_file
+check "a pipe among the files of a folder ends at once" pipes_in_folders
 check "paths are named once" paths_are_named_once
 check "a mapping without room is out of memory" mappings_without_room
 check "only one's own files are reused" only_own_files_are_reused

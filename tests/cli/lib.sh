@@ -12,6 +12,7 @@ trap '[ "$BASHPID" != $$ ] || rm -rf "$work"' EXIT
 # SmolLM2, when it is on this machine.
 # shellcheck disable=SC2034
 smollm2=${MNEME_TEST_SMOLLM2:-$MNEME_TEST_MODELS/SmolLM2-135M-Instruct.Q4_1.gguf}
+exec </dev/null # no command reads what the runner was given
 export XDG_CONFIG_HOME=$work/config MNEME_MODELS=$work/models HF_HUB_CACHE=$work/hub
 passed=0 failed=0 skipped=0
 

@@ -31,6 +31,34 @@ sources_of_text() {
   err_has "both give the text"
 }
 
+# What a pipe or a file brings belongs to a text that is an argument.
+stdin_is_joined() {
+  local how
+  printf 'There was a dog.\n' >"$work/more"
+  printf 'Once upon\n\nThere was a dog.\n' >"$work/all"
+  expect 0 run embedded -f "$work/all" -n 4 --json
+  json 'open("'"$work"'/ids", "w").write(str(j["prompt_ids"])) > 0'
+  for how in "-p" "--"; do
+    input=$work/more expect 0 run embedded -n 4 --json $how "Once upon"
+    json 'str(j["prompt_ids"]) == open("'"$work"'/ids").read()'
+  done
+  last="cat | mneme run TEXT"
+  { printf 'There was '; sleep 0.2; printf 'a dog.\n'; } | "$mneme" run embedded "Once upon" -n 4 --json >"$work/out" 2>"$work/err" || problem "exit code $?"
+  json 'str(j["prompt_ids"]) == open("'"$work"'/ids").read()'
+  # Not where it brings nothing, where the text is none of an argument, and for verbs of exact texts.
+  expect 0 run embedded "Once upon" -n 4 --json
+  cp "$work/out" "$work/plain"
+  : >"$work/nothing"
+  input=$work/nothing expect 0 run embedded "Once upon" -n 4 --json
+  json 'j["prompt_ids"] == json.load(open("'"$work"'/plain"))["prompt_ids"]'
+  MNEME_PROMPT="Once upon" input=$work/more expect 0 run embedded -n 4 --json
+  json 'j["prompt_ids"] == json.load(open("'"$work"'/plain"))["prompt_ids"]'
+  input=$work/more expect 0 run embedded --ids 1,403 -n 4 --json
+  json 'j["prompt_ids"] == [[1, 403]]'
+  input=$work/more expect 0 tokenize embedded -p "Once upon a time"
+  out_is "1,403,407,261,378"
+}
+
 bad_texts() {
   expect 2 tokenize embedded -p ""
   err_has "is empty"
@@ -96,6 +124,7 @@ aliases() {
 
 check "text to ids and back" round_trip
 check "arguments, files, stdin, environment" sources_of_text
+check "stdin is joined to an argument" stdin_is_joined
 check "bad texts and ids" bad_texts
 check "missing and broken models" missing_models
 check "messages without a template" messages_need_a_template

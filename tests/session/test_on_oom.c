@@ -132,17 +132,43 @@ static void without_a_wish_it_is_a_failure(void **state) {
         mn_session *session = open_session(l.w.model, l.cache, policies[i]);
         assert_null(generate(&l, session, &it, MN_E_NOMEM, LONG, N_NEW));
         assert_non_null(strstr(mn_last_error(), "260000 allowed"));
+        assert_non_null(strstr(mn_last_error(), "--on-oom offload or evict converts the cache"));
         assert_true(it.most <= l.budget);
         mn_generation *short_one = generate(&l, session, &it, MN_OK, 100, 10); /* what fits continues */
         assert_null(short_one->cache->original_implementation);
         mn_generation_close(&short_one);
         mn_session_close(&session);
     }
-    mn_cache_options options = engine_cache_options(l.cache);
     mn_session *session = NULL;
+    mn_cache_options options = engine_cache_options(l.cache);
     options.on_oom = "pray";
     assert_fails(MN_E_ARG, "fail, offload, quantize, evict", mn_session_open(&session, l.w.model, &options));
     changing_close(&l.w);
+}
+
+/* The failure names the policies that would have helped: those that the model and the cache allow. */
+static void policies_that_help_are_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *implementation, *config, *named;
+    } tries[] = {
+        {TINY_MODEL, "dynamic", NULL, "; --on-oom offload, quantize or evict converts the cache"},
+        {TINY_MODEL, "quantized", "residual_length=1024", "; --on-oom offload or evict converts the cache"},
+        {TINY_MODEL, "sink", "window_length=1024", "; --on-oom offload or quantize converts the cache"},
+        {"embedded", "sliding_window", "window_length=1024", "; --on-oom offload converts the cache"},
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        limited l = open_budget(100000, tries[i].model, 16);
+        engine_cache cache = l.cache;
+        cache.implementation = tries[i].implementation;
+        cache.config = tries[i].config;
+        watch it;
+        mn_session *session = open_session(l.w.model, cache, NULL);
+        assert_null(generate(&l, session, &it, MN_E_NOMEM, LONG, N_NEW));
+        if (!strstr(mn_last_error(), tries[i].named)) fail_msg("%s: %s", tries[i].implementation, mn_last_error());
+        mn_session_close(&session);
+        changing_close(&l.w);
+    }
 }
 
 /* Under a budget every on_oom policy is what mn_session_set_cache does at the same length; nothing is computed
@@ -370,11 +396,9 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CHANGING_TEST(offloading_gives_the_same_tokens),
-        CHANGING_TEST(without_a_wish_it_is_a_failure),
-        CHANGING_TEST(on_oom_is_a_change_of_strategy),
-        CHANGING_TEST(on_oom_that_cannot_be_is_a_failure),
-        CHANGING_TEST(batches_go_on_too),
+        CHANGING_TEST(offloading_gives_the_same_tokens),   CHANGING_TEST(without_a_wish_it_is_a_failure),
+        CHANGING_TEST(policies_that_help_are_named),       CHANGING_TEST(on_oom_is_a_change_of_strategy),
+        CHANGING_TEST(on_oom_that_cannot_be_is_a_failure), CHANGING_TEST(batches_go_on_too),
         CHANGING_TEST(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -215,7 +215,7 @@ static mn_status read_json_file(tokenizer *t, const char *path, json_reader read
 /* folder/name when there is such a file, else an empty path. */
 static mn_status find_beside(const char *folder, const char *name, bytes *path) {
     MN_TRY(path_join(path, folder, name));
-    if (!file_exists(path->data)) bytes_clear(path);
+    if (!file_is_there(path->data)) bytes_clear(path);
     return MN_OK;
 }
 
