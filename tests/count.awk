@@ -18,7 +18,7 @@ function close_test(ok) {
 /^\[  PASSED  \] [0-9]+ test/ { np += $4; closed = 1 }
 /^\[  FAILED  \] [0-9]+ test/ { nf += $4; closed = 1 }
 /^\[  SKIPPED \] [0-9]+ test/ { ns += $4 }
-/^\[  FAILED  \] / && !/^\[  FAILED  \] [0-9]+ test/ && !closed { keep($4); n = 0 }
+/^\[  FAILED  \] / && !/^\[  FAILED  \] [0-9]+ test/ && !closed { keep(substr($0, 14)); n = 0 }
 /^\[ RUN      \]/ { n = 0; next }
 is_output { last[n++] = $0 }
 /^Output:$/ { getline; is_output = 1; n = 0 }

@@ -272,6 +272,7 @@ static void random_schedules_give_the_ids_of_single_runs(void **state) {
     (void)state;
     const size_t n = test_is_long() ? 10000 / N_MODELS : 15;
     for (int m = 0; m < N_MODELS; m++) {
+        if (!test_samples(m, 2)) continue;
         size_t n_preemptions = 0, n_failed = 0, n_ended = 0;
         fixture w = open_fixture(m);
         for (size_t i = 0; i < n; i++) run_schedule(&w, 1000 + i, &n_preemptions, &n_failed, &n_ended);
@@ -367,6 +368,7 @@ static bool run_until(const fixture *w, int i, size_t at, bool is_cancelled) {
 
 static void at_every_step(bool is_cancelled) {
     for (int m = 0; m < N_MODELS; m++) {
+        if (!test_samples(m, 2)) continue;
         fixture w = open_fixture(m);
         size_t n_runs = 0;
         for (int i = 0; i < N_KINDS; i++) {

@@ -52,13 +52,13 @@ Output:
 ----------------------------------------------------------
 [ RUN      ] good
 [       OK ] good
-[ RUN      ] bad
+[ RUN      ] bad case
 1 is not 2
-[  FAILED  ] bad
+[  FAILED  ] bad case
 [==========] 2 test(s) run.
 [  PASSED  ] 1 test(s).
 [  FAILED  ] 1 test(s), listed below:
-[  FAILED  ] bad
+[  FAILED  ] bad case
 <end of output>
 Test time =   0.10 sec
 ----------------------------------------------------------
@@ -103,7 +103,7 @@ cat >"$work/wanted" <<'WANTED'
 failed: a/test_none: it ran no case (b)
   | [==========] Running 0 test(s).
   | [  PASSED  ] 0 test(s).
-failed: a/test_two: bad (b)
+failed: a/test_two: bad case (b)
   | 1 is not 2
 failed: a/test_crash: Test Failed. (b)
   | Segmentation fault

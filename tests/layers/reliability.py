@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reliability.md: every test program, case, preset and tool that it names exists, and no goal has two rows.
+"""docs/reliability.md: every test program, case, preset and tool that it names exists, no goal has two rows, and programs that try a sample
+of a product with the address sanitizer have a row there.
 usage: reliability.py SOURCE_FOLDER"""
 import json
 import pathlib
@@ -40,6 +41,11 @@ for row in rows:
         if name not in presets:
             wrong.append(f"{goal}: there is no preset {name}")
 wrong += [f"{goal} has two rows" for goal in sorted({g for g in goals if goals.count(g) > 1})]
+samples = (root / "docs/reliability.md").read_text().split("## With the address sanitizer\n")[1].split("\n## ")[0]
+for path in sorted((root / "tests").glob("*/test_*.c")):
+    is_sampled = re.search(r"\b(test_samples|strategy_tries|strategy_is_brief)\(", path.read_text()) is not None
+    if is_sampled and f"`{path.stem}`" not in samples:
+        wrong.append(f"{path.stem} tries a sample with the address sanitizer and has no row")
 if named < 50:
     wrong.append(f"only {named} tests are named: is the table read?")
 for sentence in wrong:

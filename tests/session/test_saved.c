@@ -194,6 +194,7 @@ static void check_strategies(const char *path, const char *exact, int n_historie
     fixture w = open_fixture(path);
     for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
         for (int history = 0; history < n_histories; history++) {
+            if (!test_samples(s + history, 4)) continue;
             w.seed = 1000 * (uint64_t)s + (uint64_t)history;
             size_t n_prompt = history ? 1 + below(&w, 110) : 90;
             check_identity(&w, strategy_cache(s, exact), n_prompt, history ? 9 : 0, history % 2);
@@ -241,6 +242,7 @@ static void truncated_sessions_are_saved_as_they_are(void **state) {
     fixture w = open_fixture(tiny);
     const char *path = scratch_path("cut");
     for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
+        if (!test_samples(s, 4)) continue;
         mn_session *session = engine_session(w.model, strategy_cache(s, "f32"));
         feed_random(&w, session, 80, 0);
         if (mn_session_truncate(session, 70) == MN_OK) {
@@ -280,12 +282,14 @@ static void other_strategies_are_refused(void **state) {
     (void)state;
     fixture w = open_fixture(tiny);
     char path[256];
-    int n_refused = 0;
+    int n_refused = 0, n_saved = 0;
     snprintf(path, sizeof path, "%s", scratch_path("strategy"));
     for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
+        if (!test_samples(s, 4)) continue;
         mn_session *session = engine_session(w.model, strategy_cache(s, "bf16"));
         feed_random(&w, session, 60, 0);
         assert_ok(mn_session_save(session, path, false));
+        n_saved++;
         for (int other = 0; other < N_ENGINE_STRATEGIES; other++) {
             mn_cache_options options = engine_cache_options(strategy_cache(other, "bf16"));
             mn_session *loaded = NULL, *plain = engine_session(w.model, strategy_cache(other, "bf16"));
@@ -308,7 +312,7 @@ static void other_strategies_are_refused(void **state) {
         assert_fails(MN_E_REFUSED, "strategy", mn_session_load(&loaded, w.model, path, &options));
         mn_session_close(&session);
     }
-    assert_true(n_refused > N_ENGINE_STRATEGIES * (N_ENGINE_STRATEGIES - 3));
+    assert_true(n_refused > n_saved * (N_ENGINE_STRATEGIES - 3));
     close_fixture(&w);
 }
 

@@ -118,6 +118,7 @@ static void levels_agree_within_rounding(void **state) {
 static void page_sizes_agree_within_rounding(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
+        if (!test_samples(m, N_MODELS)) continue;
         fixture w = make_fixture(models[m], "f32", "auto");
         float *wanted = run(&w, 1, (engine_cache){.implementation = "dynamic", .dtype = "f32"}, 0);
         for (int page = 2; page <= 64; page *= 2) {
@@ -138,6 +139,7 @@ static void page_sizes_agree_within_rounding(void **state) {
 static void fast_forms_stay_near_float32(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
+        if (!test_samples(m, N_MODELS)) continue;
         fixture w = make_fixture(models[m], "f32", "auto");
         size_t n = N_IDS * w.vocab;
         float *wanted = run(&w, 1, small_pages("dynamic", "f32"), 0);
@@ -183,6 +185,7 @@ static void batch_rows_are_as_alone(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
         for (int s = 0; s < N_STRATEGIES; s++) {
+            if (!test_samples(m + s, 3)) continue;
             mn_model *model = engine_model(models[m], computes[(m + s) % N_COMPUTES], "auto", 2);
             size_t vocab = (size_t)engine_vocab(model);
             uint64_t seed = 5;

@@ -47,7 +47,7 @@ const char *const strategy_dtypes[2] = {"f32", "bf16"};
 #if defined(__SANITIZE_THREAD__) || defined(MN_MEMORY_SANITIZER)
 enum { IS_SANITIZED = true, ONE_IN = 7, ONE_IN_LONG = 7 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { IS_SANITIZED = true, ONE_IN = 5, ONE_IN_LONG = 2 };
+enum { IS_SANITIZED = true, ONE_IN = 9, ONE_IN_LONG = 2 };
 #else
 enum { IS_SANITIZED = false, ONE_IN = 2, ONE_IN_LONG = 1 };
 #endif

@@ -33,6 +33,15 @@ bool test_is_long(void) {
     return value && strcmp(value, "1") == 0;
 }
 
+bool test_samples(int i, int every) {
+#if defined(__SANITIZE_ADDRESS__)
+    return test_is_long() || i % every == 0;
+#else
+    (void)i, (void)every;
+    return true;
+#endif
+}
+
 uint64_t test_random(uint64_t *state) {
     return random_bits(0x6D6E656D65u, 0, (*state)++);
 }

@@ -53,6 +53,10 @@ const char *whisper_path(const char *model); /* "whisper-tiny.en", "whisper-base
 /* Whether the long tier runs: MNEME_LONG=1. */
 bool test_is_long(void);
 
+/* Whether member i of a product of strategies, models or shapes is tried: each one, but with the address sanitizer only
+ * one of `every`, because a slow build looks for faults of memory, which members share. The long tier has them all. */
+bool test_samples(int i, int every);
+
 /* A small deterministic generator for test inputs. */
 uint64_t test_random(uint64_t *state);
 double test_uniform(uint64_t *state, double lo, double hi);
