@@ -47,10 +47,11 @@ static void append(reply *r, bytes *text) {
 
 bool reply_put(reply *r, bytes *text) {
     pthread_mutex_lock(&r->lock);
-    bool fits = !text->failed && r->out.n - r->sent + text->n <= MOST_WAITING;
+    bool fits = !r->is_cut && !text->failed && r->out.n - r->sent + text->n <= MOST_WAITING;
     if (fits) append(r, text);
     bytes_clear(text);
     fits = fits && !r->out.failed;
+    r->is_cut = !fits;
     if (r->streams) wake(r);
     pthread_mutex_unlock(&r->lock);
     return fits;
@@ -59,7 +60,7 @@ bool reply_put(reply *r, bytes *text) {
 void reply_end(reply *r, int status, bytes *text) {
     pthread_mutex_lock(&r->lock);
     if (!r->is_ended) {
-        append(r, text);
+        if (!r->is_cut) append(r, text); /* an end behind a gap would look like a whole answer */
         r->status = status;
         r->is_ended = true;
         wake(r);

@@ -17,7 +17,9 @@ typedef struct reply {
     bool streams;
     bytes out; /* [n]; the first `sent` have been given away */
     size_t sent;
-    bool is_ended;    /* nothing more comes */
+    bool is_ended; /* nothing more comes */
+    bool is_cut; /* something did not fit: what follows is dropped, and the connection ends without an end of the stream
+                  */
     const char *type; /* of the content; NULL: JSON, or events */
     int status;       /* of HTTP, when it is ended, or from the beginning of a stream on */
     size_t prompt_tokens, cached_tokens, generated_tokens; /* of the generations that have ended */
@@ -30,7 +32,8 @@ reply *reply_open(bool streams, void (*wake)(void *), void *user); /* one holder
 void reply_hold(reply *r);
 void reply_release(reply *r);
 
-/* Adds text and clears it; false: the client does not read what there is, or memory ended. */
+/* Adds text and clears it; false: the client does not read what there is, or memory ended; then nothing is added any
+ * more. */
 bool reply_put(reply *r, bytes *text);
 /* The last text; status counts where nothing was sent yet. */
 void reply_end(reply *r, int status, bytes *text);

@@ -129,13 +129,14 @@ static ssize_t read_reply(void *user, uint64_t position, char *to, size_t most) 
     if (n > most) n = most;
     if (n) memcpy(to, r->out.data + r->sent, n);
     r->sent += n;
-    bool is_over = n == 0 && r->is_ended;
+    bool is_over = n == 0 && r->is_ended, is_cut = r->is_cut;
     if (n == 0 && !is_over) {
         r->is_waited_for = true;
         MHD_suspend_connection(x->connection);
     }
     pthread_mutex_unlock(&r->lock);
-    return is_over ? MHD_CONTENT_READER_END_OF_STREAM : (ssize_t)n;
+    if (is_over) return is_cut ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+    return (ssize_t)n;
 }
 
 static void resume(void *user) {
