@@ -36,8 +36,9 @@ enum { FIRST_OTHER_CALL = 0x7fffffff };
 static const int denied_calls[] = {
     /* programs and other processes */
     SYS_execve, SYS_execveat, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_pidfd_getfd, SYS_kcmp,
-    /* sockets: those that listen are there, clients' come from them */
-    SYS_socket, SYS_connect, SYS_bind, SYS_listen,
+    /* sockets: those that listen are there, clients' come from them; rings, whose operations this filter does not see
+     */
+    SYS_socket, SYS_connect, SYS_bind, SYS_listen, SYS_io_uring_setup,
     /* file systems and namespaces */
     SYS_mount, SYS_umount2, SYS_move_mount, SYS_open_tree, SYS_fsopen, SYS_fsmount, SYS_pivot_root, SYS_chroot,
     SYS_unshare, SYS_setns, SYS_open_by_handle_at,

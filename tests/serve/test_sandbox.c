@@ -2,7 +2,9 @@
  * goes on to serve, to keep texts on disk and to offload. The server is a process of its own, and this one its client.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "serve/steps.h"
@@ -32,6 +34,14 @@ static int starts_a_program(void) {
     return WEXITSTATUS(status);
 }
 
+static int makes_a_ring(void) {
+    struct io_uring_params p = {0};
+    long fd = syscall(SYS_io_uring_setup, 1, &p);
+    int error = errno;
+    if (fd >= 0) close((int)fd);
+    return fd >= 0 ? 0 : error;
+}
+
 static int makes_a_socket(void) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), error = errno;
     if (fd < 0) return error;
@@ -40,7 +50,7 @@ static int makes_a_socket(void) {
 }
 
 typedef struct tries {
-    int passwd, own_model, makes, shortens, removes, program, socket, kept, offloads;
+    int passwd, own_model, makes, shortens, removes, program, socket, ring, kept, offloads;
 } tries;
 
 typedef struct folders {
@@ -57,6 +67,7 @@ static tries try_all(const folders *f) {
                .removes = unlink(f->foreign) == 0 ? 0 : errno,
                .program = starts_a_program(),
                .socket = makes_a_socket(),
+               .ring = makes_a_ring(),
                .kept = opens(kept, O_RDWR | O_CREAT),
                .offloads = opens(f->offloaded, O_RDWR | O_TMPFILE)};
     unlink(kept);
@@ -203,6 +214,7 @@ static void R46_a_server_starts_no_program_and_opens_no_file_of_others(void **st
             assert_int_equal(t->removes, EACCES);
             assert_int_equal(t->program, EPERM);
             assert_int_equal(t->socket, EPERM);
+            assert_int_equal(t->ring, EPERM);
             assert_int_equal(t->kept, 0);
             assert_int_equal(t->offloads, 0);
         }
