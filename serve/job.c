@@ -49,7 +49,11 @@ job *job_open(const dialect *form, const mn_model *model, const char *prefix) {
     mn_generate_options_init(&j->options, sizeof j->options);
     j->options.on_token = job_on_token;
     j->options.user = j;
-    if (mn_generation_config_open(&j->config, model) == MN_OK) return j;
+    /* Whatever the checkpoint's file says: clients ask for more answers, within the limit of what a job has places for.
+     */
+    if (mn_generation_config_open(&j->config, model) == MN_OK &&
+        mn_generation_config_set(j->config, "num_return_sequences", "1") == MN_OK)
+        return j;
     job_close(j);
     return NULL;
 }

@@ -225,6 +225,13 @@ static joined ask_stream(const fixture *w, const char *path, const char *fields)
     return to;
 }
 
+static void clear_joined(joined *to) {
+    for (size_t k = 0; k < MOST_ANSWERS; k++) {
+        bytes_clear(&to->text[k]);
+        bytes_clear(&to->logprobs[k]);
+    }
+}
+
 /* The lists of a whole answer, in the order in which a stream sends them: entry by entry. */
 static void put_whole(bytes *out, const json *logprobs) {
     static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
@@ -269,9 +276,8 @@ static void streams_say_what_whole_answers_say(void **state) {
                 assert_string_equal(bytes_text(&to.logprobs[k]), bytes_text(&lists));
                 bytes_clear(&lists);
             }
-            bytes_clear(&to.text[k]);
-            bytes_clear(&to.logprobs[k]);
         }
+        clear_joined(&to);
         json_close(&doc);
     }
     close_fixture(&w);
@@ -470,12 +476,42 @@ static void bytes_of_tokens_join_to_the_text(void **state) {
     mn_model_close(&model);
 }
 
+/* A checkpoint whose own file asks for more answers than a request may. */
+static void a_request_without_n_has_one_answer(void **state) {
+    (void)state;
+    static const char file[] = "{\"do_sample\":true,\"num_return_sequences\":16,\"num_beams\":1}";
+    const struct {
+        const char *path, *fields;
+    } requests[] = {{"/v1/completions", "\"prompt\":\"" PROMPT "\",\"temperature\":0.8,\"logprobs\":2"},
+                    {"/v1/completions", "\"prompt\":[\"" PROMPT "\",\"There was\"],\"temperature\":0.8,\"echo\":true"},
+                    {"/v1/chat/completions",
+                     "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"temperature\":0.8,\"logprobs\":true"}};
+    int64_t live = mem_count().live;
+    mn_model *model = chat_model(PLAIN_TEMPLATE);
+    mn_model_close(&model);
+    unlink(scratch_path("chat-model/generation_config.json")); /* a link */
+    scratch_file("chat-model/generation_config.json", file, sizeof file - 1);
+    fixture w = serve_model(engine_model(scratch_path("chat-model"), "auto", "auto", 1), live,
+                            (serve_options){.max_num_seqs = 32});
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        size_t n = i == 1 ? 2 : 1; /* prompts */
+        json_doc *doc = ask(&w, requests[i].path, requests[i].fields);
+        assert_int_equal(json_get(json_root(doc), "choices")->n, n);
+        json_close(&doc);
+        joined streamed = ask_stream(&w, requests[i].path, requests[i].fields);
+        for (size_t k = 0; k < MOST_ANSWERS; k++) assert_int_equal(*streamed.reason[k] != 0, k < n);
+        clear_joined(&streamed);
+    }
+    close_fixture(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_probabilities_are_those_of_the_logits),
         cmocka_unit_test(chat_lists_the_tokens_of_its_content),
         cmocka_unit_test(streams_say_what_whole_answers_say),
         cmocka_unit_test(prompts_are_answered_as_if_alone),
+        cmocka_unit_test(a_request_without_n_has_one_answer),
         cmocka_unit_test(one_bad_prompt_ends_the_request),
         cmocka_unit_test(a_client_that_leaves_ends_all_its_prompts),
         cmocka_unit_test(echo_puts_the_prompt_first),
