@@ -96,6 +96,7 @@ static mn_status serve(const options *o, loaded_model *e, const loaded_model *sp
         interrupt_events events = interrupt_take();
         leaves = events.stop || events.leave;
     }
+    interrupt_unwatch(); /* a second signal ends the command at once */
     serve_close(&s, DRAIN_MS);
     return MN_OK;
 }

@@ -55,6 +55,35 @@ interrupt_of_score_leaves_nothing() {
   [ ! -s "$work/out" ] || problem "stdout is not empty"
 }
 
+# Requests that are computed keep the server from ending; a second signal does not wait for them.
+second_signal_ends_the_server() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  local server client code=0
+  last="mneme serve, SIGTERM twice"
+  "$mneme" serve embedded --port 0 2>"$work/err" &
+  server=$!
+  wait_for "$work/err" "http://"
+  python3 - "$(grep -oE '127.0.0.1:[0-9]+' "$work/err" | cut -d: -f2)" >"$work/out" <<'PYTHON' &
+import json, socket, sys
+body = json.dumps({"prompt": "Once", "n": 8, "temperature": 1, "max_tokens": 400, "min_tokens": 400, "stream": True}).encode()
+sockets = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(64)]
+for s in sockets:
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+for s in sockets:
+    assert s.recv(15) == b"HTTP/1.1 200 OK"  # it is being computed, or waits
+print("answering", flush=True)
+for s in sockets:
+    while s.recv(65536):
+        pass
+PYTHON
+  client=$!
+  wait_for "$work/out" "answering"
+  while kill -TERM $server 2>/dev/null; do sleep 0.01; done
+  wait $server || code=$?
+  [ $code = 5 ] || problem "exit code $code"
+  wait $client
+}
+
 progress_on_a_terminal_only() {
   if ! command -v script >/dev/null; then uncounted=1; return; fi
   last="run on a terminal"
@@ -69,5 +98,6 @@ progress_on_a_terminal_only() {
 check "SIGINT and SIGTERM leave the partial text" interrupt_keeps_the_partial_text
 check "SIGINT with --json" interrupt_in_json
 check "SIGINT leaves no half-written file" interrupt_of_score_leaves_nothing
+check "a second signal ends the server" second_signal_ends_the_server
 check "progress shows on a terminal only" progress_on_a_terminal_only
 finish
