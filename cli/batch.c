@@ -28,6 +28,7 @@ typedef struct batch_row {
     batch_line line;
     prompt prompt;
     mn_generation_config *config;
+    int64_t answer_limit; /* built in; 0: none */
 } batch_row;
 
 typedef struct batch {
@@ -49,7 +50,7 @@ typedef struct batch {
     size_t n_kept, kept_capacity;
     int code; /* of the first failure */
     char error[MESSAGE];
-    bool has_started, was_cancelled, reported_on_oom;
+    bool has_started, was_cancelled, reported_on_oom, told_limit;
     size_t prompt_tokens, new_tokens;
     double started, first_ms;
 } batch;
@@ -189,7 +190,7 @@ static mn_status open_row(batch *b, batch_row *row) {
     const json *root = json_root(row->doc);
     MN_TRY(read_prompt(b, row));
     MN_TRY(generation_build(&row->config, b->s->o, b->s->e.model, b->s->file, root));
-    MN_TRY(settings_resolve(b->s, row->config, &row->prompt, root, &b->warned, &cache, &kind));
+    MN_TRY(settings_resolve(b->s, row->config, &row->prompt, root, &b->warned, &cache, &kind, &row->answer_limit));
     if (!b->has_common) MN_TRY(open_common(b, row, &cache, kind.preallocates));
     return start(b, row, &cache, kind.preallocates);
 }
@@ -299,6 +300,7 @@ static void take_in(batch *b, const batch_row *row, mn_generation *generation) {
         print_message("memory ran out: the cache '%s' was converted to '%s', and the run continued",
                       cache->original_implementation, cache->implementation);
     b->reported_on_oom = b->reported_on_oom || cache->original_implementation;
+    if (!b->told_limit) b->told_limit = generation_tell_limit(generation, row->answer_limit);
     b->prompt_tokens += row->prompt.n;
     for (size_t i = 0; i < generation->n_sequences; i++) {
         if (strcmp(generation->sequences[i]->finish_reason, "cancelled") == 0) b->was_cancelled = true;

@@ -8,8 +8,7 @@
 
 #include "loaded_model.h"
 #include "output.h"
-
-enum { CHAT_LIMIT = 256 }; /* default of new tokens of an answer */
+#include "sampling.h"
 
 mn_status generation_file_read(json_doc **doc, const options *o) {
     const char *path = option_text(o, OPT_GENERATION_CONFIG, NULL);
@@ -28,59 +27,54 @@ static mn_status apply_object(mn_generation_config *config, bytes *text) {
     return status;
 }
 
-static mn_status apply_file(mn_generation_config *config, const json_doc *file) {
-    bytes text = {0};
-    json_put_as(&text, json_root(file), JSON_PYTHON);
-    return status_context(apply_object(config, &text), "%s", json_what(file));
-}
-
-/* A line of a batch: the fields other than its prompt. */
-static mn_status apply_row(mn_generation_config *config, const json *row) {
-    bytes text = {0};
+/* The members of an object but for a row's prompt. */
+static mn_status apply_members(mn_generation_config *config, const json *object, bool is_row) {
+    bytes text = {0}, value = {0};
     bytes_append_text(&text, "{");
-    for (size_t i = 0; i < row->n; i++) {
-        const char *key = row->members[i].key;
-        if (strcmp(key, "ids") == 0 || strcmp(key, "prompt") == 0 || strcmp(key, "messages") == 0) continue;
+    for (size_t i = 0; i < object->n; i++) {
+        const char *key = object->members[i].key;
+        bool is_prompt = strcmp(key, "ids") == 0 || strcmp(key, "prompt") == 0 || strcmp(key, "messages") == 0;
+        if (is_row && is_prompt) continue;
         if (text.n > 1) bytes_append_text(&text, ",");
         json_put_string(&text, key, strlen(key));
-        bytes_append_text(&text, ":");
-        json_put_as(&text, &row->members[i].value, JSON_PYTHON);
+        value.n = 0;
+        json_put_as(&value, &object->members[i].value, JSON_PYTHON);
+        bytes_printf(&text, ":%s", sampling_value(key, bytes_text(&value)));
     }
     bytes_append_text(&text, "}");
-    return apply_object(config, &text);
+    mn_status status = bytes_status(&value);
+    bytes_clear(&value);
+    if (status == MN_OK) return apply_object(config, &text);
+    bytes_clear(&text);
+    return status;
 }
 
-/* llama.cpp's one switch for greedy and sampling. */
-static mn_status set_temp(mn_generation_config *config, const char *text, bool sets_sampling) {
+/* llama.cpp's name for the temperature. */
+static mn_status apply_temp(mn_generation_config *config, const options *o) {
+    const char *text = option_text(o, OPT_TEMP, NULL);
     char *end = NULL;
+    if (!text) return MN_OK;
     double value = strtod(text, &end);
     if (end == text || *end || !(value >= 0))
         MN_FAIL(MN_E_ARG, "--temp: '%s' is no temperature; allowed: 0 (greedy) or above", text);
-    if (sets_sampling) MN_TRY(mn_generation_config_set(config, "do_sample", value > 0 ? "true" : "false"));
-    return value > 0 ? mn_generation_config_set(config, "temperature", text) : MN_OK;
+    return mn_generation_config_set(config, "temperature", sampling_value("temperature", text));
 }
 
-static mn_status apply_temp(mn_generation_config *config, const options *o) {
-    const char *text = option_text(o, OPT_TEMP, NULL);
-    return text ? set_temp(config, text, !generation_text(o, "do_sample")) : MN_OK;
-}
-
-mn_status generation_set(mn_generation_config *config, const char *name, const char *text) {
+mn_status generation_set(mn_generation_config *config, const char *name, const char *text, bool *sampling_is_named) {
     char plain[64];
     size_t n = strlen(name);
     if (n >= sizeof plain) MN_FAIL(MN_E_ARG, "unknown field '%.60s...'", name);
     for (size_t i = 0; i <= n; i++) plain[i] = name[i] == '-' ? '_' : name[i];
-    if (strcmp(plain, "temp") == 0) return set_temp(config, text, true);
     bool is_greedy = strcmp(plain, "greedy") == 0;
     if (is_greedy && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
         MN_FAIL(MN_E_ARG, "greedy is '%.40s', allowed: true or false", text);
-    if (is_greedy) return mn_generation_config_set(config, "do_sample", text[0] == 't' ? "false" : "true");
+    if (is_greedy) return sampling_set(config, "do_sample", text[0] == 't' ? "false" : "true", sampling_is_named);
     int found = generation_flag(plain);
     const mn_generation_field other = {.name = plain, .kind = "any"};
     const mn_generation_field *field = found >= 0 ? mn_generation_field_at(found) : &other;
     char *value = NULL;
     MN_TRY(generation_value(&value, field, text));
-    mn_status status = mn_generation_config_set(config, field->name, value);
+    mn_status status = sampling_set(config, field->name, value, sampling_is_named);
     mem_free(value);
     return status;
 }
@@ -102,20 +96,26 @@ static mn_status apply_cache(mn_generation_config *config, const options *o) {
 
 static mn_status apply_options(mn_generation_config *config, const options *o) {
     for (size_t i = 0; i < o->n_generation; i++) {
-        const char *value = o->generation[i].text;
-        if (value) MN_TRY(mn_generation_config_set(config, mn_generation_field_at((int)i)->name, value));
+        const char *value = o->generation[i].text, *name = mn_generation_field_at((int)i)->name;
+        if (value) MN_TRY(mn_generation_config_set(config, name, sampling_value(name, value)));
     }
     MN_TRY(apply_temp(config, o));
     if (option_on(o, OPT_GREEDY)) MN_TRY(mn_generation_config_set(config, "do_sample", "false"));
     return apply_cache(config, o);
 }
 
+static given_settings given_by(const options *o, const json_doc *file, const json *row) {
+    return (given_settings){.row = row, .o = o, .file = file ? json_root(file) : NULL};
+}
+
 mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model, const json_doc *file,
                            const json *row) {
+    const given_settings given = given_by(o, file, row);
     MN_TRY(mn_generation_config_open(config, model));
-    mn_status status = file ? apply_file(*config, file) : MN_OK;
+    mn_status status = file ? status_context(apply_members(*config, given.file, false), "%s", json_what(file)) : MN_OK;
     if (status == MN_OK) status = apply_options(*config, o);
-    if (status == MN_OK && row) status = apply_row(*config, row);
+    if (status == MN_OK && row) status = apply_members(*config, row, true);
+    if (status == MN_OK) status = sampling_choose(*config, &given);
     if (status != MN_OK) mn_generation_config_close(config);
     return status;
 }
@@ -182,7 +182,7 @@ int verb_print_config(const options *o, const loaded_model *e) {
     mn_generation_config *config = NULL;
     mn_status status = generation_build(&config, o, e->model, NULL, NULL);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
-    config_print(o, config, NULL);
+    config_print(o, config, NULL, 0);
     mn_generation_config_close(&config);
     return EXIT_DONE;
 }
@@ -202,25 +202,44 @@ static bool is_models_own(const mn_generation_config *config, const char *name) 
 static option_origin origin_of_field(const options *o, const mn_generation_config *config, const json_doc *file,
                                      const char *name) {
     int field = generation_field(name);
-    if (strcmp(name, "do_sample") == 0 && option_on(o, OPT_GREEDY)) return o->set[OPT_GREEDY].origin;
+    const given_settings given = given_by(o, file, NULL);
+    bool is_sampling = strcmp(name, "do_sample") == 0, is_temperature = strcmp(name, "temperature") == 0;
+    option_origin by_other = is_sampling ? sampling_origin(config, &given) : ORIGIN_DEFAULT;
+    if (by_other != ORIGIN_DEFAULT) return by_other;
+    if (is_sampling && option_on(o, OPT_GREEDY)) return o->set[OPT_GREEDY].origin;
+    if (is_temperature && option_is_set(o, OPT_TEMP)) return o->set[OPT_TEMP].origin;
     if (field >= 0 && o->generation[field].text) return o->generation[field].origin;
-    bool by_temp = strcmp(name, "do_sample") == 0 || strcmp(name, "temperature") == 0;
-    if (by_temp && option_is_set(o, OPT_TEMP)) return o->set[OPT_TEMP].origin;
     if (file && json_get(json_root(file), name)) return ORIGIN_GENERATION_FILE;
     return is_models_own(config, name) ? ORIGIN_MODEL : ORIGIN_DEFAULT;
 }
 
-mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file, const json *row,
-                           bool is_chat, int64_t room) {
-    if (generation_integer(config, "max_new_tokens", -1) >= 0) return MN_OK;
+static bool has_limit(const mn_generation_config *config, const options *o, const json_doc *file, const json *row) {
     bool length_is_given =
         generation_integer(config, "max_length", -1) >= 0 &&
         (json_get(row, "max_length") || origin_of_field(o, config, file, "max_length") != ORIGIN_DEFAULT);
-    if (length_is_given) return MN_OK;
-    int64_t limit = is_chat && CHAT_LIMIT < room ? CHAT_LIMIT : room;
+    return length_is_given || generation_integer(config, "max_new_tokens", -1) >= 0;
+}
+
+mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file, const json *row,
+                           int64_t *answer_limit, int64_t room) {
     char text[32];
+    bool is_given = has_limit(config, o, file, row);
+    if (is_given || *answer_limit > room) *answer_limit = 0;
+    if (is_given) return MN_OK;
+    int64_t limit = *answer_limit > 0 ? *answer_limit : room;
     snprintf(text, sizeof text, "%lld", (long long)(limit > 1 ? limit : 1));
     return mn_generation_config_set(config, "max_new_tokens", text);
+}
+
+bool generation_tell_limit(const mn_generation *generation, int64_t answer_limit) {
+    bool is_cut = false;
+    for (size_t i = 0; answer_limit > 0 && i < generation->n_sequences; i++)
+        is_cut = is_cut || strcmp(generation->sequences[i]->finish_reason, "length") == 0;
+    if (is_cut)
+        print_message(
+            "the answer ends at %lld tokens, the limit where none is given; -n N (--max-new-tokens) sets another",
+            (long long)answer_limit);
+    return is_cut;
 }
 
 /* ---- --print-config ---- */
@@ -291,7 +310,15 @@ static void print_row(bytes *b, const options *o, int id, const mn_generation_co
     bytes_clear(&value);
 }
 
-void config_print(const options *o, const mn_generation_config *config, const json_doc *file) {
+/* A limit that is not given is the one that holds. */
+static void print_new_tokens(bytes *b, bool as_json, int64_t answer_limit) {
+    char value[32] = "null";
+    if (answer_limit > 0) snprintf(value, sizeof value, "%lld", (long long)answer_limit);
+    print_value(b, as_json, "max_new_tokens", value, ORIGIN_DEFAULT,
+                answer_limit > 0 ? "(of an answer)" : "(as many as the context holds)");
+}
+
+void config_print(const options *o, const mn_generation_config *config, const json_doc *file, int64_t answer_limit) {
     bool as_json = option_on(o, OPT_JSON);
     bytes b = {0};
     if (as_json) bytes_append_text(&b, "{");
@@ -302,11 +329,12 @@ void config_print(const options *o, const mn_generation_config *config, const js
     }
     bool has_fields = config && o->verb->bit & VERB_GENERATES;
     for (int i = 0; has_fields && mn_generation_field_at(i); i++) {
-        bool has_row = option_is_row(o->verb, mn_generation_field_at(i)->name);
-        char *value = has_row ? NULL : mn_generation_config_get(config, mn_generation_field_at(i)->name);
-        if (value)
-            print_value(&b, as_json, mn_generation_field_at(i)->name, value,
-                        origin_of_field(o, config, file, mn_generation_field_at(i)->name), "");
+        const char *name = mn_generation_field_at(i)->name;
+        bool has_row = option_is_row(o->verb, name);
+        bool has_own = strcmp(name, "max_new_tokens") == 0 && !has_limit(config, o, file, NULL);
+        char *value = has_row ? NULL : mn_generation_config_get(config, name);
+        if (value && has_own) print_new_tokens(&b, as_json, answer_limit);
+        if (value && !has_own) print_value(&b, as_json, name, value, origin_of_field(o, config, file, name), "");
         mn_free(value);
     }
     if (as_json) bytes_append_text(&b, "}\n");

@@ -10,12 +10,13 @@
 mn_status generation_file_read(json_doc **doc, const options *o);
 
 /* A configuration with everything applied, the strongest last: the model's own, `file` (may be NULL), the options, the
- * members of `row` (a batch line, may be NULL) that are generation fields. */
+ * members of `row` (a batch line, may be NULL) that are generation fields. Options of sampling turn it on. */
 mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model, const json_doc *file,
                            const json *row);
 
-/* Sets a field by any name of its flag, from text as the flag takes it: "temp" "0", "n" "20", "stop" "END". */
-mn_status generation_set(mn_generation_config *config, const char *name, const char *text);
+/* Sets a field by any name of its flag, from text as the flag takes it: "temp" "0", "n" "20", "stop" "END". An option
+ * of sampling turns it on, unless do_sample was set by name (*sampling_is_named, which is kept up to date). */
+mn_status generation_set(mn_generation_config *config, const char *name, const char *text, bool *sampling_is_named);
 
 /* A field as a number; `absent` when it is null or unknown. */
 int64_t generation_integer(const mn_generation_config *config, const char *name, int64_t absent);
@@ -29,13 +30,20 @@ mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind, cons
 mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind, const options *o,
                      const loaded_model *e);
 
-/* Sets max_new_tokens where neither it nor max_length is set: `chat_limit` for an answer, else up to `room`. */
+enum { ANSWER_LIMIT = 256 }; /* new tokens of an answer of `mneme run`, where no limit is given */
+
+/* Sets max_new_tokens to `room`, at most to *answer_limit unless that is 0, where neither it nor max_length is set.
+ * *answer_limit becomes 0 where it does not limit the text. */
 mn_status generation_limit(mn_generation_config *config, const options *o, const json_doc *file, const json *row,
-                           bool is_chat, int64_t room);
+                           int64_t *answer_limit, int64_t room);
+
+/* Tells that a text ended at that limit, when one did. */
+bool generation_tell_limit(const mn_generation *generation, int64_t answer_limit);
 
 /* Prints every option of the verb with its value and origin, and the generation fields where the verb takes them.
- * config: NULL without a model. */
-void config_print(const options *o, const mn_generation_config *config, const json_doc *file);
+ * config: NULL without a model. answer_limit: max_new_tokens where no limit is given; 0: as many as the context holds.
+ */
+void config_print(const options *o, const mn_generation_config *config, const json_doc *file, int64_t answer_limit);
 
 /* The same for a verb that takes no generation fields, with the cache that the model's own configuration names. An exit
  * code. */

@@ -111,7 +111,7 @@ int doctor_verb(options *o) {
     checkup c = {.o = o};
     bytes out = {0};
     if (option_on(o, OPT_PRINT_CONFIG)) {
-        config_print(o, NULL, NULL);
+        config_print(o, NULL, NULL, 0);
         return EXIT_DONE;
     }
     note(&c, true, "version", mn_version());

@@ -97,6 +97,7 @@ void help_print(const verb *v, bool all) {
             &b,
             "Every --some-name can be given as MNEME_SOME_NAME in the environment or as \"some_name\" in the file $MNEME_CONFIG\n"
             "(else ~/.config/mneme/config.json; its \"aliases\" name models). Flags win, then the environment, then that file.\n"
+            "A flag that takes no value may have true or false behind it; --no-some-name is --some-name false.\n"
             "Exit codes: 0 done, 1 failed, 2 bad usage, 3 model missing or unreadable, 4 out of memory or over budget,\n"
             "5 cancelled, 6 saved cache refused.\n");
     }

@@ -61,7 +61,7 @@ int inspect_verb(options *o) {
     mn_status status = MN_OK;
     int code = EXIT_DONE;
     if (option_on(o, OPT_PRINT_CONFIG)) {
-        config_print(o, NULL, NULL);
+        config_print(o, NULL, NULL, 0);
         return EXIT_DONE;
     }
     if (option_on(o, OPT_KERNELS)) {

@@ -15,7 +15,7 @@ static const verb verbs[] = {
     {"run", VERB_RUN, 2, "answer a question, continue a text, run a batch", "run [MODEL] [TEXT]",
      "  mneme run \"What is the capital of France?\"\n"
      "  mneme run embedded \"Once upon a time\" --max-new-tokens 60\n"
-     "  mneme run ./SmolLM2 --raw -p \"The sea\" --do-sample --temperature 0.8 --seed 7\n"
+     "  mneme run ./SmolLM2 --raw -p \"The sea\" --temperature 0.8 --seed 7\n"
      "  mneme run --batch prompts.jsonl --greedy > answers.jsonl\n",
      run_verb},
     {"chat", VERB_CHAT, 2, "talk with a model, turn by turn", "chat [MODEL] [TEXT]",

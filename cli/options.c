@@ -35,7 +35,7 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_GENERATES, VERB_GENERATES, 0, 0},
     [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_GENERATES, VERB_GENERATES, 0, 0},
-    [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "0: greedy; above: --do-sample --temperature T", VERB_GENERATES, 0, 0, 0},
+    [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "the same as --temperature; 0: greedy", VERB_GENERATES, 0, 0, 0},
     [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that drafts tokens: the same text, faster", VERB_RUN, 0, 0, 0},
     [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: the unconditional prompt", VERB_RUN, 0, 0, 0},
     [OPT_NEGATIVE_PROMPT_IDS] = {"negative_prompt_ids", NULL, OPTION_TEXT, "1,2,3", NULL, "the same as token ids", VERB_RUN, 0, 0, 0},
@@ -521,6 +521,10 @@ static bool find_flag(flag_target *target, const verb *v, const char *flag, size
     return found;
 }
 
+static bool is_truth(const char *text) {
+    return strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
+}
+
 /* One flag at argv[*i]; moves *i over its value. */
 static mn_status read_flag(options *o, int argc, char **argv, int *i) {
     const char *flag = argv[*i], *equals = strncmp(flag, "--", 2) == 0 ? strchr(flag, '=') : NULL;
@@ -529,6 +533,7 @@ static mn_status read_flag(options *o, int argc, char **argv, int *i) {
     flag_target target;
     if (!find_flag(&target, o->verb, flag, n)) return unknown_flag(o->verb, flag);
     if (target.negated && value) MN_FAIL(MN_E_ARG, "%.*s takes no value", (int)n, flag);
+    if (!value && target.is_switch && !target.negated && *i + 1 < argc && is_truth(argv[*i + 1])) value = argv[++*i];
     if (!value && target.is_switch) value = target.negated ? "false" : "true";
     if (!value) {
         if (*i + 1 >= argc) MN_FAIL(MN_E_ARG, "%.*s needs a value", (int)n, flag);

@@ -26,10 +26,11 @@ typedef struct run {
     mn_session *session;
     bool has_text; /* a prompt was given */
     mn_generation *generation;
-    bool streamed;       /* some text has been printed */
-    char last;           /* its last byte */
-    size_t n_new;        /* tokens seen by the callback */
-    int64_t n_sequences; /* returned for the prompt: several are printed one after the other at the end */
+    bool streamed;        /* some text has been printed */
+    char last;            /* its last byte */
+    size_t n_new;         /* tokens seen by the callback */
+    int64_t answer_limit; /* new tokens by default; 0: no limit but the given one and the context */
+    int64_t n_sequences;  /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
 } run;
 
@@ -145,7 +146,7 @@ static mn_status resolve(run *r) {
     mn_cache_options cache;
     mn_cache_summary kind;
     bytes warned = {0};
-    mn_status status = settings_resolve(&r->s, r->config, &r->prompt, NULL, &warned, &cache, &kind);
+    mn_status status = settings_resolve(&r->s, r->config, &r->prompt, NULL, &warned, &cache, &kind, &r->answer_limit);
     bytes_clear(&warned);
     if (status == MN_OK) r->s.cache = cache;
     return status;
@@ -242,6 +243,7 @@ static void print_summary(const run *r) {
     if (g->cache->original_implementation)
         print_message("memory ran out: the cache '%s' was converted to '%s', and the run continued",
                       g->cache->original_implementation, g->cache->implementation);
+    generation_tell_limit(g, r->answer_limit);
     size_t prompt_tokens = r->prompt.n, new_tokens = 0;
     for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i]->n_ids;
     char *sample = mn_generation_config_get(r->config, "do_sample");
@@ -302,6 +304,15 @@ static int print_results(run *r) {
     return code;
 }
 
+/* Whether prompts of these options go through the chat template. */
+static bool will_answer(const run *r) {
+    const options *o = r->s.o;
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(r->s.e.model);
+    bool has_ids = option_is_set(o, OPT_IDS) || option_is_set(o, OPT_IDS_FILE);
+    if (!tokenizer || !mn_has_chat_template(tokenizer)) return false;
+    return option_is_set(o, OPT_MESSAGES) || (!has_ids && !option_on(o, OPT_RAW));
+}
+
 static int run_all(run *r) {
     int code = prepare(r);
     if (code == EXIT_DONE) code = loaded_model_open(&r->s.e, r->s.o, r->model_name, 0);
@@ -313,7 +324,7 @@ static int run_all(run *r) {
         mn_generation_config *config = NULL;
         mn_status status = generation_build(&config, r->s.o, r->s.e.model, r->s.file, NULL);
         if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
-        config_print(r->s.o, config, r->s.file);
+        config_print(r->s.o, config, r->s.file, will_answer(r) ? ANSWER_LIMIT : 0);
         mn_generation_config_close(&config);
         return EXIT_DONE;
     }

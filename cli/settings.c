@@ -17,7 +17,8 @@ mn_generate_options settings_options(const run_settings *s) {
 }
 
 static mn_status resolve_limits(const run_settings *s, mn_generation_config *config, const prompt *p, const json *row,
-                                const mn_cache_options *cache, const mn_cache_summary *kind, int64_t *need) {
+                                const mn_cache_options *cache, const mn_cache_summary *kind, int64_t *answer_limit,
+                                int64_t *need) {
     int64_t n = (int64_t)p->n, own = s->e.info.max_position_embeddings, chosen = cache->max_cache_len;
     int64_t context = chosen > 0 ? chosen : own;
     if (chosen <= 0 && own > 0 && n > own && !kind->has_unbounded_context) {
@@ -25,7 +26,8 @@ static mn_status resolve_limits(const run_settings *s, mn_generation_config *con
                 (long long)own, loaded_model_beyond(&s->e));
     }
     int64_t room = kind->has_unbounded_context ? context : context > 0 ? context - n : INT64_C(1) << 20;
-    MN_TRY(generation_limit(config, s->o, s->file, row, p->is_chat, room));
+    *answer_limit = p->is_chat ? ANSWER_LIMIT : 0;
+    MN_TRY(generation_limit(config, s->o, s->file, row, answer_limit, room));
     int64_t new_tokens = generation_integer(config, "max_new_tokens", -1);
     int64_t length = generation_integer(config, "max_length", n + 1);
     if (new_tokens < 0) new_tokens = length > n ? length - n : 1;
@@ -47,7 +49,7 @@ static mn_status resolve_limits(const run_settings *s, mn_generation_config *con
 }
 
 mn_status settings_resolve(const run_settings *s, mn_generation_config *config, const prompt *p, const json *row,
-                           bytes *warned, mn_cache_options *cache, mn_cache_summary *kind) {
+                           bytes *warned, mn_cache_options *cache, mn_cache_summary *kind, int64_t *answer_limit) {
     const mn_generate_options how = settings_options(s);
     int64_t need = 0;
     *cache = s->cache;
@@ -55,7 +57,7 @@ mn_status settings_resolve(const run_settings *s, mn_generation_config *config, 
     MN_TRY(generation_cache(cache, kind, config));
     MN_TRY(cache_warn(s->e.model, cache, warned));
     loaded_model_bound(&s->e, kind);
-    MN_TRY(resolve_limits(s, config, p, row, cache, kind, &need));
+    MN_TRY(resolve_limits(s, config, p, row, cache, kind, answer_limit, &need));
     if (kind->preallocates && cache->max_cache_len <= 0) cache->max_cache_len = need;
     return MN_OK;
 }

@@ -20,9 +20,9 @@ mn_generate_options settings_options(const run_settings *s);
 
 /* Warns of settings without effect (*warned as for generation_warn), then resolves the cache, whose strings belong to
  * the configuration, and the number of new tokens, and checks that they fit; a preallocated cache gets the capacity for
- * them. row: the line of a batch, or NULL. */
+ * them. row: the line of a batch, or NULL. *answer_limit: as generation_limit leaves it. */
 mn_status settings_resolve(const run_settings *s, mn_generation_config *config, const prompt *p, const json *row,
-                           bytes *warned, mn_cache_options *cache, mn_cache_summary *kind);
+                           bytes *warned, mn_cache_options *cache, mn_cache_summary *kind, int64_t *answer_limit);
 
 void settings_clear(run_settings *s);
 

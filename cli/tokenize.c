@@ -106,7 +106,7 @@ int tokenize_verb(options *o) {
     char *path = NULL;
     mn_tokenizer *tokenizer = NULL;
     if (option_on(o, OPT_PRINT_CONFIG)) {
-        config_print(o, NULL, NULL);
+        config_print(o, NULL, NULL, 0);
         return EXIT_DONE;
     }
     mn_status status = input_read(&in, o, NULL);

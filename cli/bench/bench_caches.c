@@ -755,7 +755,7 @@ static int compare_all(comparison *c) {
     if (status == MN_OK) status = read_number(o, OPT_BENCH_THREADS, 1, MN_MOST_THREADS, &threads);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
     if (option_on(o, OPT_PRINT_CONFIG)) {
-        config_print(o, NULL, NULL);
+        config_print(o, NULL, NULL, 0);
         return EXIT_DONE;
     }
     int code = loaded_model_open(&c->e, o, o->n_positional ? o->positional[0] : NULL, threads);

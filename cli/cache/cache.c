@@ -412,7 +412,7 @@ static mn_status check_flags(const options *o, const subcommand *it) {
 
 int cache_verb(options *o) {
     if (option_on(o, OPT_PRINT_CONFIG)) {
-        config_print(o, NULL, NULL);
+        config_print(o, NULL, NULL, 0);
         return EXIT_DONE;
     }
     const char *name = o->n_positional ? o->positional[0] : NULL;

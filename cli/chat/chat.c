@@ -13,6 +13,7 @@
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
+#include "sampling.h"
 #include "terminal.h"
 #include "verbs.h"
 
@@ -63,6 +64,8 @@ mn_status chat_open_config(mn_generation_config **config, const chat *c) {
 }
 
 static mn_status open_config(chat *c) {
+    const given_settings given = {.o = c->o, .file = c->file ? json_root(c->file) : NULL};
+    c->sampling_is_named = sampling_is_named(&given);
     MN_TRY(generation_build(&c->config, c->o, c->e.model, c->file, NULL));
     MN_TRY(generation_warn(c->config, NULL, &c->warned));
     MN_TRY(cache_warn(c->e.model, &c->cache, &c->warned));
@@ -70,6 +73,7 @@ static mn_status open_config(chat *c) {
 }
 
 mn_status chat_apply_settings(chat *c, const char *settings, bool is_start) {
+    const given_settings given = {.o = c->o};
     json_doc *doc = NULL;
     mn_generation_config *config = NULL;
     MN_TRY(json_parse(&doc, settings, strlen(settings), JSON_STRICT, "its settings"));
@@ -78,10 +82,12 @@ mn_status chat_apply_settings(chat *c, const char *settings, bool is_start) {
                                 : mn_generation_config_open(&config, c->e.model);
     for (size_t i = 0; status == MN_OK && i < root->n; i++) {
         const char *name = root->members[i].key;
-        bool by_temp = strcmp(name, "do_sample") == 0 || strcmp(name, "temperature") == 0;
-        bool by_flag = generation_text(c->o, name) || (by_temp && option_is_set(c->o, OPT_TEMP)) ||
-                       (strcmp(name, "do_sample") == 0 && option_on(c->o, OPT_GREEDY));
+        bool is_sampling = strcmp(name, "do_sample") == 0;
+        bool by_flag =
+            generation_text(c->o, name) || (strcmp(name, "temperature") == 0 && option_is_set(c->o, OPT_TEMP)) ||
+            (is_sampling && (sampling_is_named(&given) || sampling_origin(config, &given) != ORIGIN_DEFAULT));
         if (is_start && by_flag) continue;
+        c->sampling_is_named = c->sampling_is_named || is_sampling;
         bytes value = {0};
         json_put(&value, &root->members[i].value);
         status = bytes_status(&value);
@@ -295,7 +301,7 @@ static int run_chat(chat *c) {
     if (code != EXIT_DONE) return code;
     status = resolve(c);
     if (status == MN_OK && option_on(c->o, OPT_PRINT_CONFIG)) {
-        config_print(c->o, c->config, c->file);
+        config_print(c->o, c->config, c->file, 0);
         return EXIT_DONE;
     }
     if (status == MN_OK) status = open_conversation(c);

@@ -26,10 +26,11 @@ typedef struct chat {
     conversation *conversations;                   /* the timelines; at least one once the conversation has started */
     size_t n_conversations, capacity, at, last_at; /* at: the current one; last_at: the previous one */
     line_reader *reader;
-    bool leaves;  /* the loop ends */
-    int code;     /* exit code then */
-    bytes next;   /* text to begin the next line with */
-    bytes warned; /* warnings of the settings */
+    bool leaves;            /* the loop ends */
+    int code;               /* exit code then */
+    bytes next;             /* text to begin the next line with */
+    bytes warned;           /* warnings of the settings */
+    bool sampling_is_named; /* do_sample was set by name: options of sampling do not change it */
     turn_stats last;
     size_t n_turns, n_prompt, n_cached, n_new; /* of all turns */
     uint64_t n_again; /* how often the last question was answered anew: each time with another seed */

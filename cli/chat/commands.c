@@ -104,14 +104,19 @@ static mn_status regenerate(chat *c, size_t first, const char *question) {
     return status;
 }
 
+static bool samples(const chat *c) {
+    char *sample = mn_generation_config_get(c->config, "do_sample");
+    bool is_true = sample && strcmp(sample, "true") == 0;
+    mn_free(sample);
+    return is_true;
+}
+
 static mn_status run_regen(chat *c, const char *argument) {
     (void)argument;
     size_t question = 0;
     MN_TRY(find_exchange(c, &question, "answer anew"));
-    char *sample = mn_generation_config_get(c->config, "do_sample");
-    if (sample && strcmp(sample, "false") == 0)
+    if (!samples(c))
         chat_note("answers are the most likely ones, so this one will be the same; /set do_sample=true draws others");
-    mn_free(sample);
     return regenerate(c, question, NULL);
 }
 
@@ -372,13 +377,16 @@ static mn_status print_settings(const chat *c) {
 static mn_status run_set(chat *c, const char *argument) {
     char name[64];
     size_t n = strcspn(argument, "= \t"), at = n + strspn(argument + n, " \t");
+    bool turned = false; /* sampling on or off */
     if (!*argument) return print_settings(c);
     if (n >= sizeof name) n = sizeof name - 1;
     memcpy(name, argument, n);
     name[n] = 0;
     if (argument[at] == '=') {
         at++;
-        MN_TRY(generation_set(c->config, name, argument + at + strspn(argument + at, " \t")));
+        const bool sampled = samples(c);
+        MN_TRY(generation_set(c->config, name, argument + at + strspn(argument + at, " \t"), &c->sampling_is_named));
+        turned = samples(c) != sampled;
         mn_generate_options how;
         mn_generate_options_init(&how, sizeof how);
         how.session = chat_conversation(c)->session;
@@ -389,9 +397,12 @@ static mn_status run_set(chat *c, const char *argument) {
     int field = generation_flag(name);
     char *value = field >= 0 ? mn_generation_config_get(c->config, mn_generation_field_at(field)->name) : NULL;
     if (value) print_error_text("  %s=%s\n", mn_generation_field_at(field)->name, value);
+    if (turned && field != generation_field("do_sample"))
+        print_error_text("  do_sample=%s\n", samples(c) ? "true" : "false");
     bool is_shown = value != NULL || argument[at];
     mn_free(value);
-    return is_shown ? MN_OK : generation_set(c->config, name, "null"); /* tells what there is instead */
+    return is_shown ? MN_OK
+                    : generation_set(c->config, name, "null", &c->sampling_is_named); /* tells what there is instead */
 }
 
 static mn_status run_system(chat *c, const char *argument) {

@@ -51,7 +51,8 @@ static mn_status resolve_limits(turn *w) {
             limit > 0 ? "holds more" : "goes beyond");
     }
     int64_t room = w->most > 0 ? w->most - n + (limit > 0) : own > 0 ? own : INT64_C(1) << 20;
-    return generation_limit(c->config, c->o, c->file, NULL, true, room);
+    int64_t no_limit = 0;
+    return generation_limit(c->config, c->o, c->file, NULL, &no_limit, room);
 }
 
 /* ---- the answer as it comes ---- */

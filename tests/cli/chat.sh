@@ -84,12 +84,51 @@ loaded_conversations() {
   err_empty
 }
 
-# 256 tokens, unless more are requested.
+# 256 tokens, unless another number is requested; what ends there says so.
 answers_have_a_limit() {
+  local limit='^mneme: the answer ends at 256 tokens, .*; -n N \(--max-new-tokens\) sets another$'
   expect 0 run "$chat" "Tell a story" --ignore-eos --json
   json 'j["usage"]["completion_tokens"] == 256'
+  err_has "$limit"
+  err_is_sentence
+  expect 0 run "$chat" "Tell a story" --ignore-eos --do-sample --num-return-sequences 2 --seed 1
+  err_is_sentence
+  err_has "$limit"
+  printf '%s\n' '{"prompt": "A"}' '{"prompt": "B"}' '{"prompt": "C", "max_new_tokens": 256}' >"$work/rows"
+  expect 0 run "$chat" --batch "$work/rows" --ignore-eos
+  err_is_sentence
+  err_has "$limit"
+  # A limit that was given is known already, and one that the context sets is another.
+  expect 0 run "$chat" "Tell a story" --ignore-eos -n 256 --json
+  err_empty
+  expect 0 run "$chat" "Tell a story" --ignore-eos --max-length 200 --json
+  err_empty
+  expect 0 run "$chat" "Tell a story" --ignore-eos --max-cache-len 100 --json
+  json 'j["usage"]["completion_tokens"] < 100 and j["sequences"][0]["finish_reason"] == "length"'
+  err_empty
+  expect 0 run "$chat" "Tell a story" --stop e --json
+  json 'j["sequences"][0]["finish_reason"] == "stop_string"'
+  err_empty
   expect 0 run "$chat" --raw "Tell a story" --ignore-eos --json
   json 'j["usage"]["completion_tokens"] + j["usage"]["prompt_tokens"] == 512'
+  err_empty
+}
+
+print_config_has_the_limit() {
+  local how
+  expect 0 run "$chat" --print-config --json
+  json 'j["max_new_tokens"] == {"value": 256, "origin": "default"}'
+  expect 0 run "$chat" --print-config
+  out_has '^max_new_tokens +256 +default \(of an answer\)$'
+  expect 0 run "$chat" --print-config --json -n 7
+  json 'j["max_new_tokens"] == {"value": 7, "origin": "flag"}'
+  for how in --raw "--ids 1,2" "--max-length 90"; do
+    # shellcheck disable=SC2086
+    expect 0 run "$chat" $how --print-config --json
+    json 'j["max_new_tokens"]["value"] is None'
+  done
+  expect 0 chat "$chat" --print-config
+  out_has '^max_new_tokens +null +default \(as many as the context holds\)$'
 }
 
 templates_refuse() {
@@ -122,6 +161,7 @@ check "text goes through the template" text_goes_through_the_template
 check "system messages" system_messages
 check "loaded conversations" loaded_conversations
 check "the length of answers" answers_have_a_limit
+check "--print-config has the limit" print_config_has_the_limit
 check "templates that refuse" templates_refuse
 check "SmolLM2 names Paris" smollm2_names_paris
 finish

@@ -99,6 +99,14 @@ def generated_ids_are_kept():
     assert differ >= 4, f"only {differ} of 12 answers were cut otherwise than generated"
 
 
+def answers_end_with_the_context_alone():
+    """No limit is built in, and one that was set can be taken away."""
+    replies, err = turns(TEMPLATE, "--ignore-eos", lines=["Tell me of a cat"])
+    assert len(prompt_of(replies[0])) + len(answer_of(replies[0])) == 512 and "the answer was cut: the conversation has 512 tokens" in err, err
+    replies, _ = turns(TEMPLATE, "--ignore-eos", "-n", "5", lines=["Tell me of a cat", "/set n=null", "And of a dog?"])
+    assert len(answer_of(replies[0])) == 5 and len(answer_of(replies[1])) > 256
+
+
 def undo_computes_nothing_again():
     replies, err = turns(TEMPLATE, "-n", "12", lines=["Tell me of a cat", "And of a dog?", "/undo", "And of a dog?", "/undo", "/undo", "Tell me of a cat"])
     assert "taken back" in err
@@ -145,13 +153,13 @@ def edit_replaces_the_last_message():
 
 def save_and_load_go_on():
     folder = os.path.join(WORK, "saved conversation")
-    whole, _ = turns(TEMPLATE, "-n", "16", "--temperature", "0.5", lines=["Tell me of a cat", "And of a dog?", "And of both?"])
-    turns(TEMPLATE, "-n", "16", "--temperature", "0.5", lines=["Tell me of a cat", "And of a dog?", f"/save {folder}"])
+    whole, _ = turns(TEMPLATE, "-n", "16", "--repetition-penalty", "1.25", lines=["Tell me of a cat", "And of a dog?", "And of both?"])
+    turns(TEMPLATE, "-n", "16", "--repetition-penalty", "1.25", lines=["Tell me of a cat", "And of a dog?", f"/save {folder}"])
     assert sorted(os.path.splitext(n)[1] for n in os.listdir(folder)) == [".json", ".safetensors"]
     for way in (["--load", folder], []):
-        lines = ([] if way else ["Something else", f"/load {folder}"]) + ["/set temperature", "And of both?"]
+        lines = ([] if way else ["Something else", f"/load {folder}"]) + ["/set repetition-penalty", "And of both?"]
         replies, err = turns(TEMPLATE, *way, lines=lines)
-        assert "temperature=0.5" in err
+        assert "repetition_penalty=1.25" in err
         assert prompt_of(replies[-1]) == prompt_of(whole[2]) and answer_of(replies[-1]) == answer_of(whole[2])
         assert replies[-1]["usage"]["cached_tokens"] == whole[2]["usage"]["cached_tokens"] == computed(whole[1])
     # Undo removes turns from before the loading; saving again leaves one cache file.
@@ -379,11 +387,14 @@ def what_cannot_go_back_is_computed_and_said():
 
 def settings_are_those_of_the_flags():
     # What was changed, by flags or commands, and nothing else; each change is confirmed by a line of its own.
-    said = [["  (no setting was changed)"], ["  max_new_tokens=5"], ["  top_k=7"], ["  do_sample=true"], ["  do_sample=false"], ['  stop_strings=["END"]'],
-            ["  max_new_tokens=5", '  stop_strings=["END"]', "  top_k=7"]]
-    result = chat(TEMPLATE, lines=["/set", "/set n=5", "/set top-k=7", "/set do_sample=true", "/set do_sample=false", "/set stop=END", "/set"])
+    said = [["  (no setting was changed)"], ["  max_new_tokens=5"], ["  top_k=7", "  do_sample=true"], ["  do_sample=false"], ["  top_p=0.5"],
+            ["  temperature=1"], ["  top_p=0.6", "  do_sample=true"], ["  temperature=1", "  do_sample=false"], ['  stop_strings=["END"]'],
+            ["  max_new_tokens=5", '  stop_strings=["END"]', "  top_k=7", "  top_p=0.6"]]
+    result = chat(TEMPLATE, lines=["/set", "/set n=5", "/set top-k=7", "/set do_sample=false", "/set top_p=0.5", "/set temperature=0", "/set top_p=0.6", "/set temp=0",
+                                   "/set stop=END", "/set"])
     lines = [line for line in result.err.splitlines() if not line.startswith("mneme: warning")]
-    assert lines[:6] == [line for group in said[:6] for line in group] and sorted(lines[6:]) == said[6], result.err
+    shown = [line for group in said[:-1] for line in group]
+    assert lines[:len(shown)] == shown and sorted(lines[len(shown):]) == said[-1], result.err
     # A checkpoint's own values are no change, nor is where turns without a template end.
     own = template_model("own-settings")
     with open(os.path.join(own, "generation_config.json"), "w") as f:
@@ -398,7 +409,7 @@ def settings_are_those_of_the_flags():
     assert [len(answer_of(t)) for t in good[:2]] == [5, 3]
     errors = [t["error"]["message"] for t in replies if "error" in t]
     assert len(errors) == 4, errors
-    assert "'x'" in errors[0] and "allowed: 0 to 1" in errors[1] and "temperature" in errors[2] and "name=value" in errors[3]
+    assert "temperature is x" in errors[0] and "allowed: 0 to 1" in errors[1] and "temperature" in errors[2] and "name=value" in errors[3]
 
 
 def system_message_can_change():
@@ -823,7 +834,7 @@ def smollm2_converses():
 
 CASES = [
     second_turn_computes_what_is_new, answers_are_those_of_a_run_without_past, every_way_of_decoding_goes_on, rendered_conversation_gives_the_same_prompt, generated_ids_are_kept,
-    undo_computes_nothing_again, clear_keeps_the_system_message, regen_crops_and_draws_anew, edit_replaces_the_last_message,
+    answers_end_with_the_context_alone, undo_computes_nothing_again, clear_keeps_the_system_message, regen_crops_and_draws_anew, edit_replaces_the_last_message,
     save_and_load_go_on, saved_caches_of_every_kind_load, what_does_not_fit_is_refused, save_writes_the_old_or_the_new,
     run_options_for_caches_work, forks_share_and_part, caches_change_in_place, a_window_that_dropped_tokens_names_the_cache_that_keeps_it,
     quantized_tells_what_is_still_exact, context_ends_with_advice, memory_that_ends_is_one_sentence, sink_never_ends_in_flat_memory,

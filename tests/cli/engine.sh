@@ -183,6 +183,73 @@ sampling() {
   err_empty
 }
 
+# samples RUN_ARGUMENTS...: the text is that of the same run with do_sample; is_greedy: that without any of it.
+samples() {
+  expect 0 run embedded "Once upon a time" -n 12 --seed 5 "$@"
+  cp "$work/out" "$work/meant"
+  expect 0 run embedded "Once upon a time" -n 12 --seed 5 "$@" --do-sample
+  cmp -s "$work/out" "$work/meant" || problem "is not sampled"
+  ! cmp -s "$work/out" "$work/greedy" || problem "samples the most likely text: the case shows nothing"
+}
+
+is_greedy() {
+  expect 0 run embedded "Once upon a time" -n 12 --seed 5 "$@"
+  cmp -s "$work/out" "$work/greedy" || problem "is not greedy"
+}
+
+# An option of sampling that the user gives turns sampling on; do_sample=false stays, and 0 is greedy.
+options_that_sample() {
+  local option own=$work/own-settings
+  expect 0 run embedded "Once upon a time" -n 12
+  cp "$work/out" "$work/greedy"
+  for option in --temperature=1.5 --temp=1.5 --top-k=20 --top-p=0.95 --min-p=0.01 --typical-p=0.9 --epsilon-cutoff=0.001 --eta-cutoff=0.001; do
+    samples "$option"
+    err_empty
+    is_greedy "$option" --no-do-sample
+    err_has "but has no effect: do_sample is false"
+  done
+  MNEME_TOP_P=0.95 samples
+  MNEME_TOP_P=0.95 MNEME_DO_SAMPLE=false is_greedy
+  echo '{"min_p": 0.01}' >"$work/sample.json"
+  MNEME_CONFIG=$work/sample.json samples
+  samples --generation-config "$work/sample.json"
+  echo '{"min_p": 0.01, "do_sample": false}' >"$work/sample.json"
+  is_greedy --generation-config "$work/sample.json"
+  is_greedy --generation-config "$work/sample.json" --temperature 1.5
+  for option in --temperature=0 --temp=0 --temperature=0.0; do
+    is_greedy "$option"
+    err_empty
+    is_greedy "$option" --do-sample
+  done
+  MNEME_TEMPERATURE=0 is_greedy
+  MNEME_TEMPERATURE=0 samples --temperature 1.5
+  echo '{"temperature": 0}' >"$work/sample.json"
+  is_greedy --generation-config "$work/sample.json"
+  samples --generation-config "$work/sample.json" --temp 1.5
+  expect 2 run embedded hi --temperature -1
+  # top_k of contrastive search is none; neither is null, nor what a checkpoint's own file has.
+  expect 0 run embedded --print-config --json --penalty-alpha 0.6 --top-k 4
+  json 'j["do_sample"] == {"value": False, "origin": "default"}'
+  expect 0 run embedded --print-config --json --top-p null
+  json 'j["do_sample"] == {"value": False, "origin": "default"}'
+  mkdir "$own"
+  ln -s "$(realpath "$here/../data/golden/llama")"/* "$own"
+  rm -f "$own/generation_config.json"
+  echo '{"temperature": 0.5, "top_p": 0.9}' >"$own/generation_config.json"
+  expect 0 run "$own" --print-config --json
+  json 'j["do_sample"] == {"value": False, "origin": "default"} and j["temperature"] == {"value": 0.5, "origin": "model"}'
+  MNEME_TOP_K=9 expect 0 run "$own" --print-config --json
+  json 'j["do_sample"] == {"value": True, "origin": "environment"}'
+  # A line of a batch: its own options come first.
+  printf '{"prompt": "Once upon a time", "seed": 5%s}\n' '' ', "top_p": 0.95' ', "temperature": 0' ', "temperature": 1.5' ', "temperature": 1.5, "do_sample": false' >"$work/rows"
+  expect 0 run embedded --batch "$work/rows" -n 12 --raw
+  json '[r["sequences"][0]["text"] == j["sequences"][0]["text"] for r in all] == [True, False, True, False, True]'
+  expect 0 run embedded --batch "$work/rows" -n 12 --raw --temperature 0 # which holds for lines without a temperature
+  json '[r["sequences"][0]["text"] == j["sequences"][0]["text"] for r in all] == [True, True, True, False, True]'
+  expect 0 run embedded --batch "$work/rows" -n 12 --raw --temperature 1.5
+  json '[r["sequences"][0]["text"] == all[2]["sequences"][0]["text"] for r in all] == [False, False, True, False, True]'
+}
+
 logprobs() {
   expect 0 run embedded "Once upon a time" -n 4 --json --logprobs 3
   json 'len(j["sequences"][0]["logprobs"]) == 4 and all_of([len(t["top"]) == 3 and t["id"] == t["top"][0]["id"] and t["logprob"] <= 0 and t["top"][0]["logprob"] >= t["top"][1]["logprob"] for t in j["sequences"][0]["logprobs"]])'
@@ -240,7 +307,7 @@ sys.exit(open(sys.argv[2]).read() != "".join(f"[{i + 1}] {t}" + "\n" * (i == 0) 
   # Contradictions are refused, settings without effect give a warning.
   expect 2 run embedded hi --num-return-sequences 2 -n 2
   err_has "num_return_sequences is 2, but greedy search has one answer"
-  expect 0 run embedded hi --temperature 0.5 --top-p 0.9 -n 2
+  expect 0 run embedded hi --no-do-sample --temperature 0.5 --top-p 0.9 -n 2
   err_has "warning: temperature is 0.5 but has no effect: do_sample is false"
   err_has "warning: top_p is 0.9 but has no effect"
   expect 0 run embedded hi --negative-prompt no -n 2
@@ -677,6 +744,7 @@ check "static holds what it says" static_limits
 check "prompts longer than the context" long_prompts
 check "the memory limit" memory_limit
 check "sampling and seeds" sampling
+check "options of sampling turn it on" options_that_sample
 check "log-probabilities" logprobs
 check "stop strings and end tokens" stops
 check "generation files" generation_files

@@ -84,6 +84,22 @@ bad_values() {
   err_has "nothing to measure"
 }
 
+# A flag without a value takes true or false behind it, and nothing else.
+truth_behind_flags() {
+  local value
+  for value in true false; do
+    expect 0 run embedded --do-sample $value --raw $value --ignore-eos $value --print-config --json true
+    json "all_of([j[name] == {\"value\": ${value^}, \"origin\": \"flag\"} for name in (\"do_sample\", \"raw\", \"ignore_eos\")])"
+  done
+  expect 0 run embedded --raw false --json true "Once upon" -n 1
+  json 'j["usage"]["completion_tokens"] == 1'
+  expect 0 run embedded --json -n 1 -- true # a text
+  json 'j["usage"]["completion_tokens"] == 1'
+  expect 2 run embedded --no-do-sample=true hi
+  err_has "takes no value"
+  expect 2 run embedded --json maybe hi
+}
+
 refused_caches() {
   local name
   for name in none+sink sink+sliding_window quantized+quantized dynamic+static static+offloaded_static hybrid+sink; do
@@ -219,6 +235,7 @@ check "the long help shows every flag" help_shows_every_flag
 check "verbs" verbs
 check "unknown flags get the nearest name" unknown_flags
 check "bad values are named with what is allowed" bad_values
+check "true and false behind flags" truth_behind_flags
 check "caches that cannot be combined are refused" refused_caches
 check "cache options out of range are refused" refused_cache_options
 check "environment and configuration file are checked" environment_is_checked
