@@ -662,8 +662,10 @@ MN_API uint64_t mn_sampler_seed(const mn_sampler *sampler);
 
 /* Computes requests together (continuous batching): each may be added at any time, leaves when it ends, and gets
  * exactly the result that it would get alone. One thread steps an engine (mn_engine_step, mn_engine_wait); add, cancel
- * and take may be called from any thread, at any time between open and close, but not from a callback of a request,
- * which runs in a step. */
+ * and take may be called from any thread, at any time between open and close, also in a callback of a request: what is
+ * added there joins, and what is cancelled there ends, at the next step; a request can be taken when the step in which
+ * it ended has returned. mn_engine_step, mn_engine_wait and the calls about kept texts are MN_E_ARG in a callback of
+ * the same engine; mn_engine_prefix_room and mn_engine_close do nothing there, and mn_last_error tells why. */
 typedef struct mn_engine mn_engine;
 
 typedef struct mn_engine_options {
@@ -785,7 +787,7 @@ typedef struct mn_prefix_info {
 } mn_prefix_info;
 
 /* Visits the tree until visit returns false; what it gets is valid during the call. Between steps, on the thread that
- * steps. */
+ * steps. What a callback of a request cannot call, the visitor cannot either. */
 MN_API mn_status mn_engine_prefixes(mn_engine *engine, bool (*visit)(void *user, const mn_prefix_info *info),
                                     void *user);
 

@@ -32,8 +32,8 @@ struct mn_engine {
     prefix_tree *prefixes; /* what requests have computed; NULL: not kept */
     prefix_disk *disk;     /* their files; NULL: none */
     double token_ms;       /* of computing a token of a prompt, as measured lately; 0: not known */
-    pthread_t stepper;     /* the thread that steps, while it does */
-    atomic_bool is_stepping;
+    pthread_t stepper;     /* the thread that steps or visits, while it does */
+    atomic_bool is_stepping, is_visiting;
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
     request *waiting; /* [n_waiting] by priority, then by arrival */
@@ -109,6 +109,14 @@ static mn_status open_prefixes(mn_engine *e, const mn_engine_options *options) {
     return folder ? prefix_disk_open(&e->disk, e->prefixes, e->model, folder, limit, e->cache.key_file) : MN_OK;
 }
 
+/* Refuses what is for the time between steps, when a callback calls it. */
+static mn_status refuse_inside(const mn_engine *e, const char *call) {
+    bool is_stepping = atomic_load(&e->is_stepping), is_inside = is_stepping || atomic_load(&e->is_visiting);
+    if (!is_inside || !pthread_equal(pthread_self(), e->stepper)) return MN_OK;
+    MN_FAIL(MN_E_ARG, "%s was called in a callback of %s; allowed: outside of it", call,
+            is_stepping ? "mn_engine_step" : "mn_engine_prefixes");
+}
+
 static mn_status check_ttl(const char *name, double ms) {
     if (ms >= 0 && ms <= 1e12) return MN_OK;
     MN_FAIL(MN_E_ARG, "%s is %g, allowed: 0 to 1e12", name, ms);
@@ -156,8 +164,8 @@ static void close_list(request *r) {
 
 void mn_engine_close(mn_engine **engine) {
     mn_engine *e = *engine;
+    if (!e || refuse_inside(e, "mn_engine_close") != MN_OK) return;
     *engine = NULL;
-    if (!e) return;
     for (size_t i = 0; i < e->steps.n; i++) result_close(&e->steps.requests[i]->result);
     close_list(e->steps.ended);
     close_list(e->waiting);
@@ -473,13 +481,20 @@ static bool is_worth_waiting(request *r) {
     return match.later > match.now && match.later >= r->setup.session->plan.options.page_tokens / 2;
 }
 
+/* Drops what is kept until so many bytes are free. */
+static void make_room(mn_engine *e, size_t n_bytes) {
+    kv_pool *pool = e->model->core->pool;
+    if (!e->prefixes || e->budget == 0) return;
+    while ((n_bytes > e->budget || kv_pool_used(pool) > e->budget - n_bytes) && prefix_evict(e->prefixes)) {}
+}
+
 /* Whether a file that has more of a request's text is being read, or is to be: what is kept makes room for it. */
 static bool waits_for_file(mn_engine *e, request *r) {
     prefix_match match;
     if (!e->disk || r->has_started || request_find_prefix(r, &match) != MN_OK || !match.file) return false;
     if (!prefix_disk_reads(e->disk, &match, e->token_ms, !r->has_waited, r->owner->name)) return false;
     if (!r->has_waited) {
-        mn_engine_prefix_room(e, prefix_file_bytes(match.file));
+        make_room(e, prefix_file_bytes(match.file));
         r->in_memory = match.now;
     }
     r->has_waited = true; /* once: what was read may be evicted before the request begins */
@@ -568,6 +583,7 @@ static void compute_step(mn_engine *e) {
 }
 
 mn_status mn_engine_step(mn_engine *e, size_t *n_running) {
+    MN_TRY(refuse_inside(e, "mn_engine_step"));
     e->stepper = pthread_self();
     atomic_store(&e->is_stepping, true);
     end_cancelled(e);
@@ -592,6 +608,7 @@ mn_status mn_engine_step(mn_engine *e, size_t *n_running) {
 
 mn_status mn_engine_wait(mn_engine *e, double timeout_ms, bool *has_work) {
     struct timespec until;
+    MN_TRY(refuse_inside(e, "mn_engine_wait"));
     clock_gettime(CLOCK_MONOTONIC, &until);
     double end = (double)until.tv_nsec + fmin(fmax(timeout_ms, 0), 1e9) * 1e6;
     until.tv_sec += (time_t)(end / 1e9);
@@ -643,19 +660,23 @@ mn_status mn_engine_get_info(mn_engine *e, mn_engine_info *info) {
 }
 
 mn_status mn_engine_prefixes(mn_engine *e, bool (*visit)(void *user, const mn_prefix_info *info), void *user) {
+    MN_TRY(refuse_inside(e, "mn_engine_prefixes"));
+    e->stepper = pthread_self();
+    atomic_store(&e->is_visiting, true);
     if (e->prefixes) prefix_visit(e->prefixes, visit, user);
+    atomic_store(&e->is_visiting, false);
     return MN_OK;
 }
 
-static mn_status need_prefixes(const mn_engine *e) {
+static mn_status need_prefixes(const mn_engine *e, const char *call) {
     if (!e->prefixes) MN_FAIL(MN_E_ARG, "the engine keeps no texts: enable_prefix_caching is not set");
-    return MN_OK;
+    return refuse_inside(e, call);
 }
 
 mn_status mn_engine_prefix_of(mn_engine *e, const int32_t *ids, size_t n, const char *salt, uint64_t *id) {
     mn_session *shell = NULL;
     prefix_root *root = NULL;
-    MN_TRY(need_prefixes(e));
+    MN_TRY(need_prefixes(e, "mn_engine_prefix_of"));
     MN_TRY(session_open_plan(&shell, e->model, &e->cache));
     mn_status status = prefix_root_of(&root, e->prefixes, shell, salt);
     mn_session_close(&shell);
@@ -664,27 +685,25 @@ mn_status mn_engine_prefix_of(mn_engine *e, const int32_t *ids, size_t n, const 
 }
 
 mn_status mn_engine_prefix_hold(mn_engine *e, uint64_t id, bool pin, double ttl_ms) {
-    MN_TRY(need_prefixes(e));
+    MN_TRY(need_prefixes(e, "mn_engine_prefix_hold"));
     MN_TRY(check_ttl("ttl_ms", ttl_ms));
     return prefix_hold(e->prefixes, id, pin, ttl_ms, e->budget / 2);
 }
 
 mn_status mn_engine_prefix_session(mn_engine *e, uint64_t id, mn_session **session) {
     *session = NULL;
-    MN_TRY(need_prefixes(e));
+    MN_TRY(need_prefixes(e, "mn_engine_prefix_session"));
     return prefix_session(session, e->prefixes, id);
 }
 
 void mn_engine_prefix_room(mn_engine *e, size_t n_bytes) {
-    kv_pool *pool = e->model->core->pool;
-    if (!e->prefixes || e->budget == 0) return;
-    while ((n_bytes > e->budget || kv_pool_used(pool) > e->budget - n_bytes) && prefix_evict(e->prefixes)) {}
+    if (refuse_inside(e, "mn_engine_prefix_room") == MN_OK) make_room(e, n_bytes);
 }
 
 mn_status mn_engine_prefix_add(mn_engine *e, const mn_session *session, const char *salt, const char *of,
                                uint64_t *id) {
     prefix_root *root = NULL;
-    MN_TRY(need_prefixes(e));
+    MN_TRY(need_prefixes(e, "mn_engine_prefix_add"));
     if (session->owner != e->model) MN_FAIL(MN_E_ARG, "the session is of another model than the engine");
     if (mn_session_length(session) == 0) MN_FAIL(MN_E_ARG, "the session has no tokens");
     MN_TRY(prefix_root_of(&root, e->prefixes, session, salt));
@@ -693,7 +712,7 @@ mn_status mn_engine_prefix_add(mn_engine *e, const mn_session *session, const ch
 }
 
 mn_status mn_engine_prefix_drop(mn_engine *e, uint64_t id) {
-    MN_TRY(need_prefixes(e));
+    MN_TRY(need_prefixes(e, "mn_engine_prefix_drop"));
     return prefix_drop(e->prefixes, e->disk, id);
 }
 
