@@ -107,6 +107,24 @@ static void check_model(checkup *c, const char *label, const char *name) {
     loaded_model_close(&e);
 }
 
+/* The names that find a model here. */
+static void check_names(checkup *c) {
+    char *text = NULL;
+    json_doc *doc = NULL;
+    bytes detail = {0};
+    mn_status status = mn_models_describe(&text);
+    if (status == MN_OK) status = json_parse(&doc, text, strlen(text), JSON_PYTHON, "the models");
+    for (size_t i = 0; status == MN_OK && i < json_root(doc)->n; i++) {
+        const json *model = &json_root(doc)->items[i];
+        bytes_printf(&detail, "%s%s%s", i ? ", " : "", json_get(model, "name")->string,
+                     json_is_string(json_get(model, "use"), "speech") ? " (speech)" : "");
+    }
+    note(c, status == MN_OK, "models", status == MN_OK ? bytes_text(&detail) : mn_last_error());
+    bytes_clear(&detail);
+    json_close(&doc);
+    mn_free(text);
+}
+
 int doctor_verb(options *o) {
     checkup c = {.o = o};
     bytes out = {0};
@@ -118,6 +136,7 @@ int doctor_verb(options *o) {
     check_machine(&c);
     check_memory(&c);
     check_sandbox(&c);
+    check_names(&c);
     check_model(&c, "embedded", "embedded");
     check_model(&c, "model", o->n_positional ? o->positional[0] : NULL);
     const char *lines = bytes_text(&c.lines);

@@ -6,28 +6,64 @@
 #include "options.h"
 #include "output.h"
 
-enum { COLUMN = 30 }; /* column of the explanation */
+enum {
+    COLUMN = 30,       /* of the explanation, where everything is listed */
+    BRIEF_COLUMN = 24, /* of it on one screen */
+    SCREEN = 80,       /* columns of that */
+};
 
 /* The generation fields of the one-screen help. */
-static const char *const brief_fields[] = {"max_new_tokens",     "do_sample",    "temperature", "top_k", "top_p",
-                                           "repetition_penalty", "stop_strings", "seed",        NULL};
+static const char *const brief_fields[] = {"max_new_tokens", "temperature", "top_p", "seed", "stop_strings", NULL};
+
+static bool has_standard(const char *standard) {
+    return standard && *standard && strcmp(standard, "null") != 0;
+}
 
 static void put_line(bytes *b, const char *left, const char *help, const char *standard) {
     int n = 2 + (int)strlen(left);
     bytes_printf(b, "  %s%*s%s", left, n < COLUMN ? COLUMN - n : 2, "", help);
-    bool is_set = standard && *standard && strcmp(standard, "null") != 0;
-    bytes_printf(b, is_set ? " [%s]\n" : "\n", standard);
+    bytes_printf(b, has_standard(standard) ? " [%s]\n" : "\n", standard);
 }
 
-static void put_row(bytes *b, const option *row) {
+/* On one screen: what does not fit behind the option goes without its default and without what a semicolon divides
+ * from the rest, and then into further lines. */
+static void put_brief_line(bytes *b, const char *left, const char *help, const char *standard) {
+    enum { WIDTH = SCREEN - BRIEF_COLUMN };
+    char text[512];
+    size_t n = 2 + strlen(left);
+    int length = snprintf(text, sizeof text, has_standard(standard) ? "%s [%s]" : "%s", help, standard);
+    if (length > WIDTH) snprintf(text, sizeof text, "%s", help);
+    if (strlen(text) > WIDTH && strchr(text, ';')) *strchr(text, ';') = 0;
+    bytes_printf(b, "  %s", left);
+    if (n + 1 > BRIEF_COLUMN) bytes_append_text(b, "\n");
+    for (const char *at = text; *at;) {
+        size_t taken = strlen(at), before = at == text && n < BRIEF_COLUMN ? n : 0;
+        if (taken > WIDTH) {
+            for (taken = WIDTH; taken && at[taken] != ' ';) taken--;
+            if (taken == 0) taken = strcspn(at, " "); /* a word as wide as that */
+        }
+        bytes_printf(b, "%*s%.*s\n", (int)(BRIEF_COLUMN - before), "", (int)taken, at);
+        at += taken + (at[taken] == ' ');
+    }
+}
+
+/* A shorter name, where there is one. */
+static const char *brief_flag(const option *row) {
+    size_t n = row->aliases ? strlen(row->aliases) : 0;
+    bool is_one = n && strncmp(row->aliases, "--", 2) == 0 && !strchr(row->aliases, ' ');
+    return is_one && n - 2 < strlen(row->name) ? row->aliases + 2 : row->name;
+}
+
+static void put_row(bytes *b, const option *row, bool all) {
     char left[160], flag[64];
     const char *letter = row->aliases && row->aliases[1] != '-' ? row->aliases : "";
     snprintf(left, sizeof left, "%.*s%s--%s%s%s", (int)strcspn(letter, " "), letter, *letter ? ", " : "",
-             flag_spelling(flag, sizeof flag, row->name), row->argument ? " " : "", row->argument ? row->argument : "");
-    put_line(b, left, row->help, row->standard);
+             flag_spelling(flag, sizeof flag, all ? row->name : brief_flag(row)), row->argument ? " " : "",
+             row->argument ? row->argument : "");
+    (all ? put_line : put_brief_line)(b, left, row->help, row->standard);
 }
 
-static void put_field(bytes *b, const mn_generation_field *field) {
+static void put_field(bytes *b, const mn_generation_field *field, bool all) {
     static const struct {
         const char *kind, *argument;
     } arguments[] = {{"integer", " N"},           {"number", " X"},      {"boolean", ""},
@@ -40,7 +76,7 @@ static void put_field(bytes *b, const mn_generation_field *field) {
         if (strcmp(arguments[i].kind, field->kind) == 0) argument = arguments[i].argument;
     }
     snprintf(left, sizeof left, "--%s%s", flag_spelling(flag, sizeof flag, field->name), argument);
-    put_line(b, left, field->help, field->standard);
+    (all ? put_line : put_brief_line)(b, left, field->help, field->standard);
 }
 
 /* The strategies, or the keys of their configuration, from the library. */
@@ -79,18 +115,19 @@ void help_print(const verb *v, bool all) {
     bytes_printf(&b, "Examples:\n%s\nUsage: mneme %s\n", v->examples, v->usage);
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *row = &option_table[i];
-        if (row->help && (all ? row->verbs : row->brief) & v->bit) put_row(&b, row);
+        if (row->help && (all ? row->verbs : row->brief) & v->bit) put_row(&b, row, all);
     }
     if (v->bit & VERB_GENERATES) {
-        bytes_append_text(&b,
-                          all ? "Generation, Transformers' fields (defaults are the model's own where it has some):\n"
-                              : "Generation:\n");
+        if (all)
+            bytes_append_text(&b,
+                              "Generation, Transformers' fields (defaults are the model's own where it has some):\n");
         for (int i = 0; mn_generation_field_at(i); i++) {
             if ((all || field_is_brief(mn_generation_field_at(i)->name)) &&
                 !option_is_row(v, mn_generation_field_at(i)->name))
-                put_field(&b, mn_generation_field_at(i));
+                put_field(&b, mn_generation_field_at(i), all);
         }
     }
+    if (!all) put_brief_line(&b, "--help all", "every option, variables, exit codes", NULL);
     if (all && v->bit & option_table[OPT_CACHE].verbs) put_cache_help(&b);
     if (all) {
         bytes_append_text(

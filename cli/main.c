@@ -21,27 +21,28 @@ static const verb verbs[] = {
     {"chat", VERB_CHAT, 2, "talk with a model, turn by turn", "chat [MODEL] [TEXT]",
      "  mneme chat\n"
      "  mneme chat ./SmolLM2 --system \"Answer in one sentence.\" --stats\n"
-     "  mneme chat --cache sink --cache-config window_length=1024      a conversation of any length in constant memory\n"
-     "  mneme chat --load monday --save monday                         goes on where it stopped, without computing it again\n"
-     "  printf 'Hello\\nWhat is 2+2?\\n' | mneme chat --json           one line a turn, one object a turn\n",
+     "  mneme chat --cache sink        a conversation of any length in constant memory\n"
+     "  mneme chat --load mon --save mon   goes on, computes nothing again\n"
+     "  printf 'Hello\\nWhat is 2+2?\\n' | mneme chat --json   an object a turn\n",
      chat_verb},
     {"serve", VERB_SERVE, 1, "serve a model over HTTP, with OpenAI's interface", "serve [MODEL]",
      "  mneme serve\n"
      "  mneme serve ./SmolLM2 --port 8000 --cache quantized --memory-limit 4G\n"
-     "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+     "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"
+     "       -H 'Content-Type: application/json' \\\n"
      "       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n",
      serve_verb},
     {"transcribe", VERB_TRANSCRIBE, INT_MAX, "transcribe recordings", "transcribe [-m MODEL] FILE...",
-     "  mneme transcribe talk.mp3                      wav, flac, mp3, ogg and more, at any rate; - is stdin\n"
+     "  mneme transcribe talk.mp3    wav, flac, mp3, ogg and more; - is stdin\n"
      "  mneme transcribe talk.mp3 --output srt > talk.srt\n"
      "  mneme transcribe *.flac --output vtt --output-dir subtitles\n"
      "  mneme transcribe -m whisper-base clip.wav --language Spanish --task translate\n"
-     "  mneme transcribe a.wav b.wav --timestamps word --output json    one object a line\n",
+     "  mneme transcribe a.wav b.wav --timestamps word --output json\n",
      transcribe_verb},
     {"score", VERB_SCORE, 1, "log-probability and perplexity of a text",
      "score [MODEL] (-p TEXT | -f FILE | --ids 1,2,3)",
      "  mneme score -f book.txt --json\n"
-     "  mneme score ./model --ids 1,403,407 --compute-type f32 --out logits.safetensors\n",
+     "  mneme score ./model --ids 1,403,407 --dtype f32 --out logits.safetensors\n",
      score_verb},
     {"tokenize", VERB_TOKENIZE, 1, "text to token ids and back",
      "tokenize [MODEL] (-p TEXT | -f FILE | --ids 1,2,3 --decode)",
@@ -57,20 +58,24 @@ static const verb verbs[] = {
     {"bench", VERB_BENCH, 1, "measure prefill and decoding, compare caches", "bench [MODEL]",
      "  mneme bench -p 512 -n 128\n"
      "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n"
-     "  mneme bench --cache all --text book.txt        what each cache costs, compared with dynamic\n"
+     "  mneme bench --cache all --text book.txt     each cache beside dynamic\n"
      "  mneme bench --cache static,quantized -n 200\n"
-     "  mneme bench --serve http://127.0.0.1:8080 --num-prompts 50 --max-concurrency 8      a server\n",
+     "  mneme bench --serve http://127.0.0.1:8080 --num-prompts 50      a server\n",
      bench_verb},
     {"cache", VERB_CACHE, INT_MAX, "list, verify, copy and convert saved caches; calibrate",
      "cache ls|show|verify|cp|rm|convert|calibrate [...]",
-     "  mneme cache ls ~/caches                        the saved caches of a folder, or of this one\n"
-     "  mneme cache show chat.safetensors              its description and its entries\n"
-     "  mneme cache verify *.safetensors               reads every byte and compares the checksums\n"
-     "  mneme cache cp chat.safetensors old/ --zstd    a copy: as it is, compressed or (--plain) not\n"
-     "  mneme cache rm chat.safetensors                removes saved caches and nothing else\n"
-     "  mneme cache convert chat.safetensors kv.safetensors --legacy    as Transformers keeps it, or back\n"
-     "  mneme cache calibrate -f book.txt              calibrates --cache quantized on a text, in seconds\n",
+     "  mneme cache ls ~/caches                      the saved caches of a folder\n"
+     "  mneme cache show c.safetensors               its description and its entries\n"
+     "  mneme cache verify *.safetensors             compares all checksums\n"
+     "  mneme cache cp c.safetensors old/ --zstd     a compressed copy\n"
+     "  mneme cache rm c.safetensors                 removes saved caches only\n"
+     "  mneme cache convert c.safetensors kv.safetensors --legacy    Transformers'\n"
+     "  mneme cache calibrate -f book.txt            --cache quantized, in seconds\n",
      cache_verb},
+    {"list", VERB_LIST, 0, "the models on this machine", "list",
+     "  mneme list                   their names, what they are for, where they are\n"
+     "  mneme list --json\n",
+     list_verb},
     {"doctor", VERB_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",
      "  mneme doctor\n"
      "  mneme doctor ./model --json\n",
@@ -88,11 +93,10 @@ static void print_help(void) {
                           "  mneme inspect\n\n"
                           "Usage: mneme VERB [MODEL] [options]\n");
     for (int i = 0; i < N_VERBS; i++) bytes_printf(&b, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
-    bytes_append_text(
-        &b,
-        "  --version  version and compiler\n"
-        "`mneme VERB --help` explains a verb. MODEL is a Hugging Face folder, a .gguf file, org/name in the local Hugging Face\n"
-        "cache, or 'embedded'; without one, the model that scripts/get-model installed last, else the embedded one.\n");
+    bytes_append_text(&b, "  --version  version and compiler\n"
+                          "`mneme VERB --help` explains a verb. MODEL is a Hugging Face folder, a .gguf\n"
+                          "file, org/name in the local Hugging Face cache, or 'embedded'; without one, the\n"
+                          "model that scripts/get-model installed last, else the embedded one.\n");
     put_bytes(&b);
 }
 
@@ -153,7 +157,7 @@ int main(int argc, char **argv) {
     if (!name) {
         status_fail(
             MN_E_ARG,
-            "say what to do: run, chat, transcribe, score, tokenize, inspect, bench, cache or doctor; `mneme --help` explains");
+            "say what to do: run, chat, serve, transcribe, score, tokenize, inspect, bench, cache, list or doctor; `mneme --help` explains");
         return finish(report_json(as_json, EXIT_USAGE, NULL));
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

@@ -19,12 +19,12 @@ enum { SCHEMA_FILE = 1 << 24 }; /* bytes of a file with a schema, at most */
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the last one installed, else embedded", "folder, .gguf file, org/name[@revision], alias, or 'embedded'", VERB_ALL, VERB_ALL & ~(unsigned)VERB_CACHE, 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the last one installed, else embedded", "folder, .gguf file, org/name[@revision], alias, embedded", VERB_ALL & ~(unsigned)VERB_LIST, VERB_ALL & ~(unsigned)(VERB_CACHE | VERB_LIST), 0, 0},
 
-    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
+    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | VERB_CACHE, VERB_SCORE | VERB_TOKENIZE, 0, 0},
     [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
-    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
-    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | VERB_CACHE | VERB_BENCH, TEXTUAL, 0, 0},
+    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids", TEXTUAL | VERB_CACHE | VERB_BENCH, VERB_SCORE | VERB_TOKENIZE, 0, 0},
+    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | VERB_CACHE | VERB_BENCH, VERB_SCORE | VERB_TOKENIZE, 0, 0},
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a conversation: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
     [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", VERB_RUN, 0, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
@@ -33,7 +33,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text without the chat template", VERB_GENERATES, VERB_RUN, 0, 0},
     [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},
 
-    [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_GENERATES, VERB_GENERATES, 0, 0},
+    [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_GENERATES, 0, 0, 0},
     [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_GENERATES, VERB_GENERATES, 0, 0},
     [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "the same as --temperature; 0: greedy", VERB_GENERATES, 0, 0, 0},
     [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that drafts tokens: the same text, faster", VERB_RUN, 0, 0, 0},
@@ -44,19 +44,19 @@ const option option_table[N_OPTIONS] = {
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
 
     [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "cache strategy, names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | VERB_CACHE | VERB_INSPECT, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE | VERB_INSPECT, VERB_GENERATES | VERB_SCORE, 0, 0},
-    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | VERB_CACHE | VERB_INSPECT, CACHED, 0, 0},
-    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "most tokens in the cache; may exceed the model's context", CACHED | VERB_CACHE, VERB_GENERATES | VERB_SCORE, 1, INT64_C(1) << 40},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE | VERB_INSPECT, VERB_CHAT | VERB_SCORE, 0, 0},
+    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | VERB_CACHE | VERB_INSPECT, VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE | VERB_SERVE, 0, 0},
+    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "most tokens in the cache; may exceed the model's context", CACHED | VERB_CACHE, VERB_CHAT | VERB_SCORE, 1, INT64_C(1) << 40},
     [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_GENERATES | VERB_SCORE, 0, 0, 0},
-    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
+    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, VERB_SCORE, 0, 0},
     [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "continue from such a file; the text may be omitted", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
-    [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "save caches there and reuse the longest matching prefix", SAVING | VERB_SERVE, VERB_RUN | VERB_SERVE, 0, 0},
+    [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "save caches there and reuse the longest matching prefix", SAVING | VERB_SERVE, VERB_SERVE, 0, 0},
     [OPT_CACHE_DIR_LIMIT] = {"cache_dir_limit", NULL, OPTION_SIZE, "SIZE", "none", "of the files of --cache-dir; over it those go that were used longest ago", VERB_SERVE, VERB_SERVE, 1, 0},
     [OPT_CACHE_TTL] = {"cache_ttl", NULL, OPTION_INTEGER, "S", "none", "drop from memory what was not used for so many seconds", VERB_SERVE, VERB_SERVE, 1, 1000000000},
     [OPT_CACHE_QUOTA] = {"cache_quota", NULL, OPTION_SIZE, "SIZE", "none", "of what is kept in memory for one API key; over it that key's own texts go", VERB_SERVE, VERB_SERVE, 1, 0},
     [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry an HMAC with the bytes of this file as key; others are not loaded", SAVING | VERB_CACHE | VERB_SERVE, VERB_CACHE, 0, 0},
     [OPT_CALIBRATION] = {"calibration", NULL, OPTION_TEXT, "F", "the model's own, of cache calibrate", "calibration of quantized keys; none: without one", CACHED | VERB_CACHE | VERB_INSPECT, 0, 0, 0},
-    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory runs out: convert the cache this way and continue", CACHED, VERB_GENERATES | VERB_SCORE, 0, 0},
+    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory runs out: convert the cache this way and continue", CACHED, VERB_SCORE, 0, 0},
 
     [OPT_SPEECH_MODEL] = {"speech_model", NULL, OPTION_TEXT, "MODEL", NULL, "a Whisper model beside the text model: /v1/audio/transcriptions", VERB_SERVE, VERB_SERVE, 0, 0},
     [OPT_HOST] = {"host", NULL, OPTION_TEXT, "HOST", "127.0.0.1", "address to listen on; only this machine, unless --api-key-file or --allow-remote is given", VERB_SERVE, VERB_SERVE, 0, 0},
@@ -73,7 +73,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_MAX_QUEUE] = {"max_queue", NULL, OPTION_INTEGER, "N", "256", "requests that wait or are computed; more are refused with 429", VERB_SERVE, VERB_SERVE, 1, 100000},
     [OPT_SANDBOX] = {"sandbox", NULL, OPTION_SWITCH, NULL, "true", "--no-sandbox: the server may open any file, start programs, connect to others", VERB_SERVE, VERB_SERVE, 0, 0},
 
-    [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_GENERATES, VERB_CHAT, 0, 0},
+    [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_GENERATES, VERB_GENERATES, 0, 0},
     [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", VERB_CHAT, VERB_CHAT, 0, 0},
@@ -140,15 +140,15 @@ const option option_table[N_OPTIONS] = {
     [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy format", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy format", VERB_CACHE, VERB_CACHE, 0, 1000000},
 
-    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", VERB_COMPUTES, VERB_RUN | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
+    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", VERB_COMPUTES, VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
-    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_GENERATES | VERB_SCORE | VERB_TRANSCRIBE, 1, MN_MOST_THREADS},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_SCORE | VERB_TRANSCRIBE, 1, MN_MOST_THREADS},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, also for errors", VERB_ALL, VERB_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "report progress on stderr", VERB_ALL, VERB_DOCTOR, 0, 0},
-    [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, VERB_GENERATES, 0, 0},
+    [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, 0, 0, 0},
     [OPT_HELP] = {"help", "-h", OPTION_SWITCH, NULL, NULL, "this page", VERB_ALL, 0, 0, 0},
-    [OPT_HELP_ALL] = {"help_all", NULL, OPTION_SWITCH, NULL, NULL, "every option", VERB_ALL, VERB_ALL, 0, 0},
+    [OPT_HELP_ALL] = {"help_all", NULL, OPTION_SWITCH, NULL, NULL, "every option", VERB_ALL, 0, 0, 0},
 };
 
 /* Spellings of generation fields besides their own and the alias that the library gives. */
@@ -560,6 +560,8 @@ static mn_status read_flags(options *o, int argc, char **argv, const char **para
             *param = arg;
             MN_TRY(read_flag(o, argc, argv, &i));
             *param = NULL;
+            bool is_all = option_on(o, OPT_HELP) && i + 1 < argc && strcmp(argv[i + 1], "all") == 0;
+            if (is_all) MN_TRY(set_row(o, OPT_HELP_ALL, "true", ORIGIN_FLAG));
             if (option_on(o, OPT_HELP) || option_on(o, OPT_HELP_ALL)) return MN_OK;
         }
     }

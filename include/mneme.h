@@ -11,8 +11,8 @@
  *
  * The library is for Linux. A model may be used by several threads at once, each with sessions of its own; computations
  * of one model take turns on its thread pool. Results do not depend on the environment: the library reads
- * $MNEME_MODELS, $HF_HUB_CACHE, $HF_HOME, $XDG_CONFIG_HOME, $XDG_DATA_HOME and $HOME in mn_model_find and
- * mn_model_find_speech alone, and $TMPDIR for temporary files.
+ * $MNEME_MODELS, $HF_HUB_CACHE, $HF_HOME, $XDG_CONFIG_HOME, $XDG_DATA_HOME and $HOME in mn_model_find,
+ * mn_model_find_speech and mn_models_describe alone, and $TMPDIR for temporary files.
  *
  * Structs grow at their end, so every struct begins with its `size` in bytes, and a program and a library of different
  * versions work together. Options: mn_x_init(&options, sizeof options) writes the defaults to the members that the
@@ -109,6 +109,10 @@ MN_API mn_status mn_model_find(char **path, const char *name);
 
 /* The same for mn_transcribe: NULL is the most recently installed speech model; no speech model is embedded. */
 MN_API mn_status mn_model_find_speech(char **path, const char *name);
+
+/* The models that these two find without a path: the embedded one, those of the models folder and those of the Hugging
+ * Face cache; one JSON array of {"name", "path", "use": "text" or "speech"} in that order, owned by the caller. */
+MN_API mn_status mn_models_describe(char **text);
 
 /* Opens a path returned by mn_model_find. Weights are mapped, then packed for this CPU. The required memory is computed
  * and compared with the memory limit before anything large is allocated: MN_E_NOMEM. Damaged files: MN_E_FORMAT; an

@@ -64,6 +64,15 @@ mn_status mn_model_find_speech(char **path, const char *name) {
     return find_model(path, name, MODEL_FOR_SPEECH);
 }
 
+mn_status mn_models_describe(char **text) {
+    bytes found = {0};
+    *text = NULL;
+    mn_status status = models_describe(&found);
+    if (status == MN_OK) return give_text(&found, text, NULL);
+    bytes_clear(&found);
+    return status;
+}
+
 /* path: as tokenizer_open, or "embedded". */
 static mn_status open_tokenizer(tokenizer **out, const char *path) {
     if (strcmp(path, "embedded") != 0) return tokenizer_open(out, path);

@@ -255,6 +255,82 @@ mn_status model_locate(bytes *path, const char *name, model_use use) {
     return status;
 }
 
+/* ---- what there is ---- */
+
+static void put_model(bytes *out, const char *name, const char *path) {
+    bytes_append_text(out, out->n > 1 ? ",{" : "{");
+    json_put_text_member(out, "name", name);
+    json_put_text_member(out, "path", path);
+    json_put_text_member(out, "use", is_for_speech(path) ? "speech" : "text");
+    bytes_append_text(out, "}");
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a folder, in order; *names [*n] and each of them are the caller's. No folder: none. */
+static mn_status read_names(const char *folder, char ***names, size_t *n) {
+    DIR *dir = file_open_folder(folder);
+    size_t capacity = 0;
+    mn_status status = MN_OK;
+    for (struct dirent *entry; dir && status == MN_OK && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.') continue;
+        status = mem_grow(names, &capacity, *n + 1, sizeof **names);
+        char *name = status == MN_OK ? mem_copy_text(entry->d_name, strlen(entry->d_name)) : NULL;
+        if (name) (*names)[(*n)++] = name;
+        if (status == MN_OK && !name) status = mem_no_memory();
+    }
+    if (dir) closedir(dir);
+    if (*n > 1) qsort(*names, *n, sizeof **names, by_name);
+    return status;
+}
+
+/* "models--org--name" of a Hugging Face cache as org/name; false for what is none. */
+static bool hub_name(bytes *name, const char *entry) {
+    static const char begin[] = "models--";
+    const char *org = entry + sizeof begin - 1;
+    const char *between = strncmp(entry, begin, sizeof begin - 1) == 0 ? strstr(org, "--") : NULL;
+    name->n = 0;
+    if (between) bytes_printf(name, "%.*s/%s", (int)(between - org), org, between + 2);
+    bytes_text(name);
+    return between && !name->failed;
+}
+
+static mn_status put_models(bytes *out, const char *folder, bool is_hub) {
+    char **names = NULL;
+    size_t n = 0;
+    bytes path = {0}, name = {0};
+    mn_status status = read_names(folder, &names, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (is_hub) {
+            if (hub_name(&name, names[i]) && find_in_hub(&path, folder, name.data))
+                put_model(out, name.data, path.data);
+        } else if (path_join(&path, folder, names[i]) == MN_OK && is_model(path.data)) {
+            put_model(out, names[i], path.data);
+        }
+        mem_free(names[i]);
+    }
+    mem_free(names);
+    bytes_clear(&path);
+    bytes_clear(&name);
+    return status;
+}
+
+mn_status models_describe(bytes *out) {
+    bytes folder = {0};
+    mn_status status = MN_OK;
+    out->n = 0;
+    bytes_append_text(out, "[");
+    if (n_embedded_files) put_model(out, "embedded", "embedded");
+    if (models_folder(&folder)) status = put_models(out, folder.data, false);
+    if (status == MN_OK && hub_folder(&folder)) status = put_models(out, folder.data, true);
+    bytes_append_text(out, "]");
+    bytes_text(out);
+    bytes_clear(&folder);
+    return status == MN_OK ? bytes_status(out) : status;
+}
+
 mn_status checkpoint_json(json_doc **out, const char *path, const char *name) {
     bytes where = {0};
     mn_status status;

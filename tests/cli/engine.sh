@@ -683,6 +683,35 @@ doctor() {
   out_has '^FAIL +model'
 }
 
+# Every model that a name finds, and each name finds its model.
+models_are_listed() {
+  local name models=$work/models-here hub=$work/hub-here snapshot
+  mkdir -p "$models/empty" "$hub/models--org--no-model"
+  cp -r "$here/../data/golden/llama" "$models/b-llama"
+  cp -r "$here/../data/golden/whisper/tiny80" "$models/c-whisper"
+  : >"$models/a.gguf"
+  : >"$models/notes.txt"
+  snapshot=$hub/models--org--small/snapshots/0123456789012345678901234567890123456789
+  mkdir -p "$snapshot" "$hub/models--org--small/refs"
+  cp "$here"/../../models-embedded/stories260K/* "$snapshot"
+  printf 0123456789012345678901234567890123456789 >"$hub/models--org--small/refs/main"
+  local -x MNEME_MODELS=$models HF_HUB_CACHE=$hub
+  expect 0 list --json
+  json '[(m["name"], m["use"]) for m in j["models"]] == [("embedded", "text"), ("a.gguf", "text"), ("b-llama", "text"), ("c-whisper", "speech"), ("org/small", "text")]'
+  json "[m['path'] for m in j['models']] == ['embedded', '$models/a.gguf', '$models/b-llama', '$models/c-whisper', '$snapshot']"
+  expect 0 list
+  [ "$(wc -l <"$work/out")" = 5 ] || problem "not five lines"
+  out_has "^org/small +text +$snapshot\$"
+  expect 0 doctor embedded
+  out_has '^ok +models +embedded, a.gguf, b-llama, c-whisper \(speech\), org/small$'
+  for name in b-llama org/small embedded; do expect 0 inspect "$name"; done
+  MNEME_MODELS=$work/absent HF_HUB_CACHE=$work/absent
+  expect 0 list
+  [ "$(cut -d' ' -f1 "$work/out")" = embedded ] || problem "not one line"
+  expect 2 list embedded
+  err_is_sentence
+}
+
 benches() {
   expect 0 bench embedded -p 16 -n 8 -d 0,8 -r 2 -o json
   if [ $have_python = 1 ]; then
@@ -778,6 +807,7 @@ check "inspect" inspects
 check "learned positions" learned_positions
 check "states" states
 check "doctor" doctor
+check "models are listed" models_are_listed
 check "bench" benches
 check "output that fails" output_that_fails
 finish

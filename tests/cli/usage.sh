@@ -14,16 +14,28 @@ help_starts_with_examples() {
   local verb
   expect 0 --help
   [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
-  for verb in run chat transcribe score tokenize inspect bench cache doctor serve; do
+  for verb in run chat transcribe score tokenize inspect bench cache doctor list serve; do
     expect 0 $verb --help
     err_empty
     [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
     [ "$(sed -n 2p "$work/out" | cut -c1-8)" = "  mneme " ] || problem "no example"
     [ "$(wc -l <"$work/out")" -le 40 ] || problem "longer than a screen: $(wc -l <"$work/out") lines"
-    [ "$(wc -L <"$work/out")" -le 132 ] || problem "wider than a screen: $(wc -L <"$work/out")"
+    [ "$(wc -L <"$work/out")" -le 80 ] || problem "wider than a screen: $(wc -L <"$work/out")"
+    out_has '^  --help all  '
     expect 0 $verb --help-all
     out_has 'MNEME_SOME_NAME'
+    cp "$work/out" "$work/all"
+    expect 0 $verb --help all
+    cmp -s "$work/out" "$work/all" || problem "differs from --help-all"
   done
+  expect 0 --help
+  [ "$(wc -L <"$work/out")" -le 80 ] || problem "wider than a screen: $(wc -L <"$work/out")"
+  expect 0 run -h
+  [ "$(wc -l <"$work/out")" -le 24 ] || problem "longer than a small screen: $(wc -l <"$work/out") lines"
+  # Words are not cut, and what is left out is in the long page.
+  out_has '^  --cache NAME +cache strategy, names joined by \+$'
+  expect 0 serve --help
+  out_has '^ {24}[^ ]'
 }
 
 help_shows_every_flag() {
