@@ -132,7 +132,7 @@ typedef struct mn_model_info {
     int64_t max_position_embeddings; /* 0: unlimited, as for models with recurrent states only */
     uint64_t parameters;             /* elements of all tensors */
     uint64_t file_bytes;             /* mapped */
-    uint64_t packed_bytes;           /* packed weights */
+    uint64_t packed_bytes;           /* packed weights; 0: packed for each use */
     uint64_t available_bytes;        /* memory limit, or the available memory at opening */
     int threads;
     bool has_tokenizer, has_chat_template;

@@ -190,7 +190,7 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .max_source_positions = c->encoder ? c->encoder->max_position_embeddings : 0,
         .parameters = count_parameters(core),
         .file_bytes = tensor_set_file_bytes(model_tensors(core)),
-        .packed_bytes = core->net.weights.packed_bytes,
+        .packed_bytes = model_packed_bytes(core),
         .available_bytes = core->available_bytes,
         .threads = core->compute.n_threads,
         .has_tokenizer = model->text != NULL,
