@@ -165,7 +165,8 @@ typedef struct pack_task {
 
 static void run_pack(const void *arguments) {
     const pack_task *t = arguments;
-    weight_pack(t->out, &t->layout, t->type, t->rows, t->row_bytes, NULL, NULL, 0, t->layout.n_panels, t->scratch);
+    const stored_matrix from = {.type = t->type, .data = t->rows, .row_bytes = t->row_bytes};
+    weight_pack(t->out, &t->layout, &from, 0, t->layout.n_panels, t->scratch);
 }
 
 /* Packing of a matrix of 1024 x 2048 in every stored type, rate of weights. */

@@ -99,8 +99,8 @@ static void check_model(checkup *c, const char *label, const char *name) {
             snprintf(context, sizeof context, "%lld", (long long)e.info.max_position_embeddings);
         snprintf(detail, sizeof detail, "%.300s: %s, %.1f M parameters, %.1f MiB to hold, context %s, %s on %s", e.path,
                  e.info.architecture, (double)e.info.parameters / 1e6,
-                 (double)(e.info.file_bytes + e.info.packed_bytes) / (1 << 20), context, e.info.compute_type,
-                 e.info.cpu);
+                 (double)(e.info.packed_bytes ? e.info.packed_bytes : e.info.file_bytes) / (1 << 20), context,
+                 e.info.compute_type, e.info.cpu);
     }
     note(c, status == MN_OK, label, status == MN_OK ? detail : mn_last_error());
     mn_session_close(&session);

@@ -63,27 +63,46 @@ bool sampling_is_named(const given_settings *given) {
     return option_on(given->o, OPT_GREEDY) || given_origin(given, "do_sample", &is_zero) != ORIGIN_DEFAULT;
 }
 
-/* The option that decides in the place of do_sample; *is_zero: it is a temperature of 0. */
-static option_origin decide(const mn_generation_config *config, const given_settings *given, bool *is_zero) {
-    option_origin origin = given_origin(given, "temperature", is_zero);
+/* The option, *name, that decides in the place of do_sample; *is_zero: it is a temperature of 0. */
+static option_origin decide(const mn_generation_config *config, const given_settings *given, const char **name,
+                            bool *is_zero) {
+    option_origin origin = given_origin(given, *name = "temperature", is_zero);
     if (*is_zero) return origin;
     if (sampling_is_named(given)) return ORIGIN_DEFAULT;
     for (size_t i = 1; i < N_FIELDS && origin == ORIGIN_DEFAULT; i++) {
         bool ignored;
-        if (turns_on(config, fields[i])) origin = given_origin(given, fields[i], &ignored);
+        if (turns_on(config, fields[i])) origin = given_origin(given, *name = fields[i], &ignored);
     }
     return origin;
 }
 
+static mn_status check(const mn_generation_config *config) {
+    char *warnings = NULL;
+    mn_status status = mn_generation_config_check(config, NULL, &warnings);
+    mn_free(warnings);
+    return status;
+}
+
+/* A search that cannot be sampled is a contradiction to the option `by`, as do_sample was not given. */
+static mn_status turn_on(mn_generation_config *config, const char *by) {
+    const bool is_sound = check(config) == MN_OK;
+    MN_TRY(mn_generation_config_set(config, "do_sample", "true"));
+    mn_status status = is_sound ? status_context(check(config), "%s turns sampling on", by) : MN_OK;
+    if (status != MN_OK) mn_generation_config_set(config, "do_sample", "false");
+    return status;
+}
+
 mn_status sampling_choose(mn_generation_config *config, const given_settings *given) {
+    const char *name;
     bool is_zero = false;
-    if (decide(config, given, &is_zero) == ORIGIN_DEFAULT) return MN_OK;
-    return mn_generation_config_set(config, "do_sample", is_zero ? "false" : "true");
+    if (decide(config, given, &name, &is_zero) == ORIGIN_DEFAULT) return MN_OK;
+    return is_zero ? mn_generation_config_set(config, "do_sample", "false") : turn_on(config, name);
 }
 
 option_origin sampling_origin(const mn_generation_config *config, const given_settings *given) {
+    const char *name;
     bool is_zero;
-    return decide(config, given, &is_zero);
+    return decide(config, given, &name, &is_zero);
 }
 
 mn_status sampling_set(mn_generation_config *config, const char *name, const char *value, bool *is_named) {
@@ -94,6 +113,5 @@ mn_status sampling_set(mn_generation_config *config, const char *name, const cha
         *is_named = false;
         return mn_generation_config_set(config, "do_sample", "false");
     }
-    if (*is_named || is_null || !turns_on(config, name)) return MN_OK;
-    return mn_generation_config_set(config, "do_sample", "true");
+    return *is_named || is_null || !turns_on(config, name) ? MN_OK : turn_on(config, name);
 }

@@ -118,7 +118,10 @@ MN_API mn_status mn_models_describe(char **text);
  * and compared with the memory limit before anything large is allocated: MN_E_NOMEM. Damaged files: MN_E_FORMAT; an
  * unknown architecture: MN_E_UNSUPPORTED. options: NULL for the defaults. */
 MN_API mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options);
-MN_API void mn_model_close(mn_model **model); /* after its sessions are closed */
+
+/* The order in which a program closes things is free: the model stays, with its tokenizer, until every session and
+ * engine of it is closed too, and every request of an engine that drafts with it has ended. */
+MN_API void mn_model_close(mn_model **model);
 
 typedef struct mn_model_info {
     size_t size;              /* sizeof(mn_model_info), set by the caller */
@@ -129,7 +132,7 @@ typedef struct mn_model_info {
     int64_t max_position_embeddings; /* 0: unlimited, as for models with recurrent states only */
     uint64_t parameters;             /* elements of all tensors */
     uint64_t file_bytes;             /* mapped */
-    uint64_t packed_bytes;           /* packed weights */
+    uint64_t packed_bytes;           /* packed weights; 0: packed for each use */
     uint64_t available_bytes;        /* memory limit, or the available memory at opening */
     int threads;
     bool has_tokenizer, has_chat_template;
@@ -158,7 +161,7 @@ typedef struct mn_tokenizer mn_tokenizer;
 MN_API mn_status mn_tokenizer_open(mn_tokenizer **tokenizer, const char *path);
 MN_API void mn_tokenizer_close(mn_tokenizer **tokenizer);
 
-/* The model's own, or NULL; owned by the model. */
+/* The model's own, or NULL; owned by the model, and valid as long as that stays (mn_model_close). */
 MN_API const mn_tokenizer *mn_model_tokenizer(const mn_model *model);
 
 enum {
@@ -179,7 +182,8 @@ MN_API mn_status mn_detokenize(const mn_tokenizer *tokenizer, const int32_t *ids
  * piece consists of whole UTF-8 sequences, may be empty, is zero-terminated, and is valid until the next call. */
 typedef struct mn_detokenizer mn_detokenizer;
 
-/* flags: MN_SKIP_SPECIAL or 0. The tokenizer must stay open. */
+/* flags: MN_SKIP_SPECIAL or 0. A tokenizer that is closed first, by itself or with its model, stays until the
+ * detokenizer is closed. */
 MN_API mn_status mn_detokenizer_open(mn_detokenizer **detokenizer, const mn_tokenizer *tokenizer, int flags);
 MN_API void mn_detokenizer_close(mn_detokenizer **detokenizer);
 /* MN_E_ARG for an id out of range: the ids before it have been added, and their text is lost. */
@@ -601,9 +605,10 @@ typedef struct mn_generate_options {
 MN_API void mn_generate_options_init(mn_generate_options *options, size_t size);
 
 /* Checks that settings are consistent: MN_E_ARG with a sentence when two contradict each other, which generation would
- * refuse too. *warnings: one line, with the reason, for each setting that has no effect, including unsupported ones in
- * a checkpoint's file; "" when there is none; owned by the caller. options may be NULL; with a session, a line warns if
- * its cache is not the one that the configuration requests. */
+ * refuse too. *warnings: one line, with the reason, for each setting of the program that has no effect, and one that
+ * names all such fields of a checkpoint's file, but for those that a setting of the program overrides; "" when there is
+ * none; owned by the caller. options may be NULL; with a session, a line warns if its cache is not the one that the
+ * configuration requests. */
 MN_API mn_status mn_generation_config_check(const mn_generation_config *config, const mn_generate_options *options,
                                             char **warnings);
 
@@ -644,9 +649,9 @@ MN_API void mn_generation_close(mn_generation **generation);
  * processors, and for sampling warpers and a random draw. Used by one thread at a time. */
 typedef struct mn_sampler mn_sampler;
 
-/* The configuration is copied; prompt: the tokens before the first chosen one, which some processors read. MN_E_ARG for
- * settings that contradict each other or request another search (beams, a draft model, contrastive search, guidance,
- * DoLa). The model must stay open. */
+/* The configuration is copied, and what is needed of the model too; prompt: the tokens before the first chosen one,
+ * which some processors read. MN_E_ARG for settings that contradict each other or request another search (beams, a
+ * draft model, contrastive search, guidance, DoLa). */
 MN_API mn_status mn_sampler_open(mn_sampler **sampler, const mn_model *model, const mn_generation_config *config,
                                  const int32_t *prompt, size_t n_prompt);
 MN_API void mn_sampler_close(mn_sampler **sampler);
@@ -698,7 +703,7 @@ MN_API void mn_engine_options_init(mn_engine_options *options, size_t size);
 
 /* MN_E_ARG as in mn_session_open, MN_E_NOMEM. options: NULL for the defaults. */
 MN_API mn_status mn_engine_open(mn_engine **engine, mn_model *model, const mn_engine_options *options);
-/* Drops the requests that were not taken; call it before the model is closed. */
+/* Drops the requests that were not taken. */
 MN_API void mn_engine_close(mn_engine **engine);
 
 typedef struct mn_request {
@@ -707,8 +712,8 @@ typedef struct mn_request {
     size_t n_prompt;
     const mn_generation_config *config; /* NULL: the model's */
     const mn_generate_options *options; /* NULL: the defaults. Its callbacks are called by mn_engine_step,
-                                           with the id as `row`; its `user` and `assistant` must remain valid
-                                           until the request is taken */
+                                           with the id as `row`; its `user` must remain valid until the
+                                           request is taken */
     const mn_cache_options *cache;      /* NULL: the engine's */
     const mn_session *prefix;           /* as in mn_batch_row; its strategy overrides `cache` */
     int priority;                       /* requests of higher priority start first and are preempted last */

@@ -137,6 +137,7 @@ mn_status mn_model_open(mn_model **model, const char *path, const mn_model_optio
     MN_TRY(options_take(&full, sizeof full, options, "mn_model_options"));
     mn_model *m = mem_alloc(1, sizeof *m);
     if (!m) return MN_E_NOMEM;
+    atomic_init(&m->n_holders, 1);
     mn_status status = model_open(&m->core, path, &full);
     if (status == MN_OK) status = open_text(&m->text, m->core, path);
     if (status == MN_OK) status = open_generation(m, path);
@@ -149,12 +150,13 @@ mn_status mn_model_open(mn_model **model, const char *path, const mn_model_optio
 }
 
 void mn_model_close(mn_model **model) {
-    if (!*model) return;
-    mn_generation_config_close(&(*model)->generation);
-    tokenizer_close(&(*model)->text);
-    model_close(&(*model)->core);
-    mem_free(*model);
+    mn_model *m = *model;
     *model = NULL;
+    if (!m || atomic_fetch_sub_explicit(&m->n_holders, 1, memory_order_acq_rel) > 1) return;
+    mn_generation_config_close(&m->generation);
+    tokenizer_close(&m->text);
+    model_close(&m->core);
+    mem_free(m);
 }
 
 static uint64_t count_parameters(const model_core *core) {
@@ -188,7 +190,7 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .max_source_positions = c->encoder ? c->encoder->max_position_embeddings : 0,
         .parameters = count_parameters(core),
         .file_bytes = tensor_set_file_bytes(model_tensors(core)),
-        .packed_bytes = core->net.weights.packed_bytes,
+        .packed_bytes = model_packed_bytes(core),
         .available_bytes = core->available_bytes,
         .threads = core->compute.n_threads,
         .has_tokenizer = model->text != NULL,
@@ -262,6 +264,7 @@ mn_status mn_detokenize(const mn_tokenizer *t, const int32_t *ids, size_t n_ids,
 }
 
 struct mn_detokenizer {
+    tokenizer *tokenizer; /* held */
     tokenizer_stream *stream;
     bytes text; /* that was returned last */
 };
@@ -270,8 +273,9 @@ mn_status mn_detokenizer_open(mn_detokenizer **out, const mn_tokenizer *t, int f
     *out = NULL;
     mn_detokenizer *d = mem_alloc(1, sizeof *d);
     if (!d) return MN_E_NOMEM;
+    d->tokenizer = tokenizer_hold(text_of(t));
     mn_status status =
-        tokenizer_stream_open(&d->stream, text_of(t), flags & MN_SKIP_SPECIAL ? TOKENIZER_SKIP_SPECIAL : 0u);
+        tokenizer_stream_open(&d->stream, d->tokenizer, flags & MN_SKIP_SPECIAL ? TOKENIZER_SKIP_SPECIAL : 0u);
     if (status != MN_OK) mn_detokenizer_close(&d);
     *out = d;
     return status;
@@ -280,6 +284,7 @@ mn_status mn_detokenizer_open(mn_detokenizer **out, const mn_tokenizer *t, int f
 void mn_detokenizer_close(mn_detokenizer **d) {
     if (!*d) return;
     tokenizer_stream_close(&(*d)->stream);
+    tokenizer_close(&(*d)->tokenizer);
     bytes_clear(&(*d)->text);
     mem_free(*d);
     *d = NULL;

@@ -23,7 +23,7 @@ enum {
 };
 
 struct mn_engine {
-    mn_model *model;
+    mn_model *model;        /* held */
     mn_cache_options cache; /* of requests that set none; the engine owns its texts */
     char *texts[5];
     size_t max_num_seqs;
@@ -135,7 +135,7 @@ mn_status mn_engine_open(mn_engine **engine, mn_model *model, const mn_engine_op
         MN_FAIL(MN_E_ARG, "cache_dir is set, enable_prefix_caching is not; allowed: both");
     mn_engine *e = mem_alloc(1, sizeof *e);
     if (!e) return MN_E_NOMEM;
-    e->model = model;
+    e->model = model_hold(model);
     e->steps.pace.slowdown = options.max_slowdown;
     e->max_num_seqs = options.max_num_seqs ? options.max_num_seqs : SIZE_MAX;
     e->last_ended = &e->ended;
@@ -177,6 +177,7 @@ void mn_engine_close(mn_engine **engine) {
     if (e->budget != e->budget_before) kv_pool_set_budget(e->model->core->pool, e->budget_before);
     for (size_t i = 0; i < sizeof e->texts / sizeof *e->texts; i++) mem_free(e->texts[i]);
     owners_clear(&e->owners);
+    mn_model_close(&e->model);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     mem_free(e);

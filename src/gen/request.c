@@ -184,6 +184,7 @@ mn_status request_open(request *r, const mn_generate_options *options, uint64_t 
     search_setup *setup = &r->setup;
     int32_t vocab = (int32_t)setup->session->model->net.config.vocab_size;
     r->options = *options;
+    if (options->assistant) r->assistant = model_hold(options->assistant);
     r->pool = setup->session->model->pool;
     kv_pool_watch(r->pool, &r->watch);
     r->vocab = (size_t)vocab;
@@ -307,6 +308,7 @@ static void end(request *r) {
     if (cache->original_implementation) cache->original_implementation = r->original_implementation;
     if (r->state) r->kind->close(r->state);
     r->state = NULL;
+    mn_model_close(&r->assistant);
     close_constraint(r); /* other requests may use it */
     r->setup.constraint = NULL;
     prefix_end(&r->announced);
@@ -381,6 +383,7 @@ void request_close(request *r) {
     prefix_end(&r->announced);
     prefix_root_release(&r->root);
     if (r->state) r->kind->close(r->state);
+    mn_model_close(&r->assistant);
     mn_session_close(&r->own_session);
     for (size_t i = 0; i < r->n_opened; i++) sequence_close(&r->sequences[i]);
     close_constraint(r);

@@ -17,6 +17,7 @@ typedef struct request {
     mn_session *own_session;     /* the setup's, if the request owns it; NULL: the caller owns it, or it is closed */
     mn_generation_config *own_config; /* the setup's, when it is a copy; else NULL */
     int32_t *own_negative;            /* the same of options.negative_prompt */
+    mn_model *assistant;              /* options.assistant, held while the request runs; NULL: none */
     const search_kind *kind;
     void *state; /* of the search; NULL: not started, or ended */
     feed prefill;

@@ -231,13 +231,13 @@ int kv_entries(const kv_cache *cache);
 const kv_spec *kv_entry_spec(const kv_cache *cache, int entry);
 /* Whether it offloads: then a pass that computes a cache which shares its pages may move them. */
 bool kv_moves_pages(const kv_cache *cache);
-size_t kv_bytes(const kv_cache *cache); /* of all pages of this cache, shared ones counted fully */
+size_t kv_bytes(const kv_cache *cache);          /* of all pages of this cache, shared ones counted fully */
+size_t kv_offloaded_held(const kv_cache *cache); /* of them, the offloaded ones */
+size_t kv_peak_bytes(const kv_cache *cache);     /* the largest kv_bytes so far */
 /* Resident bytes of the pages of n caches of one pool, each page once; a NULL cache has none. */
 size_t kv_bytes_together(kv_cache *const *caches, size_t n);
 /* Resident bytes of the pages that no other cache holds: what closing it frees. */
 size_t kv_unique_bytes(const kv_cache *cache);
-size_t kv_offloaded_held(const kv_cache *cache); /* of them, the offloaded ones */
-size_t kv_peak_bytes(const kv_cache *cache);     /* the largest kv_bytes so far */
 
 /* One stream of an entry as it is stored, decoded to f32 [n_heads][n][dim]: tokens [begin, begin + n), all of them held
  * (MN_E_ARG). */

@@ -185,8 +185,20 @@ typedef struct linear_plan {
     int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
 } linear_plan;
 
-int weight_row_of(const void *user, int output) {
+static int row_of(const void *user, int output) {
     return (int)weight_source_row(user, output);
+}
+
+stored_matrix weight_stored(const weight_source *source) {
+    const tensor *t = source->tensor;
+    const dtype_info *info = &dtype_table[t->type];
+    const int64_t columns = source->is_transposed ? t->shape[1] : source->columns;
+    return (stored_matrix){.type = t->type,
+                           .data = t->data,
+                           .row_bytes = (size_t)columns / (size_t)info->block * (size_t)info->bytes,
+                           .is_transposed = source->is_transposed,
+                           .row_of = row_of,
+                           .user = source};
 }
 
 static void run_form(const kernel_table *kernels, const linear_job *job) {
@@ -207,12 +219,12 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
         run_form(&plan->c->kernels, &job);
         return;
     }
+    const stored_matrix stored = weight_stored(&w->source);
     for (int panel = where->panel_begin; panel < where->panel_end; panel++) {
         /* The kernel addresses panels relative to the first of the matrix; only the current one exists. */
         char *place = scratch + pack_scratch_bytes(&w->layout);
         uintptr_t origin = (uintptr_t)place - (uintptr_t)panel * w->layout.panel_bytes;
-        weight_pack((void *)origin, &w->layout, w->source.tensor->type, w->source.tensor->data,
-                    weight_row_bytes(&w->source), weight_row_of, &w->source, panel, panel + 1, scratch);
+        weight_pack((void *)origin, &w->layout, &stored, panel, panel + 1, scratch);
         job.weights = (const void *)origin;
         job.panel_begin = panel;
         job.panel_end = panel + 1;

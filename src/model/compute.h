@@ -22,13 +22,8 @@ typedef struct weight {
     float *bias;          /* [n] or NULL; owned */
 } weight;
 
-/* Bytes between stored rows of a weight. */
-static inline size_t weight_row_bytes(const weight_source *source) {
-    const dtype_info *info = &dtype_table[source->tensor->type];
-    return (size_t)source->columns / (size_t)info->block * (size_t)info->bytes;
-}
-/* The stored row of an output, as a callback of weight_pack; user: a weight_source. */
-int weight_row_of(const void *user, int output);
+/* The stored matrix of a weight; it borrows the source. */
+stored_matrix weight_stored(const weight_source *source);
 
 /* A range of a job's parts, which one thread does in order; other threads take from it when they have finished their
  * own. */

@@ -52,7 +52,7 @@ mn_status encoder_make(model_core *model, bool lazy) {
     e->convolved = mem_alloc_raw(convolved_values(c), sizeof *e->convolved);
     if (!e->unfolded || !e->convolved) return MN_E_NOMEM;
     model->net.workspace.cross_keys = e->unfolded;
-    MN_TRY(weights_pack(&e->net, lazy, (weights_progress){0}));
+    MN_TRY(weights_pack(&e->net, model_tensors(model), lazy, (weights_progress){0}));
     MN_TRY(network_grow(&e->net, (int)c->max_position_embeddings, 1, 1));
     return open_layer(model);
 }

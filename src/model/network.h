@@ -17,12 +17,6 @@ static inline const float *layer_vector(const packed_layer *layer, weight_role r
     return layer->vectors[role - FIRST_LAYER_VECTOR];
 }
 
-/* A stored matrix with rows and columns exchanged, until it is packed. */
-typedef struct transposed_tensor {
-    const tensor *from;
-    tensor transposed_copy; /* owns its data */
-} transposed_tensor;
-
 enum { N_CONVOLUTIONS = 2 };
 
 typedef struct packed_weights {
@@ -35,8 +29,6 @@ typedef struct packed_weights {
     weight convolutions[N_CONVOLUTIONS]; /* of an encoder's convolutions: [hidden_size] outputs */
     char *arena;                         /* all packed panels */
     size_t packed_bytes;
-    transposed_tensor *transposed; /* [n_transposed] */
-    size_t n_transposed;
 } packed_weights;
 
 /* Rotary angles of a pass's tokens. */

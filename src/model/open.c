@@ -169,7 +169,8 @@ static mn_status prepare(model_core *model, const mn_model_options *options) {
     if (model->encoder) scratch = largest(scratch, scratch_need(&model->encoder->net.config, lazy));
     MN_TRY(check_need(model, model_packed_bytes(model) + scratch * (size_t)model->compute.n_threads));
     MN_TRY(open_scratch(&model->compute, scratch));
-    MN_TRY(weights_pack(&model->net, lazy, (weights_progress){options->progress, options->progress_user}));
+    MN_TRY(weights_pack(&model->net, model_tensors(model), lazy,
+                        (weights_progress){options->progress, options->progress_user}));
     model->reference = model->net.form == WEIGHT_F32;
     model->net.workspace.frequencies = mem_alloc((size_t)model->net.config.rotary_dim / 2 + 1, sizeof(double));
     if (!model->net.workspace.frequencies) return MN_E_NOMEM;

@@ -8,7 +8,9 @@
 
 #include "base/mem.h"
 
-enum { PACK_PANELS = 8 }; /* panels of a packing task */
+/* Panels of a packing task; and how often the pages of the files that were read are given back: stored values take up
+ * to four times the bytes of packed ones. */
+enum { PACK_PANELS = 8, RELEASES = 64 };
 
 weight_form weight_form_for(dtype type, weight_form model_form, bool is_auto) {
     if (!is_auto) return model_form;
@@ -69,35 +71,6 @@ static mn_status shape_states(const network *net, packed_layer *layer, bool is_g
 
 /* ---- matrices ---- */
 
-/* The transpose of a stored matrix, made once for all weights that it holds. */
-static mn_status transposed(packed_weights *weights, const tensor **t) {
-    for (size_t i = 0; i < weights->n_transposed; i++) {
-        if (weights->transposed[i].from == *t) {
-            *t = &weights->transposed[i].transposed_copy;
-            return MN_OK;
-        }
-    }
-    transposed_tensor *made = &weights->transposed[weights->n_transposed];
-    size_t rows = (size_t)(*t)->shape[0], columns = (size_t)(*t)->shape[1];
-    const dtype_info *info = &dtype_table[(*t)->type];
-    if (info->block != 1)
-        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: F32, F16, BF16", (*t)->name, info->name);
-    size_t size = (size_t)info->bytes;
-    uint8_t *data = mem_alloc_raw((*t)->bytes, 1);
-    if (!data) return MN_E_NOMEM;
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t c = 0; c < columns; c++)
-            memcpy(data + (c * rows + r) * size, (*t)->data + (r * columns + c) * size, size);
-    }
-    *made = (transposed_tensor){.from = *t, .transposed_copy = **t};
-    made->transposed_copy.shape[0] = (int64_t)columns;
-    made->transposed_copy.shape[1] = (int64_t)rows;
-    made->transposed_copy.data = data;
-    weights->n_transposed++;
-    *t = &made->transposed_copy;
-    return MN_OK;
-}
-
 typedef struct planner {
     network *net;
     bool is_auto, is_gguf;
@@ -108,8 +81,9 @@ static mn_status plan_matrix(planner *p, weight *w, const weight_source *source,
     packed_weights *weights = &p->net->weights;
     w->source = *source;
     if (!source->tensor) return MN_OK;
-    if (source->is_transposed) MN_TRY(transposed(weights, &w->source.tensor));
-    const tensor *t = w->source.tensor;
+    const tensor *t = source->tensor;
+    if (source->is_transposed && dtype_table[t->type].block != 1)
+        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: F32, F16, BF16", t->name, dtype_table[t->type].name);
     weight_form form = is_exact ? WEIGHT_F32 : weight_form_for(t->type, p->net->form, p->is_auto);
     weight_layout_make(&w->layout, form, t->type, (int)source->n_rows, (int)source->columns);
     weights->packed_bytes += weight_layout_bytes(&w->layout);
@@ -145,8 +119,7 @@ mn_status weights_plan(network *net, const model_weights *bound, bool is_auto, b
     planner p = {net, is_auto, is_gguf};
     size_t n = (size_t)net->config.num_hidden_layers, experts = (size_t)net->config.num_local_experts;
     weights->layers = mem_alloc(n, sizeof *weights->layers);
-    weights->transposed = mem_alloc(n * N_LAYER_MATRICES, sizeof *weights->transposed);
-    if (!weights->layers || !weights->transposed) return MN_E_NOMEM;
+    if (!weights->layers) return MN_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         MN_TRY(plan_layer(&p, &weights->layers[i], bound->layers[i]));
         if (config_has_experts(&net->config, (int64_t)i))
@@ -193,6 +166,7 @@ typedef struct pack_job {
     weight **weights;
     int *first_task; /* [n_weights + 1] tasks before each weight */
     char **scratch;  /* [threads] */
+    const tensor_set *files;
     _Atomic uint64_t done;
     uint64_t total;
     weights_progress progress;
@@ -205,10 +179,11 @@ static void pack_task(void *arg, int task, int thread) {
     const weight *w = job->weights[i];
     int begin = (task - job->first_task[i]) * PACK_PANELS, end = begin + PACK_PANELS;
     if (end > w->layout.n_panels) end = w->layout.n_panels;
-    weight_pack((char *)(uintptr_t)w->packed, &w->layout, w->source.tensor->type, w->source.tensor->data,
-                weight_row_bytes(&w->source), weight_row_of, &w->source, begin, end, job->scratch[thread]);
-    uint64_t part = (uint64_t)(end - begin) * w->layout.panel_bytes;
+    const stored_matrix stored = weight_stored(&w->source);
+    weight_pack((char *)(uintptr_t)w->packed, &w->layout, &stored, begin, end, job->scratch[thread]);
+    uint64_t part = (uint64_t)(end - begin) * w->layout.panel_bytes, step = job->total / RELEASES + 1;
     uint64_t done = atomic_fetch_add(&job->done, part) + part;
+    if (done / step != (done - part) / step) tensor_set_release_pages(job->files);
     if (thread == 0 && job->progress.report) job->progress.report(job->progress.user, done, job->total);
 }
 
@@ -250,20 +225,12 @@ static mn_status number_tasks(int *first_task, weight **list, int n) {
     return MN_OK;
 }
 
-static void drop_transposed(packed_weights *weights) {
-    for (size_t i = 0; i < weights->n_transposed; i++)
-        mem_free((void *)(uintptr_t)weights->transposed[i].transposed_copy.data);
-    mem_free(weights->transposed);
-    weights->transposed = NULL;
-    weights->n_transposed = 0;
-}
-
-mn_status weights_pack(network *net, bool lazy, weights_progress progress) {
+mn_status weights_pack(network *net, const tensor_set *files, bool lazy, weights_progress progress) {
     if (lazy) return MN_OK;
     packed_weights *weights = &net->weights;
     size_t capacity = (size_t)list_weights(weights, &net->config, NULL);
     int n_threads = net->compute->n_threads;
-    pack_job job = {.progress = progress, .total = weights->packed_bytes};
+    pack_job job = {.progress = progress, .files = files, .total = weights->packed_bytes};
     job.weights = mem_alloc(capacity, sizeof *job.weights);
     job.first_task = mem_alloc(capacity + 1, sizeof *job.first_task);
     job.scratch = mem_alloc((size_t)n_threads, sizeof *job.scratch);
@@ -279,7 +246,6 @@ mn_status weights_pack(network *net, bool lazy, weights_progress progress) {
     mem_free(job.scratch);
     mem_free(job.first_task);
     mem_free(job.weights);
-    drop_transposed(weights);
     return status;
 }
 
@@ -292,7 +258,6 @@ void weights_clear(packed_weights *weights, int64_t n_layers) {
     }
     for (int i = 0; i < N_CONVOLUTIONS; i++) mem_free(weights->convolutions[i].bias);
     mem_free(weights->layers);
-    drop_transposed(weights);
     mem_free(weights->positions);
     mem_free(weights->final_norm);
     mem_free(weights->final_norm_bias);

@@ -18,9 +18,9 @@ weight_form weight_form_for(dtype type, weight_form model_form, bool is_auto);
  * file holds A of state-space layers, not its logarithm. */
 mn_status weights_plan(network *net, const model_weights *bound, bool is_auto, bool is_gguf);
 
-/* Allocates the arena and packs all panels with the model's threads. Weights are left to be packed on the fly when
- * `lazy` (float32 computation only). */
-mn_status weights_pack(network *net, bool lazy, weights_progress progress);
+/* Allocates the arena and packs all panels with the model's threads. The pages of the files, which hold the tensors,
+ * are given back on the way. Weights are left to be packed on the fly when `lazy` (float32 computation only). */
+mn_status weights_pack(network *net, const tensor_set *files, bool lazy, weights_progress progress);
 void weights_clear(packed_weights *weights, int64_t n_layers);
 
 #endif

@@ -106,7 +106,7 @@ mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_op
     MN_TRY(options_take(&options, sizeof options, given, "mn_cache_options"));
     mn_session *s = mem_alloc(1, sizeof *s);
     if (!s) return MN_E_NOMEM;
-    s->owner = model;
+    s->owner = model_hold(model);
     s->model = model->core;
     mn_status status = kv_plan_make(&s->plan, &options, s->model->reference ? KV_F32 : KV_BF16);
     s->prefill_chunk = s->plan.prefill_chunk ? s->plan.prefill_chunk : DEFAULT_CHUNK;
@@ -147,6 +147,7 @@ void mn_session_close(mn_session **session) {
     session_leave_relatives(*session);
     kv_close(&(*session)->cache);
     mac_key_wipe(&(*session)->key);
+    mn_model_close(&(*session)->owner);
     mem_free((*session)->ids);
     mem_free((*session)->logits);
     mem_free(*session);
@@ -372,7 +373,7 @@ static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     mn_session *s = mem_alloc(1, sizeof *s);
     *out = s;
     if (!s) return MN_E_NOMEM;
-    s->owner = like->owner;
+    s->owner = model_hold(like->owner);
     s->model = like->model;
     s->key = like->key;
     if (like->next_relative) join_relatives(s, like->next_relative);

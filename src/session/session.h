@@ -14,13 +14,21 @@
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* The public handle of a model. */
+/* The public handle of a model. It is freed when the last of its holders has closed it. */
 struct mn_model {
     model_core *core;
     tokenizer *text;                  /* NULL: the checkpoint has none */
     mn_generation_config *generation; /* of the checkpoint */
     int64_t pad_token_id;             /* that it names; -1: none */
+    atomic_size_t n_holders;          /* the program that opened it, and each object that needs it */
 };
+
+/* The model for one more holder, who closes it with mn_model_close. */
+static inline mn_model *model_hold(const mn_model *model) {
+    mn_model *held = (mn_model *)(uintptr_t)model;
+    atomic_fetch_add_explicit(&held->n_holders, 1, memory_order_relaxed);
+    return held;
+}
 
 /* The policy of a session when there is no memory for the next step. */
 typedef enum on_oom { OOM_FAIL, OOM_OFFLOAD, OOM_QUANTIZE, OOM_EVICT, N_OOM } on_oom;
@@ -35,7 +43,7 @@ typedef struct requested_cache {
 } requested_cache;
 
 struct mn_session {
-    mn_model *owner;
+    mn_model *owner; /* held */
     model_core *model;
     kv_plan plan;
     on_oom on_oom;

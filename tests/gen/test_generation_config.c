@@ -365,7 +365,7 @@ static void an_unknown_cache_of_a_checkpoint_fails_only_when_used(void **state) 
     assert_ok(mn_generation_config_set(config, "cache_implementation", "\"sink\""));
     assert_ok(generation_config_copy(&copy, config));
     assert_ok(mn_generation_config_check(copy, NULL, &warnings));
-    assert_non_null(strstr(warnings, "have no effect: made_up, made_again\n"));
+    assert_non_null(strstr(warnings, "have no effect here: made_up, made_again\n"));
     mn_free(warnings);
     json_close(&doc);
     mn_generation_config_close(&copy);

@@ -146,7 +146,7 @@ static void settings_without_effect_are_reported(void **state) {
          "min_length is 9 but has no effect: max_length ends the text before\n"},
         {"{\"max_length\": 9, \"max_new_tokens\": 8}", false,
          "max_length is 9 but has no effect: max_new_tokens counts\n"},
-        {"{\"transformers_version\": \"4.46\", \"return_dict_in_generate\": true, \"return_legacy_cache\": false, "
+        {"{\"transformers_version\": \"4.46\", \"return_dict_in_generate\": false, \"return_legacy_cache\": false, "
          "\"output_scores\": null, \"generation_kwargs\": {}, \"compile_config\": null}",
          false, ""},
         {"{\"return_legacy_cache\": true, \"output_attentions\": true, \"output_hidden_states\": true}", false,
@@ -154,6 +154,10 @@ static void settings_without_effect_are_reported(void **state) {
          "form\n"
          "output_attentions was given but has no effect: attention weights are not handed out\n"
          "output_hidden_states was given but has no effect: hidden states are not handed out\n"},
+        {"{\"forced_decoder_ids\": [[1, 2]], \"return_dict_in_generate\": true, \"disable_compile\": true}", false,
+         "forced_decoder_ids was given but has no effect: the prompt begins the text\n"
+         "return_dict_in_generate was given but has no effect: results always have every field\n"
+         "disable_compile was given but has no effect: nothing is compiled\n"},
         {"{\"output_scores\": true, \"output_logits\": true}", false,
          "output_scores was given but has no effect: scores are requested with keep_scores (--scores-out)\n"
          "output_logits was given but has no effect: logits are requested with keep_logits (--logits-out)\n"},
@@ -176,17 +180,65 @@ static void settings_without_effect_are_reported(void **state) {
     }
 }
 
-/* Settings of a checkpoint are not reported. */
-static void only_settings_of_the_program_are_reported(void **state) {
-    (void)state;
-    static const char settings[] = "{\"temperature\": 0.6, \"top_p\": 0.9, \"do_sample\": true}";
+static mn_generation_config *checkpoint_of(const char *settings) {
     mn_generation_config *config = NULL;
     json_doc *doc = NULL;
-    char *warnings = NULL;
     assert_ok(mn_generation_config_open(&config, NULL));
     assert_ok(json_parse(&doc, settings, strlen(settings), JSON_STRICT, "settings"));
     assert_ok(generation_config_load(config, json_root(doc), true, "checkpoint"));
     json_close(&doc);
+    return config;
+}
+
+/* Fields of a checkpoint's file that have no effect are one line; where the program decided it, there is none. */
+static void fields_of_a_checkpoint_are_one_line(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings;
+        const char *set[2]; /* by the program; NULL: nothing */
+        const char *warnings;
+    } cases[] = {
+        {"{\"do_sample\": true, \"temperature\": 0.6, \"transformers_version\": \"4.46\", \"_commit_hash\": \"a\"}",
+         {0},
+         ""},
+        {"{\"temperature\": 0.6, \"top_k\": 50, \"disable_compile\": true, \"return_dict_in_generate\": true, \"made_up\": 3, "
+         "\"forced_decoder_ids\": [[1, 2]], \"output_scores\": true, \"made_too\": [1], \"low_memory\": false}",
+         {0},
+         "generation_config.json has fields that have no effect here: temperature, forced_decoder_ids, "
+         "return_dict_in_generate, disable_compile, output_scores, made_up, made_too\n"},
+        {"{\"temperature\": 0.6, \"top_p\": 0.9}", {"do_sample", "true"}, ""},
+        {"{\"temperature\": 0.6, \"top_p\": 0.9}", {"do_sample", "false"}, ""},
+        {"{\"temperature\": 0.6, \"top_p\": 0.9}",
+         {"top_p", "0.8"},
+         "top_p is 0.8 but has no effect: do_sample is false\n"
+         "generation_config.json has fields that have no effect here: temperature\n"},
+        {"{\"max_length\": 20}", {"max_new_tokens", "9"}, ""},
+        {"{\"max_length\": 20, \"max_new_tokens\": 9, \"num_assistant_tokens\": 5}",
+         {0},
+         "generation_config.json has fields that have no effect here: num_assistant_tokens, max_length\n"},
+        {"{\"return_legacy_cache\": true}", {"return_legacy_cache", "false"}, ""},
+        {"{\"low_memory\": true, \"disable_compile\": true}",
+         {"low_memory", "true"},
+         "low_memory was given but has no effect: contrastive search has one form\n"
+         "generation_config.json has fields that have no effect here: disable_compile\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_generation_config *config = checkpoint_of(cases[i].settings), *copy = NULL;
+        char *warnings = NULL;
+        if (cases[i].set[0]) assert_ok(mn_generation_config_set(config, cases[i].set[0], cases[i].set[1]));
+        assert_ok(generation_config_copy(&copy, config));
+        assert_ok(mn_generation_config_check(copy, NULL, &warnings));
+        assert_string_equal(warnings, cases[i].warnings);
+        mn_free(warnings);
+        mn_generation_config_close(&copy);
+        mn_generation_config_close(&config);
+    }
+}
+
+static void what_the_program_decides_is_not_reported(void **state) {
+    (void)state;
+    mn_generation_config *config = checkpoint_of("{\"temperature\": 0.6, \"top_p\": 0.9, \"do_sample\": true}");
+    char *warnings = NULL;
     assert_ok(mn_generation_config_set(config, "do_sample", "false"));
     assert_ok(mn_generation_config_check(config, NULL, &warnings));
     assert_string_equal(warnings, "");
@@ -214,7 +266,9 @@ static void only_settings_of_the_program_are_reported(void **state) {
 
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    mn_generation_config *config = config_of("{\"temperature\": 0.7, \"min_new_tokens\": 4}");
+    static const char own[] = "{\"temperature\": 0.7, \"min_new_tokens\": 4}";
+    mn_generation_config *config = checkpoint_of("{\"top_p\": 0.7, \"made_up\": 3}");
+    assert_ok(mn_generation_config_load(config, own, strlen(own)));
     int64_t k = 1, live = mem_count().live;
     for (;; k++) {
         char *warnings = NULL;
@@ -222,8 +276,10 @@ static void every_allocation_may_fail(void **state) {
         mn_status status = mn_generation_config_check(config, NULL, &warnings);
         mem_fail_after(0);
         if (status == MN_OK) {
-            assert_string_equal(warnings, "temperature is 0.7 but has no effect: do_sample is false\n"
-                                          "min_new_tokens is 4 but has no effect: eos_token_id is not set\n");
+            assert_string_equal(warnings,
+                                "temperature is 0.7 but has no effect: do_sample is false\n"
+                                "min_new_tokens is 4 but has no effect: eos_token_id is not set\n"
+                                "generation_config.json has fields that have no effect here: top_p, made_up\n");
             mn_free(warnings);
             break;
         }
@@ -240,7 +296,8 @@ int main(void) {
         cmocka_unit_test(settings_select_the_mode),
         cmocka_unit_test(contradictory_settings_are_refused),
         cmocka_unit_test(settings_without_effect_are_reported),
-        cmocka_unit_test(only_settings_of_the_program_are_reported),
+        cmocka_unit_test(fields_of_a_checkpoint_are_one_line),
+        cmocka_unit_test(what_the_program_decides_is_not_reported),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,7 +111,8 @@ static problem problem_make(uint64_t *seed, dtype type, weight_form form, int m,
     assert_int_equal(p.layout.form, form);
     p.weights = guarded_make(weight_layout_bytes(&p.layout), 0);
     guarded scratch = guarded_make(pack_scratch_bytes(&p.layout), 0);
-    weight_pack(p.weights.data, &p.layout, type, stored, row_bytes, NULL, NULL, 0, p.layout.n_panels, scratch.data);
+    const stored_matrix from = {.type = type, .data = stored, .row_bytes = row_bytes};
+    weight_pack(p.weights.data, &p.layout, &from, 0, p.layout.n_panels, scratch.data);
     guarded_free(&scratch);
     make_activations(&p, seed, &ref);
     make_exact(&p, stored, row_bytes);
@@ -363,7 +364,8 @@ static void extreme_codes_do_not_saturate(void **state) {
             weight_layout_make(&layout, WEIGHT_INT, types[i], N, K);
             guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
                     scratch = guarded_make(pack_scratch_bytes(&layout), 0);
-            weight_pack(packed.data, &layout, types[i], stored, row_bytes, NULL, NULL, 0, 1, scratch.data);
+            const stored_matrix from = {.type = types[i], .data = stored, .row_bytes = row_bytes};
+            weight_pack(packed.data, &layout, &from, 0, 1, scratch.data);
             activations acts = {WEIGHT_INT, 1, K, x, scale, sum, false};
             linear_job job = {.layout = &layout,
                               .weights = packed.data,

@@ -32,10 +32,10 @@ static packed pack_stored(dtype type, weight_form form, int n, int k, const void
     }
     /* In two calls, the second part first. */
     int middle = m.layout.n_panels / 2;
-    weight_pack(m.weights.data, &m.layout, type, stored, row_bytes, permute ? reversed : NULL, &n, middle,
-                m.layout.n_panels, scratch.data);
-    weight_pack(m.weights.data, &m.layout, type, stored, row_bytes, permute ? reversed : NULL, &n, 0, middle,
-                scratch.data);
+    const stored_matrix from = {
+        .type = type, .data = stored, .row_bytes = row_bytes, .row_of = permute ? reversed : NULL, .user = &n};
+    weight_pack(m.weights.data, &m.layout, &from, middle, m.layout.n_panels, scratch.data);
+    weight_pack(m.weights.data, &m.layout, &from, 0, middle, scratch.data);
     guarded_free(&scratch);
     guarded_check(&m.weights, "packed weights");
     return m;
@@ -96,6 +96,45 @@ static int_weight int_at(const packed *m, int output, int input) {
 }
 
 /* ---- tests ---- */
+
+/* Outputs that are columns, also of a matrix that is stored in another order. */
+static void columns_pack_as_rows(void **state) {
+    (void)state;
+    enum { N = 21, K = 2 * 256 + 32, PAD = 3 };
+    static const dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    uint64_t seed = 7;
+    for (int t = 0; t < 3; t++) {
+        const size_t size = (size_t)dtype_table[types[t]].bytes, row_bytes = K * size, column_bytes = N * size + PAD;
+        uint8_t *rows = mem_alloc(N, row_bytes), *columns = mem_alloc(K, column_bytes);
+        assert_true(rows && columns);
+        random_blocks(&seed, types[t], rows, (size_t)N * K, 1.0);
+        for (size_t i = 0; i < N; i++) {
+            for (size_t j = 0; j < K; j++)
+                memcpy(columns + j * column_bytes + i * size, rows + i * row_bytes + j * size, size);
+        }
+        for (int form = WEIGHT_F32; form <= WEIGHT_INT; form++) {
+            for (int permute = 0; permute < 2; permute++) {
+                const int n = N;
+                packed m = pack_stored(types[t], (weight_form)form, N, K, rows, row_bytes, permute);
+                guarded again = guarded_make(weight_layout_bytes(&m.layout), 0),
+                        scratch = guarded_make(pack_scratch_bytes(&m.layout), 0);
+                const stored_matrix from = {.type = types[t],
+                                            .data = columns,
+                                            .row_bytes = column_bytes,
+                                            .is_transposed = true,
+                                            .row_of = permute ? reversed : NULL,
+                                            .user = &n};
+                weight_pack(again.data, &m.layout, &from, 0, m.layout.n_panels, scratch.data);
+                assert_memory_equal(again.data, m.weights.data, weight_layout_bytes(&m.layout));
+                guarded_free(&scratch);
+                guarded_free(&again);
+                packed_free(&m);
+            }
+        }
+        mem_free(rows);
+        mem_free(columns);
+    }
+}
 
 static void dense_forms_hold_the_rows(void **state) {
     (void)state;
@@ -245,9 +284,13 @@ static void infinite_weights_show(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dense_forms_hold_the_rows), cmocka_unit_test(block_types_become_codes),
-        cmocka_unit_test(layouts_are_compact),       cmocka_unit_test(plain_types_round_to_eight_bits),
-        cmocka_unit_test(wide_ranges_survive),       cmocka_unit_test(large_products_do_not_overflow),
+        cmocka_unit_test(columns_pack_as_rows),
+        cmocka_unit_test(dense_forms_hold_the_rows),
+        cmocka_unit_test(block_types_become_codes),
+        cmocka_unit_test(layouts_are_compact),
+        cmocka_unit_test(plain_types_round_to_eight_bits),
+        cmocka_unit_test(wide_ranges_survive),
+        cmocka_unit_test(large_products_do_not_overflow),
         cmocka_unit_test(infinite_weights_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

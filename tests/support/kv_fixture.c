@@ -6,6 +6,7 @@
 #include "base/num.h"
 #include "kv/quantize.h"
 #include "kv/snapshot.h"
+#include "support/kv_walk.h"
 #include "support/scratch.h"
 
 enum { MOST_STEP = 48, MOST_DIM = 32 };
@@ -225,7 +226,42 @@ void fixture_check(fixture *w, const fixture_member *m) {
                 (int)model_reachable(m->model, length));
 }
 
+/* What the code says of bytes is what its caches, its pool and its offload file hold, page by page. */
+static void check_accounting(fixture *w) {
+    kv_cache *caches[2 * FIXTURE_CACHES];
+    const size_t n = (size_t)w->n_members;
+    kv_offload *file = kv_pool_offload(w->pool);
+    for (size_t i = 0; i < n; i++) {
+        caches[i] = w->members[i].cache;
+        const walk_sums *own = walk_pages(&caches[i], 1, false);
+        if (kv_bytes(caches[i]) != own->resident + own->mapped + own->offloaded)
+            PROBLEM(w, "the bytes of cache %zu are %zu, it holds %zu resident, %zu mapped, %zu offloaded", i,
+                    kv_bytes(caches[i]), own->resident, own->mapped, own->offloaded);
+        if (kv_offloaded_held(caches[i]) != own->offloaded)
+            PROBLEM(w, "%zu bytes of cache %zu are offloaded, not %zu", own->offloaded, i,
+                    kv_offloaded_held(caches[i]));
+    }
+    const walk_sums *all = walk_pages(caches, n, true);
+    if (!all) {
+        PROBLEM(w, "the references of a page are not those of the caches and parts that hold it");
+        return;
+    }
+    if (kv_bytes_together(caches, n) != all->resident)
+        PROBLEM(w, "the bytes together are %zu, not %zu", kv_bytes_together(caches, n), all->resident);
+    if (kv_pool_used(w->pool) != all->resident + all->staged)
+        PROBLEM(w, "the pool counts %zu bytes, its caches hold %zu and %zu staged", kv_pool_used(w->pool),
+                all->resident, all->staged);
+    if ((file ? kv_offload_bytes(file) : 0) != all->offloaded)
+        PROBLEM(w, "the file holds other bytes than the %zu that are offloaded", all->offloaded);
+    for (size_t i = 0; i < n; i++) {
+        if (kv_unique_bytes(caches[i]) != walk_freed(caches[i]))
+            PROBLEM(w, "closing cache %zu frees %zu bytes, not %zu", i, walk_freed(caches[i]),
+                    kv_unique_bytes(caches[i]));
+    }
+}
+
 void fixture_check_all(fixture *w) {
+    if (w->set->alone) check_accounting(w);
     for (int i = 0; i < w->n_members && !w->problem; i++) {
         fixture_check(w, &w->members[i]);
         w->counts.offload += kv_offloaded_held(w->members[i].cache);

@@ -1,6 +1,6 @@
 /* Caches that share a pool, each with its model (kv_model.h), and random operations on them. After each operation the
- * two are compared: every token is read, pages and bytes are counted, kv_check is called. A failing sequence is
- * shortened before it is printed.
+ * two are compared: every token is read, pages and bytes are counted, also by identity (kv_walk.h), kv_check is called.
+ * A failing sequence is shortened before it is printed.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_KV_FIXTURE_H
 #define TESTS_KV_FIXTURE_H

@@ -149,7 +149,7 @@ static const mn_generation_field fields[N_ROWS] = {
 #undef FIELD
 };
 
-/* Known fields without effect, and why; NULL: they do not concern generation here, so there is no warning. */
+/* Known fields without effect, and why; NULL: they request nothing of a generation, so there is no warning. */
 static const struct {
     const char *name, *why;
 } unused[] = {
@@ -160,7 +160,6 @@ static const struct {
     {"decoder_start_token_id",
      NULL}, /* of speech models, read by src/speech/tokens.c where needed; the next ones too */
     {"alignment_heads", NULL},
-    {"forced_decoder_ids", NULL},
     {"is_multilingual", NULL},
     {"lang_to_id", NULL},
     {"max_initial_timestamp_index", NULL},
@@ -168,8 +167,9 @@ static const struct {
     {"prev_sot_token_id", NULL},
     {"return_timestamps", NULL},
     {"task_to_id", NULL},
-    {"return_dict_in_generate", NULL}, /* results always have every field */
-    {"disable_compile", NULL},         /* nothing is compiled */
+    {"forced_decoder_ids", "the prompt begins the text"},
+    {"return_dict_in_generate", "results always have every field"},
+    {"disable_compile", "nothing is compiled"},
     {"return_legacy_cache", "the cache stays in its session; mn_sessions_export writes the legacy form"},
     {"output_attentions", "attention weights are not handed out"},
     {"output_hidden_states", "hidden states are not handed out"},
@@ -206,9 +206,11 @@ static bool requests_nothing(const json *value) {
     return value->kind == JSON_NULL || (value->kind == JSON_BOOL && !value->boolean) || is_empty;
 }
 
-static void note_unused(mn_generation_config *config, int i, const json *value) {
-    uint64_t bit = UINT64_C(1) << i;
-    config->unused = requests_nothing(value) ? config->unused & ~bit : config->unused | bit;
+/* A value of the program replaces that of the checkpoint. */
+static void note_unused(mn_generation_config *config, int i, const json *value, bool is_checkpoint) {
+    const uint64_t bit = UINT64_C(1) << i, noted = requests_nothing(value) ? 0 : bit;
+    config->unused = (config->unused & ~bit) | (is_checkpoint ? 0 : noted);
+    config->unused_of_checkpoint = (config->unused_of_checkpoint & ~bit) | (is_checkpoint ? noted : 0);
 }
 
 static mn_status note_unknown(mn_generation_config *config, const char *name, const json *value) {
@@ -225,17 +227,25 @@ static mn_status note_unknown(mn_generation_config *config, const char *name, co
     return MN_OK;
 }
 
+/* Whether an option of the generation does what the field requests. */
+static bool is_replaced(const char *name, const mn_generate_options *options) {
+    return options && ((options->keep_scores && strcmp(name, "output_scores") == 0) ||
+                       (options->keep_logits && strcmp(name, "output_logits") == 0));
+}
+
+static void put_name(bytes *names, const char *name) {
+    bytes_printf(names, "%s%s", names->n ? ", " : "", name);
+}
+
 void generation_config_warn_unused(const mn_generation_config *config, const mn_generate_options *options,
-                                   bytes *lines) {
+                                   bytes *of_checkpoint, bytes *lines) {
     for (int i = 0; i < N_UNUSED; i++) {
-        bool is_set = options && ((options->keep_scores && strcmp(unused[i].name, "output_scores") == 0) ||
-                                  (options->keep_logits && strcmp(unused[i].name, "output_logits") == 0));
-        if (config->unused >> i & 1 && unused[i].why && !is_set)
+        if (!unused[i].why || is_replaced(unused[i].name, options)) continue;
+        if (config->unused >> i & 1)
             bytes_printf(lines, "%s was given but has no effect: %s\n", unused[i].name, unused[i].why);
+        if (config->unused_of_checkpoint >> i & 1) put_name(of_checkpoint, unused[i].name);
     }
-    if (config->unknown)
-        bytes_printf(lines, "generation_config.json has fields that are not known and have no effect: %.400s\n",
-                     config->unknown);
+    if (config->unknown) put_name(of_checkpoint, config->unknown);
 }
 
 static int find_row(const char *name) {
@@ -260,7 +270,7 @@ mn_status generation_config_set(mn_generation_config *config, const char *name, 
     int row = find_row(name), other = find_unused(name);
     if (row >= 0) return field_set(&rows[row], config, value, what);
     if (other == N_UNUSED) return unknown_field(what, name);
-    note_unused(config, other, value);
+    note_unused(config, other, value, false);
     return MN_OK;
 }
 
@@ -303,8 +313,12 @@ static void forget_other_cache(mn_generation_config *config, const char *before,
 
 static mn_status load_member(mn_generation_config *config, const json_member *member, bool is_checkpoint,
                              const char *what) {
-    bool is_unknown = find_row(member->key) < 0 && find_unused(member->key) == N_UNUSED;
-    if (is_checkpoint && is_unknown) return note_unknown(config, member->key, &member->value);
+    const int other = find_unused(member->key);
+    if (is_checkpoint && find_row(member->key) < 0) {
+        if (other == N_UNUSED) return note_unknown(config, member->key, &member->value);
+        note_unused(config, other, &member->value, true);
+        return MN_OK;
+    }
     if (!is_checkpoint) MN_TRY(check_cache(member->key, &member->value, what));
     return generation_config_set(config, member->key, &member->value, what);
 }
@@ -376,6 +390,7 @@ mn_status generation_config_copy(mn_generation_config **out, const mn_generation
     }
     config->set_fields = from ? from->set_fields : 0;
     config->unused = from ? from->unused : 0;
+    config->unused_of_checkpoint = from ? from->unused_of_checkpoint : 0;
     *out = config;
     return MN_OK;
 }

@@ -57,8 +57,9 @@ struct mn_generation_config {
     id_list suppress_tokens, begin_suppress_tokens;
     watermark_config watermarking_config;
 
-    uint64_t unused;     /* bit i: field i of the known fields without effect was given */
-    char *unknown;       /* unknown names in a checkpoint's file: "a, b"; NULL: none */
+    uint64_t unused, unused_of_checkpoint; /* bit i: the program, a checkpoint gave field i of the known ones without
+                                              effect */
+    char *unknown;                         /* unknown names in a checkpoint's file: "a, b"; NULL: none */
     uint64_t set_fields; /* bit i: field i of the table was set by the program, not by a checkpoint or a default */
 };
 
@@ -73,9 +74,9 @@ mn_status generation_config_copy(mn_generation_config **out, const mn_generation
 /* Whether the program set the field itself; name must be a field's. */
 bool generation_config_is_set(const mn_generation_config *config, const char *name);
 
-/* Appends a line for each field that was given and has no effect. options: generation options that replace such fields.
- */
+/* Appends a line for each field that the program gave and that has no effect here, and to of_checkpoint the names of
+ * those that a checkpoint gave: "a, b". options: generation options that replace such fields. */
 void generation_config_warn_unused(const mn_generation_config *config, const mn_generate_options *options,
-                                   bytes *lines);
+                                   bytes *of_checkpoint, bytes *lines);
 
 #endif

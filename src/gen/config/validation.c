@@ -195,48 +195,48 @@ static const char not_sampling[] = "do_sample is false", one_beam[] = "num_beams
                   one_group[] = "num_beam_groups is 1", no_end[] = "eos_token_id is not set",
                   no_draft[] = "there is no draft model";
 
-/* The first matching row of a field gives the reason. */
+/* The first matching row of a field gives the reason, and the field that decides it; NULL: none does. */
 static const struct {
     const char *field;
     bool (*is_idle)(const situation *s);
-    const char *why;
+    const char *why, *decided_by;
 } idle[] = {
-    {"temperature", is_not_sampled, not_sampling},
-    {"top_k", is_not_ranked, not_sampling},
-    {"top_p", is_not_sampled, not_sampling},
-    {"min_p", is_not_sampled, not_sampling},
-    {"typical_p", is_not_sampled, not_sampling},
-    {"epsilon_cutoff", is_not_sampled, not_sampling},
-    {"eta_cutoff", is_not_sampled, not_sampling},
+    {"temperature", is_not_sampled, not_sampling, "do_sample"},
+    {"top_k", is_not_ranked, not_sampling, "do_sample"},
+    {"top_p", is_not_sampled, not_sampling, "do_sample"},
+    {"min_p", is_not_sampled, not_sampling, "do_sample"},
+    {"typical_p", is_not_sampled, not_sampling, "do_sample"},
+    {"epsilon_cutoff", is_not_sampled, not_sampling, "do_sample"},
+    {"eta_cutoff", is_not_sampled, not_sampling, "do_sample"},
     {"penalty_alpha", is_not_contrastive,
-     "contrastive search is without sampling, beams and forced words, with top_k of 2 or more"},
-    {"early_stopping", has_one_beam, one_beam},
-    {"length_penalty", has_one_beam, one_beam},
-    {"num_beam_groups", has_one_beam, one_beam},
-    {"diversity_penalty", has_one_beam, one_beam},
-    {"diversity_penalty", has_one_group, one_group},
-    {"max_matching_ngram_size", has_no_lookup, "prompt_lookup_num_tokens is not set"},
-    {"num_assistant_tokens", has_no_draft, no_draft},
-    {"num_assistant_tokens_schedule", has_no_draft, no_draft},
-    {"assistant_confidence_threshold", has_no_draft, no_draft},
-    {"min_length", has_no_end, no_end},
-    {"min_length", ends_before_length, "max_length ends the text before"},
-    {"min_new_tokens", has_no_end, no_end},
-    {"min_new_tokens", ends_before, "max_new_tokens ends the text before"},
-    {"exponential_decay_length_penalty", has_no_end, no_end},
-    {"max_length", has_new_tokens, "max_new_tokens counts"},
+     "contrastive search is without sampling, beams and forced words, with top_k of 2 or more", "do_sample"},
+    {"early_stopping", has_one_beam, one_beam, "num_beams"},
+    {"length_penalty", has_one_beam, one_beam, "num_beams"},
+    {"num_beam_groups", has_one_beam, one_beam, "num_beams"},
+    {"diversity_penalty", has_one_beam, one_beam, "num_beams"},
+    {"diversity_penalty", has_one_group, one_group, "num_beam_groups"},
+    {"max_matching_ngram_size", has_no_lookup, "prompt_lookup_num_tokens is not set", "prompt_lookup_num_tokens"},
+    {"num_assistant_tokens", has_no_draft, no_draft, NULL},
+    {"num_assistant_tokens_schedule", has_no_draft, no_draft, NULL},
+    {"assistant_confidence_threshold", has_no_draft, no_draft, NULL},
+    {"min_length", has_no_end, no_end, "eos_token_id"},
+    {"min_length", ends_before_length, "max_length ends the text before", "max_length"},
+    {"min_new_tokens", has_no_end, no_end, "eos_token_id"},
+    {"min_new_tokens", ends_before, "max_new_tokens ends the text before", "max_new_tokens"},
+    {"exponential_decay_length_penalty", has_no_end, no_end, "eos_token_id"},
+    {"max_length", has_new_tokens, "max_new_tokens counts", "max_new_tokens"},
 };
 
-/* Whether a field was set to a value other than its default. */
-static mn_status is_set(const mn_generation_config *config, const mn_generation_config *standard, const char *field,
-                        char **value, bool *is) {
-    *is = false;
-    *value = NULL;
-    if (!generation_config_is_set(config, field)) return MN_OK;
+/* The value of a field if it is not its default; NULL: it is. */
+static mn_status unusual_value(const mn_generation_config *config, const mn_generation_config *standard,
+                               const char *field, char **value) {
     char *usual = mn_generation_config_get(standard, field);
     *value = mn_generation_config_get(config, field);
     mn_status status = usual && *value ? MN_OK : MN_E_NOMEM;
-    *is = status == MN_OK && strcmp(usual, *value) != 0;
+    if (status != MN_OK || strcmp(usual, *value) == 0) {
+        mem_free(*value);
+        *value = NULL;
+    }
     mem_free(usual);
     return status;
 }
@@ -248,17 +248,24 @@ static bool is_first_of(size_t i, const bool *reported) {
     return true;
 }
 
-static mn_status warn_idle(const situation *s, const mn_generation_config *standard, bytes *lines) {
+/* A line for each idle field of the program, and the names of those of a checkpoint: where the program decided that
+ * they are idle, it knows. */
+static mn_status warn_idle(const situation *s, const mn_generation_config *standard, bytes *of_checkpoint,
+                           bytes *lines) {
     bool reported[sizeof idle / sizeof idle[0]] = {false};
     for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
+        const char *field = idle[i].field, *decided_by = idle[i].decided_by;
+        const bool is_own = generation_config_is_set(s->config, field);
         char *value = NULL;
         if (!idle[i].is_idle(s) || !is_first_of(i, reported)) continue;
-        mn_status status = is_set(s->config, standard, idle[i].field, &value, &reported[i]);
-        if (reported[i]) bytes_printf(lines, "%s is %.60s but has no effect: %s\n", idle[i].field, value, idle[i].why);
+        if (!is_own && decided_by && generation_config_is_set(s->config, decided_by)) continue;
+        MN_TRY(unusual_value(s->config, standard, field, &value));
+        reported[i] = value != NULL;
+        if (value && is_own) bytes_printf(lines, "%s is %.60s but has no effect: %s\n", field, value, idle[i].why);
+        if (value && !is_own) bytes_printf(of_checkpoint, "%s%s", of_checkpoint->n ? ", " : "", field);
         mem_free(value);
-        MN_TRY(status);
     }
-    return MN_OK;
+    return bytes_status(of_checkpoint);
 }
 
 mn_status validation_warn(const mn_generation_config *config, const mn_generate_options *options, bytes *lines) {
@@ -267,11 +274,17 @@ mn_status validation_warn(const mn_generation_config *config, const mn_generate_
     s.has_beams = config->num_beams > 1;
     s.samples = config->do_sample;
     MN_TRY(generation_config_copy(&standard, NULL));
-    mn_status status = warn_idle(&s, standard, lines);
+    bytes of_checkpoint = {0};
+    mn_status status = warn_idle(&s, standard, &of_checkpoint, lines);
     mn_generation_config_close(&standard);
     if (options && options->negative_prompt && config->guidance_scale == 1)
         bytes_append_text(lines, "the negative prompt has no effect: guidance_scale is not set\n");
-    generation_config_warn_unused(config, options, lines);
+    generation_config_warn_unused(config, options, &of_checkpoint, lines);
+    if (of_checkpoint.n)
+        bytes_printf(lines, "generation_config.json has fields that have no effect here: %.800s\n",
+                     bytes_text(&of_checkpoint));
+    if (status == MN_OK) status = bytes_status(&of_checkpoint);
+    bytes_clear(&of_checkpoint);
     if (status == MN_OK) status = cache_request_warn_keys(config, lines);
     if (status == MN_OK && options && options->session)
         status = cache_request_warn_kept(options->session, config, lines);

@@ -99,11 +99,19 @@ typedef struct linear_job {
 void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int n, int k);
 size_t weight_layout_bytes(const weight_layout *layout); /* n_panels * panel_bytes */
 
-/* Packs panels [panel_begin, panel_end) of a matrix with rows of `type`, `row_bytes` apart, to their places in
- * `packed`. row_of[i] is the stored row of output i (NULL: identity). scratch: pack_scratch_bytes(layout), aligned to
- * 64 bytes, of any content. Threads may pack different panels concurrently. */
-void weight_pack(void *packed, const weight_layout *layout, dtype type, const void *rows, size_t row_bytes,
-                 int (*row_of)(const void *user, int output), const void *user, int panel_begin, int panel_end,
+/* A matrix as a checkpoint stores it. */
+typedef struct stored_matrix {
+    dtype type;
+    const void *data;
+    size_t row_bytes;                            /* from one stored row to the next */
+    bool is_transposed;                          /* an output is a column, not a row; plain types only */
+    int (*row_of)(const void *user, int output); /* the row (column) of an output; NULL: identity */
+    const void *user;
+} stored_matrix;
+
+/* Packs panels [panel_begin, panel_end) of a matrix to their places in `packed`. scratch: pack_scratch_bytes(layout),
+ * aligned to 64 bytes, of any content. Threads may pack different panels concurrently. */
+void weight_pack(void *packed, const weight_layout *layout, const stored_matrix *stored, int panel_begin, int panel_end,
                  void *scratch);
 size_t pack_scratch_bytes(const weight_layout *layout);
 

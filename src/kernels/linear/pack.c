@@ -51,28 +51,44 @@ size_t pack_scratch_bytes(const weight_layout *layout) {
 
 /* A stored matrix, addressed by output. */
 typedef struct source {
+    const stored_matrix *stored;
     const dtype_info *type;
     const dtype_codes *codes; /* NULL for plain types */
-    const uint8_t *rows;
-    size_t row_bytes;
-    int (*row_of)(const void *user, int output);
-    const void *user;
 } source;
 
+static size_t row_of_output(const source *from, int output) {
+    const stored_matrix *m = from->stored;
+    return (size_t)(m->row_of ? m->row_of(m->user, output) : output);
+}
+
 static const uint8_t *source_row(const source *from, int output) {
-    int row = from->row_of ? from->row_of(from->user, output) : output;
-    return from->rows + (size_t)row * from->row_bytes;
+    return (const uint8_t *)from->stored->data + row_of_output(from, output) * from->stored->row_bytes;
+}
+
+/* Inputs begin..begin+n of an output as float32. */
+static void read_inputs(float *x, const source *from, int output, int begin, int n) {
+    const size_t size = (size_t)from->type->bytes, row_bytes = from->stored->row_bytes;
+    if (!from->stored->is_transposed) {
+        from->type->to_f32(x, source_row(from, output) + (size_t)(begin / from->type->block) * size, (size_t)n);
+        return;
+    }
+    uint8_t column[CHUNK * sizeof(float)];
+    const uint8_t *at = (const uint8_t *)from->stored->data + row_of_output(from, output) * size;
+    for (int end = begin + n; begin < end; begin += CHUNK, x += CHUNK) {
+        const int part = end - begin < CHUNK ? end - begin : CHUNK;
+        for (int i = 0; i < part; i++) memcpy(column + (size_t)i * size, at + (size_t)(begin + i) * row_bytes, size);
+        from->type->to_f32(x, column, (size_t)part);
+    }
 }
 
 /* ---- float32 and bf16 ---- */
 
 /* Inputs begin..begin+n of the panel's rows as float32, [16][CHUNK]; rows beyond the last output are zero. */
 static void read_chunk(float *x, const source *from, const weight_layout *layout, int panel, int begin, int n) {
-    size_t offset = (size_t)(begin / from->type->block) * (size_t)from->type->bytes;
     for (int lane = 0; lane < PANEL; lane++) {
         int output = panel * PANEL + lane;
         if (output < layout->n) {
-            from->type->to_f32(x + lane * CHUNK, source_row(from, output) + offset, (size_t)n);
+            read_inputs(x + lane * CHUNK, from, output, begin, n);
         } else {
             memset(x + lane * CHUNK, 0, (size_t)n * sizeof *x);
         }
@@ -193,12 +209,11 @@ static void plain_codes(int_row *row, const weight_layout *layout, float power) 
 }
 
 static void pack_int_lane(char *panel, const weight_layout *layout, const source *from, int output, int_row row) {
-    const uint8_t *stored = source_row(from, output);
     int lane = output % PANEL, groups = layout->k / layout->group;
     if (from->codes) {
-        read_blocks(&row, from, layout, stored);
+        read_blocks(&row, from, layout, source_row(from, output));
     } else {
-        from->type->to_f32(row.x, stored, (size_t)layout->k);
+        read_inputs(row.x, from, output, 0, layout->k);
         plain_scales(&row, layout->k);
     }
     int up = scale_exponent(row.scales, layout->has_min ? row.mins : NULL, groups);
@@ -224,15 +239,11 @@ static void pack_int(char *out, const weight_layout *layout, const source *from,
     }
 }
 
-void weight_pack(void *packed, const weight_layout *layout, dtype type, const void *rows, size_t row_bytes,
-                 int (*row_of)(const void *user, int output), const void *user, int panel_begin, int panel_end,
+void weight_pack(void *packed, const weight_layout *layout, const stored_matrix *stored, int panel_begin, int panel_end,
                  void *scratch) {
-    source from = {.type = &dtype_table[type],
-                   .codes = dtype_codes_table[type].decode ? &dtype_codes_table[type] : NULL,
-                   .rows = rows,
-                   .row_bytes = row_bytes,
-                   .row_of = row_of,
-                   .user = user};
+    const source from = {.stored = stored,
+                         .type = &dtype_table[stored->type],
+                         .codes = dtype_codes_table[stored->type].decode ? &dtype_codes_table[stored->type] : NULL};
     for (int panel = panel_begin; panel < panel_end; panel++) {
         char *out = (char *)packed + (size_t)panel * layout->panel_bytes;
         (layout->form == WEIGHT_INT ? pack_int : pack_dense)(out, layout, &from, panel, scratch);

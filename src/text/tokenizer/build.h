@@ -3,6 +3,8 @@
 #ifndef MN_TEXT_TOKENIZER_BUILD_H
 #define MN_TEXT_TOKENIZER_BUILD_H
 
+#include <stdatomic.h>
+
 #include "base/json.h"
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
@@ -30,6 +32,7 @@ typedef struct id_row {
 } id_row;
 
 struct tokenizer {
+    atomic_size_t n_holders;
     unicode_table *classes;
     vocab pieces;
     vocab virtual_symbols; /* single characters that occur in merges only; ids from pieces.n on */

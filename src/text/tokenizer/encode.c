@@ -20,6 +20,7 @@ mn_status tokenizer_new(tokenizer **out, unicode_table *classes) {
     *out = NULL;
     tokenizer *t = mem_alloc(1, sizeof *t);
     if (!t) return MN_E_NOMEM;
+    atomic_init(&t->n_holders, 1);
     t->unknown = VOCAB_NONE;
     for (int i = 0; i < N_TOKEN_ROLES; i++) t->roles[i] = VOCAB_NONE;
     t->classes = classes;
@@ -32,24 +33,31 @@ mn_status tokenizer_new(tokenizer **out, unicode_table *classes) {
     return status;
 }
 
-void tokenizer_close(tokenizer **t) {
-    if (!*t) return;
-    unicode_table_close(&(*t)->classes);
-    vocab_clear(&(*t)->pieces);
-    vocab_clear(&(*t)->virtual_symbols);
-    merge_table_clear(&(*t)->merges);
-    normalizer_clear(&(*t)->normalizer);
-    pretokenizer_clear(&(*t)->pre);
-    detokenizer_clear(&(*t)->decoder);
-    added_set_clear(&(*t)->added);
-    added_set_clear(&(*t)->added_normalized);
-    for (size_t i = 0; i < (*t)->n_templates; i++) {
-        mem_free((*t)->templates[i].name);
-        mem_free((*t)->templates[i].text);
+tokenizer *tokenizer_hold(const tokenizer *t) {
+    tokenizer *held = (tokenizer *)(uintptr_t)t;
+    atomic_fetch_add_explicit(&held->n_holders, 1, memory_order_relaxed);
+    return held;
+}
+
+void tokenizer_close(tokenizer **out) {
+    tokenizer *t = *out;
+    *out = NULL;
+    if (!t || atomic_fetch_sub_explicit(&t->n_holders, 1, memory_order_acq_rel) > 1) return;
+    unicode_table_close(&t->classes);
+    vocab_clear(&t->pieces);
+    vocab_clear(&t->virtual_symbols);
+    merge_table_clear(&t->merges);
+    normalizer_clear(&t->normalizer);
+    pretokenizer_clear(&t->pre);
+    detokenizer_clear(&t->decoder);
+    added_set_clear(&t->added);
+    added_set_clear(&t->added_normalized);
+    for (size_t i = 0; i < t->n_templates; i++) {
+        mem_free(t->templates[i].name);
+        mem_free(t->templates[i].text);
     }
-    mem_free((*t)->templates);
-    mem_free(*t);
-    *t = NULL;
+    mem_free(t->templates);
+    mem_free(t);
 }
 
 /* The id of a text that the model knows, or VOCAB_NONE. */

@@ -30,6 +30,8 @@ mn_status tokenizer_open(tokenizer **out, const char *path);
 mn_status tokenizer_from_gguf(tokenizer **out, const gguf *file);
 /* From the texts of tokenizer.json and tokenizer_config.json (config may be NULL). */
 mn_status tokenizer_from_memory(tokenizer **out, const char *text, size_t n, const char *config, size_t n_config);
+/* The tokenizer for one more holder, who closes it with tokenizer_close; the last one frees it. */
+tokenizer *tokenizer_hold(const tokenizer *t);
 void tokenizer_close(tokenizer **t);
 
 /* ---- text to ids ---- */

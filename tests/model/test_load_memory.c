@@ -1,0 +1,243 @@
+/* What lies in memory while a model is loaded: its packed weights, and of the files never more than a small part, since
+ * the pages that were read are given back on the way.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "support/engine.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "model/names.h"
+#include "support/gguf_writer.h"
+#include "support/scratch.h"
+
+enum { MEASURES = 96 }; /* of a model while it is loaded */
+
+static const char llama[] = "{\"model_type\": \"llama\", \"hidden_size\": 512, \"intermediate_size\": 2048, "
+                            "\"num_hidden_layers\": 7, \"num_attention_heads\": 8, \"num_key_value_heads\": 8, "
+                            "\"vocab_size\": 4096, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-5, "
+                            "\"tie_word_embeddings\": %s}";
+static const char gpt2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 512, \"n_head\": 8, \"n_layer\": 10, "
+                           "\"n_positions\": 64, \"vocab_size\": 1024, \"layer_norm_epsilon\": 1e-5, "
+                           "\"activation_function\": \"gelu_new\"}";
+
+/* ---- checkpoints: the weights are zero, and their bytes holes of the file ---- */
+
+static void write_with_hole(const char *path, const void *head, size_t n_head, size_t n_hole) {
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0 && write(fd, head, n_head) == (ssize_t)n_head);
+    assert_int_equal(ftruncate(fd, (off_t)(n_head + n_hole)), 0);
+    close(fd);
+}
+
+static void put_tensor(bytes *header, const weight_place *place, dtype type, size_t *offset) {
+    const dtype_info *info = &dtype_table[type];
+    size_t n = 1;
+    bytes_printf(header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", header->n > 1 ? "," : "", place->name, info->name);
+    for (int d = 0; d < place->n_dims; d++) {
+        bytes_printf(header, "%s%lld", d ? "," : "", (long long)place->shape[d]);
+        n *= (size_t)place->shape[d];
+    }
+    bytes_printf(header, "],\"data_offsets\":[%zu,%zu]}", *offset, *offset + n * (size_t)info->bytes);
+    *offset += n * (size_t)info->bytes;
+}
+
+/* The header of a safetensors file with every tensor of the model, once each. */
+static size_t put_header(bytes *header, const model_config *config, dtype type) {
+    size_t offset = 0;
+    bytes_append_text(header, "{");
+    for (int64_t layer = 0; layer < config->num_hidden_layers; layer++) {
+        for (int role = 0; role < N_WEIGHTS; role++) {
+            weight_place place;
+            char quoted[128];
+            if (role >= N_LAYER_WEIGHTS && layer > 0) break;
+            if (!weight_find_place(config, false, (weight_role)role, layer, 0, &place)) continue;
+            snprintf(quoted, sizeof quoted, "\"%s\"", place.name);
+            if (!strstr(bytes_text(header), quoted)) put_tensor(header, &place, type, &offset);
+        }
+    }
+    bytes_append_text(header, "}");
+    while (header->n % 8) bytes_append_text(header, " ");
+    assert_ok(bytes_status(header));
+    return offset;
+}
+
+static const char *make_folder(const char *config_text, dtype type) {
+    static char folder[512];
+    char path[600];
+    model_config config = {0};
+    json_doc *doc = NULL;
+    bytes header = {0};
+    snprintf(folder, sizeof folder, "%s", scratch_empty("model"));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_true(fputs(config_text, file) >= 0 && fclose(file) == 0);
+    assert_ok(json_parse(&doc, config_text, strlen(config_text), JSON_STRICT, "config"));
+    assert_ok(config_from_json(&config, json_root(doc), "config"));
+    size_t n = put_header(&header, &config, type);
+    const uint64_t n_header = header.n;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    bytes whole = {0};
+    bytes_append(&whole, &n_header, sizeof n_header);
+    bytes_append(&whole, header.data, header.n);
+    write_with_hole(path, whole.data, whole.n, n);
+    bytes_clear(&whole);
+    bytes_clear(&header);
+    json_close(&doc);
+    model_config_clear(&config);
+    return folder;
+}
+
+/* Appends the description of a tensor [rows][columns], or [rows] with 0 columns. */
+static void put_info(gguf_writer *w, const char *name, dtype type, int64_t rows, int64_t columns, uint64_t *offset) {
+    const uint64_t ne[] = {(uint64_t)(columns ? columns : rows), (uint64_t)rows};
+    size_t n = 0;
+    gguf_writer_info(w, name, columns ? 2 : 1, ne, (uint32_t)dtype_table[type].gguf_id, *offset);
+    assert_ok(dtype_bytes(type, columns ? rows * columns : rows, &n));
+    *offset += (n + 31) / 32 * 32;
+}
+
+static const char *make_gguf(void) {
+    static char path[512];
+    enum { D = 512, INNER = 1024, VOCAB = 65536, N_LAYERS = 2 };
+    static const struct {
+        const char *name;
+        int64_t rows, columns;
+    } layer[] = {{"attn_norm", D, 0},    {"attn_q", D, D},      {"attn_k", D, D},
+                 {"attn_v", D, D},       {"attn_output", D, D}, {"ffn_norm", D, 0},
+                 {"ffn_gate", INNER, D}, {"ffn_up", INNER, D},  {"ffn_down", D, INNER}};
+    static const struct {
+        const char *key;
+        int value;
+    } sizes[] = {{"block_count", N_LAYERS},      {"context_length", 256},     {"embedding_length", D},
+                 {"feed_forward_length", INNER}, {"attention.head_count", 8}, {"attention.head_count_kv", 8},
+                 {"rope.dimension_count", 64},   {"vocab_size", VOCAB}};
+    gguf_writer w = {0};
+    bytes header = {0};
+    uint64_t n = 0;
+    char key[96];
+    gguf_writer_text(&w, "general.architecture", "llama");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(key, sizeof key, "llama.%s", sizes[i].key);
+        gguf_writer_int(&w, key, GGUF_U32, sizes[i].value);
+    }
+    gguf_writer_real(&w, "llama.attention.layer_norm_rms_epsilon", GGUF_F32, 1e-5);
+    for (int l = 0; l < N_LAYERS; l++) {
+        for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
+            snprintf(key, sizeof key, "blk.%d.%s.weight", l, layer[i].name);
+            put_info(&w, key, layer[i].columns ? DTYPE_Q8_0 : DTYPE_F32, layer[i].rows, layer[i].columns, &n);
+        }
+    }
+    put_info(&w, "output_norm.weight", DTYPE_F32, D, 0, &n);
+    put_info(&w, "token_embd.weight", DTYPE_Q8_0, VOCAB, D, &n);
+    assert_ok(gguf_writer_header(&w, &header));
+    gguf_put_padding(&header, gguf_writer_alignment(&w));
+    snprintf(path, sizeof path, "%s", scratch_path("model.gguf"));
+    write_with_hole(path, header.data, header.n, n);
+    bytes_clear(&header);
+    gguf_writer_clear(&w);
+    return path;
+}
+
+/* ---- measuring ---- */
+
+typedef struct resident {
+    size_t all, of_file; /* bytes */
+} resident;
+
+/* Counted by the system page by page, unlike the counters of /proc/self/status. */
+static resident measure(const char *file) {
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[4096];
+    resident r = {0};
+    bool is_file = false;
+    size_t kib;
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        char first[64] = "";
+        sscanf(line, "%63s", first);
+        if (strchr(first, '-')) is_file = strstr(line, file) != NULL;
+        if (sscanf(line, "Rss: %zu kB", &kib) != 1) continue;
+        r.all += kib << 10;
+        if (is_file) r.of_file += kib << 10;
+    }
+    fclose(maps);
+    return r;
+}
+
+typedef struct load {
+    const char *file;
+    size_t base; /* resident before */
+    uint64_t next;
+    size_t n_measured, packed, most, most_of_file;
+} load;
+
+static void on_progress(void *user, uint64_t done, uint64_t total) {
+    load *l = user;
+    if (done < l->next && done < total) return;
+    const resident now = measure(l->file);
+    l->next = done + total / MEASURES;
+    l->packed = (size_t)total;
+    l->n_measured++;
+    if (now.all > l->most) l->most = now.all;
+    if (now.of_file > l->most_of_file) l->most_of_file = now.of_file;
+}
+
+static void check_load(const char *path, const char *compute_type) {
+    load l = {.file = strrchr(path, '.') ? path : "model.safetensors"};
+    mn_model *model = NULL;
+    mn_model_options options;
+    mn_model_options_init(&options, sizeof options);
+    options.threads = 1; /* which reports */
+    options.compute_type = compute_type;
+    options.progress = on_progress;
+    options.progress_user = &l;
+    l.base = measure(l.file).all;
+    assert_ok(mn_model_open(&model, path, &options));
+    mn_model_close(&model);
+    const size_t whole = l.most - l.base;
+    print_message("%s: %zu KiB packed, %zu KiB of the file, %zu KiB in all, %zu times\n", compute_type, l.packed >> 10,
+                  l.most_of_file >> 10, whole >> 10, l.n_measured);
+    assert_true(l.n_measured > MEASURES / 4 && l.packed > (15 << 20));
+    assert_true(l.most_of_file * 100 <= l.packed * 15);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(whole * 100 <= l.packed * 115);
+#endif
+}
+
+static void safetensors(void **state) {
+    (void)state;
+    char config[512];
+    snprintf(config, sizeof config, llama, "false");
+    check_load(make_folder(config, DTYPE_BF16), "auto");
+}
+
+/* Files whose values take four times the bytes of the packed ones. */
+static void rounded_weights(void **state) {
+    (void)state;
+    char config[512];
+    snprintf(config, sizeof config, llama, "true");
+    check_load(make_folder(config, DTYPE_F32), "int8");
+}
+
+/* GPT-2 stores its matrices with rows and columns exchanged. */
+static void transposed_weights(void **state) {
+    (void)state;
+    check_load(make_folder(gpt2, DTYPE_BF16), "auto");
+}
+
+/* One tensor, which the embedding and the head share, is most of the file. */
+static void gguf_of_one_large_tensor(void **state) {
+    (void)state;
+    check_load(make_gguf(), "auto");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(safetensors),
+        cmocka_unit_test(rounded_weights),
+        cmocka_unit_test(transposed_weights),
+        cmocka_unit_test(gguf_of_one_large_tensor),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
