@@ -182,10 +182,10 @@ static void enter_phase(proxy *p, client_connection *c, phase next, double ms) {
 /* The library sees the end of its socket and the connection is in its next phase, both at once. */
 static void end_request(proxy *p, client_connection *c, phase next, double ms) {
     pthread_mutex_lock(&p->lock);
-    close_inner(p, c);
-    c->phase = next;
-    pthread_mutex_unlock(&p->lock);
     c->deadline = clock_ms() + ms;
+    c->phase = next;
+    close_inner(p, c);
+    pthread_mutex_unlock(&p->lock);
 }
 
 static progress say_farewell(proxy *p, client_connection *c) {

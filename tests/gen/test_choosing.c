@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "gen/logits/processors.h"
+#include "support/patience.h"
 
 enum { N_ROWS = 60, N_PROMPT = 9, MOST_THREADS = 8, N_THREADS = 2, FIRST_STEPS = 2 };
 
@@ -31,7 +32,7 @@ static bool is_known(pthread_t self) {
 mn_status __wrap_processors_run(processors *p, const processor_step *step, float *scores) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 20;
+    until.tv_sec += PATIENCE_S;
     pthread_mutex_lock(&lock);
     if (!is_known(pthread_self()) && n_threads < MOST_THREADS) threads[n_threads++] = pthread_self();
     pthread_cond_broadcast(&changed);

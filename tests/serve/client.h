@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "support/patience.h"
 #include "support/support.h"
 
 typedef struct answer_text {
@@ -26,7 +27,7 @@ static const mn_cache_options client_endless_cache = {
 static inline int client_connect(int port) {
     const struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const struct timeval wait = {.tv_sec = 30};
+    const struct timeval wait = {.tv_sec = PATIENCE_S};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);

@@ -5,9 +5,7 @@
 #define TESTS_SERVE_STEPS_H
 
 #include <semaphore.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "serve/client.h"
 #include "server.h"
 
@@ -71,12 +69,10 @@ static inline void steps_count_job(void *user, const job *j) {
 
 /* Until so many requests have reached the engine, and so many of them are cancelled. */
 static inline void steps_until(server *s, size_t n_added, size_t n_cancelled) {
-    const struct timespec pause = {.tv_nsec = 200000};
-    for (double end = clock_ms() + 60000;; nanosleep(&pause, NULL)) {
-        steps_count c = {0};
+    steps_count c = {SIZE_MAX, 0};
+    wait_until(c.n_added == n_added && c.n_cancelled == n_cancelled) {
+        c = (steps_count){0};
         scheduler_visit(s->scheduler, steps_count_job, &c);
-        if (c.n_added == n_added && c.n_cancelled == n_cancelled) return;
-        if (clock_ms() > end) fail_msg("%zu requests, %zu cancelled", c.n_added, c.n_cancelled);
     }
 }
 

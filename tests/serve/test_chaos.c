@@ -311,9 +311,7 @@ static double resident_mib(void) {
 
 /* Nothing is computed, and pages are only held for texts that are kept. */
 static void expect_idle(server *s) {
-    const struct timespec pause = {.tv_nsec = 5000000};
-    for (double end = clock_ms() + 30000; proxy_n_busy(s->proxy) > 0; nanosleep(&pause, NULL))
-        if (clock_ms() > end) fail_msg("%zu connections stay", proxy_n_busy(s->proxy));
+    wait_until(proxy_n_busy(s->proxy) == 0);
     steps_until(s, 0, 0);
     steps_begin(s);
     const mn_engine_info info = steps_info(s);
