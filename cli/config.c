@@ -9,6 +9,7 @@
 #include "loaded_model.h"
 #include "output.h"
 #include "sampling.h"
+#include "stop_tokens.h"
 
 mn_status generation_file_read(json_doc **doc, const options *o) {
     const char *path = option_text(o, OPT_GENERATION_CONFIG, NULL);
@@ -116,6 +117,7 @@ mn_status generation_build(mn_generation_config **config, const options *o, cons
     if (status == MN_OK) status = apply_options(*config, o);
     if (status == MN_OK && row) status = apply_members(*config, row, true);
     if (status == MN_OK) status = sampling_choose(*config, &given);
+    if (status == MN_OK && model) status = stop_tokens_apply(*config, o, model);
     if (status != MN_OK) mn_generation_config_close(config);
     return status;
 }
