@@ -129,6 +129,24 @@ static void write_file(const char *folder, const char *name, const char *text, s
     bytes_clear(&path);
 }
 
+/* Special tokens without a role, in the forms of Transformers 4 and 5. */
+static void more_special_tokens_are_read(void **state) {
+    (void)state;
+    static const char *const configs[] = {
+        "{\"additional_special_tokens\":[\"ab\",{\"content\":\"aa\"}]}",
+        "{\"extra_special_tokens\":[\"ab\",\"aa\",\"no token\"]}",
+        "{\"extra_special_tokens\":{\"image_token\":\"ab\",\"audio_token\":\"aa\"}}",
+        "{\"extra_special_tokens\":[\"ab\"],\"model_specific_special_tokens\":{\"image_token\":\"aa\"}}",
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        tokenizer *t = open_small(configs[i]);
+        assert_true(tokenizer_is_special(t, 5) && tokenizer_is_special(t, 7));
+        assert_false(tokenizer_is_special(t, 2));
+        assert_text(t, (int32_t[]){2, 5, 7, 3}, 4, TOKENIZER_SKIP_SPECIAL, "ab");
+        tokenizer_close(&t);
+    }
+}
+
 static void companion_files_are_read(void **state) {
     (void)state;
     const char *folder = scratch_empty("companions");
@@ -523,6 +541,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_small_model_encodes_and_decodes),
         cmocka_unit_test(tokenizer_config_is_applied),
+        cmocka_unit_test(more_special_tokens_are_read),
         cmocka_unit_test(companion_files_are_read),
         cmocka_unit_test(streaming_equals_decoding),
         cmocka_unit_test(token_bytes_concatenate_to_the_text),
