@@ -36,6 +36,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_GENERATES, 0, 0, 0},
     [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_GENERATES, VERB_GENERATES, 0, 0},
     [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "the same as --temperature; 0: greedy", VERB_GENERATES, 0, 0, 0},
+    [OPT_STOP_TOKEN] = {"stop_token", NULL, OPTION_LINES, "NAME|ID", NULL, "a token that ends the answer too, also with --ignore-eos; repeated: several", VERB_GENERATES, 0, 0, 0},
     [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that drafts tokens: the same text, faster", VERB_RUN, 0, 0, 0},
     [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: the unconditional prompt", VERB_RUN, 0, 0, 0},
     [OPT_NEGATIVE_PROMPT_IDS] = {"negative_prompt_ids", NULL, OPTION_TEXT, "1,2,3", NULL, "the same as token ids", VERB_RUN, 0, 0, 0},
@@ -350,6 +351,15 @@ static mn_status store(setting *s, const char *text, int64_t number, option_orig
     return MN_OK;
 }
 
+static mn_status add_line(setting *s, const char *text) {
+    bytes both = {0};
+    bytes_printf(&both, "%s\n%s", s->text, text);
+    mn_status status = bytes_status(&both);
+    if (status == MN_OK) status = store(s, both.data, 0, s->origin);
+    bytes_clear(&both);
+    return status;
+}
+
 static mn_status set_row(options *o, int id, const char *text, option_origin origin) {
     const option *row = &option_table[id];
     int64_t number = 0;
@@ -368,6 +378,9 @@ static mn_status set_row(options *o, int id, const char *text, option_origin ori
     case OPTION_CHOICE:
         text = choice_meant(id, text);
         if (!choice_allows(row->argument, text)) MN_FAIL(MN_E_ARG, "'%s' is not one of %s", text, row->argument);
+        break;
+    case OPTION_LINES:
+        if (o->set[id].text && o->set[id].origin == origin) return add_line(&o->set[id], text);
         break;
     case OPTION_TEXT: break;
     }

@@ -25,6 +25,7 @@ typedef enum option_id {
     OPT_GENERATION_CONFIG,
     OPT_GREEDY,
     OPT_TEMP,
+    OPT_STOP_TOKEN,
     OPT_ASSISTANT_MODEL,
     OPT_NEGATIVE_PROMPT,
     OPT_NEGATIVE_PROMPT_IDS,
@@ -166,7 +167,8 @@ typedef enum option_kind {
     OPTION_INTEGER, /* lo..hi */
     OPTION_SIZE,    /* bytes with an optional unit: 512M, 1.5GiB */
     OPTION_CHOICE,  /* one of `argument`, "a|b|c" */
-    OPTION_TEXT
+    OPTION_TEXT,
+    OPTION_LINES /* a text; a repeated flag adds one, and setting.text has a line for each */
 } option_kind;
 
 typedef struct option {

@@ -202,8 +202,9 @@ MN_API int32_t mn_vocab_size(const mn_tokenizer *tokenizer);
 MN_API mn_status mn_token_bytes(const mn_tokenizer *tokenizer, int32_t id, bool first, char **text, size_t *n_text);
 
 /* Renders messages, JSON text [{"role": "user", "content": "..."}, ...], through the chat template. *text is owned by
- * the caller. MN_E_UNSUPPORTED when there is no template; MN_E_ARG with the template's message when it raises an
- * error. */
+ * the caller. Members of messages that are null are left out; "reasoning" or "thinking" is read as "reasoning_content"
+ * when that is absent. MN_E_UNSUPPORTED when there is no template; MN_E_ARG with the template's message when it raises
+ * an error. */
 MN_API mn_status mn_chat_render(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
                                 bool add_generation_prompt, char **text, size_t *n_text);
 /* The same with functions that the model may call: tools, JSON text of a list of objects as Transformers'

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Records the output of Python's Jinja2 for every chat template of tests/data/chat-templates with twelve conversations: the five of
-rendered.json and seven more from here. Texts are stored as their length and FNV-1a hash, errors unchanged.
+rendered.json and seven more from here. Texts are stored as their length and FNV-1a hash, errors unchanged. The same for messages with
+members that are null or have other names, as apply_chat_template hands them to the template.
 
     tools/make_chat_renderings.py > tests/data/chat-templates/twelve.json
+    tools/make_chat_renderings.py nulls > tests/data/chat-templates/nulls.json
     tools/make_chat_renderings.py NAME CONVERSATION      # prints one of the texts
 """
 import json
@@ -133,6 +135,56 @@ CONVERSATIONS = {
     },
 }
 
+CALLED = [
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "content": None, "tool_calls": [call("get_weather", {"place": "Oslo", "at": None}, "abc123XYZ")]},
+    {"role": "tool", "name": "get_weather", "tool_call_id": "abc123XYZ", "content": "sunny"},
+    {"role": "user", "content": "Thanks?"},
+]
+NOTHING = {"name": None, "tool_calls": None, "tool_call_id": None, "reasoning_content": None, "thinking": None, "refusal": None, "audio": None}
+
+NULLS = {
+    "no_content": {"messages": CALLED, "tools": [WEATHER]},
+    "no_content_first": {"messages": [{"content": None, "refusal": None, **CALLED[1]}]},
+    "no_calls": {
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello", "tool_calls": None},
+            {"role": "user", "content": "ok?"},
+        ],
+    },
+    "nothing_anywhere": {
+        "messages": [
+            {**NOTHING, "role": "system", "content": "Be brief."},
+            {"role": "user", "content": "2 + 2?", **NOTHING},
+            {"role": "assistant", **NOTHING, "content": "4"},
+            {"role": "user", "content": "Sure?", **NOTHING},
+        ],
+    },
+    "other_names": {
+        "messages": [
+            {"role": "user", "content": "2 + 2?"},
+            {"role": "assistant", "content": "4", "reasoning_content": None, "reasoning": "Easy."},
+            {"role": "user", "content": "3 + 3?"},
+            {"role": "assistant", "content": "6", "reasoning": None, "thinking": "Also\neasy."},
+            {"role": "user", "content": "4 + 4?"},
+            {"role": "assistant", "content": "8", "thinking": "no", "reasoning_content": "Yes."},
+            {"role": "user", "content": "5 + 5?"},
+            {"role": "assistant", "content": "10", "reasoning": {"effort": "low"}},
+        ],
+    },
+}
+
+
+def as_template_gets(message):
+    """Without members that are None; what was thought under the name that templates know."""
+    message = {key: value for key, value in message.items() if value is not None}
+    if "reasoning_content" not in message:
+        thought = message.get("reasoning", message.get("thinking"))
+        if isinstance(thought, str):
+            message["reasoning_content"] = thought
+    return message
+
 
 def fnv(data):
     value = 0xCBF29CE484222325
@@ -157,6 +209,10 @@ def main():
             templates["e2e: " + one["name"]] = one["chat_template"]
             known.add(one["chat_template"])
     conversations = {**rendered["contexts"], **CONVERSATIONS}
+    stored = CONVERSATIONS
+    if sys.argv[1:] == ["nulls"]:
+        stored = {name: {"tools": None, "documents": None, **one, "add_generation_prompt": True, **MARKS} for name, one in NULLS.items()}
+        conversations = {name: {**one, "messages": [as_template_gets(m) for m in one["messages"]]} for name, one in stored.items()}
     if len(sys.argv) == 3:
         print(*render(templates[sys.argv[1]], conversations[sys.argv[2]]), sep="\n")
         return
@@ -169,7 +225,7 @@ def main():
             results[name][which] = error[:200] if output is None else "%d %016x" % (len(data), fnv(data))
     rows = ",\n".join("%s: %s" % (json.dumps(name), json.dumps(row)) for name, row in results.items())
     print('{"engine": "Jinja2 %s",\n"conversations": %s,\n"results": {\n%s\n}}'
-          % (__import__("jinja2").__version__, json.dumps(CONVERSATIONS), rows))
+          % (__import__("jinja2").__version__, json.dumps(stored), rows))
 
 
 if __name__ == "__main__":

@@ -121,22 +121,22 @@ static void put_calls(bytes *out, const json *calls) {
     bytes_append_text(out, "]");
 }
 
-/* A message as templates take it: its content is a string, a developer is the system. */
-static bool put_message(bytes *out, const json *message) {
+/* A message as templates take it: its content is a string, a developer is the system. fill: no content is an empty one.
+ */
+static bool put_message(bytes *out, const json *message, bool fill) {
     const json *calls = json_get(message, "tool_calls");
-    bool has_calls = calls && calls->kind == JSON_ARRAY, has_content = false, is_text = true;
+    const json *content = json_get(message, "content");
+    bool has_calls = calls && calls->kind == JSON_ARRAY, is_text = true;
+    if (content && content->kind != JSON_NULL) fill = false;
     bytes_append_text(out, "{");
     for (size_t i = 0; i < message->n; i++) {
         const json_member *m = &message->members[i];
         bool is_content = strcmp(m->key, "content") == 0;
-        has_content = has_content || is_content;
         bytes_append_text(out, i ? "," : "");
         json_put_string(out, m->key, m->key_n);
         bytes_append_text(out, ":");
         if (is_content && m->value.kind == JSON_ARRAY)
             is_text = put_parts(out, &m->value) && is_text;
-        else if (is_content && m->value.kind == JSON_NULL)
-            bytes_append_text(out, "\"\"");
         else if (strcmp(m->key, "tool_calls") == 0 && has_calls)
             put_calls(out, calls);
         else if (strcmp(m->key, "role") == 0 && json_is_string(&m->value, "developer"))
@@ -144,11 +144,11 @@ static bool put_message(bytes *out, const json *message) {
         else
             json_put(out, &m->value);
     }
-    bytes_append_text(out, has_content || message->n == 0 ? "}" : ",\"content\":\"\"}");
+    bytes_append_text(out, fill ? ",\"content\":\"\"}" : "}");
     return is_text;
 }
 
-static mn_status put_messages(bytes *out, const json *list, refusal *why) {
+static mn_status put_messages(bytes *out, const json *list, bool fill, refusal *why) {
     *why = (refusal){400, "value_out_of_range", "messages"};
     bytes_append_text(out, "[");
     for (size_t i = 0; i < list->n; i++) {
@@ -156,7 +156,7 @@ static mn_status put_messages(bytes *out, const json *list, refusal *why) {
         bytes_append_text(out, i ? "," : "");
         if (message->kind != JSON_OBJECT || !json_get(message, "role"))
             MN_FAIL(MN_E_ARG, "'messages' has at %zu no message, allowed: objects with 'role' and 'content'", i);
-        if (!put_message(out, message))
+        if (!put_message(out, message, fill))
             MN_FAIL(MN_E_ARG,
                     "'messages' has at %zu a part that is no text, allowed: {\"type\": \"text\", \"text\": ...}", i);
     }
@@ -165,18 +165,26 @@ static mn_status put_messages(bytes *out, const json *list, refusal *why) {
     return bytes_status(out);
 }
 
+/* Messages without content are rendered as the template renders them; one that needs it everywhere gets an empty one.
+ */
 mn_status prompt_render(const server *s, const json *body, const tools *t, char **text, size_t *n, refusal *why) {
     bytes messages = {0}, functions = {0};
     *text = NULL;
     MN_TRY(prompt_needs_tokenizer(s, why));
     if (t) json_put(&functions, tools_list(t));
-    mn_status status = put_messages(&messages, json_get(body, "messages"), why);
-    if (status == MN_OK) status = bytes_status(&functions);
-    if (status == MN_OK) {
+    mn_status status = bytes_status(&functions);
+    for (int fill = 0; fill < 2 && status == MN_OK && !*text; fill++) {
+        messages.n = 0;
+        status = put_messages(&messages, json_get(body, "messages"), fill, why);
+        if (status != MN_OK) break;
         status =
             mn_chat_render_tools(s->tokenizer, messages.data, messages.n, functions.data, functions.n, true, text, n);
-        if (status != MN_OK) *why = (refusal){400, "invalid_value", "messages"};
-        status_context(status, "'messages'");
+        if (status == MN_E_ARG && !fill) {
+            status = MN_OK;
+        } else if (status != MN_OK) {
+            *why = (refusal){400, "invalid_value", "messages"};
+            status_context(status, "'messages'");
+        }
     }
     bytes_clear(&messages);
     bytes_clear(&functions);

@@ -1,7 +1,8 @@
 /* A configuration from config.json.
  *
- * Transformers 5 keeps everything about rotation in rope_parameters; before, it was rope_theta, rope_scaling and
- * partial_rotary_factor. Both forms are read.
+ * Transformers 5 keeps everything about rotation in rope_parameters, which types with two kinds of rotation divide by
+ * layer type; before, it was rope_theta, rope_scaling and partial_rotary_factor. Both forms are read, and what is
+ * inside of an object counts before what is beside it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <math.h>
@@ -281,8 +282,8 @@ static mn_status read_yarn(rope_scaling *out, const json *scaling, const char *w
 static mn_status read_rope_type(model_config *config, const json *scaling, const char *what) {
     const char *key = member(scaling, "rope_type") ? "rope_type" : "type";
     int type = ROPE_DEFAULT;
-    if (!member(scaling, key)) return json_require(what, scaling, "rope_type");
-    MN_TRY(read_word(what, scaling, key, rope_type_words, &type));
+    /* "mrope" divides a position into time and place in a picture; a text has one number for all of them. */
+    if (!json_is_string(member(scaling, key), "mrope")) MN_TRY(read_word(what, scaling, key, rope_type_words, &type));
     /* Early Phi-3 files call their rule "yarn"; Transformers reads it as longrope. */
     if (config->model_type == MODEL_PHI3 && type == ROPE_YARN) type = ROPE_LONGROPE;
     config->rope_scaling.rope_type = (rope_type)type;
@@ -291,11 +292,11 @@ static mn_status read_rope_type(model_config *config, const json *scaling, const
 
 static mn_status read_rope_scaling(model_config *config, const json *root, const json *scaling, const char *what) {
     rope_scaling *out = &config->rope_scaling;
+    MN_TRY(read_rope_type(config, scaling, what));
+    if (out->rope_type == ROPE_DEFAULT) return MN_OK;
     out->beta_fast = 32;
     out->beta_slow = 1;
     out->truncate = true;
-    if (scaling->kind != JSON_OBJECT) MN_FAIL(MN_E_FORMAT, "%s is no object, allowed: null or an object", what);
-    MN_TRY(read_rope_type(config, scaling, what));
     int64_t original = 0;
     MN_TRY(json_int(what, scaling, "original_max_position_embeddings", 2, CONFIG_MAX_POSITIONS, &original));
     switch (out->rope_type) {
@@ -320,9 +321,55 @@ static mn_status read_rope_scaling(model_config *config, const json *root, const
     return MN_OK;
 }
 
+/* An object about rotation: NULL when it is absent, null or empty. */
+static mn_status find_rope(const json *root, const char *key, const char *what, const json **out) {
+    *out = member(root, key);
+    if (!*out) return MN_OK;
+    if ((*out)->kind != JSON_OBJECT) MN_FAIL(MN_E_FORMAT, "%s: %s is no object, allowed: null or an object", what, key);
+    if ((*out)->n == 0) *out = NULL;
+    return MN_OK;
+}
+
+static bool same_json(const json *a, const json *b) {
+    bytes x = {0}, y = {0};
+    json_put(&x, a);
+    json_put(&y, b);
+    bool same = x.n == y.n && strcmp(bytes_text(&x), bytes_text(&y)) == 0;
+    bytes_clear(&x);
+    bytes_clear(&y);
+    return same;
+}
+
+/* Takes *parameters apart that have a member for each layer type: *parameters becomes that of full attention, and the
+ * base of the windowed layers is set. */
+static mn_status divide_rope(model_config *config, const char *what, const json **parameters) {
+    const json *full = member(*parameters, "full_attention"), *local = member(*parameters, "sliding_attention");
+    char inner[512];
+    if (!full && !local) return MN_OK;
+    snprintf(inner, sizeof inner, "%.460s: rope_parameters", what);
+    for (int i = 0; i < 2; i++) {
+        const json *one = i ? local : full;
+        if (one && one->kind != JSON_OBJECT)
+            return json_wrong_value(inner, i ? "sliding_attention" : "full_attention", one, "an object");
+    }
+    if (!config_has(config, FIELDS_LOCAL_ROPE)) {
+        if (full && local && !same_json(full, local))
+            MN_FAIL(MN_E_UNSUPPORTED, "%s differ in full_attention and sliding_attention, allowed for %s: the same",
+                    inner, model_type_name(config->model_type));
+        *parameters = full ? full : local;
+        return MN_OK;
+    }
+    *parameters = full;
+    if (!local) return MN_OK;
+    const char *key = member(local, "rope_type") ? "rope_type" : "type";
+    if (member(local, key) && !json_is_string(member(local, key), "default"))
+        MN_FAIL(MN_E_UNSUPPORTED, "%s: sliding_attention has another %s than \"default\", which is the one allowed",
+                inner, key);
+    return json_real(inner, local, "rope_theta", 2, 1e15, &config->rope_local_base_freq);
+}
+
 static mn_status read_rotation(model_config *config, const json *root, const char *what) {
-    const json *scaling = member(root, "rope_scaling"), *parameters = member(root, "rope_parameters");
-    const char *key = scaling ? "rope_scaling" : "rope_parameters";
+    const json *scaling, *parameters;
     double partial = model_types[config->model_type].partial_rotary_factor;
     if (config->positions != POSITIONS_ROTARY) return config_check_sizes(config, what, 0);
     if (partial == 0) partial = 1;
@@ -331,14 +378,17 @@ static mn_status read_rotation(model_config *config, const json *root, const cha
         if (!member(root, "rope_theta")) MN_TRY(json_real(what, root, "rotary_emb_base", 2, 1e15, &config->rope_theta));
     }
     MN_TRY(json_real(what, root, "partial_rotary_factor", 0, 1, &partial));
+    MN_TRY(find_rope(root, "rope_scaling", what, &scaling));
+    MN_TRY(find_rope(root, "rope_parameters", what, &parameters));
+    if (parameters) MN_TRY(divide_rope(config, what, &parameters));
     char inner[512];
-    snprintf(inner, sizeof inner, "%.480s: %s", what, key);
-    if (parameters && parameters->kind == JSON_OBJECT) {
-        MN_TRY(json_real(inner, parameters, "rope_theta", 2, 1e15, &config->rope_theta));
-        MN_TRY(json_real(inner, parameters, "partial_rotary_factor", 0, 1, &partial));
+    snprintf(inner, sizeof inner, "%.480s: %s", what, scaling ? "rope_scaling" : "rope_parameters");
+    if (!scaling) scaling = parameters;
+    if (scaling) {
+        MN_TRY(json_real(inner, scaling, "rope_theta", 2, 1e15, &config->rope_theta));
+        MN_TRY(json_real(inner, scaling, "partial_rotary_factor", 0, 1, &partial));
     }
     MN_TRY(config_check_sizes(config, what, partial));
-    if (!scaling) scaling = parameters;
     if (scaling) MN_TRY(read_rope_scaling(config, root, scaling, inner));
     return config_check_rope(config, what);
 }

@@ -371,7 +371,6 @@ enum { MOST_TABLES = 6 };
 /* Tensor names of a type's checkpoints. */
 typedef struct naming {
     const char *layers;                     /* Hugging Face: the prefix of a layer's number */
-    const char *root;                       /* optional prefix of names; NULL: none */
     model_type other_half;                  /* whose tensors are in the same checkpoint; 0: none */
     const weight_rule *tables[MOST_TABLES]; /* ends with NULL when there are fewer */
 } naming;
@@ -399,7 +398,7 @@ static const naming namings[N_MODEL_TYPES] = {
     [MODEL_GRANITE] = {LLAMA_LAYERS, .tables = {llama_globals, pre_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_GEMMA2] = {LLAMA_LAYERS, .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
     [MODEL_GEMMA3] = {LLAMA_LAYERS, .tables = {llama_globals, gemma_norm_rules, attention_rules, qkv_rules, mlp_rules}},
-    [MODEL_GPT2] = {.layers = "transformer.h.", .root = "transformer.", .tables = {gpt2_globals, gpt2_rules}},
+    [MODEL_GPT2] = {.layers = "transformer.h.", .tables = {gpt2_globals, gpt2_rules}},
     [MODEL_GPT_NEOX] = {.layers = "gpt_neox.layers.", .tables = {gpt_neox_globals, gpt_neox_rules}},
     [MODEL_MAMBA] = {.layers = "backbone.layers.", .tables = {mamba_globals, mamba_rules}},
     [MODEL_JAMBA] = {LLAMA_LAYERS, .tables = {jamba_globals, attention_rules, qkv_rules, jamba_rules}},
@@ -572,13 +571,51 @@ typedef struct binder {
     const model_config *config;
     const tensor_set *tensors;
     bool is_gguf;
+    char prefix[48]; /* what names begin with in the place of the type's own root, "model." */
 } binder;
 
-static const tensor *find_tensor(const binder *b, const char *name) {
-    const char *root = namings[b->config->model_type].root;
-    const tensor *t = tensor_set_find(b->tensors, name);
-    if (t || b->is_gguf || !root || strncmp(name, root, strlen(root)) != 0) return t;
-    return tensor_set_find(b->tensors, name + strlen(root));
+/* "model." of "model.layers.". */
+static size_t root_length(model_type type) {
+    return (size_t)(strchr(namings[type].layers, '.') - namings[type].layers) + 1;
+}
+
+/* The name that a tensor has in this checkpoint. A head is outside of the root. */
+static void rename_stored(const binder *b, char *name, size_t size) {
+    char stored[96];
+    size_t n = root_length(b->config->model_type);
+    if (b->is_gguf) return;
+    if (strncmp(name, namings[b->config->model_type].layers, n) == 0) {
+        snprintf(stored, sizeof stored, "%s%s", b->prefix, name + n);
+    } else {
+        snprintf(stored, sizeof stored, "language_model.%s", name);
+        if (tensor_set_find(b->tensors, name) || !tensor_set_find(b->tensors, stored)) return;
+    }
+    snprintf(name, size, "%s", stored);
+}
+
+/* The names of models that are a part of another one, or were saved without a head, begin otherwise. Which way counts
+ * for all of them: a checkpoint may hold more than one model. */
+static void choose_prefix(binder *b) {
+    static const struct {
+        const char *before;
+        bool has_root;
+    } ways[] = {{"", true},
+                {"language_model.", true},
+                {"model.language_model.", false},
+                {"language_model.", false},
+                {"", false}};
+    const char *layers = namings[b->config->model_type].layers;
+    size_t n = root_length(b->config->model_type);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char first[96];
+        int size =
+            snprintf(b->prefix, sizeof b->prefix, "%s%.*s", ways[i].before, ways[i].has_root ? (int)n : 0, layers);
+        snprintf(first, sizeof first, "%.*s%s0.", size, b->prefix, layers + n);
+        for (size_t k = 0; k < tensor_set_count(b->tensors); k++) {
+            if (strncmp(tensor_set_at(b->tensors, k)->name, first, strlen(first)) == 0) return;
+        }
+    }
+    snprintf(b->prefix, sizeof b->prefix, "%.*s", (int)n, layers);
 }
 
 static mn_status bind_one(weight_source *out, const binder *b, weight_role role, int64_t layer, int64_t expert) {
@@ -587,7 +624,15 @@ static mn_status bind_one(weight_source *out, const binder *b, weight_role role,
     if (!rule) return MN_OK;
     weight_place place;
     fill_place(b->config, b->is_gguf, rule, layer, expert, &place);
-    const tensor *t = find_tensor(b, place.name);
+    rename_stored(b, place.name, sizeof place.name);
+    const tensor *t = tensor_set_find(b->tensors, place.name);
+    if (!t && role == WEIGHT_EMBED && b->config->tie_word_embeddings) { /* the one matrix, under its other name */
+        weight_place head;
+        fill_place(b->config, b->is_gguf, find_rule(b->config, WEIGHT_HEAD, 0), 0, 0, &head);
+        rename_stored(b, head.name, sizeof head.name);
+        t = tensor_set_find(b->tensors, head.name);
+        if (t) place = head;
+    }
     if (!is_given(b->config, rule)) {
         /* An extra copy of tied embeddings is common and harmless; an ignored bias would change results. */
         if (!t || role == WEIGHT_HEAD) return MN_OK;
@@ -649,13 +694,17 @@ static bool has_name(model_type type, const char *name) {
 /* Unused tensors are ignored, except weights of another model type, which show that the configuration does not belong
  * to the checkpoint. */
 static mn_status check_foreign(const binder *b) {
+    model_type own = b->config->model_type;
     for (size_t i = 0; !b->is_gguf && i < tensor_set_count(b->tensors); i++) {
-        const char *name = tensor_set_at(b->tensors, i)->name;
-        model_type own = b->config->model_type;
+        char name[256];
+        const char *stored = tensor_set_at(b->tensors, i)->name;
+        bool is_inside = strncmp(stored, b->prefix, strlen(b->prefix)) == 0;
+        snprintf(name, sizeof name, "%.*s%s", is_inside ? (int)root_length(own) : 0, namings[own].layers,
+                 stored + (is_inside ? strlen(b->prefix) : 0));
         if (has_name(own, name) || (namings[own].other_half && has_name(namings[own].other_half, name))) continue;
         for (int type = 0; type < N_MODEL_TYPES; type++) {
             if (!has_name((model_type)type, name)) continue;
-            MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", name, model_type_name((model_type)type),
+            MN_FAIL(MN_E_FORMAT, "%s is a tensor of %s, model_type is %s", stored, model_type_name((model_type)type),
                     model_type_name(b->config->model_type));
         }
     }
@@ -679,7 +728,8 @@ static mn_status bind_all(model_weights *out, const binder *b) {
 
 mn_status model_bind(model_weights *out, const model_config *config, const tensor_set *tensors, bool is_gguf) {
     memset(out, 0, sizeof *out);
-    const binder b = {config, tensors, is_gguf};
+    binder b = {config, tensors, is_gguf, ""};
+    if (!is_gguf) choose_prefix(&b);
     mn_status status = bind_all(out, &b);
     if (status != MN_OK) model_weights_clear(out);
     return status;

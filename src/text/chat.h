@@ -10,7 +10,9 @@ typedef struct chat_tokens {
 } chat_tokens;
 
 typedef struct chat_request {
-    const json *messages;  /* array of objects, each with a string "role"; contents are passed on as they are */
+    /* Array of objects, each with a string "role"; contents are passed on as they are. Members of messages that are
+     * null are left out; "reasoning" or "thinking", a text, is "reasoning_content" too when that is not there. */
+    const json *messages;
     const json *tools;     /* array of objects, or NULL */
     const json *documents; /* array of objects, or NULL */
     const json *extra;     /* object whose members become variables too, above all others; or NULL */

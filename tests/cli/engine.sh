@@ -274,6 +274,22 @@ stops() {
   json 'j["sequences"][0]["finish_reason"] in ("eos", "length")'
   expect 0 run embedded --ids 1 -n 400 --ignore-eos --json
   json 'j["sequences"][0]["finish_reason"] == "length" and len(j["sequences"][0]["ids"]) == 400'
+  # Stop strings that name special tokens; tokens by name and by id.
+  local once=(run embedded --raw -p Once -n 20 --greedy --ignore-eos --json)
+  expect 0 "${once[@]}" --logit-bias '{"2":100}' --stop '</s>'
+  json '[(s["ids"], s["text"], s["finish_reason"]) for s in j["sequences"]] == [([2], "", "stop_string")]'
+  expect 0 "${once[@]}" --logit-bias '{"2":100}' --stop-token '</s>'
+  json '[(s["ids"], s["text"], s["finish_reason"]) for s in j["sequences"]] == [([2], "", "eos")]'
+  for token in 383 '▁there'; do
+    expect 0 "${once[@]}" --stop-token 511 --stop-token "$token"
+    json '[(s["ids"], s["text"], s["finish_reason"]) for s in j["sequences"]] == [([407, 261, 378, 432, 383], "upon a time,", "eos")]'
+  done
+  expect 0 run embedded --raw -p Once -n 20 --stop-token 383 --print-config --json
+  json 'j["eos_token_id"]["value"][-2:] == [2, 383] and j["ignore_eos"]["value"] is False'
+  expect 2 "${once[@]}" --stop-token '</t>'
+  err_has "'</t>' is no token; did you mean </s>\?"
+  expect 2 "${once[@]}" --stop-token 512
+  err_has 'stop-token is 512, allowed: 0 to 511'
 }
 
 generation_files() {

@@ -354,6 +354,69 @@ static void rope_parameters_are_read(void **state) {
     model_config_clear(&c);
 }
 
+/* Configurations that mean the same, in the forms that programs write, have the same fields. */
+static void forms_of_rotation_mean_the_same(void **state) {
+    (void)state;
+#define LINEAR "\"rope_type\":\"linear\",\"factor\":8.0"
+#define LLAMA3                                                                                                         \
+    "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"                        \
+    "\"original_max_position_embeddings\":64"
+    static const struct {
+        const char *type, *a, *b;
+    } pairs[] = {
+        {"llama", "\"rope_theta\":5e5", "\"rope_scaling\":{\"rope_type\":\"default\",\"rope_theta\":5e5}"},
+        {"llama", "\"rope_theta\":5e5", "\"rope_parameters\":{\"rope_theta\":5e5}"},
+        {"llama", "\"rope_theta\":5e5", "\"rope_theta\":5e5,\"rope_scaling\":{}"},
+        {"llama", "\"rope_theta\":5e5", "\"rope_theta\":5e5,\"rope_scaling\":{\"factor\":8.0}"},
+        {"llama", "\"rope_theta\":5e5", "\"rope_theta\":5e5,\"rope_scaling\":null,\"rope_parameters\":{}"},
+        {"llama", "\"rope_theta\":5e5", "\"rope_theta\":7,\"rope_parameters\":{\"rope_theta\":5e5}"}, /* inside first */
+        {"llama", "\"rope_theta\":5e5",
+         "\"rope_scaling\":{\"rope_theta\":5e5},\"rope_parameters\":{\"rope_theta\":7,\"rope_type\":\"linear\"}"},
+        {"llama", "\"rope_theta\":5e5", "\"rope_scaling\":{},\"rope_parameters\":{\"rope_theta\":5e5}"},
+        {"llama", "\"rope_theta\":5e5",
+         "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[1,1,2],\"rope_theta\":5e5}"},
+        {"llama", "\"rope_theta\":5e5,\"rope_scaling\":{" LLAMA3 "}",
+         "\"rope_scaling\":{" LLAMA3 ",\"rope_theta\":5e5}"},
+        {"llama", "\"rope_theta\":5e5,\"rope_scaling\":{" LLAMA3 "}",
+         "\"rope_parameters\":{" LLAMA3 ",\"rope_theta\":5e5}"},
+        {"llama", "\"rope_scaling\":{" LINEAR "}", "\"rope_scaling\":{" LINEAR ",\"type\":\"dynamic\"}"},
+        {"llama", "\"rope_theta\":5e5",
+         "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5},\"sliding_attention\":{\"rope_theta\":5e5}}"},
+        {"llama", "\"rope_theta\":5e5", "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5}}"},
+        {"phi", "\"rope_theta\":5e5,\"partial_rotary_factor\":0.5",
+         "\"partial_rotary_factor\":0.25,\"rope_parameters\":{\"rope_theta\":5e5,\"partial_rotary_factor\":0.5}"},
+        {"gpt_neox", "\"rotary_emb_base\":5e5,\"rotary_pct\":0.5",
+         "\"rope_parameters\":{\"rope_theta\":5e5,\"partial_rotary_factor\":0.5}"},
+        {"gemma3_text", "\"rope_theta\":5e5,\"rope_local_base_freq\":3e4",
+         "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":3e4}}"},
+        {"gemma3_text", "\"rope_scaling\":{" LINEAR "}",
+         "\"rope_parameters\":{\"full_attention\":{" LINEAR "},\"sliding_attention\":{}}"},
+        {"gemma3_text", "\"rope_local_base_freq\":3e4",
+         "\"rope_local_base_freq\":7e4,\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":3e4}}"},
+        {"gemma3_text", "\"rope_theta\":5e5", "\"rope_parameters\":{\"rope_theta\":5e5}"},
+        {"gemma3_text", "\"rope_theta\":5e5,\"rope_local_base_freq\":3e4,\"rope_scaling\":{" LINEAR "}",
+         "\"rope_theta\":5e5,\"rope_scaling\":{" LINEAR
+         "},\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":3e4}}"},
+    };
+#undef LINEAR
+#undef LLAMA3
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        model_config c[2];
+        for (int k = 0; k < 2; k++) {
+            bytes text = {0};
+            bytes_printf(&text, "{\"model_type\":\"%s\"," MINIMAL ",%s}", pairs[i].type, k ? pairs[i].b : pairs[i].a);
+            assert_ok(load_text(&c[k], bytes_text(&text)));
+            bytes_clear(&text);
+        }
+        const rope_scaling *x = &c[0].rope_scaling, *y = &c[1].rope_scaling;
+        bool same = c[0].rope_theta == c[1].rope_theta && c[0].rope_local_base_freq == c[1].rope_local_base_freq &&
+                    c[0].rotary_dim == c[1].rotary_dim && x->rope_type == y->rope_type &&
+                    (x->rope_type == ROPE_DEFAULT || memcmp(x, y, sizeof *x) == 0);
+        if (!same) fail_msg("%s: %s differs from %s", pairs[i].type, pairs[i].b, pairs[i].a);
+        for (int k = 0; k < 2; k++) model_config_clear(&c[k]);
+    }
+}
+
 /* ---- refusals ---- */
 
 static const struct {
@@ -464,9 +527,18 @@ static const struct {
     {"qwen2", ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]",
      MN_E_FORMAT, "layer_types[1] is \"sliding_attention\", allowed without a sliding_window"},
     {"llama", ",\"rope_scaling\":7", MN_E_FORMAT, "config.json: rope_scaling is no object"},
-    {"llama", ",\"rope_scaling\":{}", MN_E_FORMAT, "rope_scaling: 'rope_type' is missing"},
-    {"llama", ",\"rope_scaling\":{\"type\":\"mrope\"}", MN_E_UNSUPPORTED,
-     "rope_scaling: type is \"mrope\", known: default, linear, "},
+    {"llama", ",\"rope_scaling\":{\"type\":\"proportional\"}", MN_E_UNSUPPORTED,
+     "rope_scaling: type is \"proportional\", known: default, linear, "},
+    {"llama", ",\"rope_scaling\":{\"rope_type\":[\"default\"]}", MN_E_FORMAT, "rope_scaling: rope_type is "},
+    {"llama", ",\"rope_parameters\":\"default\"", MN_E_FORMAT, "config.json: rope_parameters is no object"},
+    {"llama", ",\"rope_scaling\":{\"rope_theta\":1}", MN_E_FORMAT, "rope_scaling: rope_theta is 1"},
+    {"llama", ",\"rope_parameters\":{\"rope_theta\":-1}", MN_E_FORMAT, "rope_parameters: rope_theta is -1"},
+    {"llama", ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5},\"sliding_attention\":{\"rope_theta\":6}}",
+     MN_E_UNSUPPORTED, "rope_parameters differ in full_attention and sliding_attention, allowed for llama: the same"},
+    {"gemma3_text", ",\"rope_parameters\":{\"full_attention\":3}", MN_E_FORMAT,
+     "rope_parameters: full_attention is 3, allowed: an object"},
+    {"gemma3_text", ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":8}}",
+     MN_E_UNSUPPORTED, "rope_parameters: sliding_attention has another rope_type than \"default\""},
     {"llama", ",\"rope_scaling\":{\"type\":\"linear\"}", MN_E_FORMAT, "rope_scaling: 'factor' is missing"},
     {"llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}", MN_E_FORMAT, "rope_scaling: factor is 0"},
     {"llama", ",\"head_dim\":2,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}", MN_E_FORMAT,
@@ -652,6 +724,7 @@ int main(void) {
         cmocka_unit_test(fields_of_all_families_are_read),
         cmocka_unit_test(windows_are_set_per_layer),
         cmocka_unit_test(rope_parameters_are_read),
+        cmocka_unit_test(forms_of_rotation_mean_the_same),
         cmocka_unit_test(errors_name_the_bad_field),
         cmocka_unit_test(damaged_files_are_refused_or_valid),
         cmocka_unit_test(every_allocation_may_fail),

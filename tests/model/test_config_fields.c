@@ -273,6 +273,90 @@ static void contradictions_are_refused(void **state) {
     }
 }
 
+static mn_status load_config(model_config *config, const char *text) {
+    json_doc *doc = NULL;
+    assert_ok(json_parse(&doc, text, strlen(text), JSON_PYTHON, "config.json"));
+    mn_status status = config_from_json(config, json_root(doc), "config.json");
+    json_close(&doc);
+    return status;
+}
+
+static void put_member(bytes *out, const char *key, const json *value) {
+    if (!value) return;
+    bytes_append_text(out, out->data[out->n - 1] == '{' ? "" : ",");
+    json_put_string(out, key, strlen(key));
+    bytes_append_text(out, ":");
+    json_put_as(out, value, JSON_PYTHON);
+}
+
+/* The file as Transformers 5 saves it: everything about rotation in rope_parameters, `dtype`. */
+static void put_newer(bytes *out, const json *root) {
+    static const char *const moved[] = {"rope_theta", "rope_scaling",    "partial_rotary_factor",
+                                        "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
+                                        "torch_dtype"};
+    const json *scaling = json_get(root, "rope_scaling"), *local = json_get(root, "rope_local_base_freq"),
+               *partial = json_get(root, "rotary_pct");
+    bool has_scaling = scaling && scaling->kind == JSON_OBJECT;
+    bytes_append_text(out, "{");
+    for (size_t i = 0; i < root->n; i++) {
+        bool is_moved = false;
+        for (size_t k = 0; k < sizeof moved / sizeof *moved; k++)
+            is_moved |= strcmp(root->members[i].key, moved[k]) == 0;
+        if (!is_moved) put_member(out, root->members[i].key, &root->members[i].value);
+    }
+    put_member(out, "dtype", json_get(root, json_get(root, "torch_dtype") ? "torch_dtype" : "dtype"));
+    bytes_append_text(out, local ? ",\"rope_parameters\":{\"full_attention\":{" : ",\"rope_parameters\":{");
+    for (size_t i = 0; has_scaling && i < scaling->n; i++)
+        put_member(out, scaling->members[i].key, &scaling->members[i].value);
+    if (!has_scaling) bytes_append_text(out, "\"rope_type\":\"default\"");
+    put_member(out, "rope_theta", json_get(root, "rope_theta"));
+    put_member(out, "partial_rotary_factor", partial ? partial : json_get(root, "partial_rotary_factor"));
+    if (local) {
+        bytes_append_text(out, "},\"sliding_attention\":{\"rope_type\":\"default\"");
+        put_member(out, "rope_theta", local);
+        bytes_append_text(out, "}");
+    }
+    bytes_append_text(out, "}}");
+}
+
+/* Compares what is owned and sets it to NULL. */
+static void same_rows(const char *family, double **a, double **b, int64_t n) {
+    if ((*a == NULL) != (*b == NULL) || (*a && memcmp(*a, *b, (size_t)n * sizeof **a) != 0))
+        fail_msg("%s: other factors", family);
+    mem_free(*a);
+    mem_free(*b);
+    *a = *b = NULL;
+}
+
+/* Files that Transformers 5 saved mean what the older ones meant. */
+static void newer_files_mean_the_same(void **state) {
+    (void)state;
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        json_doc *doc = open_family(families[f]);
+        model_config a, b;
+        bytes older = {0}, newer = {0};
+        json_put_as(&older, json_root(doc), JSON_PYTHON);
+        put_newer(&newer, json_root(doc));
+        assert_ok(load_config(&a, bytes_text(&older)));
+        assert_ok(load_config(&b, bytes_text(&newer)));
+        same_rows(families[f], &a.rope_scaling.short_factor, &b.rope_scaling.short_factor, a.rotary_dim / 2);
+        same_rows(families[f], &a.rope_scaling.long_factor, &b.rope_scaling.long_factor, a.rotary_dim / 2);
+        if (memcmp(a.layer_types, b.layer_types, (size_t)a.num_hidden_layers * sizeof *a.layer_types) != 0)
+            fail_msg("%s: other layers", families[f]);
+        model_config x = a, y = b;
+        x.layer_types = y.layer_types = NULL;
+        x.eos_token_id = y.eos_token_id = NULL;
+        x.unrotated = y.unrotated = NULL;
+        x.encoder = y.encoder = NULL;
+        if (memcmp(&x, &y, sizeof x) != 0) fail_msg("%s: %s means something else", families[f], bytes_text(&newer));
+        model_config_clear(&a);
+        model_config_clear(&b);
+        bytes_clear(&older);
+        bytes_clear(&newer);
+        json_close(&doc);
+    }
+}
+
 /* The number that docs/reliability.md states. */
 static void more_than_300_configurations_are_refused(void **state) {
     (void)state;
@@ -302,6 +386,7 @@ int main(void) {
         cmocka_unit_test(missing_fields_are_refused),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(more_than_300_configurations_are_refused),
+        cmocka_unit_test(newer_files_mean_the_same),
         cmocka_unit_test(every_model_type_has_names_and_a_forward_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -338,6 +338,94 @@ static void tied_heads_are_ignored_and_failed_allocations_clean(void **state) {
     model_config_clear(&config);
 }
 
+/* Renames a checkpoint's tensors: those of "model." begin with `prefix`, the head is called `head`; NULL: has none. */
+static void rename_all(checkpoint *out, const checkpoint *from, const char *prefix, const char *head) {
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < from->n; i++) {
+        const tensor *t = &from->tensors[i];
+        char name[96];
+        bool is_head = strcmp(t->name, "lm_head.weight") == 0;
+        if (is_head && !head) continue;
+        if (is_head)
+            snprintf(name, sizeof name, "%s", head);
+        else
+            snprintf(name, sizeof name, "%s%s", prefix, t->name + strlen("model."));
+        add_tensor(out, name, t->n_dims, t->shape, t->type);
+    }
+}
+
+/* The text half of a multimodal checkpoint, or a model that was saved without its head. */
+static void names_may_begin_otherwise(void **state) {
+    (void)state;
+    static const struct {
+        const char *prefix, *head, *embed;
+        bool tied;
+    } cases[] = {
+        {"model.", "lm_head.weight", "model.embed_tokens.weight", false},
+        {"language_model.model.", "language_model.lm_head.weight", "language_model.model.embed_tokens.weight", false},
+        {"model.language_model.", "lm_head.weight", "model.language_model.embed_tokens.weight", false},
+        {"language_model.", "lm_head.weight", "language_model.embed_tokens.weight", false},
+        {"language_model.model.", NULL, "language_model.model.embed_tokens.weight", true},
+        {"", NULL, "embed_tokens.weight", true},
+        {"", "lm_head.weight", "embed_tokens.weight", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_config config = config_of("{\"model_type\":\"llama\"," SIZES "}");
+        checkpoint own, file;
+        model_weights weights;
+        char q[96];
+        fill_checkpoint(&own, &config, false);
+        rename_all(&file, &own, cases[i].prefix, cases[i].head);
+        add_tensor(&file, "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj.bias", 1, (int64_t[]){16},
+                   DTYPE_F32);
+        config.tie_word_embeddings = cases[i].tied;
+        tensor_set *set = open_checkpoint(&file);
+        assert_ok(model_bind(&weights, &config, set, false));
+        snprintf(q, sizeof q, "%slayers.1.self_attn.q_proj.weight", cases[i].prefix);
+        assert_same(&weights.layers[1][WEIGHT_Q], set, q, 0, 32, 0);
+        assert_same(global(&weights, WEIGHT_EMBED), set, cases[i].embed, 0, 64, 0);
+        assert_same(global(&weights, WEIGHT_HEAD), set, cases[i].tied ? cases[i].embed : cases[i].head, 0, 64, 0);
+        model_weights_clear(&weights);
+        tensor_set_close(&set);
+
+        char message[200]; /* errors name what the file should have */
+        snprintf(message, sizeof message, "%s is missing: expected [32,32]", q);
+        file.tensors[index_of(&file, q)].name = "other";
+        assert_refused(&file, &config, MN_E_FORMAT, message);
+        model_config_clear(&config);
+    }
+}
+
+/* Tied embeddings of which the file has the head's name alone; where it has both, the embedding counts. */
+static void the_tied_matrix_may_have_the_name_of_the_head(void **state) {
+    (void)state;
+    static const char *const prefixes[][2] = {{"model.", "lm_head.weight"},
+                                              {"model.language_model.", "lm_head.weight"},
+                                              {"language_model.model.", "language_model.lm_head.weight"}};
+    for (size_t i = 0; i < 3; i++) {
+        model_config config = config_of("{\"model_type\":\"llama\"," SIZES "}");
+        checkpoint own, file;
+        model_weights weights;
+        char embed[96];
+        fill_checkpoint(&own, &config, false);
+        rename_all(&file, &own, prefixes[i][0], prefixes[i][1]);
+        snprintf(embed, sizeof embed, "%sembed_tokens.weight", prefixes[i][0]);
+        file.tensors[index_of(&file, embed)].name = "other";
+        assert_refused(&file, &config, MN_E_FORMAT,
+                       i == 0   ? "model.embed_tokens.weight is missing: expected [64,32]"
+                       : i == 1 ? "model.language_model.embed_tokens.weight is missing: expected [64,32]"
+                                : "language_model.model.embed_tokens.weight is missing: expected [64,32]");
+        config.tie_word_embeddings = true;
+        tensor_set *set = open_checkpoint(&file);
+        assert_ok(model_bind(&weights, &config, set, false));
+        assert_same(global(&weights, WEIGHT_EMBED), set, prefixes[i][1], 0, 64, 0);
+        assert_same(global(&weights, WEIGHT_HEAD), set, prefixes[i][1], 0, 64, 0);
+        model_weights_clear(&weights);
+        tensor_set_close(&set);
+        model_config_clear(&config);
+    }
+}
+
 /* ---- the families' checkpoints ---- */
 
 static model_config golden_config(const char *family) {
@@ -455,6 +543,8 @@ int main(void) {
         cmocka_unit_test(gguf_names_and_row_order_are_bound),
         cmocka_unit_test(errors_name_the_damaged_tensor),
         cmocka_unit_test(tied_heads_are_ignored_and_failed_allocations_clean),
+        cmocka_unit_test(names_may_begin_otherwise),
+        cmocka_unit_test(the_tied_matrix_may_have_the_name_of_the_head),
         cmocka_unit_test(golden_checkpoints_bind),
         cmocka_unit_test(errors_name_tensors_of_another_family),
     };

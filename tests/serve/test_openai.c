@@ -389,7 +389,7 @@ static void tokens_that_stop_are_the_end(void **state) {
     fixture w = open_fixture(0);
     wanted want = logits_of(&w, PROMPT);
     char fields[128];
-    size_t at = 4;
+    size_t at = 4, n_text;
     while (at > 0 && want.ids[want.n_prompt + at - 1] == want.ids[want.n_prompt + at]) at--; /* its first occurrence */
     snprintf(fields, sizeof fields, "\"prompt\":\"" PROMPT "\",\"stop_token_ids\":[%d]", want.ids[want.n_prompt + at]);
     json_doc *doc = ask(&w, "/v1/completions", fields);
@@ -397,6 +397,11 @@ static void tokens_that_stop_are_the_end(void **state) {
     assert_string_equal(json_get(choice(doc, 0), "finish_reason")->string, "stop");
     assert_true(n >= 1 && n <= (int64_t)at + 1);
     assert_int_equal(want.ids[want.n_prompt + (size_t)n - 1], want.ids[want.n_prompt + at]);
+    char *text = NULL;
+    assert_ok(mn_detokenize(mn_model_tokenizer(w.model), want.ids, want.n_prompt + (size_t)n - 1, MN_SKIP_SPECIAL,
+                            &text, &n_text));
+    assert_string_equal(json_get(choice(doc, 0), "text")->string, text + strlen(PROMPT)); /* without the token */
+    mn_free(text);
     json_close(&doc);
     clear_wanted(&want);
     close_fixture(&w);

@@ -276,6 +276,26 @@ static void messages_reach_the_template_in_its_form(void **state) {
     close_fixture(&w);
 }
 
+/* A template that can do without a content is rendered without it; one that cannot gets an empty one. */
+static void messages_without_content(void **state) {
+    (void)state;
+    static const char *const templates[][2] = {
+        {"{% for m in messages %}{{ m.role }}: {{ 'text' if m.content is defined else 'none' }}\n{% endfor %}",
+         "user: text\nassistant: none\nassistant: none\n"},
+        {"{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}",
+         "user: Rome?\nassistant: \nassistant: \n"},
+    };
+    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
+        fixture w = open_fixture(templates[i][0]);
+        check_prompt(
+            &w,
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"Rome?\"},{\"role\":\"assistant\",\"content\":null},"
+            "{\"role\":\"assistant\"}]}",
+            templates[i][1]);
+        close_fixture(&w);
+    }
+}
+
 static void refuse(const fixture *w, const char *fields, const char *param, const char *part) {
     char body[4096];
     snprintf(body, sizeof body, "{%s}", fields);
@@ -327,6 +347,7 @@ int main(void) {
         cmocka_unit_test(forced_calls_are_valid_with_any_model),
         cmocka_unit_test(calls_of_the_models_own_are_found),
         cmocka_unit_test(messages_reach_the_template_in_its_form),
+        cmocka_unit_test(messages_without_content),
         cmocka_unit_test(what_cannot_be_called_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

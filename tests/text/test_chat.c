@@ -58,6 +58,31 @@ static void template_variables_are_those_of_transformers(void **state) {
     json_close(&tools);
 }
 
+/* The rest of the message stays in its order, also null inside members. */
+static void null_members_are_left_out(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"[{\"role\":\"user\",\"content\":null,\"name\":\"n\",\"x\":[null],\"y\":{\"z\":null}}]",
+         "[{\"role\": \"user\", \"name\": \"n\", \"x\": [null], \"y\": {\"z\": null}}]"},
+        {"[{\"role\":\"a\",\"reasoning\":\"r\",\"thinking\":\"t\"},{\"thinking\":\"t\",\"reasoning\":null,\"role\":\"a\"},"
+         "{\"role\":\"a\",\"reasoning_content\":\"\",\"reasoning\":\"r\"},{\"role\":\"a\",\"reasoning\":{}}]",
+         "[{\"role\": \"a\", \"reasoning\": \"r\", \"thinking\": \"t\", \"reasoning_content\": \"r\"}, "
+         "{\"thinking\": \"t\", \"role\": \"a\", \"reasoning_content\": \"t\"}, "
+         "{\"role\": \"a\", \"reasoning_content\": \"\", \"reasoning\": \"r\"}, {\"role\": \"a\", \"reasoning\": {}}]"},
+        {"[]", "[]"},
+    };
+    static const char template[] = "{{ messages | tojson }}";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_doc *messages = parse(cases[i][0]);
+        const chat_request request = {.messages = json_root(messages)};
+        bytes out = {0};
+        assert_ok(chat_render_text(template, sizeof template - 1, &request, &out));
+        assert_string_equal(bytes_text(&out), cases[i][1]);
+        bytes_clear(&out);
+        json_close(&messages);
+    }
+}
+
 static void errors_name_the_invalid_argument(void **state) {
     (void)state;
     static const char *const wrong[][2] = {
@@ -66,6 +91,7 @@ static void errors_name_the_invalid_argument(void **state) {
         {"[1]", "messages[0] is not an object"},
         {"[{\"role\": \"user\"}, {}]", "messages[1] has no role"},
         {"[{\"role\": 5}]", "messages[0].role is not a string"},
+        {"[{\"role\": null}]", "messages[0].role is not a string"},
     };
     bytes out = {0};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -114,9 +140,8 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_become_a_prompt),
-        cmocka_unit_test(template_variables_are_those_of_transformers),
-        cmocka_unit_test(errors_name_the_invalid_argument),
+        cmocka_unit_test(messages_become_a_prompt),  cmocka_unit_test(template_variables_are_those_of_transformers),
+        cmocka_unit_test(null_members_are_left_out), cmocka_unit_test(errors_name_the_invalid_argument),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

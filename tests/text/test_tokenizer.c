@@ -129,6 +129,24 @@ static void write_file(const char *folder, const char *name, const char *text, s
     bytes_clear(&path);
 }
 
+/* Special tokens without a role, in the forms of Transformers 4 and 5. */
+static void more_special_tokens_are_read(void **state) {
+    (void)state;
+    static const char *const configs[] = {
+        "{\"additional_special_tokens\":[\"ab\",{\"content\":\"aa\"}]}",
+        "{\"extra_special_tokens\":[\"ab\",\"aa\",\"no token\"]}",
+        "{\"extra_special_tokens\":{\"image_token\":\"ab\",\"audio_token\":\"aa\"}}",
+        "{\"extra_special_tokens\":[\"ab\"],\"model_specific_special_tokens\":{\"image_token\":\"aa\"}}",
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        tokenizer *t = open_small(configs[i]);
+        assert_true(tokenizer_is_special(t, 5) && tokenizer_is_special(t, 7));
+        assert_false(tokenizer_is_special(t, 2));
+        assert_text(t, (int32_t[]){2, 5, 7, 3}, 4, TOKENIZER_SKIP_SPECIAL, "ab");
+        tokenizer_close(&t);
+    }
+}
+
 static void companion_files_are_read(void **state) {
     (void)state;
     const char *folder = scratch_empty("companions");
@@ -297,6 +315,67 @@ static void token_bytes_concatenate_to_the_text(void **state) {
     bytes_clear(&scratch);
 }
 
+/* ---- added words ---- */
+
+/* A word that was added is text, although ü is the letter of a byte. What stands before and behind it is decoded alone:
+ * a part of a character becomes U+FFFD. */
+static void check_added_words(const tokenizer *t) {
+    static const int32_t words[] = {35, 81, 220, 256, 11, 220, 257}, parts[] = {127, 256, 120, 256, 127, 120, 257, 127};
+    assert_token_ids(t, "Dr Müller, Łódź", 0, "35 81 220 256 11 220 257");
+    assert_token_ids(t, "ü", 0, "127 120"); /* the letter alone is two bytes */
+    for (unsigned flags = 0; flags <= TOKENIZER_SKIP_SPECIAL; flags++) {
+        assert_text(t, words, 7, flags, "Dr Müller, Łódź");
+        assert_text(t, parts, 8, flags, "�Müller�MüllerüŁódź�");
+    }
+    assert_bytes(t, words, 7, "Dr Müller, Łódź");
+    uint64_t seed = 3;
+    for (int k = 0; k < 200; k++) stream_equals_decode(t, &seed, 0);
+}
+
+static void added_words_are_text(void **state) {
+    (void)state;
+    tokenizer *t = NULL;
+    assert_ok(tokenizer_open(&t, data_path("tokenizers/latin-letters/tokenizer.json")));
+    check_added_words(t);
+    tokenizer_close(&t);
+
+    /* the same vocabulary as vocab.json with merges.txt, its words in added_tokens.json */
+    json_doc *doc = open_json(data_path("tokenizers/latin-letters/tokenizer.json"));
+    const json *letters = json_get(json_get(json_root(doc), "model"), "vocab");
+    const char *folder = scratch_empty("added-words");
+    bytes vocabulary = {0};
+    json_put(&vocabulary, letters);
+    write_file(folder, "vocab.json", vocabulary.data, vocabulary.n);
+    write_file(folder, "merges.txt", "#version: 0.2\n", 14);
+    write_file(folder, "added_tokens.json", "{\"Müller\":256,\"Łódź\":257}", 29);
+    bytes_clear(&vocabulary);
+    json_close(&doc);
+    assert_ok(tokenizer_open(&t, folder));
+    check_added_words(t);
+    tokenizer_close(&t);
+}
+
+/* Tokens that the model makes itself keep their meaning when a file lists them as added ones too. */
+static void tokens_of_the_model_stay_bytes(void **state) {
+    (void)state;
+    static const char letters[] =
+        "{\"added_tokens\":[{\"id\":0,\"content\":\"Ã\"},{\"id\":2,\"content\":\"Ã¼\"},{\"id\":3,\"content\":\"üx\"},"
+        "{\"id\":4,\"content\":\"Ġy\"}],\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"Ã\":0,\"¼\":1,\"Ã¼\":2,\"üx\":3},\"merges\":[\"Ã ¼\"]}}";
+    static const char bytes_too[] =
+        "{\"added_tokens\":[{\"id\":0,\"content\":\"<0x41>\"},{\"id\":1,\"content\":\"<0x42>\"}],\"decoder\":{\"type\":\"ByteFallback\"},"
+        "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"<0x41>\":0},\"merges\":[]}}";
+    tokenizer *t = NULL;
+    assert_ok(tokenizer_from_memory(&t, letters, sizeof letters - 1, NULL, 0));
+    assert_text(t, (int32_t[]){2, 3, 4, 0, 1}, 5, 0, "üüxĠyü");
+    assert_bytes(t, (int32_t[]){2, 3, 4, 0, 1}, 5, "üüxĠyü");
+    tokenizer_close(&t);
+    assert_ok(tokenizer_from_memory(&t, bytes_too, sizeof bytes_too - 1, NULL, 0));
+    assert_text(t, (int32_t[]){0, 1}, 2, 0, "A<0x42>");
+    assert_bytes(t, (int32_t[]){0, 1}, 2, "A<0x42>");
+    tokenizer_close(&t);
+}
+
 static void streaming_emits_complete_characters_immediately(void **state) {
     (void)state;
     tokenizer *t = NULL;
@@ -462,9 +541,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_small_model_encodes_and_decodes),
         cmocka_unit_test(tokenizer_config_is_applied),
+        cmocka_unit_test(more_special_tokens_are_read),
         cmocka_unit_test(companion_files_are_read),
         cmocka_unit_test(streaming_equals_decoding),
         cmocka_unit_test(token_bytes_concatenate_to_the_text),
+        cmocka_unit_test(added_words_are_text),
+        cmocka_unit_test(tokens_of_the_model_stay_bytes),
         cmocka_unit_test(streaming_emits_complete_characters_immediately),
         cmocka_unit_test(long_texts_encode_as_their_parts),
         cmocka_unit_test(long_words_encode_as_their_parts),

@@ -88,7 +88,7 @@ void beams_close(beams *b) {
     choice_close(&b->choice);
     tokenizer_stream_close(&b->stream);
     bytes_clear(&b->piece);
-    bytes_clear(&b->text.text);
+    stop_text_clear(&b->text);
     mem_free(b->running);
     mem_free(b->next);
     mem_free(b->candidates);
@@ -242,16 +242,11 @@ size_t beams_ids(beams *b, int32_t node) {
 }
 
 static mn_status find_stop(beams *b, size_t n, bool *found) {
-    size_t known = tokenizer_size(b->setup->session->owner->text);
-    b->text.text.n = b->text.shown = 0;
-    b->text.stopped = false;
-    for (size_t i = b->setup->n_prompt; i < n && !b->text.stopped; i++) {
-        b->piece.n = 0;
-        if ((size_t)b->ids[i] < known) MN_TRY(tokenizer_stream_push(b->stream, b->ids[i], &b->piece));
-        stop_text_push(&b->text, b->piece.data, b->piece.n);
-    }
+    const tokenizer *text = b->setup->session->owner->text;
+    stop_text_restart(&b->text);
+    for (size_t i = b->setup->n_prompt; i < n && !b->text.stopped; i++)
+        MN_TRY(stop_text_push_token(&b->text, text, b->stream, b->ids[i], &b->piece));
     *found = b->text.stopped;
-    MN_TRY(bytes_status(&b->text.text));
     return tokenizer_stream_finish(b->stream, &b->piece);
 }
 
@@ -411,6 +406,7 @@ static mn_status write_text(beams *b, sequence *to, const hypothesis *text) {
             memcpy(to->logprob_ids + i * each, b->logprob_ids + from, each * sizeof *b->logprob_ids);
             memcpy(to->logprobs + i * each, b->logprobs + from, each * sizeof *b->logprobs);
         }
+        if (i + 1 == n && strcmp(text->finish, "eos") == 0) to->finish = text->finish;
         MN_TRY(sequence_append(to, node->id, row_of(b, log->scores, i, node->from),
                                row_of(b, log->logits, i, node->from)));
     }

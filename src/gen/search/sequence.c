@@ -13,6 +13,7 @@ static mn_status open_text(sequence *s, const tokenizer *text) {
     MN_TRY(tokenizer_stream_open(&s->stream, text, TOKENIZER_SKIP_SPECIAL));
     MN_TRY(tokenizer_stream_reserve(s->stream, PIECE_BYTES));
     MN_TRY(mem_grow(&s->piece.data, &s->piece.capacity, PIECE_BYTES, 1));
+    MN_TRY(stop_text_reserve(&s->text, PIECE_BYTES));
     return mem_grow(&s->text.text.data, &s->text.text.capacity, n * TOKEN_BYTES + PIECE_BYTES, 1);
 }
 
@@ -43,7 +44,7 @@ mn_status sequence_open(sequence *s, const mn_session *session, const mn_generat
 void sequence_close(sequence *s) {
     tokenizer_stream_close(&s->stream);
     bytes_clear(&s->piece);
-    bytes_clear(&s->text.text);
+    stop_text_clear(&s->text);
     mem_free(s->all);
     mem_free(s->logprob_ids);
     mem_free(s->logprobs);
@@ -56,38 +57,39 @@ void sequence_close(sequence *s) {
 }
 
 /* Reports the text that may be shown now. */
-static void show(sequence *s, int32_t id, size_t until) {
+static void show(sequence *s, int32_t id) {
     mn_token_event event = {.size = sizeof event,
                             .row = s->row,
                             .sequence = s->index,
                             .id = id,
                             .text = "",
-                            .n_text = until - s->text.shown,
+                            .n_text = s->text.text.n - s->shown,
                             .finish_reason = id < 0 ? s->finish : NULL};
-    if (event.n_text) event.text = s->text.text.data + s->text.shown;
+    if (event.n_text) event.text = s->text.text.data + s->shown;
     if (id >= 0 && s->logprobs) {
         size_t at = (s->n_ids - 1) * (1 + (size_t)s->options->top_logprobs);
         event.logprob_ids = s->logprob_ids + at;
         event.logprobs = s->logprobs + at;
     }
-    s->text.shown = until;
+    s->shown = s->text.text.n;
     if (s->options->on_token && !s->options->on_token(s->options->user, &event)) s->cancelled = true;
 }
 
-/* Text of a chosen token, or with id -1 the rest in the decoder. */
+/* Text of a chosen token, or with id -1 the rest in the decoder. A token that ends the answer is no part of its text,
+ * whether it is a special one or an ordinary one that was made the end. */
 static mn_status add_text(sequence *s, int32_t id) {
-    size_t until = 0;
-    if (s->stream) {
-        /* Models may have more rows than the tokenizer has tokens (padded embeddings): those ids have no text. */
-        bool is_known = id < (int64_t)tokenizer_size(s->session->owner->text);
+    const tokenizer *text = s->session->owner->text;
+    bool is_end = id >= 0 && s->finish;
+    if (s->stream && id < 0) {
         s->piece.n = 0;
-        if (id < 0) MN_TRY(tokenizer_stream_finish(s->stream, &s->piece));
-        if (id >= 0 && is_known) MN_TRY(tokenizer_stream_push(s->stream, id, &s->piece));
-        until = stop_text_push(&s->text, s->piece.data, s->piece.n);
+        MN_TRY(tokenizer_stream_finish(s->stream, &s->piece));
+        stop_text_push(&s->text, s->piece.data, s->piece.n, true);
+        stop_text_finish(&s->text);
         MN_TRY(bytes_status(&s->text.text));
-        if (id < 0) until = s->text.text.n; /* at the end no stop string can be completed any more */
+    } else if (s->stream && !(is_end && !tokenizer_is_special(text, id))) {
+        MN_TRY(stop_text_push_token(&s->text, text, s->stream, id, &s->piece));
     }
-    show(s, id, until);
+    show(s, id);
     if (s->text.stopped && !s->finish) s->finish = "stop_string";
     return MN_OK;
 }

@@ -18,6 +18,7 @@ typedef struct sequence {
     tokenizer_stream *stream; /* NULL without a tokenizer */
     bytes piece;              /* scratch: what the last token decoded to */
     stop_text text;
+    size_t shown;             /* bytes of it that were reported */
     int32_t *logprob_ids;     /* [n_ids][1 + top_logprobs]; NULL: not kept, as the three below */
     float *logprobs;          /* of these ids */
     float *scores, *raw;      /* [n_ids][vocab_size] */
@@ -50,7 +51,8 @@ void sequence_record(sequence *s, size_t at, int32_t id, const float *scores, co
 mn_status sequence_add(sequence *s, int32_t id);
 
 /* The same for one token of a complete text: stopping criteria are not checked, as the reason is given to sequence_end,
- * except that a stop string ends it here too. The caller writes the log-probabilities; NULL: scores or logits are not
+ * except that a stop string ends it here too. The end token of the text, behind which `finish` is set already, adds no
+ * text. The caller writes the log-probabilities; NULL: scores or logits are not
  * known. */
 mn_status sequence_append(sequence *s, int32_t id, const float *scores, const float *raw);
 

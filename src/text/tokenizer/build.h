@@ -82,7 +82,7 @@ mn_status tokenizer_finish(tokenizer *t, const char *what);
 
 mn_status tokenizer_put_marks(tokenizer *t, bool prefix, bool first_only,
                               const char *what); /* " " to U+2581 before, back after */
-mn_status tokenizer_put_byte_level(tokenizer *t, bool plain_added, const char *what);
+mn_status tokenizer_put_byte_level(tokenizer *t, const char *what);
 
 /* ---- readers; each fills an empty tokenizer ---- */
 

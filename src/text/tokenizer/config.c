@@ -56,17 +56,29 @@ static mn_status make_special(tokenizer *t, const json *text, const char *what, 
     return tokenizer_put_added(t, *id, text->string, text->n, ADDED_SPECIAL, what);
 }
 
+/* Special tokens without a role: a list, or an object in which they have names. */
+static mn_status read_more_special(tokenizer *t, const json *root, const char *what) {
+    static const char *const keys[] = {"additional_special_tokens", "extra_special_tokens",
+                                       "model_specific_special_tokens"};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const json *more = json_get(root, keys[k]);
+        bool is_list = more && more->kind == JSON_ARRAY;
+        size_t n = is_list || (more && more->kind == JSON_OBJECT) ? more->n : 0;
+        for (size_t i = 0; i < n; i++) {
+            const json *text = token_text(is_list ? &more->items[i] : &more->members[i].value);
+            int32_t id;
+            if (text) MN_TRY(make_special(t, text, what, &id));
+        }
+    }
+    return MN_OK;
+}
+
 static mn_status read_roles(tokenizer *t, const json *root, const char *what) {
     for (int i = 0; i < N_TOKEN_ROLES; i++) {
         const json *text = token_text(json_get(root, token_role_names[i]));
         if (text) MN_TRY(make_special(t, text, what, &t->roles[i]));
     }
-    const json *more = json_get(root, "additional_special_tokens");
-    for (size_t i = 0; more && more->kind == JSON_ARRAY && i < more->n; i++) {
-        const json *text = token_text(&more->items[i]);
-        int32_t id;
-        if (text) MN_TRY(make_special(t, text, what, &id));
-    }
+    MN_TRY(read_more_special(t, root, what));
     t->ends.n = 0;
     return t->roles[TOKEN_EOS] == VOCAB_NONE ? MN_OK : id_row_put(&t->ends, t->roles[TOKEN_EOS], what);
 }

@@ -96,7 +96,7 @@ static bool append_letters(bytes *out, const char *token, size_t n) {
 }
 
 static void push_byte_level(dec_run *run, size_t i, const char *token, size_t n, bool added) {
-    bool plain = (added && run->list->stages[i].plain_added) || !append_letters(&run->states[i].held, token, n);
+    bool plain = added || !append_letters(&run->states[i].held, token, n);
     emit_lossy(run, i, token, plain ? n : 0, false);
 }
 
@@ -125,7 +125,7 @@ static void end_byte_run(dec_run *run, size_t i) {
 }
 
 static void push_byte_fallback(dec_run *run, size_t i, const char *token, size_t n, bool added) {
-    int byte = vocab_byte_of(token, n);
+    int byte = added ? -1 : vocab_byte_of(token, n);
     char c = (char)byte;
     if (byte >= 0) {
         bytes_append(&run->states[i].held, &c, 1);
@@ -311,11 +311,11 @@ static void append_stage(bytes *out, const dec_stage *stage, const char *text, s
     char c;
     switch (stage->kind) {
     case DEC_BYTE_LEVEL:
-        if ((added && stage->plain_added) || !append_letters(out, text, n)) bytes_append(out, text, n);
+        if (added || !append_letters(out, text, n)) bytes_append(out, text, n);
         break;
     case DEC_BYTES:
     case DEC_BYTE_FALLBACK:
-        if (!added || stage->kind == DEC_BYTE_FALLBACK) byte = vocab_byte_of(text, n);
+        if (!added) byte = vocab_byte_of(text, n);
         c = (char)byte;
         bytes_append(out, byte < 0 ? text : &c, byte < 0 ? n : 1);
         break;

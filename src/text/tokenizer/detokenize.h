@@ -20,10 +20,10 @@ typedef enum dec_kind {
     DEC_JOIN,          /* a space between tokens: the rule when there is no decoder */
 } dec_kind;
 
+/* Tokens that are `added` are text already: neither letters nor "<0xHH>". */
 typedef struct dec_stage {
     dec_kind kind;
     bool joined;         /* works on a stream of text, no longer on tokens */
-    bool plain_added;    /* DEC_BYTE_LEVEL: added tokens are text, not letters */
     bytes from, content; /* owned */
     uint32_t start, stop;
 } dec_stage;

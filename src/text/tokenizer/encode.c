@@ -86,6 +86,7 @@ mn_status tokenizer_put_merge(tokenizer *t, const char *left, size_t n_left, con
     const char *part = a == VOCAB_NONE ? "the left part" : b == VOCAB_NONE ? "the right part" : "the union";
     if (a == VOCAB_NONE || b == VOCAB_NONE || id == VOCAB_NONE)
         return unknown_part(left, n_left, right, n_right, rank, part, what);
+    t->pieces.pieces[id].flags |= PIECE_OWN;
     merge_table_put(&t->merges, (merge){(uint32_t)a, (uint32_t)b, rank, (uint32_t)id});
     return MN_OK;
 }
@@ -151,10 +152,9 @@ mn_status tokenizer_put_marks(tokenizer *t, bool prefix, bool first_only, const 
     return detokenizer_add(&t->decoder, &strip, what);
 }
 
-mn_status tokenizer_put_byte_level(tokenizer *t, bool plain_added, const char *what) {
+mn_status tokenizer_put_byte_level(tokenizer *t, const char *what) {
     t->byte_level = true;
-    dec_stage stage = {.kind = DEC_BYTE_LEVEL, .plain_added = plain_added};
-    return detokenizer_add(&t->decoder, &stage, what);
+    return detokenizer_add(&t->decoder, &(dec_stage){.kind = DEC_BYTE_LEVEL}, what);
 }
 
 /* Whether no token has a mark after a character that is no mark, and no character is dropped: then no merge crosses a
@@ -197,6 +197,10 @@ static mn_status put_added(tokenizer *t, const char *what) {
     return status;
 }
 
+static void mark_own(tokenizer *t, int32_t id) {
+    if (id != VOCAB_NONE && !(t->pieces.pieces[id].flags & PIECE_OUTSIDE)) t->pieces.pieces[id].flags |= PIECE_OWN;
+}
+
 mn_status tokenizer_finish(tokenizer *t, const char *what) {
     for (int i = 0; i < 256; i++) {
         char text[8], byte = (char)i;
@@ -206,6 +210,8 @@ mn_status tokenizer_finish(tokenizer *t, const char *what) {
         static const char digits[] = "0123456789ABCDEF";
         const char fallback[] = {'<', '0', 'x', digits[i >> 4], digits[i & 15], '>'};
         t->byte_id[i] = vocab_find(&t->pieces, fallback, sizeof fallback);
+        mark_own(t, t->unit[i]);
+        mark_own(t, t->byte_id[i]);
     }
     t->cut_at_marks = may_cut_at_marks(t);
     return put_added(t, what);
@@ -474,11 +480,16 @@ static mn_status check_id(const tokenizer *t, int32_t id) {
     MN_FAIL(MN_E_ARG, "the token id %" PRId32 " is out of range, allowed: 0 to %zu", id, t->pieces.n - 1);
 }
 
+/* Whether a token is what a program added, so that its piece is the text itself. */
+static bool is_text(const vocab_piece *piece) {
+    return (piece->flags & (PIECE_ADDED | PIECE_SPECIAL)) && !(piece->flags & PIECE_OWN);
+}
+
 static void push_id(const tokenizer *t, dec_run *run, int32_t id, unsigned flags) {
     const vocab_piece *piece = &t->pieces.pieces[id];
     if (!(piece->flags & PIECE_PRESENT)) return;
     if ((flags & TOKENIZER_SKIP_SPECIAL) && (piece->flags & PIECE_SPECIAL)) return;
-    dec_run_push(run, vocab_text(&t->pieces, id), piece->n, piece->flags & (PIECE_ADDED | PIECE_SPECIAL));
+    dec_run_push(run, vocab_text(&t->pieces, id), piece->n, is_text(piece));
 }
 
 mn_status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, unsigned flags, bytes *out) {
@@ -531,8 +542,7 @@ mn_status tokenizer_token_bytes(const tokenizer *t, int32_t id, bool first, byte
     MN_TRY(check_id(t, id));
     const vocab_piece *piece = &t->pieces.pieces[id];
     if (!(piece->flags & PIECE_PRESENT) || (piece->flags & PIECE_SPECIAL)) return MN_OK;
-    return detokenizer_token(&t->decoder, vocab_text(&t->pieces, id), piece->n, piece->flags & PIECE_ADDED, first,
-                             scratch, out);
+    return detokenizer_token(&t->decoder, vocab_text(&t->pieces, id), piece->n, is_text(piece), first, scratch, out);
 }
 
 /* ---- the vocabulary ---- */

@@ -140,7 +140,7 @@ mn_status tokenizer_read_tiktoken(tokenizer *t, const char *data, size_t n, cons
     for (uint32_t i = 0; i < t->pieces.n; i++) rank[i] = i;
     status = merge_table_from_ranks(&t->merges, &t->virtual_symbols, &t->pieces, rank, what);
     mem_free(rank);
-    return status == MN_OK ? tokenizer_put_byte_level(t, true, what) : status;
+    return status == MN_OK ? tokenizer_put_byte_level(t, what) : status;
 }
 
 /* ---- vocab.json and merges.txt ---- */
@@ -186,7 +186,7 @@ mn_status tokenizer_read_vocab_merges(tokenizer *t, const json *vocabulary, cons
         t->roles[TOKEN_BOS] = t->roles[TOKEN_EOS] = t->roles[TOKEN_UNK] = end;
         MN_TRY(id_row_put(&t->ends, end, what));
     }
-    return tokenizer_put_byte_level(t, false, what);
+    return tokenizer_put_byte_level(t, what);
 }
 
 /* added_tokens.json: text to id. */

@@ -209,7 +209,7 @@ static mn_status read_gpt2(const source *s) {
     MN_TRY(read_pre(s, &add_bos));
     MN_TRY(read_merges(s));
     MN_TRY(read_around(s, add_bos));
-    return tokenizer_put_byte_level(s->t, true, s->what);
+    return tokenizer_put_byte_level(s->t, s->what);
 }
 
 /* ---- llama ---- */

@@ -16,6 +16,7 @@ enum {
     PIECE_ADDED = 4,    /* found in the text before anything else is done */
     PIECE_BYTE = 8,     /* "<0xHH>" of a vocabulary with byte fallback */
     PIECE_OUTSIDE = 16, /* unknown to the merges: reached as an added token or as a byte only */
+    PIECE_OWN = 32,     /* the model makes it of bytes or by a merge: no text, added or not */
 };
 
 typedef struct vocab_piece {
