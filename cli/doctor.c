@@ -10,6 +10,7 @@
 #include "description_text.h"
 #include "loaded_model.h"
 #include "output.h"
+#include "progress.h"
 #include "serve.h"
 #include "verbs.h"
 
@@ -80,7 +81,9 @@ static void check_model(checkup *c, const char *label, const char *name) {
     how.compute_type = option_text(c->o, OPT_COMPUTE_TYPE, how.compute_type);
     how.threads = (int)option_number(c->o, OPT_THREADS, how.threads);
     how.memory_limit = (uint64_t)option_number(c->o, OPT_MEMORY_LIMIT, (int64_t)how.memory_limit);
+    how.progress = progress_shown() ? progress_loading : NULL;
     if (status == MN_OK) status = mn_model_open(&e.model, e.path, &how);
+    progress_clear();
     e.info.size = sizeof e.info;
     if (status == MN_OK) status = mn_model_get_info(e.model, &e.info);
     if (status == MN_OK) status = mn_session_open(&session, e.model, NULL);

@@ -207,7 +207,10 @@ static mn_status open_sessions(bench *b, const bench_test *test) {
 static mn_status measure_open(bench *b, const bench_test *test) {
     bench_test warm = {test->prompt, test->gen > 1 ? 1 : test->gen, test->depth, test->rows};
     uint64_t ns = 0;
-    MN_TRY(feed_prompts(b, test->rows, 0, test->depth));
+    for (int r = 0; test->depth > 0 && r < test->rows; r++) {
+        progress_line("depth %d: row %d of %d", test->depth, r + 1, test->rows);
+        MN_TRY(mn_session_step(b->sessions[r], b->ids + r, (size_t)test->depth, NULL));
+    }
     if (!option_on(b->o, OPT_NO_WARMUP)) MN_TRY(sample(b, &warm, &ns));
     b->result.cpu_ns = 0;
     for (int i = 0; i < b->repetitions; i++) {

@@ -309,8 +309,28 @@ def an_old_message_types_nothing():
     assert not os.path.exists(marker), "a message of a file was taken as keys"
 
 
+def waits_say_how_far_they_are():
+    """Loading and each row of a table, on a terminal that can overwrite a line; in a pipe there are only results."""
+    capable = {"TERM": "xterm", "NO_COLOR": "1"}
+    for arguments, wanted in ((("run", "embedded", "Once", "-n", "2"), "loading "), (("doctor",), "loading "),
+                              (("bench", "embedded", "-d", "8", "-p", "4", "-n", "2", "-r", "1"), "depth 8: row 1 of 1")):
+        _, err = on_terminals(MNEME, *arguments, env=capable)
+        assert wanted in err.decode(), (arguments, err)
+        assert wanted not in on_pipes(MNEME, *arguments)[1].decode(), arguments
+
+
+def scripts_say_how_far_they_are():
+    """A script's long command: its state on the terminal, its output in the file, its exit code."""
+    marker, output = os.path.join(WORK, "reported"), os.path.join(WORK, "output")
+    wait = f"echo text; until [ -e '{marker}' ]; do sleep 0.05; done; exit 3"
+    _, err = on_terminals(os.path.join(HERE, "../../scripts/progress"), output, f"touch '{marker}'; echo half way", "sh", "-c", wait, code=3)
+    assert err.startswith(b"\rhalf way"), err
+    with open(output) as f:
+        assert f.read() == "text\n"
+
+
 CASES = [every_byte_and_piece, answers, bytes_of_two_tokens, pieces_of_a_vocabulary, models_with_bad_names, saved_caches, recordings, errors, talks_on_pipes_into_terminals,
-         a_prompt_with_the_name_of_a_timeline, an_old_message_types_nothing]
+         a_prompt_with_the_name_of_a_timeline, an_old_message_types_nothing, waits_say_how_far_they_are, scripts_say_how_far_they_are]
 
 if __name__ == "__main__":
     chosen = sys.argv[4:]
