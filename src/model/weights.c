@@ -240,7 +240,11 @@ mn_status weights_pack(network *net, const tensor_set *files, bool lazy, weights
         status = make_scratch(job.scratch, n_threads, job.weights, n);
         if (status == MN_OK) status = place_panels(weights, job.weights, n);
         if (status == MN_OK) status = number_tasks(job.first_task, job.weights, n);
-        if (status == MN_OK) thread_run(net->compute->pool, job.first_task[n], pack_task, &job);
+        if (status == MN_OK) {
+            thread_run(net->compute->pool, job.first_task[n], pack_task, &job);
+            if (progress.report)
+                progress.report(progress.user, job.total, job.total); /* this thread may have had no task */
+        }
     }
     for (int i = 0; job.scratch && i < n_threads; i++) mem_free(job.scratch[i]);
     mem_free(job.scratch);
