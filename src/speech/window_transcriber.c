@@ -17,7 +17,6 @@ struct window_transcriber {
     window_transcriber_input input;
     transcript *out;
     const speech_language *language; /* NULL: not known yet, or the model's only one */
-    bool is_one_window;
 
     /* The window. */
     int64_t seek, n_frames; /* its first frame, and how many of its frames the recording has */
@@ -75,7 +74,6 @@ mn_status window_transcriber_open(window_transcriber **out, const window_transcr
     s->input = *input;
     s->out = text;
     s->language = setup->language;
-    s->is_one_window = input->n_frames <= setup->n_frames;
     set_language(s);
     s->prompt = mem_alloc(most / 2 + 4, sizeof *s->prompt);
     s->history = mem_alloc(speech_history_room(setup->tokens), sizeof *s->history);
@@ -272,23 +270,6 @@ static double sum_of(window_transcriber *s, const mn_sequence *sequence) {
 
 /* ---- results ---- */
 
-/* In a recording of one window no text is dropped: that after the last pair is a segment too. */
-static size_t add_rest(window_transcriber *s, const int32_t *ids, size_t n, size_t n_segments) {
-    const speech_tokens *tokens = s->setup->tokens;
-    speech_segment *last = &s->segments[n_segments - 1];
-    size_t begin = last->end, text = begin;
-    while (text < n && ids[text] >= tokens->end) text++;
-    if (text == n) {
-        last->end = n;
-        return n_segments;
-    }
-    int64_t start = last->stop;
-    if (speech_is_timestamp(tokens, ids[begin]))
-        start = s->seek + (int64_t)(ids[begin] - tokens->first_timestamp) * SPEECH_FRAMES_PER_TIMESTAMP;
-    last[1] = (speech_segment){.begin = begin, .end = n, .start = start, .stop = max_i64(start, s->seek + s->n_frames)};
-    return n_segments + 1;
-}
-
 /* The words whose first id is in the segment: words [*at, ...) begin at text id `first` or later. */
 static transcript_words words_of(const window_transcriber *s, size_t *at, size_t end) {
     const speech_timing *t = &s->timing;
@@ -308,10 +289,6 @@ static double seconds(const window_transcriber *s, int64_t frame) {
 static mn_status keep(window_transcriber *s, const int32_t *ids, size_t n, mn_segment *measures, int64_t *advance) {
     const window_transcriber_setup *setup = s->setup;
     size_t n_segments = n ? speech_segments(s->segments, advance, setup->tokens, ids, n, s->seek, s->n_frames) : 0;
-    if (s->is_one_window && n_segments) {
-        *advance = s->n_frames;
-        n_segments = add_rest(s, ids, n, n_segments);
-    }
     size_t n_kept = n_segments ? s->segments[n_segments - 1].end : 0, at_word = 0, n_text = 0;
     if (setup->words)
         MN_TRY(speech_timing_make(&s->timing, s->session, s->language, setup->task, ids, n_kept, s->n_frames));

@@ -36,6 +36,8 @@ typedef struct fixture {
     double temperatures[1];
     window_transcriber *window_transcriber;
     transcript text;
+    int32_t first[MOST_IDS]; /* what the first window generated */
+    size_t n_first;
 } fixture;
 
 static void open_fixture(fixture *w, const char *folder) {
@@ -80,6 +82,7 @@ static void transcribe(fixture *w, const json *test, levels *input) {
     w->setup.max_new = json_get(args, "max_new_tokens")->integer;
     const window_transcriber_input from = {.window = read_window, .state = input, .n_frames = (int64_t)input->n_frames};
     w->text = (transcript){.tokens = &w->tokens};
+    w->n_first = 0;
     assert_ok(window_transcriber_open(&w->window_transcriber, &w->setup, &from, &w->text));
     for (window_transcriber_step step = WINDOW_REQUEST;;) {
         mn_request request;
@@ -102,7 +105,13 @@ static void transcribe(fixture *w, const json *test, levels *input) {
                                   .config = request.config,
                                   .prefix = request.prefix};
         assert_ok(mn_generate_batch(w->g.model, NULL, &row, 1, NULL, &how, &generation));
-        assert_ok(window_transcriber_take(w->window_transcriber, generation->sequences[0]));
+        const mn_sequence *sequence = generation->sequences[0];
+        if (w->n_first == 0) {
+            assert_true(sequence->n_ids <= MOST_IDS);
+            w->n_first = sequence->n_ids;
+            memcpy(w->first, sequence->ids, sequence->n_ids * sizeof *sequence->ids);
+        }
+        assert_ok(window_transcriber_take(w->window_transcriber, sequence));
         mn_generation_close(&generation);
     }
     window_transcriber_close(&w->window_transcriber);
@@ -117,25 +126,25 @@ static void check_ids(const char *name, const int32_t *got, size_t n_got, const 
     if (n_got != n_wanted) fail_msg("%s: %zu ids, golden %zu", name, n_got, n_wanted);
 }
 
-/* The mean log-probability of the ids and the end token after them, from the logits of one call. The windows here end
- * at the length limit without an end token, which is counted all the same. */
+/* The mean log-probability of a window's ids and the end token after them, from the logits of one call. The windows
+ * here end at the length limit without an end token, which is counted all the same. */
 static void check_log_probability(fixture *w, const json *test) {
     const mn_transcript *got = &w->text.public;
     const json *prompt = json_get(test, "prompt");
-    size_t vocab = w->g.vocab, n = got->n_ids, n_prompt = prompt->n, n_all = n_prompt + n - 1;
+    size_t vocab = w->g.vocab, n = w->n_first, n_prompt = prompt->n, n_all = n_prompt + n - 1;
     int32_t ids[MOST_IDS];
     double sum = 0;
     float *logits = malloc(n_all * vocab * sizeof *logits);
     mn_session *session = golden_session(&w->g, "dynamic", NULL, json_get(test, "input")->integer);
     engine_read_ids(prompt, ids, MOST_IDS);
-    memcpy(ids + n_prompt, got->ids, n * sizeof *ids);
+    memcpy(ids + n_prompt, w->first, n * sizeof *ids);
     assert_ok(mn_session_step(session, ids, n_all, logits));
     for (size_t i = 0; i < n; i++) {
         float *scores = logits + (n_prompt - 1 + i) * vocab;
         double all = 0;
-        speech_rules_apply(scores, &w->tokens, w->setup.timestamps, got->ids, i);
+        speech_rules_apply(scores, &w->tokens, w->setup.timestamps, w->first, i);
         for (size_t k = 0; k < vocab; k++) all += exp((double)scores[k]);
-        sum += (double)scores[got->ids[i]] - log(all);
+        sum += (double)scores[w->first[i]] - log(all);
     }
     double wanted = sum / (double)(n + 1);
     if (!(fabs(got->segments[0]->avg_logprob - wanted) <= 1e-4))
@@ -145,12 +154,12 @@ static void check_log_probability(fixture *w, const json *test) {
     free(logits);
 }
 
-/* One window: all generated ids, regardless of segments. */
+/* One window: all ids that it generated, whichever of them are kept. */
 static void check_window(fixture *w, const json *test) {
     levels input = {w->g.features[json_get(test, "input")->integer], w->g.mels, w->g.frames};
     const json *wanted = json_get(test, "new");
     transcribe(w, test, &input);
-    check_ids(json_get(test, "name")->string, w->text.public.ids, w->text.public.n_ids, wanted, wanted->n);
+    check_ids(json_get(test, "name")->string, w->first, w->n_first, wanted, wanted->n);
     check_log_probability(w, test);
     transcript_clear(&w->text);
 }
@@ -224,9 +233,69 @@ static void equals_golden(void **state) {
     close_fixture(&w);
 }
 
+/* ---- the end of a window ---- */
+
+enum { NONE = -1, TIME = 1000 }; /* TIME + k: the timestamp k */
+
+typedef struct ending {
+    int32_t ids[12];  /* text ids, TIME + k; NONE: the end */
+    int64_t kept;     /* of the ids */
+    int64_t position; /* of the next window, in frames; -1: there is none */
+} ending;
+
+/* What a window of a recording generated is kept up to its last pair of timestamps, unless one timestamp ends it: the
+ * rest is decoded again from there, in a recording of one window too (whisper/transcribe.py of OpenAI). */
+static void the_rest_of_a_window_is_decoded_again(void **state) {
+    static const ending endings[] = {
+        {{TIME, 5, 6, TIME + 9, NONE}, 4, -1},
+        {{TIME, 5, 6, TIME + 9, TIME + 9, NONE}, 4, 18},
+        {{TIME, 5, 6, TIME + 9, TIME + 9, 7, 8, NONE}, 4, 18},
+        {{TIME, 5, 6, TIME + 9, TIME + 10, 7, 8, TIME + 14, NONE}, 8, -1},
+        {{TIME, 5, 6, TIME + 9, TIME + 10, 7, 8, TIME + 14, TIME + 14, NONE}, 8, 28},
+        {{TIME, 5, 6, TIME + 9, TIME + 10, 7, TIME + 12, TIME + 13, 8, NONE}, 7, 24},
+        {{TIME, 5, 6, 7, NONE}, 4, -1},
+        {{5, 6, 7, NONE}, 3, -1},
+    };
+    fixture w;
+    open_fixture(&w, *state);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        levels input = {w.g.features[0], w.g.mels, w.g.frames};
+        const window_transcriber_input from = {.window = read_window, .state = &input, .n_frames = (int64_t)w.g.frames};
+        const ending *e = &endings[i];
+        int32_t ids[12];
+        mn_sequence sequence = {.size = sizeof sequence, .ids = ids, .finish_reason = "eos"};
+        for (; e->ids[sequence.n_ids] != NONE; sequence.n_ids++) {
+            const int32_t id = e->ids[sequence.n_ids];
+            ids[sequence.n_ids] = id < TIME ? id : w.tokens.first_timestamp + id - TIME;
+        }
+        w.setup.timestamps = true;
+        w.setup.max_new = 12;
+        w.text = (transcript){.tokens = &w.tokens};
+        assert_ok(window_transcriber_open(&w.window_transcriber, &w.setup, &from, &w.text));
+        mn_request request;
+        window_transcriber_step step;
+        assert_ok(window_transcriber_next(w.window_transcriber, &request, &step));
+        assert_int_equal(step, WINDOW_REQUEST);
+        assert_ok(window_transcriber_take(w.window_transcriber, &sequence));
+        const int64_t position = window_transcriber_position(w.window_transcriber);
+        assert_int_equal(position, e->position < 0 ? (int64_t)w.g.frames : e->position);
+        assert_ok(window_transcriber_next(w.window_transcriber, &request, &step));
+        assert_int_equal(step, e->position < 0 ? WINDOW_DONE : WINDOW_REQUEST);
+        window_transcriber_close(&w.window_transcriber);
+        assert_ok(transcript_finish(&w.text, MN_OK));
+        assert_int_equal(w.text.public.n_ids, e->kept);
+        assert_memory_equal(w.text.public.ids, ids, (size_t)e->kept * sizeof *ids);
+        transcript_clear(&w.text);
+    }
+    close_fixture(&w);
+}
+
 int main(void) {
     enum { N = sizeof folders / sizeof *folders };
-    struct CMUnitTest tests[N];
+    struct CMUnitTest tests[N + 1];
+    tests[N] = (struct CMUnitTest){.name = "the_rest_of_a_window_is_decoded_again",
+                                   .test_func = the_rest_of_a_window_is_decoded_again,
+                                   .initial_state = (void *)(uintptr_t)folders[0]};
     for (int i = 0; i < N; i++) {
         tests[i] = (struct CMUnitTest){
             .name = folders[i], .test_func = equals_golden, .initial_state = (void *)(uintptr_t)folders[i]};
