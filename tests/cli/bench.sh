@@ -19,8 +19,7 @@ all_of_them() {
   cp "$work/out" "$work/all"
   names=$("$mneme" run --help-all | sed -n '/^Caches, for --cache/,/^What --cache-config/p' | sed -n 's/^  \([a-z_]*\) .*/\1/p' | tr '\n' ' ')
   [ "$(echo "$names" | wc -w)" -ge 10 ] || problem "the help names '$names'"
-  export names
-  json 'set(__import__("os").environ["names"].split()) <= {c["cache_implementation"] for c in j["caches"]}'
+  json 'set(args[0].split()) <= {c["cache_implementation"] for c in j["caches"]}' "$names"
 }
 
 # The bytes are those of the planner for as many tokens. The last new token is never fed.
@@ -28,7 +27,7 @@ bytes_are_planned() {
   expect 0 inspect "$model" --context 383 --json
   cp "$work/out" "$work/plan"
   expect 0 bench "$model" --cache all --json
-  json 'sum(p["bytes"] == c["cache_bytes"] for c in j["caches"] if c["refused"] == "" for p in json.load(open(sys.argv[1].replace("/out", "/plan")))["caches"] if (p["implementation"], p["config"], p["dtype"]) == (c["cache_implementation"], c["cache_config"], c["cache_dtype"]) and "static" not in p["implementation"] and p["implementation"] != "none") == 8'
+  json 'sum(p["bytes"] == c["cache_bytes"] for c in j["caches"] if c["refused"] == "" for p in json.load(open(work + "/plan"))["caches"] if (p["implementation"], p["config"], p["dtype"]) == (c["cache_implementation"], c["cache_config"], c["cache_dtype"]) and "static" not in p["implementation"] and p["implementation"] != "none") == 8'
 }
 
 # Perplexity and agreement against those of `score`, which computes them by itself: new tokens 100 .. 199 of a text.
@@ -56,7 +55,7 @@ goes_on_greedily() {
   json 'len(j["sequences"][0]["ids"]) == 40'
   ids=$(python3 -c 'import json,sys; print(*([5,9,31,7] + json.load(open(sys.argv[1]))["sequences"][0]["ids"]), sep=",")' "$work/out") || { uncounted=1; return; }
   expect 0 bench "$model" --ids "$ids" -p 4 --cache dynamic,static --json
-  json 'j["n_generated"] == 0 and j["n_gen"] == 40 and j["caches"][0]["perplexity"] == json.load(open(sys.argv[1].replace("/out", "/bench")))["caches"][1]["perplexity"]'
+  json 'j["n_generated"] == 0 and j["n_gen"] == 40 and j["caches"][0]["perplexity"] == json.load(open(work + "/bench"))["caches"][1]["perplexity"]'
 }
 
 texts() {
@@ -65,7 +64,7 @@ texts() {
   json 'j["text"].endswith("/story") and [c["cache_implementation"] for c in j["caches"]] == ["dynamic"] and j["caches"][0]["perplexity"] < 20'
   cp "$work/out" "$work/first"
   input=$work/story expect 0 bench embedded --text - --cache dynamic --json
-  json 'j["text"] == "-" and j["caches"][0]["perplexity"] == json.load(open(sys.argv[1].replace("/out", "/first")))["caches"][0]["perplexity"]'
+  json 'j["text"] == "-" and j["caches"][0]["perplexity"] == json.load(open(work + "/first"))["caches"][0]["perplexity"]'
   expect 0 bench embedded --cache all --json
   json 'j["text"] == "built in" and j["n_prompt"] + j["n_gen"] == 512'
   json 'all_of(("heads of 16" in c["refused"]) == ("quantized" in c["cache_implementation"]) for c in j["caches"])'
@@ -166,7 +165,7 @@ generated_texts() {
   cp "$work/out" "$work/lines"
   "$mneme" tokenize embedded -f "$work/story" >"$work/ids" 2>/dev/null || problem "tokenize"
   expect 0 run embedded --ids "$(cut -d, -f1-12 "$work/ids")" -n 20 --greedy --json
-  json 'j["sequences"][0]["text"] == json.loads(open(sys.argv[1].replace("/out", "/lines")).readline())["generated_text"]'
+  json 'j["sequences"][0]["text"] == json.loads(open(work + "/lines").readline())["generated_text"]'
   [ "$(grep -c '^==> [a-z]* <==$' "$work/bench")" = 3 ] || problem "three headings"
 }
 

@@ -50,17 +50,22 @@ err_is_sentence() {
 have_python=0
 if command -v python3 >/dev/null; then have_python=1; fi
 
-# json EXPRESSION: stdout is JSON (one value a line) and the Python expression over `j` (the first value) and `all` holds.
+# One Python for all expressions of a group: it starts with the first, and ends with this shell.
+start_python() {
+  mkfifo "$work/ask" "$work/answer"
+  python3 "$here/expressions.py" <"$work/ask" >"$work/answer" &
+  exec {asking}>"$work/ask" {answers}<"$work/answer"
+}
+
+# json EXPRESSION [TEXT...]: stdout is JSON (one value a line) and the Python expression holds over `j` (the first value), `all`, the
+# folder `work` and the texts `args`.
 json() {
+  local answer=''
   if [ $have_python = 0 ]; then uncounted=1; return 0; fi
-  python3 - "$work/out" "$1" <<'PYTHON' || problem "JSON: not so: $1"
-import json, math, sys
-def refuse(name): raise ValueError(name)
-with open(sys.argv[1], encoding="utf-8") as f:
-    all = [json.loads(line, parse_constant=refuse) for line in f if line.strip()]
-j, all_of = all[0], __builtins__.all
-sys.exit(0 if eval(sys.argv[2]) else 1)
-PYTHON
+  [ -n "${asking:-}" ] || start_python
+  printf '%s\0' $# "$PWD" "$work" "$@" >&"$asking"
+  read -r answer <&"$answers"
+  [ "$answer" = true ] || problem "JSON: not so: $1"
 }
 
 # check NAME FUNCTION: one case.

@@ -27,6 +27,7 @@ lock, running, seen = threading.Lock(), 0, 0
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True  # a body follows its head at once, also where acknowledgements are delayed
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):
