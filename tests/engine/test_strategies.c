@@ -282,7 +282,7 @@ static void cpu_levels_agree_within_rounding(void **state) {
         if (!cpu_has(level)) continue;
         fixture w = strategy_fixture_open(path, cpu_level_name(level), 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
-            if (strategy_is_long() || (s + (int)level) % 3 == 0) check_levels(&w, &scalar, &o, s);
+            if (strategy_is_long() || ((s + (int)level) % 3 == 0 && test_samples(s, 2))) check_levels(&w, &scalar, &o, s);
         }
         strategy_fixture_close(&w);
     }
@@ -389,6 +389,7 @@ static void check_backend(fixture *w, const oracle *o, mn_session *const exact[2
         for (int window = 0; window < FORM_WINDOWS; window++) {
             int number = (*count)++;
             if (!strategy_is_long() && window != i % FORM_WINDOWS) continue;
+            if (!test_samples(number, 4)) continue;
             form_try t = make_try(b, i % sizes[0], i / sizes[0] % sizes[1], i / sizes[0] / sizes[1] % sizes[2],
                                   i / sizes[0] / sizes[1] / sizes[2], window);
             for (int d = 0; d < 2; d++) {
