@@ -7,13 +7,12 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "base/options.h"
-#include "kv/plan_rows.h"
 #include "model/encoder.h"
-#include "session/session.h"
+#include "session/pass.h"
 #include "speech/features.h"
 
-/* The last two as in session/pass.c. */
-enum { MOST_NUMBER = 1 << 24, MOST_BATCH = 1 << 16, MOST_PASS_ROWS = 64, SHORT_TOKENS = 32 };
+/* The last one as in session/pass.c. */
+enum { MOST_NUMBER = 1 << 24, MOST_BATCH = 1 << 16, MOST_PASS_ROWS = 64 };
 
 /* batch_size prompts at once, and `rows` behind each of them. */
 typedef struct planned_run {
@@ -41,8 +40,7 @@ static size_t status_bytes(const char *name) {
 
 /* Prompts of which one pass computes tokens. */
 static int64_t prompts_of_pass(const mn_session *s, const planned_run *run) {
-    const int64_t piece = min_i64(run->prompt, s->prefill_chunk);
-    return min_i64(run->batch_size, piece <= SHORT_TOKENS ? MOST_PASS_ROWS : s->prefill_chunk / piece);
+    return pass_texts(s, run->prompt, run->batch_size);
 }
 
 /* Tokens of the widest pass: pieces of prompts, beside the newest tokens of other rows. */
@@ -113,18 +111,14 @@ static bool count_caches(mn_memory_plan *plan, const mn_session *s, const planne
 }
 
 static mn_status plan_session(mn_memory_plan *plan, mn_session *s, const planned_run *run) {
-    const model_config *speech = s->model->net.config.encoder;
     kv_spec *specs = NULL;
     kv_run_bytes pages = {0};
     int n = 0;
-    kv_run own = {.prompt = run->prompt,
-                  .own = run->max_new_tokens - 1, /* the last one is not computed */
-                  .cross = speech ? speech->max_position_embeddings : 0,
-                  .rows = run->rows,
-                  .chunk = s->prefill_chunk};
     const size_t batch_size = (size_t)run->batch_size;
     mn_status status = session_specs(&specs, &n, s);
-    if (status == MN_OK) status = kv_plan_run(&pages, specs, n, &s->plan.options, &own);
+    /* The last new token is not computed. */
+    if (status == MN_OK)
+        status = session_plan_run(&pages, s, specs, n, run->prompt, run->max_new_tokens - 1, run->rows);
     if (status == MN_OK) {
         size_t work = work_bytes(s, run, quantize_bytes(specs, n, s->plan.options.page_tokens)), total = 0,
                outgrown = 0;

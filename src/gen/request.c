@@ -404,14 +404,8 @@ void request_close(request *r) {
 /* Pages of rows that share a prompt and add `own` tokens each. */
 static mn_status count_pages(size_t *need, const mn_session *s, const kv_spec *specs, int n, int64_t prompt,
                              int64_t own, size_t rows) {
-    const model_config *encoder = s->model->net.config.encoder;
-    const kv_run run = {.prompt = prompt,
-                        .own = own,
-                        .cross = encoder ? encoder->max_position_embeddings : 0,
-                        .rows = (int64_t)rows,
-                        .chunk = s->prefill_chunk};
     kv_run_bytes pages;
-    MN_TRY(kv_plan_run(&pages, specs, n, &s->plan.options, &run));
+    MN_TRY(session_plan_run(&pages, s, specs, n, prompt, own, (int64_t)rows));
     *need = pages.prompt > pages.rows ? pages.prompt : pages.rows;
     return MN_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/num.h"
 #include "model/rope.h"
 
 enum {
@@ -191,6 +192,7 @@ static void finish(feed *f) {
     if (f->logits) memcpy(s->logits, f->logits + (f->n - 1) * vocab, vocab * sizeof *s->logits);
     s->has_logits = true;
     f->is_done = true;
+    if (!s->plan.self.keeps) session_drop_pages(s);
 }
 
 /* Whether drafts are computed, other than long texts that they continue. */
@@ -303,4 +305,57 @@ mn_status mn_session_sync(mn_session *s, const int32_t *ids, size_t n, size_t *n
     if (!f.is_done) MN_TRY(feed_run(&f));
     if (n_reused) *n_reused = reused;
     return MN_OK;
+}
+
+/* ---- planning ---- */
+
+int64_t pass_texts(const mn_session *s, int64_t n_tokens, int64_t n) {
+    const int64_t piece = min_i64(n_tokens, s->prefill_chunk);
+    return min_i64(n, piece <= SHORT_TOKENS ? MOST_ROWS : s->prefill_chunk / piece);
+}
+
+static mn_status plan_text(size_t *n_bytes, const kv_spec *specs, int n, const kv_options *options, kv_run run,
+                           int64_t n_tokens) {
+    kv_run_bytes pages;
+    run.prompt = n_tokens;
+    run.own = 0;
+    MN_TRY(kv_plan_run(&pages, specs, n, options, &run));
+    *n_bytes = pages.prompt;
+    return MN_OK;
+}
+
+/* Without a cache each row computes its whole text in each step, of `first` to `last` tokens, and holds no pages
+ * afterwards. A short end of a long text is computed beside the first piece of the next one. */
+static mn_status plan_texts(size_t *most, const mn_session *s, const kv_spec *specs, int n, kv_run run, int64_t first,
+                            int64_t last) {
+    const int64_t chunk = run.chunk, rows = run.rows, short_end = last / chunk * chunk + SHORT_TOKENS;
+    const int64_t lengths[] = {first, last, SHORT_TOKENS, min_i64(short_end, last)};
+    run.rows = 1;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        size_t text = 0, next = 0;
+        if (lengths[i] < first || lengths[i] > last) continue;
+        MN_TRY(plan_text(&text, specs, n, &s->plan.options, run, lengths[i]));
+        const bool ends_short = lengths[i] > chunk && lengths[i] % chunk > 0 && lengths[i] % chunk <= SHORT_TOKENS;
+        if (ends_short) MN_TRY(plan_text(&next, specs, n, &s->plan.options, run, chunk));
+        if (!size_mul(text, (size_t)pass_texts(s, lengths[i], rows), &text) || !size_add(text, next, &text))
+            text = SIZE_MAX;
+        if (text > *most) *most = text;
+    }
+    return MN_OK;
+}
+
+mn_status session_plan_run(kv_run_bytes *out, const mn_session *s, const kv_spec *specs, int n, int64_t prompt,
+                           int64_t own, int64_t rows) {
+    const model_config *encoder = s->model->net.config.encoder;
+    const kv_run run = {.prompt = prompt,
+                        .own = own,
+                        .cross = encoder ? encoder->max_position_embeddings : 0,
+                        .rows = rows,
+                        .chunk = s->prefill_chunk};
+    kv_run alone = run;
+    if (s->plan.self.keeps || rows == 1) return kv_plan_run(out, specs, n, &s->plan.options, &run);
+    alone.rows = 1;
+    alone.own = 0;
+    MN_TRY(kv_plan_run(out, specs, n, &s->plan.options, &alone));
+    return own > 0 ? plan_texts(&out->rows, s, specs, n, run, prompt + 1, prompt + own) : MN_OK;
 }

@@ -7,6 +7,7 @@
 #ifndef MN_SESSION_PASS_H
 #define MN_SESSION_PASS_H
 
+#include "kv/plan_rows.h"
 #include "session/session.h"
 
 typedef struct feed {
@@ -65,5 +66,13 @@ mn_status feed_run(feed *f);
  * dropped, at least the last token is computed. keep: the most tokens to keep. Does not begin the feed; f->n is 0 when
  * the session already has the logits. *n_reused: tokens that are not computed again. */
 mn_status feed_sync(feed *f, mn_session *session, const int32_t *ids, size_t n, size_t keep, size_t *n_reused);
+
+/* How many of n texts of so many tokens one pass computes, at least in part. */
+int64_t pass_texts(const mn_session *s, int64_t n_tokens, int64_t n);
+
+/* The bytes of the pages of rows that share a prompt and add `own` tokens each, in a session with this plan and these
+ * entries (session_specs). */
+mn_status session_plan_run(kv_run_bytes *out, const mn_session *s, const kv_spec *specs, int n, int64_t prompt,
+                           int64_t own, int64_t rows);
 
 #endif

@@ -81,25 +81,34 @@ static void within_a_tenth(const rows_case *c, const char *what, size_t found, s
 
 static void runs_hold_the_planned_bytes(void **state) {
     (void)state;
-    static const char *const strategies[][2] = {{"dynamic", NULL},
-                                                {"static", NULL},
-                                                {"offloaded", NULL},
-                                                {"offloaded_static", NULL},
-                                                {"quantized", NULL},
-                                                {"quantized", "nbits=2,residual_length=32"},
-                                                {"sink", "window_length=256"},
-                                                {"sliding_window", "window_length=300"},
-                                                {"quantized+offloaded", NULL},
-                                                {"QuantoQuantizedCache", NULL},
-                                                {"HQQQuantizedCache", NULL}};
     static const struct {
         int64_t prompt;
         int rows, max_new;
-    } sizes[] = {{1000, BEAMS, NEW}, {1000, 1, NEW}, {300, 6, 200}, {256, 3, 40}, {70, 9, 70}};
+    } sizes[] = {{1000, BEAMS, NEW}, {1000, 1, NEW}, {300, 6, 200}, {70, 9, 70}, {256, 3, 40}, {40, BEAMS, 4}};
+    enum { FORTY_SHORT = sizeof sizes / sizeof *sizes - 1, FEW = FORTY_SHORT - 1 };
+    static const struct {
+        const char *name, *config;
+        size_t first, last; /* of the sizes */
+    } strategies[] = {{"dynamic", NULL, 0, FEW},
+                      {"static", NULL, 0, FEW},
+                      {"offloaded", NULL, 0, FEW},
+                      {"offloaded_static", NULL, 0, FEW},
+                      {"quantized", NULL, 0, FEW},
+                      {"quantized", "nbits=2,residual_length=32", 0, FEW},
+                      {"sink", "window_length=256", 0, FEW},
+                      {"sliding_window", "window_length=300", 0, FEW},
+                      {"quantized+offloaded", NULL, 0, FEW},
+                      {"quantized+sink", "window_length=256", 0, FEW},
+                      {"sink+offloaded", "window_length=256", 0, FEW},
+                      {"QuantoQuantizedCache", NULL, 0, FEW},
+                      {"HQQQuantizedCache", NULL, 0, FEW},
+                      {"hybrid", NULL, FEW, FORTY_SHORT}, /* like dynamic here */
+                      {"mamba", NULL, FEW, FORTY_SHORT},
+                      {"none", NULL, FEW, FORTY_SHORT}}; /* computes every text again in each step */
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
-        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
-            rows_case c = {TINY_MODEL,      strategies[i][0], strategies[i][1],
-                           sizes[k].prompt, sizes[k].rows,    sizes[k].max_new};
+        for (size_t k = strategies[i].first; k <= strategies[i].last; k++) {
+            rows_case c = {TINY_MODEL,      strategies[i].name, strategies[i].config,
+                           sizes[k].prompt, sizes[k].rows,      sizes[k].max_new};
             rows_run run;
             run_rows(&run, &c, NULL, 0);
             assert_int_equal(run.status, MN_OK);
@@ -131,19 +140,24 @@ static void mixed_layers_are_planned(void **state) {
 static void limits_equal_the_plan_of_the_converted_cache(void **state) {
     (void)state;
     static const struct {
-        const char *model, *on_oom;
+        const char *from, *config, *on_oom;
         rows_case becomes;
     } tries[] = {
-        {"embedded", "offload", {"embedded", "offloaded", NULL, 1000, BEAMS, NEW}},
-        {TINY_MODEL, "quantize", {TINY_MODEL, "quantized", NULL, 1000, BEAMS, NEW}},
-        {TINY_MODEL, "evict", {TINY_MODEL, "sink", "window_length=384", 1000, BEAMS, NEW}},
+        {"dynamic", NULL, "offload", {"embedded", "offloaded", NULL, 1000, BEAMS, NEW}},
+        {"dynamic", NULL, "quantize", {TINY_MODEL, "quantized", NULL, 1000, BEAMS, NEW}},
+        {"dynamic", NULL, "evict", {TINY_MODEL, "sink", "window_length=384", 1000, BEAMS, NEW}},
+        {"sink", "window_length=900", "offload", {"embedded", "sink+offloaded", "window_length=900", 1000, BEAMS, NEW}},
+        {"sink",
+         "window_length=900",
+         "quantize",
+         {TINY_MODEL, "sink+quantized", "window_length=900", 1000, BEAMS, NEW}},
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         const rows_case *becomes = &tries[i].becomes;
         rows_case plain = *becomes;
         rows_run run;
-        plain.strategy = "dynamic";
-        plain.config = NULL;
+        plain.strategy = tries[i].from;
+        plain.config = tries[i].config;
         run_rows(&run, becomes, NULL, 0);
         const size_t planned = (size_t)run.plan.cache_bytes;
         run_rows(&run, &plain, NULL, 0);

@@ -2,6 +2,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/changing.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/zero_checkpoint.h"
+
 enum { PROMPT = 1000, NEW = 20, BEAMS = 40, PAGE = 128 };
 
 typedef struct rows_run {
@@ -100,6 +105,56 @@ static void memory_saving_caches_save_memory_with_many_rows(void **state) {
     }
 }
 
+/* The most memory that this process had, in bytes. */
+static size_t most_resident(void) {
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    size_t kib = 0;
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "VmHWM: %zu kB", &kib) != 1) continue;
+    if (file) fclose(file);
+    return kib << 10;
+}
+
+/* How much a run in a process of its own adds to what that begins with. */
+static size_t process_peak(const char *path, const char *strategy) {
+    int ends[2], status = -1;
+    size_t peak = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failure ends the child alone */
+        const size_t base = most_resident();
+        rows_run run;
+        run_rows(&run, path, strategy, NULL, 0);
+        peak = run.status == MN_OK ? most_resident() - base : 0;
+        _exit(write(ends[1], &peak, sizeof peak) != sizeof peak);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &peak, sizeof peak), sizeof peak);
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(peak > 0);
+    return peak;
+}
+
+/* The pages of the prompt are most of what the process takes here: 8 KiB a token. */
+static void the_process_takes_less_with_a_quantized_cache(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* what sanitizers take is not planned */
+#endif
+    static const char wide[] = "{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 32, "
+                               "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
+                               "\"head_dim\": 128, \"vocab_size\": 128, \"max_position_embeddings\": 2048, "
+                               "\"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true}";
+    const char *path = zero_checkpoint(wide, DTYPE_BF16);
+    const size_t plain = process_peak(path, "dynamic"), quantized = process_peak(path, "quantized");
+    print_message("dynamic %zu KiB, quantized %zu KiB\n", plain >> 10, quantized >> 10);
+    assert_true(quantized < plain);
+}
+
 /* A run that on_oom converts to another cache needs little more memory than one with that cache from the beginning. */
 static void on_oom_needs_little_more_than_its_strategy(void **state) {
     (void)state;
@@ -134,6 +189,7 @@ int main(void) {
         CHANGING_TEST(beams_share_the_open_page),
         CHANGING_TEST(the_peak_is_the_limit),
         CHANGING_TEST(memory_saving_caches_save_memory_with_many_rows),
+        CHANGING_TEST(the_process_takes_less_with_a_quantized_cache),
         CHANGING_TEST(on_oom_needs_little_more_than_its_strategy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
