@@ -48,13 +48,13 @@ double build_slowness(void) {
     return SLOWNESS;
 }
 
-double most_seconds(double needed) {
+double seconds_allowed(double needed) {
     return needed * SLOWNESS * BUSY_MACHINE;
 }
 
 void assert_within(double from, double needed, const char *what) {
     const double seconds = processor_seconds() - from;
-    if (seconds > most_seconds(needed)) fail_msg("%s: %.4f s, allowed: %.4f s", what, seconds, most_seconds(needed));
+    if (seconds > seconds_allowed(needed)) fail_msg("%s: %.4f s, allowed: %.4f s", what, seconds, seconds_allowed(needed));
 }
 
 void on_small_stack(void (*work)(void *arg), void *arg) {

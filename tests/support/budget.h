@@ -16,9 +16,9 @@ double build_slowness(void);
 
 /* The limit of processor time for what takes so many seconds in the release build on a quiet machine: times the
  * slowness of this build, and times four, because programs beside it take caches, memory and the clock rate away. */
-double most_seconds(double needed);
+double seconds_allowed(double needed);
 
-/* Fails the test when this thread has used more than most_seconds(needed) since `from`. */
+/* Fails the test when this thread has used more than seconds_allowed(needed) since `from`. */
 void assert_within(double from, double needed, const char *what);
 
 /* Runs work(arg) in a thread whose stack has 64 KiB, or in proportion more where a sanitizer widens every frame. */
