@@ -63,7 +63,7 @@ json() {
   local answer=''
   if [ $have_python = 0 ]; then uncounted=1; return 0; fi
   [ -n "${asking:-}" ] || start_python
-  printf '%s\0' $# "$PWD" "$work" "$@" >&"$asking"
+  printf '%s\0' $# "$(pwd)" "$work" "$@" >&"$asking"
   read -r answer <&"$answers"
   [ "$answer" = true ] || problem "JSON: not so: $1"
 }

@@ -282,7 +282,8 @@ static void cpu_levels_agree_within_rounding(void **state) {
         if (!cpu_has(level)) continue;
         fixture w = strategy_fixture_open(path, cpu_level_name(level), 2);
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
-            if (strategy_is_long() || ((s + (int)level) % 3 == 0 && test_samples(s, 2))) check_levels(&w, &scalar, &o, s);
+            if (strategy_is_long() || ((s + (int)level) % 3 == 0 && test_samples(s, 2)))
+                check_levels(&w, &scalar, &o, s);
         }
         strategy_fixture_close(&w);
     }
