@@ -321,9 +321,10 @@ def waits_say_how_far_they_are():
 
 def scripts_say_how_far_they_are():
     """A script's long command: its state on the terminal, its output in the file, its exit code."""
-    marker, output = os.path.join(WORK, "reported"), os.path.join(WORK, "output")
+    begun, marker, output = (os.path.join(WORK, name) for name in ("begun", "reported", "output"))
     wait = f"echo text; until [ -e '{marker}' ]; do sleep 0.05; done; exit 3"
-    _, err = on_terminals(os.path.join(HERE, "../../scripts/progress"), output, f"touch '{marker}'; echo half way", "sh", "-c", wait, code=3)
+    state = f"! [ -e '{begun}' ] || touch '{marker}'; touch '{begun}'; echo half way"  # the second one follows when the first is shown
+    _, err = on_terminals(os.path.join(HERE, "../../scripts/progress"), output, state, "sh", "-c", wait, code=3)
     assert err.startswith(b"\rhalf way"), err
     with open(output) as f:
         assert f.read() == "text\n"
