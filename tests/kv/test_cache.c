@@ -1,7 +1,7 @@
 /* Single cases of caches that the laws (test_laws.c) do not cover, the integer functions below them, the planner, and
  * that kv_check finds broken invariants.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/kv_fixture.h"
+#include "support/kv/kv_fixture.h"
 
 #include <math.h>
 

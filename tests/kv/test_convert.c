@@ -2,7 +2,7 @@
  * or nothing changes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kv/group.h"
-#include "support/kv_fixture.h"
+#include "support/kv/kv_fixture.h"
 
 enum { PAGE = 16 };
 

@@ -1,7 +1,7 @@
-/* The laws of caches: random sequences of operations against a model (support/kv_fixture.h), each law by itself on
+/* The laws of caches: random sequences of operations against a model (support/kv/kv_fixture.h), each law by itself on
  * random specs, and two threads on one prefix. MNEME_LONG=1 runs a million operations; MNEME_SEED=n one sequence.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/kv_fixture.h"
+#include "support/kv/kv_fixture.h"
 
 #include <math.h>
 #include <pthread.h>

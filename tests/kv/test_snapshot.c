@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "kv/group.h"
-#include "support/kv_fixture.h"
+#include "support/kv/kv_fixture.h"
 #include "support/scratch.h"
 
 enum { PAGE = 16, TOKENS = 70, MOST_ENTRIES = 200 };

@@ -7,7 +7,7 @@
 
 #include "kv/group.h"
 #include "kv/stage.h"
-#include "support/kv_fixture.h"
+#include "support/kv/kv_fixture.h"
 #include "support/scratch.h"
 
 enum { PAGE = 4 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support/kv_walk.h"
+#include "support/kv/kv_walk.h"
 
 #include <stdint.h>
 

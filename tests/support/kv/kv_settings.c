@@ -1,7 +1,7 @@
 /* Random settings of fixtures.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/num.h"
-#include "support/kv_fixture.h"
+#include "support/kv/kv_fixture.h"
 
 static int below(uint64_t *state, int n) {
     return (int)((test_random(state) >> 20) % (uint64_t)n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support/kv_model.h"
+#include "support/kv/kv_model.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support/kv_fixture.h"
+#include "support/kv/kv_fixture.h"
 
 #include <unistd.h>
 
 #include "base/num.h"
 #include "kv/quantize.h"
 #include "kv/snapshot.h"
-#include "support/kv_walk.h"
+#include "support/kv/kv_walk.h"
 #include "support/scratch.h"
 
 enum { MOST_STEP = 48, MOST_DIM = 32 };

@@ -5,7 +5,7 @@
 #ifndef TESTS_KV_FIXTURE_H
 #define TESTS_KV_FIXTURE_H
 
-#include "support/kv_model.h"
+#include "support/kv/kv_model.h"
 #include "support/support.h"
 
 enum { FIXTURE_CACHES = 5, FIXTURE_OPS = 64 };

@@ -1,6 +1,6 @@
 /* Values of tokens and calibrations of keys, computed from their indices.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "support/kv_model.h"
+#include "support/kv/kv_model.h"
 
 uint64_t model_mixed(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
