@@ -114,11 +114,13 @@ static mn_status plan_session(mn_memory_plan *plan, mn_session *s, const planned
     kv_spec *specs = NULL;
     kv_run_bytes pages = {0};
     int n = 0;
-    const size_t batch_size = (size_t)run->batch_size;
+    planned_run held = *run; /* by whose caches pages are held; without a cache, rows of all prompts are texts alike */
+    if (!s->plan.self.keeps) held.rows = run->rows * run->batch_size;
+    if (!s->plan.self.keeps) held.batch_size = 1;
     mn_status status = session_specs(&specs, &n, s);
     /* The last new token is not computed. */
     if (status == MN_OK)
-        status = session_plan_run(&pages, s, specs, n, run->prompt, run->max_new_tokens - 1, run->rows);
+        status = session_plan_run(&pages, s, specs, n, held.prompt, held.max_new_tokens - 1, held.rows);
     if (status == MN_OK) {
         size_t work = work_bytes(s, run, quantize_bytes(specs, n, s->plan.options.page_tokens)), total = 0,
                outgrown = 0;
@@ -126,7 +128,8 @@ static mn_status plan_session(mn_memory_plan *plan, mn_session *s, const planned
         /* Of the program's code no more than was used lies in memory; a run may use all. */
         work += speech_bytes(s->model, run->batch_size) + status_bytes("VmExe:") + PROCESS_BYTES +
                 THREAD_BYTES * (size_t)s->model->compute.n_threads;
-        bool fits = count_caches(plan, s, run, &pages) && size_mul(pages.outgrown, batch_size, &outgrown) &&
+        bool fits = count_caches(plan, s, &held, &pages) &&
+                    size_mul(pages.outgrown, (size_t)held.batch_size, &outgrown) &&
                     size_add(status_bytes("VmRSS:"), plan->cache_bytes, &total) && size_add(total, outgrown, &total) &&
                     size_add(total, work, &total);
         if (!fits) total = SIZE_MAX;

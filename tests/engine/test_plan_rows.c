@@ -117,6 +117,21 @@ static void runs_hold_the_planned_bytes(void **state) {
     }
 }
 
+/* Without a cache the rows of one prompt and of many are texts that are computed one after the other. */
+static void prompts_without_a_cache_are_planned_as_rows(void **state) {
+    (void)state;
+    const rows_case c = {TINY_MODEL, "none", NULL, 200, BEAMS, NEW};
+    const mn_cache_options options = options_of(&c);
+    changing w = changing_open(c.model, 2);
+    mn_memory_plan rows = {.size = sizeof rows}, prompts = rows, one = rows;
+    assert_ok(mn_memory_plan_make(&rows, w.model, &options, c.prompt, NEW, BEAMS, 1));
+    assert_ok(mn_memory_plan_make(&prompts, w.model, &options, c.prompt, NEW, 1, BEAMS));
+    assert_ok(mn_memory_plan_make(&one, w.model, &options, c.prompt, NEW, 1, 1));
+    assert_int_equal(prompts.cache_bytes, rows.cache_bytes);
+    assert_true(rows.cache_bytes < 2 * one.cache_bytes);
+    changing_close(&w);
+}
+
 /* Models with different layers: windows, states. */
 static void mixed_layers_are_planned(void **state) {
     (void)state;
@@ -178,6 +193,7 @@ static void limits_equal_the_plan_of_the_converted_cache(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         CHANGING_TEST(runs_hold_the_planned_bytes),
+        CHANGING_TEST(prompts_without_a_cache_are_planned_as_rows),
         CHANGING_TEST(mixed_layers_are_planned),
         CHANGING_TEST(limits_equal_the_plan_of_the_converted_cache),
     };

@@ -193,6 +193,34 @@ static void damaged_mpeg_prints_nothing(void **state) {
     bytes_clear(&hostile);
 }
 
+/* A decoder that prints is not reached through a container whose chunks libsndfile might find where this library does
+ * not: bytes between chunks, and chunks whose size is wrong. */
+static void mpeg_behind_wrong_chunks_prints_nothing(void **state) {
+    (void)state;
+    enum { MOST_GAP = 24, HEAD = 12, FMT = 38 };
+    bytes hostile = {0}, whole = {0}, file = {0};
+    assert_ok(file_read(&hostile, data_path("audio/hostile-mpeg-0028.wav"), 1 << 16));
+    put_wav(&whole, 0x55, &hostile);
+    silence s = capture_output();
+    for (size_t at = HEAD; at <= HEAD + FMT; at += FMT) { /* before "fmt " and before "data" */
+        for (uint32_t gap = 0; gap <= MOST_GAP; gap++) {
+            for (uint32_t said = 0; said <= 2 * MOST_GAP; said += 1 + said / 8) {
+                file.n = 0;
+                bytes_append(&file, whole.data, at);
+                if (said > 0) bytes_append(&file, "note", 4);
+                if (said > 0) put_number(&file, said - 1, 4);
+                for (uint32_t i = 0; i < gap; i++) put_number(&file, gap % 3 ? 'a' : 0, 1);
+                bytes_append(&file, whole.data + at, whole.n - at);
+                hostile_audio((const uint8_t *)file.data, file.n);
+            }
+        }
+    }
+    assert_silent(s);
+    bytes_clear(&hostile);
+    bytes_clear(&whole);
+    bytes_clear(&file);
+}
+
 /* ---- WAV files with wrong sizes ---- */
 
 enum { N_SAMPLES = 400 };
@@ -356,6 +384,7 @@ int main(void) {
         cmocka_unit_test(mpeg_audio_in_other_containers_is_read),
         cmocka_unit_test(hostile_mpeg_audio_is_refused_with_one_message),
         cmocka_unit_test(damaged_mpeg_prints_nothing),
+        cmocka_unit_test(mpeg_behind_wrong_chunks_prints_nothing),
         cmocka_unit_test(wrong_sizes_are_handled),
         cmocka_unit_test(chunks_in_any_order_are_read_or_refused),
         cmocka_unit_test(invalid_formats_are_refused),
