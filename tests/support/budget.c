@@ -54,7 +54,8 @@ double seconds_allowed(double needed) {
 
 void assert_within(double from, double needed, const char *what) {
     const double seconds = processor_seconds() - from;
-    if (seconds > seconds_allowed(needed)) fail_msg("%s: %.4f s, allowed: %.4f s", what, seconds, seconds_allowed(needed));
+    if (seconds > seconds_allowed(needed))
+        fail_msg("%s: %.4f s, allowed: %.4f s", what, seconds, seconds_allowed(needed));
 }
 
 void on_small_stack(void (*work)(void *arg), void *arg) {
