@@ -13,6 +13,16 @@ wait_for() {
   done
 }
 
+# Waits until a process has computed for so many hundredths of a second, ten minutes at most.
+wait_for_work() {
+  local stat
+  for _ in $(seq 6000); do
+    read -r -a stat <"/proc/$1/stat"
+    if [ $((stat[13] + stat[14])) -ge "$2" ]; then return; fi
+    sleep 0.1
+  done
+}
+
 interrupt_keeps_the_partial_text() {
   local code=0 signal
   for signal in INT TERM; do
@@ -33,7 +43,7 @@ interrupt_in_json() {
   last="run --json, SIGINT"
   "$mneme" "${endless[@]}" --json -v >"$work/out" 2>"$work/err" &
   wait_for "$work/err" "loaded in"
-  sleep 1
+  wait_for_work $! 20 # its prompt takes less than one of them
   kill -INT $!
   wait $!
   code=$?

@@ -4,7 +4,7 @@
 #include "support/engine.h"
 
 #include <pthread.h>
-#include <time.h>
+#include <stdatomic.h>
 
 #include "gen/logits/processors.h"
 #include "support/patience.h"
@@ -14,9 +14,8 @@ enum { N_ROWS = 60, N_PROMPT = 9, MOST_THREADS = 8, N_THREADS = 2, FIRST_STEPS =
 /* ---- the threads that choose ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static pthread_t threads[MOST_THREADS];
-static int n_threads;
+static atomic_int n_threads;
 static bool waits; /* the next one that chooses waits for a second thread */
 
 mn_status __wrap_processors_run(processors *p, const processor_step *step, float *scores);
@@ -30,17 +29,12 @@ static bool is_known(pthread_t self) {
 }
 
 mn_status __wrap_processors_run(processors *p, const processor_step *step, float *scores) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PATIENCE_S;
     pthread_mutex_lock(&lock);
     if (!is_known(pthread_self()) && n_threads < MOST_THREADS) threads[n_threads++] = pthread_self();
-    pthread_cond_broadcast(&changed);
-    while (waits && n_threads < 2) {
-        if (pthread_cond_timedwait(&changed, &lock, &until) != 0) break;
-    }
+    const bool is_first = waits;
     waits = false;
     pthread_mutex_unlock(&lock);
+    if (is_first) wait_until(n_threads >= 2);
     return __real_processors_run(p, step, scores);
 }
 

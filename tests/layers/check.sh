@@ -172,6 +172,23 @@ hits=$(other_variables "$samples" | sed 's,.*/,,' | tr '\n' ' ')
   complain "variables are found in samples: $hits"
 rm -r "$samples"
 
+# Tests read no clock: they wait by support/patience.h, move the clock by support/hostile/moved_clock.h, and limit processor time by support/budget.h, which has
+# wall time for the long tier. The drivers of terminals and browsers have one limit each for what never comes.
+clocks='clock_ms\(|CLOCK_(MONOTONIC|REALTIME|BOOTTIME|TAI)|gettimeofday|timespec_get|\<time\((NULL|0|&)|\<time\.(time|monotonic|perf_counter)|\$\{?(SECONDS|EPOCH[A-Z]+)|\<date \+'
+reads_of_clocks() {
+  grep -rnE --include='*.[ch]' --include='*.py' --include='*.sh' --exclude-dir=data "$clocks" "$1" |
+    grep -vE '^tests/(support/(budget|hostile/moved_clock)\.c|cli/chat_driver\.py|serve/webdriver\.py|layers/check\.sh):' || true
+}
+hits=$(reads_of_clocks tests)
+[ -z "$hits" ] || complain "$hits"$'\n'"  (tests read no clock)"
+samples=$(mktemp -d)
+printf '%s\n' 'double begin = clock_ms();' 'clock_gettime(CLOCK_MONOTONIC, &t);' 'seed = time(NULL);' 'processor_time(NULL);' 'clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);' >"$samples/a.c"
+printf '%s\n' 'end = time.monotonic() + 3' 'time.sleep(0.1)' >"$samples/b.py"
+tr @ '$' <<<'begin=@SECONDS' >"$samples/c.sh"
+hits=$(reads_of_clocks "$samples" | sed -E 's,.*/([^:]*:[0-9]+):.*,\1,' | sort | tr '\n' ' ')
+[ "$hits" = "a.c:1 a.c:2 a.c:3 b.py:1 c.sh:1 " ] || complain "clocks are found in samples: $hits"
+rm -r "$samples"
+
 # With a Python that has no tomllib, which is older than 3.11, tools/incidents ends with one sentence and the code of a skipped test.
 code=0
 said=$(python3 -c 'import runpy, sys

@@ -23,8 +23,8 @@ enum {
     FIXED_BYTES = 72 << 10, /* for any file: structs, a message, the first block of the header's values */
     MOST_TIMES = 4,         /* the header's size */
     MOST_TIMES_DENSE = 28,  /* for headers of a hundred thousand and more values of a few bytes */
-    MOST_MS = 100,
-    MOST_MS_MB = 4 /* in addition, for each MB of header */
+    NEEDED_MS = 25,
+    NEEDED_MS_MB = 3 /* in addition, for each MB of header */
 };
 
 static struct {
@@ -80,7 +80,7 @@ static void check(mn_status (*open)(tensor_set **, const void *), const void *wh
     tensor_set_close(&set);
     assert_int_equal(heap_bytes.live, live);
     /* The best of several openings is hardly affected by other load on the machine. */
-    double allowed = (MOST_MS + MOST_MS_MB * (double)header / 1e6) * build_slowness();
+    double allowed = seconds_allowed(NEEDED_MS + NEEDED_MS_MB * (double)header / 1e6);
     for (int again = 0; ms > allowed && again < 8; again++) ms = fmin(ms, opening_ms(open, what));
     if (ms > allowed) fail_msg("class %d, %s: %.0f ms", tally.class, name, ms);
     size_t most = (tally.is_dense ? MOST_TIMES_DENSE : MOST_TIMES) * header +

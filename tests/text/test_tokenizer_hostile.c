@@ -112,7 +112,7 @@ static void long_pieces_are_refused(void **state) {
     bytes_append(&sp, "\x12\x02\x18\x02\x1A\x06\x18\x00\x20\x00\x28\x01", 12);
     assert_fails(MN_E_FORMAT, "token 2 has 400000 bytes, at most 1024 are allowed", open_bytes(&t, &sp));
     assert_fails(MN_E_FORMAT, "token 256 has 300000 bytes, at most 1024", open_bytes(&t, &tik));
-    assert_within(from, 0.3, "refusing long pieces");
+    assert_within(from, 0.02, "refusing long pieces");
     bytes_clear(&sp);
     bytes_clear(&tik);
 
@@ -127,7 +127,7 @@ static void long_pieces_are_refused(void **state) {
     gguf_writer_clear(&w);
     from = processor_seconds();
     assert_fails(MN_E_FORMAT, "token 3 has 400000 bytes, at most 1024", open_bytes(&t, &file));
-    assert_within(from, 0.3, "refusing a long piece of a GGUF file");
+    assert_within(from, 0.02, "refusing a long piece of a GGUF file");
     bytes_clear(&file);
     bytes_clear(&run);
 }
@@ -143,7 +143,7 @@ static void longest_pieces_load_in_time(void **state) {
         token_list ids = {0};
         double from = processor_seconds();
         assert_ok(open_bytes(&t, &files[i]));
-        assert_within(from, (double)files[i].n / (1 << 20), "loading the longest pieces");
+        assert_within(from, 0.2 * (double)files[i].n / (1 << 20), "loading the longest pieces");
         assert_ok(tokenizer_encode(t, text.data, text.n, 0, &ids));
         back.n = 0;
         assert_ok(tokenizer_decode(t, ids.ids, ids.n, 0, &back));
@@ -216,7 +216,7 @@ static void hash_tables_are_seeded(void **state) {
         for (size_t i = 0; i < n; i++) assert_ok(vocab_put(&tables[k], (int64_t)i, texts[i], 8, 0, "test"));
         for (size_t i = 0; i < n; i++) assert_int_equal(vocab_find(&tables[k], texts[i], 8), i);
     }
-    assert_within(from, 0.1, "texts whose hashes were equal");
+    assert_within(from, 0.002, "texts whose hashes were equal");
     assert_true(tables[0].seed != tables[1].seed);
     assert_true(memcmp(tables[0].slots, tables[1].slots, tables[0].n_slots * sizeof *tables[0].slots) != 0);
     vocab_clear(&tables[0]);
@@ -290,7 +290,7 @@ static void normalizers_are_bounded(void **state) {
         assert_ok(open_with(&t, "normalizer", &value));
         double from = processor_seconds();
         assert_fails(MN_E_FORMAT, "normalizers lengthen", encode_once(t, "aaaa", 4, &n_ids));
-        assert_within(from, 0.05, "a chain of normalizers");
+        assert_within(from, 0.001, "a chain of normalizers");
         tokenizer_close(&t);
         bytes_clear(&value);
     }
@@ -344,7 +344,7 @@ static void decoders_are_bounded(void **state) {
         assert_fails(MN_E_FORMAT, "decoders lengthen", status);
         tokenizer_stream_close(&stream);
         assert_fails(MN_E_FORMAT, "decoders lengthen", tokenizer_token_bytes(t, 0, false, &scratch, &out));
-        assert_within(from, 0.05, "a chain of decoders");
+        assert_within(from, 0.001, "a chain of decoders");
         tokenizer_close(&t);
         bytes_clear(&value);
         bytes_clear(&out);
@@ -410,7 +410,7 @@ static void patterns_are_bounded(void **state) {
             assert_ok(open_with(&t, "pre_tokenizer", &value));
             double from = processor_seconds();
             mn_status status = encode_once(t, texts[k].data, texts[k].n, &n_ids);
-            assert_within(from, 0.02 + 0.01 * (double)texts[k].n / 1024,
+            assert_within(from, 0.005 + 0.006 * (double)texts[k].n / 1024,
                           patterns[i]); /* a tenth of the documented limit */
             if (status != MN_OK) assert_fails(MN_E_FORMAT, "too costly for this text", status);
             tokenizer_close(&t);
@@ -520,12 +520,12 @@ static void check_text(const tokenizer *t, const char *name, const char *unit, s
     bytes text = {0}, back = {0};
     token_list ids = {0};
     while (text.n + strlen(unit) <= size) bytes_append_text(&text, unit);
-    double from = processor_seconds(), limit = 0.1 + 3.0 * (double)size / (16 << 20);
+    double from = processor_seconds(), needed = 0.01 + 0.75 * (double)size / (16 << 20);
     assert_ok(tokenizer_encode(t, text.data, text.n, 0, &ids));
-    assert_within(from, limit, name);
+    assert_within(from, needed, name);
     from = processor_seconds();
     assert_ok(tokenizer_decode(t, ids.ids, ids.n, 0, &back));
-    assert_within(from, limit, name);
+    assert_within(from, needed, name);
     assert_true(back.n == text.n || back.n + 1 == text.n); /* the first space may be stripped */
     assert_memory_equal(back.data, text.data + (text.n - back.n), back.n);
     token_list_clear(&ids);
@@ -573,7 +573,7 @@ static void stripped_white_space_is_scanned_once(void **state) {
     repeat(&text, " ", 200000);
     double from = processor_seconds();
     assert_ok(encode_once(t, text.data, text.n, &n_ids));
-    assert_within(from, 0.1, "a run of spaces");
+    assert_within(from, 0.002, "a run of spaces");
     assert_int_equal(n_ids, text.n);
     tokenizer_close(&t);
     bytes_clear(&text);

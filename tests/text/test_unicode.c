@@ -120,7 +120,7 @@ static void many_marks_are_ordered_in_linear_time(void **state) {
         double from = processor_seconds();
         seen.n = 0;
         assert_ok(unicode_normalize((unicode_form)form, text.data, text.n, &seen));
-        assert_within(from, 0.05, form_names[form]);
+        assert_within(from, 0.003, form_names[form]);
         assert_int_equal(seen.n, expected.n);
         assert_memory_equal(seen.data, expected.data, seen.n);
     }
@@ -143,7 +143,7 @@ static void composition_is_linear(void **state) {
             double from = processor_seconds();
             seen.n = 0;
             assert_ok(unicode_normalize((unicode_form)form, text.data, text.n, &seen));
-            assert_within(from, 0.1, form_names[form]);
+            assert_within(from, 0.025, form_names[form]);
             assert_true(seen.n > MANY / 3);
         }
     }
