@@ -137,7 +137,7 @@ static mn_status put_warning(mn_model *model) {
     bytes line = {0};
     if (of_text) bytes_append_text(&line, of_text);
     if (model->core->n_left_out)
-        bytes_printf(&line, "%sthe text half is read alone: %zu tensors of other parts are left out",
+        bytes_printf(&line, "%sthe text half is read alone; tensors of other parts that are left out: %zu",
                      line.n ? "; " : "", model->core->n_left_out);
     if (config->unknown_keys)
         bytes_printf(&line, "%sconfig.json has fields that are not known here: %s", line.n ? "; " : "",
