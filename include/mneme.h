@@ -136,7 +136,7 @@ typedef struct mn_model_info {
     uint64_t available_bytes;        /* memory limit, or the available memory at opening */
     int threads;
     bool has_tokenizer, has_chat_template;
-    const char *warning;          /* one sentence for the user when the files lack something; or NULL */
+    const char *warning;          /* for the user, in one line: what the files lack or hold beyond what is read; NULL */
     int32_t num_mel_bins;         /* speech models: mel bands of the features; else 0 */
     int64_t max_source_positions; /* of the encoder, whose input has twice as many frames; 0: no encoder */
     bool has_learned_positions;   /* a table of max_position_embeddings rows limits the context of every

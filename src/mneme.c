@@ -130,6 +130,27 @@ static mn_status open_generation(mn_model *model, const char *path) {
     return status;
 }
 
+/* What the files lack, or hold beyond what is read: sentences, a semicolon between. */
+static mn_status put_warning(mn_model *model) {
+    const model_config *config = &model->core->net.config;
+    const char *of_text = model->text ? tokenizer_warning(model->text) : NULL;
+    bytes line = {0};
+    if (of_text) bytes_append_text(&line, of_text);
+    if (model->core->n_left_out)
+        bytes_printf(&line, "%sthe text half is read alone; tensors of other parts that are left out: %zu",
+                     line.n ? "; " : "", model->core->n_left_out);
+    if (config->unknown_keys)
+        bytes_printf(&line, "%sconfig.json has fields that are not known here: %s", line.n ? "; " : "",
+                     config->unknown_keys);
+    mn_status status = bytes_status(&line);
+    if (status == MN_OK && line.n) {
+        model->warning = mem_copy_text(line.data, line.n);
+        if (!model->warning) status = MN_E_NOMEM;
+    }
+    bytes_clear(&line);
+    return status;
+}
+
 mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options) {
     *model = NULL;
     mn_model_options full;
@@ -141,6 +162,7 @@ mn_status mn_model_open(mn_model **model, const char *path, const mn_model_optio
     mn_status status = model_open(&m->core, path, &full);
     if (status == MN_OK) status = open_text(&m->text, m->core, path);
     if (status == MN_OK) status = open_generation(m, path);
+    if (status == MN_OK) status = put_warning(m);
     if (status != MN_OK) {
         mn_model_close(&m);
         return status;
@@ -156,6 +178,7 @@ void mn_model_close(mn_model **model) {
     mn_generation_config_close(&m->generation);
     tokenizer_close(&m->text);
     model_close(&m->core);
+    mem_free(m->warning);
     mem_free(m);
 }
 
@@ -195,7 +218,7 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .threads = core->compute.n_threads,
         .has_tokenizer = model->text != NULL,
         .has_chat_template = model->text && tokenizer_chat_template(model->text, NULL),
-        .warning = model->text ? tokenizer_warning(model->text) : NULL,
+        .warning = model->warning,
     };
     return options_give(info, &full, sizeof full, "mn_model_info");
 }

@@ -131,6 +131,9 @@ typedef struct model_config {
 
     bool permuted_rows; /* rows of q and k are stored for interleaved rotation */
     bool experts_apart; /* each expert has tensors of its own (older GGUF files) */
+
+    bool is_text_half;  /* of a model for pictures or sound as well */
+    char *unknown_keys; /* of config.json, "a, b", owned; NULL: none */
 } model_config;
 
 /* Both fill *out, which need not be initialised; on failure it is empty and one sentence names the file, the field, its

@@ -57,6 +57,24 @@ static const char *key_of(const model_config *config, const char *field) {
     return field;
 }
 
+/* Sizes that checkpoints leave out when they are those of the type. */
+static const struct {
+    model_type type;
+    const char *field;
+    int64_t size;
+} usual_sizes[] = {
+    {MODEL_GEMMA3, "num_attention_heads", 8},
+    {MODEL_GEMMA3, "num_key_value_heads", 4},
+    {MODEL_GEMMA3, "vocab_size", 262208},
+};
+
+static int64_t usual_size(model_type type, const char *field) {
+    for (size_t i = 0; i < sizeof usual_sizes / sizeof *usual_sizes; i++) {
+        if (usual_sizes[i].type == type && strcmp(usual_sizes[i].field, field) == 0) return usual_sizes[i].size;
+    }
+    return 0;
+}
+
 static mn_status read_numbers(model_config *config, const json *root, const char *what) {
     for (size_t i = 0; i < N_CONFIG_SIZES; i++) {
         const config_size *field = &config_sizes[i];
@@ -65,7 +83,9 @@ static mn_status read_numbers(model_config *config, const json *root, const char
         int64_t *place = (int64_t *)((char *)config + field->offset);
         const json *value = json_get(root, key);
         bool derived = config->model_type == MODEL_GPT2 && place == &config->intermediate_size;
-        if (field->required && !derived) MN_TRY(json_require(what, root, key));
+        int64_t usual = usual_size(config->model_type, field->json_key);
+        if (usual) *place = usual;
+        if (field->required && !derived && !usual) MN_TRY(json_require(what, root, key));
         if (value && value->kind == JSON_NULL && place == &config->head_dim) *place = 0; /* not the type's default */
         MN_TRY(json_int(what, root, key, field->lo, field->hi, place));
         if (derived && *place == 0) *place = 4 * config->hidden_size;
@@ -506,6 +526,7 @@ static mn_status read_all(model_config *config, const json *root, const char *wh
                 "%s: quantization_config has quant_method \"%s\", allowed: none (quantised weights come as GGUF)", what,
                 named ? config_show(method->string, method->n).text : "?");
     }
+    MN_TRY(config_check_keys(config, root, what));
     MN_TRY(read_basics(config, root, what));
     MN_TRY(read_tokens(config, root, what));
     MN_TRY(read_rotation(config, root, what));
@@ -521,17 +542,68 @@ static mn_status read_encoder(model_config *config, const json *root, const char
     return read_all(config->encoder, root, what);
 }
 
-mn_status config_from_json(model_config *out, const json *root, const char *what) {
-    memset(out, 0, sizeof *out);
-    if (!root || root->kind != JSON_OBJECT) MN_FAIL(MN_E_FORMAT, "%s is no JSON object", what);
+/* Models for pictures as well: the type of their text half where its configuration does not name it. */
+static const struct {
+    const char *name, *text;
+    bool apart; /* always in a text_config; else its fields may be beside it */
+} halves[] = {
+    {"gemma3", "gemma3_text", true},   {"mistral3", "mistral", true},  {"qwen2_vl", "qwen2", false},
+    {"qwen2_vl_text", "qwen2", false}, {"qwen2_5_vl", "qwen2", false}, {"qwen2_5_vl_text", "qwen2", false},
+};
+
+static mn_status find_type(model_config *out, const json *root, bool is_half, const char *what) {
     const char *name = NULL;
     model_type type = N_MODEL_TYPES;
     MN_TRY(json_require(what, root, "model_type"));
     MN_TRY(json_string(what, root, "model_type", &name));
-    MN_TRY(config_find_type(what, "model_type", name, json_get(root, "model_type")->n, false, &type));
+    size_t n = json_get(root, "model_type")->n;
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        if (strcmp(halves[i].name, name) != 0) continue;
+        if (halves[i].apart && !is_half) return json_require(what, root, "text_config");
+        name = halves[i].text;
+        n = strlen(name);
+        is_half = true;
+        break;
+    }
+    MN_TRY(config_find_type(what, "model_type", name, n, false, &type));
     config_start(out, type);
+    out->is_text_half = is_half;
+    return MN_OK;
+}
+
+static mn_status read_root(model_config *out, const json *root, bool is_half, const char *what) {
+    MN_TRY(find_type(out, root, is_half, what));
     mn_status status = read_all(out, root, what);
     if (status == MN_OK && out->cross_attention) status = read_encoder(out, root, what);
     if (status != MN_OK) model_config_clear(out);
     return status;
+}
+
+/* The text half of a configuration: what it leaves out is beside it. */
+static mn_status read_half(model_config *out, const json *root, const json *half, const char *what) {
+    static const char *const beside[] = {"model_type",   "tie_word_embeddings", "bos_token_id",
+                                         "eos_token_id", "pad_token_id",        "dtype",
+                                         "torch_dtype",  "quantization_config"};
+    enum { N_BESIDE = sizeof beside / sizeof *beside };
+    json_member *members = mem_alloc(half->n + N_BESIDE, sizeof *members);
+    if (!members) return mem_no_memory();
+    json both = {.kind = JSON_OBJECT, .n = half->n, .members = members};
+    if (half->n) memcpy(members, half->members, half->n * sizeof *members);
+    for (size_t i = 0; i < N_BESIDE; i++) {
+        const json *value = member(root, beside[i]);
+        if (value && !member(half, beside[i])) members[both.n++] = (json_member){beside[i], strlen(beside[i]), *value};
+    }
+    char inner[512];
+    snprintf(inner, sizeof inner, "%.480s: text_config", what);
+    mn_status status = read_root(out, &both, true, inner);
+    mem_free(members);
+    return status;
+}
+
+mn_status config_from_json(model_config *out, const json *root, const char *what) {
+    memset(out, 0, sizeof *out);
+    if (!root || root->kind != JSON_OBJECT) MN_FAIL(MN_E_FORMAT, "%s is no JSON object", what);
+    const json *half = member(root, "text_config");
+    if (half && half->kind != JSON_OBJECT) return json_wrong_value(what, "text_config", half, "an object");
+    return half ? read_half(out, root, half, what) : read_root(out, root, false, what);
 }

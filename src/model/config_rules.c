@@ -47,6 +47,7 @@ void model_config_clear(model_config *config) {
     mem_free(config->layer_types);
     mem_free(config->eos_token_id);
     mem_free(config->unrotated);
+    mem_free(config->unknown_keys);
     mem_free(config->rope_scaling.short_factor);
     mem_free(config->rope_scaling.long_factor);
     mem_free(config->rope_scaling.divisors);

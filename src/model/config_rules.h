@@ -145,6 +145,10 @@ bool config_slides(window_rule rule, int64_t i, int64_t first, int64_t pattern);
 /* After rope_scaling was read: its checks across fields. */
 mn_status config_check_rope(model_config *config, const char *what);
 
+/* Refuses keys of config.json that would change results and that the type does not have here; notes those that nobody
+ * knows. */
+mn_status config_check_keys(model_config *config, const json *root, const char *what);
+
 /* Last: takes layer_types ([num_hidden_layers], owned by the configuration from now on). A window of at least
  * max_position_embeddings counts as none. */
 void config_set_layers(model_config *config, layer_type *layer_types);

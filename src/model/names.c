@@ -726,11 +726,24 @@ static mn_status bind_all(model_weights *out, const binder *b) {
     return MN_OK;
 }
 
+static size_t count_left_out(const binder *b) {
+    static const char *const heads[] = {"lm_head.", "language_model.lm_head."};
+    size_t n = 0;
+    for (size_t i = 0; b->config->is_text_half && i < tensor_set_count(b->tensors); i++) {
+        const char *name = tensor_set_at(b->tensors, i)->name;
+        bool is_text = strncmp(name, b->prefix, strlen(b->prefix)) == 0;
+        for (int k = 0; k < 2; k++) is_text = is_text || strncmp(name, heads[k], strlen(heads[k])) == 0;
+        n += !is_text;
+    }
+    return n;
+}
+
 mn_status model_bind(model_weights *out, const model_config *config, const tensor_set *tensors, bool is_gguf) {
     memset(out, 0, sizeof *out);
     binder b = {config, tensors, is_gguf, ""};
     if (!is_gguf) choose_prefix(&b);
     mn_status status = bind_all(out, &b);
+    out->n_left_out = count_left_out(&b);
     if (status != MN_OK) model_weights_clear(out);
     return status;
 }

@@ -130,6 +130,7 @@ typedef struct model_weights {
         globals[N_GLOBAL_WEIGHTS]; /* at role - N_LAYER_WEIGHTS; the head is the embedding when the two are tied */
     weight_source (*layers)[N_LAYER_WEIGHTS];    /* [num_hidden_layers], owned */
     weight_source (*experts)[N_EXPERT_MATRICES]; /* [num_hidden_layers][E], owned; NULL without experts */
+    size_t n_left_out; /* tensors of other parts than the text half of a model for pictures or sound */
 } model_weights;
 
 static inline const weight_source *model_weights_global(const model_weights *weights, weight_role role) {

@@ -161,6 +161,7 @@ static mn_status prepare(model_core *model, const mn_model_options *options) {
     if (status == MN_OK) status = choose_compute(model, options->compute_type, &bound, &is_auto);
     if (status == MN_OK) status = weights_plan(&model->net, &bound, is_auto, model->file != NULL);
     if (status == MN_OK && model->net.config.encoder) status = encoder_plan(model, is_auto);
+    model->n_left_out = bound.n_left_out;
     model_weights_clear(&bound);
     MN_TRY(status);
     bool lazy = must_be_lazy(model);

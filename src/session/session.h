@@ -20,6 +20,7 @@ struct mn_model {
     tokenizer *text;                  /* NULL: the checkpoint has none */
     mn_generation_config *generation; /* of the checkpoint */
     int64_t pad_token_id;             /* that it names; -1: none */
+    char *warning;                    /* about its files; NULL: none */
     atomic_size_t n_holders;          /* the program that opened it, and each object that needs it */
 };
 

@@ -354,6 +354,61 @@ static void rope_parameters_are_read(void **state) {
     model_config_clear(&c);
 }
 
+/* The text half of a model for pictures: what text_config leaves out is beside it. */
+static void text_halves_are_read(void **state) {
+    (void)state;
+    model_config c;
+    assert_ok(load_text(
+        &c,
+        "{\"model_type\":\"gemma3\",\"torch_dtype\":\"bfloat16\",\"eos_token_id\":[1,106],\"vision_config\":{},"
+        "\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"intermediate_size\":10240,"
+        "\"num_hidden_layers\":6,\"sliding_window\":1024,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"}}}"));
+    assert_int_equal(c.model_type, MODEL_GEMMA3);
+    assert_true(c.is_text_half && c.tie_word_embeddings);
+    assert_int_equal(c.num_attention_heads, 8);
+    assert_int_equal(c.num_key_value_heads, 4);
+    assert_int_equal(c.head_dim, 256);
+    assert_int_equal(c.vocab_size, 262208);
+    assert_int_equal(c.n_eos_token_id, 2);
+    assert_int_equal(c.torch_dtype, DTYPE_BF16);
+    assert_null(c.unknown_keys);
+    model_config_clear(&c);
+    assert_ok(load_text(
+        &c, "{\"model_type\":\"mistral3\",\"tie_word_embeddings\":true,\"text_config\":{\"hidden_act\":\"silu\","
+            "\"tie_word_embeddings\":false," MINIMAL "},\"spatial_merge_size\":2}"));
+    assert_int_equal(c.model_type, MODEL_MISTRAL);
+    assert_true(c.is_text_half && !c.tie_word_embeddings);
+    model_config_clear(&c);
+    static const char *const qwen[] = {
+        "{\"model_type\":\"qwen2_5_vl\",\"tie_word_embeddings\":true," MINIMAL
+        ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[1,1,2]},\"vision_config\":{}}",
+        "{\"model_type\":\"qwen2_5_vl\",\"tie_word_embeddings\":true,\"text_config\":{\"model_type\":\"qwen2_5_vl_text\"," MINIMAL
+        ",\"rope_parameters\":{\"type\":\"default\",\"rope_type\":\"default\",\"mrope_section\":[1,1,2]}}}",
+    };
+    for (int i = 0; i < 2; i++) {
+        assert_ok(load_text(&c, qwen[i]));
+        assert_int_equal(c.model_type, MODEL_QWEN2);
+        assert_true(c.is_text_half && c.tie_word_embeddings && c.attention_bias.q);
+        assert_int_equal(c.rope_scaling.rope_type, ROPE_DEFAULT);
+        assert_null(c.unknown_keys);
+        model_config_clear(&c);
+    }
+}
+
+/* Keys that nobody knows are named; those that change nothing pass. */
+static void other_keys_are_noted(void **state) {
+    (void)state;
+    model_config c;
+    assert_ok(load_text(&c,
+                        "{\"model_type\":\"llama\"," MINIMAL ",\"attn_logit_softcapping\":null,\"logits_scaling\":1.0,"
+                        "\"use_qk_norm\":false,\"transformers_version\":\"5.0.0\",\"attention_dropout\":0.0}"));
+    assert_null(c.unknown_keys);
+    model_config_clear(&c);
+    assert_ok(load_text(&c, "{\"model_type\":\"llama\"," MINIMAL ",\"brand_new\":1,\"other\":null,\"an\\nother\":[]}"));
+    assert_string_equal(c.unknown_keys, "brand_new, an?other");
+    model_config_clear(&c);
+}
+
 /* Configurations that mean the same, in the forms that programs write, have the same fields. */
 static void forms_of_rotation_mean_the_same(void **state) {
     (void)state;
@@ -424,7 +479,20 @@ static const struct {
     mn_status status;
     const char *part; /* part of the message */
 } refused[] = {
-    {"mistral3", "", MN_E_UNSUPPORTED, "the nearest known ones: mistral, "},
+    {"mistral4", "", MN_E_UNSUPPORTED, "the nearest known ones: mistral, "},
+    {"mistral3", "", MN_E_FORMAT, "config.json: 'text_config' is missing"},
+    {"gemma3", ",\"text_config\":[]", MN_E_FORMAT, "text_config is [], allowed: an object"},
+    {"gemma3", ",\"text_config\":{\"hidden_size\":32,\"num_hidden_layers\":4}", MN_E_FORMAT,
+     "config.json: text_config: 'intermediate_size' is missing"},
+    {"llama4", ",\"text_config\":{\"model_type\":\"llama4_text\"}", MN_E_UNSUPPORTED,
+     "config.json: text_config: model_type is \"llama4_text\", the nearest known ones: gemma3_text, llama, "},
+    {"llama", ",\"final_logit_softcapping\":30.0", MN_E_UNSUPPORTED,
+     "config.json: final_logit_softcapping is 30, which llama does not have here; allowed: null"},
+    {"llama", ",\"logits_scaling\":8", MN_E_UNSUPPORTED, "logits_scaling is 8, which llama does not have here"},
+    {"qwen2", ",\"logit_scale\":0.25", MN_E_UNSUPPORTED, "logit_scale is 0.25, which qwen2 does not have here"},
+    {"gemma3_text", ",\"use_bidirectional_attention\":true", MN_E_UNSUPPORTED, "use_bidirectional_attention is true"},
+    {"llama", ",\"attention_chunk_size\":8192", MN_E_UNSUPPORTED, "attention_chunk_size is 8192"},
+    {"mistral", ",\"clip_qkv\":[1]", MN_E_UNSUPPORTED, "clip_qkv is [1]"},
     {"mamba2", "", MN_E_UNSUPPORTED, "the nearest known ones: mamba, "},
     {"jamba2", "", MN_E_UNSUPPORTED, "the nearest known ones: jamba, mamba, "},
     {"gpt_neo", "", MN_E_UNSUPPORTED, "the nearest known ones: gpt_neox, "},
@@ -725,6 +793,8 @@ int main(void) {
         cmocka_unit_test(windows_are_set_per_layer),
         cmocka_unit_test(rope_parameters_are_read),
         cmocka_unit_test(forms_of_rotation_mean_the_same),
+        cmocka_unit_test(text_halves_are_read),
+        cmocka_unit_test(other_keys_are_noted),
         cmocka_unit_test(errors_name_the_bad_field),
         cmocka_unit_test(damaged_files_are_refused_or_valid),
         cmocka_unit_test(every_allocation_may_fail),

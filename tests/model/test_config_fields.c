@@ -129,7 +129,9 @@ static const struct {
     {NULL, "eos_token_id", "[1]"},
     {"gemma2", "query_pre_attn_scalar", "0.3"},
     {"gemma3", "query_pre_attn_scalar", "0.3"},
-    {"gemma", "hidden_act", NULL},            /* hidden_activation */
+    {"gemma", "hidden_act", NULL},         /* hidden_activation */
+    {"gemma3", "num_attention_heads", ""}, /* left out, the size is that of the type */
+    {"gemma3", "vocab_size", ""},
     {"gpt-neox", "rotary_emb_base", NULL},    /* rope_theta */
     {"qwen2-moe", "intermediate_size", NULL}, /* of layers without experts, of which there are none */
     {"qwen3-moe", "intermediate_size", NULL},

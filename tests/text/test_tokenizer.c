@@ -129,6 +129,17 @@ static void write_file(const char *folder, const char *name, const char *text, s
     bytes_clear(&path);
 }
 
+static void the_only_template_is_the_default(void **state) {
+    (void)state;
+    tokenizer *t = open_small("{\"chat_template\":[{\"name\":\"chat\",\"template\":\"C\"}]}");
+    assert_string_equal(tokenizer_chat_template(t, NULL), "C");
+    assert_null(tokenizer_chat_template(t, "tool_use"));
+    tokenizer_close(&t);
+    t = open_small("{\"chat_template\":[{\"name\":\"a\",\"template\":\"A\"},{\"name\":\"b\",\"template\":\"B\"}]}");
+    assert_null(tokenizer_chat_template(t, NULL));
+    tokenizer_close(&t);
+}
+
 /* Special tokens without a role, in the forms of Transformers 4 and 5. */
 static void more_special_tokens_are_read(void **state) {
     (void)state;
@@ -541,6 +552,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_small_model_encodes_and_decodes),
         cmocka_unit_test(tokenizer_config_is_applied),
+        cmocka_unit_test(the_only_template_is_the_default),
         cmocka_unit_test(more_special_tokens_are_read),
         cmocka_unit_test(companion_files_are_read),
         cmocka_unit_test(streaming_equals_decoding),

@@ -582,7 +582,7 @@ const char *tokenizer_chat_template(const tokenizer *t, const char *name) {
     for (size_t i = 0; i < t->n_templates; i++) {
         if (strcmp(t->templates[i].name, name ? name : "default") == 0) return t->templates[i].text;
     }
-    return NULL;
+    return !name && t->n_templates == 1 ? t->templates[0].text : NULL;
 }
 
 const char *tokenizer_warning(const tokenizer *t) {

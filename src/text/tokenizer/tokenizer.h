@@ -99,7 +99,7 @@ const char *tokenizer_role_text(const tokenizer *t, token_role role); /* "<s>"; 
  * tokens. Borrowed. */
 const int32_t *tokenizer_end_ids(const tokenizer *t, size_t *n);
 
-/* The chat template of that name, or the default one for NULL; NULL when there is none. Borrowed. */
+/* The chat template of that name, or for NULL the default one, else the only one; NULL when there is none. Borrowed. */
 const char *tokenizer_chat_template(const tokenizer *t, const char *name);
 
 /* One sentence for the user when the file leaves something out, so that ids may differ from those the model was trained
