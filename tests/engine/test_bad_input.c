@@ -240,7 +240,10 @@ static void configurations_that_do_not_match_the_weights_are_refused(void **stat
         unlink(scratch_path("model.safetensors"));
         assert_int_equal(symlink(data_path(path), scratch_path("model.safetensors")), 0);
         snprintf(what, sizeof what, "%s, %s", edits[i][0], edits[i][2]);
-        check_refused(good.folder, MN_E_FORMAT, MN_E_FORMAT, what);
+        /* gemma2 has no base of windowed layers, whatever the weights are. */
+        const bool has_other_fields = strcmp(edits[i][0], "gemma3") == 0;
+        const mn_status code = has_other_fields ? MN_E_UNSUPPORTED : MN_E_FORMAT;
+        check_refused(good.folder, code, code, what);
         bytes_clear(&text);
         bytes_clear(&changed);
     }
