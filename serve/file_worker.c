@@ -63,25 +63,37 @@ mn_status file_worker_open(file_worker **out, struct server *s, ask_query *ask) 
     MN_FAIL(MN_E_IO, "a thread cannot be started");
 }
 
-void file_worker_close(file_worker **out) {
-    file_worker *w = *out;
-    *out = NULL;
-    if (!w) return;
+void file_worker_stop(file_worker *w) {
+    if (!w || !w->is_started) return;
     pthread_mutex_lock(&w->lock);
     w->stops = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    if (w->is_started) pthread_join(w->thread, NULL);
+    pthread_join(w->thread, NULL);
+    w->is_started = false;
+}
+
+void file_worker_close(file_worker **out) {
+    file_worker *w = *out;
+    *out = NULL;
+    if (!w) return;
+    file_worker_stop(w);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     mem_free(w);
 }
 
-void file_worker_add(file_worker *w, job *j) {
+mn_status file_worker_add(file_worker *w, job *j, refusal *why) {
     pthread_mutex_lock(&w->lock);
-    j->next = NULL;
-    *w->last = j;
-    w->last = &j->next;
-    pthread_cond_broadcast(&w->changed);
+    bool stops = w->stops;
+    if (!stops) {
+        j->next = NULL;
+        *w->last = j;
+        w->last = &j->next;
+        pthread_cond_broadcast(&w->changed);
+    }
     pthread_mutex_unlock(&w->lock);
+    if (!stops) return MN_OK;
+    *why = (refusal){.status = 503, .code = "shutting_down"};
+    MN_FAIL(MN_E_FULL, "the server is shutting down");
 }

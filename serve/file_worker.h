@@ -11,10 +11,12 @@ typedef struct file_worker file_worker;
 typedef mn_status ask_query(struct server *s, job *j, refusal *why);
 
 mn_status file_worker_open(file_worker **out, struct server *s, ask_query *ask);
-/* Runs those that are there. */
+/* Runs those that are there, ends the thread, and takes no more; a query that one of them asks comes after the stop of
+ * the thread that computes, and is refused. NULL: nothing to do. */
+void file_worker_stop(file_worker *worker);
 void file_worker_close(file_worker **worker);
 
-/* Takes a job, does its file work, and then asks its query, if it has one. */
-void file_worker_add(file_worker *worker, job *j);
+/* Takes a job, does its file work, and then asks its query, if it has one. MN_E_FULL: it has stopped. */
+mn_status file_worker_add(file_worker *worker, job *j, refusal *why);
 
 #endif

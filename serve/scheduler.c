@@ -56,7 +56,11 @@ static void answer_queries(scheduler *s) {
     pthread_mutex_unlock(&s->lock);
     for (job *next; first; first = next) {
         next = first->next;
-        if (!job_answer(first, s->server)) file_worker_add(s->file_worker, first);
+        if (job_answer(first, s->server)) continue;
+        bytes out = {0};
+        refusal why = {0};
+        mn_status status = file_worker_add(s->file_worker, first, &why);
+        if (status != MN_OK) job_tell(first, status, &out, &why);
     }
 }
 

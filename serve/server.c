@@ -141,12 +141,14 @@ void serve_close(server **out, double drain_ms) {
     atomic_store(&s->drains, true);
     if (s->proxy) proxy_drain(s->proxy);
     drain(s, drain_ms);
-    scheduler_stop(s->scheduler); /* connections that are still there may ask it */
+    /* Connections that are still there may ask them, and are refused. */
+    scheduler_stop(s->scheduler);
+    file_worker_stop(s->file_worker); /* after the scheduler, which hands jobs to it */
     speech_stop(s->speech);
     drain(s, ANSWERS_MS); /* the answers of what was cancelled */
     http_close(s);
     speech_close(&s->speech);
-    file_worker_close(&s->file_worker); /* their queries are refused now */
+    file_worker_close(&s->file_worker);
     scheduler_close(&s->scheduler);
     conversations_close(&s->conversations);
     keys_close(&s->keys);

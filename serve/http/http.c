@@ -174,11 +174,12 @@ static mn_status add_jobs(exchange *x, job *j, refusal *why) {
     for (job *next; j && status == MN_OK; j = next) {
         next = j->sibling;
         j->sibling = NULL;
-        if (j->file_work && !j->query) {
-            file_worker_add(x->server->file_worker, j);
-            continue;
-        }
-        status = j->is_recording ? speech_add(x->server->speech, j, why) : scheduler_add(x->server->scheduler, j, why);
+        if (j->file_work && !j->query)
+            status = file_worker_add(x->server->file_worker, j, why);
+        else if (j->is_recording)
+            status = speech_add(x->server->speech, j, why);
+        else
+            status = scheduler_add(x->server->scheduler, j, why);
         if (status == MN_OK) continue;
         if (j->blame) j->blame(x->route->form, status, why);
         scheduler_cancel(x->server->scheduler, x->job_id, NULL);
@@ -507,7 +508,7 @@ mn_status http_open(server *s) {
 }
 
 void http_close(server *s) {
-    if (s->proxy) proxy_shut(s->proxy);
+    if (s->proxy) proxy_stop(s->proxy); /* it hands connections to the library */
     if (s->http) MHD_stop_daemon(s->http);
     s->http = NULL;
     proxy_close(&s->proxy);

@@ -61,7 +61,7 @@ struct proxy {
     int spare;                 /* a descriptor for the moment when there is none */
     char *unix_path;
     char *scratch; /* [SCRATCH], of the proxy's thread */
-    bool is_started, is_shut;
+    bool is_started;
     pthread_t thread;
     pthread_mutex_t lock; /* of all below */
     bool drains, stops;
@@ -529,24 +529,21 @@ void proxy_drain(proxy *p) {
     wake(p);
 }
 
-void proxy_shut(proxy *p) {
-    if (p->is_shut) return;
-    p->is_shut = true;
-    epoll_ctl(p->epoll, EPOLL_CTL_DEL, p->listener, NULL);
-    shutdown(p->listener, SHUT_RDWR);
+void proxy_stop(proxy *p) {
+    if (!p->is_started) return;
+    pthread_mutex_lock(&p->lock);
+    p->stops = true;
+    pthread_mutex_unlock(&p->lock);
+    wake(p);
+    pthread_join(p->thread, NULL);
+    p->is_started = false;
 }
 
 void proxy_close(proxy **out) {
     proxy *p = *out;
     *out = NULL;
     if (!p) return;
-    pthread_mutex_lock(&p->lock);
-    p->stops = true;
-    pthread_mutex_unlock(&p->lock);
-    if (p->is_started) {
-        wake(p);
-        pthread_join(p->thread, NULL);
-    }
+    proxy_stop(p);
     while (p->first) {
         p->first->n_inside = 0;
         p->first->request = NULL;

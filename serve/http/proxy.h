@@ -41,7 +41,7 @@ mn_status proxy_open(proxy **out, const proxy_options *options);
 int proxy_port(const proxy *p);       /* 0: a Unix socket */
 mn_status proxy_start(proxy *p);      /* its thread */
 void proxy_drain(proxy *p);           /* connections end with the answer that they wait for */
-void proxy_shut(proxy *p);            /* no new connection comes in; those inside stay */
+void proxy_stop(proxy *p);            /* ends its thread: no connection comes in, no byte goes on; those inside stay */
 void proxy_close(proxy **p);          /* when the HTTP library is closed */
 size_t proxy_n_busy(proxy *p);        /* those with a request that has begun and is not answered */
 size_t proxy_n_connections(proxy *p); /* those, and those that are idle or being closed */
