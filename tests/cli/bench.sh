@@ -22,11 +22,11 @@ all_of_them() {
   json 'set(args[0].split()) <= {c["cache_implementation"] for c in j["caches"]}' "$names"
 }
 
-# The bytes are those of the planner for as many tokens. The last new token is never fed.
+# The bytes of that comparison are those of the planner for as many tokens. The last new token is never fed.
 bytes_are_planned() {
   expect 0 inspect "$model" --context 383 --json
   cp "$work/out" "$work/plan"
-  expect 0 bench "$model" --cache all --json
+  cp "$work/all" "$work/out"
   json 'sum(p["bytes"] == c["cache_bytes"] for c in j["caches"] if c["refused"] == "" for p in json.load(open(work + "/plan"))["caches"] if (p["implementation"], p["config"], p["dtype"]) == (c["cache_implementation"], c["cache_config"], c["cache_dtype"]) and "static" not in p["implementation"] and p["implementation"] != "none") == 8'
 }
 
@@ -119,12 +119,12 @@ rows_as_they_come() {
   err_has 'none computes the whole text for every token: about [0-9.]+ s'
 }
 
-# Two thousand tokens computed a hundred times take longer than nineteen times once.
+# A thousand tokens computed a hundred times take longer than nineteen times once.
 none_is_left_out() {
-  expect 0 bench "$model" --ids "$(seq -s, 3 302 | sed 's/$/,/;s/.*/&&&&&&&/;s/,$//')" --max-cache-len 5000 -p 2000 -n 100 --cache all -o jsonl
+  expect 0 bench "$model" --ids "$(seq -s, 3 302 | sed 's/$/,/;s/.*/&&&&&&&/;s/,$//')" --max-cache-len 5000 -p 1000 -n 100 --cache all -o jsonl
   err_has 'none is left out: it computes the whole text for every token, which takes about [0-9.]+ s, all others together about [0-9.]+ s; --cache none,dynamic measures it'
   json 'len(all) == 20 and all[0]["cache_implementation"] == "none" and all[0]["refused"].startswith("left out: ") and "cache_bytes" not in all[0]'
-  json 'all_of(c["refused"] == "" and c["n_prompt"] == 2000 and c["n_gen"] == 100 and c["model"] == j["model"] for c in all[1:])'
+  json 'all_of(c["refused"] == "" and c["n_prompt"] == 1000 and c["n_gen"] == 100 and c["model"] == j["model"] for c in all[1:])'
   expect 0 bench "$model" --cache all -n 2 -o jsonl # as much work as any other
   err_has 'none computes the whole text for every token: about [0-9.]+ s'
   json 'all[0]["cache_implementation"] == "none" and all[0]["refused"] == "" and all[0]["same_tokens"] == 2'

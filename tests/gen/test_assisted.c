@@ -316,6 +316,7 @@ static void stop_strings_and_cancellation_give_the_unassisted_text(void **state)
 /* Prompt lookup has no draft distribution: every draw equals that of the unassisted run. */
 static void prompt_lookup_keeps_every_draw(void **state) {
     (void)state;
+    test_of_numbers();
     trial t = open_trial("golden/llama", NULL);
     set(t.config, "do_sample", "true");
     set(t.config, "top_k", "3");
@@ -395,6 +396,7 @@ static double chi_square_tail(double x, double freedom) {
 
 static void draft_models_keep_the_distribution(void **state) {
     (void)state;
+    test_of_numbers();
     static int32_t texts[N_CELLS][N_DRAWN];
     static double p[N_CELLS], counts[N_CELLS];
     const double temperature = 1.5;
@@ -610,6 +612,7 @@ static void drafts_of_other_tokenizers_are_translated_through_text(void **state)
 /* A trained draft model with another tokenizer that proposes the same text. */
 static void a_trained_draft_model_of_another_tokenizer_is_accepted(void **state) {
     (void)state;
+    test_of_numbers();
     if (!smollm2_path()) skip();
     trial t = open_trial("embedded", smollm2_path());
     t.prompt[0] = 1;

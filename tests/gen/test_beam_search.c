@@ -593,6 +593,7 @@ static mn_generation *forty_beams(const char *settings, size_t budget, size_t *m
  * session. */
 static void forty_beams_under_a_memory_limit_give_the_same_texts(void **state) {
     (void)state;
+    test_of_numbers();
     static const size_t budgets[2] = {1700000, 2400000};
     int32_t end = -1;
     for (int i = 0; i < 2; i++) {

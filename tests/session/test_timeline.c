@@ -274,7 +274,7 @@ static void failed_allocations_change_nothing(void **state) {
     (void)state;
     for (int s = 0; s < N_STRATEGIES; s++) {
         int64_t live = mem_count().live, k = 1;
-        for (bool failed = true; failed; k++) {
+        for (bool failed = true; failed; k += test_stride(2)) {
             fixture w = open_fixture("golden/llama-untied-bias", s); /* with a workspace of its own */
             w.cache.page_tokens = 16;
             if (s == 1) w.cache.max_cache_len = 128; /* few pages, so few allocations to fail */

@@ -42,6 +42,14 @@ bool test_samples(int i, int every) {
 #endif
 }
 
+int test_stride(int every) {
+    return test_samples(1, every) ? 1 : every;
+}
+
+void test_of_numbers(void) {
+    if (!test_samples(1, 2)) skip();
+}
+
 uint64_t test_random(uint64_t *state) {
     return random_bits(0x6D6E656D65u, 0, (*state)++);
 }
