@@ -32,17 +32,21 @@ mn_status positional_pair(const char **model, const char **text, const options *
     return MN_OK;
 }
 
-mn_status calibration_folder(bytes *path) {
-    const char *own = getenv("MNEME_CALIBRATIONS"), *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+mn_status data_folder(bytes *path, const char *variable, const char *name) {
+    const char *own = getenv(variable), *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
     if (own && *own) {
         bytes_append_text(path, own);
     } else if (data && *data) {
-        bytes_printf(path, "%s/mneme/calibrations", data);
+        bytes_printf(path, "%s/mneme/%s", data, name);
     } else {
-        bytes_printf(path, "%s/.local/share/mneme/calibrations", home ? home : ".");
+        bytes_printf(path, "%s/.local/share/mneme/%s", home ? home : ".", name);
     }
     bytes_text(path);
     return bytes_status(path);
+}
+
+mn_status calibration_folder(bytes *path) {
+    return data_folder(path, "MNEME_CALIBRATIONS", "calibrations");
 }
 
 mn_status calibration_path(bytes *path, const mn_model *model) {

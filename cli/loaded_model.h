@@ -32,6 +32,8 @@ const char *loaded_model_beyond(const loaded_model *e);
 /* The same for a cache's summary: with learned positions no window gives an unbounded context. */
 void loaded_model_bound(const loaded_model *e, mn_cache_summary *summary);
 
+/* A folder of the user's data: $VARIABLE, else $XDG_DATA_HOME/mneme/NAME, else ~/.local/share/mneme/NAME. */
+mn_status data_folder(bytes *path, const char *variable, const char *name);
 /* The folder of calibrations: $MNEME_CALIBRATIONS, else $XDG_DATA_HOME/mneme/calibrations, else
  * ~/.local/share/mneme/calibrations. */
 mn_status calibration_folder(bytes *path);

@@ -76,6 +76,11 @@ static const verb verbs[] = {
      "  mneme list                   their names, what they are for, where they are\n"
      "  mneme list --json\n",
      list_verb},
+    {"pull", VERB_PULL, 1, "fetch a model", "pull [NAME|URL]",
+     "  mneme pull                   what can be fetched by name: size, licence\n"
+     "  mneme pull smollm2           into the models folder; `mneme run` finds it\n"
+     "  mneme pull https://example.org/model.gguf --sha256 HEX\n",
+     pull_verb},
     {"doctor", VERB_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",
      "  mneme doctor\n"
      "  mneme doctor ./model --json\n",
@@ -96,7 +101,7 @@ static void print_help(void) {
     bytes_append_text(&b, "  --version  version and compiler\n"
                           "`mneme VERB --help` explains a verb. MODEL is a Hugging Face folder, a .gguf\n"
                           "file, org/name in the local Hugging Face cache, or 'embedded'; without one, the\n"
-                          "model that scripts/get-model installed last, else the embedded one.\n");
+                          "model that was installed last, else the embedded one.\n");
     put_bytes(&b);
 }
 
@@ -157,7 +162,7 @@ int main(int argc, char **argv) {
     if (!name) {
         status_fail(
             MN_E_ARG,
-            "say what to do: run, chat, serve, transcribe, score, tokenize, inspect, bench, cache, list or doctor; `mneme --help` explains");
+            "say what to do: run, chat, serve, transcribe, score, tokenize, inspect, bench, cache, list, pull or doctor; `mneme --help` explains");
         return finish(report_json(as_json, EXIT_USAGE, NULL));
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

@@ -19,7 +19,7 @@ enum { SCHEMA_FILE = 1 << 24 }; /* bytes of a file with a schema, at most */
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the last one installed, else embedded", "folder, .gguf file, org/name[@revision], alias, embedded", VERB_ALL & ~(unsigned)VERB_LIST, VERB_ALL & ~(unsigned)(VERB_CACHE | VERB_LIST), 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the last one installed, else embedded", "folder, .gguf file, org/name[@revision], alias, embedded", VERB_ALL & ~(unsigned)(VERB_LIST | VERB_PULL), VERB_ALL & ~(unsigned)(VERB_CACHE | VERB_LIST | VERB_PULL), 0, 0},
 
     [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | VERB_CACHE, VERB_SCORE | VERB_TOKENIZE, 0, 0},
     [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
@@ -140,6 +140,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy format", VERB_CACHE, VERB_CACHE, 0, 0},
     [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy format", VERB_CACHE, VERB_CACHE, 0, 1000000},
+
+    [OPT_SHA256] = {"sha256", NULL, OPTION_TEXT, "HEX", NULL, "the SHA-256 that the file of the URL must have", VERB_PULL, VERB_PULL, 0, 0},
 
     [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", VERB_COMPUTES, VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},

@@ -119,6 +119,7 @@ typedef enum option_id {
     OPT_PLAIN,
     OPT_LEGACY,
     OPT_ROW,
+    OPT_SHA256,
     OPT_COMPUTE_TYPE,
     OPT_CPU,
     OPT_THREADS,
@@ -144,7 +145,8 @@ enum {
     VERB_TRANSCRIBE = 256,
     VERB_SERVE = 512,
     VERB_LIST = 1024,
-    VERB_ALL = 2047,
+    VERB_PULL = 2048,
+    VERB_ALL = 4095,
     VERB_COMPUTES =
         VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR | VERB_TRANSCRIBE | VERB_SERVE,
     VERB_GENERATES = VERB_RUN | VERB_CHAT, /* these take the fields of GenerationConfig */

@@ -12,6 +12,7 @@ int tokenize_verb(options *o);
 int inspect_verb(options *o);
 int doctor_verb(options *o);
 int list_verb(options *o);
+int pull_verb(options *o);
 int bench_verb(options *o);
 int cache_verb(options *o);
 int transcribe_verb(options *o);

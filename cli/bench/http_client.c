@@ -3,61 +3,21 @@
 
 #ifdef MNEME_HAVE_LIBCURL
 
-#define CURL_DISABLE_TYPECHECK /* its checks are for calls by name */
-#include <curl/curl.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
+#include "pull/libcurl.h"
 
 enum { CONNECT_MS = 30000 };
 
-/* The functions of libcurl that are called. */
-/* clang-format off */
-#define CURL_FUNCTIONS(ROW) \
-    ROW(global_init) ROW(easy_init) ROW(easy_cleanup) \
-    ROW(easy_setopt) ROW(easy_getinfo) ROW(easy_strerror) \
-    ROW(multi_init) ROW(multi_cleanup) ROW(multi_add_handle) \
-    ROW(multi_remove_handle) ROW(multi_perform) ROW(multi_poll) \
-    ROW(multi_info_read) ROW(slist_append) ROW(slist_free_all)
-/* clang-format on */
-
-#define POINTER_MEMBER(name) __typeof__(curl_##name) *name;
-
-typedef struct curl_functions {
-    CURL_FUNCTIONS(POINTER_MEMBER)
-} curl_functions;
-
 struct http_client {
     curl_functions curl;
-    void *library;
     CURLM *multi;
     struct curl_slist *headers;
     bytes base, unix_path;
     size_t n_ended; /* in this step */
 };
-
-/* ---- loading ---- */
-
-static mn_status load(http_client *c) {
-    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
-    static const char *const symbols[] = {
-#define NAME(name) "curl_" #name,
-        CURL_FUNCTIONS(NAME)};
-    void *members[] = {
-#define MEMBER(name) &c->curl.name,
-        CURL_FUNCTIONS(MEMBER)};
-    for (size_t i = 0; i < sizeof names / sizeof *names && !c->library; i++)
-        c->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!c->library) MN_FAIL(MN_E_UNSUPPORTED, "--serve needs libcurl, which cannot be loaded: %s", dlerror());
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *found = dlsym(c->library, symbols[i]);
-        if (!found) MN_FAIL(MN_E_UNSUPPORTED, "--serve needs libcurl 7.85 or newer: %s is missing", symbols[i]);
-        memcpy(members[i], &found, sizeof found);
-    }
-    return MN_OK;
-}
 
 /* ---- opening ---- */
 
@@ -83,8 +43,7 @@ static mn_status add_header(http_client *c, const char *text) {
 
 static mn_status open_all(http_client *c, const char *address, const char *key) {
     MN_TRY(read_address(c, address));
-    MN_TRY(load(c));
-    if (c->curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) return mem_no_memory();
+    MN_TRY(libcurl_load(&c->curl, "--serve"));
     c->multi = c->curl.multi_init();
     if (!c->multi) return mem_no_memory();
     MN_TRY(add_header(c, "Content-Type: application/json"));

@@ -1,6 +1,5 @@
-/* Requests to one server over HTTP, many at once on one thread, by libcurl. It is loaded when the first client is
- * opened: linked, it and the thirty libraries that it needs would delay every start of the command by several
- * milliseconds.
+/* Requests to one server over HTTP, many at once on one thread, by libcurl, which is loaded when the first client is
+ * opened.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_BENCH_HTTP_CLIENT_H
 #define MNEME_CLI_BENCH_HTTP_CLIENT_H

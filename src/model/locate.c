@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/packages.h"
 #include "model/embedded.h"
 
 enum {
@@ -176,19 +177,6 @@ static bool find_path(bytes *path, const char *name) {
     return path->n > 0 && is_model(bytes_text(path));
 }
 
-/* The models of scripts/get-model: their argument, and their file in the models folder. */
-static const struct {
-    const char *word, *file;
-    model_use use;
-} to_get[] = {
-    {"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", MODEL_FOR_TEXT},
-    {"gemma3-270m", "gemma-3-270m-q4_k_m.gguf", MODEL_FOR_TEXT},
-    {"whisper-tiny", "whisper-tiny.en", MODEL_FOR_SPEECH},
-    {"whisper-base", "whisper-base", MODEL_FOR_SPEECH},
-};
-
-enum { N_TO_GET = sizeof to_get / sizeof *to_get };
-
 /* "org/name" or "org/name@revision", and no path. */
 static bool is_of_hub(const char *name) {
     const char *slash = strchr(name, '/');
@@ -199,9 +187,9 @@ static bool is_of_hub(const char *name) {
 /* How to get a missing model. */
 static void put_next_step(bytes *out, const char *name, model_use use) {
     enum { LEAST = 4 }; /* letters that identify the model */
-    for (int i = 0; name && strlen(name) >= LEAST && i < N_TO_GET; i++) {
-        if (!goes_by(to_get[i].file, name) && !goes_by(name, to_get[i].word)) continue;
-        bytes_printf(out, "`scripts/get-model %s` installs it", to_get[i].word);
+    for (size_t i = 0; name && strlen(name) >= LEAST && i < n_model_packages; i++) {
+        if (!goes_by(model_packages[i].file, name) && !goes_by(name, model_packages[i].name)) continue;
+        bytes_printf(out, "`mneme pull %s` installs it", model_packages[i].name);
         return;
     }
     if (name && is_of_hub(name)) {
@@ -210,11 +198,12 @@ static void put_next_step(bytes *out, const char *name, model_use use) {
                      at ? " --revision " : "", at ? at + 1 : "");
         return;
     }
-    bytes_append_text(out, "`scripts/get-model NAME` installs one of");
+    bytes_append_text(out, "`mneme pull NAME` installs one of");
     const char *between = " ";
-    for (int i = 0; i < N_TO_GET; i++) {
-        if (!name && to_get[i].use != use) continue;
-        bytes_printf(out, "%s%s", between, to_get[i].word);
+    for (size_t i = 0; i < n_model_packages; i++) {
+        bool is_speech = strcmp(model_packages[i].use, "speech") == 0;
+        if (!name && is_speech != (use == MODEL_FOR_SPEECH)) continue;
+        bytes_printf(out, "%s%s", between, model_packages[i].name);
         between = ", ";
     }
 }

@@ -167,7 +167,7 @@ LIST
   expect 3 transcribe -m "$work/nowhere" "$speech"
   err_is_sentence
   expect 3 transcribe "$speech"
-  err_has "get-model"
+  err_has "mneme pull"
 }
 
 models_of_the_other_kind() {

@@ -14,7 +14,7 @@ help_starts_with_examples() {
   local verb
   expect 0 --help
   [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
-  for verb in run chat transcribe score tokenize inspect bench cache doctor list serve; do
+  for verb in run chat transcribe score tokenize inspect bench cache doctor list pull serve; do
     expect 0 $verb --help
     err_empty
     [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
@@ -230,10 +230,10 @@ numbers_at_their_bounds() {
   err_has "1025 is out of range; allowed: 1 to 1024"
 }
 
-# Messages name arguments that scripts/get-model accepts.
+# Messages name models that `mneme pull` fetches.
 models_that_can_be_had() {
   local listed
-  listed=$(sed -n 's/^# usage: scripts\/get-model //p' "$here/../../scripts/get-model" | sed 's/ | /, /g')
+  listed=$(grep -v '^#' "$here/../../scripts/models.tsv" | cut -f1 | paste -sd, | sed 's/,/, /g')
   expect 3 inspect ./nowhere
   err_is_sentence
   err_has "installs one of $listed\$"

@@ -22,6 +22,15 @@ for file in bin/mneme include/mneme.h; do [ -f "$prefix/$file" ] || fail "$file 
 [ -n "$(find "$prefix" -name LICENSE)" ] || fail "LICENSE is not installed"
 done_one
 
+# The installed command finds the script that fetches models, which says what it lacks.
+mkdir "$work/no-pip"
+printf '#!/bin/sh\nexit 1\n' >"$work/no-pip/python3"
+chmod +x "$work/no-pip/python3"
+code=0
+PATH=$work/no-pip:$PATH MNEME_MODELS=$work/models "$prefix/bin/mneme" pull smollm2 2>"$work/why" || code=$?
+[ $code = 1 ] && grep -q '^get-model: python3 with pip is needed' "$work/why" || fail "mneme pull without pip: exit code $code, $(cat "$work/why")"
+done_one
+
 "$prefix/bin/mneme" --version | grep -q '^mneme [0-9]' || fail "the installed command does not tell its version"
 done_one
 

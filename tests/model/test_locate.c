@@ -45,7 +45,7 @@ static void without_models_the_message_lists_where_it_looked(void **state) {
     expect(NULL, MODEL_FOR_TEXT, "embedded");
     assert_fails(MN_E_NOT_FOUND, "no speech model; looked at: the models folder /",
                  model_locate(&path, NULL, MODEL_FOR_SPEECH));
-    assert_non_null(strstr(mn_last_error(), "; `scripts/get-model NAME` installs one of whisper-tiny, whisper-base"));
+    assert_non_null(strstr(mn_last_error(), "; `mneme pull NAME` installs one of whisper-tiny, whisper-base"));
     bytes_clear(&path);
 }
 
@@ -80,13 +80,13 @@ static void errors_name_the_command_that_installs_the_model(void **state) {
     static const struct {
         const char *name, *end;
     } cases[] = {
-        {"smollm2", "; `scripts/get-model smollm2` installs it"},
-        {"SmolLM2-135M", "; `scripts/get-model smollm2` installs it"},
-        {"gemma-3-270m", "; `scripts/get-model gemma3-270m` installs it"},
-        {"whisper-base", "; `scripts/get-model whisper-base` installs it"},
+        {"smollm2", "; `mneme pull smollm2` installs it"},
+        {"SmolLM2-135M", "; `mneme pull smollm2` installs it"},
+        {"gemma-3-270m", "; `mneme pull gemma3-270m` installs it"},
+        {"whisper-base", "; `mneme pull whisper-base` installs it"},
         {"some/thing", "; `hf download some/thing` fetches it"},
         {"some/thing@v1.2", "; `hf download some/thing --revision v1.2` fetches it"},
-        {"./thing", "; `scripts/get-model NAME` installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
+        {"./thing", "; `mneme pull NAME` installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
         {"/a/thing", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
         {"a/b/thing", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},
         {"a/thing.gguf", " installs one of smollm2, gemma3-270m, whisper-tiny, whisper-base"},

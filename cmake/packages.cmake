@@ -1,0 +1,15 @@
+# Makes the table of src/base/packages.h from the rows of scripts/models.tsv, which scripts/get-model reads too.
+function(mneme_list_packages target file)
+  file(STRINGS "${file}" lines REGEX "^[^#]")
+  set(rows "")
+  list(LENGTH lines count)
+  foreach(line IN LISTS lines)
+    string(REPLACE "\t" "\", \"" row "${line}")
+    string(APPEND rows "    {\"${row}\"},\n")
+  endforeach()
+  set(table_file "${CMAKE_BINARY_DIR}/packages.c")
+  file(CONFIGURE OUTPUT "${table_file}" @ONLY
+       CONTENT "#include \"base/packages.h\"\nconst model_package model_packages[] = {\n${rows}};\nconst size_t n_model_packages = ${count};\n")
+  set_property(DIRECTORY "${CMAKE_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  target_sources(${target} PRIVATE "${table_file}")
+endfunction()
