@@ -207,11 +207,24 @@ MN_API mn_status mn_token_bytes(const mn_tokenizer *tokenizer, int32_t id, bool 
  * an error. */
 MN_API mn_status mn_chat_render(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
                                 bool add_generation_prompt, char **text, size_t *n_text);
-/* The same with functions that the model may call: tools, JSON text of a list of objects as Transformers'
- * apply_chat_template takes it; NULL: none. */
-MN_API mn_status mn_chat_render_tools(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
-                                      const char *tools, size_t n_tools, bool add_generation_prompt, char **text,
-                                      size_t *n_text);
+
+/* What a chat template gets besides messages, as Transformers' apply_chat_template: zero-terminated JSON texts,
+ * borrowed for the call. */
+typedef struct mn_chat_options {
+    size_t size;                 /* sizeof(mn_chat_options) */
+    bool add_generation_prompt;  /* end with the beginning of an answer; the default */
+    const char *tools;           /* functions that the model may call, a list of objects; NULL: none */
+    const char *documents;       /* what it may quote from, a list of objects {"title", "text"}; NULL: none */
+    const char *template_kwargs; /* an object; each member is a variable of the template, above the variables of the
+                                    same name: {"enable_thinking": false}; NULL: none */
+} mn_chat_options;
+
+MN_API void mn_chat_options_init(mn_chat_options *options, size_t size);
+
+/* mn_chat_render with these. options: NULL for the defaults. MN_E_ARG also for texts that are no JSON or have another
+ * form; the message names "tools", "documents" or "template_kwargs". */
+MN_API mn_status mn_chat_render_with(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
+                                     const mn_chat_options *options, char **text, size_t *n_text);
 /* The text of the chat template, of the one for tools where there are two; NULL: there is none. Owned by the
  * tokenizer. */
 MN_API const char *mn_chat_template(const mn_tokenizer *tokenizer, bool with_tools);

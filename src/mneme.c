@@ -361,29 +361,67 @@ const char *mn_chat_template(const mn_tokenizer *t, bool with_tools) {
     return own ? own : tokenizer_chat_template(text_of(t), NULL);
 }
 
-mn_status mn_chat_render_tools(const mn_tokenizer *t, const char *messages, size_t n_messages, const char *tools,
-                               size_t n_tools, bool add_generation_prompt, char **text, size_t *n_text) {
+void mn_chat_options_init(mn_chat_options *options, size_t size) {
+    const mn_chat_options full = {.size = sizeof full, .add_generation_prompt = true};
+    options_init(options, size, &full, sizeof full);
+}
+
+/* The JSON texts of the options; those that are NULL stay so. */
+typedef struct chat_texts {
+    json_doc *messages, *tools, *documents, *extra;
+} chat_texts;
+
+static mn_status parse_chat_text(json_doc **doc, const char *text, size_t n, const char *what) {
+    return text && json_parse(doc, text, n, JSON_PYTHON, what) != MN_OK ? MN_E_ARG : MN_OK;
+}
+
+static mn_status parse_chat_texts(chat_texts *t, const char *messages, size_t n, const mn_chat_options *o) {
+    const struct {
+        json_doc **doc;
+        const char *text, *what;
+    } others[] = {{&t->tools, o->tools, "tools"},
+                  {&t->documents, o->documents, "documents"},
+                  {&t->extra, o->template_kwargs, "template_kwargs"}};
+    MN_TRY(parse_chat_text(&t->messages, messages, n, "messages"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const char *text = others[i].text;
+        MN_TRY(parse_chat_text(others[i].doc, text, text ? strlen(text) : 0, others[i].what));
+    }
+    return MN_OK;
+}
+
+static const json *root_or_null(const json_doc *doc) {
+    return doc ? json_root(doc) : NULL;
+}
+
+mn_status mn_chat_render_with(const mn_tokenizer *t, const char *messages, size_t n_messages,
+                              const mn_chat_options *options, char **text, size_t *n_text) {
     const tokenizer *from = text_of(t);
-    const char *source = mn_chat_template(t, tools != NULL);
+    mn_chat_options full;
+    mn_chat_options_init(&full, sizeof full);
     *text = NULL;
+    MN_TRY(options_take(&full, sizeof full, options, "mn_chat_options"));
+    const char *source = mn_chat_template(t, full.tools != NULL);
     if (!source) MN_FAIL(MN_E_UNSUPPORTED, "this checkpoint has no chat template");
-    json_doc *doc = NULL, *list = NULL;
-    mn_status status = MN_OK;
-    if (json_parse(&doc, messages, n_messages, JSON_PYTHON, "messages") != MN_OK) status = MN_E_ARG;
-    if (status == MN_OK && tools && json_parse(&list, tools, n_tools, JSON_PYTHON, "tools") != MN_OK) status = MN_E_ARG;
+    chat_texts texts = {0};
     bytes out = {0};
+    mn_status status = parse_chat_texts(&texts, messages, n_messages, &full);
     if (status == MN_OK) {
         chat_request request = {
-            .messages = json_root(doc),
-            .tools = list ? json_root(list) : NULL,
+            .messages = root_or_null(texts.messages),
+            .tools = root_or_null(texts.tools),
+            .documents = root_or_null(texts.documents),
+            .extra = root_or_null(texts.extra),
             .tokens = {tokenizer_role_text(from, TOKEN_BOS), tokenizer_role_text(from, TOKEN_EOS),
                        tokenizer_role_text(from, TOKEN_PAD), tokenizer_role_text(from, TOKEN_UNK)},
-            .add_generation_prompt = add_generation_prompt,
+            .add_generation_prompt = full.add_generation_prompt,
         };
         status = chat_render_text(source, strlen(source), &request, &out);
     }
-    json_close(&list);
-    json_close(&doc);
+    json_close(&texts.messages);
+    json_close(&texts.tools);
+    json_close(&texts.documents);
+    json_close(&texts.extra);
     if (status == MN_OK) return give_text(&out, text, n_text);
     bytes_clear(&out);
     return status;
@@ -391,7 +429,10 @@ mn_status mn_chat_render_tools(const mn_tokenizer *t, const char *messages, size
 
 mn_status mn_chat_render(const mn_tokenizer *t, const char *messages, size_t n_messages, bool add_generation_prompt,
                          char **text, size_t *n_text) {
-    return mn_chat_render_tools(t, messages, n_messages, NULL, 0, add_generation_prompt, text, n_text);
+    mn_chat_options options;
+    mn_chat_options_init(&options, sizeof options);
+    options.add_generation_prompt = add_generation_prompt;
+    return mn_chat_render_with(t, messages, n_messages, &options, text, n_text);
 }
 
 /* ---- generation ---- */

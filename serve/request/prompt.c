@@ -171,14 +171,16 @@ mn_status prompt_render(const server *s, const json *body, const tools *t, char 
     bytes messages = {0}, functions = {0};
     *text = NULL;
     MN_TRY(prompt_needs_tokenizer(s, why));
+    mn_chat_options options;
+    mn_chat_options_init(&options, sizeof options);
     if (t) json_put(&functions, tools_list(t));
+    if (t) options.tools = bytes_text(&functions);
     mn_status status = bytes_status(&functions);
     for (int fill = 0; fill < 2 && status == MN_OK && !*text; fill++) {
         messages.n = 0;
         status = put_messages(&messages, json_get(body, "messages"), fill, why);
         if (status != MN_OK) break;
-        status =
-            mn_chat_render_tools(s->tokenizer, messages.data, messages.n, functions.data, functions.n, true, text, n);
+        status = mn_chat_render_with(s->tokenizer, messages.data, messages.n, &options, text, n);
         if (status == MN_E_ARG && !fill) {
             status = MN_OK;
         } else if (status != MN_OK) {

@@ -173,11 +173,13 @@ mn_status turns_take(turns *t, job *j, const server *s, bool continues, const ch
     bytes_append_text(&list, "[");
     bytes_append(&list, t->messages.data, t->messages.n);
     bytes_append_text(&list, "]");
+    mn_chat_options options;
+    mn_chat_options_init(&options, sizeof options);
     if (j->tools) json_put(&functions, tools_list(j->tools));
+    if (j->tools) options.tools = bytes_text(&functions);
     mn_status status = bytes_status(&list);
     if (status == MN_OK) status = bytes_status(&functions);
-    if (status == MN_OK)
-        status = mn_chat_render_tools(s->tokenizer, list.data, list.n, functions.data, functions.n, true, &text, &n);
+    if (status == MN_OK) status = mn_chat_render_with(s->tokenizer, list.data, list.n, &options, &text, &n);
     if (status == MN_OK) {
         bytes_append(&prompt, text, n);
         if (continues) bytes_append(&prompt, t->text.data, t->text.n);

@@ -91,7 +91,8 @@ mn_status chat_render(const jinja_template *template, const chat_request *reques
     MN_TRY(check_objects(request->tools, "tools"));
     MN_TRY(check_objects(request->documents, "documents"));
     if (extra && extra->kind == JSON_NULL) extra = NULL;
-    if (extra && extra->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "the template's variables must be an object");
+    if (extra && extra->kind != JSON_OBJECT)
+        MN_FAIL(MN_E_ARG, "template_kwargs must be an object of the template's variables");
     json list = {.kind = JSON_ARRAY, .n = request->messages->n}, *items;
     MN_TRY(messages_for_template(request->messages, &items));
     list.items = items;

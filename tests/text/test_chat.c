@@ -2,6 +2,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
+#include <unistd.h>
+
+#include "support/scratch.h"
 #include "text/chat.h"
 
 static const char chatml[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -115,6 +118,62 @@ static void errors_name_the_invalid_argument(void **state) {
     json_close(&number);
 }
 
+/* mn_chat_render_with: each option reaches the template under its name, and is checked. */
+static void options_reach_the_template(void **state) {
+    (void)state;
+    static const char config[] =
+        "{\"chat_template\": \"{{ tools | tojson }} {{ documents | tojson }} {{ a }} {{ messages[0].content }}"
+        "{{ '>' if add_generation_prompt }}\"}";
+    static const char messages[] = "[{\"role\": \"user\", \"content\": \"Hi\"}]";
+    static const struct {
+        const char *tools, *documents, *kwargs, *wanted; /* wanted: the text, or what the error has */
+        mn_status status;
+    } cases[] = {
+        {NULL, NULL, NULL, "null null  Hi>", MN_OK},
+        {"[{\"name\": \"f\"}]", NULL, NULL, "[{\"name\": \"f\"}] null  Hi>", MN_OK},
+        {NULL, "[{\"title\": \"t\", \"text\": \"x\"}]", "{\"a\": false}",
+         "null [{\"title\": \"t\", \"text\": \"x\"}] False Hi>", MN_OK},
+        {"[]", NULL, "{\"tools\": 5, \"add_generation_prompt\": false}", "5 null  Hi", MN_OK},
+        {"{}", NULL, NULL, "tools must be an array of objects", MN_E_ARG},
+        {NULL, "[1]", NULL, "documents[0] is not an object", MN_E_ARG},
+        {NULL, NULL, "[]", "template_kwargs must be an object", MN_E_ARG},
+        {"[", NULL, NULL, "tools", MN_E_ARG},
+        {NULL, "", NULL, "documents", MN_E_ARG},
+        {NULL, NULL, "{a}", "template_kwargs", MN_E_ARG},
+    };
+    mn_tokenizer *tokenizer = NULL;
+    char *text = NULL;
+    size_t n = 0;
+    assert_int_equal(
+        symlink(TESTS_DIR "/../models-embedded/stories260K/tokenizer.json", scratch_path("tokenizer.json")), 0);
+    const char *path = scratch_file("tokenizer_config.json", config, sizeof config - 1);
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    assert_ok(mn_tokenizer_open(&tokenizer, folder));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_chat_options options;
+        mn_chat_options_init(&options, sizeof options);
+        assert_true(options.add_generation_prompt && !options.tools && !options.documents && !options.template_kwargs);
+        options.tools = cases[i].tools;
+        options.documents = cases[i].documents;
+        options.template_kwargs = cases[i].kwargs;
+        mn_status status = mn_chat_render_with(tokenizer, messages, sizeof messages - 1, &options, &text, &n);
+        assert_int_equal(status, cases[i].status);
+        if (status == MN_OK) {
+            assert_string_equal(text, cases[i].wanted);
+            assert_int_equal(n, strlen(text));
+        } else {
+            assert_non_null(strstr(mn_last_error(), cases[i].wanted));
+            assert_null(text);
+        }
+        mn_free(text);
+    }
+    assert_ok(mn_chat_render_with(tokenizer, messages, sizeof messages - 1, NULL, &text, &n));
+    assert_string_equal(text, "null null  Hi>");
+    mn_free(text);
+    mn_tokenizer_close(&tokenizer);
+}
+
 static void every_allocation_may_fail(void **state) {
     (void)state;
     const chat_turn turns[] = {{"user", "Hi"}};
@@ -140,9 +199,9 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_become_a_prompt),  cmocka_unit_test(template_variables_are_those_of_transformers),
-        cmocka_unit_test(null_members_are_left_out), cmocka_unit_test(errors_name_the_invalid_argument),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(messages_become_a_prompt),   cmocka_unit_test(template_variables_are_those_of_transformers),
+        cmocka_unit_test(null_members_are_left_out),  cmocka_unit_test(errors_name_the_invalid_argument),
+        cmocka_unit_test(options_reach_the_template), cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,8 @@
  *
  * The library is for Linux. A model may be used by several threads at once, each with sessions of its own; computations
  * of one model take turns on its thread pool. Results do not depend on the environment: the library reads
- * $MNEME_MODELS, $HF_HUB_CACHE, $HF_HOME, $XDG_CONFIG_HOME, $XDG_DATA_HOME and $HOME in mn_model_find and
- * mn_model_find_speech alone, and $TMPDIR for temporary files.
+ * $MNEME_MODELS, $HF_HUB_CACHE, $HF_HOME, $XDG_CONFIG_HOME, $XDG_DATA_HOME and $HOME in mn_model_find,
+ * mn_model_find_speech and mn_models_describe alone, and $TMPDIR for temporary files.
  *
  * Structs grow at their end, so every struct begins with its `size` in bytes, and a program and a library of different
  * versions work together. Options: mn_x_init(&options, sizeof options) writes the defaults to the members that the
@@ -110,11 +110,18 @@ MN_API mn_status mn_model_find(char **path, const char *name);
 /* The same for mn_transcribe: NULL is the most recently installed speech model; no speech model is embedded. */
 MN_API mn_status mn_model_find_speech(char **path, const char *name);
 
+/* The models that these two find without a path: the embedded one, those of the models folder and those of the Hugging
+ * Face cache; one JSON array of {"name", "path", "use": "text" or "speech"} in that order, owned by the caller. */
+MN_API mn_status mn_models_describe(char **text);
+
 /* Opens a path returned by mn_model_find. Weights are mapped, then packed for this CPU. The required memory is computed
  * and compared with the memory limit before anything large is allocated: MN_E_NOMEM. Damaged files: MN_E_FORMAT; an
  * unknown architecture: MN_E_UNSUPPORTED. options: NULL for the defaults. */
 MN_API mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options);
-MN_API void mn_model_close(mn_model **model); /* after its sessions are closed */
+
+/* The order in which a program closes things is free: the model stays, with its tokenizer, until every session and
+ * engine of it is closed too, and every request of an engine that drafts with it has ended. */
+MN_API void mn_model_close(mn_model **model);
 
 typedef struct mn_model_info {
     size_t size;              /* sizeof(mn_model_info), set by the caller */
@@ -125,11 +132,11 @@ typedef struct mn_model_info {
     int64_t max_position_embeddings; /* 0: unlimited, as for models with recurrent states only */
     uint64_t parameters;             /* elements of all tensors */
     uint64_t file_bytes;             /* mapped */
-    uint64_t packed_bytes;           /* packed weights */
+    uint64_t packed_bytes;           /* packed weights; 0: packed for each use */
     uint64_t available_bytes;        /* memory limit, or the available memory at opening */
     int threads;
     bool has_tokenizer, has_chat_template;
-    const char *warning;          /* one sentence for the user when the files lack something; or NULL */
+    const char *warning;          /* for the user, in one line: what the files lack or hold beyond what is read; NULL */
     int32_t num_mel_bins;         /* speech models: mel bands of the features; else 0 */
     int64_t max_source_positions; /* of the encoder, whose input has twice as many frames; 0: no encoder */
     bool has_learned_positions;   /* a table of max_position_embeddings rows limits the context of every
@@ -154,7 +161,7 @@ typedef struct mn_tokenizer mn_tokenizer;
 MN_API mn_status mn_tokenizer_open(mn_tokenizer **tokenizer, const char *path);
 MN_API void mn_tokenizer_close(mn_tokenizer **tokenizer);
 
-/* The model's own, or NULL; owned by the model. */
+/* The model's own, or NULL; owned by the model, and valid as long as that stays (mn_model_close). */
 MN_API const mn_tokenizer *mn_model_tokenizer(const mn_model *model);
 
 enum {
@@ -175,7 +182,8 @@ MN_API mn_status mn_detokenize(const mn_tokenizer *tokenizer, const int32_t *ids
  * piece consists of whole UTF-8 sequences, may be empty, is zero-terminated, and is valid until the next call. */
 typedef struct mn_detokenizer mn_detokenizer;
 
-/* flags: MN_SKIP_SPECIAL or 0. The tokenizer must stay open. */
+/* flags: MN_SKIP_SPECIAL or 0. A tokenizer that is closed first, by itself or with its model, stays until the
+ * detokenizer is closed. */
 MN_API mn_status mn_detokenizer_open(mn_detokenizer **detokenizer, const mn_tokenizer *tokenizer, int flags);
 MN_API void mn_detokenizer_close(mn_detokenizer **detokenizer);
 /* MN_E_ARG for an id out of range: the ids before it have been added, and their text is lost. */
@@ -194,15 +202,29 @@ MN_API int32_t mn_vocab_size(const mn_tokenizer *tokenizer);
 MN_API mn_status mn_token_bytes(const mn_tokenizer *tokenizer, int32_t id, bool first, char **text, size_t *n_text);
 
 /* Renders messages, JSON text [{"role": "user", "content": "..."}, ...], through the chat template. *text is owned by
- * the caller. MN_E_UNSUPPORTED when there is no template; MN_E_ARG with the template's message when it raises an
- * error. */
+ * the caller. Members of messages that are null are left out; "reasoning" or "thinking" is read as "reasoning_content"
+ * when that is absent. MN_E_UNSUPPORTED when there is no template; MN_E_ARG with the template's message when it raises
+ * an error. */
 MN_API mn_status mn_chat_render(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
                                 bool add_generation_prompt, char **text, size_t *n_text);
-/* The same with functions that the model may call: tools, JSON text of a list of objects as Transformers'
- * apply_chat_template takes it; NULL: none. */
-MN_API mn_status mn_chat_render_tools(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
-                                      const char *tools, size_t n_tools, bool add_generation_prompt, char **text,
-                                      size_t *n_text);
+
+/* What a chat template gets besides messages, as Transformers' apply_chat_template: zero-terminated JSON texts,
+ * borrowed for the call. */
+typedef struct mn_chat_options {
+    size_t size;                 /* sizeof(mn_chat_options) */
+    bool add_generation_prompt;  /* end with the beginning of an answer; the default */
+    const char *tools;           /* functions that the model may call, a list of objects; NULL: none */
+    const char *documents;       /* what it may quote from, a list of objects {"title", "text"}; NULL: none */
+    const char *template_kwargs; /* an object; each member is a variable of the template, above the variables of the
+                                    same name: {"enable_thinking": false}; NULL: none */
+} mn_chat_options;
+
+MN_API void mn_chat_options_init(mn_chat_options *options, size_t size);
+
+/* mn_chat_render with these. options: NULL for the defaults. MN_E_ARG also for texts that are no JSON or have another
+ * form; the message names "tools", "documents" or "template_kwargs". */
+MN_API mn_status mn_chat_render_with(const mn_tokenizer *tokenizer, const char *messages, size_t n_messages,
+                                     const mn_chat_options *options, char **text, size_t *n_text);
 /* The text of the chat template, of the one for tools where there are two; NULL: there is none. Owned by the
  * tokenizer. */
 MN_API const char *mn_chat_template(const mn_tokenizer *tokenizer, bool with_tools);
@@ -242,6 +264,7 @@ typedef struct mn_cache_summary {
     int64_t max_cache_len; /* 0: not set */
     int page_tokens, prefill_chunk;
     bool has_unbounded_context; /* every query has a window: a text may exceed the model's context */
+    char path[512];             /* the folder of the file with offloaded pages, if config names one; "": the system's */
 } mn_cache_summary;
 
 /* MN_E_ARG for names, keys and values that are invalid for every model, as in mn_session_open; summary may be NULL. */
@@ -541,6 +564,8 @@ typedef struct mn_sequence {
     const char *match_ended;
     int32_t match_other; /* "different_token": a token that a kept text has there; else -1 */
     int stop_string;     /* with finish_reason "stop_string": index in the configuration's stop_strings; else -1 */
+    size_t file_tokens;  /* of cached_tokens, those that were read for this request from a file of the engine's
+                          * cache_dir; the others were in memory */
 } mn_sequence;
 
 typedef struct mn_generation {
@@ -594,9 +619,10 @@ typedef struct mn_generate_options {
 MN_API void mn_generate_options_init(mn_generate_options *options, size_t size);
 
 /* Checks that settings are consistent: MN_E_ARG with a sentence when two contradict each other, which generation would
- * refuse too. *warnings: one line, with the reason, for each setting that has no effect, including unsupported ones in
- * a checkpoint's file; "" when there is none; owned by the caller. options may be NULL; with a session, a line warns if
- * its cache is not the one that the configuration requests. */
+ * refuse too. *warnings: one line, with the reason, for each setting of the program that has no effect, and one that
+ * names all such fields of a checkpoint's file, but for those that a setting of the program overrides; "" when there is
+ * none; owned by the caller. options may be NULL; with a session, a line warns if its cache is not the one that the
+ * configuration requests. */
 MN_API mn_status mn_generation_config_check(const mn_generation_config *config, const mn_generate_options *options,
                                             char **warnings);
 
@@ -637,9 +663,9 @@ MN_API void mn_generation_close(mn_generation **generation);
  * processors, and for sampling warpers and a random draw. Used by one thread at a time. */
 typedef struct mn_sampler mn_sampler;
 
-/* The configuration is copied; prompt: the tokens before the first chosen one, which some processors read. MN_E_ARG for
- * settings that contradict each other or request another search (beams, a draft model, contrastive search, guidance,
- * DoLa). The model must stay open. */
+/* The configuration is copied, and what is needed of the model too; prompt: the tokens before the first chosen one,
+ * which some processors read. MN_E_ARG for settings that contradict each other or request another search (beams, a
+ * draft model, contrastive search, guidance, DoLa). */
 MN_API mn_status mn_sampler_open(mn_sampler **sampler, const mn_model *model, const mn_generation_config *config,
                                  const int32_t *prompt, size_t n_prompt);
 MN_API void mn_sampler_close(mn_sampler **sampler);
@@ -659,8 +685,10 @@ MN_API uint64_t mn_sampler_seed(const mn_sampler *sampler);
 
 /* Computes requests together (continuous batching): each may be added at any time, leaves when it ends, and gets
  * exactly the result that it would get alone. One thread steps an engine (mn_engine_step, mn_engine_wait); add, cancel
- * and take may be called from any thread, at any time between open and close, but not from a callback of a request,
- * which runs in a step. */
+ * and take may be called from any thread, at any time between open and close, also in a callback of a request: what is
+ * added there joins, and what is cancelled there ends, at the next step; a request can be taken when the step in which
+ * it ended has returned. mn_engine_step, mn_engine_wait and the calls about kept texts are MN_E_ARG in a callback of
+ * the same engine; mn_engine_prefix_room and mn_engine_close do nothing there, and mn_last_error tells why. */
 typedef struct mn_engine mn_engine;
 
 typedef struct mn_engine_options {
@@ -673,18 +701,23 @@ typedef struct mn_engine_options {
     bool enable_prefix_caching;    /* what requests have computed is kept, as far as memory_limit allows, for
                                     * requests whose prompts begin with the same tokens */
     double max_slowdown;           /* while prompts are computed, steps take at most about so many times as long as
-                                    * without, in the mean: 1.5 to 1000. 0: no limit, prompts are computed fastest */
+                                    * without, in the mean: 1.5 to 1000. More where more prompts are computed than
+                                    * requests generate, or where a prompt delays these by less than 64 tokens. 0: no limit,
+                                    * prompts are computed fastest */
     const char *cache_dir;  /* a folder, made when it is missing: what prefix caching keeps is written there, too,
                              * and is found again by the next engine. NULL: none */
     size_t cache_dir_limit; /* bytes of these files; over it those go that were used longest ago; 0: no limit */
     double prefix_ttl_ms;   /* what was not used for so long is no longer kept in memory; 0: no limit */
+    size_t owner_quota;     /* bytes of what is kept in memory of the requests of one owner, and of what was read from
+                             * files for them; what they add beyond that replaces their own texts, not those of others.
+                             * 0: no limit */
 } mn_engine_options;
 
 MN_API void mn_engine_options_init(mn_engine_options *options, size_t size);
 
 /* MN_E_ARG as in mn_session_open, MN_E_NOMEM. options: NULL for the defaults. */
 MN_API mn_status mn_engine_open(mn_engine **engine, mn_model *model, const mn_engine_options *options);
-/* Drops the requests that were not taken; call it before the model is closed. */
+/* Drops the requests that were not taken. */
 MN_API void mn_engine_close(mn_engine **engine);
 
 typedef struct mn_request {
@@ -693,8 +726,8 @@ typedef struct mn_request {
     size_t n_prompt;
     const mn_generation_config *config; /* NULL: the model's */
     const mn_generate_options *options; /* NULL: the defaults. Its callbacks are called by mn_engine_step,
-                                           with the id as `row`; its `user` and `assistant` must remain valid
-                                           until the request is taken */
+                                           with the id as `row`; its `user` must remain valid until the
+                                           request is taken */
     const mn_cache_options *cache;      /* NULL: the engine's */
     const mn_session *prefix;           /* as in mn_batch_row; its strategy overrides `cache` */
     int priority;                       /* requests of higher priority start first and are preempted last */
@@ -777,7 +810,7 @@ typedef struct mn_prefix_info {
 } mn_prefix_info;
 
 /* Visits the tree until visit returns false; what it gets is valid during the call. Between steps, on the thread that
- * steps. */
+ * steps. What a callback of a request cannot call, the visitor cannot either. */
 MN_API mn_status mn_engine_prefixes(mn_engine *engine, bool (*visit)(void *user, const mn_prefix_info *info),
                                     void *user);
 
@@ -786,7 +819,23 @@ MN_API mn_status mn_engine_prefixes(mn_engine *engine, bool (*visit)(void *user,
  * enable_prefix_caching, MN_E_NOMEM. This and the following calls: between steps, on the thread that steps. */
 MN_API mn_status mn_engine_prefix_of(mn_engine *engine, const int32_t *ids, size_t n, const char *salt, uint64_t *id);
 
-/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit (MN_E_FULL).
+/* A session with a kept text and its cache, owned by the caller and of no engine: to be saved (mn_session_save) on any
+ * thread, or gone on with, where the engine's cache offloads on the thread that steps. MN_E_NOT_FOUND for what is not
+ * kept in memory, MN_E_NOMEM. */
+MN_API mn_status mn_engine_prefix_session(mn_engine *engine, uint64_t id, mn_session **session);
+
+/* Keeps the tokens that a session of the model holds in its cache, as if a request of this owner and salt (NULL: "")
+ * had computed them; *id: of the text. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
+ * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota; MN_E_NOMEM. */
+MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *session, const char *salt, const char *owner,
+                                      uint64_t *id);
+
+/* Drops kept texts, in the order of mn_engine_step, until caches can take so many bytes more, or nothing is left to
+ * drop: before a session is loaded on another thread. */
+MN_API void mn_engine_prefix_room(mn_engine *engine, size_t n_bytes);
+
+/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit, and those of
+ * one owner half of owner_quota (MN_E_FULL).
  * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned texts do
  * not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
  * changed. MN_E_ARG, MN_E_NOMEM. */
@@ -863,6 +912,7 @@ typedef struct mn_segment {
     double no_speech_prob;    /* probability that nobody speaks in the window */
     double compression_ratio; /* of the window's ids */
     double temperature;       /* with which the window was generated */
+    double window_start;      /* where its window begins, seconds */
 } mn_segment;
 
 typedef struct mn_transcript {
@@ -922,6 +972,14 @@ typedef struct mn_transcribe_options {
                                                                                 * the order of the
                                                                                 * paths */
     void *user;
+    /* Text that comes before each recording, as names and terms in their spelling: its last tokens, half of the model's
+     * context at most, are in the prompt of the first window, and with condition_on_prev_tokens of those after it, too.
+     * NULL or "": none. */
+    const char *prompt;
+    /* [n_paths] the bytes of files in memory, data_sizes[i] each, borrowed for the call; their paths are then names in
+     * messages and transcripts. NULL, or a NULL in it: the file at the path. */
+    const void *const *data;
+    const size_t *data_sizes;
 } mn_transcribe_options;
 
 MN_API void mn_transcribe_options_init(mn_transcribe_options *options, size_t size);

@@ -58,6 +58,7 @@ static bool on_token(void *user, const mn_token_event *event) {
 
 static void check_structs(mn_model *model, mn_session *session) {
     CHECK_INIT(mn_model_options, mn_model_options_init);
+    CHECK_INIT(mn_chat_options, mn_chat_options_init);
     CHECK_INIT(mn_cache_options, mn_cache_options_init);
     CHECK_INIT(mn_generate_options, mn_generate_options_init);
     CHECK_INIT(mn_engine_options, mn_engine_options_init);
