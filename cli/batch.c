@@ -26,6 +26,7 @@ typedef struct batch_row {
     int number;    /* of the line */
     json_doc *doc; /* its fields by their own names */
     batch_line line;
+    template_input template;
     prompt prompt;
     mn_generation_config *config;
     int64_t answer_limit; /* built in; 0: none */
@@ -63,18 +64,32 @@ static bool uses_template(const batch *b, batch_form form) {
 }
 
 /* A text after the prefix. */
-static mn_status prompt_behind_prefix(const batch *b, prompt *p, batch_form form, const char *text, size_t n) {
+static mn_status prompt_behind_prefix(const batch *b, prompt *p, const batch_row *row, const char *text, size_t n) {
     const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
     bytes all = {0};
     bytes_append(&all, b->s->prefix.data, b->s->prefix.n);
     bytes_append(&all, text, n);
     mn_status status = bytes_status(&all);
     if (status == MN_OK)
-        status = uses_template(b, form)
-                     ? prompt_from_chat(p, tokenizer, option_text(b->s->o, OPT_SYSTEM, NULL), all.data, all.n)
+        status = uses_template(b, row->line.form)
+                     ? prompt_from_chat(p, tokenizer, &row->template, option_text(b->s->o, OPT_SYSTEM, NULL), all.data,
+                                        all.n)
                      : prompt_from_text(p, tokenizer, all.data, all.n, option_on(b->s->o, OPT_NO_SPECIAL_TOKENS));
     bytes_clear(&all);
     return status;
+}
+
+/* Of a line that goes through no template. */
+static mn_status refuse_template(const batch *b, const json *line) {
+    static const char *const keys[] = {"tools", "documents", "chat_template_kwargs"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json *value = json_get(line, keys[i]);
+        if (value && value->kind != JSON_NULL)
+            MN_FAIL(MN_E_ARG,
+                    "%s: for the chat template, which token ids, --raw and models without one do not go through",
+                    keys[i]);
+    }
+    return template_refuse(b->s->o);
 }
 
 static mn_status read_prompt(const batch *b, batch_row *row) {
@@ -82,9 +97,12 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
     const json *messages = json_get(root, "messages");
     if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1)
         MN_FAIL(MN_E_ARG, "give one of \"ids\", \"prompt\" and \"messages\"");
-    if (!text || !uses_template(b, row->line.form)) MN_TRY(refuse_system(b->s->o));
+    bool is_chat = text && uses_template(b, row->line.form);
+    if (!is_chat) MN_TRY(refuse_system(b->s->o));
+    if (!is_chat && !messages) MN_TRY(refuse_template(b, root));
+    MN_TRY(template_input_of_line(&row->template, &b->s->template, root));
     if (text && text->kind == JSON_STRING && text->n)
-        return prompt_behind_prefix(b, &row->prompt, row->line.form, text->string, text->n);
+        return prompt_behind_prefix(b, &row->prompt, row, text->string, text->n);
     if (b->s->prefix.n) MN_FAIL(MN_E_ARG, "--prefix-file is put before texts; give a \"prompt\" that is not empty");
     bytes list = {0};
     mn_status status = MN_OK;
@@ -99,7 +117,8 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
         json_put(&list, messages);
         status = bytes_status(&list);
         if (status == MN_OK)
-            status = prompt_from_messages(&row->prompt, mn_model_tokenizer(b->s->e.model), list.data, list.n);
+            status = prompt_from_messages(&row->prompt, mn_model_tokenizer(b->s->e.model), &row->template, list.data,
+                                          list.n);
     } else {
         status = status_fail(MN_E_ARG, "ids and messages are lists, a prompt is a text, and none is empty");
     }
@@ -129,7 +148,7 @@ static mn_status open_common(batch *b, const batch_row *row, const mn_cache_opti
     b->has_common = true;
     b->common_form = row->line.form;
     if (!b->s->prefix.n) return MN_OK;
-    mn_status status = prompt_behind_prefix(b, &alone, row->line.form, "", 0);
+    mn_status status = prompt_behind_prefix(b, &alone, row, "", 0);
     size_t n = 0;
     while (status == MN_OK && n < alone.n && n + 1 < first->n && alone.ids[n] == first->ids[n]) n++;
     prompt_clear(&alone);
@@ -178,6 +197,7 @@ static mn_status start(batch *b, batch_row *row, const mn_cache_options *cache, 
 
 static void clear_row(batch_row *row) {
     prompt_clear(&row->prompt);
+    template_input_clear(&row->template);
     batch_line_clear(&row->line);
     mn_generation_config_close(&row->config);
     json_close(&row->doc);

@@ -28,13 +28,18 @@ static mn_status apply_object(mn_generation_config *config, bytes *text) {
     return status;
 }
 
+/* What makes the prompt of a batch line, and is no field. */
+static const char *const prompt_keys[] = {"ids", "prompt", "messages", "tools", "documents", "chat_template_kwargs"};
+
 /* The members of an object but for a row's prompt. */
 static mn_status apply_members(mn_generation_config *config, const json *object, bool is_row) {
     bytes text = {0}, value = {0};
     bytes_append_text(&text, "{");
     for (size_t i = 0; i < object->n; i++) {
         const char *key = object->members[i].key;
-        bool is_prompt = strcmp(key, "ids") == 0 || strcmp(key, "prompt") == 0 || strcmp(key, "messages") == 0;
+        bool is_prompt = false;
+        for (size_t k = 0; k < sizeof prompt_keys / sizeof *prompt_keys; k++)
+            is_prompt = is_prompt || strcmp(key, prompt_keys[k]) == 0;
         if (is_row && is_prompt) continue;
         if (text.n > 1) bytes_append_text(&text, ",");
         json_put_string(&text, key, strlen(key));

@@ -161,18 +161,20 @@ mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char 
     return tokenize(p, tokenizer, text, n, no_special ? 0 : MN_ADD_SPECIAL);
 }
 
-mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const char *messages, size_t n) {
+mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *messages,
+                               size_t n) {
     char *text = NULL;
     size_t n_text = 0;
     if (!tokenizer) MN_FAIL(MN_E_UNSUPPORTED, "this model has no tokenizer; give token ids with --ids");
-    MN_TRY(mn_chat_render(tokenizer, messages, n, true, &text, &n_text));
+    MN_TRY(template_render(&text, &n_text, tokenizer, t, messages, n, true));
     mn_status status = tokenize(p, tokenizer, text, n_text, 0);
     p->is_chat = true;
     mn_free(text);
     return status;
 }
 
-mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *system, const char *text, size_t n) {
+mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *system,
+                           const char *text, size_t n) {
     size_t valid = utf8_valid_prefix(text, n); /* the JSON writer would replace invalid bytes */
     if (valid < n)
         MN_FAIL(MN_E_ARG, "the text is not UTF-8 at byte %zu (0x%02X)", valid, (unsigned)(unsigned char)text[valid]);
@@ -187,7 +189,7 @@ mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char 
     json_put_string(&messages, text, n);
     bytes_append_text(&messages, "}]");
     mn_status status = bytes_status(&messages);
-    if (status == MN_OK) status = prompt_from_messages(p, tokenizer, messages.data, messages.n);
+    if (status == MN_OK) status = prompt_from_messages(p, tokenizer, t, messages.data, messages.n);
     bytes_clear(&messages);
     return status;
 }
@@ -200,16 +202,18 @@ mn_status refuse_system(const options *o) {
 }
 
 mn_status prompt_from_input(prompt *p, const options *o, const input *in, const mn_tokenizer *tokenizer,
-                            bool use_template) {
+                            const template_input *t) {
     const char *data = in->data.data;
-    bool is_chat = in->kind == INPUT_TEXT && use_template && tokenizer && mn_has_chat_template(tokenizer);
+    bool uses_template = t && !option_on(o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
+    bool is_chat = in->kind == INPUT_TEXT && uses_template;
     if (!is_chat) MN_TRY(refuse_system(o));
+    if (!is_chat && in->kind != INPUT_MESSAGES) MN_TRY(template_refuse(o));
     switch (in->kind) {
     case INPUT_IDS: return prompt_from_ids(p, data, in->data.n, in->what);
-    case INPUT_MESSAGES: return prompt_from_messages(p, tokenizer, data, in->data.n);
+    case INPUT_MESSAGES: return prompt_from_messages(p, tokenizer, t, data, in->data.n);
     case INPUT_TEXT:
     case INPUT_BATCH: break;
     }
-    if (is_chat) return prompt_from_chat(p, tokenizer, option_text(o, OPT_SYSTEM, NULL), data, in->data.n);
+    if (is_chat) return prompt_from_chat(p, tokenizer, t, option_text(o, OPT_SYSTEM, NULL), data, in->data.n);
     return prompt_from_text(p, tokenizer, data, in->data.n, option_on(o, OPT_NO_SPECIAL_TOKENS));
 }

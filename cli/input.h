@@ -3,6 +3,7 @@
 #ifndef MNEME_CLI_INPUT_H
 #define MNEME_CLI_INPUT_H
 
+#include "chat/template.h"
 #include "options.h"
 
 typedef enum input_kind { INPUT_TEXT, INPUT_IDS, INPUT_MESSAGES, INPUT_BATCH } input_kind;
@@ -38,15 +39,17 @@ mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char 
 
 /* Text as a user's message behind a system message (NULL: none), or a JSON array of messages, through the chat
  * template. */
-mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const char *system, const char *text, size_t n);
-mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const char *messages, size_t n);
+mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *system,
+                           const char *text, size_t n);
+mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *messages,
+                               size_t n);
 
 /* For a prompt that is no text of a chat template: MN_E_ARG when the flag --system is given. */
 mn_status refuse_system(const options *o);
 
-/* An input that is no batch, as the options say. use_template: text goes through the chat template when there is
- * one. */
+/* An input that is no batch, as the options say. t: text goes through the chat template when there is one, unless --raw
+ * is given; NULL: it does not, and there are no messages. */
 mn_status prompt_from_input(prompt *p, const options *o, const input *in, const mn_tokenizer *tokenizer,
-                            bool use_template);
+                            const template_input *t);
 
 #endif

@@ -15,7 +15,8 @@
 #define SAVING (VERB_GENERATES | VERB_SCORE)
 enum { SCHEMA_FILE = 1 << 24 }; /* bytes of a file with a schema, at most */
 
-#define TEXTUAL (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
+#define TEMPLATED (VERB_GENERATES | VERB_TOKENIZE)
+#define TEXTUAL   (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
@@ -75,6 +76,9 @@ const option option_table[N_OPTIONS] = {
     [OPT_SANDBOX] = {"sandbox", NULL, OPTION_SWITCH, NULL, "true", "--no-sandbox: the server may open any file, start programs, connect to others", VERB_SERVE, VERB_SERVE, 0, 0},
 
     [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_GENERATES, VERB_GENERATES, 0, 0},
+    [OPT_TOOLS] = {"tools", NULL, OPTION_TEXT, "F.json", NULL, "functions that the model may call, for its chat template: a file, or the list itself", TEMPLATED, VERB_CHAT, 0, 0},
+    [OPT_DOCUMENTS] = {"documents", NULL, OPTION_TEXT, "F.json", NULL, "documents for the chat template, [{\"title\": \"...\", \"text\": \"...\"}]: the same", TEMPLATED, VERB_CHAT, 0, 0},
+    [OPT_TEMPLATE_VAR] = {"template_var", "--chat-template-kwargs", OPTION_LINES, "NAME=VALUE", NULL, "a variable of the chat template, as enable_thinking=false, or an object of them; repeated: several", TEMPLATED, VERB_CHAT, 0, 0},
     [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", VERB_CHAT, VERB_CHAT, 0, 0},

@@ -99,6 +99,8 @@ static int prepare(run *r) {
     if (status == MN_OK && prefix) status = file_read_input(&r->s.prefix, prefix, (size_t)1 << 30);
     if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
     if (option_on(r->s.o, OPT_PRINT_CONFIG)) return EXIT_DONE;
+    status = template_input_read(&r->s.template, r->s.o);
+    if (status != MN_OK) return report(r->s.o, exit_of(status), NULL);
     r->has_text = text != NULL || input_is_given(r->s.o);
     if (!r->has_text && option_is_set(r->s.o, OPT_LOAD_CACHE)) return EXIT_DONE;
     status = input_read(&r->in, r->s.o, text);
@@ -128,6 +130,7 @@ static mn_status put_prefix_first(run *r) {
 static mn_status read_prompt(run *r) {
     if (continues(r)) {
         MN_TRY(refuse_system(r->s.o));
+        MN_TRY(template_refuse(r->s.o));
         mn_cache_summary kind = {0};
         MN_TRY(generation_cache(&r->s.cache, &kind, r->config));
         MN_TRY(session_open(&r->session, r->s.o, r->s.e.model, &r->s.cache));
@@ -139,7 +142,7 @@ static mn_status read_prompt(run *r) {
         return MN_OK;
     }
     MN_TRY(put_prefix_first(r));
-    return prompt_from_input(&r->prompt, r->s.o, &r->in, mn_model_tokenizer(r->s.e.model), !option_on(r->s.o, OPT_RAW));
+    return prompt_from_input(&r->prompt, r->s.o, &r->in, mn_model_tokenizer(r->s.e.model), &r->s.template);
 }
 
 static mn_status resolve(run *r) {

@@ -124,7 +124,7 @@ static int score_all(score *s) {
     status = verb_cache(&s->config, &s->cache, &s->kind, o, &s->e);
     if (status != MN_OK) return report(o, exit_of(status), "cache");
     loaded_model_bound(&s->e, &s->kind);
-    status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), false);
+    status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), NULL);
     if (status == MN_OK) status = check_length(s);
     if (status == MN_OK && s->kind.preallocates && s->cache.max_cache_len <= 0) {
         s->cache.max_cache_len = (int64_t)s->text.n;

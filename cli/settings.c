@@ -65,6 +65,7 @@ mn_status settings_resolve(const run_settings *s, mn_generation_config *config, 
 void settings_clear(run_settings *s) {
     json_close(&s->file);
     bytes_clear(&s->prefix);
+    template_input_clear(&s->template);
     prompt_clear(&s->negative);
     loaded_model_close(&s->draft);
     loaded_model_close(&s->e);

@@ -13,6 +13,7 @@ typedef struct run_settings {
     loaded_model e, draft;  /* the latter: of --assistant-model */
     prompt negative;        /* --negative-prompt */
     bytes prefix;           /* --prefix-file */
+    template_input template;
 } run_settings;
 
 /* Parameters of a generation besides the configuration; the caller sets the callbacks. */

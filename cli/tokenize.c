@@ -65,8 +65,13 @@ static mn_status decode(const options *o, const mn_tokenizer *tokenizer, const p
 static mn_status encode_messages(const options *o, const mn_tokenizer *tokenizer, const input *in, prompt *p) {
     char *text = NULL;
     size_t n = 0;
-    MN_TRY(mn_chat_render(tokenizer, in->data.data, in->data.n, option_on(o, OPT_ADD_GENERATION_PROMPT), &text, &n));
-    mn_status status = MN_OK;
+    template_input t = {0};
+    mn_status status = template_input_read(&t, o);
+    if (status == MN_OK)
+        status = template_render(&text, &n, tokenizer, &t, in->data.data, in->data.n,
+                                 option_on(o, OPT_ADD_GENERATION_PROMPT));
+    template_input_clear(&t);
+    MN_TRY(status);
     if (option_on(o, OPT_RENDER)) {
         print_text(o, text, n);
     } else {
@@ -96,7 +101,7 @@ static mn_status work(const options *o, const mn_tokenizer *tokenizer, const inp
         MN_TRY(prompt_from_ids(p, in->data.data, in->data.n, in->what));
         return decode(o, tokenizer, p);
     }
-    MN_TRY(prompt_from_input(p, o, in, tokenizer, false));
+    MN_TRY(prompt_from_input(p, o, in, tokenizer, NULL));
     return print_ids(o, tokenizer, p);
 }
 

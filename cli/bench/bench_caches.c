@@ -193,7 +193,7 @@ static mn_status read_text(comparison *c) {
     if (!input_is_given(c->o))
         return prompt_from_text(&c->text, tokenizer, standard_text, sizeof standard_text - 1, false);
     mn_status status = input_read(&in, c->o, NULL);
-    if (status == MN_OK) status = prompt_from_input(&c->text, c->o, &in, tokenizer, false);
+    if (status == MN_OK) status = prompt_from_input(&c->text, c->o, &in, tokenizer, NULL);
     c->source = in.kind == INPUT_IDS ? "ids" : option_text(c->o, OPT_TEXT, "");
     input_clear(&in);
     return status;

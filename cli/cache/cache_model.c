@@ -98,7 +98,7 @@ int cache_calibrate(const options *o, const char *const *files, int n) {
     if (status == MN_OK && code == EXIT_DONE) {
         double start = clock_ms();
         const char *out = option_text(o, OPT_OUT, NULL);
-        status = prompt_from_input(&text, o, &in, mn_model_tokenizer(e.model), false);
+        status = prompt_from_input(&text, o, &in, mn_model_tokenizer(e.model), NULL);
         if (status == MN_OK && !out) status = own_path(&own, e.model);
         if (status == MN_OK) status = mn_cache_calibrate(e.model, text.ids, text.n, out ? out : own.data);
         if (status == MN_OK) {

@@ -133,6 +133,7 @@ static mn_status check_files(const options *o) {
 
 static int prepare(chat *c) {
     mn_status status = check_files(c->o);
+    if (status == MN_OK) status = template_input_read(&c->form.template, c->o);
     if (status != MN_OK) return report(c->o, exit_of(status), NULL);
     mn_cache_options_init(&c->cache, sizeof c->cache);
     status = cache_options_read(c->o, &c->cache);
@@ -149,6 +150,7 @@ static mn_status resolve(chat *c) {
     if (!c->form.tokenizer)
         MN_FAIL(MN_E_UNSUPPORTED, "this model has no tokenizer, so `mneme chat` cannot use it; `mneme run --ids` can");
     c->form.use_template = mn_has_chat_template(c->form.tokenizer) && !option_on(c->o, OPT_RAW);
+    if (!c->form.use_template) MN_TRY(template_refuse(c->o));
     MN_TRY(generation_build(&c->start, c->o, c->e.model, c->file, NULL));
     MN_TRY(generation_cache(&c->cache, &kind, c->start));
     if (kind.preallocates && c->cache.max_cache_len <= 0) c->cache.max_cache_len = c->e.info.max_position_embeddings;
@@ -325,6 +327,7 @@ int chat_verb(options *o) {
     mem_free(c.conversations);
     mn_generation_config_close(&c.config);
     json_close(&c.file);
+    template_input_clear(&c.form.template);
     mn_generation_config_close(&c.start);
     bytes_clear(&c.next);
     bytes_clear(&c.warned);

@@ -98,7 +98,8 @@ static mn_status render_template(bytes *out, const conversation_message *message
     }
     bytes_append_text(&list, "]");
     mn_status status = bytes_status(&list);
-    if (status == MN_OK) status = mn_chat_render(form->tokenizer, list.data, list.n, true, &text, &n_text);
+    if (status == MN_OK)
+        status = template_render(&text, &n_text, form->tokenizer, &form->template, list.data, list.n, true);
     if (status == MN_OK) bytes_append(out, text, n_text);
     mn_free(text);
     bytes_clear(&list);

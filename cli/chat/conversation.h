@@ -37,6 +37,7 @@ typedef struct conversation {
 /* How a conversation becomes text. */
 typedef struct conversation_form {
     const mn_tokenizer *tokenizer;
+    template_input template;
     bool use_template; /* the model's chat template; else "User: ...\nAssistant:" */
 } conversation_form;
 

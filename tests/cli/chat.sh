@@ -144,6 +144,89 @@ templates_refuse() {
   err_is_sentence
 }
 
+# What a template gets besides messages, written out by one that shows all of it.
+open=$work/open
+mkdir "$open"
+cp "$chat"/{config,generation_config,tokenizer}.json "$chat/model.safetensors" "$open"
+cat >"$open/tokenizer_config.json" <<'JSON'
+{"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+ "chat_template": "{{ tools | tojson }} {{ documents | tojson }} {{ enable_thinking | default('unset') | tojson }} {{ style | default('unset') | tojson }}{% for m in messages %} {{ m.content }}{% endfor %}"}
+JSON
+echo '[{"role": "user", "content": "Hi"}]' >"$work/hi.json"
+echo '[{"type": "function", "function": {"name": "f"}}]' >"$work/tools.json"
+
+rendered() { # rendered TEXT FLAG...: what the template makes of the message
+  local wanted=$1
+  shift
+  expect 0 tokenize "$open" --messages "$work/hi.json" --render "$@"
+  out_is "$wanted Hi"
+}
+
+template_variables() {
+  local tools='[{"type": "function", "function": {"name": "f"}}]' ids
+  rendered 'null null "unset" "unset"'
+  rendered "$tools null \"unset\" \"unset\"" --tools "$work/tools.json"
+  rendered "$tools null \"unset\" \"unset\"" --tools "@$work/tools.json"
+  rendered "$tools [{\"title\": \"t\", \"text\": \"x\"}] \"unset\" \"unset\"" --tools "$tools" --documents ' [{"title": "t", "text": "x"}]'
+  rendered 'null null false "two words=2"' --template-var enable_thinking=false --template-var "style=two words=2"
+  rendered 'null null false {"a": [1, null]}' --template-var enable_thinking=False --template-var 'style={"a": [1, null]}'
+  rendered 'null null "unset" "2"' --template-var 'style="2"'
+  rendered 'null null true 2' --chat-template-kwargs '{"enable_thinking": true, "style": 1}' --template-var style=2
+  rendered '[] null "unset" "unset"' --template-var tools=[] # above the variables of the same name
+  # The same in run, in lines of a batch, and in chat.
+  expect 0 tokenize "$open" --messages "$work/hi.json" --tools "$work/tools.json" --template-var style=brief
+  ids=$(cat "$work/out")
+  expect 0 run "$open" Hi --tools "$work/tools.json" --template-var style=brief -n 1 --json
+  json "j['prompt_ids'] == [[$ids]]"
+  expect 0 chat "$open" Hi --tools "$work/tools.json" --template-var style=brief -n 1 --json
+  json "j['prompt_ids'] == [[$ids]]"
+  printf '%s\n' '{"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": {"name": "f"}}], "chat_template_kwargs": {"style": "brief"}}' \
+    '{"prompt": "Hi", "tools": null}' \
+    '{"custom_id": "x", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"style": "brief"}}}' >"$work/b.jsonl"
+  MNEME_TOOLS=$work/tools.json MNEME_TEMPLATE_VAR=style=long expect 0 run "$open" --batch "$work/b.jsonl" -n 1
+  json "all[0]['prompt_ids'] == [[$ids]] and all[2]['response']['body']['usage']['prompt_tokens'] == len([$ids])"
+  expect 0 tokenize "$open" --messages "$work/hi.json" --tools "$work/tools.json" --template-var style=long
+  ids=$(cat "$work/out")
+  expect 0 run "$open" --batch <(echo '{"prompt": "Hi", "tools": null}') --tools "$work/tools.json" --template-var style=long -n 1
+  json "j['prompt_ids'] == [[$ids]]"
+}
+
+template_variables_that_are_none() {
+  local flags
+  echo '{"role": "user"}' >"$work/object.json"
+  while read -r flags; do
+    # shellcheck disable=SC2086
+    expect 2 tokenize "$open" --messages "$work/hi.json" $flags
+    err_is_sentence
+    err_has "${flags%%[ =]*}"
+  done <<LIST
+--tools $work/object.json
+--tools [1]
+--tools [
+--documents=[{}
+--template-var enable_thinking
+--template-var =1
+--template-var {"a"}
+LIST
+  expect 1 tokenize "$open" --messages "$work/hi.json" --tools "$work/nowhere.json"
+  err_is_sentence
+  for flags in --tools=[] --documents=[] --template-var=a=1; do
+    expect 2 run "$open" --raw Hi -n 1 "$flags"
+    err_is_sentence
+    err_has "^mneme: ${flags%%=*} is for the chat template"
+    expect 2 run embedded Hi -n 1 "$flags"
+    expect 2 run "$open" --ids 1,2 -n 1 "$flags"
+    expect 2 chat embedded Hi -n 1 "$flags"
+    err_has "^mneme: ${flags%%=*} is for the chat template"
+  done
+  for flags in '"tools": {}' '"documents": [1]' '"chat_template_kwargs": []'; do
+    expect 2 run "$open" --batch <(echo "{\"prompt\": \"Hi\", $flags}") -n 1
+    err_is_sentence
+  done
+  expect 2 run "$open" --batch <(echo '{"ids": [1], "tools": []}') -n 1
+  err_has "tools: for the chat template"
+}
+
 smollm2_names_paris() {
   if [ ! -f "$smollm2" ]; then uncounted=1; return; fi
   expect 0 run "$smollm2" "What is the capital of France?"
@@ -163,5 +246,7 @@ check "loaded conversations" loaded_conversations
 check "the length of answers" answers_have_a_limit
 check "--print-config has the limit" print_config_has_the_limit
 check "templates that refuse" templates_refuse
+check "template variables" template_variables
+check "template variables that are none" template_variables_that_are_none
 check "SmolLM2 names Paris" smollm2_names_paris
 finish
