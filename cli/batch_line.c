@@ -166,10 +166,16 @@ void batch_line_clear(batch_line *line) {
 
 /* ---- answers ---- */
 
-static void put_choice(bytes *out, const mn_sequence *s, size_t i, bool is_chat) {
+/* In OpenAI's form the content is the answer alone, as servers with a reasoning parser have it. */
+static void put_choice(bytes *out, const mn_sequence *s, const reasoning *r, size_t i, bool is_chat) {
+    size_t n = is_chat && s->text ? reasoning_length(r, s->text, s->n_text) : 0;
     bytes_printf(out, "%s{\"index\":%zu,%s", i ? "," : "", i,
                  is_chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-    json_put_string(out, s->text ? s->text : "", s->text ? s->n_text : 0);
+    json_put_string(out, s->text ? s->text + n : "", s->text ? s->n_text - n : 0);
+    if (n) {
+        bytes_append_text(out, ",\"reasoning_content\":");
+        reasoning_put(out, r, s->text, n);
+    }
     bytes_printf(out, "%s,\"logprobs\":null,\"finish_reason\":\"%s\"}", is_chat ? ",\"refusal\":null}" : "",
                  strcmp(s->finish_reason, "length") == 0 ? "length" : "stop");
 }
@@ -191,7 +197,7 @@ static void put_openai(bytes *out, const batch_line *line, int number, const loa
     json_put_string(out, e->path, strlen(e->path));
     bytes_append_text(out, ",\"choices\":[");
     for (size_t i = 0; i < g->n_sequences; i++) {
-        put_choice(out, g->sequences[i], i, is_chat);
+        put_choice(out, g->sequences[i], &p->reasoning, i, is_chat);
         cached += g->sequences[i]->cached_tokens;
         n_new += g->sequences[i]->n_ids;
     }

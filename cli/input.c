@@ -161,6 +161,12 @@ mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char 
     return tokenize(p, tokenizer, text, n, no_special ? 0 : MN_ADD_SPECIAL);
 }
 
+void prompt_set_reasoning(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *text,
+                          size_t n) {
+    p->reasoning = reasoning_of(mn_chat_template(tokenizer, t->tools.n > 0), text, n);
+    p->reasoning.is_hidden = t->hides_reasoning;
+}
+
 mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *messages,
                                size_t n) {
     char *text = NULL;
@@ -169,6 +175,7 @@ mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const t
     MN_TRY(template_render(&text, &n_text, tokenizer, t, messages, n, true));
     mn_status status = tokenize(p, tokenizer, text, n_text, 0);
     p->is_chat = true;
+    prompt_set_reasoning(p, tokenizer, t, text, n_text);
     mn_free(text);
     return status;
 }

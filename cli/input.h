@@ -3,6 +3,7 @@
 #ifndef MNEME_CLI_INPUT_H
 #define MNEME_CLI_INPUT_H
 
+#include "chat/reasoning.h"
 #include "chat/template.h"
 #include "options.h"
 
@@ -26,7 +27,8 @@ bool input_is_given(const options *o);
 typedef struct prompt {
     int32_t *ids; /* owned */
     size_t n;
-    bool is_chat; /* went through a chat template */
+    bool is_chat;        /* went through a chat template */
+    reasoning reasoning; /* how its answer is told apart from that; of a text without a template nothing is */
 } prompt;
 
 void prompt_clear(prompt *p);
@@ -43,6 +45,10 @@ mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const templ
                            const char *text, size_t n);
 mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *messages,
                                size_t n);
+
+/* Sets p->reasoning for what a template made: text [n]. */
+void prompt_set_reasoning(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *text,
+                          size_t n);
 
 /* For a prompt that is no text of a chat template: MN_E_ARG when the flag --system is given. */
 mn_status refuse_system(const options *o);

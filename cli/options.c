@@ -79,6 +79,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_TOOLS] = {"tools", NULL, OPTION_TEXT, "F.json", NULL, "functions that the model may call, for its chat template: a file, or the list itself", TEMPLATED, VERB_CHAT, 0, 0},
     [OPT_DOCUMENTS] = {"documents", NULL, OPTION_TEXT, "F.json", NULL, "documents for the chat template, [{\"title\": \"...\", \"text\": \"...\"}]: the same", TEMPLATED, VERB_CHAT, 0, 0},
     [OPT_TEMPLATE_VAR] = {"template_var", "--chat-template-kwargs", OPTION_LINES, "NAME=VALUE", NULL, "a variable of the chat template, as enable_thinking=false, or an object of them; repeated: several", TEMPLATED, VERB_CHAT, 0, 0},
+    [OPT_THINKING] = {"thinking", NULL, OPTION_SWITCH, NULL, "the template's own", "enable_thinking of the chat template; --no-thinking: false, and reasoning that comes all the same is not shown", TEMPLATED, VERB_CHAT, 0, 0},
     [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
     [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", VERB_CHAT, VERB_CHAT, 0, 0},

@@ -65,6 +65,7 @@ typedef enum option_id {
     OPT_TOOLS,
     OPT_DOCUMENTS,
     OPT_TEMPLATE_VAR,
+    OPT_THINKING,
     OPT_SAVE,
     OPT_LOAD,
     OPT_STATS,

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -178,6 +179,19 @@ bool put(const char *text, size_t n) {
     }
     if (ferror(stdout) || fflush(stdout) != 0) write_error = errno ? errno : EIO;
     return !write_error;
+}
+
+static bool has_colours(void) {
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    return term && *term && strcmp(term, "dumb") != 0 && !(no_color && *no_color);
+}
+
+bool put_faint(const char *text, size_t n) {
+    bool is_faint = n && !write_error && stdout_is_terminal() && has_colours();
+    if (is_faint) put_control(stdout, "\x1b[2m");
+    bool done = put(text, n);
+    if (is_faint) put_control(stdout, "\x1b[0m");
+    return done;
 }
 
 bool put_bytes(bytes *b) {

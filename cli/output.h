@@ -42,7 +42,8 @@ FILE *terminal_stream(void);
 
 /* Writes to stdout at once; false when that failed (once is enough: later calls do nothing). */
 bool put(const char *text, size_t n);
-bool put_bytes(bytes *b); /* and clears b; a b that ran out of memory counts as failed */
+bool put_faint(const char *text, size_t n); /* the same; faint on a terminal that has colours */
+bool put_bytes(bytes *b);                   /* and clears b; a b that ran out of memory counts as failed */
 
 /* Flushes stdout. Returns `code`, or EXIT_FAILED when the output did not all leave: with a sentence, but for a closed
  * pipe. A terminal that has gone is what a cancelled command ended for. */

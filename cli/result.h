@@ -10,7 +10,8 @@ void result_put_ids(bytes *b, const int32_t *ids, size_t n); /* [1,2,3] */
 /* The cache object: {"implementation", "tokens", ...}. */
 void result_put_cache(bytes *b, const mn_cache_info *cache);
 
-/* One result object without a newline. top_logprobs: -1 for none, else how many best ones each token has. */
+/* One result object without a newline. Reasoning is a member of its own, beside the text, which has it too unless it is
+ * hidden. top_logprobs: -1 for none, else how many best ones each token has. */
 void result_put(bytes *b, const loaded_model *e, const mn_generation *generation, const prompt *p, int top_logprobs);
 
 /* Writes F32 "scores" (raw: "logits") [steps][rows][vocab] of n generations side by side: their sequences, or with

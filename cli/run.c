@@ -26,11 +26,12 @@ typedef struct run {
     mn_session *session;
     bool has_text; /* a prompt was given */
     mn_generation *generation;
-    bool streamed;        /* some text has been printed */
-    char last;            /* its last byte */
-    size_t n_new;         /* tokens seen by the callback */
-    int64_t answer_limit; /* new tokens by default; 0: no limit but the given one and the context */
-    int64_t n_sequences;  /* returned for the prompt: several are printed one after the other at the end */
+    reasoning_stream reasoning; /* of the answer as it comes */
+    bool streamed;              /* some text has been printed */
+    char last;                  /* its last byte */
+    size_t n_new;               /* tokens seen by the callback */
+    int64_t answer_limit;       /* new tokens by default; 0: no limit but the given one and the context */
+    int64_t n_sequences;        /* returned for the prompt: several are printed one after the other at the end */
     double first_ms;
 } run;
 
@@ -157,6 +158,15 @@ static mn_status resolve(run *r) {
 
 /* ---- generation ---- */
 
+static bool show(void *user, bool is_reasoning, const char *text, size_t n) {
+    run *r = user;
+    if (is_reasoning && r->prompt.reasoning.is_hidden) return true;
+    progress_clear();
+    r->streamed = true;
+    r->last = text[n - 1];
+    return is_reasoning ? put_faint(text, n) : put(text, n);
+}
+
 static bool on_token(void *user, const mn_token_event *event) {
     run *r = user;
     if (event->id >= 0) {
@@ -164,12 +174,8 @@ static bool on_token(void *user, const mn_token_event *event) {
     }
     if (interrupt_seen()) return false;
     bool quiet = option_on(r->s.o, OPT_JSON) || r->n_sequences > 1;
-    if (!quiet && event->n_text) {
-        progress_clear();
-        r->streamed = true;
-        r->last = event->text[event->n_text - 1];
-        if (!put(event->text, event->n_text)) return false;
-    }
+    if (!quiet && !reasoning_push(&r->reasoning, &r->prompt.reasoning, event->text, event->n_text, show, r))
+        return false;
     if ((quiet || !stdout_is_terminal()) && r->n_new > 1) {
         progress_line("%zu new tokens, %.1f tok/s", r->n_new,
                       (double)(r->n_new - 1) / (clock_ms() - r->first_ms) * 1e3);
@@ -224,19 +230,27 @@ static mn_status generate(run *r) {
 
 /* ---- output ---- */
 
+/* A sequence that was not printed as it came. */
+static void print_sequence(run *r, const mn_sequence *sequence) {
+    bytes b = {0};
+    if (sequence->text) {
+        size_t n = reasoning_length(&r->prompt.reasoning, sequence->text, sequence->n_text);
+        if (n) show(r, true, sequence->text, n);
+        if (n < sequence->n_text) show(r, false, sequence->text + n, sequence->n_text - n);
+        return;
+    }
+    for (size_t k = 0; k < sequence->n_ids; k++) bytes_printf(&b, k ? ",%d" : "%d", (int)sequence->ids[k]);
+    put_bytes(&b);
+}
+
 static void print_plain(run *r, bool cancelled) {
-    if (!r->streamed) {
-        bytes b = {0};
-        for (size_t i = 0; i < r->generation->n_sequences; i++) {
-            const mn_sequence *sequence = r->generation->sequences[i];
-            if (i) bytes_append_text(&b, "\n");
-            if (r->generation->n_sequences > 1) bytes_printf(&b, "[%zu] ", i + 1);
-            if (sequence->text) bytes_append(&b, sequence->text, sequence->n_text);
-            for (size_t k = 0; !sequence->text && k < sequence->n_ids; k++)
-                bytes_printf(&b, k ? ",%d" : "%d", (int)sequence->ids[k]);
-        }
-        if (b.n) r->last = b.data[b.n - 1];
-        put_bytes(&b);
+    bool is_known = !r->streamed;
+    if (r->streamed) reasoning_finish(&r->reasoning, &r->prompt.reasoning, show, r);
+    for (size_t i = 0; is_known && i < r->generation->n_sequences; i++) {
+        char mark[32];
+        if (i) put("\n", 1);
+        if (r->generation->n_sequences > 1) put(mark, (size_t)snprintf(mark, sizeof mark, "[%zu] ", i + 1));
+        print_sequence(r, r->generation->sequences[i]);
     }
     if ((stdout_is_terminal() || cancelled) && r->last != '\n') put("\n", 1);
 }
@@ -349,6 +363,7 @@ int run_verb(options *o) {
     mn_session_close(&r.session);
     mn_generation_config_close(&r.config);
     prompt_clear(&r.prompt);
+    bytes_clear(&r.reasoning.text);
     lines_close(&r.lines);
     input_clear(&r.in);
     settings_clear(&r.s);

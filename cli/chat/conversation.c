@@ -125,6 +125,8 @@ static mn_status tokenize_all(prompt *p, const conversation_message *messages, s
         form->use_template ? render_template(&text, messages, n, form) : render_plain(&text, messages, n);
     if (status == MN_OK) status = prompt_from_text(p, form->tokenizer, text.data, text.n, form->use_template);
     p->is_chat = true;
+    if (status == MN_OK && form->use_template)
+        prompt_set_reasoning(p, form->tokenizer, &form->template, text.data, text.n);
     bytes_clear(&text);
     return status;
 }

@@ -80,7 +80,10 @@ static mn_status read_variable(bytes *out, const char *line, size_t n) {
 mn_status template_input_read(template_input *t, const options *o) {
     MN_TRY(read_list(&t->tools, o, OPT_TOOLS));
     MN_TRY(read_list(&t->documents, o, OPT_DOCUMENTS));
+    t->hides_reasoning = option_is_set(o, OPT_THINKING) && !option_on(o, OPT_THINKING);
     bytes_append_text(&t->variables, "{");
+    if (option_is_set(o, OPT_THINKING))
+        bytes_printf(&t->variables, "\"enable_thinking\":%s", t->hides_reasoning ? "false" : "true");
     for (const char *at = option_text(o, OPT_TEMPLATE_VAR, ""); *at;) {
         size_t n = strcspn(at, "\n");
         MN_TRY(read_variable(&t->variables, at, n));
@@ -99,7 +102,7 @@ void template_input_clear(template_input *t) {
 }
 
 mn_status template_refuse(const options *o) {
-    static const option_id ids[] = {OPT_TOOLS, OPT_DOCUMENTS, OPT_TEMPLATE_VAR};
+    static const option_id ids[] = {OPT_TOOLS, OPT_DOCUMENTS, OPT_TEMPLATE_VAR, OPT_THINKING};
     char flag[64];
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         if (!option_is_set(o, ids[i]) || o->set[ids[i]].origin != ORIGIN_FLAG) continue;
@@ -129,6 +132,7 @@ mn_status template_input_of_line(template_input *t, const template_input *standa
     const json *own = json_get(line, "chat_template_kwargs");
     if (own && own->kind == JSON_NULL) own = NULL;
     if (own && own->kind != JSON_OBJECT) MN_FAIL(MN_E_ARG, "chat_template_kwargs is no object");
+    t->hides_reasoning = standard->hides_reasoning;
     MN_TRY(take_list(&t->tools, &standard->tools, line, "tools"));
     MN_TRY(take_list(&t->documents, &standard->documents, line, "documents"));
     if (!standard->variables.n && !own) return MN_OK;

@@ -1,5 +1,5 @@
-/* What the chat template gets besides messages: --tools, --documents, --template-var, --no-thinking, and the members of
- * a batch line that are above them.
+/* What the chat template gets besides messages: --tools, --documents, --template-var, --thinking, and the members of a
+ * batch line that are above them.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_TEMPLATE_H
 #define MNEME_CLI_TEMPLATE_H
@@ -8,6 +8,7 @@
 
 typedef struct template_input {
     bytes tools, documents, variables; /* JSON texts, zero-terminated; empty: none */
+    bool hides_reasoning;              /* --no-thinking */
 } template_input;
 
 /* Of the options. MN_E_ARG, and the statuses of files. */

@@ -16,11 +16,12 @@ typedef struct turn {
     chat *c;
     conversation *t;
     prompt prompt;
-    int64_t most;              /* tokens that the conversation may have; 0: without end */
-    size_t expected;           /* tokens of the prompt that the session holds already */
-    bool streams, has_printed; /* the answer is printed as it comes; some of it was */
-    size_t n_shown;            /* bytes of its text that have come */
-    char last;                 /* byte printed */
+    int64_t most;               /* tokens that the conversation may have; 0: without end */
+    size_t expected;            /* tokens of the prompt that the session holds already */
+    bool streams, has_printed;  /* the answer is printed as it comes; some of it was */
+    size_t n_shown;             /* bytes of its text that have come */
+    reasoning_stream reasoning; /* of it */
+    char last;                  /* byte printed */
     double started, first_ms;
     mn_generation *generation;
 } turn;
@@ -57,8 +58,10 @@ static mn_status resolve_limits(turn *w) {
 
 /* ---- the answer as it comes ---- */
 
-static bool show(turn *w, const char *text, size_t n) {
+static bool show(void *user, bool is_reasoning, const char *text, size_t n) {
+    turn *w = user;
     size_t from = 0;
+    if (is_reasoning && w->prompt.reasoning.is_hidden) return true;
     if (!w->has_printed && !w->c->form.use_template) { /* "Assistant:" is followed by a space */
         while (from < n && (text[from] == ' ' || text[from] == '\n')) from++;
     }
@@ -66,7 +69,12 @@ static bool show(turn *w, const char *text, size_t n) {
     progress_clear();
     w->has_printed = true;
     w->last = text[n - 1];
-    return put(text + from, n - from);
+    return is_reasoning ? put_faint(text + from, n - from) : put(text + from, n - from);
+}
+
+/* The next piece of the answer. */
+static bool push(turn *w, const char *text, size_t n) {
+    return reasoning_push(&w->reasoning, &w->prompt.reasoning, text, n, show, w);
 }
 
 static bool on_token(void *user, const mn_token_event *event) {
@@ -75,7 +83,7 @@ static bool on_token(void *user, const mn_token_event *event) {
     if (interrupt_seen()) return false;
     if (event->sequence != 0) return true; /* of several, the first is the answer */
     w->n_shown += event->n_text;
-    return !w->streams || event->n_text == 0 || show(w, event->text, event->n_text);
+    return !w->streams || push(w, event->text, event->n_text);
 }
 
 static void on_prefill(void *user, size_t done, size_t total) {
@@ -182,7 +190,8 @@ static void print_answer(turn *w) {
         return;
     }
     /* Beams come at the end, as does what was held back when the answer was stopped. */
-    if (s->n_text > w->n_shown) show(w, s->text + w->n_shown, s->n_text - w->n_shown);
+    if (s->n_text > w->n_shown) push(w, s->text + w->n_shown, s->n_text - w->n_shown);
+    reasoning_finish(&w->reasoning, &w->prompt.reasoning, show, w);
     if (w->last != '\n' && (w->has_printed || s->n_ids)) put("\n", 1);
     if (s->n_ids == 0 && line_is_terminal(w->c->reader)) print_error_text("\n"); /* behind the terminal's ^C */
 }
@@ -232,6 +241,7 @@ void chat_answer(chat *c, bool is_again) {
     if (!is_there || status != MN_OK) conversation_drop_last(w.t);
     if (is_there && (option_on(c->o, OPT_STATS) || option_on(c->o, OPT_VERBOSE))) chat_print_stats(c);
     mn_generation_close(&w.generation);
+    bytes_clear(&w.reasoning.text);
     prompt_clear(&w.prompt);
 }
 

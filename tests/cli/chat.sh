@@ -191,6 +191,49 @@ template_variables() {
   json "j['prompt_ids'] == [[$ids]]"
 }
 
+# A model that is made to write reasoning, by a regular expression.
+reasoning() {
+  local thought='<think>\nTwo.\n</think>\n\n' text
+  text=$(printf "%bIt is 4." "$thought")
+  set -- "$open" Hi -n 60 --ignore-eos --regex '<think>\nTwo\.\n</think>\n\nIt is 4\.'
+  expect 0 run "$@"
+  out_is "$text"
+  expect 0 run "$@" --no-thinking
+  out_is "It is 4."
+  expect 0 run "$@" --num-return-sequences 2 --do-sample --no-thinking
+  out_is $'[1] It is 4.\n[2] It is 4.'
+  expect 0 run "$@" --json
+  json 'j["sequences"][0]["text"] == args[0] and j["sequences"][0]["reasoning"] == "Two."' "$text"
+  expect 0 run "$@" --json --no-thinking
+  json 'j["sequences"][0]["text"] == "It is 4." and j["sequences"][0]["reasoning"] == "Two."'
+  expect 0 chat "$@"
+  out_is "$text"
+  expect 0 chat "$@" --no-thinking
+  out_is "It is 4."
+  expect 0 chat "$@" --no-thinking --json
+  json 'j["sequences"][0]["text"] == "It is 4."'
+  # Not behind --raw, and not without any.
+  expect 0 run "$@" --raw --json
+  json '"reasoning" not in j["sequences"][0]'
+  expect 0 run "$open" Hi -n 60 --ignore-eos --regex 'It is <think>4</think>\.' --json
+  json 'j["sequences"][0]["text"] == "It is <think>4</think>." and "reasoning" not in j["sequences"][0]'
+  # An answer that ends before it has begun.
+  expect 0 run "$open" Hi -n 60 --ignore-eos --regex '<think>Two' --no-thinking
+  out_empty
+  printf '%s\n' '{"custom_id": "x", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60, "regex": "<think>Two\\n</think>\\nIt is 4\\."}}' >"$work/b.jsonl"
+  expect 0 run "$open" --batch "$work/b.jsonl" --ignore-eos
+  json '[c["message"]["content"] + "|" + c["message"]["reasoning_content"] for c in j["response"]["body"]["choices"]] == ["It is 4.|Two"]'
+  # What the template gets.
+  rendered 'null null false "unset"' --no-thinking
+  rendered 'null null true "unset"' --thinking
+  rendered 'null null 5 "unset"' --no-thinking --template-var enable_thinking=5
+  # A template that begins the reasoning itself.
+  cp -r "$open" "$work/begun"
+  sed -i 's/{% endfor %}"/{% endfor %}<think>\\n"/' "$work/begun/tokenizer_config.json"
+  expect 0 run "$work/begun" Hi -n 60 --ignore-eos --regex 'Two\.</think>It is 4\.' --json
+  json 'j["sequences"][0]["reasoning"] == "Two."'
+}
+
 template_variables_that_are_none() {
   local flags
   echo '{"role": "user"}' >"$work/object.json"
@@ -247,6 +290,7 @@ check "the length of answers" answers_have_a_limit
 check "--print-config has the limit" print_config_has_the_limit
 check "templates that refuse" templates_refuse
 check "template variables" template_variables
+check "reasoning" reasoning
 check "template variables that are none" template_variables_that_are_none
 check "SmolLM2 names Paris" smollm2_names_paris
 finish

@@ -309,6 +309,19 @@ def an_old_message_types_nothing():
     assert not os.path.exists(marker), "a message of a file was taken as keys"
 
 
+def reasoning_is_faint():
+    """On a terminal with colours, and in no pipe."""
+    folder = model("thinker", tokenizer_config=lambda c: c.update(chat_template="{% for m in messages %}{{ m.content }}{% endfor %}"))
+    command = ["run", folder, "Hi", "-n", "40", "--ignore-eos", "--regex", "<think>One</think>Two"]
+    out, _ = on_terminals(MNEME, *command, env={"TERM": "xterm"})
+    pieces = out.decode().replace("\x1b[0m\x1b[2m", "")
+    assert pieces == "\x1b[2m<think>One</think>\x1b[0mTwo\n", pieces
+    for environment in ({"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}):
+        assert on_terminals(MNEME, *command, env=environment)[0] == b"<think>One</think>Two\n", environment
+    assert on_pipes(MNEME, *command)[0] == b"<think>One</think>Two"
+    assert on_terminals(MNEME, *command, "--no-thinking", env={"TERM": "xterm"})[0] == b"Two\n"
+
+
 def waits_say_how_far_they_are():
     """Loading and each row of a table, on a terminal that can overwrite a line; in a pipe there are only results."""
     capable = {"TERM": "xterm", "NO_COLOR": "1"}
@@ -331,7 +344,7 @@ def scripts_say_how_far_they_are():
 
 
 CASES = [every_byte_and_piece, answers, bytes_of_two_tokens, pieces_of_a_vocabulary, models_with_bad_names, saved_caches, recordings, errors, talks_on_pipes_into_terminals,
-         a_prompt_with_the_name_of_a_timeline, an_old_message_types_nothing, waits_say_how_far_they_are, scripts_say_how_far_they_are]
+         a_prompt_with_the_name_of_a_timeline, an_old_message_types_nothing, reasoning_is_faint, waits_say_how_far_they_are, scripts_say_how_far_they_are]
 
 if __name__ == "__main__":
     chosen = sys.argv[4:]
