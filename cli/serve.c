@@ -37,13 +37,18 @@ static void greet(const options *o, const server *s, const loaded_model *e, cons
     bytes_clear(&b);
 }
 
-/* The cache of requests that name none; what the checkpoint asks for in vain is a warning here, once. */
+/* The cache of requests that name none; what the checkpoint asks for in vain is a warning here, once, and so is a value
+ * of its file that requests must replace. */
 static mn_status resolve_cache(mn_cache_options *cache, mn_generation_config **config, const options *o,
                                const loaded_model *e) {
     mn_cache_summary kind;
     bytes warned = {0};
     MN_TRY(generation_build(config, o, e->model, NULL, NULL));
     mn_status status = generation_warn(*config, NULL, &warned);
+    if (status == MN_E_FORMAT) {
+        print_message("warning: %s; requests without a value of their own are refused", mn_last_error());
+        status = MN_OK;
+    }
     if (status == MN_OK) status = generation_cache(cache, &kind, *config);
     if (status == MN_OK) status = cache_warn(e->model, cache, &warned);
     bytes_clear(&warned);

@@ -244,11 +244,11 @@ static mn_status read_tokens(model_config *config, const json *root, const char 
     }
     for (size_t i = 0; i < n; i++) {
         const json *item = &eos->items[i];
-        if (item->kind != JSON_INT || item->integer < 0 || item->integer >= CONFIG_MAX_VOCAB) {
-            MN_FAIL(MN_E_FORMAT, "%s: eos_token_id[%zu] is no whole number from 0 to %d", what, i,
+        if (item->kind != JSON_INT || item->integer < -1 || item->integer >= CONFIG_MAX_VOCAB) {
+            MN_FAIL(MN_E_FORMAT, "%s: eos_token_id[%zu] is no whole number from -1 (none) to %d", what, i,
                     CONFIG_MAX_VOCAB - 1);
         }
-        config->eos_token_id[config->n_eos_token_id++] = item->integer;
+        if (item->integer >= 0) config->eos_token_id[config->n_eos_token_id++] = item->integer;
     }
     return MN_OK;
 }

@@ -287,7 +287,46 @@ PYTHON
   once "$work/key-pipe"
 }
 
+# Values of generation_config.json that a field cannot take count where they have an effect, and a flag replaces them.
+values_of_generation_config() {
+  local m=$work/values wanted server i
+  mkdir -p "$m"
+  cp "$here"/../../models-embedded/stories260K/{config,tokenizer}.json "$here"/../../models-embedded/stories260K/model.safetensors "$m"
+  expect 0 run "$m" --raw Once -n 6
+  wanted=$(cat "$work/out")
+  while read -r has warning; do
+    echo "$has" >"$m/generation_config.json"
+    expect 0 run "$m" --raw Once -n 6
+    out_is "$wanted"
+    err_has "^mneme: warning: generation_config.json has fields that have no effect here: $warning\$"
+    expect 0 score "$m" -p Once
+    err_empty
+  done <<'.'
+{"temperature":0.0,"do_sample":false} temperature
+{"top_k":-1} top_k
+{"pad_token_id":-1} pad_token_id -1
+{"eos_token_id":-1} eos_token_id -1
+.
+  echo '{"temperature": 0, "do_sample": true}' >"$m/generation_config.json"
+  expect 2 run "$m" --raw Once -n 6
+  err_has '/generation_config.json: temperature is 0, allowed: 1e-6 to 1e6$'
+  for how in "--temperature 0.9 --seed 1" "--temperature 0" --greedy --no-do-sample; do
+    # shellcheck disable=SC2086 # words
+    expect 0 run "$m" --raw Once -n 6 $how
+    err_empty
+  done
+  expect 0 inspect "$m"
+  last="mneme serve $m"
+  "$mneme" serve "$m" --unix "$work/socket" 2>"$work/err" &
+  server=$!
+  for ((i = 0; i < 6000; i++)); do ! grep -q listening "$work/err" || break; sleep 0.05; done
+  kill -INT $server
+  wait $server || problem "exit code $?"
+  err_has 'warning: .*temperature is 0, allowed: 1e-6 to 1e6; requests without a value of their own are refused'
+}
+
 check "closed streams are never files" closed_streams
+check "values of generation_config.json" values_of_generation_config
 check "what is saved is private" what_is_saved_is_private
 check "what is no file ends at once" what_is_no_file
 check "a pipe among the files of a folder ends at once" pipes_in_folders

@@ -235,6 +235,131 @@ static void fields_of_a_checkpoint_are_one_line(void **state) {
     }
 }
 
+#define NONE_HERE "generation_config.json has fields that have no effect here: "
+
+/* Values of a checkpoint that Transformers 5.24 loads: what has no effect there has none here, with one warning; what
+ * it refuses when it generates is an error, until the program sets the field. */
+static void odd_values_of_a_checkpoint(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings;
+        const char *set[2];      /* by the program; NULL: nothing */
+        const char *field, *has; /* what a field then has */
+        const char *error;       /* in place of warnings; NULL: none */
+        const char *warnings;
+    } cases[] = {
+        {"{\"temperature\": 0, \"do_sample\": false}", {0}, "temperature", "1", NULL, NONE_HERE "temperature\n"},
+        {"{\"temperature\": -1}", {0}, "temperature", "1", NULL, NONE_HERE "temperature\n"},
+        {"{\"temperature\": \"0.7\"}", {0}, "temperature", "1", NULL, NONE_HERE "temperature\n"},
+        {"{\"temperature\": 0}", {"do_sample", "false"}, "temperature", "1", NULL, ""},
+        {"{\"temperature\": 0, \"do_sample\": true}",
+         {0},
+         0,
+         0,
+         "checkpoint: temperature is 0, allowed: 1e-6 to 1e6",
+         0},
+        {"{\"temperature\": 0}", {"do_sample", "true"}, 0, 0, "checkpoint: temperature is 0, allowed: 1e-6 to 1e6", 0},
+        {"{\"temperature\": 0, \"do_sample\": true}", {"temperature", "0.5"}, "temperature", "0.5", NULL, ""},
+        {"{\"temperature\": 0, \"do_sample\": true}", {"do_sample", "false"}, "temperature", "1", NULL, ""},
+        {"{\"temperature\": null, \"do_sample\": true}", {0}, "temperature", "1", NULL, ""},
+        {"{\"top_k\": -1}", {0}, "top_k", "50", NULL, NONE_HERE "top_k\n"},
+        {"{\"top_k\": -1, \"do_sample\": true}",
+         {0},
+         0,
+         0,
+         "checkpoint: top_k is -1, allowed: 0 (off) to 1000000000",
+         0},
+        {"{\"top_k\": -1, \"do_sample\": true}", {"top_k", "0"}, "top_k", "0", NULL, ""},
+        {"{\"top_k\": null, \"do_sample\": true}", {0}, "top_k", "0", NULL, ""},
+        {"{\"top_p\": 5, \"do_sample\": true}", {0}, "top_p", "1", NULL, NONE_HERE "top_p 5\n"},
+        {"{\"top_p\": 5, \"do_sample\": true}", {"top_p", "0.9"}, "top_p", "0.9", NULL, ""},
+        {"{\"top_p\": -0.5, \"do_sample\": true}", {0}, 0, 0, "checkpoint: top_p is -0.5, allowed: 0 to 1", 0},
+        {"{\"top_p\": -0.5}", {0}, "top_p", "1", NULL, NONE_HERE "top_p\n"},
+        {"{\"min_p\": null, \"do_sample\": true}", {0}, "min_p", "0", NULL, ""},
+        {"{\"min_p\": 1.5, \"do_sample\": true}", {0}, 0, 0, "checkpoint: min_p is 1.5, allowed: 0 to 1", 0},
+        {"{\"min_p\": 1.5}", {0}, "min_p", "0", NULL, NONE_HERE "min_p\n"},
+        {"{\"typical_p\": 0}", {0}, "typical_p", "1", NULL, NONE_HERE "typical_p\n"},
+        {"{\"typical_p\": 0, \"do_sample\": true}", {0}, 0, 0, "checkpoint: typical_p is 0, allowed: 1e-6 to 1", 0},
+        {"{\"typical_p\": 1, \"do_sample\": true}", {0}, "typical_p", "1", NULL, ""},
+        {"{\"typical_p\": 1.5, \"do_sample\": true}", {0}, "typical_p", "1", NULL, NONE_HERE "typical_p 1.5\n"},
+        {"{\"epsilon_cutoff\": -1, \"eta_cutoff\": 3, \"do_sample\": true}",
+         {0},
+         "eta_cutoff",
+         "0",
+         NULL,
+         NONE_HERE "epsilon_cutoff -1, eta_cutoff 3\n"},
+        {"{\"repetition_penalty\": 0}", {0}, 0, 0, "checkpoint: repetition_penalty is 0, allowed: 1e-6 to 1e6", 0},
+        {"{\"repetition_penalty\": 0}", {"repetition_penalty", "1.1"}, "repetition_penalty", "1.1", NULL, ""},
+        {"{\"repetition_penalty\": null}", {0}, "repetition_penalty", "1", NULL, ""},
+        {"{\"no_repeat_ngram_size\": -1, \"encoder_no_repeat_ngram_size\": -1}",
+         {0},
+         "no_repeat_ngram_size",
+         "0",
+         NULL,
+         NONE_HERE "no_repeat_ngram_size -1, encoder_no_repeat_ngram_size -1\n"},
+        {"{\"min_length\": -1, \"min_new_tokens\": -5, \"eos_token_id\": 1}",
+         {0},
+         "min_new_tokens",
+         "0",
+         NULL,
+         NONE_HERE "min_length -1, min_new_tokens -5\n"},
+        {"{\"max_length\": 0, \"max_new_tokens\": 5}", {0}, "max_length", "null", NULL, NONE_HERE "max_length\n"},
+        {"{\"max_length\": 0}", {0}, 0, 0, "checkpoint: max_length is 0, allowed: 1 to 1000000000", 0},
+        {"{\"max_length\": 0}", {"max_new_tokens", "5"}, "max_length", "null", NULL, ""},
+        {"{\"max_new_tokens\": 0}", {0}, 0, 0, "checkpoint: max_new_tokens is 0, allowed: 1 to 1000000000", 0},
+        {"{\"num_beams\": 0}", {0}, 0, 0, "checkpoint: num_beams is 0, allowed: 1 to ", 0},
+        {"{\"num_beams\": 0}", {"num_beams", "2"}, "num_beams", "2", NULL, ""},
+        {"{\"num_beams\": null, \"num_beam_groups\": 0, \"length_penalty\": \"x\", \"early_stopping\": 1}",
+         {0},
+         "num_beams",
+         "1",
+         NULL,
+         NONE_HERE "num_beam_groups, length_penalty, early_stopping\n"},
+        {"{\"penalty_alpha\": -0.1}", {0}, "penalty_alpha", "0", NULL, NONE_HERE "penalty_alpha -0.1\n"},
+        {"{\"do_sample\": null}", {0}, "do_sample", "false", NULL, ""},
+        {"{\"do_sample\": \"yes\"}", {0}, 0, 0, "checkpoint: do_sample is \"yes\", allowed: true or false", 0},
+        {"{\"do_sample\": \"yes\"}", {"do_sample", "true"}, "do_sample", "true", NULL, ""},
+        {"{\"pad_token_id\": -1, \"bos_token_id\": -1}",
+         {0},
+         "pad_token_id",
+         "null",
+         NULL,
+         NONE_HERE "pad_token_id -1, bos_token_id -1\n"},
+        {"{\"eos_token_id\": -1}", {0}, "eos_token_id", "[]", NULL, NONE_HERE "eos_token_id -1\n"},
+        {"{\"eos_token_id\": [1, -1, 7]}", {0}, "eos_token_id", "[1,7]", NULL, NONE_HERE "eos_token_id -1\n"},
+        {"{\"eos_token_id\": [1, -1]}", {"eos_token_id", "[2]"}, "eos_token_id", "[2]", NULL, ""},
+        {"{\"eos_token_id\": [1, \"2\"]}", {0}, 0, 0, "checkpoint: eos_token_id is [1,\"2\"], allowed: token ids", 0},
+        {"{\"eos_token_id\": null}", {0}, "eos_token_id", "[]", NULL, ""},
+        {"{\"suppress_tokens\": [-1], \"begin_suppress_tokens\": [220, -1]}",
+         {0},
+         "begin_suppress_tokens",
+         "[220]",
+         NULL,
+         NONE_HERE "suppress_tokens -1, begin_suppress_tokens -1\n"},
+        {"{\"forced_bos_token_id\": -1}", {0}, 0, 0, "checkpoint: forced_bos_token_id is -1, allowed: a token id", 0},
+        {"{\"bad_words_ids\": [[-1]]}", {"bad_words_ids", "null"}, "bad_words_ids", "[]", NULL, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_generation_config *config = checkpoint_of(cases[i].settings), *copy = NULL;
+        char *warnings = NULL;
+        if (cases[i].set[0]) assert_ok(mn_generation_config_set(config, cases[i].set[0], cases[i].set[1]));
+        assert_ok(generation_config_copy(&copy, config));
+        mn_status status = mn_generation_config_check(copy, NULL, &warnings);
+        if (cases[i].error) {
+            if (status != MN_E_FORMAT || strstr(mn_last_error(), cases[i].error) != mn_last_error())
+                fail_msg("%s: status %d, '%s'", cases[i].settings, status, mn_last_error());
+        } else {
+            char *has = mn_generation_config_get(copy, cases[i].field);
+            if (status != MN_OK || strcmp(warnings, cases[i].warnings) != 0 || strcmp(has, cases[i].has) != 0)
+                fail_msg("%s: status %d, %s %s, '%s'", cases[i].settings, status, cases[i].field, has, warnings);
+            mn_free(has);
+        }
+        mn_free(warnings);
+        mn_generation_config_close(&copy);
+        mn_generation_config_close(&config);
+    }
+}
+
 static void what_the_program_decides_is_not_reported(void **state) {
     (void)state;
     mn_generation_config *config = checkpoint_of("{\"temperature\": 0.6, \"top_p\": 0.9, \"do_sample\": true}");
@@ -267,7 +392,7 @@ static void what_the_program_decides_is_not_reported(void **state) {
 static void every_allocation_may_fail(void **state) {
     (void)state;
     static const char own[] = "{\"temperature\": 0.7, \"min_new_tokens\": 4}";
-    mn_generation_config *config = checkpoint_of("{\"top_p\": 0.7, \"made_up\": 3}");
+    mn_generation_config *config = checkpoint_of("{\"top_p\": 0.7, \"made_up\": 3, \"top_k\": -1}");
     assert_ok(mn_generation_config_load(config, own, strlen(own)));
     int64_t k = 1, live = mem_count().live;
     for (;; k++) {
@@ -279,7 +404,7 @@ static void every_allocation_may_fail(void **state) {
             assert_string_equal(warnings,
                                 "temperature is 0.7 but has no effect: do_sample is false\n"
                                 "min_new_tokens is 4 but has no effect: eos_token_id is not set\n"
-                                "generation_config.json has fields that have no effect here: top_p, made_up\n");
+                                "generation_config.json has fields that have no effect here: top_p, top_k, made_up\n");
             mn_free(warnings);
             break;
         }
@@ -297,6 +422,7 @@ int main(void) {
         cmocka_unit_test(contradictory_settings_are_refused),
         cmocka_unit_test(settings_without_effect_are_reported),
         cmocka_unit_test(fields_of_a_checkpoint_are_one_line),
+        cmocka_unit_test(odd_values_of_a_checkpoint),
         cmocka_unit_test(what_the_program_decides_is_not_reported),
         cmocka_unit_test(every_allocation_may_fail),
     };

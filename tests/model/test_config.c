@@ -584,7 +584,7 @@ static const struct {
     {"llama", ",\"tie_word_embeddings\":1", MN_E_FORMAT, "tie_word_embeddings is 1"},
     {"llama", ",\"attention_bias\":\"yes\"", MN_E_FORMAT, "attention_bias is \"yes\""},
     {"llama", ",\"bos_token_id\":-2", MN_E_FORMAT, "bos_token_id is -2"},
-    {"llama", ",\"eos_token_id\":[1,-1]", MN_E_FORMAT, "eos_token_id[1] is no whole number"},
+    {"llama", ",\"eos_token_id\":[1,-2]", MN_E_FORMAT, "eos_token_id[1] is no whole number from -1 (none)"},
     {"llama", ",\"eos_token_id\":\"</s>\"", MN_E_FORMAT, "eos_token_id is \"</s>\""},
     {"llama", ",\"quantization_config\":{\"quant_method\":\"gptq\"}", MN_E_UNSUPPORTED, "quant_method \"gptq\""},
     {"mistral", ",\"sliding_window\":-1", MN_E_FORMAT, "sliding_window is -1"},

@@ -227,6 +227,115 @@ static mn_status note_unknown(mn_generation_config *config, const char *name, co
     return MN_OK;
 }
 
+/* ---- values of a checkpoint that fields cannot take ---- */
+
+/* Numbers that Transformers takes as "off". */
+static const struct {
+    const char *field;
+    bool below, above; /* the range of the field */
+} off_values[] = {
+    {"min_new_tokens", true, false},
+    {"min_length", true, false},
+    {"top_p", false, true},
+    {"typical_p", false, true},
+    {"epsilon_cutoff", true, true},
+    {"eta_cutoff", true, true},
+    {"no_repeat_ngram_size", true, false},
+    {"encoder_no_repeat_ngram_size", true, false},
+    {"penalty_alpha", true, false},
+    {"bos_token_id", true, false},
+    {"pad_token_id", true, false},
+};
+
+/* Lists in which ids below 0, which no token has, are left out. */
+static const char *const sets_of_ids[] = {"eos_token_id", "suppress_tokens", "begin_suppress_tokens"};
+
+static bool is_off(const field_row *row, const json *value) {
+    if (value->kind != JSON_INT && value->kind != JSON_REAL) return false;
+    const double number = value->kind == JSON_INT ? (double)value->integer : value->real;
+    for (size_t i = 0; i < sizeof off_values / sizeof *off_values; i++) {
+        if (strcmp(off_values[i].field, row->name) == 0)
+            return (off_values[i].below && number < row->lo) || (off_values[i].above && number > row->hi);
+    }
+    return false;
+}
+
+static bool is_set_of_ids(const char *name) {
+    for (size_t i = 0; i < sizeof sets_of_ids / sizeof *sets_of_ids; i++) {
+        if (strcmp(sets_of_ids[i], name) == 0) return true;
+    }
+    return false;
+}
+
+static void forget_wrong(mn_generation_config *config, const char *field) {
+    for (size_t i = 0; i < config->n_wrong; i++) {
+        if (strcmp(config->wrong[i].field, field) != 0) continue;
+        mem_free(config->wrong[i].text);
+        config->wrong[i] = config->wrong[--config->n_wrong];
+        return;
+    }
+}
+
+static mn_status note_wrong(mn_generation_config *config, const char *field, bool is_error, const char *text) {
+    MN_TRY(mem_grow(&config->wrong, &config->wrong_capacity, config->n_wrong + 1, sizeof *config->wrong));
+    wrong_value *wrong = &config->wrong[config->n_wrong];
+    *wrong = (wrong_value){field, is_error, mem_copy_text(text, strlen(text))};
+    if (!wrong->text) return mem_no_memory();
+    config->n_wrong++;
+    return MN_OK;
+}
+
+static mn_status note_ignored(mn_generation_config *config, const char *field, const json *value) {
+    bytes text = {0};
+    bytes_printf(&text, "%s ", field);
+    json_put(&text, value);
+    bytes_text(&text);
+    mn_status status = bytes_status(&text);
+    if (status == MN_OK) status = note_wrong(config, field, false, text.data);
+    bytes_clear(&text);
+    return status;
+}
+
+/* Sets a list without its ids below 0, of which the first is noted. */
+static mn_status set_from_ids(mn_generation_config *config, const field_row *row, const json *value, const char *what) {
+    const size_t n = value->kind == JSON_ARRAY ? value->n : 1;
+    const json *ids = value->kind == JSON_ARRAY ? value->items : value, *below = NULL;
+    json *items = mem_alloc(n, sizeof *items);
+    if (!items) return mem_no_memory();
+    json kept = {.kind = JSON_ARRAY, .items = items};
+    for (size_t i = 0; i < n; i++) {
+        const bool is_below = ids[i].kind == JSON_INT && ids[i].integer < 0;
+        if (!is_below) items[kept.n++] = ids[i];
+        if (is_below && !below) below = &ids[i];
+    }
+    mn_status status = field_set(row, config, &kept, what);
+    mem_free(items);
+    return status == MN_OK && below ? note_ignored(config, row->name, below) : status;
+}
+
+static mn_status set_from_checkpoint(mn_generation_config *config, const field_row *row, const json *value,
+                                     const char *what) {
+    forget_wrong(config, row->name);
+    if (is_off(row, value)) {
+        field_clear(row, config);
+        return note_ignored(config, row->name, value);
+    }
+    const bool is_ids = is_set_of_ids(row->name) && value->kind != JSON_NULL;
+    mn_status status = is_ids ? set_from_ids(config, row, value, what) : field_set(row, config, value, what);
+    return status == MN_E_ARG ? note_wrong(config, row->name, true, mn_last_error()) : status;
+}
+
+static mn_status copy_wrong(mn_generation_config *config, const mn_generation_config *from) {
+    mn_status status = MN_OK;
+    for (size_t i = 0; i < from->n_wrong && status == MN_OK; i++) {
+        const wrong_value *wrong = &from->wrong[i];
+        status = note_wrong(config, wrong->field, wrong->is_error, wrong->text);
+    }
+    return status;
+}
+
+/* ---- fields without effect ---- */
+
 /* Whether an option of the generation does what the field requests. */
 static bool is_replaced(const char *name, const mn_generate_options *options) {
     return options && ((options->keep_scores && strcmp(name, "output_scores") == 0) ||
@@ -244,6 +353,9 @@ void generation_config_warn_unused(const mn_generation_config *config, const mn_
         if (config->unused >> i & 1)
             bytes_printf(lines, "%s was given but has no effect: %s\n", unused[i].name, unused[i].why);
         if (config->unused_of_checkpoint >> i & 1) put_name(of_checkpoint, unused[i].name);
+    }
+    for (size_t i = 0; i < config->n_wrong; i++) {
+        if (!config->wrong[i].is_error) put_name(of_checkpoint, config->wrong[i].text);
     }
     if (config->unknown) put_name(of_checkpoint, config->unknown);
 }
@@ -268,7 +380,11 @@ static mn_status unknown_field(const char *what, const char *name) {
 
 mn_status generation_config_set(mn_generation_config *config, const char *name, const json *value, const char *what) {
     int row = find_row(name), other = find_unused(name);
-    if (row >= 0) return field_set(&rows[row], config, value, what);
+    if (row >= 0) {
+        MN_TRY(field_set(&rows[row], config, value, what));
+        forget_wrong(config, name);
+        return MN_OK;
+    }
     if (other == N_UNUSED) return unknown_field(what, name);
     note_unused(config, other, value, false);
     return MN_OK;
@@ -313,8 +429,9 @@ static void forget_other_cache(mn_generation_config *config, const char *before,
 
 static mn_status load_member(mn_generation_config *config, const json_member *member, bool is_checkpoint,
                              const char *what) {
-    const int other = find_unused(member->key);
-    if (is_checkpoint && find_row(member->key) < 0) {
+    const int other = find_unused(member->key), row = find_row(member->key);
+    if (is_checkpoint && row >= 0) return set_from_checkpoint(config, &rows[row], &member->value, what);
+    if (is_checkpoint) {
         if (other == N_UNUSED) return note_unknown(config, member->key, &member->value);
         note_unused(config, other, &member->value, true);
         return MN_OK;
@@ -380,6 +497,7 @@ mn_status generation_config_copy(mn_generation_config **out, const mn_generation
     for (int i = 0; status == MN_OK && i < N_ROWS; i++) {
         status = from ? copy_field(config, from, i) : set_from_text(config, i, standards[i], "default");
     }
+    if (status == MN_OK && from) status = copy_wrong(config, from);
     if (status == MN_OK && from && from->unknown) {
         config->unknown = mem_copy_text(from->unknown, strlen(from->unknown));
         if (!config->unknown) status = MN_E_NOMEM;
@@ -398,6 +516,8 @@ mn_status generation_config_copy(mn_generation_config **out, const mn_generation
 void mn_generation_config_close(mn_generation_config **config) {
     if (!*config) return;
     for (int i = 0; i < N_ROWS; i++) field_clear(&rows[i], *config);
+    for (size_t i = 0; i < (*config)->n_wrong; i++) mem_free((*config)->wrong[i].text);
+    mem_free((*config)->wrong);
     mem_free((*config)->unknown);
     mem_free(*config);
     *config = NULL;

@@ -6,6 +6,13 @@
 
 #include "gen/config/generation_values.h"
 
+/* A value of a checkpoint's file that its field did not take. */
+typedef struct wrong_value {
+    const char *field; /* its name in the table of fields */
+    bool is_error;     /* where the field has an effect; else the value means nothing, as in Transformers */
+    char *text;        /* of an error: the sentence; else field and value, "top_p 5"; owned */
+} wrong_value;
+
 struct mn_generation_config {
     /* Length. */
     int64_t max_new_tokens; /* -1: not set */
@@ -60,13 +67,16 @@ struct mn_generation_config {
     uint64_t unused, unused_of_checkpoint; /* bit i: the program, a checkpoint gave field i of the known ones without
                                               effect */
     char *unknown;                         /* unknown names in a checkpoint's file: "a, b"; NULL: none */
+    wrong_value *wrong;                    /* [n_wrong], owned; a value that replaces one takes it out */
+    size_t n_wrong, wrong_capacity;
     uint64_t set_fields; /* bit i: field i of the table was set by the program, not by a checkpoint or a default */
 };
 
 /* As the public functions of the same names, but the field does not count as set. */
 mn_status generation_config_set(mn_generation_config *config, const char *name, const json *value, const char *what);
-/* is_checkpoint: unknown names are remembered (checkpoints have many), else refused; cache settings are checked when
- * they are used, else at once. An object that names another cache drops the settings of the previous one. */
+/* is_checkpoint: unknown names are remembered (checkpoints have many), else refused; cache settings and values that a
+ * field cannot take are reported when they are used, else at once. An object that names another cache drops the
+ * settings of the previous one. */
 mn_status generation_config_load(mn_generation_config *config, const json *object, bool is_checkpoint,
                                  const char *what);
 mn_status generation_config_copy(mn_generation_config **out, const mn_generation_config *config);

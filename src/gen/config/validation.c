@@ -134,19 +134,6 @@ static mn_status check_guidance(const mn_generation_config *c, const mn_generate
             c->guidance_scale, names[mode]);
 }
 
-mn_status validation_check(const mn_generation_config *config, const mn_generate_options *options) {
-    MN_TRY(check_forced_words(config));
-    MN_TRY(check_groups(config));
-    MN_TRY(check_sequences(config));
-    if (config->json_schema && config->regex) MN_FAIL(MN_E_ARG, "json_schema and regex are both set; use one of them");
-    if (has_layers(config) && (config->json_schema || config->regex))
-        MN_FAIL(MN_E_ARG,
-                "dola_layers leaves only tokens near the best one, and %s may allow none of them; give one of them",
-                config->regex ? "regex" : "json_schema");
-    MN_TRY(check_guidance(config, options));
-    return check_helpers(config, options);
-}
-
 /* ---- settings without effect ---- */
 
 /* Inputs of the conditions. */
@@ -156,6 +143,10 @@ typedef struct situation {
     decoding_mode mode;
     bool samples, has_beams;
 } situation;
+
+static situation situation_of(const mn_generation_config *config, const mn_generate_options *options) {
+    return (situation){config, options, decoding_mode_of(config, options), config->do_sample, config->num_beams > 1};
+}
 
 static bool is_not_sampled(const situation *s) {
     return !s->samples;
@@ -227,6 +218,40 @@ static const struct {
     {"max_length", has_new_tokens, "max_new_tokens counts", "max_new_tokens"},
 };
 
+enum { N_IDLE = sizeof idle / sizeof idle[0] };
+
+/* The row that says why a field has no effect; -1: it has one. */
+static int find_idle(const situation *s, const char *field) {
+    for (int i = 0; i < N_IDLE; i++) {
+        if (strcmp(idle[i].field, field) == 0 && idle[i].is_idle(s)) return i;
+    }
+    return -1;
+}
+
+/* A value that a checkpoint's field cannot take is an error where the field has an effect. */
+static mn_status check_wrong(const mn_generation_config *config, const mn_generate_options *options) {
+    const situation s = situation_of(config, options);
+    for (size_t i = 0; i < config->n_wrong; i++) {
+        const wrong_value *wrong = &config->wrong[i];
+        if (wrong->is_error && find_idle(&s, wrong->field) < 0) MN_FAIL(MN_E_FORMAT, "%s", wrong->text);
+    }
+    return MN_OK;
+}
+
+mn_status validation_check(const mn_generation_config *config, const mn_generate_options *options) {
+    MN_TRY(check_wrong(config, options));
+    MN_TRY(check_forced_words(config));
+    MN_TRY(check_groups(config));
+    MN_TRY(check_sequences(config));
+    if (config->json_schema && config->regex) MN_FAIL(MN_E_ARG, "json_schema and regex are both set; use one of them");
+    if (has_layers(config) && (config->json_schema || config->regex))
+        MN_FAIL(MN_E_ARG,
+                "dola_layers leaves only tokens near the best one, and %s may allow none of them; give one of them",
+                config->regex ? "regex" : "json_schema");
+    MN_TRY(check_guidance(config, options));
+    return check_helpers(config, options);
+}
+
 /* The value of a field if it is not its default; NULL: it is. */
 static mn_status unusual_value(const mn_generation_config *config, const mn_generation_config *standard,
                                const char *field, char **value) {
@@ -248,12 +273,23 @@ static bool is_first_of(size_t i, const bool *reported) {
     return true;
 }
 
+/* The names of fields whose values would be errors, but have no effect. */
+static void warn_wrong(const situation *s, bytes *of_checkpoint) {
+    for (size_t i = 0; i < s->config->n_wrong; i++) {
+        const wrong_value *wrong = &s->config->wrong[i];
+        const int row = wrong->is_error ? find_idle(s, wrong->field) : -1;
+        const bool is_decided =
+            row >= 0 && idle[row].decided_by && generation_config_is_set(s->config, idle[row].decided_by);
+        if (row >= 0 && !is_decided) bytes_printf(of_checkpoint, "%s%s", of_checkpoint->n ? ", " : "", wrong->field);
+    }
+}
+
 /* A line for each idle field of the program, and the names of those of a checkpoint: where the program decided that
  * they are idle, it knows. */
 static mn_status warn_idle(const situation *s, const mn_generation_config *standard, bytes *of_checkpoint,
                            bytes *lines) {
-    bool reported[sizeof idle / sizeof idle[0]] = {false};
-    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
+    bool reported[N_IDLE] = {false};
+    for (size_t i = 0; i < N_IDLE; i++) {
         const char *field = idle[i].field, *decided_by = idle[i].decided_by;
         const bool is_own = generation_config_is_set(s->config, field);
         char *value = NULL;
@@ -270,12 +306,11 @@ static mn_status warn_idle(const situation *s, const mn_generation_config *stand
 
 mn_status validation_warn(const mn_generation_config *config, const mn_generate_options *options, bytes *lines) {
     mn_generation_config *standard = NULL;
-    situation s = {.config = config, .options = options, .mode = decoding_mode_of(config, options)};
-    s.has_beams = config->num_beams > 1;
-    s.samples = config->do_sample;
+    const situation s = situation_of(config, options);
     MN_TRY(generation_config_copy(&standard, NULL));
     bytes of_checkpoint = {0};
     mn_status status = warn_idle(&s, standard, &of_checkpoint, lines);
+    warn_wrong(&s, &of_checkpoint);
     mn_generation_config_close(&standard);
     if (options && options->negative_prompt && config->guidance_scale == 1)
         bytes_append_text(lines, "the negative prompt has no effect: guidance_scale is not set\n");
