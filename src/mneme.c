@@ -139,6 +139,12 @@ static mn_status put_warning(mn_model *model) {
     if (model->core->n_left_out)
         bytes_printf(&line, "%sthe text half is read alone; tensors of other parts that are left out: %zu",
                      line.n ? "; " : "", model->core->n_left_out);
+    if (config->float8.is_wider)
+        bytes_printf(
+            &line,
+            "%sweights in 8-bit floats are multiplied by their scales; activations and the cache are not rounded to "
+            "8 bits as quantization_config asks",
+            line.n ? "; " : "");
     if (config->unknown_keys)
         bytes_printf(&line, "%sconfig.json has fields that are not known here: %s", line.n ? "; " : "",
                      config->unknown_keys);

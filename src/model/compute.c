@@ -189,6 +189,17 @@ static int row_of(const void *user, int output) {
     return (int)weight_source_row(user, output);
 }
 
+static stored_scales scales_of(const weight_source *source) {
+    const tensor *t = source->scales;
+    if (!t) return (stored_scales){0};
+    const size_t columns = (size_t)source->scale_columns;
+    return (stored_scales){.type = t->type,
+                           .data = t->data,
+                           .rows = (size_t)source->scale_rows,
+                           .columns = columns,
+                           .stride = ((size_t)source->columns + columns - 1) / columns};
+}
+
 stored_matrix weight_stored(const weight_source *source) {
     const tensor *t = source->tensor;
     const dtype_info *info = &dtype_table[t->type];
@@ -198,7 +209,8 @@ stored_matrix weight_stored(const weight_source *source) {
                            .row_bytes = (size_t)columns / (size_t)info->block * (size_t)info->bytes,
                            .is_transposed = source->is_transposed,
                            .row_of = row_of,
-                           .user = source};
+                           .user = source,
+                           .scales = scales_of(source)};
 }
 
 static void run_form(const kernel_table *kernels, const linear_job *job) {

@@ -129,6 +129,12 @@ typedef struct model_config {
 
     struct model_config *encoder; /* owned; NULL: decoder only */
 
+    struct {
+        bool is_on;            /* matrices of 8-bit floats have scales */
+        bool is_wider;         /* activations, or the cache, are to be rounded to 8 bits, which are not here */
+        int64_t rows, columns; /* of the blocks that have a scale each; 0: rows or whole matrices have one */
+    } float8;                  /* quantization_config */
+
     bool permuted_rows; /* rows of q and k are stored for interleaved rotation */
     bool experts_apart; /* each expert has tensors of its own (older GGUF files) */
 

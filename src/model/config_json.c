@@ -518,14 +518,135 @@ static mn_status read_layers(model_config *config, const json *root, const char 
     return status;
 }
 
-static mn_status read_all(model_config *config, const json *root, const char *what) {
-    if (member(root, "quantization_config")) {
-        const json *method = member(member(root, "quantization_config"), "quant_method");
-        bool named = method && method->kind == JSON_STRING;
-        MN_FAIL(MN_E_UNSUPPORTED,
-                "%s: quantization_config has quant_method \"%s\", allowed: none (quantised weights come as GGUF)", what,
-                named ? config_show(method->string, method->n).text : "?");
+/* ---- 8-bit floats ---- */
+
+/* Two sizes, as a list or, in files of compressed-tensors, as "128x128". */
+static mn_status read_block(model_config *config, const json *object, const char *key, const char *what) {
+    const json *block = member(object, key);
+    int64_t sizes[2] = {0};
+    int end = 0;
+    if (!block) return MN_OK;
+    if (block->kind == JSON_ARRAY && block->n == 2) {
+        for (int i = 0; i < 2; i++) sizes[i] = block->items[i].kind == JSON_INT ? block->items[i].integer : 0;
+    } else if (block->kind == JSON_STRING) {
+        char text[32];
+        snprintf(text, sizeof text, "%s", block->string);
+        if (sscanf(text, "%" SCNd64 "x%" SCNd64 "%n", &sizes[0], &sizes[1], &end) < 2 || text[end]) sizes[0] = 0;
     }
+    if (sizes[0] < 1 || sizes[1] < 1 || sizes[0] > INT32_MAX || sizes[1] > INT32_MAX)
+        return json_wrong_value(what, key, block, "[rows, columns] of a block, 1 to 2147483647");
+    config->float8.rows = sizes[0];
+    config->float8.columns = sizes[1];
+    return MN_OK;
+}
+
+/* Activations are rounded for every matrix of fp8 and fbgemm_fp8. */
+static mn_status read_fp8(model_config *config, const json *quantization, const char *what) {
+    config->float8.is_wider = true;
+    if (!json_get(quantization, "weight_block_size")) config->float8.rows = config->float8.columns = 128;
+    return read_block(config, quantization, "weight_block_size", what);
+}
+
+static mn_status read_fbgemm(model_config *config, const json *quantization, const char *what) {
+    (void)quantization;
+    (void)what;
+    config->float8.is_wider = true;
+    return MN_OK;
+}
+
+static mn_status need_text(const json *object, const char *key, const char *const *allowed, const char *what) {
+    const json *value = member(object, key);
+    bytes list = {0};
+    for (const char *const *word = allowed; *word; word++) {
+        if (value && json_is_string(value, *word)) {
+            bytes_clear(&list);
+            return MN_OK;
+        }
+        bytes_printf(&list, "%s\"%s\"", word == allowed ? "" : ", ", *word);
+    }
+    const json none = {.kind = JSON_NULL};
+    json_wrong_value(what, key, value ? value : &none, bytes_text(&list));
+    bytes_clear(&list);
+    return MN_E_UNSUPPORTED;
+}
+
+/* Weights of a group: 8-bit floats with scales of matrices, rows or blocks, without a zero point. */
+static mn_status read_group(model_config *config, const json *group, const char *what) {
+    static const char *const types[] = {"float", NULL}, *const strategies[] = {"tensor", "channel", "block", NULL};
+    char inner[640];
+    const json *weights = member(group, "weights");
+    int64_t bits = 8;
+    bool symmetric = true;
+    snprintf(inner, sizeof inner, "%.600s: weights", what);
+    MN_TRY(json_require(what, group, "weights"));
+    if (weights->kind != JSON_OBJECT) return json_wrong_value(what, "weights", weights, "an object");
+    MN_TRY(need_text(weights, "type", types, inner));
+    MN_TRY(need_text(weights, "strategy", strategies, inner));
+    MN_TRY(json_int(inner, weights, "num_bits", 8, 8, &bits));
+    MN_TRY(json_bool(inner, weights, "symmetric", &symmetric));
+    if (!symmetric) MN_FAIL(MN_E_UNSUPPORTED, "%s: symmetric is false, allowed: true", inner);
+    if (member(group, "input_activations") || member(group, "output_activations")) config->float8.is_wider = true;
+    return json_is_string(json_get(weights, "strategy"), "block")
+               ? read_block(config, weights, "block_structure", inner)
+               : MN_OK;
+}
+
+/* Whether an object asks for nothing: a sparsity of "dense", no transforms. */
+static bool is_idle(const json *object) {
+    return !object ||
+           (object->kind == JSON_OBJECT &&
+            (object->n == 0 || (json_get(object, "format") && json_is_string(json_get(object, "format"), "dense"))));
+}
+
+static mn_status read_compressed(model_config *config, const json *quantization, const char *what) {
+    static const char *const formats[] = {"float-quantized", "naive-quantized", NULL};
+    static const char *const more[] = {"sparsity_config", "transform_config"};
+    const json *groups = member(quantization, "config_groups");
+    MN_TRY(need_text(quantization, "format", formats, what));
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        if (is_idle(member(quantization, more[i]))) continue;
+        MN_FAIL(MN_E_UNSUPPORTED, "%s: %s is not empty, allowed: null", what, more[i]);
+    }
+    if (member(quantization, "kv_cache_scheme")) config->float8.is_wider = true;
+    if (groups && groups->kind != JSON_OBJECT) return json_wrong_value(what, "config_groups", groups, "an object");
+    for (size_t i = 0; groups && i < groups->n; i++) {
+        char inner[600];
+        snprintf(inner, sizeof inner, "%.480s: %s", what,
+                 config_show(groups->members[i].key, groups->members[i].key_n).text);
+        if (groups->members[i].value.kind != JSON_OBJECT)
+            return json_wrong_value(inner, "the group", &groups->members[i].value, "an object");
+        MN_TRY(read_group(config, &groups->members[i].value, inner));
+    }
+    return MN_OK;
+}
+
+static const struct {
+    const char *name;
+    mn_status (*read)(model_config *config, const json *quantization, const char *what);
+} methods[] = {{"fp8", read_fp8}, {"fbgemm_fp8", read_fbgemm}, {"compressed-tensors", read_compressed}};
+
+/* Other methods are refused by name. */
+static mn_status read_quantization(model_config *config, const json *root, const char *what) {
+    const json *quantization = member(root, "quantization_config");
+    char inner[512];
+    if (!quantization) return MN_OK;
+    snprintf(inner, sizeof inner, "%.480s: quantization_config", what);
+    if (quantization->kind != JSON_OBJECT)
+        return json_wrong_value(what, "quantization_config", quantization, "an object");
+    const json *method = member(quantization, "quant_method");
+    config->float8.is_on = true;
+    for (size_t i = 0; method && i < sizeof methods / sizeof *methods; i++) {
+        if (json_is_string(method, methods[i].name)) return methods[i].read(config, quantization, inner);
+    }
+    const bool named = method && method->kind == JSON_STRING;
+    MN_FAIL(
+        MN_E_UNSUPPORTED,
+        "%s has quant_method \"%s\", allowed: fp8, fbgemm_fp8, compressed-tensors (other quantised weights come as GGUF)",
+        inner, named ? config_show(method->string, method->n).text : "?");
+}
+
+static mn_status read_all(model_config *config, const json *root, const char *what) {
+    MN_TRY(read_quantization(config, root, what));
     MN_TRY(config_check_keys(config, root, what));
     MN_TRY(read_basics(config, root, what));
     MN_TRY(read_tokens(config, root, what));

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
+
 /* ---- tables ---- */
 
 /* A size of the configuration. */
@@ -618,6 +620,70 @@ static void choose_prefix(binder *b) {
     snprintf(b->prefix, sizeof b->prefix, "%.*s", (int)n, layers);
 }
 
+/* Matrices of 8-bit floats (FP8) have scales: weight_scale_inv for each block as DeepSeek and Qwen write them,
+ * weight_scale for each row or matrix as FBGEMM and compressed-tensors do. A weight is its value times its scale,
+ * whatever the name says. */
+
+static const tensor *find_scales(const tensor_set *tensors, const char *name) {
+    static const char *const ends[] = {"_scale_inv", "_scale"};
+    const tensor *found = NULL;
+    for (size_t i = 0; !found && i < sizeof ends / sizeof *ends; i++) {
+        char longer[128];
+        snprintf(longer, sizeof longer, "%s%s", name, ends[i]);
+        found = tensor_set_find(tensors, longer);
+    }
+    return found;
+}
+
+static bool has_size(const tensor *t, int64_t rows, int64_t columns) {
+    const bool is_flat = t->n_dims == 1 && columns == 1;
+    return (is_flat || (t->n_dims == 2 && t->shape[1] == columns)) && t->shape[0] == rows;
+}
+
+/* One scale for the matrix, for each row, or for each block. */
+static mn_status choose_blocks(weight_source *source, const model_config *config, const tensor *scales) {
+    const int64_t rows = source->tensor->shape[0], columns = source->tensor->shape[1];
+    const int64_t block_rows = config->float8.rows, block_columns = config->float8.columns;
+    char blocks[80] = "";
+    source->scales = scales;
+    source->scale_rows = rows;
+    source->scale_columns = columns;
+    if (scales->n_dims == 0 || has_size(scales, 1, 1)) return MN_OK;
+    source->scale_rows = 1;
+    if (has_size(scales, rows, 1)) return MN_OK;
+    if (block_rows > 0) {
+        const int64_t down = ceil_div(rows, block_rows), across = ceil_div(columns, block_columns);
+        source->scale_rows = block_rows;
+        source->scale_columns = block_columns;
+        if (has_size(scales, down, across)) return MN_OK;
+        snprintf(blocks, sizeof blocks, " or [%" PRId64 ",%" PRId64 "]", down, across);
+    }
+    MN_FAIL(MN_E_FORMAT, "%s is %s: expected [1], [%" PRId64 ",1]%s", scales->name,
+            show_shape(scales->shape, scales->n_dims).text, rows, blocks);
+}
+
+/* Scales that are missing, or belong to a tensor that cannot have them here, are errors. */
+static mn_status bind_scales(weight_source *source, const binder *b, bool is_matrix) {
+    const tensor *t = source->tensor, *scales = b->is_gguf ? NULL : find_scales(b->tensors, t->name);
+    const bool is_float8 = t->type == DTYPE_F8_E4M3 || t->type == DTYPE_F8_E5M2;
+    if (!scales) {
+        if (is_float8 && is_matrix && b->config->float8.is_on)
+            MN_FAIL(MN_E_FORMAT, "%s_scale is missing, which quantization_config requires for %s", t->name,
+                    dtype_table[t->type].name);
+        return MN_OK;
+    }
+    if (!is_float8)
+        MN_FAIL(MN_E_UNSUPPORTED, "%s is there, and %s is stored as %s, allowed: F8_E4M3, F8_E5M2", scales->name,
+                t->name, dtype_table[t->type].name);
+    if (!is_matrix || t->n_dims != 2 || source->is_transposed)
+        MN_FAIL(MN_E_UNSUPPORTED, "%s is there, allowed: scales of matrices that are stored as [out][in]",
+                scales->name);
+    if (!dtype_table[scales->type].to_f32)
+        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: a floating-point type", scales->name,
+                dtype_table[scales->type].name);
+    return choose_blocks(source, b->config, scales);
+}
+
 static mn_status bind_one(weight_source *out, const binder *b, weight_role role, int64_t layer, int64_t expert) {
     *out = (weight_source){0};
     const weight_rule *rule = find_rule(b->config, role, layer);
@@ -641,7 +707,8 @@ static mn_status bind_one(weight_source *out, const binder *b, weight_role role,
     MN_TRY(check_tensor(t, &place, b->is_gguf));
     *out = place.source;
     out->tensor = t;
-    return MN_OK;
+    const bool is_matrix = role < N_LAYER_MATRICES || role == WEIGHT_HEAD;
+    return bind_scales(out, b, is_matrix);
 }
 
 static mn_status bind_experts(model_weights *out, const binder *b, int64_t layer) {

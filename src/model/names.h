@@ -104,6 +104,8 @@ typedef struct weight_source {
     int permute_head_dim; /* 0, or D: within each D rows, rows 2i and 2i + 1 are stored for rows i and i + D/2
                            */
     bool is_transposed;   /* the rows are columns of the tensor, a matrix */
+    const tensor *scales; /* NULL, or of each block of the tensor, a matrix */
+    int64_t scale_rows, scale_columns; /* of a block */
 } weight_source;
 
 /* The row of the stored tensor that holds row `row` (0 .. n_rows - 1) of the weight. */

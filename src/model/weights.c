@@ -14,9 +14,8 @@ enum { PACK_PANELS = 8, RELEASES = 64 };
 
 weight_form weight_form_for(dtype type, weight_form model_form, bool is_auto) {
     if (!is_auto) return model_form;
-    if (type == DTYPE_F32) return WEIGHT_F32;
-    if (type == DTYPE_F16 || type == DTYPE_BF16) return WEIGHT_BF16;
-    return WEIGHT_INT;
+    if (type == DTYPE_F32 || type == DTYPE_F64) return WEIGHT_F32;
+    return dtype_table[type].block == 1 ? WEIGHT_BF16 : WEIGHT_INT;
 }
 
 /* ---- vectors ---- */
@@ -83,7 +82,8 @@ static mn_status plan_matrix(planner *p, weight *w, const weight_source *source,
     if (!source->tensor) return MN_OK;
     const tensor *t = source->tensor;
     if (source->is_transposed && dtype_table[t->type].block != 1)
-        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: F32, F16, BF16", t->name, dtype_table[t->type].name);
+        MN_FAIL(MN_E_UNSUPPORTED, "%s is stored as %s, allowed: a floating-point type", t->name,
+                dtype_table[t->type].name);
     weight_form form = is_exact ? WEIGHT_F32 : weight_form_for(t->type, p->net->form, p->is_auto);
     weight_layout_make(&w->layout, form, t->type, (int)source->n_rows, (int)source->columns);
     weights->packed_bytes += weight_layout_bytes(&w->layout);

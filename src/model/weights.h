@@ -11,7 +11,7 @@ typedef struct weights_progress {
 } weights_progress;
 
 /* The form in which a stored type is computed when the model computes in `model_form`. is_auto: plain types use the
- * lossless form (float32 for F32, bf16 for F16 and BF16) and block types go to WEIGHT_INT. */
+ * usual form (float32 for F32 and F64, bf16 for those of 16 and 8 bits) and block types go to WEIGHT_INT. */
 weight_form weight_form_for(dtype type, weight_form model_form, bool is_auto);
 
 /* Lays out every weight in net->form (sizes only; nothing is packed) and sums net->weights.packed_bytes. is_gguf: the

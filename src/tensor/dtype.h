@@ -25,9 +25,11 @@ typedef enum dtype {
     DTYPE_Q6_K,
     DTYPE_IQ4_NL,
     DTYPE_IQ4_XS,
+    DTYPE_F64,
+    DTYPE_F8_E4M3, /* without infinities, as PyTorch's float8_e4m3fn */
+    DTYPE_F8_E5M2,
     N_COMPUTED_DTYPES, /* weights are computed from the types above */
-    DTYPE_F64 = N_COMPUTED_DTYPES,
-    DTYPE_I8,
+    DTYPE_I8 = N_COMPUTED_DTYPES,
     DTYPE_I16,
     DTYPE_I32,
     DTYPE_I64,

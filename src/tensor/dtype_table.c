@@ -24,6 +24,32 @@ static void bf16_to_f32(float *dst, const void *src, size_t n) {
     for (size_t i = 0; i < n; i++) dst[i] = f32_from_bf16(load_u16(at + 2 * i));
 }
 
+/* Beyond the range of float32: infinity. */
+static void f64_to_f32(float *dst, const void *src, size_t n) {
+    const uint8_t *at = src;
+    for (size_t i = 0; i < n; i++) {
+        double value;
+        memcpy(&value, at + i * sizeof value, sizeof value);
+        dst[i] = (float)value;
+    }
+}
+
+/* The bits of a float16 but for the bias of the exponent, 7 in the place of 15, and for the largest code, NaN. */
+static void f8_e4m3_to_f32(float *dst, const void *src, size_t n) {
+    const uint8_t *at = src;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t sign = (uint32_t)(at[i] & 0x80u), rest = at[i] & 0x7Fu;
+        const float value = f32_from_f16((f16)(sign << 8 | rest << 7)) * 0x1p8f;
+        dst[i] = rest == 0x7F ? f32_from_bits(sign << 24 | 0x7FC00000u) : value;
+    }
+}
+
+/* The upper half of a float16. */
+static void f8_e5m2_to_f32(float *dst, const void *src, size_t n) {
+    const uint8_t *at = src;
+    for (size_t i = 0; i < n; i++) dst[i] = f32_from_f16((f16)(at[i] << 8));
+}
+
 /* ---- blocks: codes times scales ---- */
 
 static void blocks_to_f32(dtype type, float *dst, const uint8_t *block, size_t n) {
@@ -82,7 +108,9 @@ const dtype_info dtype_table[N_DTYPES] = {
     [DTYPE_Q6_K]   = {"Q6_K",   NULL,    14, 256, 210, q6_k_to_f32},
     [DTYPE_IQ4_NL] = {"IQ4_NL", NULL,    20, 32,    18,  iq4_nl_to_f32},
     [DTYPE_IQ4_XS] = {"IQ4_XS", NULL,    23, 256, 136, iq4_xs_to_f32},
-    [DTYPE_F64]    = {"F64",    "F64",   28, 1,     8,   NULL},
+    [DTYPE_F64]    = {"F64",    "F64",   28, 1,     8,   f64_to_f32},
+    [DTYPE_F8_E4M3] = {"F8_E4M3", "F8_E4M3", -1, 1, 1,   f8_e4m3_to_f32},
+    [DTYPE_F8_E5M2] = {"F8_E5M2", "F8_E5M2", -1, 1, 1,   f8_e5m2_to_f32},
     [DTYPE_I8]     = {"I8",     "I8",    24, 1,     1,   NULL},
     [DTYPE_I16]    = {"I16",    "I16",   25, 1,     2,   NULL},
     [DTYPE_I32]    = {"I32",    "I32",   26, 1,     4,   NULL},

@@ -266,13 +266,16 @@ static oracle make_oracle(void) {
 static void every_stored_type_in_one_file_equals_the_oracle(void **state) {
     (void)state;
     dtype types[N_COMPUTED_DTYPES];
-    for (int i = 0; i < N_COMPUTED_DTYPES; i++) types[i] = (dtype)i;
-    for (int first = 0; first < N_COMPUTED_DTYPES; first += 4) {
+    int n = 0;
+    FOR_COMPUTED_TYPES(type) {
+        if (dtype_table[type].gguf_id >= 0) types[n++] = type;
+    }
+    for (int first = 0; first < n; first += 4) {
         oracle o = make_oracle();
         char path[1024], what[64];
         snprintf(path, sizeof path, "%s", scratch_path("mixed.gguf"));
-        snprintf(what, sizeof what, "all types, beginning with %s", dtype_table[first].name);
-        save_model(&o, "llama", &(type_list){types, N_COMPUTED_DTYPES, first}, FILL_RANDOM, path);
+        snprintf(what, sizeof what, "all types, beginning with %s", dtype_table[types[first]].name);
+        save_model(&o, "llama", &(type_list){types, n, first}, FILL_RANDOM, path);
         check_types(&o, path, what);
         oracle_close(&o);
     }

@@ -101,9 +101,9 @@ static int_weight int_at(const packed *m, int output, int input) {
 static void columns_pack_as_rows(void **state) {
     (void)state;
     enum { N = 21, K = 2 * 256 + 32, PAD = 3 };
-    static const dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_F8_E4M3};
     uint64_t seed = 7;
-    for (int t = 0; t < 3; t++) {
+    for (int t = 0; t < 5; t++) {
         const size_t size = (size_t)dtype_table[types[t]].bytes, row_bytes = K * size, column_bytes = N * size + PAD;
         uint8_t *rows = mem_alloc(N, row_bytes), *columns = mem_alloc(K, column_bytes);
         assert_true(rows && columns);
@@ -133,6 +133,56 @@ static void columns_pack_as_rows(void **state) {
         }
         mem_free(rows);
         mem_free(columns);
+    }
+}
+
+/* Scales of rows, of the matrix and of blocks that end inside of a chunk give the bits of the products. */
+static void scales_multiply_their_blocks(void **state) {
+    (void)state;
+    enum { N = 37, K = 256 + 96 };
+    static const struct {
+        size_t rows, columns;
+        dtype type;
+    } cases[] = {{N, K, DTYPE_F32}, {1, K, DTYPE_BF16}, {16, 128, DTYPE_F32}, {5, 7, DTYPE_F32}, {N, 300, DTYPE_F16}};
+    uint64_t seed = 9;
+    uint8_t codes[N * K];
+    static float products[N * K];
+    random_blocks(&seed, DTYPE_F8_E4M3, codes, (size_t)N * K, 448);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t down = (N + cases[i].rows - 1) / cases[i].rows,
+                     across = (K + cases[i].columns - 1) / cases[i].columns,
+                     size = (size_t)dtype_table[cases[i].type].bytes;
+        uint8_t *scales = mem_alloc(down * across, size);
+        float *values = mem_alloc(down * across, sizeof *values);
+        assert_true(scales && values);
+        random_blocks(&seed, cases[i].type, scales, down * across, 0.01);
+        dtype_table[cases[i].type].to_f32(values, scales, down * across);
+        for (size_t r = 0; r < N; r++) {
+            for (size_t c = 0; c < K; c++)
+                products[r * K + c] = (float)(float8_value(DTYPE_F8_E4M3, codes[r * K + c]) *
+                                              (double)values[r / cases[i].rows * across + c / cases[i].columns]);
+        }
+        for (int form = WEIGHT_F32; form <= WEIGHT_INT; form++) {
+            for (int permute = 0; permute < 2; permute++) {
+                const int n = N;
+                packed m = pack_stored(DTYPE_F32, (weight_form)form, N, K, products, K * sizeof(float), permute);
+                guarded again = guarded_make(weight_layout_bytes(&m.layout), 0),
+                        scratch = guarded_make(pack_scratch_bytes(&m.layout), 0);
+                const stored_matrix from = {.type = DTYPE_F8_E4M3,
+                                            .data = codes,
+                                            .row_bytes = K,
+                                            .row_of = permute ? reversed : NULL,
+                                            .user = &n,
+                                            .scales = {cases[i].type, scales, cases[i].rows, cases[i].columns, across}};
+                weight_pack(again.data, &m.layout, &from, 0, m.layout.n_panels, scratch.data);
+                assert_memory_equal(again.data, m.weights.data, weight_layout_bytes(&m.layout));
+                guarded_free(&scratch);
+                guarded_free(&again);
+                packed_free(&m);
+            }
+        }
+        mem_free(values);
+        mem_free(scales);
     }
 }
 
@@ -284,13 +334,10 @@ static void infinite_weights_show(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_pack_as_rows),
-        cmocka_unit_test(dense_forms_hold_the_rows),
-        cmocka_unit_test(block_types_become_codes),
-        cmocka_unit_test(layouts_are_compact),
-        cmocka_unit_test(plain_types_round_to_eight_bits),
-        cmocka_unit_test(wide_ranges_survive),
-        cmocka_unit_test(large_products_do_not_overflow),
+        cmocka_unit_test(columns_pack_as_rows),      cmocka_unit_test(scales_multiply_their_blocks),
+        cmocka_unit_test(dense_forms_hold_the_rows), cmocka_unit_test(block_types_become_codes),
+        cmocka_unit_test(layouts_are_compact),       cmocka_unit_test(plain_types_round_to_eight_bits),
+        cmocka_unit_test(wide_ranges_survive),       cmocka_unit_test(large_products_do_not_overflow),
         cmocka_unit_test(infinite_weights_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

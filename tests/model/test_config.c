@@ -474,6 +474,9 @@ static void forms_of_rotation_mean_the_same(void **state) {
 
 /* ---- refusals ---- */
 
+#define COMPRESSED(more)                                                                                               \
+    ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\"" more "}"
+
 static const struct {
     const char *type, *fields; /* these fields come after MINIMAL and replace its values */
     mn_status status;
@@ -586,7 +589,32 @@ static const struct {
     {"llama", ",\"bos_token_id\":-2", MN_E_FORMAT, "bos_token_id is -2"},
     {"llama", ",\"eos_token_id\":[1,-2]", MN_E_FORMAT, "eos_token_id[1] is no whole number from -1 (none)"},
     {"llama", ",\"eos_token_id\":\"</s>\"", MN_E_FORMAT, "eos_token_id is \"</s>\""},
-    {"llama", ",\"quantization_config\":{\"quant_method\":\"gptq\"}", MN_E_UNSUPPORTED, "quant_method \"gptq\""},
+    {"llama", ",\"quantization_config\":{\"quant_method\":\"gptq\"}", MN_E_UNSUPPORTED,
+     "config.json: quantization_config has quant_method \"gptq\", allowed: fp8, fbgemm_fp8, compressed-tensors"},
+    {"llama", ",\"quantization_config\":{}", MN_E_UNSUPPORTED, "quant_method \"?\""},
+    {"llama", ",\"quantization_config\":\"fp8\"", MN_E_FORMAT, "quantization_config is \"fp8\", allowed: an object"},
+    {"llama", ",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[0,4]}", MN_E_FORMAT,
+     "quantization_config: weight_block_size is [0,4], allowed: [rows, columns] of a block"},
+    {"llama", ",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":\"128x\"}", MN_E_FORMAT,
+     "weight_block_size is \"128x\""},
+    {"llama", ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"}",
+     MN_E_UNSUPPORTED, "format is \"pack-quantized\", allowed: \"float-quantized\", \"naive-quantized\""},
+    {"llama", ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}", MN_E_UNSUPPORTED, "format is null"},
+    {"llama", COMPRESSED(",\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}"), MN_E_UNSUPPORTED,
+     "sparsity_config is not empty, allowed: null"},
+    {"llama", COMPRESSED(",\"config_groups\":[]"), MN_E_FORMAT, "config_groups is [], allowed: an object"},
+    {"llama", COMPRESSED(",\"config_groups\":{\"g\":{}}"), MN_E_FORMAT, "quantization_config: g: 'weights' is missing"},
+    {"llama", COMPRESSED(",\"config_groups\":{\"g\":{\"weights\":{\"type\":\"int\"}}}"), MN_E_UNSUPPORTED,
+     "g: weights: type is \"int\", allowed: \"float\""},
+    {"llama", COMPRESSED(",\"config_groups\":{\"g\":{\"weights\":{\"type\":\"float\",\"strategy\":\"group\"}}}"),
+     MN_E_UNSUPPORTED, "strategy is \"group\", allowed: \"tensor\", \"channel\", \"block\""},
+    {"llama",
+     COMPRESSED(",\"config_groups\":{\"g\":{\"weights\":{\"type\":\"float\",\"strategy\":\"tensor\",\"num_bits\":4}}}"),
+     MN_E_FORMAT, "num_bits is 4"},
+    {"llama",
+     COMPRESSED(
+         ",\"config_groups\":{\"g\":{\"weights\":{\"type\":\"float\",\"strategy\":\"tensor\",\"symmetric\":false}}}"),
+     MN_E_UNSUPPORTED, "symmetric is false, allowed: true"},
     {"mistral", ",\"sliding_window\":-1", MN_E_FORMAT, "sliding_window is -1"},
     {"qwen2", ",\"layer_types\":[\"full_attention\"]", MN_E_FORMAT, "layer_types has 1 items, allowed: 4"},
     {"qwen2", ",\"layer_types\":[1,2,3,4]", MN_E_FORMAT, "layer_types[0] is no string"},

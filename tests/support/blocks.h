@@ -9,6 +9,9 @@
  * between `largest` / 16 and `largest` (a float16 magnitude) of either sign. */
 void random_blocks(uint64_t *seed, dtype type, void *out, size_t n, double largest);
 
+/* The value of an 8-bit float, from its definition: sign, exponent and fraction. */
+double float8_value(dtype type, int code);
+
 /* The types with dtype_info.to_f32: the first N_COMPUTED_DTYPES. */
 #define FOR_COMPUTED_TYPES(type) for (dtype type = DTYPE_F32; type < N_COMPUTED_DTYPES; type = (dtype)(type + 1))
 

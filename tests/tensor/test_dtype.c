@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/num.h"
+#include "support/blocks.h"
 #include "tensor/dtype.h"
 #include "checkpoint/quantize.h"
 
@@ -23,7 +24,7 @@ static void dequantisers_agree_with_the_vectors(void **state) {
     (void)state;
     int n_types = 0;
     for (dtype type = 0; type < N_DTYPES; type++) {
-        if (!dtype_table[type].to_f32) continue;
+        if (!dtype_table[type].to_f32 || type >= DTYPE_F64) continue; /* those from F64 on: below */
         bytes blocks = {0}, values = {0};
         read_vector(&blocks, "dequant_", type, "_blocks");
         read_vector(&values, "dequant_", type, "_values");
@@ -48,7 +49,52 @@ static void dequantisers_agree_with_the_vectors(void **state) {
         bytes_clear(&values);
         n_types++;
     }
-    assert_int_equal(n_types, N_COMPUTED_DTYPES);
+    assert_int_equal(n_types, DTYPE_F64);
+    FOR_COMPUTED_TYPES(type) assert_non_null(dtype_table[type].to_f32);
+}
+
+static void eight_bit_floats_have_the_values_of_their_definition(void **state) {
+    (void)state;
+    for (dtype type = DTYPE_F8_E4M3; type <= DTYPE_F8_E5M2; type = (dtype)(type + 1)) {
+        uint8_t codes[256];
+        float got[256];
+        for (int i = 0; i < 256; i++) codes[i] = (uint8_t)i;
+        dtype_table[type].to_f32(got, codes, 256);
+        for (int i = 0; i < 256; i++) {
+            const double expected = float8_value(type, i);
+            const bool same =
+                isnan(expected) ? isnan(got[i]) : (double)got[i] == expected && !signbit(got[i]) == !(i & 0x80);
+            if (!same) fail_msg("%s 0x%02x: %.9g, expected %.9g", dtype_table[type].name, i, (double)got[i], expected);
+        }
+    }
+    assert_true(float8_value(DTYPE_F8_E4M3, 0x7E) == 448 && float8_value(DTYPE_F8_E5M2, 0x7B) == 57344);
+}
+
+/* As a conversion to float32 gives: rounded to nearest, ties to even, infinite beyond its range. */
+static void doubles_are_rounded(void **state) {
+    (void)state;
+    static const struct {
+        double stored;
+        float value;
+    } cases[] = {{1.5, 1.5f},
+                 {-0.0, -0.0f},
+                 {1 + 0x1p-24, 1.0f},
+                 {1 + 0x3p-24, 1 + 0x1p-22f},
+                 {0x1p-149, 0x1p-149f},
+                 {0x1p-151, 0.0f},
+                 {0x1.fffffefp127, 0x1.fffffep127f},
+                 {-1e39, -INFINITY},
+                 {(double)INFINITY, INFINITY}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t odd[1 + sizeof(double)];
+        float got;
+        memcpy(odd + 1, &cases[i].stored, sizeof cases[i].stored);
+        dtype_table[DTYPE_F64].to_f32(&got, odd + 1, 1);
+        assert_int_equal(f32_bits(got), f32_bits(cases[i].value));
+    }
+    float got;
+    dtype_table[DTYPE_F64].to_f32(&got, &(double){(double)NAN}, 1);
+    assert_true(isnan(got));
 }
 
 static void quantisers_agree_with_the_reference(void **state) {
@@ -142,6 +188,8 @@ static void the_table_is_consistent(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dequantisers_agree_with_the_vectors),
+        cmocka_unit_test(eight_bit_floats_have_the_values_of_their_definition),
+        cmocka_unit_test(doubles_are_rounded),
         cmocka_unit_test(quantisers_agree_with_the_reference),
         cmocka_unit_test(quantised_values_come_back),
         cmocka_unit_test(zeros_and_subnormal_values_are_stored_as_zeros),

@@ -99,6 +99,13 @@ typedef struct linear_job {
 void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int n, int k);
 size_t weight_layout_bytes(const weight_layout *layout); /* n_panels * panel_bytes */
 
+/* Scales of a stored matrix, one for each block of rows x columns; plain types without blocks of their own. */
+typedef struct stored_scales {
+    dtype type;
+    const void *data;             /* NULL: none */
+    size_t rows, columns, stride; /* of a block; blocks side by side */
+} stored_scales;
+
 /* A matrix as a checkpoint stores it. */
 typedef struct stored_matrix {
     dtype type;
@@ -107,6 +114,7 @@ typedef struct stored_matrix {
     bool is_transposed;                          /* an output is a column, not a row; plain types only */
     int (*row_of)(const void *user, int output); /* the row (column) of an output; NULL: identity */
     const void *user;
+    stored_scales scales; /* of a plain type whose outputs are rows */
 } stored_matrix;
 
 /* Packs panels [panel_begin, panel_end) of a matrix to their places in `packed`. scratch: pack_scratch_bytes(layout),

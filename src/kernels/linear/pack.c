@@ -65,14 +65,28 @@ static const uint8_t *source_row(const source *from, int output) {
     return (const uint8_t *)from->stored->data + row_of_output(from, output) * from->stored->row_bytes;
 }
 
+/* Multiplies inputs begin..begin+n of an output by the scales of their blocks. */
+static void multiply(float *x, const stored_scales *scales, size_t row, int begin, int n) {
+    const dtype_info *type = &dtype_table[scales->type];
+    const uint8_t *of_row = (const uint8_t *)scales->data + row / scales->rows * scales->stride * (size_t)type->bytes;
+    const size_t end = (size_t)begin + (size_t)n;
+    for (size_t at = (size_t)begin; at < end;) {
+        const size_t block = at / scales->columns, next = (block + 1) * scales->columns;
+        float scale;
+        type->to_f32(&scale, of_row + block * (size_t)type->bytes, 1);
+        for (; at < next && at < end; at++) x[at - (size_t)begin] *= scale;
+    }
+}
+
 /* Inputs begin..begin+n of an output as float32. */
 static void read_inputs(float *x, const source *from, int output, int begin, int n) {
     const size_t size = (size_t)from->type->bytes, row_bytes = from->stored->row_bytes;
     if (!from->stored->is_transposed) {
         from->type->to_f32(x, source_row(from, output) + (size_t)(begin / from->type->block) * size, (size_t)n);
+        if (from->stored->scales.data) multiply(x, &from->stored->scales, row_of_output(from, output), begin, n);
         return;
     }
-    uint8_t column[CHUNK * sizeof(float)];
+    uint8_t column[CHUNK * sizeof(double)];
     const uint8_t *at = (const uint8_t *)from->stored->data + row_of_output(from, output) * size;
     for (int end = begin + n; begin < end; begin += CHUNK, x += CHUNK) {
         const int part = end - begin < CHUNK ? end - begin : CHUNK;
