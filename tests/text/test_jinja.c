@@ -268,7 +268,8 @@ static void messages_name_the_line(void **state) {
     assert_fails(MN_E_FORMAT, "not valid UTF-8", render("a\xff", &out));
     assert_fails(MN_E_UNSUPPORTED, "random", render("{{ [1]|random }}", &out));
     assert_fails(MN_E_UNSUPPORTED, "random", render("{{ lipsum() }}", &out));
-    assert_fails(MN_E_UNSUPPORTED, "filter is not supported", render("{{ 'a'|pprint }}", &out));
+    assert_fails(MN_E_UNSUPPORTED, "line 1: the filter 'urlize' is not supported", render("{{ 'a'|urlize }}", &out));
+    assert_fails(MN_E_FORMAT, "No filter named 'wordrap'; did you mean 'wordwrap'?", render("{{ 'a'|wordrap }}", &out));
     assert_fails(MN_E_UNSUPPORTED, "autoescape", render("{% autoescape true %}a{% endautoescape %}", &out));
     assert_fails(MN_E_UNSUPPORTED, "complex numbers", render("{{ (-8) ** 0.5 }}", &out));
     assert_fails(MN_E_FORMAT, "\\N{...} escapes", render("{{ '\\N{DIGIT ONE}' }}", &out));

@@ -249,6 +249,12 @@ static const char *const work[] = {
     "s|urlencode",
     "(s ~ '\\n')|indent",
     "s|wordcount",
+    "s|wordwrap(7)",
+    "('a-' * 10000)|wordwrap(3)",
+    "('<a>' * 10000)|striptags",
+    "('&am' * 10000)|striptags",
+    "('x ' * 10000)|pprint",
+    "d|pprint",
     "s|truncate(900000)",
     "u[::-1]",
     "s[::2]",
@@ -529,6 +535,25 @@ static void excessive_recursion_is_refused(void **state) {
     }
 }
 
+/* Values as deep as are accepted, each level on lines of its own. */
+static void pretty_printing_fits_the_stack(void **state) {
+    (void)state;
+    size_t n_accepted = 0;
+    for (int levels = 80; levels <= 100; levels++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{%% set ns = namespace(x=1) %%}{%% for i in range(%d) %%}{%% set ns.x = [{'k' * 90: ns.x}] %%}"
+                 "{%% endfor %%}{{ ns.x|pprint|length }}",
+                 levels / 2);
+        attempt a = try_text(text, NULL);
+        if (a.status != MN_E_FULL) assert_int_equal(a.status, MN_OK);
+        n_accepted += a.status == MN_OK;
+        check_seconds(&a, NEEDED_S);
+        bytes_clear(&a.out);
+    }
+    assert_in_range(n_accepted, 1, 20);
+}
+
 /* ---- published templates ---- */
 
 static void render_all(const json *templates, const char *text_key, const json *contexts, const char *context_key,
@@ -573,10 +598,10 @@ static void all_stayed_within_the_budgets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files_are_refused),     cmocka_unit_test(templates_cannot_leave_the_sandbox),
-        cmocka_unit_test(excessive_work_is_refused),     cmocka_unit_test(excessive_recursion_is_refused),
-        cmocka_unit_test(excessive_nesting_is_refused),  cmocka_unit_test(published_templates_fit_the_stack),
-        cmocka_unit_test(all_stayed_within_the_budgets),
+        cmocka_unit_test(hostile_files_are_refused),         cmocka_unit_test(templates_cannot_leave_the_sandbox),
+        cmocka_unit_test(excessive_work_is_refused),         cmocka_unit_test(excessive_recursion_is_refused),
+        cmocka_unit_test(pretty_printing_fits_the_stack),    cmocka_unit_test(excessive_nesting_is_refused),
+        cmocka_unit_test(published_templates_fit_the_stack), cmocka_unit_test(all_stayed_within_the_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

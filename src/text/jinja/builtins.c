@@ -3,9 +3,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <locale.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/distance.h"
 #include "text/jinja/internal.h"
 
 enum { MAX_RANGE = 100000 }; /* of the sandbox */
@@ -734,6 +736,22 @@ const jbuiltin *jinja_find_filter(const jstring *name) {
     const jbuiltin *b = jinja_find(jinja_text_filters, jinja_n_text_filters, name);
     if (!b) b = jinja_find(jinja_list_filters, jinja_n_list_filters, name);
     return b ? b : jinja_find(jinja_value_filters, jinja_n_value_filters, name);
+}
+
+const char *jinja_nearest_filter(const jstring *name) {
+    const jbuiltin *const tables[] = {jinja_text_filters, jinja_list_filters, jinja_value_filters};
+    const size_t sizes[] = {jinja_n_text_filters, jinja_n_list_filters, jinja_n_value_filters};
+    const char *names[64];
+    char text[DISTANCE_LONGEST];
+    size_t n = 0;
+    for (int t = 0; t < 3; t++) { /* bounded: three tables */
+        for (size_t i = 0; i < sizes[t] && n + 1 < sizeof names / sizeof *names;
+             i++) /* bounded: by the table's length */
+            names[n++] = tables[t][i].name;
+    }
+    names[n] = NULL;
+    snprintf(text, sizeof text, "%.*s", name->n < sizeof text ? (int)name->n : (int)sizeof text - 1, name->data);
+    return text_nearest(text, names);
 }
 
 const jbuiltin *jinja_find_test(const jstring *name) {

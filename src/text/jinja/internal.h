@@ -574,6 +574,14 @@ mn_status jinja_put_json(jrun *r, jvalue v, const jjson_style *style, int level)
 mn_status jinja_put_escaped(jrun *r, const jstring *s);
 mn_status jinja_escape(jrun *r, jvalue v, jvalue *out); /* as markupsafe.escape */
 
+/* ---- text_filters.c, wrap_filters.c, pretty.c ---- */
+
+/* Calls a method of a string. */
+mn_status jinja_text_method(jrun *r, jvalue text, const char *name, const jvalue *args, size_t n, jvalue *out);
+mn_status jinja_wordwrap(jrun *r, const jcall *c, jvalue *out); /* filters */
+mn_status jinja_striptags(jrun *r, const jcall *c, jvalue *out);
+mn_status jinja_pprint(jrun *r, const jcall *c, jvalue *out);
+
 /* ---- format.c ---- */
 
 mn_status jinja_percent(jrun *r, jvalue format, jvalue values, jvalue *out);
@@ -615,6 +623,7 @@ mn_status jinja_assign(jrun *r, jscope *scope, const jnode *target, jvalue value
 /* ---- tables ---- */
 
 const jbuiltin *jinja_find_filter(const jstring *name); /* NULL when there is none */
+const char *jinja_nearest_filter(const jstring *name);  /* that an unknown name may mean; NULL: none */
 const jbuiltin *jinja_find_test(const jstring *name);
 const jbuiltin *jinja_find_method(jvalue object, const jstring *name);
 const jbuiltin *jinja_find_global(const jstring *name);

@@ -379,8 +379,10 @@ static mn_status second_with(resolver *v, jnode *node) {
 
 static mn_status bind_builtin(const resolver *v, const jnode *node) {
     if (node->builtin || v->lenient) return MN_OK;
-    return jinja_syntax_error(node->line, "No %s named '%.*s'.", node->kind == N_FILTER ? "filter" : "test",
-                              (int)(node->text->n < 60 ? node->text->n : 60), node->text->data);
+    const char *nearest = node->kind == N_FILTER ? jinja_nearest_filter(node->text) : NULL;
+    return jinja_syntax_error(node->line, "No %s named '%.*s'%s%s%s", node->kind == N_FILTER ? "filter" : "test",
+                              (int)(node->text->n < 60 ? node->text->n : 60), node->text->data,
+                              nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : ".");
 }
 
 static mn_status bind_lenient(resolver *v, jnode *node) {

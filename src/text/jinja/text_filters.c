@@ -9,8 +9,7 @@ static mn_status soft(jrun *r, const jcall *c, jvalue *out) {
     return jinja_str(r, c->self, out);
 }
 
-/* Calls a method of a string. */
-static mn_status method(jrun *r, jvalue text, const char *name, const jvalue *args, size_t n, jvalue *out) {
+mn_status jinja_text_method(jrun *r, jvalue text, const char *name, const jvalue *args, size_t n, jvalue *out) {
     const jstring key = {name, strlen(name), strlen(name)};
     const jargs given = {.items = args, .n = n};
     return jinja_call_builtin(r, jinja_find(jinja_string_methods, jinja_n_string_methods, &key), text, &given, out);
@@ -31,7 +30,7 @@ static mn_status lower(jrun *r, const jcall *c, jvalue *out) {
 static mn_status capitalize(jrun *r, const jcall *c, jvalue *out) {
     jvalue text;
     MN_TRY(soft(r, c, &text));
-    return method(r, text, "capitalize", NULL, 0, out);
+    return jinja_text_method(r, text, "capitalize", NULL, 0, out);
 }
 
 /* Words start behind blanks, hyphens and opening brackets; unlike str.title(), not behind apostrophes. */
@@ -65,7 +64,7 @@ static mn_status title(jrun *r, const jcall *c, jvalue *out) {
 static mn_status trim(jrun *r, const jcall *c, jvalue *out) {
     jvalue text;
     MN_TRY(soft(r, c, &text));
-    return method(r, text, "strip", c->arg, j_given(c->arg[0]), out);
+    return jinja_text_method(r, text, "strip", c->arg, j_given(c->arg[0]), out);
 }
 
 static mn_status plain(jrun *r, jvalue v, jvalue *out) {
@@ -81,7 +80,7 @@ static mn_status replace(jrun *r, const jcall *c, jvalue *out) {
     MN_TRY(plain(r, c->arg[1], &args[1]));
     args[2] = jinja_arg_or(c, 2, j_none());
     if (args[2].kind == J_NONE) args[2] = j_int(-1);
-    return method(r, text, "replace", args, 3, out);
+    return jinja_text_method(r, text, "replace", args, 3, out);
 }
 
 static mn_status join(jrun *r, const jcall *c, jvalue *out) {
@@ -124,7 +123,7 @@ static mn_status indent(jrun *r, const jcall *c, jvalue *out) {
     MN_TRY(jinja_text_z(r, "\n", &newline));
     newline.markup = markup;
     MN_TRY(jinja_add(r, c->self, newline, &text));
-    MN_TRY(method(r, text, "splitlines", NULL, 0, &lines));
+    MN_TRY(jinja_text_method(r, text, "splitlines", NULL, 0, &lines));
     size_t mark = jinja_mark(r);
     MN_TRY(indent_lines(r, lines.list, indention, jinja_arg_flag(c, 1, false), jinja_arg_flag(c, 2, false)));
     MN_TRY(jinja_cut(r, mark, out));
@@ -151,7 +150,7 @@ static mn_status safe(jrun *r, const jcall *c, jvalue *out) {
 static mn_status center(jrun *r, const jcall *c, jvalue *out) {
     jvalue text, width = jinja_arg_or(c, 0, j_int(80));
     MN_TRY(soft(r, c, &text));
-    return method(r, text, "center", &width, 1, out);
+    return jinja_text_method(r, text, "center", &width, 1, out);
 }
 
 static mn_status truncate(jrun *r, const jcall *c, jvalue *out) {
@@ -351,10 +350,10 @@ static mn_status tojson(jrun *r, const jcall *c, jvalue *out) {
     return jinja_cut(r, mark, out);
 }
 
-static mn_status unsupported(jrun *r, const jcall *c, jvalue *out) {
+static mn_status urlize(jrun *r, const jcall *c, jvalue *out) {
     (void)c;
     (void)out;
-    MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: this filter is not supported", r->arena.line);
+    MN_FAIL(MN_E_UNSUPPORTED, "chat template: line %d: the filter 'urlize' is not supported", r->arena.line);
 }
 
 const jbuiltin jinja_text_filters[] = {
@@ -368,20 +367,20 @@ const jbuiltin jinja_text_filters[] = {
     {"indent", "width,first,blank", 0, 0, indent},
     {"join", "d,attribute", 0, 0, join},
     {"lower", "", 0, 0, lower},
-    {"pprint", "", 0, JB_VARIADIC, unsupported},
+    {"pprint", "", 0, 0, jinja_pprint},
     {"replace", "old,new,count", 2, 0, replace},
     {"safe", "", 0, 0, safe},
     {"string", "", 0, 0, soft},
-    {"striptags", "", 0, JB_VARIADIC, unsupported},
+    {"striptags", "", 0, 0, jinja_striptags},
     {"title", "", 0, 0, title},
     {"tojson", "ensure_ascii,indent,separators,sort_keys", 0, 0, tojson},
     {"trim", "chars", 0, 0, trim},
     {"truncate", "length,killwords,end,leeway", 0, 0, truncate},
     {"upper", "", 0, 0, upper},
     {"urlencode", "", 0, 0, urlencode},
-    {"urlize", "", 0, JB_VARIADIC, unsupported},
+    {"urlize", "", 0, JB_VARIADIC, urlize},
     {"wordcount", "", 0, 0, wordcount},
-    {"wordwrap", "", 0, JB_VARIADIC, unsupported},
+    {"wordwrap", "width,break_long_words,wrapstring,break_on_hyphens", 0, 0, jinja_wordwrap},
     {"xmlattr", "autospace", 0, 0, xmlattr},
 };
 const size_t jinja_n_text_filters = sizeof jinja_text_filters / sizeof *jinja_text_filters;
