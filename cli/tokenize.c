@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/file.h"
 #include "config.h"
 #include "loaded_model.h"
 #include "input.h"
@@ -105,10 +106,23 @@ static mn_status work(const options *o, const mn_tokenizer *tokenizer, const inp
     return print_ids(o, tokenizer, p);
 }
 
+/* The tokenizer of a model, or of a folder or file that holds nothing else. */
+static mn_status open_tokenizer(mn_tokenizer **out, const options *o) {
+    const char *given = o->n_positional ? o->positional[0] : option_text(o, OPT_MODEL, NULL);
+    char *path = NULL;
+    if (given && strcmp(given, "embedded") != 0 && (file_is_directory(given) || file_exists(given))) {
+        mn_status status = mn_tokenizer_open(out, given);
+        if (status != MN_E_NOT_FOUND) return status;
+    }
+    mn_status status = model_path(&path, o, given);
+    if (status == MN_OK) status = mn_tokenizer_open(out, path);
+    mn_free(path);
+    return status;
+}
+
 int tokenize_verb(options *o) {
     input in = {0};
     prompt p = {0};
-    char *path = NULL;
     mn_tokenizer *tokenizer = NULL;
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL, 0);
@@ -118,8 +132,7 @@ int tokenize_verb(options *o) {
     if (status == MN_OK) status = check_usage(o, &in);
     int code = exit_of(status);
     if (status == MN_OK) {
-        status = model_path(&path, o, o->n_positional ? o->positional[0] : NULL);
-        if (status == MN_OK) status = mn_tokenizer_open(&tokenizer, path);
+        status = open_tokenizer(&tokenizer, o);
         code = exit_of_model(status);
     }
     if (status == MN_OK) {
@@ -128,7 +141,6 @@ int tokenize_verb(options *o) {
     }
     if (status != MN_OK) code = report(o, code, NULL);
     mn_tokenizer_close(&tokenizer);
-    mn_free(path);
     prompt_clear(&p);
     input_clear(&in);
     return code;

@@ -134,8 +134,13 @@ static mn_status open_generation(mn_model *model, const char *path) {
 static mn_status put_warning(mn_model *model) {
     const model_config *config = &model->core->net.config;
     const char *of_text = model->text ? tokenizer_warning(model->text) : NULL;
-    bytes line = {0};
+    bytes line = {0}, templates = {0};
     if (of_text) bytes_append_text(&line, of_text);
+    if (model->text) tokenizer_put_template_names(model->text, &templates);
+    if (templates.n)
+        bytes_printf(&line, "%snone of the chat templates is named default, so none is used: %s", line.n ? "; " : "",
+                     bytes_text(&templates));
+    bytes_clear(&templates);
     if (model->core->n_left_out)
         bytes_printf(&line, "%sthe text half is read alone; tensors of other parts that are left out: %zu",
                      line.n ? "; " : "", model->core->n_left_out);
@@ -400,6 +405,19 @@ static const json *root_or_null(const json_doc *doc) {
     return doc ? json_root(doc) : NULL;
 }
 
+static mn_status no_template(const tokenizer *t) {
+    bytes names = {0};
+    tokenizer_put_template_names(t, &names);
+    if (names.n) {
+        status_fail(MN_E_UNSUPPORTED, "this checkpoint has no chat template named default, only: %s",
+                    bytes_text(&names));
+    } else {
+        status_fail(MN_E_UNSUPPORTED, "this checkpoint has no chat template");
+    }
+    bytes_clear(&names);
+    return MN_E_UNSUPPORTED;
+}
+
 mn_status mn_chat_render_with(const mn_tokenizer *t, const char *messages, size_t n_messages,
                               const mn_chat_options *options, char **text, size_t *n_text) {
     const tokenizer *from = text_of(t);
@@ -408,7 +426,7 @@ mn_status mn_chat_render_with(const mn_tokenizer *t, const char *messages, size_
     *text = NULL;
     MN_TRY(options_take(&full, sizeof full, options, "mn_chat_options"));
     const char *source = mn_chat_template(t, full.tools != NULL);
-    if (!source) MN_FAIL(MN_E_UNSUPPORTED, "this checkpoint has no chat template");
+    if (!source) return no_template(from);
     chat_texts texts = {0};
     bytes out = {0};
     mn_status status = parse_chat_texts(&texts, messages, n_messages, &full);

@@ -15,6 +15,37 @@ round_trip() {
   json 'j["text"].strip() == "Once upon a time"'
 }
 
+# A folder, or a file, that holds a tokenizer and no model; its chat templates.
+tokenizers_alone() {
+  local alone=$work/alone one='{"name": "rag", "template": "<{{ messages[0].content }}>"}' two='{"name": "tool_use", "template": "{{ messages[0].content|wordwrap(4) }}"}'
+  mkdir -p "$alone" "$work/nothing-here"
+  cp "$here"/../../models-embedded/stories260K/tokenizer.json "$alone"
+  for path in "$alone" "$alone/tokenizer.json"; do
+    expect 0 tokenize "$path" -p "Once upon a time"
+    out_is "1,403,407,261,378"
+    expect 0 tokenize -m "$path" -p "Once upon a time"
+    out_is "1,403,407,261,378"
+  done
+  expect 3 run "$alone" hi
+  expect 3 tokenize "$work/nothing-here" -p hi
+  echo '[{"role": "user", "content": "Once upon"}]' >"$work/messages.json"
+  expect 2 tokenize "$alone" --messages "$work/messages.json"
+  err_has 'this checkpoint has no chat template$'
+  echo "{\"chat_template\": [$one]}" >"$alone/tokenizer_config.json"
+  expect 0 tokenize "$alone" --messages "$work/messages.json" --render
+  out_is "<Once upon>"
+  echo "{\"chat_template\": [$one, $two]}" >"$alone/tokenizer_config.json"
+  expect 2 tokenize "$alone" --messages "$work/messages.json"
+  err_has 'this checkpoint has no chat template named default, only: rag, tool_use$'
+  cp "$here"/../../models-embedded/stories260K/{config.json,model.safetensors} "$alone"
+  expect 0 run "$alone" Once -n 2
+  err_has 'warning: none of the chat templates is named default, so none is used: rag, tool_use$'
+  echo "{\"chat_template\": [$one, ${two/tool_use/default}]}" >"$alone/tokenizer_config.json"
+  expect 0 tokenize "$alone" --messages "$work/messages.json" --render
+  out_is "Once
+upon"
+}
+
 sources_of_text() {
   printf 'Once upon a time' >"$work/story"
   expect 0 tokenize embedded -f "$work/story"
@@ -122,6 +153,7 @@ aliases() {
   rm "$work/config/mneme/config.json"
 }
 
+check "tokenizers alone" tokenizers_alone
 check "text to ids and back" round_trip
 check "arguments, files, stdin, environment" sources_of_text
 check "stdin is joined to an argument" stdin_is_joined

@@ -585,6 +585,11 @@ const char *tokenizer_chat_template(const tokenizer *t, const char *name) {
     return !name && t->n_templates == 1 ? t->templates[0].text : NULL;
 }
 
+void tokenizer_put_template_names(const tokenizer *t, bytes *out) {
+    if (tokenizer_chat_template(t, NULL)) return;
+    for (size_t i = 0; i < t->n_templates; i++) bytes_printf(out, "%s%.60s", i ? ", " : "", t->templates[i].name);
+}
+
 const char *tokenizer_warning(const tokenizer *t) {
     return t->warning;
 }

@@ -101,6 +101,8 @@ const int32_t *tokenizer_end_ids(const tokenizer *t, size_t *n);
 
 /* The chat template of that name, or for NULL the default one, else the only one; NULL when there is none. Borrowed. */
 const char *tokenizer_chat_template(const tokenizer *t, const char *name);
+/* Appends the names of several templates of which none is the default: "a, b"; nothing in other cases. */
+void tokenizer_put_template_names(const tokenizer *t, bytes *out);
 
 /* One sentence for the user when the file leaves something out, so that ids may differ from those the model was trained
  * with; NULL when all is well. */
