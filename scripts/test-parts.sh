@@ -1,0 +1,106 @@
+# The parts of `scripts/test --long` that are more than one build with its tests. Sourced by scripts/test, which counts what they add to
+# passed, failed and skipped.
+# shellcheck shell=bash disable=SC2154
+
+# Counts a part that cannot be run here. usage: skip_part PART WHY
+skip_part() {
+  echo "  $2: skipped"
+  skipped=$((skipped + 1))
+  not_run+=("$1")
+}
+
+# Every fuzzer for a minute each, from its seeds.
+fuzz() {
+  local file name log=$work/fuzz
+  echo "== fuzz"
+  cmake -S . -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang-14 -DMNEME_FUZZ=ON -DMNEME_LEVELS=OFF -DBUILD_TESTING=ON \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$log" 2>&1 ||
+    cat "$log"
+  for file in tests/fuzz/fuzz_*.c; do
+    name=$(basename "$file" .c)
+    mkdir -p "build/fuzz/found/$name"
+    if cmake --build build/fuzz --target "$name" >"$log" 2>&1 &&
+      (cd build/fuzz && "./$name" -max_total_time=60 -rss_limit_mb=4096 "found/$name" "../../tests/fuzz/corpus/${name#fuzz_}") >"$log" 2>&1; then
+      passed=$((passed + 1))
+      echo "  $name: $(tail -1 "$log")"
+    else
+      tail -20 "$log"
+      fail_case "$name" "$log"
+    fi
+  done
+}
+
+# Checks of sources and coverage, one case each. usage: examine COMMAND [arguments]
+examine() {
+  echo "== $*"
+  if "$@" 2>&1 | tee "$work/examine"; then passed=$((passed + 1)); else fail_case "$1" "$work/examine"; fi
+}
+
+check_with_valgrind() {
+  echo "== valgrind"
+  if scripts/build mneme && valgrind -q --error-exitcode=1 --suppressions=tests/valgrind.supp --leak-check=full --errors-for-leak-kinds=definite,indirect,possible \
+    build/release/mneme run embedded "Once upon a time" --max-new-tokens 20 2>&1 >/dev/null | tee "$work/valgrind"; then
+    passed=$((passed + 1))
+  else
+    fail_case valgrind "$work/valgrind"
+  fi
+}
+
+# The official clients of the server's dialects, by name from the Python package index, in a virtual environment that is kept.
+check_clients() {
+  local env=${XDG_CACHE_HOME:-$HOME/.cache}/mneme/clients log=$work/clients model
+  echo "== clients"
+  if ! { { [ -x "$env/bin/pip" ] || python3 -m venv "$env"; } && "$env/bin/pip" install -q --upgrade openai anthropic huggingface_hub langchain-openai openai-agents &&
+    { [ -x "$env-litellm/bin/pip" ] || python3 -m venv "$env-litellm"; } && "$env-litellm/bin/pip" install -q --upgrade litellm; } >"$log" 2>&1; then
+    tail -3 "$log"
+    skip_part clients "the clients could not be installed"
+  elif scripts/build mneme >"$log" 2>&1; then
+    "$env/bin/pip" list 2>/dev/null | grep -E '^(openai|anthropic|huggingface_hub|langchain-openai|openai-agents) ' | sed 's/^/  /'
+    for model in tiny ${MNEME_TEST_SMOLLM2:+"$MNEME_TEST_SMOLLM2"}; do
+      "$env/bin/python" tests/serve/clients.py build/release/mneme "$model" --only '^(?!litellm)' >"$log" 2>&1 || true
+      cat "$log"
+      add_counts "$log" clients
+      # It asks for older releases of the others.
+      "$env-litellm/bin/python" tests/serve/clients.py build/release/mneme "$model" --only '^litellm' >"$log" 2>&1 || true
+      cat "$log"
+      add_counts "$log" clients
+    done
+  else
+    tail -20 "$log"
+    fail_case "clients: the build" "$log"
+  fi
+}
+
+# Requests made from the server's own description, by Schemathesis from the Python package index.
+check_api() {
+  local env=${XDG_CACHE_HOME:-$HOME/.cache}/mneme/api log=$work/api
+  echo "== api"
+  if ! { { [ -x "$env/bin/pip" ] || python3 -m venv "$env"; } && "$env/bin/pip" install -q --upgrade schemathesis; } >"$log" 2>&1; then
+    tail -3 "$log"
+    skip_part api "Schemathesis could not be installed"
+  elif scripts/build mneme >"$log" 2>&1; then
+    "$env/bin/schemathesis" --version | sed 's/^/  /'
+    "$env/bin/python" tests/serve/api.py build/release/mneme >"$log" 2>&1 || true
+    cat "$log"
+    add_counts "$log" api
+  else
+    tail -20 "$log"
+    fail_case "api: the build" "$log"
+  fi
+}
+
+# The server's page in Chromium.
+check_page() {
+  local log=$work/page
+  echo "== page"
+  if [ -z "${MNEME_TEST_SMOLLM2:-}" ] || ! scripts/deps page >"$log" 2>&1; then
+    skip_part page "without SmolLM2 or Chromium"
+  elif scripts/build mneme >"$log" 2>&1; then
+    python3 tests/serve/page_browser.py build/release/mneme "$MNEME_TEST_SMOLLM2" >"$log" 2>&1 || true
+    cat "$log"
+    add_counts "$log" page
+  else
+    tail -20 "$log"
+    fail_case "page: the build" "$log"
+  fi
+}
