@@ -144,7 +144,7 @@ static void walks_give_valid_texts(void **state) {
                 assert_ok(regex_open(&pattern, text.data, text.n, "oracle"));
                 assert_ok(regex_state_open(&scratch, 1 << 20));
             }
-            for (int w = 0; w < (test_is_long() ? 60 : 8); w++) {
+            for (int w = 0; w < (test_is_long() ? 60 : 8 / test_stride(2)); w++) {
                 int32_t ids[MOST];
                 size_t n = walk(c, opened[k], &seed, ids), start, end;
                 bool valid;

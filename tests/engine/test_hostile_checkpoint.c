@@ -81,7 +81,7 @@ static void damage_is_refused_or_runs(void **state) {
     (void)state;
     whole files[MOST_FILES];
     size_t n = gather(files);
-    int tries = test_is_long() ? LONG_TRIES : SHORT_TRIES, n_ran = 0, n_refused = 0;
+    int tries = test_is_long() ? LONG_TRIES : SHORT_TRIES / test_stride(2), n_ran = 0, n_refused = 0;
     uint64_t seed = 20;
     for (int t = 0; t < tries; t++) {
         const whole *file = &files[(size_t)t % n];

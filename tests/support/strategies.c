@@ -49,7 +49,7 @@ enum { IS_SANITIZED = true, ONE_IN = 7, ONE_IN_LONG = 7 };
 #elif defined(__SANITIZE_ADDRESS__)
 enum { IS_SANITIZED = true, ONE_IN = 9, ONE_IN_LONG = 2 };
 #else
-enum { IS_SANITIZED = false, ONE_IN = 2, ONE_IN_LONG = 1 };
+enum { IS_SANITIZED = false, ONE_IN = 3, ONE_IN_LONG = 1 };
 #endif
 
 static int one_in(void) {
@@ -82,7 +82,7 @@ bool strategy_is_long(void) {
 }
 
 bool strategy_is_brief(void) {
-    return one_in() > 2;
+    return IS_SANITIZED && one_in() > 2;
 }
 
 bool strategy_tries(int i, int form, int j) {

@@ -28,8 +28,8 @@ void strategy_need_rows(const char *table, const char *const *first, size_t size
 /* Whether all combinations are tried: in the long tier without sanitizers. */
 bool strategy_is_long(void);
 bool strategy_is_brief(void); /* under sanitizers: few combinations */
-/* Whether strategy i is tried in that form (of strategy_dtypes) with the j-th model: the short tier takes every other
- * combination, with the address sanitizer every fifth; the long one all, with the address sanitizer every other. The
+/* Whether strategy i is tried in that form (of strategy_dtypes) with the j-th model: the short tier takes one in three
+ * combinations, with the address sanitizer one in nine; the long one all, with the address sanitizer every other. The
  * thread and memory sanitizers, which are slowest, take every seventh. */
 bool strategy_tries(int i, int form, int j);
 
