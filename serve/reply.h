@@ -32,7 +32,7 @@ reply *reply_open(bool streams, void (*wake)(void *), void *user); /* one holder
 void reply_hold(reply *r);
 void reply_release(reply *r);
 
-/* Adds text and clears it; false: the client does not read what there is, or memory ended; then nothing is added any
+/* Adds text and clears it; false: the client does not read what there is, or memory ran out; then nothing is added any
  * more. */
 bool reply_put(reply *r, bytes *text);
 /* The last text; status counts where nothing was sent yet. */

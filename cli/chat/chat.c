@@ -17,7 +17,7 @@
 #include "terminal.h"
 #include "verbs.h"
 
-static const char first_name[] = "main"; /* of the first timeline */
+static const char first_name[] = "main"; /* of the first branch */
 
 conversation *chat_conversation(chat *c) {
     return &c->conversations[c->at];

@@ -23,7 +23,7 @@ typedef struct chat {
     mn_generation_config *start; /* the configuration of the start, which has the texts of `cache` */
     mn_cache_options cache;      /* of the start */
     conversation_form form;
-    conversation *conversations;                   /* the timelines; at least one once the conversation has started */
+    conversation *conversations;                   /* the branches; at least one once the conversation has started */
     size_t n_conversations, capacity, at, last_at; /* at: the current one; last_at: the previous one */
     line_reader *reader;
     bool leaves;            /* the loop ends */
@@ -49,7 +49,7 @@ mn_status chat_open_config(mn_generation_config **config, const chat *c);
  * when `is_start`. */
 mn_status chat_apply_settings(chat *c, const char *settings, bool is_start);
 
-/* Saves the current timeline; replaces it by a saved one (unchanged on failure). */
+/* Saves the current branch; replaces it by a saved one (unchanged on failure). */
 mn_status chat_save(chat *c, const char *path);
 mn_status chat_load(chat *c, const char *path, bool is_start);
 

@@ -18,7 +18,7 @@ typedef struct chat_command_row {
 
 static void warn_recomputed(bool is_forgotten) {
     if (is_forgotten)
-        chat_note("this cache cannot go back; what it has forgotten is computed again with the next message");
+        chat_note("this cache cannot go back; the tokens that it evicted are computed again with the next message");
 }
 
 /* Ids before a message: those when the one before it was complete, or what every conversation begins with. */
@@ -132,7 +132,7 @@ static mn_status run_edit(chat *c, const char *argument) {
     return bytes_status(&c->next);
 }
 
-/* ---- timelines ---- */
+/* ---- branches ---- */
 
 static size_t find_conversation(const chat *c, const char *name) {
     size_t i = 0;
@@ -148,12 +148,12 @@ static mn_status run_fork(chat *c, const char *argument) {
     }
     if (!*argument) argument = name;
     if (find_conversation(c, argument) < c->n_conversations)
-        MN_FAIL(MN_E_ARG, "there is a timeline '%.60s' already; take another name", argument);
+        MN_FAIL(MN_E_ARG, "there is a branch '%.60s' already; take another name", argument);
     MN_TRY(mem_grow(&c->conversations, &c->capacity, c->n_conversations + 1, sizeof *c->conversations));
     MN_TRY(conversation_fork(&c->conversations[c->n_conversations], chat_conversation(c), argument));
     c->last_at = c->at;
     c->at = c->n_conversations++;
-    chat_note("a second timeline '%s' goes on from here; /switch %s goes back", argument,
+    chat_note("a second branch '%s' goes on from here; /switch %s goes back", argument,
               c->conversations[c->last_at].name);
     return MN_OK;
 }
@@ -164,16 +164,16 @@ static mn_status run_switch(chat *c, const char *argument) {
         const char **names = mem_alloc(c->n_conversations + 1, sizeof *names);
         if (!names) return mem_no_memory();
         for (size_t i = 0; i < c->n_conversations; i++) names[i] = c->conversations[i].name;
-        mn_status status = text_unknown("there is no timeline", argument, strlen(argument), names, "");
+        mn_status status = text_unknown("there is no branch", argument, strlen(argument), names, "");
         mem_free(names);
         return status;
     }
     if (c->n_conversations == 1)
-        MN_FAIL(MN_E_ARG, "there is one timeline only, '%s'; /fork makes another", c->conversations[0].name);
+        MN_FAIL(MN_E_ARG, "there is one branch only, '%s'; /fork makes another", c->conversations[0].name);
     if (to != c->at) c->last_at = c->at;
     c->at = to;
     const conversation *t = chat_conversation(c);
-    chat_note("timeline '%s': %zu messages, %zu tokens", t->name, t->n, t->n_ids);
+    chat_note("branch '%s': %zu messages, %zu tokens", t->name, t->n, t->n_ids);
     return MN_OK;
 }
 
@@ -213,7 +213,7 @@ mn_status chat_save(chat *c, const char *path) {
             conversation_save(chat_conversation(c), path, c->e.path, bytes_text(&settings), option_on(c->o, OPT_ZSTD));
     bytes_clear(&settings);
     if (status == MN_OK && c->n_conversations > 1)
-        chat_note("saved is timeline '%s'; the others are saved one by one", chat_conversation(c)->name);
+        chat_note("saved is branch '%s'; the others are saved one by one", chat_conversation(c)->name);
     return status;
 }
 
@@ -447,8 +447,8 @@ static const chat_command_row rows[] = {
     {"edit", NULL, "[TEXT]", "replace the last message and answer it", run_edit},
     {"save", NULL, "FOLDER", "write text, settings and cache", run_save},
     {"load", NULL, "FOLDER", "go on with a saved conversation at once", run_load},
-    {"fork", NULL, "[NAME]", "a second timeline from here, pages shared", run_fork},
-    {"switch", NULL, "[NAME]", "to another timeline, or the one before", run_switch},
+    {"fork", NULL, "[NAME]", "a second branch from here, pages shared", run_fork},
+    {"switch", NULL, "[NAME]", "to another branch, or the one before", run_switch},
     {"cache", NULL, "[NAME [k=v,...]]", "show the cache, or change its kind in place", run_cache},
     {"set", NULL, "[name=value]", "show or change settings, named as flags", run_set},
     {"system", NULL, "[TEXT|none]", "show or change the system message", run_system},

@@ -326,7 +326,7 @@ mn_status conversation_crop(conversation *t, size_t n, bool *is_forgotten) {
     return *is_forgotten ? MN_OK : status;
 }
 
-/* ---- a second timeline ---- */
+/* ---- a second branch ---- */
 
 mn_status conversation_fork(conversation *fork, const conversation *t, const char *name) {
     *fork = (conversation){0};

@@ -202,7 +202,7 @@ static void print_notes(const turn *w) {
     const mn_cache_info *cache = w->generation->cache;
     int64_t total = (int64_t)(s->prompt_tokens + s->n_ids);
     if (cache->original_implementation)
-        chat_note("memory ended: the cache '%s' became '%s', and the conversation went on",
+        chat_note("out of memory: switched the cache from '%s' to '%s', and the conversation went on",
                   cache->original_implementation, cache->implementation);
     if (s->cached_tokens < w->expected && strcmp(cache->implementation, "none") != 0)
         chat_note("the %s cache cannot go back that far: %zu tokens of the past were computed again",

@@ -446,7 +446,7 @@ static void wait_for_task(prefix_disk *d) {
     take_back(d);
 }
 
-void prefix_disk_settle(prefix_disk *d) {
+void prefix_disk_wait_all(prefix_disk *d) {
     take_back(d);
     while (d->is_writing || d->n_reading > 0) wait_for_task(d);
 }
@@ -454,7 +454,7 @@ void prefix_disk_settle(prefix_disk *d) {
 static void write_rest(prefix_disk *d) {
     const double until = clock_ms() + close_ms;
     const uint64_t failed = d->n_failed;
-    prefix_disk_settle(d);
+    prefix_disk_wait_all(d);
     for (size_t i = 0; i <= d->tree->n_kept && d->n_failed == failed && clock_ms() < until; i++) {
         prefix_entry *e = next_text(d, clock_ms());
         if (e && write_text(d, e) != MN_OK) return;

@@ -35,7 +35,7 @@ bool prefix_disk_reads(prefix_disk *disk, const prefix_match *match, double toke
 void prefix_disk_wait(prefix_disk *disk);
 
 /* Returns when nothing is being read or written, and what was is in the tree. */
-void prefix_disk_settle(prefix_disk *disk);
+void prefix_disk_wait_all(prefix_disk *disk);
 /* Removes the file of an entry that is not being read. */
 void prefix_disk_remove(prefix_disk *disk, prefix_entry *file);
 

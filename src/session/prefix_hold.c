@@ -131,7 +131,7 @@ static prefix_entry *any_entry(const node *v) {
 
 mn_status prefix_drop(prefix_tree *tree, prefix_disk *disk, uint64_t id) {
     found f;
-    if (disk) prefix_disk_settle(disk);
+    if (disk) prefix_disk_wait_all(disk);
     MN_TRY(find(&f, tree, id));
     if (is_busy(f.node)) {
         MN_FAIL(MN_E_REFUSED, "a text that begins with that of the id %llu is being computed", (unsigned long long)id);

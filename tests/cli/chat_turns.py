@@ -168,7 +168,7 @@ def save_and_load_go_on():
     assert replies[0]["usage"]["cached_tokens"] == len(prompt_of(whole[0])) + len(answer_of(whole[0]))
     assert len(os.listdir(folder)) == 2
     replies, _ = turns(TEMPLATE, "--load", folder, "-n", "5", lines=["And of both?"])
-    assert len(answer_of(replies[0])) == 5, "a flag stands above a saved setting"
+    assert len(answer_of(replies[0])) == 5, "a flag takes precedence over a saved setting"
 
 
 def saved_caches_of_every_kind_load():
@@ -250,7 +250,7 @@ def run_options_for_caches_work():
     chat(TEMPLATE, "--load-cache", cache, "--cache-dir", folder, lines=[], code=2)
 
 
-# ---- timelines ----
+# ---- branches ----
 
 
 def forks_share_and_part():
@@ -261,9 +261,9 @@ def forks_share_and_part():
         for turn, i in zip(alone, at):
             assert answer_of(replies[i]) == answer_of(turn)
             assert replies[i]["usage"]["cached_tokens"] == turn["usage"]["cached_tokens"]
-    assert "timeline 'other'" in err
+    assert "branch 'other'" in err
     _, err = turns(TEMPLATE, "-n", "4", lines=["/switch", "/fork a", "/fork a", "/fork", "/switch b", "/switch man", "/stats"])
-    assert "one timeline only" in err and "already" in err and "did you mean main?" in err
+    assert "one branch only" in err and "already" in err and "did you mean main?" in err
     assert "* 3: " in err, err
 
 
@@ -359,7 +359,7 @@ def memory_that_ends_is_one_sentence():
     good = [t for t in replies if "error" not in t]
     assert good[-1]["usage"]["cached_tokens"] < 10
     replies, err = turns(TEMPLATE, *LIMITED, "--on-oom", "evict", lines=lines[:12])
-    assert len(replies) == 12 and "memory ended" in err
+    assert len(replies) == 12 and "out of memory: switched the cache from" in err
 
 
 def sink_never_ends_in_flat_memory():

@@ -273,7 +273,7 @@ def has_editor():
     return "libedit" in subprocess.run(["ldd", MNEME], capture_output=True, text=True).stdout
 
 
-def a_prompt_with_the_name_of_a_timeline():
+def a_prompt_with_the_name_of_a_branch():
     if not has_editor():
         raise Skip("built without libedit")
     t = Terminal("embedded", "-n", "2", "--no-history")
@@ -344,7 +344,7 @@ def scripts_say_how_far_they_are():
 
 
 CASES = [every_byte_and_piece, answers, bytes_of_two_tokens, pieces_of_a_vocabulary, models_with_bad_names, saved_caches, recordings, errors, talks_on_pipes_into_terminals,
-         a_prompt_with_the_name_of_a_timeline, an_old_message_types_nothing, reasoning_is_faint, waits_say_how_far_they_are, scripts_say_how_far_they_are]
+         a_prompt_with_the_name_of_a_branch, an_old_message_types_nothing, reasoning_is_faint, waits_say_how_far_they_are, scripts_say_how_far_they_are]
 
 if __name__ == "__main__":
     chosen = sys.argv[4:]

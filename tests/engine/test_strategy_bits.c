@@ -157,22 +157,22 @@ static void memory_limits_change_nothing(void **state) {
 
 /* ---- earlier contents ---- */
 
-typedef struct timeline {
+typedef struct sequence {
     const engine_strategy *strategy;
     engine_cache cache;
     const int32_t *ids; /* [N_IDS] */
     fixture *w;
-} timeline;
+} sequence;
 
 /* A session that was fed only the first n tokens. */
-static mn_session *fresh(const timeline *t, size_t n) {
+static mn_session *fresh(const sequence *t, size_t n) {
     mn_session *session = engine_session(t->w->model, t->cache);
     strategy_feed(t->strategy, session, t->ids, n, -1, &t->w->seed, NULL);
     return session;
 }
 
 /* Fails unless the remaining tokens have the same logits in both; closes both. */
-static void go_on_alike(const timeline *t, mn_session *session, mn_session *wanted, const char *what) {
+static void go_on_alike(const sequence *t, mn_session *session, mn_session *wanted, const char *what) {
     size_t from = (size_t)mn_session_length(session), vocab = t->w->vocab;
     assert_int_equal(mn_session_length(wanted), (int64_t)from);
     float *a = strategy_logits(t->w), *b = strategy_logits(t->w);
@@ -188,9 +188,9 @@ static void go_on_alike(const timeline *t, mn_session *session, mn_session *want
 }
 
 /* Parents and forks do not affect each other; they are closed in either order. */
-static void check_fork(const timeline *t, size_t at, bool parent_first) {
+static void check_fork(const sequence *t, size_t at, bool parent_first) {
     int32_t other[N_IDS];
-    timeline branch = *t;
+    sequence branch = *t;
     mn_session *parent = fresh(t, at), *fork = NULL;
     memcpy(other, t->ids, at * sizeof *other);
     engine_ids(&t->w->seed, other + at, N_IDS - at, (int32_t)t->w->vocab);
@@ -213,7 +213,7 @@ static void check_fork(const timeline *t, size_t at, bool parent_first) {
     }
 }
 
-static void check_reset(const timeline *t) {
+static void check_reset(const sequence *t) {
     mn_session *session = fresh(t, 117);
     assert_ok(mn_session_truncate(session, 0));
     assert_null(mn_session_logits(session));
@@ -222,7 +222,7 @@ static void check_reset(const timeline *t) {
 
 /* After truncation a session continues like a new one, unless more tokens are quantized than in a new one (quantized
  * tokens stay quantized) or tokens that the remaining ones see were dropped. Returns whether it was compared. */
-static bool check_truncation(const timeline *t, size_t from, size_t keep) {
+static bool check_truncation(const sequence *t, size_t from, size_t keep) {
     mn_session *session = fresh(t, from), *wanted = fresh(t, keep);
     size_t n = (size_t)kv_length(session->cache);
     mn_status status = mn_session_truncate(session, (int64_t)keep);
@@ -244,9 +244,9 @@ static bool check_truncation(const timeline *t, size_t from, size_t keep) {
 
 /* A prompt that differs from the first token on is recomputed. One that differs later keeps the exact tokens or
  * recomputes them, whatever the window has dropped. */
-static void check_sync(const timeline *t, size_t common) {
+static void check_sync(const sequence *t, size_t common) {
     int32_t other[N_IDS];
-    timeline branch = *t;
+    sequence branch = *t;
     memcpy(other, t->ids, sizeof other);
     engine_ids(&t->w->seed, other + common, N_IDS - common, (int32_t)t->w->vocab);
     other[common] = (t->ids[common] + 1) % (int32_t)t->w->vocab;
@@ -259,7 +259,7 @@ static void check_sync(const timeline *t, size_t common) {
 }
 
 static void check_history(fixture *w, int i_strategy, const char *exact) {
-    timeline t = {
+    sequence t = {
         .strategy = &engine_strategies[i_strategy], .cache = strategy_cache(i_strategy, exact), .ids = w->ids, .w = w};
     static const size_t keeps[][2] = {{97, 96}, {101, 99}, {117, 93}, {121, 118}, {128, 127}};
     int n_compared = 0;

@@ -144,6 +144,11 @@ ban '([=(!,?:] ?(open|socket|dup)|(^|[^_a-z>.])(openat|creat|fopen|freopen|popen
   "files are opened and folders made by base/file.h" "${unopened[@]}"
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli serve include examples tests
 
+# Words that only this project would know: quantize, calibration, resident, sequence, vocabulary translation, confidence and requested are the field's.
+private='seal(s|ed|ing)?|settle[sd]?|kin|retelling|scribe|sureness|wish(es|ed)?|relieve[sd]?|timelines?|kv_look|is_said|quiet_tokens|is_endless'
+hits=$(grep -rnIiE --exclude-dir=data --exclude=check.sh "(^|[^a-z])($private)([^a-z]|\$)" src cli serve include examples tests bench tools scripts cmake share docs ./*.md || true)
+[ -z "$hits" ] || complain "$hits"$'\n'"  (use the field's word)"
+
 # Tests are added by mneme_test, which gives them an environment of their own and the one limit of time.
 if grep -nE '\<(add_test|TIMEOUT)\>' CMakeLists.txt tests/*/CMakeLists.txt bench/CMakeLists.txt tools/CMakeLists.txt; then
   complain "  (tests/CMakeLists.txt: mneme_test)"

@@ -349,13 +349,13 @@ static void a_file_is_read_where_that_is_faster(void **state) {
     }
     static const double at_once = 1e-12, for_ever = 1e12;               /* ms to compute a token */
     assert_true(prefix_disk_reads(disk, &match[0], at_once, true, "")); /* how fast files are is not known yet */
-    prefix_disk_settle(disk);
+    prefix_disk_wait_all(disk);
     assert_int_equal(prefix_disk_get_info(disk).n_read, 1);
     assert_false(prefix_disk_reads(disk, &match[1], at_once, true, ""));
     assert_true(prefix_disk_reads(disk, &match[1], for_ever, true, ""));
     assert_true(prefix_disk_reads(disk, &match[1], at_once, true, "")); /* it is being read */
     assert_true(prefix_disk_reads(disk, &match[2], 0, true, ""));       /* how fast tokens are is not known */
-    prefix_disk_settle(disk);
+    prefix_disk_wait_all(disk);
     assert_int_equal(prefix_disk_get_info(disk).n_read, 3);
     assert_int_equal(prefix_find(root, w.texts[1].ids, 90).now, 90);
     prefix_disk_close(&disk);

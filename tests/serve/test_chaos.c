@@ -332,7 +332,7 @@ static void R20_R34_chaos_changes_no_answer_and_leaves_nothing(void **state) {
     request *requests = mem_alloc(n, sizeof *requests);
     mn_model *model = engine_model("embedded", "auto", "auto", 1), *other = engine_model("embedded", "auto", "auto", 1);
     chaos c = {.requests = requests, .n = n, .wanted = mem_alloc(n, sizeof *c.wanted)};
-    uint64_t wishes = 0;
+    uint64_t largest = 0;
     print_message("seed %llu\n", (unsigned long long)seed);
     pthread_mutex_init(&c.lock, NULL);
     for (size_t i = 0; i < n; i++) {
@@ -341,11 +341,11 @@ static void R20_R34_chaos_changes_no_answer_and_leaves_nothing(void **state) {
         if (requests[i].kind >= N_CHECKED) continue;
         put_fields(&fields, &requests[i]);
         c.wanted[i] = oracle_text(other, prompts[requests[i].prompt], bytes_text(&fields));
-        if (c.wanted[i]->cache->peak_bytes > wishes) wishes = c.wanted[i]->cache->peak_bytes;
+        if (c.wanted[i]->cache->peak_bytes > largest) largest = c.wanted[i]->cache->peak_bytes;
         bytes_clear(&fields);
     }
     /* Six at once, and what is kept of them all. */
-    const serve_options options = {.name = "tiny", .max_num_seqs = 16, .memory_limit = wishes * 5 / 4};
+    const serve_options options = {.name = "tiny", .max_num_seqs = 16, .memory_limit = largest * 5 / 4};
     assert_ok(serve_open(&c.server, model, &options));
     run_clients(&c, n / 10);
     expect_idle(c.server);

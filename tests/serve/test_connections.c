@@ -518,7 +518,7 @@ static void R33_a_thousand_streams_are_right(void **state) {
 }
 
 /* A full queue is said at once, between two steps: on a new connection, and on one that is kept. */
-static void R33_a_full_queue_is_said_within_5_ms(void **state) {
+static void R33_a_full_queue_is_reported_within_5_ms(void **state) {
     (void)state;
     static const char body[] = "{\"prompt\":\"The\",\"max_tokens\":2}";
     costs c;
@@ -625,7 +625,7 @@ int main(void) {
         cmocka_unit_test(R29_slow_clients_keep_nobody_waiting),
         cmocka_unit_test(R33_idle_connections_are_small),
         cmocka_unit_test(R33_a_thousand_streams_are_right),
-        cmocka_unit_test(R33_a_full_queue_is_said_within_5_ms),
+        cmocka_unit_test(R33_a_full_queue_is_reported_within_5_ms),
         cmocka_unit_test(other_addresses_have_to_be_allowed),
         cmocka_unit_test(sockets_of_others_stay),
     };

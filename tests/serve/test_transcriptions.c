@@ -370,7 +370,7 @@ static void recorded_requests_get_the_librarys_answer(void **state) {
 }
 
 /* The real model, where it is installed. */
-static void whisper_hears_what_is_said(void **state) {
+static void whisper_transcribes_a_recording(void **state) {
     (void)state;
     const char *path = whisper_path("whisper-tiny.en");
     if (!path || !test_is_long()) skip();
@@ -402,7 +402,7 @@ int main(void) {
         cmocka_unit_test(texts_and_transcripts_stay_the_same_together),
         cmocka_unit_test(forms_may_come_in_pieces),
         cmocka_unit_test(recorded_requests_get_the_librarys_answer),
-        cmocka_unit_test(whisper_hears_what_is_said),
+        cmocka_unit_test(whisper_transcribes_a_recording),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

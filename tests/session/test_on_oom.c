@@ -123,7 +123,7 @@ static void offloading_gives_the_same_tokens(void **state) {
     }
 }
 
-static void without_a_wish_it_is_a_failure(void **state) {
+static void without_a_policy_it_is_a_failure(void **state) {
     (void)state;
     static const char *const policies[] = {NULL, "fail"};
     limited l = open_budget(260000, "embedded", 16);
@@ -397,7 +397,7 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CHANGING_TEST(offloading_gives_the_same_tokens),   CHANGING_TEST(without_a_wish_it_is_a_failure),
+        CHANGING_TEST(offloading_gives_the_same_tokens),   CHANGING_TEST(without_a_policy_it_is_a_failure),
         CHANGING_TEST(policies_that_help_are_named),       CHANGING_TEST(on_oom_is_a_change_of_strategy),
         CHANGING_TEST(on_oom_that_cannot_be_is_a_failure), CHANGING_TEST(batches_go_on_too),
         CHANGING_TEST(every_allocation_may_fail),
