@@ -225,8 +225,7 @@ static void put_choice(bytes *out, int index, const char *echo, size_t n_echo, c
         bytes both = {0};
         bytes_append(&both, echo, n_echo);
         if (n) bytes_append(&both, text, n);
-        json_put_string(out, bytes_text(&both), both.n);
-        out->failed = out->failed || both.failed;
+        json_put_bytes(out, &both);
         bytes_clear(&both);
     }
     bytes_append_text(out, ",");

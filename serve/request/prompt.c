@@ -84,8 +84,7 @@ static bool put_parts(bytes *out, const json *parts) {
         is_text = json_is_string(json_get(&parts->items[i], "type"), "text") && piece && piece->kind == JSON_STRING;
         if (is_text) bytes_append(&text, piece->string, piece->n);
     }
-    json_put_string(out, bytes_text(&text), text.n);
-    out->failed = out->failed || text.failed;
+    json_put_bytes(out, &text);
     bytes_clear(&text);
     return is_text;
 }

@@ -143,9 +143,9 @@ mn_status turns_result(turns *t, const json *id, const json *content, const turn
                                                       : "{\"role\":\"tool\",\"tool_call_id\":");
         json_put(&t->messages, id);
         bytes_append_text(&t->messages, ",\"content\":");
-        json_put_string(&t->messages, bytes_text(&result.text), result.text.n);
+        json_put_bytes(&t->messages, &result.text);
         bytes_append_text(&t->messages, "}");
-        status = result.text.failed ? MN_E_NOMEM : bytes_status(&t->messages);
+        status = bytes_status(&t->messages);
     }
     turns_close(&result);
     return status;

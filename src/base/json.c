@@ -575,6 +575,11 @@ void json_put_string(bytes *out, const char *text, size_t n) {
     bytes_append(out, "\"", 1);
 }
 
+void json_put_bytes(bytes *out, const bytes *text) {
+    out->failed |= text->failed;
+    json_put_string(out, text->data, text->n);
+}
+
 void json_put_real(bytes *out, double value) {
     if (!isfinite(value)) {
         bytes_append_text(out, "null");

@@ -71,6 +71,7 @@ mn_status json_require(const char *what, const json *object, const char *key);
 
 /* Writing. Strings are escaped as Python's json.dumps(ensure_ascii=False) does; invalid UTF-8 becomes U+FFFD. */
 void json_put_string(bytes *out, const char *text, size_t n);
+void json_put_bytes(bytes *out, const bytes *text); /* a string; what failed in `text` has failed in `out` */
 void json_put_real(bytes *out, double value); /* shortest text that reads back equal; NaN and infinities as null */
 /* A member of an object: a comma unless it is the first one, the key, the value. NULL: an element of a list, without a
  * key. */

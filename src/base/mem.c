@@ -90,15 +90,19 @@ void mem_free(void *block) {
     free(block);
 }
 
-void bytes_append(bytes *b, const void *data, size_t n) {
+/* Makes room for n more bytes and a zero. */
+static bool make_room(bytes *b, size_t n) {
     size_t need;
-    if (b->failed || n == 0) return;
-    if (!size_add(b->n, n, &need) || mem_grow(&b->data, &b->capacity, need, 1) != MN_OK) {
-        b->failed = true;
-        return;
-    }
+    if (size_add(b->n, n, &need) && need < SIZE_MAX && mem_grow(&b->data, &b->capacity, need + 1, 1) == MN_OK)
+        return true;
+    b->failed = true;
+    return false;
+}
+
+void bytes_append(bytes *b, const void *data, size_t n) {
+    if (b->failed || n == 0 || !make_room(b, n)) return;
     memcpy(b->data + b->n, data, n);
-    b->n = need;
+    b->n += n;
 }
 
 void bytes_append_text(bytes *b, const char *text) {
@@ -114,13 +118,9 @@ void bytes_printf(bytes *b, const char *format, ...) {
     va_end(args);
     if (n >= 0 && (size_t)n < sizeof line) {
         bytes_append(b, line, (size_t)n);
-    } else if (n >= 0 && !b->failed) {
-        if (mem_grow(&b->data, &b->capacity, b->n + (size_t)n + 1, 1) == MN_OK) {
-            vsnprintf(b->data + b->n, (size_t)n + 1, format, again);
-            b->n += (size_t)n;
-        } else {
-            b->failed = true;
-        }
+    } else if (n >= 0 && !b->failed && make_room(b, (size_t)n)) {
+        vsnprintf(b->data + b->n, (size_t)n + 1, format, again);
+        b->n += (size_t)n;
     }
     va_end(again);
 }
@@ -130,10 +130,7 @@ mn_status bytes_status(const bytes *b) {
 }
 
 const char *bytes_text(bytes *b) {
-    if (b->failed || mem_grow(&b->data, &b->capacity, b->n + 1, 1) != MN_OK) {
-        b->failed = true;
-        return "";
-    }
+    if (b->failed || !make_room(b, 0)) return "";
     b->data[b->n] = 0;
     return b->data;
 }

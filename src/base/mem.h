@@ -61,7 +61,8 @@ typedef struct mem_counters {
 
 mem_counters mem_count(void);
 
-/* Growable bytes. A failed append is remembered, so a writer checks once at the end with bytes_status. */
+/* Growable bytes. A failed append is remembered, so a writer checks once at the end with bytes_status. There is always
+ * room for a zero behind them: where bytes_status is MN_OK, bytes_text has all of a text that is not empty. */
 typedef struct bytes {
     char *data;      /* owned; not zero-terminated unless bytes_text was called */
     size_t n;        /* bytes in use */

@@ -202,6 +202,7 @@ static mn_status put_head(archive_writer *w) {
     uint64_t sum;
     char digits[HASH_HEX];
     bytes_append_text(&w->metadata, "}");
+    MN_TRY(bytes_status(&w->metadata));
     MN_TRY(safetensors_head(&w->head, w->path, w->tensors, w->n_tensors, bytes_text(&w->metadata), ARCHIVE_ALIGN));
     if (w->key) {
         char keyed[MAC_HEX];

@@ -153,6 +153,16 @@ static void a_failed_append_is_recorded(void **state) {
         bytes_clear(&b);
         assert_int_equal(mem_count().live, live);
     }
+    /* The zero behind a text of any length needs no memory. */
+    for (size_t n = 1; n < 200; n++) {
+        bytes text = {0};
+        for (size_t i = 0; i < n; i++) bytes_append(&text, "x", 1);
+        assert_ok(bytes_status(&text));
+        mem_fail_after(1);
+        assert_int_equal(strlen(bytes_text(&text)), n);
+        mem_fail_after(0);
+        bytes_clear(&text);
+    }
     bytes b = {.n = SIZE_MAX - 1}; /* only the length matters: nothing is read */
     bytes_append(&b, "ab", 2);
     assert_int_equal(bytes_status(&b), MN_E_NOMEM);

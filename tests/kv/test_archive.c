@@ -545,6 +545,30 @@ static void every_allocation_may_fail(void **state) {
     free(s);
 }
 
+/* The buffer of the metadata is full at another place for each length, also where the last byte is put. */
+static void memory_that_ends_in_a_head_of_any_length_writes_nothing(void **state) {
+    (void)state;
+    const char *path = scratch_path("length.safetensors");
+    char value[130] = "";
+    for (size_t length = 0; length + 1 < sizeof value; length++) {
+        const archive_member members[] = {{ARCHIVE_KIND, ARCHIVE_KIND_CACHE}, {"text", value}};
+        mn_status status = MN_E_NOMEM;
+        for (int64_t k = 1; status != MN_OK; k++) {
+            mem_fail_after(k);
+            status = archive_write(path, NULL, 0, members, 2);
+            mem_fail_after(0);
+            assert_true(status == MN_OK || status == MN_E_NOMEM);
+            assert_int_equal(file_exists(path), status == MN_OK);
+        }
+        archive *a = NULL;
+        assert_ok(archive_open(&a, path));
+        assert_string_equal(archive_member_of(a, "text"), value);
+        archive_close(&a);
+        unlink(path);
+        memcpy(value + length, "x", 2);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
@@ -559,6 +583,7 @@ int main(void) {
         cmocka_unit_test(frames_expand_to_their_size),
         cmocka_unit_test(bombs_are_refused),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(memory_that_ends_in_a_head_of_any_length_writes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
