@@ -10,10 +10,10 @@ enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char message[MESSAGE_BYTES];
 
-/* Cuts an unfinished UTF-8 sequence off the end of a message that filled the buffer. */
-static void trim_utf8(char *text) {
+/* Cuts an unfinished UTF-8 sequence off the end of a text that filled its buffer. */
+static void trim_utf8(char *text, size_t size) {
     size_t n = strlen(text);
-    if (n + 1 < MESSAGE_BYTES) return;
+    if (n + 1 < size) return;
     while (n > 0 && ((unsigned char)text[n - 1] & 0xC0) == 0x80) n--;
     if (n > 0 && (unsigned char)text[n - 1] >= 0xC0) n--;
     text[n] = 0;
@@ -25,20 +25,22 @@ mn_status status_fail(mn_status code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    trim_utf8(line);
+    trim_utf8(line, sizeof line);
     memcpy(message, line, sizeof message);
     return code;
 }
 
 mn_status status_context(mn_status code, const char *format, ...) {
     if (code == MN_OK) return code;
-    char line[MESSAGE_BYTES], context[MESSAGE_BYTES / 4];
+    char line[MESSAGE_BYTES], context[MESSAGE_BYTES / 2]; /* paths are long */
     va_list args;
     va_start(args, format);
     vsnprintf(context, sizeof context, format, args);
     va_end(args);
-    snprintf(line, sizeof line, "%s: %.*s", context, (int)(sizeof line - sizeof context - 3), message);
-    trim_utf8(line);
+    trim_utf8(context, sizeof context);
+    int n = snprintf(line, sizeof line, "%s: ", context);
+    snprintf(line + n, sizeof line - (size_t)n, "%s", message);
+    trim_utf8(line, sizeof line);
     memcpy(message, line, sizeof message);
     return code;
 }

@@ -198,9 +198,8 @@ static mn_status check_identity(const archive *a, const saved_identity *own) {
     MN_TRY(want_member(a, ARCHIVE_MODEL_FINGERPRINT, &value));
     if (strcmp(value, own->model) != 0) {
         const char *name = archive_member_of(a, ARCHIVE_MODEL);
-        MN_FAIL(MN_E_REFUSED,
-                "the saved cache belongs to another model: %.120s (fingerprint %.8s, this model's is %.8s)",
-                name ? name : "unnamed", value, own->model);
+        MN_FAIL(MN_E_REFUSED, "the saved cache belongs to another model (fingerprint %.8s, this model's is %.8s): %s",
+                value, own->model, name ? name : "unnamed");
     }
     MN_TRY(want_member(a, ARCHIVE_TOKENIZER_FINGERPRINT, &value));
     if (strcmp(value, own->tokenizer) != 0) MN_FAIL(MN_E_REFUSED, "the saved cache belongs to another tokenizer");

@@ -51,8 +51,10 @@ static void long_messages_end_with_a_whole_character(void **state) {
                 at += length;
             }
             status_context(MN_E_IO, "in %s", text);
-            assert_true(strlen(mn_last_error()) < MESSAGE + 1);
+            kept = strlen(mn_last_error());
+            assert_true(kept < MESSAGE + 1);
             assert_memory_equal(mn_last_error(), "in ", 3);
+            assert_int_equal(utf8_valid_prefix(mn_last_error(), kept), kept);
         }
     }
 }
