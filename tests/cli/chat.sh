@@ -53,13 +53,12 @@ system_messages() {
   expect 0 run "$said" --batch "$work/b.jsonl" --system 'Be "brief"' -n 6
   json "j['prompt_ids'] == json.load(open('$work/wanted'))['prompt_ids']"
   # Where there is no place for one it is refused, and one of the environment, for chats, is not used.
-  for how in "--raw hi" "--ids 1,2" "--messages $work/one.json"; do
-    # shellcheck disable=SC2086
-    expect 2 run "$said" $how --system Brief -n 2
+  local -A others=([--raw]=hi [--ids]=1,2 [--messages]=$work/one.json)
+  for how in "${!others[@]}"; do
+    expect 2 run "$said" "$how" "${others[$how]}" --system Brief -n 2
     err_is_sentence
     err_has '--system is for a text'
-    # shellcheck disable=SC2086
-    MNEME_SYSTEM=Brief expect 0 run "$said" $how -n 2
+    MNEME_SYSTEM=Brief expect 0 run "$said" "$how" "${others[$how]}" -n 2
   done
   expect 2 run embedded hi --system Brief
   err_has '--system is for a text'
