@@ -15,6 +15,7 @@
 #include "config.h"
 #include "description_text.h"
 #include "output.h"
+#include "progress.h"
 #include "verbs.h"
 
 /* The subcommands, as a set, for which a flag is allowed. */
@@ -239,7 +240,9 @@ static int show_file(const options *o, const char *const *files, int n) {
 static int verify_file(const options *o, const char *path) {
     json_doc *doc = NULL;
     bytes b = {0};
+    progress_line("checking %s", path);
     mn_status status = mn_cache_file_verify(path, option_text(o, OPT_CACHE_KEY_FILE, NULL));
+    progress_clear();
     if (status == MN_OK) status = describe_file(&doc, path);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
     size_t entries = json_get(json_root(doc), "entries")->n;

@@ -100,10 +100,15 @@ int cache_calibrate(const options *o, const char *const *files, int n) {
         const char *out = option_text(o, OPT_OUT, NULL);
         status = prompt_from_input(&text, o, &in, mn_model_tokenizer(e.model), NULL);
         if (status == MN_OK && !out) status = own_path(&own, e.model);
-        if (status == MN_OK) status = mn_cache_calibrate(e.model, text.ids, text.n, out ? out : own.data);
+        size_t n_used = text.n < 2048 ? text.n : 2048;
         if (status == MN_OK) {
-            print_message("calibration of quantized keys made from %zu tokens in %.1f s%s%s",
-                          text.n < 2048 ? text.n : 2048, (clock_ms() - start) / 1e3,
+            progress_line("calibrating with %zu tokens", n_used);
+            status = mn_cache_calibrate(e.model, text.ids, text.n, out ? out : own.data);
+            progress_clear();
+        }
+        if (status == MN_OK) {
+            print_message("calibration of quantized keys made from %zu tokens in %.1f s%s%s", n_used,
+                          (clock_ms() - start) / 1e3,
                           out ? ", written to " : "; --cache quantized uses them from now on", out ? out : "");
         }
     }
