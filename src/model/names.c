@@ -793,13 +793,31 @@ static mn_status bind_all(model_weights *out, const binder *b) {
     return MN_OK;
 }
 
+static bool begins_with(const char *text, const char *begin) {
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+/* Whether what stands behind the root of a name is a part of the text half: a layer, or a weight beside them. */
+static bool is_of_text(model_type type, const char *rest) {
+    const naming *names = &namings[type];
+    const size_t n = root_length(type);
+    bool is = begins_with(rest, names->layers + n);
+    for (int i = 0; i < MOST_TABLES && names->tables[i]; i++) {
+        for (const weight_rule *rule = names->tables[i]; rule->role != N_WEIGHTS && !is; rule++) {
+            if (rule->role >= N_LAYER_WEIGHTS && strncmp(rule->hf, names->layers, n) == 0)
+                is = strncmp(rest, rule->hf + n, (size_t)(strrchr(rule->hf, '.') - rule->hf) + 1 - n) == 0;
+        }
+    }
+    return is;
+}
+
 static size_t count_left_out(const binder *b) {
     static const char *const heads[] = {"lm_head.", "language_model.lm_head."};
     size_t n = 0;
     for (size_t i = 0; b->config->is_text_half && i < tensor_set_count(b->tensors); i++) {
         const char *name = tensor_set_at(b->tensors, i)->name;
-        bool is_text = strncmp(name, b->prefix, strlen(b->prefix)) == 0;
-        for (int k = 0; k < 2; k++) is_text = is_text || strncmp(name, heads[k], strlen(heads[k])) == 0;
+        bool is_text = begins_with(name, b->prefix) && is_of_text(b->config->model_type, name + strlen(b->prefix));
+        for (int k = 0; k < 2; k++) is_text = is_text || begins_with(name, heads[k]);
         n += !is_text;
     }
     return n;

@@ -1,5 +1,5 @@
-/* One model in several forms of a checkpoint: the types that its tensors are stored with, with and without scales. Each
- * form has the bits of the same weights as plain float32.
+/* One model in several forms of a checkpoint: as the text half of a model for pictures under each prefix, and with the
+ * types that its tensors are stored with. Each form has the bits of the same weights as plain float32.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/engine.h"
 
@@ -334,8 +334,109 @@ static void scales_that_do_not_fit_are_refused(void **state) {
     json_close(&doc);
 }
 
+/* ---- text halves ---- */
+
+/* A golden model as the text half of one for pictures. */
+typedef struct half {
+    const char *golden, *type, *text_type;
+    bool apart; /* in a text_config; else beside vision_config */
+    const char *beside;
+} half;
+
+static const half halves[] = {
+    {"gemma3", "gemma3", "gemma3_text", true,
+     "\"mm_tokens_per_image\":256,\"boi_token_index\":255999,\"eoi_token_index\":256000,"
+     "\"image_token_index\":262144,\"vision_config\":{\"model_type\":\"siglip_vision_model\",\"hidden_size\":32}"},
+    {"mistral-full", "mistral3", "mistral", true,
+     "\"image_token_index\":10,\"multimodal_projector_bias\":false,\"projector_hidden_act\":\"gelu\","
+     "\"spatial_merge_size\":2,\"vision_feature_layer\":-1,\"vision_config\":{\"model_type\":\"pixtral\",\"hidden_size\":32}"},
+    {"qwen2", "qwen2_5_vl", "qwen2_5_vl_text", true,
+     "\"image_token_id\":151655,\"video_token_id\":151656,\"vision_start_token_id\":151652,"
+     "\"vision_end_token_id\":151653,\"vision_config\":{\"model_type\":\"qwen2_5_vl\",\"hidden_size\":32}"},
+    {"qwen2", "qwen2_5_vl", NULL, false,
+     "\"vision_start_token_id\":151652,\"vision_token_id\":151654,"
+     "\"vision_config\":{\"model_type\":\"qwen2_5_vl\",\"hidden_size\":32}"},
+    {"llama", "mistral3", "llama", true, "\"vision_config\":{\"model_type\":\"pixtral\"}"},
+};
+
+static const struct {
+    const char *prefix, *head; /* in the place of "model." and of "lm_head." */
+    const char *pictures[4];   /* tensors of the other parts */
+} layouts[] = {
+    {"language_model.model.",
+     "language_model.lm_head.",
+     {"vision_tower.vision_model.encoder.layers.0.self_attn.q_proj.weight",
+      "vision_tower.vision_model.post_layernorm.bias", "multi_modal_projector.mm_input_projection_weight",
+      "multi_modal_projector.norm.weight"}},
+    {"language_model.model.",
+     "lm_head.",
+     {"vision_tower.transformer.layers.0.attention.q_proj.weight", "vision_tower.ln_pre.weight",
+      "multi_modal_projector.linear_1.weight", "multi_modal_projector.patch_merger.merging_layer.weight"}},
+    {"model.language_model.",
+     "lm_head.",
+     {"model.vision_tower.vision_model.encoder.layers.0.self_attn.k_proj.bias", "model.visual.blocks.0.attn.qkv.bias",
+      "model.multi_modal_projector.linear_2.weight", "model.visual.merger.mlp.0.bias"}},
+    {"model.",
+     "lm_head.",
+     {"visual.blocks.0.attn.qkv.weight", "visual.patch_embed.proj.weight", "visual.merger.ln_q.weight",
+      "model.vision_tower.layers.0.self_attn.q_proj.weight"}},
+    {"",
+     "lm_head.",
+     {"visual.blocks.0.norm1.weight", "vision_tower.layers.0.mlp.fc1.weight", "multi_modal_projector.linear_1.bias",
+      "vision_model.embeddings.position_embedding.weight"}},
+};
+
+static void put_half(bytes *config, const json *text, const half *h) {
+    bytes_printf(config, "{\"model_type\":\"%s\",%s,", h->type, h->beside);
+    if (h->apart) bytes_printf(config, "\"text_config\":{\"model_type\":\"%s\",", h->text_type);
+    bool is_first = true;
+    for (size_t i = 0; i < text->n; i++) {
+        if (strcmp(text->members[i].key, "model_type") == 0) continue;
+        if (!is_first) bytes_append_text(config, ",");
+        json_put_string(config, text->members[i].key, text->members[i].key_n);
+        bytes_append_text(config, ":");
+        json_put(config, &text->members[i].value);
+        is_first = false;
+    }
+    bytes_append_text(config, h->apart ? "}}" : "}");
+}
+
+static void text_halves_equal_their_models(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        tensor_set *set = open_golden(halves[i].golden);
+        json_doc *doc = golden_config(halves[i].golden);
+        char plain[1024], what[128];
+        snprintf(what, sizeof what, "golden/%s", halves[i].golden);
+        snprintf(plain, sizeof plain, "%s", data_path(what));
+        for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+            checkpoint c = {.n = 0};
+            bytes config = {0};
+            for (size_t n = 0; n < tensor_set_count(set); n++) {
+                const tensor *t = tensor_set_at(set, n);
+                const bool is_head = strncmp(t->name, "lm_head.", 8) == 0;
+                char name[160];
+                snprintf(name, sizeof name, "%s%s", is_head ? layouts[k].head : layouts[k].prefix,
+                         t->name + strlen(is_head ? "lm_head." : "model."));
+                memcpy(add_tensor(&c, name, t->type, t->n_dims, t->shape), t->data, t->bytes);
+            }
+            for (int n = 0; n < 4; n++) add_tensor(&c, layouts[k].pictures[n], DTYPE_BF16, 2, (int64_t[]){7, 5});
+            put_half(&config, json_root(doc), &halves[i]);
+            const char *folder = write_folder("half", &c, &config);
+            snprintf(what, sizeof what, "%s of %s, %s", halves[i].golden, halves[i].type, layouts[k].prefix);
+            check_same(folder, plain, "f32", what);
+            check_info(folder, "f32", "the text half is read alone; tensors of other parts that are left out: 4", what);
+            bytes_clear(&config);
+            checkpoint_clear(&c);
+        }
+        json_close(&doc);
+        tensor_set_close(&set);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_halves_equal_their_models),
         cmocka_unit_test(doubles_are_read),
         cmocka_unit_test(eight_bit_floats_equal_their_products),
         cmocka_unit_test(scales_that_do_not_fit_are_refused),
