@@ -104,3 +104,49 @@ check_page() {
     fail_case "page: the build" "$log"
   fi
 }
+
+# The short tier on other processors: fewer or more of them, without their best instructions.
+check_processors() {
+  echo "== processors"
+  if build processors build_preset release; then check_counts; fi
+  check_levels
+}
+
+# With that many processors: bound to them where the machine has more, else with that many shown.
+check_counts() {
+  local n shown around
+  for n in 1 2 8 64; do
+    if [ "$n" -le "$(nproc)" ]; then
+      around=(python3 -c 'import os, sys; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])]); os.execvp(sys.argv[2], sys.argv[2:])' "$n")
+    else
+      cp "build/release/processors_$n.so" "$work" # LD_PRELOAD ends at a space, which this folder may have in its name
+      around=(env "LD_PRELOAD=$work/processors_$n.so")
+    fi
+    echo "-- $n processors"
+    shown=$("${around[@]}" build/release/mneme inspect --kernels --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["cores"])') || shown=none
+    if [ "$shown" = "$n" ]; then
+      run_tests "$n processors" build/release "${around[@]}" ctest
+    else
+      echo "mneme counts $shown processors, not $n" >"$work/tests"
+      fail_case "$n processors" "$work/tests"
+    fi
+  done
+}
+
+# With every CPU level as the highest: tests whose results depend on it, in a build that is linked anew for each.
+check_levels() {
+  local level
+  for level in scalar avx2 avx512 avx512_dot neon; do
+    echo "-- $level"
+    build "$level" build_level "$level" || continue
+    if [[ $(build/levels/mneme inspect --kernels --json) = *"\"cpu\":\"$level\""* ]]; then
+      run_tests "$level" build/levels ctest -L '^(kernels|kv|model|gen|engine|session|golden|cli)$'
+    else
+      skip_part "processors: $level" "this machine has no $level"
+    fi
+  done
+}
+
+build_level() { # build_level LEVEL
+  cmake --preset release -B build/levels -G Ninja -DBUILD_TESTING=ON -DMNEME_HIGHEST_LEVEL="$1" && cmake --build build/levels -j "$jobs"
+}

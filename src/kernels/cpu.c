@@ -9,6 +9,10 @@
 
 #include "base/mem.h"
 
+#if !defined(MN_HIGHEST_LEVEL)
+#define MN_HIGHEST_LEVEL N_CPU_LEVELS
+#endif
+
 static const char *const names[N_CPU_LEVELS] = {"scalar", "avx2", "avx512", "avx512_dot", "neon"};
 
 const char *cpu_level_name(cpu_level level) {
@@ -25,6 +29,7 @@ static int has_f16c(void) {
 
 /* The compiler's run-time check looks at the registers that the operating system saves as well as at CPUID. */
 int cpu_has(cpu_level level) {
+    if (level > MN_HIGHEST_LEVEL) return 0;
     switch (level) {
     case CPU_SCALAR: return 1;
 #if defined(MN_X86_LEVELS)
