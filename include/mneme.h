@@ -486,7 +486,8 @@ MN_API void mn_session_cancel(mn_session *session);
 typedef struct mn_generation_config mn_generation_config;
 
 /* Transformers' GenerationConfig. A new one has the values of the model's generation_config.json (model NULL: the
- * defaults). */
+ * defaults). A value there that its field cannot take is MN_E_FORMAT when a generation or mn_generation_config_check
+ * finds that it has an effect; setting the field replaces it. */
 MN_API mn_status mn_generation_config_open(mn_generation_config **config, const mn_model *model);
 MN_API void mn_generation_config_close(mn_generation_config **config);
 
