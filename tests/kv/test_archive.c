@@ -551,11 +551,11 @@ static void memory_that_ends_in_a_head_of_any_length_writes_nothing(void **state
     const char *path = scratch_path("length.safetensors");
     char value[130] = "";
     for (size_t length = 0; length + 1 < sizeof value; length++) {
-        const archive_member members[] = {{ARCHIVE_KIND, ARCHIVE_KIND_CACHE}, {"text", value}};
+        const archive_member both[] = {{ARCHIVE_KIND, ARCHIVE_KIND_CACHE}, {"text", value}};
         mn_status status = MN_E_NOMEM;
         for (int64_t k = 1; status != MN_OK; k++) {
             mem_fail_after(k);
-            status = archive_write(path, NULL, 0, members, 2);
+            status = archive_write(path, NULL, 0, both, 2);
             mem_fail_after(0);
             assert_true(status == MN_OK || status == MN_E_NOMEM);
             assert_int_equal(file_exists(path), status == MN_OK);
