@@ -327,10 +327,11 @@ def waits_say_how_far_they_are():
     capable = {"TERM": "xterm", "NO_COLOR": "1"}
     cache, calibration = os.path.join(WORK, "waits.safetensors"), os.path.join(WORK, "waits.calibration")
     subprocess.run([MAKE_CACHE, cache], check=True)
+    ids = ",".join(str((i * 7 + i % 5) % 64) for i in range(400))
     for arguments, wanted in ((("run", "embedded", "Once", "-n", "2"), "loading "), (("doctor",), "loading "),
                               (("bench", "embedded", "-d", "8", "-p", "4", "-n", "2", "-r", "1"), "depth 8: row 1 of 1"),
                               (("cache", "verify", cache), f"checking {cache}"),
-                              (("cache", "calibrate", "embedded", "--out", calibration, "--ids", ",".join(["5"] * 400)), "calibrating with 400 tokens")):
+                              (("cache", "calibrate", os.path.join(DATA, "golden/llama"), "--out", calibration, "--ids", ids), "calibrating with 400 tokens")):
         _, err = on_terminals(MNEME, *arguments, env=capable)
         assert wanted in err.decode(), (arguments, err)
         assert wanted not in on_pipes(MNEME, *arguments)[1].decode(), arguments
