@@ -150,3 +150,37 @@ check_levels() {
 build_level() { # build_level LEVEL
   cmake --preset release -B build/levels -G Ninja -DBUILD_TESTING=ON -DMNEME_HIGHEST_LEVEL="$1" && cmake --build build/levels -j "$jobs"
 }
+
+# A copy of the clone without what was built. usage: copy_clone FOLDER
+copy_clone() {
+  mkdir -p "$1"
+  tar -c --exclude=./build --exclude=./.git . | tar -x -C "$1"
+}
+
+# usage: build_copy FOLDER [COMMAND [arguments]], which runs the build
+build_copy() {
+  local folder=$1
+  shift
+  "$@" env -C "$folder" sh -c 'cmake --preset release -G Ninja -DBUILD_TESTING=ON && cmake --build build/release -j "$0"' "$jobs"
+}
+
+# The short tier of an ordinary user, and of one who is root in a user namespace. Root runs both as `nobody`, in a copy with the models.
+check_users() {
+  local clone=$PWD user=() models=${MNEME_MODELS:-${XDG_DATA_HOME:-$HOME/.local/share}/mneme/models}
+  echo "== users"
+  if [ "$(id -u)" = 0 ]; then
+    clone=$work/users/mneme user=(setpriv --reuid nobody --regid nogroup --clear-groups env HOME="$work/users" MNEME_MODELS="$work/users/models")
+    copy_clone "$clone"
+    [ ! -d "$models" ] || cp -rL "$models" "$work/users/models"
+    user+=(${MNEME_TEST_SMOLLM2:+MNEME_TEST_SMOLLM2="$work/users/models/${MNEME_TEST_SMOLLM2##*/}"})
+    chmod 711 "$work"
+    chown -R nobody:nogroup "$work/users"
+  fi
+  build users build_copy "$clone" "${user[@]}" || return 0
+  [ "$(id -u)" != 0 ] || run_tests "an ordinary user" "$clone/build/release" "${user[@]}" ctest
+  if "${user[@]}" unshare -r true; then
+    run_tests "root of a user namespace" "$clone/build/release" "${user[@]}" unshare -r ctest
+  else
+    skip_part "users: namespace" "the system allows no user namespaces"
+  fi
+}
