@@ -184,3 +184,37 @@ check_users() {
     skip_part "users: namespace" "the system allows no user namespaces"
   fi
 }
+
+# The short tier of two clones at once, in folders 200 characters deep that have a space and letters beyond ASCII in their names. TMPDIR
+# has a space and is a link, as /var/tmp is where the system allows mounts in a namespace.
+check_folders() {
+  local clone place p f s around
+  place="$work/a clone/größer 文件/$(printf '%0160d' 0)"
+  echo "== folders"
+  mkdir -p "$work/some where" "$work/var"
+  ln -s "$work/some where" "$work/a link"
+  ln -s "$work/a link" "$work/var/tmp"
+  around=(unshare -rm sh -c 'mount -t overlay -o "lowerdir=$0:/var" none /var && exec "$@"' "$work/var")
+  [ "$(id -u)" != 0 ] || around[1]=-m
+  "${around[@]}" true || {
+    skip_part "folders: /var/tmp as a link" "the system allows no mounts in a namespace"
+    around=()
+  }
+  for clone in first second; do
+    copy_clone "$place/$clone"
+    build "$clone clone" build_copy "$place/$clone" || return 0
+  done
+  for clone in first second; do
+    (
+      passed=0 failed=0 skipped=0
+      run_tests "$clone clone" "$place/$clone/build/release" "${around[@]}" env TMPDIR="$work/a link" ctest >"$work/$clone"
+      echo "$passed $failed $skipped" >"$work/$clone counts"
+    ) &
+  done
+  wait
+  for clone in first second; do
+    cat "$work/$clone"
+    read -r p f s <"$work/$clone counts"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  done
+}
