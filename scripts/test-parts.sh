@@ -218,3 +218,16 @@ check_folders() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   done
 }
+
+# The short tier five times beside two busy processes.
+check_repeatedly() {
+  local round busy=()
+  echo "== repeat"
+  build repeat build_preset release || return 0
+  for _ in 1 2; do
+    while kill -0 $$ 2>/dev/null; do :; done &
+    busy+=($!)
+  done
+  for round in 1 2 3 4 5; do run_tests "repeat $round" build/release ctest; done
+  kill "${busy[@]}"
+}
