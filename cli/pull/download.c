@@ -170,7 +170,7 @@ static mn_status set_options(transfer *t) {
 #define SET(option, value) failed |= t->curl.easy_setopt(h, CURLOPT_##option, value)
     SET(URL, t->d->url);
     SET(PROTOCOLS_STR, "http,https,file");
-    SET(REDIR_PROTOCOLS_STR, "http,https");
+    SET(REDIR_PROTOCOLS_STR, strncmp(t->d->url, "https:", 6) == 0 ? "https" : "http,https");
     SET(FOLLOWLOCATION, 1L);
     SET(MAXREDIRS, 10L);
     SET(NOSIGNAL, 1L);

@@ -226,7 +226,7 @@ static mn_status fetch_into(const char *target, const char *name, const char *ur
     return status;
 }
 
-static mn_status pull_url(const char *url, const char *wanted, bytes *target, char digits[DIGITS + 1]) {
+static mn_status pull_url(const char *url, const char *wanted, bytes *target, char digits[DIGITS + 1], bool *is_new) {
     bytes name = {0}, folder = {0};
     mn_status status = url_file(&name, url);
     if (status == MN_OK) status = data_folder(&folder, "MNEME_MODELS", "models");
@@ -238,6 +238,7 @@ static mn_status pull_url(const char *url, const char *wanted, bytes *target, ch
     if (status == MN_OK && is_there && (!wanted || strcasecmp(digits, wanted) == 0)) {
         utimensat(AT_FDCWD, target->data, NULL, 0); /* the model installed last is the one used without a name */
     } else if (status == MN_OK) {
+        *is_new = true;
         status = fetch_into(target->data, name.data, url, wanted, digits);
     }
     bytes_clear(&name);
@@ -251,8 +252,10 @@ static mn_status pull(const options *o, const char *what, bytes *target, char di
     const char *wanted = NULL;
     MN_TRY(read_digits(o, &wanted));
     if (is_url(what)) {
-        MN_TRY(pull_url(what, wanted, target, digits));
-        print_message("%s is installed; its SHA-256 is %s", target->data, digits);
+        bool is_new = false;
+        MN_TRY(pull_url(what, wanted, target, digits, &is_new));
+        print_message("%s %s; its SHA-256 is %s", target->data,
+                      is_new ? "is installed" : "is there already, and nothing was fetched", digits);
         return MN_OK;
     }
     for (size_t i = 0; i < n_model_packages; i++) {

@@ -58,6 +58,7 @@ whole() {
   asked "/whole/m.gguf?download=true - - 200"
   # What is there is not fetched again, with its checksum or without one; another checksum fetches it anew.
   expect 0 pull "$url/whole/m.gguf" --json
+  err_has "/m\.gguf is there already, and nothing was fetched; its SHA-256 is $sha256\$"
   json 'j == {"path": work + "/models/m.gguf", "sha256": args[0]}' "$sha256"
   expect 0 pull "$url/whole/m.gguf" --sha256 "${sha256^^}"
   asked "/whole/m.gguf?download=true - - 200"
