@@ -30,6 +30,10 @@ env -i PATH="$PATH" TMPDIR="$work/a b" "$run" bash -c 'cd "$HOME" && mkdir -m 0 
 grep -qxF '[  SKIPPED ] 1 test(s).' "$work/out" || complain "a test that ends with 77 does not count as skipped"
 [ -z "$(ls -A "$work/a b")" ] || complain "tests/run leaves $(ls -A "$work/a b")"
 
+# Descriptors of the caller are closed; ls opens one for the folder.
+seen=$(env -i PATH="$PATH" TMPDIR="$work/a b" "$run" ls /proc/self/fd 9</dev/null | tr '\n' ' ')
+[ "$seen" = "0 1 2 3 " ] || complain "a test has the descriptors $seen"
+
 others=$(find "$build" -name CTestTestfile.cmake -exec grep -h '^add_test(' {} + | grep -vF "] \"$run\" ")
 [ -z "$others" ] || complain "CTest has tests without $run: $(head -3 <<<"$others")"
 
