@@ -96,12 +96,12 @@ static void print_help(void) {
                           "  mneme run embedded \"Once upon a time\"\n"
                           "  mneme chat\n"
                           "  mneme inspect\n\n"
-                          "Usage: mneme VERB [MODEL] [options]\n");
+                          "Usage: mneme COMMAND [MODEL] [options]\n");
     for (int i = 0; i < N_VERBS; i++) bytes_printf(&b, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
     bytes_append_text(&b, "  --version  version and compiler\n"
-                          "`mneme VERB --help` explains a verb. MODEL is a Hugging Face folder, a .gguf\n"
-                          "file, org/name in the local Hugging Face cache, or 'embedded'; without one, the\n"
-                          "model that was installed last, else the embedded one.\n");
+                          "`mneme COMMAND --help` explains a command. MODEL is a Hugging Face folder, a\n"
+                          ".gguf file, org/name in the local Hugging Face cache, or 'embedded'; without\n"
+                          "one, the model that was installed last, else the embedded one.\n");
     put_bytes(&b);
 }
 
@@ -131,9 +131,9 @@ static int unknown_verb(const char *name, bool as_json) {
     names[N_VERBS] = NULL;
     const char *near = text_nearest(name, names);
     if (near) {
-        status_fail(MN_E_ARG, "unknown verb '%.60s'; did you mean %s?", name, near);
+        status_fail(MN_E_ARG, "unknown command '%.60s'; did you mean %s?", name, near);
     } else {
-        status_fail(MN_E_ARG, "unknown verb '%.60s'; `mneme --help` lists those there are", name);
+        status_fail(MN_E_ARG, "unknown command '%.60s'; `mneme --help` lists those there are", name);
     }
     return report_json(as_json, EXIT_USAGE, NULL);
 }
