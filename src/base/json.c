@@ -259,7 +259,7 @@ static mn_status parse_number(parser *p, json *out) {
         *out = (json){.kind = JSON_INT, .integer = strtoll(start, NULL, 10)};
         if (errno == 0) return MN_OK;
     }
-    *out = (json){.kind = JSON_REAL, .real = strtod_l(start, NULL, p->c_locale)};
+    *out = (json){.kind = JSON_REAL, .written = start, .real = strtod_l(start, NULL, p->c_locale)};
     return MN_OK;
 }
 

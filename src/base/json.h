@@ -19,7 +19,10 @@ typedef struct json_member json_member;
 
 struct json {
     json_kind kind;
-    size_t n; /* JSON_STRING: bytes; JSON_ARRAY: items; JSON_OBJECT: members */
+    union {
+        size_t n;            /* JSON_STRING: bytes; JSON_ARRAY: items; JSON_OBJECT: members */
+        const char *written; /* JSON_REAL: the number in the document, not terminated; NULL: NaN and infinities */
+    };
     union {
         bool boolean;
         int64_t integer;

@@ -110,19 +110,6 @@ uint32_t net_json_string(net *g, uint32_t min, uint32_t max, uint32_t next); /* 
 uint32_t net_json_rest(net *g, uint32_t next);                               /* any characters and the closing quote */
 uint32_t net_json_space(net *g, uint32_t next);                              /* white space between tokens of JSON */
 
-#define NET_INTEGER_MOST                                                                                               \
-    999999999999999999 /* without limits of its own a number has up to 18 digits, exact in 64 bits */
-
-typedef struct net_interval {
-    int64_t lo, hi;
-    bool lo_open, hi_open; /* the limit itself is excluded */
-} net_interval;
-
-uint32_t net_integer(net *g, int64_t lo, int64_t hi, uint32_t next); /* of lo..hi; NET_FAIL when that is empty */
-/* Any number of the interval, with digits after the point and without an exponent; NULL: any number, in every
- * notation. */
-uint32_t net_number(net *g, const net_interval *within, uint32_t next);
-
 /* The whole schema; the root is returned. Failures name the place in the schema. */
 uint32_t net_schema(net *g, const json *schema);
 

@@ -71,6 +71,7 @@ static const char *const understood[] = {"type",
                                          "minimum",
                                          "maximum",
                                          "exclusiveMinimum",
+                                         "multipleOf",
                                          "$ref",
                                          "exclusiveMaximum",
                                          "additionalItems",
@@ -155,7 +156,8 @@ static unsigned implied_types(const json *schema) {
         {"items", VALUE_ARRAY},       {"prefixItems", VALUE_ARRAY},       {"minItems", VALUE_ARRAY},
         {"maxItems", VALUE_ARRAY},    {"minLength", VALUE_STRING},        {"maxLength", VALUE_STRING},
         {"pattern", VALUE_STRING},    {"format", VALUE_STRING},           {"minimum", VALUE_NUMBER},
-        {"maximum", VALUE_NUMBER},    {"exclusiveMinimum", VALUE_NUMBER}, {"exclusiveMaximum", VALUE_NUMBER}};
+        {"maximum", VALUE_NUMBER},    {"exclusiveMinimum", VALUE_NUMBER}, {"exclusiveMaximum", VALUE_NUMBER},
+        {"multipleOf", VALUE_NUMBER}};
     unsigned bits = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (json_get(schema, rows[i].keyword)) bits |= rows[i].bits;

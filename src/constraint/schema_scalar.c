@@ -1,5 +1,6 @@
 /* Schemas of strings and numbers, constants, and what makes two schemas disjoint.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "constraint/number.h"
 #include "constraint/schema.h"
 
 #include <math.h>
@@ -77,80 +78,85 @@ uint32_t schema_string(schema_build *b, terms list, uint32_t next) {
 
 /* ---- numbers ---- */
 
-typedef struct limits {
-    net_interval within;
-    bool has_lo, has_hi, never;
-} limits;
+static bool is_number(const json *value) {
+    return value->kind == JSON_INT || (value->kind == JSON_REAL && value->written);
+}
 
-/* One limit as a whole number. For whole numbers it moves inwards to the next one; else it must be one. */
-static void put_limit(schema_build *b, limits *l, const char *name, const json *value, bool whole) {
-    bool is_lo = strstr(name, "inimum") != NULL, open = name[0] == 'e', fraction = false;
-    int64_t limit = value->integer;
-    if (value->kind != JSON_INT && value->kind != JSON_REAL) {
+static bool read_number(schema_build *b, const char *name, const json *value, decimal *out) {
+    char text[24];
+    if (!is_number(value)) {
         schema_fail(b, MN_E_ARG, "'%s' must be a number", name);
-        return;
+        return false;
     }
-    if (value->kind == JSON_REAL) {
-        double inner = is_lo ? ceil(value->real) : floor(value->real);
-        fraction = inner != value->real;
-        if (!(fabs(inner) < 9e18)) { /* beyond all that is generated */
-            if (is_lo == (inner > 0)) l->never = true;
-            return;
-        }
-        limit = (int64_t)inner;
+    if (value->kind == JSON_INT) snprintf(text, sizeof text, "%lld", (long long)value->integer);
+    if (!decimal_read(out, value->kind == JSON_INT ? text : value->written))
+        schema_fail(b, MN_E_UNSUPPORTED, "'%s' has more than %d digits before or after the point", name,
+                    DECIMAL_DIGITS);
+    return schema_ok(b);
+}
+
+/* The strictest of all limits on one side. */
+static void put_limit(net_numbers *which, const decimal *limit, bool is_lo, bool open) {
+    decimal *kept = is_lo ? &which->lo : &which->hi;
+    bool *kept_open = is_lo ? &which->lo_open : &which->hi_open, *has = is_lo ? &which->has_lo : &which->has_hi;
+    int order = *has ? decimal_compare(limit, kept) : is_lo ? 1 : -1;
+    if (order == 0) *kept_open |= open;
+    if (is_lo ? order > 0 : order < 0) {
+        *kept = *limit;
+        *kept_open = open;
     }
-    if (fraction && !whole) {
-        schema_fail(b, MN_E_UNSUPPORTED, "'%s' is no whole number, which is only supported for integers", name);
-        return;
-    }
-    open = open && !fraction;
-    int64_t *kept = is_lo ? &l->within.lo : &l->within.hi;
-    bool *kept_open = is_lo ? &l->within.lo_open : &l->within.hi_open, *has = is_lo ? &l->has_lo : &l->has_hi;
-    bool stricter = !*has || (is_lo ? limit > *kept : limit < *kept);
-    if (stricter) *kept_open = open;
-    if (stricter) *kept = limit;
-    if (limit == *kept) *kept_open |= open;
     *has = true;
 }
 
-/* Limits that are missing, and limits that are left out of whole numbers. */
-static void complete(limits *l, bool whole) {
-    net_interval *w = &l->within;
-    if (!l->has_lo) w->lo = l->has_hi && w->hi < -NET_INTEGER_MOST ? INT64_MIN : -NET_INTEGER_MOST;
-    if (!l->has_hi) w->hi = l->has_lo && w->lo > NET_INTEGER_MOST ? INT64_MAX : NET_INTEGER_MOST;
-    if (!whole) return;
-    l->never |= (w->lo_open && w->lo == INT64_MAX) || (w->hi_open && w->hi == INT64_MIN);
-    if (w->lo_open && !l->never) w->lo++;
-    if (w->hi_open && !l->never) w->hi--;
+/* The limits of one term. In draft 4 the exclusive ones are true or false, and say it of the others. */
+static void gather_limits(schema_build *b, const json *schema, net_numbers *which) {
+    static const struct {
+        const char *limit, *exclusive;
+    } rows[] = {{"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}};
+    decimal at;
+    for (size_t k = 0; k < 2; k++) {
+        const json *limit = json_get(schema, rows[k].limit), *exclusive = json_get(schema, rows[k].exclusive);
+        bool flag = exclusive && exclusive->kind == JSON_BOOL;
+        if (limit && read_number(b, rows[k].limit, limit, &at))
+            put_limit(which, &at, k == 0, flag && exclusive->boolean);
+        if (exclusive && !flag && read_number(b, rows[k].exclusive, exclusive, &at))
+            put_limit(which, &at, k == 0, true);
+    }
+}
+
+static void gather_multiple(schema_build *b, const json *schema, net_numbers *which) {
+    const json *value = json_get(schema, "multipleOf");
+    decimal of;
+    if (!value || !read_number(b, "multipleOf", value, &of)) return;
+    if (of.n == 0 || of.negative) {
+        schema_fail(b, MN_E_ARG, "'multipleOf' must be a number above 0");
+    } else if (!multiple_add(&which->multiple, &of)) {
+        schema_fail(b, MN_E_UNSUPPORTED,
+                    "'multipleOf' is only supported with up to 18 digits after the point, and up to %d without it",
+                    MULTIPLE_MOST);
+    }
 }
 
 uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next) {
-    static const char *const names[] = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"};
-    limits l = {0};
-    for (size_t i = 0; i < list.n; i++) {
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-            const json *value = json_get(schema_term(b, list, i), names[k]);
-            if (value) put_limit(b, &l, names[k], value, whole);
-        }
+    net_numbers which = {.whole = whole};
+    for (size_t i = 0; i < list.n && schema_ok(b); i++) {
+        gather_limits(b, schema_term(b, list, i), &which);
+        gather_multiple(b, schema_term(b, list, i), &which);
     }
     if (!schema_ok(b)) return NET_FAIL;
-    bool limited = l.has_lo || l.has_hi;
-    complete(&l, whole);
-    uint32_t node = NET_FAIL;
-    if (!l.never)
-        node = whole ? net_integer(b->g, l.within.lo, l.within.hi, next)
-                     : net_number(b->g, limited ? &l.within : NULL, next);
-    return schema_ok(b) && node == NET_FAIL ? schema_never(b, "no number lies within its limits") : node;
+    uint32_t node = net_number(b->g, &which, next);
+    if (!schema_ok(b)) {
+        status_context(b->g->status, "schema, %s", bytes_text(&b->place));
+    } else if (node == NET_FAIL) {
+        schema_never(b, "no number lies within its limits");
+    }
+    return node;
 }
 
 /* ---- constants ---- */
 
 static double real_of(const json *value) {
     return value->kind == JSON_INT ? (double)value->integer : value->real;
-}
-
-static bool is_number(const json *value) {
-    return value->kind == JSON_INT || value->kind == JSON_REAL;
 }
 
 bool schema_equal(const json *a, const json *b) {
@@ -203,20 +209,11 @@ static bool is_one_of(schema_build *b, const json *value, const json *values, si
 }
 
 static void check_constants(schema_build *b, const json *schema) {
-    static const char *const others[] = {"properties",
-                                         "required",
-                                         "additionalProperties",
-                                         "items",
-                                         "prefixItems",
-                                         "minItems",
-                                         "maxItems",
-                                         "minLength",
-                                         "pattern",
-                                         "maxLength",
-                                         "minimum",
-                                         "maximum",
-                                         "exclusiveMinimum",
-                                         "format",
+    static const char *const others[] = {"properties",      "required",         "additionalProperties",
+                                         "items",           "prefixItems",      "minItems",
+                                         "maxItems",        "minLength",        "pattern",
+                                         "maxLength",       "minimum",          "maximum",
+                                         "multipleOf",      "exclusiveMinimum", "format",
                                          "exclusiveMaximum"};
     const json *several = json_get(schema, "enum");
     if (several && several->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'enum' must be an array of values");

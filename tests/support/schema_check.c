@@ -143,7 +143,9 @@ static bool check_string(const json *schema, const json *value) {
 static bool check_number(const json *schema, const json *value) {
     const json *lo = json_get(schema, "minimum"), *above = json_get(schema, "exclusiveMinimum");
     const json *hi = json_get(schema, "maximum"), *below = json_get(schema, "exclusiveMaximum");
-    double x = number(value);
+    const json *of = json_get(schema, "multipleOf");
+    double x = number(value), times = of ? x / number(of) : 0; /* inexact: only clear misses are found */
+    if (fabs(times - nearbyint(times)) > 1e-9 * fmax(1, fabs(times))) return false;
     return (!lo || x >= number(lo)) && (!above || x > number(above)) && (!hi || x <= number(hi)) &&
            (!below || x < number(below));
 }
