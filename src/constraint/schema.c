@@ -57,6 +57,8 @@ static const char *const understood[] = {"type",
                                          "properties",
                                          "required",
                                          "additionalProperties",
+                                         "minProperties",
+                                         "maxProperties",
                                          "items",
                                          "prefixItems",
                                          "minItems",
@@ -157,7 +159,7 @@ static unsigned implied_types(const json *schema) {
         {"maxItems", VALUE_ARRAY},    {"minLength", VALUE_STRING},        {"maxLength", VALUE_STRING},
         {"pattern", VALUE_STRING},    {"format", VALUE_STRING},           {"minimum", VALUE_NUMBER},
         {"maximum", VALUE_NUMBER},    {"exclusiveMinimum", VALUE_NUMBER}, {"exclusiveMaximum", VALUE_NUMBER},
-        {"multipleOf", VALUE_NUMBER}};
+        {"multipleOf", VALUE_NUMBER}, {"minProperties", VALUE_OBJECT},    {"maxProperties", VALUE_OBJECT}};
     unsigned bits = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (json_get(schema, rows[i].keyword)) bits |= rows[i].bits;

@@ -38,7 +38,8 @@ typedef struct object {
     terms list;
     property *properties; /* in the order of the schema */
     size_t n, capacity;
-    bool open; /* members of other names may follow */
+    bool open;         /* members of other names may follow */
+    uint32_t min, max; /* members in all; max is NET_MANY without a limit */
 } object;
 
 static property *find_property(object *o, const char *name) {
@@ -126,7 +127,9 @@ static terms terms_of_member(object *o, const char *name) {
 static uint32_t member_value(object *o, const char *name, uint32_t next) {
     schema_build *b = o->b;
     size_t before = enter_name(b, name ? name : "*");
-    uint32_t value = schema_value(b, terms_of_member(o, name), next);
+    terms member = terms_of_member(o, name);
+    bool counts = o->min > 0 || o->max != NET_MANY; /* then it is built for several counts */
+    uint32_t value = counts ? schema_shared_value(b, member, next) : schema_value(b, member, next);
     b->place.n = before;
     return net_bytes(b->g, ':', ':', net_plain(b->g, " ?", value));
 }
@@ -207,25 +210,72 @@ static uint32_t declared_name(object *o, const property *p, uint32_t next) {
     return node;
 }
 
-/* Members in the order of the schema. For each place between two of them there are two nodes: `bare` when no member was
- * written yet, and `after` when a comma must come first. */
+/* Where a place between two members leads. */
+typedef struct place {
+    uint32_t *after; /* by how many members were written: a comma must come first */
+    uint32_t bare;   /* none was written yet */
+} place;
+
+/* Behind the declared members. Members of other names may have the same name, so all of them together are counted as
+ * one for the least number. */
+static void end_members(object *o, size_t most, place *at, uint32_t close) {
+    net *g = o->b->g;
+    uint32_t end = net_json_space(g, close), loop = NET_FAIL, member = NET_FAIL, more = NET_FAIL;
+    bool limited = o->max != NET_MANY;
+    if (o->open) {
+        if (!limited) loop = net_loop(g, end);
+        member = other_name(o, member_value(o, NULL, limited ? (uint32_t)NET_END : loop));
+        more = net_bytes(g, ',', ',', net_json_space(g, member));
+        if (!limited) net_loop_body(g, loop, more);
+        if (limited && o->max > 0)
+            member = other_name(o, member_value(o, NULL, net_repeat(g, more, 0, o->max - 1, end)));
+    }
+    for (size_t n = 0; n <= most; n++) {
+        bool enough = n >= o->min, nearly = n + 1 >= o->min;
+        uint32_t some = enough ? end : (uint32_t)NET_FAIL;
+        if (o->open && nearly && limited) some = net_repeat(g, more, !enough, o->max - (uint32_t)n, end);
+        if (o->open && nearly && !limited) some = enough ? loop : more;
+        at->after[n] = some;
+    }
+    at->bare = net_split(g, o->open && o->max > 0 && o->min <= 1 ? member : (uint32_t)NET_FAIL,
+                         o->min == 0 ? close : (uint32_t)NET_FAIL);
+}
+
+/* Members in the order of the schema, from the last to the first. They are counted as far as the limits ask. */
 static uint32_t build_object(object *o, uint32_t next) {
     net *g = o->b->g;
-    uint32_t close = net_bytes(g, '}', '}', next), bare = close, after = net_json_space(g, close);
-    if (o->open) {
-        uint32_t loop = net_loop(g, after), member = other_name(o, member_value(o, NULL, loop));
-        net_loop_body(g, loop, net_bytes(g, ',', ',', net_json_space(g, member)));
-        bare = net_split(g, member, close);
-        after = loop;
+    size_t most = o->max == NET_MANY ? o->min : o->max < o->n ? o->max : o->n;
+    place at = {.after = mem_alloc(most + 1, sizeof *at.after)};
+    if (!at.after) {
+        net_check(g, MN_E_NOMEM);
+        return NET_FAIL;
     }
+    end_members(o, most, &at, net_bytes(g, '}', '}', next));
     for (size_t i = o->n; i-- > 0 && schema_ok(o->b);) {
         const property *p = &o->properties[i];
-        uint32_t member = declared_name(o, p, member_value(o, p->name, after));
-        uint32_t next_member = net_bytes(g, ',', ',', net_json_space(g, member));
-        bare = p->required ? member : net_split(g, member, bare);
-        after = p->required ? next_member : net_split(g, next_member, after);
+        for (size_t n = 0; n <= most && n <= i && schema_charge(o->b, 1); n++) {
+            uint32_t behind = n >= o->max ? (uint32_t)NET_FAIL : at.after[n < most ? n + 1 : most];
+            uint32_t member = declared_name(o, p, member_value(o, p->name, behind));
+            uint32_t next_member = net_bytes(g, ',', ',', net_json_space(g, member));
+            if (n == 0) at.bare = p->required ? member : net_split(g, member, at.bare);
+            at.after[n] = p->required ? next_member : net_split(g, next_member, at.after[n]);
+        }
     }
-    return net_bytes(g, '{', '{', net_json_space(g, bare));
+    mem_free(at.after);
+    return net_bytes(g, '{', '{', net_json_space(g, at.bare));
+}
+
+/* Whether the least number of members can be met, by members that certainly have different names. */
+static bool check_least(object *o) {
+    if (o->min <= o->n + o->open) return true;
+    if (o->open) {
+        schema_fail(o->b, MN_E_UNSUPPORTED,
+                    "'minProperties' is %u, supported with these 'properties' up to %zu: others may have the same name",
+                    o->min, o->n + 1);
+    } else {
+        schema_never(o->b, "at least %u members, but only %zu are declared", o->min, o->n);
+    }
+    return false;
 }
 
 uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
@@ -233,8 +283,10 @@ uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
     gather_properties(&o);
     if (schema_ok(b)) gather_required(&o);
     decide_open(&o);
-    uint32_t node = schema_ok(b) ? build_object(&o, next) : (uint32_t)NET_FAIL;
+    schema_counts(b, list, "minProperties", "maxProperties", &o.min, &o.max);
+    uint32_t node = schema_ok(b) && check_least(&o) ? build_object(&o, next) : (uint32_t)NET_FAIL;
     mem_free(o.properties);
+    if (node == NET_FAIL && o.max != NET_MANY) schema_never(b, "no object has at most %u members", o.max);
     return node;
 }
 

@@ -153,6 +153,10 @@ static bool check_number(const json *schema, const json *value) {
 static bool check_object(const json *root, const json *schema, const json *value) {
     const json *properties = json_get(schema, "properties"), *required = json_get(schema, "required");
     const json *others = json_get(schema, "additionalProperties");
+    const json *least = json_get(schema, "minProperties"), *most = json_get(schema, "maxProperties");
+    size_t names = 0; /* the last member of a name counts */
+    for (size_t i = 0; i < value->n; i++) names += json_get(value, value->members[i].key) == &value->members[i].value;
+    if ((least && names < (size_t)least->integer) || (most && names > (size_t)most->integer)) return false;
     for (size_t i = 0; i < value->n; i++) {
         const json *own = json_get(properties, value->members[i].key);
         if (!own) own = others;
