@@ -100,6 +100,7 @@ static const char *const annotations[] = {"title",
                                           "contentMediaType",
                                           "contentSchema",
                                           "discriminator",
+                                          "nullable", /* only widens "type" */
                                           NULL};
 
 static bool is_among(const char *name, const char *const *names) {
@@ -145,7 +146,9 @@ unsigned schema_types(schema_build *b, const json *schema) {
                         one->kind == JSON_STRING ? one->string : "no text");
         bits |= found;
     }
-    return bits;
+    const json *nullable = json_get(schema, "nullable");
+    if (nullable && nullable->kind != JSON_BOOL) schema_fail(b, MN_E_ARG, "'nullable' must be true or false");
+    return nullable && nullable->boolean ? bits | VALUE_NULL : bits;
 }
 
 /* The kinds of values that keywords without a "type" speak of, when all of them speak of one kind. */

@@ -233,7 +233,8 @@ bool schema_check(const json *root, const json *schema, const json *value) {
     bool fits = !type;
     for (size_t i = 0; type && i < (type->kind == JSON_ARRAY ? type->n : 1); i++)
         fits |= has_type(value, type->kind == JSON_ARRAY ? type->items[i].string : type->string);
-    if (!fits) return false;
+    const json *nullable = json_get(schema, "nullable");
+    if (!fits && !(nullable && nullable->boolean && value->kind == JSON_NULL)) return false;
     if (ref && !schema_check(root, target_of(root, ref->string), value)) return false;
     if (constant && !equal(constant, value)) return false;
     bool listed = !values;
