@@ -59,6 +59,7 @@ static const char *const understood[] = {"type",
                                          "additionalProperties",
                                          "minProperties",
                                          "maxProperties",
+                                         "dependentRequired",
                                          "items",
                                          "prefixItems",
                                          "minItems",
@@ -156,13 +157,25 @@ static unsigned implied_types(const json *schema) {
     static const struct {
         const char *keyword;
         unsigned bits;
-    } rows[] = {
-        {"properties", VALUE_OBJECT}, {"required", VALUE_OBJECT},         {"additionalProperties", VALUE_OBJECT},
-        {"items", VALUE_ARRAY},       {"prefixItems", VALUE_ARRAY},       {"minItems", VALUE_ARRAY},
-        {"maxItems", VALUE_ARRAY},    {"minLength", VALUE_STRING},        {"maxLength", VALUE_STRING},
-        {"pattern", VALUE_STRING},    {"format", VALUE_STRING},           {"minimum", VALUE_NUMBER},
-        {"maximum", VALUE_NUMBER},    {"exclusiveMinimum", VALUE_NUMBER}, {"exclusiveMaximum", VALUE_NUMBER},
-        {"multipleOf", VALUE_NUMBER}, {"minProperties", VALUE_OBJECT},    {"maxProperties", VALUE_OBJECT}};
+    } rows[] = {{"properties", VALUE_OBJECT},
+                {"required", VALUE_OBJECT},
+                {"additionalProperties", VALUE_OBJECT},
+                {"items", VALUE_ARRAY},
+                {"prefixItems", VALUE_ARRAY},
+                {"minItems", VALUE_ARRAY},
+                {"maxItems", VALUE_ARRAY},
+                {"minLength", VALUE_STRING},
+                {"maxLength", VALUE_STRING},
+                {"pattern", VALUE_STRING},
+                {"format", VALUE_STRING},
+                {"minimum", VALUE_NUMBER},
+                {"maximum", VALUE_NUMBER},
+                {"exclusiveMinimum", VALUE_NUMBER},
+                {"exclusiveMaximum", VALUE_NUMBER},
+                {"multipleOf", VALUE_NUMBER},
+                {"minProperties", VALUE_OBJECT},
+                {"maxProperties", VALUE_OBJECT},
+                {"dependentRequired", VALUE_OBJECT}};
     unsigned bits = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (json_get(schema, rows[i].keyword)) bits |= rows[i].bits;

@@ -6,6 +6,8 @@
 
 #include "base/utf8.h"
 
+enum { DEPENDENCIES = 8 }; /* each one doubles the ways to build an object */
+
 /* ---- places ---- */
 
 static size_t enter_name(schema_build *b, const char *name) {
@@ -30,7 +32,7 @@ static size_t enter_item(schema_build *b, size_t index, bool any) {
 typedef struct property {
     const char *name;
     size_t n;
-    bool required;
+    bool required, banned;
 } property;
 
 typedef struct object {
@@ -40,6 +42,7 @@ typedef struct object {
     size_t n, capacity;
     bool open;         /* members of other names may follow */
     uint32_t min, max; /* members in all; max is NET_MANY without a limit */
+    bool shared;       /* members are built several times */
 } object;
 
 static property *find_property(object *o, const char *name) {
@@ -56,6 +59,13 @@ static void add_property(object *o, const char *name, size_t n) {
     } else if (net_check(b->g, mem_grow(&o->properties, &o->capacity, o->n + 1, sizeof *o->properties))) {
         o->properties[o->n++] = (property){.name = name, .n = n};
     }
+}
+
+static property *declare(object *o, const char *name, size_t n) {
+    property *p = find_property(o, name);
+    if (p) return p;
+    add_property(o, name, n);
+    return schema_ok(o->b) ? &o->properties[o->n - 1] : NULL;
 }
 
 static void gather_properties(object *o) {
@@ -83,12 +93,8 @@ static void gather_required(object *o) {
                 schema_fail(o->b, MN_E_ARG, "'required' must be an array of names");
                 return;
             }
-            property *p = find_property(o, name->string);
-            if (!p) {
-                add_property(o, name->string, name->n);
-                p = o->n ? &o->properties[o->n - 1] : NULL;
-            }
-            if (p && schema_ok(o->b)) p->required = true;
+            property *p = declare(o, name->string, name->n);
+            if (p) p->required = true;
         }
     }
 }
@@ -128,8 +134,7 @@ static uint32_t member_value(object *o, const char *name, uint32_t next) {
     schema_build *b = o->b;
     size_t before = enter_name(b, name ? name : "*");
     terms member = terms_of_member(o, name);
-    bool counts = o->min > 0 || o->max != NET_MANY; /* then it is built for several counts */
-    uint32_t value = counts ? schema_shared_value(b, member, next) : schema_value(b, member, next);
+    uint32_t value = o->shared ? schema_shared_value(b, member, next) : schema_value(b, member, next);
     b->place.n = before;
     return net_bytes(b->g, ':', ':', net_plain(b->g, " ?", value));
 }
@@ -254,7 +259,7 @@ static uint32_t build_object(object *o, uint32_t next) {
     for (size_t i = o->n; i-- > 0 && schema_ok(o->b);) {
         const property *p = &o->properties[i];
         for (size_t n = 0; n <= most && n <= i && schema_charge(o->b, 1); n++) {
-            uint32_t behind = n >= o->max ? (uint32_t)NET_FAIL : at.after[n < most ? n + 1 : most];
+            uint32_t behind = n >= o->max || p->banned ? (uint32_t)NET_FAIL : at.after[n < most ? n + 1 : most];
             uint32_t member = declared_name(o, p, member_value(o, p->name, behind));
             uint32_t next_member = net_bytes(g, ',', ',', net_json_space(g, member));
             if (n == 0) at.bare = p->required ? member : net_split(g, member, at.bare);
@@ -278,13 +283,82 @@ static bool check_least(object *o) {
     return false;
 }
 
+/* ---- members that require others ---- */
+
+typedef struct dependency {
+    const char *name;
+    const json *needs; /* names */
+} dependency;
+
+static bool check_names(schema_build *b, const json *names) {
+    bool good = names->kind == JSON_ARRAY;
+    for (size_t i = 0; good && i < names->n; i++) good = names->items[i].kind == JSON_STRING;
+    if (!good) schema_fail(b, MN_E_ARG, "'dependentRequired' must be an object of arrays of names");
+    return good;
+}
+
+/* All names are declared, so that no member that is not can have them. */
+static size_t gather_dependencies(object *o, dependency *found) {
+    schema_build *b = o->b;
+    size_t n = 0;
+    for (size_t i = 0; i < o->list.n; i++) {
+        const json *all = json_get(schema_term(b, o->list, i), "dependentRequired");
+        if (!all) continue;
+        if (all->kind != JSON_OBJECT)
+            schema_fail(b, MN_E_ARG, "'dependentRequired' must be an object of arrays of names");
+        for (size_t k = 0; schema_ok(b) && k < all->n; k++) {
+            const json_member *m = &all->members[k];
+            if (!check_names(b, &m->value) || m->value.n == 0) continue;
+            if (n == DEPENDENCIES) {
+                schema_fail(b, MN_E_UNSUPPORTED, "'dependentRequired' is supported for up to %d members", DEPENDENCIES);
+                return 0;
+            }
+            declare(o, m->key, m->key_n);
+            for (size_t j = 0; j < m->value.n && schema_ok(b); j++)
+                declare(o, m->value.items[j].string, m->value.items[j].n);
+            found[n++] = (dependency){m->key, &m->value};
+        }
+    }
+    return schema_ok(b) ? n : 0;
+}
+
+/* Each way in which the members that require others are present or absent. */
+static uint32_t dependent_object(object *o, const dependency *all, size_t n, uint32_t next) {
+    schema_build *b = o->b;
+    property *kept = NULL;
+    size_t capacity = 0;
+    uint32_t node = NET_FAIL;
+    if (n == 0 || !net_check(b->g, mem_grow(&kept, &capacity, o->n, sizeof *kept)))
+        return n == 0 ? build_object(o, next) : (uint32_t)NET_FAIL;
+    memcpy(kept, o->properties, o->n * sizeof *kept);
+    for (unsigned present = 0; present < 1u << n && schema_ok(b); present++) {
+        bool possible = true;
+        memcpy(o->properties, kept, o->n * sizeof *kept);
+        for (size_t i = 0; i < n; i++) {
+            property *p = find_property(o, all[i].name);
+            if (!(present >> i & 1)) p->banned = true;
+            if (present >> i & 1) p->required = true;
+            for (size_t k = 0; present >> i & 1 && k < all[i].needs->n; k++)
+                find_property(o, all[i].needs->items[k].string)->required = true;
+        }
+        for (size_t i = 0; i < o->n; i++) possible &= !(o->properties[i].required && o->properties[i].banned);
+        if (possible) node = net_split(b->g, build_object(o, next), node);
+    }
+    mem_free(kept);
+    return node;
+}
+
 uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
+    dependency dependencies[DEPENDENCIES];
     object o = {.b = b, .list = list};
     gather_properties(&o);
     if (schema_ok(b)) gather_required(&o);
     decide_open(&o);
     schema_counts(b, list, "minProperties", "maxProperties", &o.min, &o.max);
-    uint32_t node = schema_ok(b) && check_least(&o) ? build_object(&o, next) : (uint32_t)NET_FAIL;
+    size_t n = schema_ok(b) ? gather_dependencies(&o, dependencies) : 0;
+    uint32_t node = NET_FAIL;
+    o.shared = n > 0 || o.min > 0 || o.max != NET_MANY;
+    if (schema_ok(b) && check_least(&o)) node = dependent_object(&o, dependencies, n, next);
     mem_free(o.properties);
     if (node == NET_FAIL && o.max != NET_MANY) schema_never(b, "no object has at most %u members", o.max);
     return node;

@@ -165,6 +165,13 @@ static bool check_object(const json *root, const json *schema, const json *value
     for (size_t i = 0; required && i < required->n; i++) {
         if (!json_get(value, required->items[i].string)) return false;
     }
+    const json *dependent = json_get(schema, "dependentRequired");
+    for (size_t i = 0; dependent && i < dependent->n; i++) {
+        const json_member *m = &dependent->members[i];
+        for (size_t k = 0; json_get(value, m->key) && k < m->value.n; k++) {
+            if (!json_get(value, m->value.items[k].string)) return false;
+        }
+    }
     return true;
 }
 
