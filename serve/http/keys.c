@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -59,13 +60,22 @@ static mn_status open_secret(mac_key *secret, const char *path) {
     return path ? file_write_atomic(path, secret->data, secret->n) : MN_OK;
 }
 
+static mn_status read_private(bytes *text, const char *path) {
+    int fd;
+    MN_TRY(file_open(&fd, path));
+    mn_status status = mac_check_private(fd, path);
+    if (status == MN_OK) status = file_read_rest(text, fd, path, MOST_FILE);
+    close(fd);
+    return status;
+}
+
 mn_status keys_open(keys **out, const char *path, const char *secret_path) {
     bytes text = {0};
     keys *k = mem_alloc(1, sizeof *k);
     *out = k;
     if (!k) return MN_E_NOMEM;
     mn_status status = open_secret(&k->secret, secret_path);
-    if (status == MN_OK) status = file_read(&text, path, MOST_FILE);
+    if (status == MN_OK) status = read_private(&text, path);
     if (status == MN_OK) status = read_lines(k, path, text.data, text.n);
     bytes_clear(&text);
     if (status != MN_OK) keys_close(out);

@@ -34,13 +34,13 @@ static mn_status listen_at_path(int *out, const char *path) {
     if (lstat(path, &was) == 0) {
         if (!S_ISSOCK(was.st_mode)) MN_FAIL(MN_E_ARG, "'%s' exists and is no socket", path);
         if (is_in_use(&address))
-            MN_FAIL(MN_E_IO, "cannot listen at '%s': another program does, choose another with --unix", path);
+            MN_FAIL(MN_E_ARG, "cannot listen at '%s': another program does, choose another with --unix", path);
         unlink(path);
     }
     *out = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (*out < 0 || bind(*out, (struct sockaddr *)&address, sizeof address) != 0 || chmod(path, 0600) != 0 ||
         listen(*out, BACKLOG) != 0)
-        MN_FAIL(MN_E_IO, "cannot listen at '%s': %s", path, strerror(errno));
+        MN_FAIL(MN_E_ARG, "cannot listen at '%s': %s", path, strerror(errno));
     return MN_OK;
 }
 
@@ -65,7 +65,7 @@ static mn_status listen_at_port(int *out, const char *host, int number) {
     }
     freeaddrinfo(found);
     if (*out >= 0) return MN_OK;
-    MN_FAIL(MN_E_IO, "cannot listen on %s port %d: %s%s", host, number, strerror(error),
+    MN_FAIL(MN_E_ARG, "cannot listen on %s port %d: %s%s", host, number, strerror(error),
             error == EADDRINUSE ? "; another program does, choose another with --port" : "");
 }
 

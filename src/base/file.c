@@ -130,7 +130,7 @@ static mn_status too_large(const char *path, size_t limit) {
     MN_FAIL(MN_E_IO, "'%s' is larger than the %zu bytes allowed here", path, limit);
 }
 
-static mn_status read_all(bytes *out, int fd, const char *path, size_t limit) {
+mn_status file_read_rest(bytes *out, int fd, const char *path, size_t limit) {
     char chunk[16384];
     out->n = 0;
     for (;;) {
@@ -148,16 +148,16 @@ mn_status file_read(bytes *out, const char *path, size_t limit) {
     int fd;
     MN_TRY(file_open(&fd, path));
     bool is_large = fstat(fd, &info) == 0 && info.st_size > 0 && (size_t)info.st_size > limit;
-    mn_status status = is_large ? too_large(path, limit) : read_all(out, fd, path, limit);
+    mn_status status = is_large ? too_large(path, limit) : file_read_rest(out, fd, path, limit);
     close(fd);
     return status;
 }
 
 mn_status file_read_input(bytes *out, const char *path, size_t limit) {
     int fd;
-    if (strcmp(path, "-") == 0) return read_all(out, STDIN_FILENO, "the standard input", limit);
+    if (strcmp(path, "-") == 0) return file_read_rest(out, STDIN_FILENO, "the standard input", limit);
     MN_TRY(file_open_input(&fd, path));
-    mn_status status = read_all(out, fd, path, limit);
+    mn_status status = file_read_rest(out, fd, path, limit);
     close(fd);
     return status;
 }

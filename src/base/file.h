@@ -42,6 +42,8 @@ void file_map_close(file_map *map); /* accepts a zeroed map */
 mn_status file_read(bytes *out, const char *path, size_t limit);
 /* As file_open_input; "-" is the standard input. */
 mn_status file_read_input(bytes *out, const char *path, size_t limit);
+/* What is left of an open file, under the same limit. */
+mn_status file_read_rest(bytes *out, int fd, const char *path, size_t limit);
 /* The first n bytes of a regular file, fewer where it has fewer, without allocating; 0 when it cannot be read. */
 size_t file_head(void *out, size_t n, const char *path);
 

@@ -32,7 +32,7 @@ static mn_status take_key(mac_key *out, const uint8_t *data, size_t n) {
     return MN_OK;
 }
 
-static mn_status check_private(int fd, const char *path) {
+mn_status mac_check_private(int fd, const char *path) {
     struct stat info;
     if (fstat(fd, &info) != 0) MN_FAIL(MN_E_IO, "cannot stat '%s'", path);
     if (info.st_mode & 077)
@@ -50,7 +50,7 @@ mn_status mac_key_read(mac_key *out, const char *path) {
     int fd;
     *out = (mac_key){.n = 0};
     MN_TRY(file_open(&fd, path));
-    mn_status status = check_private(fd, path);
+    mn_status status = mac_check_private(fd, path);
     if (status == MN_OK) status = file_read_some(data, sizeof data, &n, fd, path);
     close(fd);
     if (status == MN_OK && (n < MAC_KEY_LEAST || n > MAC_KEY_MOST)) {

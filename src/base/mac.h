@@ -21,8 +21,11 @@ typedef struct mac_key {
     size_t n; /* 0: no key */
 } mac_key;
 
-/* All bytes of a file. MN_E_ARG when it has fewer than MAC_KEY_LEAST or more than MAC_KEY_MOST, and when others than
- * its owner, who is this user or root, may read or write it; MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. */
+/* Of an open file with keys: MN_E_ARG when others than its owner, who is this user or root, may read or write it. */
+mn_status mac_check_private(int fd, const char *path);
+
+/* All bytes of a file that is private. MN_E_ARG also when it has fewer than MAC_KEY_LEAST or more than MAC_KEY_MOST;
+ * MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. */
 mn_status mac_key_read(mac_key *out, const char *path);
 void mac_key_wipe(mac_key *key);
 

@@ -480,7 +480,7 @@ def main():
         model = tiny_model(work) if a.model == "tiny" else a.model
         name = os.path.basename(model)
         keys, talk = os.path.join(work, "keys"), os.path.join(work, "talk.json")
-        with open(keys, "w") as f:
+        with open(keys, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
             f.write(KEY + "\n")
         with open(talk, "w") as f:
             json.dump(TALK, f)

@@ -199,7 +199,7 @@ CASES = [answers_stream_and_are_the_servers, the_panel_shows_what_was_reused, ot
 
 
 def a_key_is_asked_for(mneme, model, work):
-    with open(os.path.join(work, 'keys'), 'w') as f:
+    with open(os.path.join(work, 'keys'), 'w', opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
         f.write(KEY + '\n')
     s = Server(mneme, model, '--api-key-file', f.name)
     with Browser() as b:

@@ -590,9 +590,8 @@ static void sockets_of_others_stay(void **state) {
     const serve_options options = {.name = "tiny", .unix_path = path};
     fixture w = open_fixture(options);
     server *other = NULL;
-    assert_int_equal(serve_open(&other, w.model, &options), MN_E_IO);
+    assert_fails(MN_E_ARG, "another program does", serve_open(&other, w.model, &options));
     assert_null(other);
-    assert_non_null(strstr(mn_last_error(), "another program does"));
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, path, strnlen(path, sizeof address.sun_path - 1));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
