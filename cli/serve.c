@@ -10,8 +10,6 @@
 #include "serve.h"
 #include "verbs.h"
 
-enum { DRAIN_MS = 30000 };
-
 /* The model's name without its folder; NULL: there is no model. */
 static const char *short_name(const loaded_model *e) {
     if (!e->path) return NULL;
@@ -63,6 +61,8 @@ static void log_line(void *user, const char *line) {
 static mn_status serve(const options *o, loaded_model *e, const loaded_model *speech, mn_generation_config **config) {
     mn_cache_options cache, resolved;
     server *s = NULL;
+    if (option_is_set(o, OPT_LOG_FORMAT) && !option_on(o, OPT_LOG_REQUESTS))
+        MN_FAIL(MN_E_ARG, "--log-format '%s' is given without --log-requests", option_text(o, OPT_LOG_FORMAT, ""));
     mn_cache_options_init(&cache, sizeof cache);
     MN_TRY(cache_options_read(o, &cache));
     resolved = cache;
@@ -89,6 +89,7 @@ static mn_status serve(const options *o, loaded_model *e, const loaded_model *sp
                                .cache_ttl = (double)option_number(o, OPT_CACHE_TTL, 0),
                                .max_num_seqs = (size_t)option_number(o, OPT_MAX_NUM_SEQS, 64),
                                .log = option_on(o, OPT_LOG_REQUESTS) ? log_line : NULL,
+                               .log_json = strcmp(option_text(o, OPT_LOG_FORMAT, "text"), "json") == 0,
                                .max_queue = (size_t)option_number(o, OPT_MAX_QUEUE, 256),
                                .sandbox = option_number(o, OPT_SANDBOX, 1) != 0};
     MN_TRY(interrupt_listen());
@@ -102,7 +103,7 @@ static mn_status serve(const options *o, loaded_model *e, const loaded_model *sp
         leaves = events.stop || events.leave;
     }
     interrupt_unwatch(); /* a second signal ends the command at once */
-    serve_close(&s, DRAIN_MS);
+    serve_close(&s, 1000.0 * (double)option_number(o, OPT_DRAIN_TIMEOUT, 30));
     return MN_OK;
 }
 

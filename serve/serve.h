@@ -39,6 +39,7 @@ typedef struct serve_options {
      * of the server. */
     void (*log)(void *user, const char *line);
     void *log_user;
+    bool log_json; /* the line is a JSON object */
 } serve_options;
 
 typedef struct server server;

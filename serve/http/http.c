@@ -407,25 +407,31 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     return x->reply ? answer_reply(x) : MHD_NO;
 }
 
-/* Paths, ids of requests in them, and texts are left out: they are the client's. */
+/* Paths, ids of requests in them, and texts are left out: they are the client's. So nothing in a line has to be
+ * escaped for JSON. */
 static void log_request(const exchange *x) {
     const serve_options *o = &x->server->options;
+    const char *method = x->route ? x->route->method : "-", *path = x->route ? x->route->path : "-";
     reply *r = x->reply;
     const bool has_tokens = r && x->route->form;
     struct tm t;
     time_t now = time(NULL);
-    char when[32], tokens[128] = "", line[320];
+    char when[32], tokens[160] = "", line[400];
     if (!o->log) return;
     gmtime_r(&now, &t);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &t);
     if (has_tokens) {
         pthread_mutex_lock(&r->lock);
-        snprintf(tokens, sizeof tokens, " id=%s prompt_tokens=%zu cached_tokens=%zu completion_tokens=%zu", x->job_id,
-                 r->prompt_tokens, r->cached_tokens, r->generated_tokens);
+        snprintf(tokens, sizeof tokens,
+                 o->log_json ? ",\"id\":\"%s\",\"prompt_tokens\":%zu,\"cached_tokens\":%zu,\"completion_tokens\":%zu"
+                             : " id=%s prompt_tokens=%zu cached_tokens=%zu completion_tokens=%zu",
+                 x->job_id, r->prompt_tokens, r->cached_tokens, r->generated_tokens);
         pthread_mutex_unlock(&r->lock);
     }
-    snprintf(line, sizeof line, "%s %s %s status=%d ms=%.1f%s", when, x->route ? x->route->method : "-",
-             x->route ? x->route->path : "-", x->status, clock_ms() - x->began, tokens);
+    snprintf(line, sizeof line,
+             o->log_json ? "{\"time\":\"%s\",\"method\":\"%s\",\"path\":\"%s\",\"status\":%d,\"ms\":%.1f%s}"
+                         : "%s %s %s status=%d ms=%.1f%s",
+             when, method, path, x->status, clock_ms() - x->began, tokens);
     o->log(o->log_user, line);
 }
 

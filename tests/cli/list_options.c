@@ -1,17 +1,36 @@
-/* Prints the command's options that take a whole number, a verb a line: "run --logprobs 0 1000".
+/* Prints the command's options that take a whole number, a verb a line: "run --logprobs 0 1000"; with the argument
+ * "serve", the options that the server has beyond those of every verb, all spellings of one a line.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <string.h>
 
 #include "options.h"
 
-int main(void) {
+static void list_of_server(void) {
+    char flag[80];
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const option *row = &option_table[i];
+        if (!(row->verbs & VERB_SERVE) || row->verbs == VERB_ALL) continue;
+        flag_spelling(flag, sizeof flag, row->name);
+        printf("--%s", flag);
+        if (row->kind == OPTION_SWITCH) printf(" --no-%s", flag);
+        printf(" %s\n", row->aliases ? row->aliases : "");
+    }
+}
+
+int main(int n, char **arguments) {
     static const struct {
         unsigned bit;
         const char *name;
     } verbs[] = {{VERB_RUN, "run"},         {VERB_SCORE, "score"},   {VERB_TOKENIZE, "tokenize"},
                  {VERB_INSPECT, "inspect"}, {VERB_DOCTOR, "doctor"}, {VERB_BENCH, "bench"},
-                 {VERB_CACHE, "cache"},     {VERB_CHAT, "chat"},     {VERB_TRANSCRIBE, "transcribe"}};
+                 {VERB_CACHE, "cache"},     {VERB_CHAT, "chat"},     {VERB_TRANSCRIBE, "transcribe"},
+                 {VERB_SERVE, "serve"}};
     char flag[80];
+    if (n > 1 && strcmp(arguments[1], "serve") == 0) {
+        list_of_server();
+        return 0;
+    }
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *row = &option_table[i];
         for (size_t k = 0; row->kind == OPTION_INTEGER && k < sizeof verbs / sizeof *verbs; k++) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The start of `mneme serve`: its options, and what it refuses.
+# The start and the end of `mneme serve`: its options, and what it refuses.
 # shellcheck source-path=SCRIPTDIR disable=SC2317
 source "$(dirname "$0")/lib.sh"
+list_options=${4:-}
 key=a-key-of-this-test-0123
 
 # start ARGUMENTS...: a server of the embedded model; its process is $server, what it says is in $work/server.
@@ -34,10 +35,13 @@ refused() {
   out_empty
 }
 
+# The port of the server.
+port() { sed -nE 's/^listening on http:\/\/127\.0\.0\.1:([0-9]+) .*/\1/p' "$work/server"; }
+
 port_in_use() {
   local port
   start --port 0 || return 0
-  port=$(sed -nE 's/^listening on http:\/\/127\.0\.0\.1:([0-9]+) .*/\1/p' "$work/server")
+  port=$(port)
   refused --port "$port"
   err_has "cannot listen on 127\.0\.0\.1 port $port: .*; another program does, choose another with --port$"
   stop
@@ -85,7 +89,100 @@ key_files_are_private() {
   err_has "$work/none"
 }
 
+# stream N TOKENS: N streamed answers of so many tokens each; "answering" in $work/client when all have begun, and the tokens of
+# all when they have ended.
+stream() {
+  python3 - "$(port)" "$1" "$2" >"$work/client" 2>&1 <<'PYTHON' &
+import json, re, socket, sys
+port, n, tokens = map(int, sys.argv[1:])
+body = json.dumps({"prompt": "Once", "max_tokens": tokens, "min_tokens": tokens, "stream": True, "stream_options": {"include_usage": True}}).encode()
+sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(n)]
+for s in sockets:
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+answers = [s.recv(65536) for s in sockets]
+print("answering", flush=True)
+for i, s in enumerate(sockets):
+    while piece := s.recv(65536):
+        answers[i] += piece
+print(sum(int(k) for a in answers for k in re.findall(rb'"completion_tokens":(\d+)', a)))
+PYTHON
+  client=$!
+  for _ in $(seq 6000); do
+    ! grep -q answering "$work/client" || return 0
+    sleep 0.01
+  done
+  problem "no answer"
+}
+
+# Requests that run have --drain-timeout seconds to end.
+requests_may_end() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  start --port 0 || return 0
+  stream 2 400
+  stop
+  wait $client
+  [ "$(tail -n 1 "$work/client")" = 800 ] || problem "answers were cut off: $(tail -n 1 "$work/client")"
+  start --port 0 --drain-timeout 0 || return 0
+  stream 64 500
+  stop
+  wait $client
+  [ "$(tail -n 1 "$work/client")" -lt 32000 ] || problem "the server waited: $(tail -n 1 "$work/client")"
+  refused --drain-timeout=-1
+  err_has "drain-timeout: -1 is out of range; allowed: 0 to 86400"
+}
+
+# logged ARGUMENTS...: $work/out is the log of two requests.
+logged() {
+  start --port 0 --log-requests "$@" || return 0
+  python3 - "$(port)" <<'PYTHON' || problem "no answers"
+import http.client, json, sys
+c = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))
+c.request("POST", "/v1/completions", json.dumps({"prompt": "Once upon", "max_tokens": 5, "ignore_eos": True}), {"Content-Type": "application/json"})
+assert c.getresponse().read()
+c.request("GET", "/secret")
+assert c.getresponse().read()
+PYTHON
+  stop
+  sed 1d "$work/server" | grep -v "^this kernel" >"$work/out"
+}
+
+formats_of_the_log() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  logged --log-format json
+  json '[list(line) for line in all] == [["time", "method", "path", "status", "ms", "id", "prompt_tokens", "cached_tokens", "completion_tokens"], ["time", "method", "path", "status", "ms"]]'
+  json '[(line["method"], line["path"], line["status"]) for line in all] == [("POST", "/v1/completions", 200), ("-", "-", 404)]'
+  json '(j["prompt_tokens"], j["cached_tokens"], j["completion_tokens"]) == (3, 0, 5) and j["ms"] > 0 and j["id"].startswith("cmpl-") and j["time"].endswith("Z")'
+  logged
+  out_has '^20[0-9-]{8}T[0-9:]{8}Z POST /v1/completions status=200 ms=[0-9.]+ id=cmpl-[0-9a-z]+ prompt_tokens=3 cached_tokens=0 completion_tokens=5$'
+  out_has '^20[0-9-]{8}T[0-9:]{8}Z - - status=404 ms=[0-9.]+$'
+  refused --log-requests --log-format xml
+  err_has "log-format: 'xml' is not one of text\|json"
+  refused --log-format json
+  err_has "log-format 'json' is given without --log-requests"
+}
+
+# The table of docs/serve.md has every option of the server, and no other.
+documented_options() {
+  local row flag found
+  last="docs/serve.md"
+  [ -x "$list_options" ] || { problem "no list_options"; return; }
+  sed -n '/^| option | | default |$/,/^$/p' "$here/../../docs/serve.md" | sed '/^$/q' | cut -d '|' -f 2 | grep -oE -- '--[a-z][a-z-]+' >"$work/documented"
+  "$list_options" serve >"$work/listed"
+  [ "$(wc -l <"$work/listed")" -gt 20 ] || problem "$(wc -l <"$work/listed") options only"
+  while read -r row; do
+    found=0
+    for flag in $row; do ! grep -qxe "$flag" "$work/documented" || found=1; done
+    [ $found = 1 ] || problem "the table lacks $row"
+  done <"$work/listed"
+  while read -r flag; do
+    tr ' ' '\n' <"$work/listed" | grep -qxe "$flag" || problem "$flag is no option of mneme serve"
+  done <"$work/documented"
+}
+
 check "a port in use is refused" port_in_use
 check "paths of sockets that cannot be used are refused" paths_of_sockets
 check "key files that others may use are refused" key_files_are_private
+check "requests that run may end" requests_may_end
+check "the formats of the log" formats_of_the_log
+check "docs/serve.md has the options" documented_options
 finish

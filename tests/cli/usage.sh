@@ -196,6 +196,7 @@ numbers_at_their_bounds() {
         besides=(-m "$data/golden/whisper/tiny80" "$data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav" --temperature 0 --max-new-tokens 1)
         ;;
       inspect | doctor) besides=(embedded) ;;
+      serve) besides=("$work/absent") ;;
       *) besides=() ;;
     esac
     for value in $((lo - 1)) $((hi + 1)) 99999999999999999999; do
