@@ -87,6 +87,8 @@ static mn_status serve(const options *o, loaded_model *e, const loaded_model *sp
                                .cache_dir_limit = (uint64_t)option_number(o, OPT_CACHE_DIR_LIMIT, 0),
                                .cache_quota = (uint64_t)option_number(o, OPT_CACHE_QUOTA, 0),
                                .cache_ttl = (double)option_number(o, OPT_CACHE_TTL, 0),
+                               .no_prefix_cache = option_number(o, OPT_PREFIX_CACHE, 1) == 0,
+                               .prefix_memory = (uint64_t)option_number(o, OPT_PREFIX_MEMORY, 0),
                                .max_num_seqs = (size_t)option_number(o, OPT_MAX_NUM_SEQS, 64),
                                .log = option_on(o, OPT_LOG_REQUESTS) ? log_line : NULL,
                                .log_json = strcmp(option_text(o, OPT_LOG_FORMAT, "text"), "json") == 0,

@@ -712,6 +712,8 @@ typedef struct mn_engine_options {
     size_t owner_quota;     /* bytes of what is kept in memory of the requests of one owner, and of what was read from
                              * files for them; what they add beyond that replaces their own texts, not those of others.
                              * 0: no limit */
+    size_t prefix_limit; /* bytes of what is kept in memory, of all owners; over it the texts go that are worth least.
+                          * 0: no limit but memory_limit */
 } mn_engine_options;
 
 MN_API void mn_engine_options_init(mn_engine_options *options, size_t size);
@@ -827,7 +829,8 @@ MN_API mn_status mn_engine_prefix_session(mn_engine *engine, uint64_t id, mn_ses
 
 /* Keeps the tokens that a session of the model holds in its cache, as if a request of this owner and salt (NULL: "")
  * had computed them; *id: of the text. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
- * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota; MN_E_NOMEM. */
+ * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota or prefix_limit;
+ * MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *session, const char *salt, const char *owner,
                                       uint64_t *id);
 
@@ -835,8 +838,8 @@ MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *sessi
  * drop: before a session is loaded on another thread. */
 MN_API void mn_engine_prefix_room(mn_engine *engine, size_t n_bytes);
 
-/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit, and those of
- * one owner half of owner_quota (MN_E_FULL).
+/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit and of
+ * prefix_limit, and those of one owner half of owner_quota (MN_E_FULL).
  * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned texts do
  * not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
  * changed. MN_E_ARG, MN_E_NOMEM. */

@@ -95,11 +95,12 @@ mn_status scheduler_open(scheduler **out, const scheduler_options *given) {
     options.cache = given->cache;
     options.memory_limit = given->memory_limit;
     options.max_num_seqs = given->max_num_seqs;
-    options.enable_prefix_caching = true;
+    options.enable_prefix_caching = !given->no_prefix_cache;
     options.cache_dir = given->cache_dir;
     options.cache_dir_limit = given->cache_dir_limit;
     options.prefix_ttl_ms = 1000 * given->cache_ttl;
     options.owner_quota = given->cache_quota;
+    options.prefix_limit = given->prefix_memory;
     options.max_slowdown = 2; /* in the mean; the median of 16 streams is then below 2.5 */
     mn_status status = mn_engine_open(&s->engine, given->model, &options);
     if (status == MN_OK && pthread_create(&s->thread, NULL, run, s) != 0)

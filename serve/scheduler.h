@@ -16,6 +16,8 @@ typedef struct scheduler_options {
     uint64_t cache_dir_limit;
     double cache_ttl;               /* seconds; 0: none */
     uint64_t cache_quota;           /* bytes of each owner's kept texts; 0: no limit */
+    bool no_prefix_cache;           /* nothing is kept */
+    uint64_t prefix_memory;         /* bytes of all kept texts; 0: no limit */
     size_t max_num_seqs, max_queue; /* generations that wait or run */
     struct server *server;          /* that queries are about */
     file_worker *file_worker;       /* what follows them; open until the scheduler has stopped */

@@ -34,6 +34,12 @@ static mn_status check_tls(const serve_options *options) {
             certificate ? "--ssl-key-file" : "--ssl-cert-file");
 }
 
+static mn_status check_prefix_cache(const serve_options *options) {
+    if (!options->no_prefix_cache || (!options->cache_dir && !options->prefix_memory)) return MN_OK;
+    MN_FAIL(MN_E_ARG, "--no-prefix-cache is given with %s; allowed: without it",
+            options->cache_dir ? "--cache-dir" : "--prefix-memory");
+}
+
 /* Texts of a key are found again after a restart, so the checksum of the key in their files must stay the same. */
 static mn_status open_keys(server *s) {
     bytes secret = {0};
@@ -88,6 +94,7 @@ mn_status serve_open(server **out, mn_model *model, const serve_options *options
     *out = NULL;
     MN_TRY(check_host(options));
     MN_TRY(check_tls(options));
+    MN_TRY(check_prefix_cache(options));
     server *s = mem_alloc(1, sizeof *s);
     *out = s;
     if (!s) return MN_E_NOMEM;
@@ -107,6 +114,8 @@ mn_status serve_open(server **out, mn_model *model, const serve_options *options
                                           .cache_dir_limit = options->cache_dir_limit,
                                           .cache_ttl = options->cache_ttl,
                                           .cache_quota = options->cache_quota,
+                                          .no_prefix_cache = options->no_prefix_cache,
+                                          .prefix_memory = options->prefix_memory,
                                           .max_num_seqs = options->max_num_seqs,
                                           .max_queue = s->options.max_queue,
                                           .server = s,

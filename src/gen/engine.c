@@ -105,6 +105,7 @@ static mn_status open_prefixes(mn_engine *e, const mn_engine_options *options) {
     MN_TRY(prefix_open(&e->prefixes));
     prefix_set_ttl(e->prefixes, options->prefix_ttl_ms);
     prefix_set_quota(e->prefixes, options->owner_quota);
+    prefix_set_limit(e->prefixes, options->prefix_limit);
     kv_pool_set_reclaim(e->model->core->pool, drop_kept, e);
     return folder ? prefix_disk_open(&e->disk, e->prefixes, e->model, folder, limit, e->cache.key_file) : MN_OK;
 }

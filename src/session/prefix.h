@@ -86,6 +86,8 @@ bool prefix_evict(prefix_tree *tree);
 
 /* Bytes of what is kept of each owner; 0: no limit. Over it that owner's texts are dropped, in the same order. */
 void prefix_set_quota(prefix_tree *tree, size_t quota);
+/* Bytes of all that is kept; 0: no limit. */
+void prefix_set_limit(prefix_tree *tree, size_t limit);
 
 size_t prefix_entries(const prefix_tree *tree); /* kept */
 

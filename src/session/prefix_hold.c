@@ -84,12 +84,16 @@ mn_status prefix_session(mn_session **session, const prefix_tree *tree, uint64_t
     return prefix_session_of(session, e);
 }
 
-/* Pinned texts leave half of the memory, and of their owner's quota, to others. */
+/* Pinned texts leave half of the memory, of the limit of what is kept, and of their owner's quota, to others. */
 static mn_status check_pin(const prefix_tree *tree, const prefix_entry *e, size_t most) {
     size_t n_bytes;
     MN_TRY(prefix_pinned_bytes(&n_bytes, tree, e, NULL));
     if (most > 0 && n_bytes > most) {
         MN_FAIL(MN_E_FULL, "pinned texts would have %zu bytes, allowed: half of the memory limit, %zu", n_bytes, most);
+    }
+    if (tree->limit > 0 && n_bytes > tree->limit / 2) {
+        MN_FAIL(MN_E_FULL, "pinned texts would have %zu bytes, allowed: half of what all that is kept may have, %zu",
+                n_bytes, tree->limit / 2);
     }
     MN_TRY(prefix_pinned_bytes(&n_bytes, tree, e, e->owner));
     if (tree->quota > 0 && n_bytes > tree->quota / 2) {

@@ -1,4 +1,5 @@
-/* Whose texts are kept: each owner's have a quota, and what it adds beyond that replaces its own texts only.
+/* Whose texts are kept: each owner's have a quota, and what it adds beyond that replaces its own texts only; all
+ * together have a limit.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -7,6 +8,10 @@
 
 void prefix_set_quota(prefix_tree *tree, size_t quota) {
     tree->quota = quota;
+}
+
+void prefix_set_limit(prefix_tree *tree, size_t limit) {
+    tree->limit = limit;
 }
 
 mn_status prefix_owner_join(prefix_owner **out, prefix_tree *tree, const char *name) {
@@ -57,17 +62,22 @@ mn_status prefix_pinned_bytes(size_t *total, const prefix_tree *tree, const pref
     return bytes_of(total, tree, owner, true, with);
 }
 
-/* An eighth more than the quota asks for is dropped, so that bytes are not counted for every text. */
-void prefix_keep_quota(prefix_entry *kept) {
+/* Drops texts of an owner (NULL: of all), `kept` last, until they have at most `limit` bytes. An eighth more than that
+ * asks for is dropped, so that bytes are not counted for every text. */
+static void keep_limit(prefix_tree *tree, prefix_owner *owner, size_t limit, size_t *most, const prefix_entry *kept) {
     enum { PART = 8 };
+    if (limit == 0 || *most <= limit || bytes_of(most, tree, owner, false, NULL) != MN_OK || *most <= limit) return;
+    const size_t wanted = limit - limit / PART;
+    for (size_t freed; *most > wanted; *most -= freed < *most ? freed : *most) {
+        if (!prefix_evict_of(tree, owner, kept, &freed) && !prefix_evict_of(tree, owner, NULL, &freed)) break;
+    }
+}
+
+void prefix_keep_quota(prefix_entry *kept) {
     prefix_tree *tree = kept->root->tree;
     prefix_owner *o = kept->owner;
-    if (tree->quota == 0 || o->most <= tree->quota || bytes_of(&o->most, tree, o, false, NULL) != MN_OK) return;
-    if (o->most <= tree->quota) return;
-    const size_t wanted = tree->quota - tree->quota / PART;
     o->n_entries++; /* it stays open while its last entry goes */
-    for (size_t freed; o->most > wanted; o->most -= freed < o->most ? freed : o->most) {
-        if (!prefix_evict_of(tree, o, kept, &freed) && !prefix_evict_of(tree, o, NULL, &freed)) break;
-    }
+    keep_limit(tree, o, tree->quota, &o->most, kept);
+    keep_limit(tree, NULL, tree->limit, &tree->most, kept);
     prefix_owner_leave(tree, o);
 }

@@ -501,6 +501,7 @@ mn_status prefix_adopt(prefix_entry **out, prefix_root *root, const int32_t *ids
     e->cache = cache;
     e->owner = owner;
     owner->most += kv_bytes(cache);
+    tree->most += kv_bytes(cache);
     e->regime = regime;
     e->index = tree->n_kept;
     tree->kept[tree->n_kept++] = e;
@@ -511,11 +512,13 @@ mn_status prefix_adopt(prefix_entry **out, prefix_root *root, const int32_t *ids
 }
 
 mn_status prefix_add(uint64_t *id, prefix_root *root, const mn_session *s, const char *owner) {
-    const size_t quota = root->tree->quota, n_bytes = s->cache ? kv_bytes(s->cache) : 0;
+    const size_t quota = root->tree->quota, limit = root->tree->limit, n_bytes = s->cache ? kv_bytes(s->cache) : 0;
     const int64_t n = s->cache ? kv_length(s->cache) : 0;
     if (n == 0 || n > (int64_t)s->n_ids) MN_FAIL(MN_E_ARG, "the session has no tokens in its cache");
     if (quota > 0 && n_bytes > quota)
         MN_FAIL(MN_E_FULL, "the text has %zu bytes, allowed: the quota of its owner, %zu", n_bytes, quota);
+    if (limit > 0 && n_bytes > limit)
+        MN_FAIL(MN_E_FULL, "the text has %zu bytes, allowed: those of all that is kept, %zu", n_bytes, limit);
     prefix_keep(root, s, owner);
     mn_status status = prefix_id_of(id, root, s->ids, (size_t)n);
     return status == MN_E_NOT_FOUND ? status_fail(MN_E_NOMEM, "there is no memory for a text of %zu bytes", n_bytes)

@@ -84,6 +84,8 @@ struct prefix_tree {
     double next_end;        /* clock_ms: no entry's time ends before; 0: not known */
     prefix_owner *owners;
     size_t quota; /* bytes of what is kept of each owner; 0: no limit */
+    size_t limit; /* the same, of all owners */
+    size_t most;  /* bytes of all pages that are kept at most; counted anew when that exceeds the limit */
 };
 
 /* Whether a root's texts have this strategy. */
@@ -132,7 +134,7 @@ bool prefix_evict_of(prefix_tree *tree, prefix_owner *owner, const prefix_entry 
 /* Counts an entry for the owner of this name. MN_E_NOMEM. */
 mn_status prefix_owner_join(prefix_owner **out, prefix_tree *tree, const char *name);
 void prefix_owner_leave(prefix_tree *tree, prefix_owner *owner);
-/* Drops what its owner has over the quota, after an entry was kept. */
+/* Drops what its owner has over the quota, and all owners over the limit, after an entry was kept. */
 void prefix_keep_quota(prefix_entry *kept);
 /* Bytes of the pages of pinned texts and of `with`, each once; of this owner where that is not NULL. */
 mn_status prefix_pinned_bytes(size_t *total, const prefix_tree *tree, const prefix_entry *with,

@@ -161,6 +161,52 @@ formats_of_the_log() {
   err_has "log-format 'json' is given without --log-requests"
 }
 
+# ask METHOD PATH [BODY]: status and body of an answer in $work/out.
+ask() {
+  python3 - "$(port)" "$@" >"$work/out" <<'PYTHON' || problem "no answer"
+import http.client, json, sys
+port, method, path, *body = sys.argv[1:]
+c = http.client.HTTPConnection("127.0.0.1", int(port))
+c.request(method, path, *body, headers={"Content-Type": "application/json"})
+r = c.getresponse()
+print(json.dumps([r.status, json.loads(r.read())]))
+PYTHON
+}
+
+# The same answer with and without what a prompt before it has computed.
+without_a_prefix_cache() {
+  if [ $have_python = 0 ]; then uncounted=1; return; fi
+  local option text n=0 ask='{"prompt": "Once upon a time, there was a little", "max_tokens": 8, "temperature": 0, "ignore_eos": true}'
+  for option in --prefix-memory=1M --no-prefix-cache; do
+    start --port 0 $option || return 0
+    ask POST /v1/completions "$ask"
+    json 'j[0] == 200'
+    ask POST /v1/completions "$ask"
+    if [ $option = --no-prefix-cache ]; then
+      json 'j[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0'
+      json 'j[1]["choices"][0]["text"] == args[0]' "$text"
+      ask POST /v1/caches '{"prompt": "Once"}'
+      json 'j[0] == 501 and "--no-prefix-cache" in j[1]["error"]["message"]'
+      ask GET /v1/caches
+      json 'j[0] == 200 and j[1]["data"] == []'
+    else
+      json 'j[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == j[1]["usage"]["prompt_tokens"] - 1'
+      text=$(python3 -c 'import json, sys; sys.stdout.write(json.load(open(sys.argv[1]))[1]["choices"][0]["text"])' "$work/out")
+      ask GET /v1/caches
+      json '0 < j[1]["tiers"]["memory"]["bytes"] <= 1 << 20'
+    fi
+    n=$((n + 1))
+    stop
+  done
+  [ $n = 2 ] || problem "$n servers"
+  refused --no-prefix-cache --cache-dir "$work/caches"
+  err_has "no-prefix-cache is given with --cache-dir; allowed: without it$"
+  refused --no-prefix-cache --prefix-memory 1M
+  err_has "no-prefix-cache is given with --prefix-memory"
+  refused --prefix-memory 0
+  err_has "prefix-memory"
+}
+
 # The table of docs/serve.md has every option of the server, and no other.
 documented_options() {
   local row flag found
@@ -184,5 +230,6 @@ check "paths of sockets that cannot be used are refused" paths_of_sockets
 check "key files that others may use are refused" key_files_are_private
 check "requests that run may end" requests_may_end
 check "the formats of the log" formats_of_the_log
+check "what is kept for prompts to come" without_a_prefix_cache
 check "docs/serve.md has the options" documented_options
 finish

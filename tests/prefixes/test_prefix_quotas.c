@@ -87,6 +87,55 @@ static void r24_a_flood_of_one_owner_leaves_others_their_texts(void **state) {
     close_fixture(&w);
 }
 
+/* What all owners have stays under the limit, after each text; the newest is kept, and a text alone above it is not. */
+static void all_owners_have_a_limit(void **state) {
+    (void)state;
+    enum { N_ADDED = 12 };
+    static const char *const owners[] = {"one", "two", NULL};
+    fixture w = open_fixture("golden/llama");
+    const size_t one = bytes_of_one(&w), limit = 4 * one;
+    mn_engine *engine = open_keeping(&w, plain, (mn_engine_options){.prefix_limit = limit});
+    for (uint64_t i = 0; i < N_ADDED; i++) {
+        const text t = make_text(&w, 10 + i, LENGTH);
+        mn_generation *wanted = alone(&w, plain, &t);
+        assert_int_equal(cached(&w, engine, &t, owners[i % 3]), 0);
+        assert_in_range(kept_bytes(engine), one, limit);
+        mn_generation *got = ask(&w, engine, &t, owners[i % 3]);
+        assert_int_equal(got->sequences[0]->cached_tokens, LENGTH - 1);
+        same(&w, got, wanted, "under a limit");
+        mn_generation_close(&got);
+        mn_generation_close(&wanted);
+    }
+    assert_true(kept_bytes(engine) > limit / 2); /* no more goes than has to */
+    const text first = make_text(&w, 10, LENGTH);
+    assert_false(is_kept(engine, &first));
+    mn_engine_close(&engine);
+
+    engine = open_keeping(&w, plain, (mn_engine_options){.prefix_limit = one / 4});
+    assert_int_equal(cached(&w, engine, &first, NULL), 0);
+    assert_true(kept_bytes(engine) <= one / 4);
+    mn_session *session = engine_session(w.model, plain);
+    uint64_t id = 0;
+    assert_ok(mn_session_step(session, first.ids, first.n, NULL));
+    assert_fails(MN_E_FULL, "those of all that is kept", mn_engine_prefix_add(engine, session, NULL, NULL, &id));
+    mn_session_close(&session);
+    mn_engine_close(&engine);
+    close_fixture(&w);
+}
+
+static void pins_have_half_of_the_limit(void **state) {
+    (void)state;
+    fixture w = open_fixture("golden/llama");
+    const text a = make_text(&w, 1, LENGTH), b = make_text(&w, 2, LENGTH);
+    mn_engine *engine = open_keeping(&w, plain, (mn_engine_options){.prefix_limit = 3 * bytes_of_one(&w)});
+    cached(&w, engine, &a, "one");
+    cached(&w, engine, &b, "two");
+    assert_ok(mn_engine_prefix_hold(engine, id_of(engine, &a), true, 0));
+    assert_fails(MN_E_FULL, "half of what all that is kept", mn_engine_prefix_hold(engine, id_of(engine, &b), true, 0));
+    mn_engine_close(&engine);
+    close_fixture(&w);
+}
+
 static void pins_have_half_of_the_quota(void **state) {
     (void)state;
     fixture w = open_fixture("golden/llama");
@@ -209,6 +258,8 @@ static void sessions_that_cannot_be_kept_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(r24_a_flood_of_one_owner_leaves_others_their_texts),
+        cmocka_unit_test(all_owners_have_a_limit),
+        cmocka_unit_test(pins_have_half_of_the_limit),
         cmocka_unit_test(pins_have_half_of_the_quota),
         cmocka_unit_test(what_is_cheap_to_compute_again_goes_first),
         cmocka_unit_test(salts_leave_nothing_behind),
