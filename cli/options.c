@@ -131,6 +131,7 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "detected", "language spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_SPEECH_PROMPT] = {"prompt", "--initial-prompt", OPTION_TEXT, "TEXT", NULL, "text before the recording: names and terms in their spelling", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
+    [OPT_HOTWORDS] = {"hotwords", NULL, OPTION_TEXT, "TEXT", NULL, "words to expect, in their spelling: text before every 30 seconds", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "timestamps of segments or words; those of words only in JSON", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
     [OPT_SUBTITLES] = {"output", "-o", OPTION_CHOICE, "txt|srt|vtt|json", "txt", "format of the result; json: one object per file", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},

@@ -110,6 +110,7 @@ typedef enum option_id {
     OPT_BENCH_API_KEY_FILE,
     OPT_LANGUAGE,
     OPT_SPEECH_PROMPT,
+    OPT_HOTWORDS,
     OPT_TASK,
     OPT_TIMESTAMPS,
     OPT_SUBTITLES,

@@ -97,6 +97,7 @@ static mn_status read_options(transcribe *t) {
     mn_transcribe_options_init(how, sizeof *how);
     how->language = option_text(o, OPT_LANGUAGE, NULL);
     how->prompt = option_text(o, OPT_SPEECH_PROMPT, NULL);
+    how->hotwords = option_text(o, OPT_HOTWORDS, NULL);
     how->task = option_text(o, OPT_TASK, how->task);
     how->timestamps = option_text(o, OPT_TIMESTAMPS, how->timestamps);
     how->num_beams = (int)option_number(o, OPT_NUM_BEAMS, how->num_beams);

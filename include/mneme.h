@@ -984,6 +984,9 @@ typedef struct mn_transcribe_options {
      * messages and transcripts. NULL, or a NULL in it: the file at the path. */
     const void *const *data;
     const size_t *data_sizes;
+    /* Words to expect, in their spelling: the first tokens, half of the model's context at most, are in the prompt of
+     * every window; the text before the window follows them where there is room. NULL or "": none. */
+    const char *hotwords;
 } mn_transcribe_options;
 
 MN_API void mn_transcribe_options_init(mn_transcribe_options *options, size_t size);

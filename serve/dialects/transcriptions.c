@@ -13,7 +13,7 @@ static const char *const file_name = "file";
 /* What a request asks for: the job's state. */
 typedef struct transcription {
     bytes file;
-    char *language, *prompt; /* NULL: none */
+    char *language, *prompt, *hotwords; /* NULL: none */
     double temperatures[MOST_TEMPERATURES];
     mn_transcribe_options options;
     enum { AS_JSON, AS_TEXT, AS_SRT, AS_VERBOSE, AS_VTT } format;
@@ -160,7 +160,7 @@ static bool on_progress(void *user, const mn_transcribe_progress *p) {
 
 /* The field that the library's sentence is about; NULL: none. */
 static const char *field_meant(void) {
-    static const char *const names[] = {"language", "prompt"};
+    static const char *const names[] = {"language", "prompt", "hotwords"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strstr(mn_last_error(), names[i])) return names[i];
     }
@@ -223,6 +223,7 @@ static void close_transcription(job *j) {
     bytes_clear(&t->file);
     mem_free(t->language);
     mem_free(t->prompt);
+    mem_free(t->hotwords);
     mem_free(t);
 }
 
@@ -291,11 +292,13 @@ static mn_status read_fields(transcription *t, const json *body, bool *streams, 
     MN_TRY(read_stream(t, body, streams, why));
     MN_TRY(read_text(&t->language, json_get(body, "language")));
     MN_TRY(read_text(&t->prompt, json_get(body, "prompt")));
+    MN_TRY(read_text(&t->hotwords, json_get(body, "hotwords")));
     mn_transcribe_options_init(o, sizeof *o);
     read_temperature(t, json_get(body, "temperature"));
     o->task = t->task;
     o->language = t->language;
     o->prompt = t->prompt;
+    o->hotwords = t->hotwords;
     o->timestamps = t->has_words ? "word" : "segment";
     o->on_progress = on_progress;
     o->on_segment = on_segment;

@@ -317,6 +317,7 @@ static const field fields[] = {
      .help = "the language spoken, a code or an English name; detected unless set"},
     {"prompt", BODY_SPEECH, STRING(0, 65536),
      .help = "text before the recording, as names and terms in their spelling"},
+    {"hotwords", BODY_SPEECH, STRING(0, 65536), .help = "words to expect, in their spelling: text before every window"},
     {"response_format", BODY_SPEECH, .kinds = TAKES_STRING, .choices = "json|text|srt|verbose_json|vtt",
      .help = "the form of the answer: [below](#transcriptions)"},
     {"temperature", BODY_SPEECH, NUMBERS(0, 1),

@@ -63,7 +63,7 @@ mn_status speech_timing_make(speech_timing *t, const mn_session *session, const 
                              speech_task task, const int32_t *ids, size_t n, int64_t n_frames) {
     const model_config *encoder = t->setup.model->core->net.config.encoder;
     size_t positions = (size_t)encoder->max_position_embeddings, numbers = 0;
-    size_t n_prompt = speech_prompt(t->ids, t->setup.tokens, language, task, false, NULL, 0);
+    size_t n_prompt = speech_prompt(t->ids, t->setup.tokens, language, task, false, NULL);
     size_t n_text = spell(t, n_prompt, ids, n), rows = n_prompt + n_text + 1;
     t->n_words = 0;
     MN_TRY(bytes_status(&t->text));

@@ -200,18 +200,23 @@ size_t speech_text_ids(int32_t *out, const speech_tokens *tokens, const int32_t 
     return n_text;
 }
 
+/* Returns how many ids there are. */
+static size_t put_context(int32_t *out, const speech_tokens *tokens, const speech_context *context) {
+    size_t room = speech_history_room(tokens), n_hotwords = context->n_hotwords, n_history = context->n_history;
+    if (n_hotwords > room) n_hotwords = room;
+    if (n_history > room - n_hotwords) n_history = room - n_hotwords;
+    if (n_hotwords + n_history == 0) return 0;
+    *out++ = tokens->previous;
+    if (n_hotwords) memcpy(out, context->hotwords, n_hotwords * sizeof *out);
+    if (n_history)
+        memcpy(out + n_hotwords, context->history + (context->n_history - n_history), n_history * sizeof *out);
+    return 1 + n_hotwords + n_history;
+}
+
 size_t speech_prompt(int32_t *out, const speech_tokens *tokens, const speech_language *language, speech_task task,
-                     bool timestamps, const int32_t *history, size_t n_history) {
-    size_t n = 0, room = speech_history_room(tokens);
-    if (n_history > room) {
-        history += n_history - room;
-        n_history = room;
-    }
-    if (n_history && tokens->previous >= 0) {
-        out[n++] = tokens->previous;
-        memcpy(out + n, history, n_history * sizeof *out);
-        n += n_history;
-    }
+                     bool timestamps, const speech_context *context) {
+    size_t n = 0;
+    if (context && tokens->previous >= 0) n = put_context(out, tokens, context);
     int32_t task_id = task == SPEECH_TRANSLATE ? tokens->translate : tokens->transcribe;
     out[n++] = tokens->start;
     if (language) out[n++] = language->id;

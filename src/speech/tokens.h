@@ -61,11 +61,18 @@ static inline size_t speech_history_room(const speech_tokens *tokens) {
     return (size_t)tokens->max_length / 2 - 1;
 }
 
-/* The decoder's prompt: [previous, the last ids of `history`], start, [language, task],
- * [no_timestamps]. language: NULL for models of one language. The history is cut to speech_history_room ids from its
- * end. out: room for max_length / 2 + 4 ids. Returns how many there are. */
+/* The ids of the text before a window. */
+typedef struct speech_context {
+    const int32_t *hotwords, *history; /* [n_hotwords], [n_history]; the history ends where the window begins */
+    size_t n_hotwords, n_history;
+} speech_context;
+
+/* The decoder's prompt: [previous, the first hotwords, the last ids of the history], start, [language, task],
+ * [no_timestamps]. language: NULL for models of one language; context: NULL for none. Hotwords come first in
+ * speech_history_room ids, the history has the rest. out: room for max_length / 2 + 4 ids. Returns how many there
+ * are. */
 size_t speech_prompt(int32_t *out, const speech_tokens *tokens, const speech_language *language, speech_task task,
-                     bool timestamps, const int32_t *history, size_t n_history);
+                     bool timestamps, const speech_context *context);
 
 static inline bool speech_is_timestamp(const speech_tokens *tokens, int32_t id) {
     return id >= tokens->first_timestamp;

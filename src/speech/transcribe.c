@@ -41,9 +41,9 @@ struct transcriber {
     speech_tokens tokens;
     transcription *result;
     const char *const *paths;
-    token_list prompt;     /* the ids of options.prompt */
-    recording *recordings; /* [batch_size] */
-    size_t next;           /* the first path not opened yet */
+    token_list prompt, hotwords; /* the ids of those options */
+    recording *recordings;       /* [batch_size] */
+    size_t next;                 /* the first path not opened yet */
     bool is_cancelled;
 };
 
@@ -108,22 +108,21 @@ static mn_status read_words(window_transcriber_setup *setup, const mn_transcribe
     return o->language ? speech_language_read(&setup->language, setup->tokens, o->language) : MN_OK;
 }
 
-/* The ids of the text before the recordings, with a space before its first word as before every word. */
-static mn_status read_prompt(transcriber *t, const mn_model *model) {
-    const char *text = t->options.prompt ? t->options.prompt : "";
+/* The ids of a text before recordings or windows, with a space before its first word as before every word. */
+static mn_status read_context(token_list *ids, const char *what, const char *text, const transcriber *t,
+                              const mn_model *model) {
     bytes spaced = {0};
+    if (!text) return MN_OK;
     text += strspn(text, " ");
     if (!*text) return MN_OK;
     if (!model->text || t->tokens.previous < 0)
-        MN_FAIL(MN_E_UNSUPPORTED, "'%s' takes no prompt: it has no %s", model->core->what,
-                model->text ? "token that begins one" : "tokenizer");
+        MN_FAIL(MN_E_UNSUPPORTED, "'%s' takes no %s: it has no %s", model->core->what, what,
+                model->text ? "token that begins previous text (prev_sot_token_id)" : "tokenizer");
     bytes_printf(&spaced, " %s", text);
     mn_status status = bytes_status(&spaced);
-    if (status == MN_OK) status = tokenizer_encode(model->text, spaced.data, spaced.n, 0, &t->prompt);
+    if (status == MN_OK) status = tokenizer_encode(model->text, spaced.data, spaced.n, 0, ids);
     bytes_clear(&spaced);
-    t->setup.prompt = t->prompt.ids;
-    t->setup.n_prompt = t->prompt.n;
-    return status_context(status, "prompt");
+    return status_context(status, what);
 }
 
 static mn_status read_cache(window_transcriber_setup *setup, const mn_cache_options *given) {
@@ -149,8 +148,13 @@ static mn_status open_setup(transcriber *t, mn_model *model) {
     setup->tokens = &t->tokens;
     MN_TRY(check_numbers(&t->options));
     MN_TRY(read_words(setup, o, model));
-    MN_TRY(read_prompt(t, model));
+    MN_TRY(read_context(&t->prompt, "prompt", o->prompt, t, model));
+    MN_TRY(read_context(&t->hotwords, "hotwords", o->hotwords, t, model));
     MN_TRY(read_cache(setup, o->cache));
+    setup->prompt = t->prompt.ids;
+    setup->n_prompt = t->prompt.n;
+    setup->hotwords = t->hotwords.ids;
+    setup->n_hotwords = t->hotwords.n;
     setup->conditions = o->condition_on_prev_tokens;
     setup->limits = (speech_limits){o->compression_ratio_threshold, o->logprob_threshold, o->no_speech_threshold};
     setup->temperatures = o->temperatures;
@@ -351,6 +355,7 @@ static void close_transcriber(transcriber *t) {
     for (size_t i = 0; t->recordings && i < t->options.batch_size; i++) close_recording(&t->recordings[i]);
     mem_free(t->recordings);
     token_list_clear(&t->prompt);
+    token_list_clear(&t->hotwords);
     mem_free(t->setup.levels);
     mem_free(t->setup.features);
     speech_tokens_close(&t->tokens);

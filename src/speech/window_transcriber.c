@@ -148,7 +148,7 @@ static mn_status choose_language(window_transcriber *s, const float *logits) {
     return MN_OK;
 }
 
-/* The language of a text before the recording may be another, so it is not detected behind that text. */
+/* The language of a text before the window may be another, so it is not detected behind that text. */
 static mn_status detect_language(window_transcriber *s) {
     mn_session *alone = NULL;
     MN_TRY(mn_session_fork(&alone, s->session));
@@ -164,14 +164,14 @@ static mn_status open_window(window_transcriber *s) {
     const speech_tokens *tokens = setup->tokens;
     s->attempt = 0;
     MN_TRY(encode(s));
-    if (!*s->out->language && s->n_history) MN_TRY(detect_language(s));
-    size_t n_before = speech_prompt(s->prompt, tokens, NULL, setup->task, true, s->history, s->n_history);
+    const speech_context context = {setup->hotwords, s->history, setup->n_hotwords, s->n_history};
+    if (!*s->out->language && context.n_hotwords + context.n_history) MN_TRY(detect_language(s));
+    size_t n_before = speech_prompt(s->prompt, tokens, NULL, setup->task, true, &context);
     MN_TRY(mn_session_step(s->session, s->prompt, n_before, NULL));
     const float *logits = mn_session_logits(s->session);
     s->no_speech = speech_no_speech_probability(logits, tokens);
     if (!*s->out->language) MN_TRY(choose_language(s, logits));
-    s->n_prompt =
-        speech_prompt(s->prompt, tokens, s->language, setup->task, setup->timestamps, s->history, s->n_history);
+    s->n_prompt = speech_prompt(s->prompt, tokens, s->language, setup->task, setup->timestamps, &context);
     return MN_OK;
 }
 

@@ -18,8 +18,8 @@ typedef struct window_transcriber_setup {
     const speech_language *language; /* NULL: detected, or the model's only one */
     speech_task task;
     bool timestamps, words, conditions; /* the last: the previous text is part of a window's prompt */
-    const int32_t *prompt;              /* [n_prompt] ids of text before the recording */
-    size_t n_prompt;
+    const int32_t *prompt, *hotwords; /* [n_prompt] ids of text before the recording, [n_hotwords] before each window */
+    size_t n_prompt, n_hotwords;
     speech_limits limits;
     const double *temperatures;
     size_t n_temperatures;

@@ -157,6 +157,7 @@ bad_usage() {
 --temperature warm
 --temperature 0.4,0.2
 --num-beams 0
+--hotwords Mneme
 --logprob-threshold low
 --json --output srt
 --cache bogus
@@ -217,6 +218,14 @@ real_text() {
   json 'j["ids"] == [843,523,616,5891,3399,1265,407,644,534,1499,460,466,329,345,11,1265,644,345,460,466,329,534,1499,13]'
 }
 
+real_hotwords() {
+  [ -d "$real" ] || { uncounted=1; return 0; }
+  expect 0 transcribe -m "$real" "$speech" --temperature 0 --compute-type f32
+  out_has 'test of the Vaux-Troll '
+  expect 0 transcribe -m "$real" "$speech" --temperature 0 --compute-type f32 --hotwords Voxtral
+  out_has 'test of the Voxtral '
+}
+
 real_words() {
   [ -d "$real" ] || { uncounted=1; return 0; }
   expect 0 transcribe -m "$real" "$jfk" --compute-type f32 --timestamps word --output json
@@ -244,5 +253,6 @@ check "mel bands that do not fit" mel_bands_that_do_not_fit
 check "corner cases" corner_cases
 check "noise and silence" noise_and_silence
 check "real text" real_text
+check "real hotwords" real_hotwords
 check "real words" real_words
 finish

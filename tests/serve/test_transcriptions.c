@@ -21,6 +21,9 @@ static void transcripts_are_the_librarys(void **state) {
     o.prompt = "Glossary: Mneme";
     same_text(&w, ROUTE, "test_speech.wav", o, FIELDS("prompt", "Glossary: Mneme"));
     o = defaults();
+    o.hotwords = "Glossary: Mneme";
+    same_text(&w, ROUTE, "test_speech.wav", o, FIELDS("hotwords", "Glossary: Mneme"));
+    o = defaults();
     o.temperatures = from;
     o.n_temperatures = 3;
     same_text(&w, ROUTE, "test_speech.wav", o, FIELDS("temperature", "0.5"));
@@ -33,8 +36,11 @@ static void transcripts_are_the_librarys(void **state) {
 /* So that the test above sees each of them. */
 static void fields_change_the_transcript(void **state) {
     (void)state;
-    static const char *const others[][2] = {
-        {"language", "ja"}, {"prompt", "Glossary: Mneme"}, {"temperature", "0.5"}, {"temperature", "1"}};
+    static const char *const others[][2] = {{"language", "ja"},
+                                            {"prompt", "Glossary: Mneme"},
+                                            {"hotwords", "Glossary: Mneme"},
+                                            {"temperature", "0.5"},
+                                            {"temperature", "1"}};
     fixture w = open_fixture();
     bytes recording = read_data("test_speech.wav");
     answer_text plain = ask(w.port, ROUTE, &recording, FIELDS("language", "en"));

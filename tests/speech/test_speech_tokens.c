@@ -46,7 +46,7 @@ static void check_prompt(const transcript *t, const json *prompt, const char *wh
     }
     bool timestamps = wanted[n_wanted - 1] != t->tokens.no_timestamps;
     speech_task task = n_wanted > 2 && wanted[2] == t->tokens.translate ? SPEECH_TRANSLATE : SPEECH_TRANSCRIBE;
-    size_t n = speech_prompt(got, &t->tokens, language, task, timestamps, NULL, 0);
+    size_t n = speech_prompt(got, &t->tokens, language, task, timestamps, NULL);
     if (n != n_wanted || memcmp(got, wanted, n * sizeof *got) != 0)
         fail_msg("%s: another prompt for %s", t->name, what);
 }
@@ -79,19 +79,48 @@ static void prompts_include_previous_text(void **state) {
     int32_t history[100], out[100];
     for (int i = 0; i < 100; i++) history[i] = i;
     const speech_language *en = speech_tokens_language(&t, "en");
-    size_t n = speech_prompt(out, &t, en, SPEECH_TRANSLATE, true, history, 2);
+    size_t n =
+        speech_prompt(out, &t, en, SPEECH_TRANSLATE, true, &(speech_context){.history = history, .n_history = 2});
     const int32_t some[] = {209, 0, 1, 201, 202, 206};
     assert_int_equal(n, 6);
     assert_memory_equal(out, some, sizeof some);
-    n = speech_prompt(out, &t, en, SPEECH_TRANSCRIBE, false, history, 100);
+    n = speech_prompt(out, &t, en, SPEECH_TRANSCRIBE, false, &(speech_context){.history = history, .n_history = 100});
     assert_int_equal(n, 1 + 47 + 4); /* 96 / 2 - 1 of them */
     assert_int_equal(out[0], 209);
     assert_int_equal(out[1], 53);
     assert_int_equal(out[47], 99);
     assert_int_equal(out[51], 211);
     t.previous = -1; /* a model without a token for previous text */
-    assert_int_equal(speech_prompt(out, &t, NULL, SPEECH_TRANSCRIBE, true, history, 5), 1);
+    const speech_context five = {.history = history, .n_history = 5};
+    assert_int_equal(speech_prompt(out, &t, NULL, SPEECH_TRANSCRIBE, true, &five), 1);
     assert_int_equal(out[0], 201);
+    speech_tokens_close(&t);
+}
+
+/* As faster-whisper has them, but cut so that both have half of the context. */
+static void prompts_begin_with_hotwords(void **state) {
+    (void)state;
+    static const struct {
+        size_t n_hotwords, n_history, kept_hotwords, kept_history;
+    } cases[] = {{2, 0, 2, 0},   {2, 3, 2, 3},   {0, 3, 0, 3},   {40, 7, 40, 7}, {40, 8, 40, 7},
+                 {47, 9, 47, 0}, {90, 9, 47, 0}, {7, 90, 7, 40}, {48, 0, 47, 0}, {46, 90, 46, 1}};
+    speech_tokens t;
+    int32_t hotwords[90], history[90], out[100];
+    assert_ok(speech_tokens_open(&t, data_path("golden/whisper/tiny80")));
+    for (int i = 0; i < 90; i++) {
+        hotwords[i] = i;
+        history[i] = 100 + i;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n_hotwords = cases[i].kept_hotwords, n_history = cases[i].kept_history, n = n_hotwords + n_history;
+        const speech_context context = {hotwords, history, cases[i].n_hotwords, cases[i].n_history};
+        assert_int_equal(speech_prompt(out, &t, NULL, SPEECH_TRANSCRIBE, true, &context), n + 2);
+        assert_int_equal(out[0], 209);
+        for (size_t k = 0; k < n_hotwords; k++) assert_int_equal(out[1 + k], k);
+        for (size_t k = 0; k < n_history; k++)
+            assert_int_equal(out[1 + n_hotwords + k], 100 + cases[i].n_history - n_history + k);
+        assert_int_equal(out[1 + n], 201);
+    }
     speech_tokens_close(&t);
 }
 
@@ -189,9 +218,13 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_values_are_read),     cmocka_unit_test(recorded_prompts_are_reproduced),
-        cmocka_unit_test(prompts_include_previous_text), cmocka_unit_test(values_of_generation_config_have_precedence),
-        cmocka_unit_test(errors_name_the_invalid_value), cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(published_values_are_read),
+        cmocka_unit_test(recorded_prompts_are_reproduced),
+        cmocka_unit_test(prompts_include_previous_text),
+        cmocka_unit_test(prompts_begin_with_hotwords),
+        cmocka_unit_test(values_of_generation_config_have_precedence),
+        cmocka_unit_test(errors_name_the_invalid_value),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -384,9 +384,9 @@ static void recordings_may_be_in_memory(void **state) {
     for (int i = 0; i < N_SOUNDS; i++) bytes_clear(&files[i]);
 }
 
-/* The first id behind [previous, prompt, start, language, task], from the decoder alone. */
-static int32_t first_id_behind(mn_model *m, const speech_tokens *tokens, const char *path, const int32_t *prompt,
-                               size_t n) {
+/* The first id behind [previous, prompt, start, language, task] in the window at that frame, from the decoder alone. */
+static int32_t first_id_behind(mn_model *m, const speech_tokens *tokens, const char *path, int64_t frame,
+                               const int32_t *prompt, size_t n) {
     mn_model_info info = {.size = sizeof info};
     mn_features *f = NULL;
     mn_session *s = NULL;
@@ -396,7 +396,7 @@ static int32_t first_id_behind(mn_model *m, const speech_tokens *tokens, const c
     size_t bands = (size_t)info.num_mel_bins, frames = 2 * (size_t)info.max_source_positions;
     float *window = malloc(bands * frames * sizeof *window);
     assert_ok(mn_features_open(&f, path, bands, frames));
-    assert_ok(mn_features_window(f, 0, frames, window));
+    assert_ok(mn_features_window(f, frame, frames, window));
     assert_ok(mn_session_open(&s, m, NULL));
     assert_ok(mn_session_encode(s, window, bands, frames));
     if (n) ids[n_ids++] = tokens->previous;
@@ -440,7 +440,7 @@ static void a_prompt_is_before_the_first_window(void **state) {
         o.prompt = texts[i];
         assert_ok(mn_transcribe(spelled, &paths[1], 1, &o, &t));
         assert_ok(t->files[0]->status);
-        int32_t wanted = first_id_behind(spelled, &tokens, paths[1], ids, *texts[i] ? n : 0);
+        int32_t wanted = first_id_behind(spelled, &tokens, paths[1], 0, ids, *texts[i] ? n : 0);
         assert_int_equal(t->files[0]->ids[0], wanted);
         if (i == 0) plain = wanted;
         n_different += wanted != plain;
@@ -462,6 +462,46 @@ static void a_prompt_is_before_the_first_window(void **state) {
     mn_model_close(&spelled);
 }
 
+/* The first window has [hotwords, prompt] before it, the others have [hotwords]. */
+static void hotwords_are_before_every_window(void **state) {
+    (void)state;
+    static const double greedy[] = {0};
+    static const char *const texts[] = {" Glossary: Mneme", " Glossary: Mneme a b c"};
+    mn_model *spelled = spelled_model();
+    speech_tokens tokens;
+    mn_transcribe_options o = small_options();
+    mn_transcription *t = NULL;
+    int32_t *ids[2] = {NULL};
+    size_t n[2], n_windows = 0, n_different = 0;
+    double window = -1;
+    assert_ok(speech_tokens_open(&tokens, data_path("golden/whisper/tiny80")));
+    for (int i = 0; i < 2; i++)
+        assert_ok(mn_tokenize(mn_model_tokenizer(spelled), texts[i], strlen(texts[i]), MN_NO_PARSE, &ids[i], &n[i]));
+    o.temperatures = greedy;
+    o.n_temperatures = 1;
+    o.logprob_threshold = -INFINITY;
+    o.language = "en";
+    o.hotwords = "Glossary: Mneme";
+    o.prompt = "a b c";
+    assert_ok(mn_transcribe(spelled, &paths[3], 1, &o, &t));
+    assert_ok(t->files[0]->status);
+    for (size_t i = 0; i < t->files[0]->n_segments; i++) {
+        const mn_segment *s = t->files[0]->segments[i];
+        int which = window < 0;
+        if (s->window_start == window) continue;
+        window = s->window_start;
+        int64_t frame = llround(window * 100);
+        assert_int_equal(s->ids[0], first_id_behind(spelled, &tokens, paths[3], frame, ids[which], n[which]));
+        n_different += !which && s->ids[0] != first_id_behind(spelled, &tokens, paths[3], frame, NULL, 0);
+        n_windows++;
+    }
+    assert_true(n_windows >= 3 && n_different > 0);
+    for (int i = 0; i < 2; i++) mn_free(ids[i]);
+    mn_transcription_close(&t);
+    speech_tokens_close(&tokens);
+    mn_model_close(&spelled);
+}
+
 static void bad_options_are_refused(void **state) {
     (void)state;
     const double falling[] = {0.4, 0.2}, negative[] = {-1};
@@ -478,6 +518,7 @@ static void bad_options_are_refused(void **state) {
         {MN_E_ARG, "none, segment, word", {.timestamps = "syllable"}},
         {MN_E_UNSUPPORTED, "tokenizer", {.timestamps = "word"}},
         {MN_E_UNSUPPORTED, "takes no prompt: it has no tokenizer", {.prompt = "a"}},
+        {MN_E_UNSUPPORTED, "takes no hotwords: it has no tokenizer", {.hotwords = "a"}},
         {MN_E_ARG, "did you mean German", {.language = "Germn"}},
         {MN_E_ARG, "en", {.language = "French"}},
         {MN_E_ARG, "num_beams", {.num_beams = 0}},
@@ -496,6 +537,7 @@ static void bad_options_are_refused(void **state) {
         if (given.timestamps) o.timestamps = given.timestamps;
         o.language = given.language;
         o.prompt = given.prompt;
+        o.hotwords = given.hotwords;
         o.temperatures = given.temperatures;
         o.n_temperatures = given.n_temperatures;
         o.cache = given.cache;
@@ -588,6 +630,7 @@ int main(void) {
         cmocka_unit_test(damaged_files_are_refused_or_transcribed),
         cmocka_unit_test(recordings_may_be_in_memory),
         cmocka_unit_test(a_prompt_is_before_the_first_window),
+        cmocka_unit_test(hotwords_are_before_every_window),
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(models_for_text_are_refused),
         cmocka_unit_test(every_allocation_may_fail),
