@@ -991,7 +991,8 @@ typedef struct mn_transcribe_options {
 
 MN_API void mn_transcribe_options_init(mn_transcribe_options *options, size_t size);
 
-/* Transcribes recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input. A recording is
+/* Transcribes recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input; for files in
+ * other formats the program ffmpeg is started where PATH has it, not for recordings in memory. A recording is
  * transcribed in windows of the model's length (30 s); windows of several recordings are computed together. A recording
  * that fails does not affect the others: its transcript has the error. MN_E_UNSUPPORTED for a model that is not a
  * speech model and for tasks that it does not support; MN_E_ARG, for an unknown language with the nearest ones;

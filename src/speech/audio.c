@@ -26,6 +26,7 @@ enum {
     CAPACITY = 2 * AUDIO_KEPT + ROOM, /* so that old samples are moved rarely */
     SNIFF = 16 << 20                  /* bytes of a pipe after which it must look like audio */
 };
+_Static_assert((int)AUDIO_RATE == (int)FFMPEG_RATE, "the rate of what ffmpeg decodes");
 static const int64_t most_pipe_bytes = (int64_t)1 << 36;
 static const float loudest = 4294967296.0f; /* full scale of 32-bit integers, twice; its square is far from infinite */
 
@@ -35,13 +36,15 @@ typedef struct source {
     const uint8_t *data; /* [size] in memory; NULL: a file */
     int64_t size, at;    /* bytes */
     int64_t unfinished;  /* offset of a length to be read as "unknown"; 0: none */
+    bool is_cut;         /* a pipe of which only the beginning was read */
     int error;           /* errno of a read that failed */
 } source;
 
 struct audio {
     char *name;
     source source;
-    SNDFILE *file; /* one of these two is used */
+    bool is_unknown; /* no library knows the format */
+    SNDFILE *file;   /* one of these two is used */
     mpeg *mpeg;
     SF_INFO info;     /* frames: as announced */
     soxr_t resampler; /* NULL: the file has the target rate */
@@ -157,11 +160,15 @@ static mn_status check_info(const audio *a, const SF_INFO *info) {
 static mn_status start_sound(audio *a, SF_INFO *info) {
     a->file = open_sound(&a->source, info);
     if (a->file) return MN_OK;
-    bool is_unknown = sf_error(NULL) == SF_ERR_UNRECOGNISED_FORMAT;
+    a->is_unknown = sf_error(NULL) == SF_ERR_UNRECOGNISED_FORMAT;
     MN_TRY(check_source(a));
-    MN_FAIL(MN_E_FORMAT, "'%s' cannot be read as audio: %s", a->name,
-            is_unknown ? "its beginning is not that of a known format"
-                       : "its header is damaged, or the encoding of its samples is unknown");
+    if (!a->is_unknown)
+        MN_FAIL(MN_E_FORMAT,
+                "'%s' cannot be read as audio: its header is damaged, or the encoding of its samples is unknown",
+                a->name);
+    MN_FAIL(MN_E_FORMAT, "'%s' cannot be read as audio: its format is none of " FFMPEG_OTHERS "%s", a->name,
+            a->source.is_cut ? "; what ffmpeg reads is taken from pipes of up to 16 MiB, and from files"
+                             : "; convert it first, for example with ffmpeg");
 }
 
 static mn_status start_mpeg(audio *a, const mpeg_bytes *part, SF_INFO *info) {
@@ -310,7 +317,8 @@ static mn_status copy_pipe(source *to, int from, const char *name) {
         MN_TRY(file_write_all(to->fd, file_scratch_folder(), block, (size_t)n));
         to->size += n;
         if (!sniffed && to->size >= SNIFF) {
-            if (is_strange(to)) return MN_OK;
+            to->is_cut = is_strange(to);
+            if (to->is_cut) return MN_OK;
             sniffed = true;
         }
     }
@@ -346,11 +354,24 @@ size_t audio_bytes(int channels) {
     return ((size_t)CHUNK * (size_t)channels + CAPACITY) * sizeof(float);
 }
 
-static mn_status open_audio(audio *a, const char *name) {
+/* What no library knows is replaced by what ffmpeg makes of it. wait: NULL when no program may be started. */
+static mn_status start_first(audio *a, const ffmpeg_wait *wait) {
+    mn_status status = start(a);
+    int decoded;
+    if (!a->is_unknown || a->source.error || a->source.is_cut || !wait) return status;
+    MN_TRY(ffmpeg_decode(&decoded, a->source.fd, a->name, wait));
+    close(a->source.fd);
+    a->source = (source){.fd = decoded};
+    a->is_unknown = false;
+    MN_TRY(open_source(&a->source, a->name));
+    return start(a);
+}
+
+static mn_status open_audio(audio *a, const char *name, const ffmpeg_wait *wait) {
     a->name = mem_copy_text(name, strlen(name));
     if (!a->name) return MN_E_NOMEM;
     MN_TRY(open_source(&a->source, name));
-    MN_TRY(start(a));
+    MN_TRY(start_first(a, wait));
     a->input = mem_alloc_raw((size_t)CHUNK * (size_t)a->info.channels, sizeof *a->input);
     a->kept = a->input ? mem_alloc_raw(CAPACITY, sizeof *a->kept) : NULL;
     if (!a->kept) return MN_E_NOMEM;
@@ -360,7 +381,7 @@ static mn_status open_audio(audio *a, const char *name) {
 }
 
 /* Takes the file of the source. */
-static mn_status open_from(audio **out, source from, const char *name) {
+static mn_status open_from(audio **out, source from, const char *name, const ffmpeg_wait *wait) {
     *out = NULL;
     audio *a = mem_alloc(1, sizeof *a);
     if (!a) {
@@ -369,7 +390,7 @@ static mn_status open_from(audio **out, source from, const char *name) {
     }
     a->source = from;
     a->length = -1;
-    mn_status status = open_audio(a, name);
+    mn_status status = open_audio(a, name, wait);
     if (status != MN_OK) {
         audio_close(&a);
         return status;
@@ -379,23 +400,32 @@ static mn_status open_from(audio **out, source from, const char *name) {
 }
 
 mn_status audio_open_fd(audio **out, int fd, const char *name) {
-    return open_from(out, (source){.fd = fd}, name);
+    return open_from(out, (source){.fd = fd}, name, NULL);
 }
 
 mn_status audio_open_memory(audio **out, const void *data, size_t n, const char *name) {
-    return open_from(out, (source){.fd = -1, .data = data, .size = (int64_t)n}, name);
+    return open_from(out, (source){.fd = -1, .data = data, .size = (int64_t)n}, name, NULL);
+}
+
+static bool goes_on(void *user) {
+    (void)user;
+    return true;
 }
 
 mn_status audio_open(audio **out, const char *path) {
+    return audio_open_waiting(out, path, &(ffmpeg_wait){.goes_on = goes_on});
+}
+
+mn_status audio_open_waiting(audio **out, const char *path, const ffmpeg_wait *wait) {
     int fd;
     *out = NULL;
     if (strcmp(path, "-") != 0) {
         MN_TRY(file_open_input(&fd, path));
-        return audio_open_fd(out, fd, path);
+        return open_from(out, (source){.fd = fd}, path, wait);
     }
     fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (fd < 0) MN_FAIL(MN_E_IO, "cannot read the standard input: %s", strerror(errno));
-    return audio_open_fd(out, fd, "standard input");
+    return open_from(out, (source){.fd = fd}, "standard input", wait);
 }
 
 void audio_close(audio **out) {

@@ -1,5 +1,5 @@
-/* Recordings: any file that libsndfile or (MPEG audio) libmpg123 reads, at any rate and with any number of channels, as
- * mono samples at 16 kHz.
+/* Recordings: any file that libsndfile or (MPEG audio) libmpg123 reads, and others by way of ffmpeg, at any rate and
+ * with any number of channels, as mono samples at 16 kHz.
  *
  * Only the last AUDIO_KEPT samples are in memory, so memory does not depend on the length of a recording. Reading
  * further back decodes the file once more from its beginning, which gives the same bits. The bytes of a pipe are first
@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "speech/ffmpeg.h"
 
 enum { AUDIO_RATE = 16000, AUDIO_KEPT = 35 * AUDIO_RATE };
 
@@ -21,10 +22,12 @@ typedef struct audio audio;
 /* Opens a file, or the standard input for "-", and decodes its first samples. MN_E_NOT_FOUND, MN_E_IO; MN_E_FORMAT for
  * a file that is not audio, has no sample, or has an unsupported rate or number of channels (allowed: 1,000 to
  * 1,000,000 Hz, 1 to 64). When the header announces more samples than the file has, the recording is what the file
- * has. */
+ * has. A file in a format that is not known is decoded by ffmpeg first (speech/ffmpeg.h). */
 mn_status audio_open(audio **out, const char *path);
+/* The same, MN_E_CANCELLED when it is stopped. */
+mn_status audio_open_waiting(audio **out, const char *path, const ffmpeg_wait *wait);
 
-/* The same for an open file, which the audio then owns, also on failure. `name` is used in messages. */
+/* The same for an open file, which the audio then owns, also on failure, without ffmpeg. `name` is used in messages. */
 mn_status audio_open_fd(audio **out, int fd, const char *name);
 
 /* The same for the n bytes of a file in memory, which are borrowed until the audio is closed. */

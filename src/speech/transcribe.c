@@ -227,16 +227,23 @@ static mn_status scan(transcriber *t, recording *r) {
     return MN_OK;
 }
 
-static mn_status open_audio(const transcriber *t, audio **out, size_t file) {
+static bool goes_on(void *user) {
+    const recording *r = user;
+    return report_progress(r->owner, r);
+}
+
+static mn_status open_audio(transcriber *t, recording *r) {
     const mn_transcribe_options *o = &t->options;
-    const void *data = o->data ? o->data[file] : NULL;
-    return data ? audio_open_memory(out, data, o->data_sizes[file], t->paths[file]) : audio_open(out, t->paths[file]);
+    const char *path = t->paths[r->file];
+    const void *data = o->data ? o->data[r->file] : NULL;
+    if (data) return audio_open_memory(&r->audio, data, o->data_sizes[r->file], path);
+    return audio_open_waiting(&r->audio, path, &(ffmpeg_wait){goes_on, r});
 }
 
 static mn_status open_recording(transcriber *t, recording *r, size_t file) {
     transcript *text = &t->result->transcripts[file];
     *r = (recording){.owner = t, .file = file, .request = -1};
-    MN_TRY(open_audio(t, &r->audio, file));
+    MN_TRY(open_audio(t, r));
     MN_TRY(features_open(&r->features, r->audio, t->setup.n_bands, t->setup.n_frames));
     MN_TRY(scan(t, r));
     int64_t frames = audio_length(r->audio) * SPEECH_FRAMES_PER_SECOND / AUDIO_RATE;

@@ -58,6 +58,25 @@ standard_input() {
   err_has "can be read once"
 }
 
+formats_of_ffmpeg() {
+  local bin=$work/bin
+  mkdir "$bin" "$work/memos"
+  printf '\0\0\0\040ftypM4A \0\0\0\0' >"$work/memos/-memo.m4a"
+  printf '#!/bin/sh\ncat "%s"\n' "$jfk" >"$bin/ffmpeg"
+  chmod +x "$bin/ffmpeg"
+  expect 0 transcribe -m "$tiny" "$jfk" "${few[@]}" --output json
+  cp "$work/out" "$work/wanted"
+  cd "$work/memos" || return 1
+  PATH=$bin:$PATH expect 0 transcribe -m "$tiny" "${few[@]}" --output json -- -memo.m4a
+  cd - >/dev/null || return 1
+  json 'j["file"] == "-memo.m4a"'
+  cmp -s <(sed 's/"file":"[^"]*"//' "$work/out") <(sed 's/"file":"[^"]*"//' "$work/wanted") || problem "not as ffmpeg decodes it"
+  printf '#!/bin/sh\necho no codec >&2\nexit 1\n' >"$bin/ffmpeg"
+  PATH=$bin:$PATH expect 1 transcribe -m "$tiny" "$work/memos/-memo.m4a"
+  err_is_sentence
+  err_has 'ffmpeg cannot decode it: no codec'
+}
+
 subtitles() {
   expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --output srt
   [ "$(head -1 "$work/out")" = 1 ] || problem "no first cue"
@@ -244,6 +263,7 @@ check "JSON of a file" json_of_a_file
 check "several files" several_files
 check "a bad one among good ones" a_bad_one_among_good_ones
 check "standard input" standard_input
+check "formats of ffmpeg" formats_of_ffmpeg
 check "subtitles" subtitles
 check "names that collide" names_that_collide
 check "every cache" every_cache

@@ -62,7 +62,9 @@ static void what_is_no_recording_is_refused(void **state) {
     a = ask(w.port, ROUTE, &empty, NOTHING);
     assert_refused(&a, 400, "invalid_value", "file", "'file' is empty");
     a = ask(w.port, ROUTE, &text, NOTHING);
-    assert_refused(&a, 400, "invalid_value", "file", "'file' cannot be read as audio");
+    assert_refused(&a, 400, "invalid_value", "file",
+                   "'file' cannot be read as audio: its format is none of wav, flac, mp3, ogg, opus, aiff and the "
+                   "others of libsndfile; convert it first, for example with ffmpeg");
     a = ask(w.port, ROUTE, &cut, NOTHING);
     assert_refused(&a, 400, "invalid_value", "file", "'file'");
     a = ask(w.port, ROUTE, &text, FIELDS("stream", "true"));
