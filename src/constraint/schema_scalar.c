@@ -4,6 +4,7 @@
 #include "constraint/schema.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- strings ---- */
