@@ -39,7 +39,7 @@ mn_status status_context(mn_status code, const char *format, ...) {
     va_end(args);
     trim_utf8(context, sizeof context);
     int n = snprintf(line, sizeof line, "%s: ", context);
-    snprintf(line + n, sizeof line - (size_t)n, "%s", message);
+    snprintf(line + n, sizeof line - (size_t)n, "%.*s", (int)sizeof line - n - 1, message);
     trim_utf8(line, sizeof line);
     memcpy(message, line, sizeof message);
     return code;
