@@ -92,6 +92,7 @@ key_files_are_private() {
 # stream N TOKENS: N streamed answers of so many tokens each; "answering" in $work/client when all have begun, and the tokens of
 # all when they have ended.
 stream() {
+  : >"$work/client" # what an earlier one wrote is not this one's answer
   python3 - "$(port)" "$1" "$2" >"$work/client" 2>&1 <<'PYTHON' &
 import json, re, socket, sys
 port, n, tokens = map(int, sys.argv[1:])
