@@ -77,6 +77,7 @@ pipes_end_with_their_writers() {
   out_empty
   last="run --batch PIPE, which is written"
   exec 7<>"$pipe" # the writer that is there
+  : >"$work/out"
   timeout 60 "$mneme" run embedded --batch "$pipe" -n 2 </dev/null 7>&- >"$work/out" 2>"$work/err" &
   printf '{"ids":[1,403]}\n' >&7
   for _ in $(seq 600); do
@@ -253,7 +254,7 @@ closed_pipes_and_signals() {
   json 'len(all) == 1'
   last="run --batch, SIGINT"
   printf '{"ids":[1,403],"max_new_tokens":3}\n{"ids":[1,404],"max_new_tokens":900000,"ignore_eos":true}\n{"ids":[1,405],"max_new_tokens":2}\n' >"$work/b.jsonl"
-  "$mneme" run embedded --batch "$work/b.jsonl" --max-cache-len 1000000 >"$work/out" 2>"$work/err" &
+  background run embedded --batch "$work/b.jsonl" --max-cache-len 1000000
   interrupt $!
   json '[x["sequences"][0]["finish_reason"] for x in all] == ["length", "cancelled", "length"] and len(all[1]["sequences"][0]["ids"]) > 0'
   last="run --batch, SIGINT between lines"

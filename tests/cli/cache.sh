@@ -447,7 +447,7 @@ shortened() {
   local file=$1 code=0
   shift
   last="mneme $*, $file cut meanwhile"
-  "$mneme" "$@" --max-cache-len 1000000 -n 900000 --ignore-eos >"$work/out" 2>"$work/err" &
+  background "$@" --max-cache-len 1000000 -n 900000 --ignore-eos
   wait_for "$work/out" "[a-z]"
   truncate -s 4096 "$file"
   wait $!

@@ -403,7 +403,7 @@ caches_of_files() {
   expect 0 bench "$own" -p 4 -n 2 -r 1 -o json
   grep -q '"cache_implementation":"quantized"' "$work/out" || problem "bench has another cache"
   last="mneme serve $own"
-  "$mneme" serve "$own" --unix "$work/socket" 2>"$work/err" &
+  background serve "$own" --unix "$work/socket"
   local server=$! i
   for ((i = 0; i < 6000; i++)); do ! grep -q listening "$work/err" || break; sleep 0.05; done
   kill -INT $server

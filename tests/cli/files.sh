@@ -317,7 +317,7 @@ values_of_generation_config() {
   done
   expect 0 inspect "$m"
   last="mneme serve $m"
-  "$mneme" serve "$m" --unix "$work/socket" 2>"$work/err" &
+  background serve "$m" --unix "$work/socket"
   server=$!
   for ((i = 0; i < 6000; i++)); do ! grep -q listening "$work/err" || break; sleep 0.05; done
   kill -INT $server

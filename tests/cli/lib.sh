@@ -27,6 +27,14 @@ expect() {
   problem "exit code $code, expected $wanted"
 }
 
+# background ARGUMENTS...: starts the command as process $!; when this returns, its streams in $work/out and $work/err have nothing of
+# an earlier one, so a test may wait for what they will have.
+background() {
+  : >"$work/out"
+  : >"$work/err"
+  "$mneme" "$@" >"$work/out" 2>"$work/err" &
+}
+
 problem() {
   echo "FAIL: $last: $*"
   head -c 600 "$work/out"

@@ -6,7 +6,7 @@ source "$(dirname "$0")/lib.sh"
 # Fetches / from a server, with and without API keys; its head is in $work/head, its body in $work/page.
 fetch_page() {
   last="mneme serve embedded $*"
-  "$mneme" serve embedded --port 0 "$@" 2>"$work/err" &
+  background serve embedded --port 0 "$@"
   local server=$! url=
   for _ in $(seq 6000); do
     url=$(grep -oE 'http://[0-9.:]+' "$work/err") && break

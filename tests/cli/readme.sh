@@ -25,7 +25,7 @@ server() {
   sed -n '/^\$ curl/,/grep/p' "$work/shown" | sed 's/^\$ //' >"$work/request"
   sed '1,/grep/d' "$work/shown" >"$work/wanted"
   last="mneme serve"
-  "$mneme" serve "$smollm2" --port 0 2>"$work/err" &
+  background serve "$smollm2" --port 0
   pid=$!
   for _ in $(seq 6000); do
     url=$(grep -oE 'http://[0-9.:]+' "$work/err") && break

@@ -8,6 +8,7 @@ key=a-key-of-this-test-0123
 # start ARGUMENTS...: a server of the embedded model; its process is $server, what it says is in $work/server.
 start() {
   last="mneme serve embedded $*"
+  : >"$work/server" # what an earlier one said is not this one's
   "$mneme" serve embedded "$@" 2>"$work/server" &
   server=$!
   for _ in $(seq 6000); do

@@ -27,7 +27,7 @@ interrupt_keeps_the_partial_text() {
   local code=0 signal
   for signal in INT TERM; do
     last="run, SIG$signal"
-    "$mneme" "${endless[@]}" >"$work/out" 2>"$work/err" &
+    background "${endless[@]}"
     wait_for "$work/out" "there was"
     kill -$signal $!
     wait $!
@@ -41,7 +41,7 @@ interrupt_keeps_the_partial_text() {
 interrupt_in_json() {
   local code=0
   last="run --json, SIGINT"
-  "$mneme" "${endless[@]}" --json -v >"$work/out" 2>"$work/err" &
+  background "${endless[@]}" --json -v
   wait_for "$work/err" "loaded in"
   wait_for_work $! 20 # its prompt takes less than one of them
   kill -INT $!
@@ -55,7 +55,7 @@ interrupt_of_score_leaves_nothing() {
   local code=0
   last="score --out, SIGINT"
   printf '5 %.0s' $(seq 60000) >"$work/ids"
-  "$mneme" score embedded --ids-file "$work/ids" --max-cache-len 100000 --chunk 16 -v --out "$work/x.safetensors" >"$work/out" 2>"$work/err" &
+  background score embedded --ids-file "$work/ids" --max-cache-len 100000 --chunk 16 -v --out "$work/x.safetensors"
   wait_for "$work/err" "loaded in"
   kill -INT $!
   wait $!
@@ -70,7 +70,7 @@ second_signal_ends_the_server() {
   if [ $have_python = 0 ]; then uncounted=1; return; fi
   local server client code=0
   last="mneme serve, SIGTERM twice"
-  "$mneme" serve embedded --port 0 2>"$work/err" &
+  background serve embedded --port 0
   server=$!
   wait_for "$work/err" "http://"
   python3 - "$(grep -oE '127.0.0.1:[0-9]+' "$work/err" | cut -d: -f2)" >"$work/out" <<'PYTHON' &
