@@ -49,30 +49,30 @@ static uint8_t classify(uint32_t code) {
     return (uint8_t)c;
 }
 
-/* The row equal to `row`, added when there is none. Equal rows mostly follow each other, so the newest are tried
- * first. */
-static mn_status intern_row(unicode_table *table, const uint8_t row[256], uint16_t *out) {
-    for (size_t i = table->n_rows; i-- > 0;) {
-        if (memcmp(table->rows[i], row, 256) == 0) {
-            *out = (uint16_t)i;
-            return MN_OK;
-        }
-    }
+static mn_status add_row(unicode_table *table, const uint8_t row[256], uint16_t *out) {
     MN_TRY(mem_grow(&table->rows, &table->capacity, table->n_rows + 1, sizeof *table->rows));
     memcpy(table->rows[table->n_rows], row, 256);
     *out = (uint16_t)table->n_rows++;
     return MN_OK;
 }
 
+/* Pages of one class, nearly all, share a row for each class. */
 static mn_status fill(unicode_table *table) {
     uint8_t row[256];
+    uint16_t shared[2 * UNICODE_MARK]; /* by class; 0 is the row of ASCII, which is of several */
+    memset(shared, 0, sizeof shared);
     for (uint32_t page = 0; page < UNICODE_PAGES; page++) {
+        const uint8_t first = classify(page << 8);
         if (is_uniform(page)) {
-            memset(row, classify(page << 8), sizeof row);
+            memset(row, first, sizeof row);
         } else {
             for (uint32_t i = 0; i < 256; i++) row[i] = classify(page << 8 | i);
         }
-        MN_TRY(intern_row(table, row, &table->page[page]));
+        const bool shares = memcmp(row, row + 1, sizeof row - 1) == 0;
+        if (!shares || !shared[first]) MN_TRY(add_row(table, row, &table->page[page]));
+        if (!shares) continue;
+        if (!shared[first]) shared[first] = table->page[page];
+        table->page[page] = shared[first];
     }
     return MN_OK;
 }

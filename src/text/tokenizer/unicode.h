@@ -19,7 +19,7 @@ enum {
 
 typedef struct unicode_table {
     uint16_t page[UNICODE_PAGES]; /* code >> 8 to a row of `rows` */
-    uint8_t (*rows)[256];         /* distinct rows only */
+    uint8_t (*rows)[256];
     size_t n_rows, capacity;
 } unicode_table;
 
