@@ -4,6 +4,8 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/un.h>
 
@@ -347,6 +349,49 @@ static double median(double times[N_TIMES]) {
     return times[N_TIMES / 2];
 }
 
+static atomic_int n_blocked; /* calls of health_answer that are to wait for health_goes */
+static sem_t health_waits, health_goes;
+
+mn_status __real_health_answer(bytes *out, server *s, const json *body, refusal *why);
+mn_status __wrap_health_answer(bytes *out, server *s, const json *body, refusal *why);
+
+mn_status __wrap_health_answer(bytes *out, server *s, const json *body, refusal *why) {
+    if (atomic_exchange(&n_blocked, 0)) {
+        sem_post(&health_waits);
+        sem_wait(&health_goes);
+    }
+    return __real_health_answer(out, s, body, why);
+}
+
+/* However many requests come while the library's thread is busy, all of them are answered. With epoll, libmicrohttpd
+ * reads 128 events at a time; after exactly so many it waits for others before it looks at them. */
+static void bursts_are_answered(void **state) {
+    (void)state;
+    enum { READS = 128, MOST = READS + 3 };
+    static int fds[MOST];
+    assert_int_equal(sem_init(&health_waits, 0, 0) | sem_init(&health_goes, 0, 0), 0);
+    fixture w = open_fixture((serve_options){0});
+    for (int n = READS - 3; n <= MOST; n++) {
+        atomic_store(&n_blocked, 1);
+        int first = client_begin(w.port, "GET", "/health", "");
+        while (sem_wait(&health_waits) != 0) {}
+        for (int i = 0; i < n; i++) fds[i] = client_begin(w.port, "GET", "/health", "");
+        wait_until(proxy_n_busy(w.server->proxy) == (size_t)n + 1);
+        sem_post(&health_goes);
+        for (int i = -1; i < n; i++) {
+            const int fd = i < 0 ? first : fds[i];
+            answer_text a = client_read(fd);
+            if (a.status != 200) fail_msg("request %d of %d beside one: %d", i + 1, n, a.status);
+            client_clear(&a);
+            close(fd);
+        }
+        wait_until(proxy_n_connections(w.server->proxy) == 0);
+    }
+    close_fixture(&w);
+    sem_destroy(&health_waits);
+    sem_destroy(&health_goes);
+}
+
 /* What answers cost while others are connected: processor time of the whole process, client included, in the median;
  * in the long tier also wall time. */
 typedef struct costs {
@@ -621,6 +666,7 @@ int main(void) {
         cmocka_unit_test(R28_malformed_chunks_are_refused),
         cmocka_unit_test(the_librarys_limits_are_not_reached),
         cmocka_unit_test(R27_sizes_are_limited),
+        cmocka_unit_test(bursts_are_answered),
         cmocka_unit_test(R29_slow_clients_keep_nobody_waiting),
         cmocka_unit_test(R33_idle_connections_are_small),
         cmocka_unit_test(R33_a_thousand_streams_are_right),
