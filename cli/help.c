@@ -66,10 +66,10 @@ static void put_row(bytes *b, const option *row, bool all) {
 static void put_field(bytes *b, const mn_generation_field *field, bool all) {
     static const struct {
         const char *kind, *argument;
-    } arguments[] = {{"integer", " N"},           {"number", " X"},      {"boolean", ""},
-                     {"integers", " 1,2"},        {"pair", " N,X"},      {"lists of integers", " 1,2"},
-                     {"strings", " TEXT"},        {"string", " TEXT"},   {"choice", " WORD"},
-                     {"layers", " low|high|1,2"}, {"object", " k=v,..."}};
+    } arguments[] = {{"integer", " N"},           {"number", " X"},       {"boolean", ""},
+                     {"integers", " 1,2"},        {"pair", " N,X"},       {"lists of integers", " 1,2"},
+                     {"strings", " TEXT"},        {"string", " TEXT"},    {"choice", " WORD"},
+                     {"layers", " low|high|1,2"}, {"object", " k=v,..."}, {"grammar", " TEXT"}};
     char left[160], flag[64];
     const char *argument = " JSON";
     for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {

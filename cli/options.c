@@ -13,7 +13,7 @@
 
 #define CACHED (VERB_GENERATES | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE | VERB_SERVE)
 #define SAVING (VERB_GENERATES | VERB_SCORE)
-enum { SCHEMA_FILE = 1 << 24 }; /* bytes of a file with a schema, at most */
+enum { SCHEMA_FILE = 1 << 24, GRAMMAR_FILE = 1 << 20 }; /* bytes of a file with a schema, a grammar, at most */
 
 #define TEMPLATED (VERB_GENERATES | VERB_TOKENIZE)
 #define TEXTUAL   (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
@@ -431,11 +431,12 @@ static const struct {
 } short_forms[] = {
     {"integer", "", "", false},    {"number", "", "", false},   {"boolean", "", "", false},
     {"integers", "[", "]", false}, {"pair", "[", "]", false},   {"lists of integers", "[[", "]]", false},
-    {"string", "", "", true},      {"strings", "[", "]", true},
+    {"string", "", "", true},      {"strings", "[", "]", true}, {"grammar", "", "", true},
 };
 
 static void put_field_value(bytes *out, const char *kind, const char *text) {
-    bool is_text = strcmp(kind, "string") == 0, is_list = text[0] == '[' || text[0] == '{';
+    bool is_text = strcmp(kind, "string") == 0 || strcmp(kind, "grammar") == 0,
+         is_list = text[0] == '[' || text[0] == '{';
     if (strcmp(text, "null") == 0 || (is_list && !is_text)) {
         bytes_append_text(out, text);
         return;
@@ -460,21 +461,35 @@ static void put_field_value(bytes *out, const char *kind, const char *text) {
     }
 }
 
-/* The file that a schema is in: "@path", or a text that is no JSON and names a file; else NULL. */
-static const char *schema_file(const mn_generation_field *field, const char *text) {
+/* The file that a schema or a grammar is in: "@path", or a text that is no JSON (no grammar has a name with a dot) and
+ * names a file; else NULL. */
+static const char *file_of_value(const mn_generation_field *field, const char *text) {
     json_doc *doc = NULL;
-    if (strcmp(field->kind, "schema") != 0) return NULL;
+    bool is_schema = strcmp(field->kind, "schema") == 0;
+    if (!is_schema && strcmp(field->kind, "grammar") != 0) return NULL;
     if (*text == '@') return text + 1;
+    if (!is_schema) return file_is_there(text) ? text : NULL;
     bool is_json = json_parse(&doc, text, strlen(text), JSON_PYTHON, "value") == MN_OK;
     json_close(&doc);
     return !is_json && file_is_there(text) ? text : NULL;
 }
 
+/* A file as one JSON text. */
+static mn_status put_file(bytes *out, const char *path) {
+    bytes text = {0};
+    mn_status status = file_read(&text, path, GRAMMAR_FILE);
+    if (status == MN_OK) json_put_string(out, text.data, text.n);
+    bytes_clear(&text);
+    return status;
+}
+
 mn_status generation_value(char **value, const mn_generation_field *field, const char *text) {
     bytes out = {0};
-    const char *file = schema_file(field, text);
+    const char *file = file_of_value(field, text);
     *value = NULL;
-    if (file) {
+    if (file && strcmp(field->kind, "grammar") == 0) {
+        MN_TRY(put_file(&out, file));
+    } else if (file) {
         json_doc *doc = NULL;
         MN_TRY(json_open(&doc, file, JSON_PYTHON, SCHEMA_FILE));
         json_put_as(&out, json_root(doc), JSON_PYTHON);

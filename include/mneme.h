@@ -504,8 +504,8 @@ typedef struct mn_generation_field {
     size_t size;
     const char *name;     /* "max_new_tokens" */
     const char *alias;    /* llama.cpp's name of the flag, "n-predict"; or NULL */
-    const char *kind;     /* "integer", "number", "boolean", "choice", "string", "schema", "integers", "strings",
-                             "lists of integers", "biases", "object", "pair", "layers" */
+    const char *kind;     /* "integer", "number", "boolean", "choice", "string", "grammar", "schema", "integers",
+                             "strings", "lists of integers", "biases", "object", "pair", "layers" */
     const char *allowed;  /* "1 to 1000000" */
     const char *standard; /* default, as text */
     const char *help;     /* one line */

@@ -395,6 +395,8 @@ static const field fields[] = {
     {"output_config.effort", BODY_ANTHROPIC, IGNORED, .help = "accepted without effect"},
     {"regex", BODY_DIALECT, STRING(1, 65536), SETS(regex), .example = "\"[a-z]+\"",
      .help = "the answer matches this regular expression"},
+    {"grammar", BODY_DIALECT, STRING(1, 65536), SETS(grammar), .example = "\"root ::= [a-z]+\"",
+     .help = "the answer is a text of this grammar, in GBNF"},
     {"logprobs", BODY_CHAT, FLAG, .apply = read_logprobs, .help = "the log-probability of every token"},
     {"logprobs", BODY_COMPLETION, INTEGERS(0, 20), .apply = read_logprobs,
      .help = "the log-probability of every token, and of this many best ones"},

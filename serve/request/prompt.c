@@ -258,19 +258,19 @@ static const char *schema_field(unsigned form) {
 
 /* A forced call is held to its schema, so nothing else can be. */
 static mn_status force_call(job *j, refusal *why) {
-    static const char *const names[] = {"json_schema", "regex"};
+    static const char *const names[] = {"json_schema", "regex", "grammar"};
     bytes schema = {0};
     mn_status status = MN_OK;
     if (!j->tools) return MN_OK;
     tools_put_schema(&schema, j->tools);
-    for (size_t i = 0; i < 2 && schema.n && status == MN_OK; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names && schema.n && status == MN_OK; i++) {
         char *other = mn_generation_config_get(j->config, names[i]);
         bool is_set = other && strcmp(other, "null") != 0;
         mn_free(other);
         if (!is_set) continue;
         *why = (refusal){400, "invalid_value", "tool_choice"};
         status = status_fail(MN_E_ARG, "'tool_choice' forces a call beside '%s', allowed: one of both",
-                             i ? "regex" : schema_field(j->dialect->form));
+                             i ? names[i] : schema_field(j->dialect->form));
     }
     if (status == MN_OK && schema.n) {
         *why = (refusal){0, "invalid_value", "tools"};

@@ -280,25 +280,43 @@ static mn_status open_run(constraint *c, const tokenizer *text, const int32_t *e
     return constraint_allow(c, NULL, 0, &mask); /* a constraint that no token can begin is refused here */
 }
 
-static mn_status open_net(net *g, const char *pattern, size_t n, const json *schema) {
+/* What a constraint is compiled from: a schema, else the text of a grammar or a regular expression. */
+typedef struct source {
+    const json *schema;
+    const char *text;
+    size_t n;
+    bool is_grammar;
+} source;
+
+static uint32_t build_source(net *g, const source *from) {
+    if (from->schema) return net_schema(g, from->schema);
+    if (from->is_grammar) return net_grammar(g, from->text, from->n);
+    return net_regex(g, from->text, from->n, &(net_pattern){.max = NET_MANY}, NET_END);
+}
+
+static mn_status open_net(net *g, const source *from) {
     MN_TRY(net_open(g));
-    uint32_t root = schema ? net_schema(g, schema) : net_regex(g, pattern, n, &(net_pattern){.max = NET_MANY}, NET_END);
+    uint32_t root = build_source(g, from);
     MN_TRY(net_finish(g, root));
     if (g->nodes[root].need <= NET_DEPTH) return MN_OK;
-    if (!schema) MN_FAIL(MN_E_ARG, "the regular expression matches no text");
+    if (from->is_grammar)
+        MN_FAIL(MN_E_ARG,
+                "grammar: the rule 'root' matches no text, or only texts with more than %d rules inside each other",
+                NET_DEPTH);
+    if (!from->schema) MN_FAIL(MN_E_ARG, "the regular expression matches no text");
     MN_FAIL(MN_E_ARG, "the schema cannot be met: %s",
             g->reason[0] ? g->reason : "every value would have to contain itself, or to nest deeper than 64 levels");
 }
 
-static mn_status open_constraint(constraint **out, const char *pattern, size_t n, const json *schema,
-                                 const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab) {
+static mn_status open_constraint(constraint **out, const source *from, const tokenizer *text, const int32_t *ends,
+                                 size_t n_ends, size_t vocab) {
     *out = NULL;
     MN_TRY(check_ends(text, ends, n_ends, vocab));
     constraint *c = mem_alloc(1, sizeof *c);
     if (!c) return MN_E_NOMEM;
     pthread_mutex_init(&c->lock, NULL);
     for (size_t i = 0; i < PREFIXES; i++) c->prefixes[i].state = RUN_NO_STATE;
-    mn_status status = open_net(&c->g, pattern, n, schema);
+    mn_status status = open_net(&c->g, from);
     if (status == MN_OK) status = open_run(c, text, ends, n_ends, vocab);
     if (status != MN_OK) {
         constraint_close(&c);
@@ -310,14 +328,19 @@ static mn_status open_constraint(constraint **out, const char *pattern, size_t n
 
 mn_status constraint_open_regex(constraint **out, const char *pattern, size_t n, const tokenizer *text,
                                 const int32_t *end_ids, size_t n_end, size_t vocab) {
-    return open_constraint(out, pattern, n, NULL, text, end_ids, n_end, vocab);
+    return open_constraint(out, &(source){.text = pattern, .n = n}, text, end_ids, n_end, vocab);
+}
+
+mn_status constraint_open_grammar(constraint **out, const char *grammar, size_t n, const tokenizer *text,
+                                  const int32_t *end_ids, size_t n_end, size_t vocab) {
+    return open_constraint(out, &(source){.text = grammar, .n = n, .is_grammar = true}, text, end_ids, n_end, vocab);
 }
 
 mn_status constraint_open_schema(constraint **out, const json *schema, const tokenizer *text, const int32_t *end_ids,
                                  size_t n_end, size_t vocab) {
     *out = NULL;
     if (!schema) MN_FAIL(MN_E_ARG, "there is no schema");
-    return open_constraint(out, NULL, 0, schema, text, end_ids, n_end, vocab);
+    return open_constraint(out, &(source){.schema = schema}, text, end_ids, n_end, vocab);
 }
 
 void constraint_close(constraint **c) {

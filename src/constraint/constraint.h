@@ -1,7 +1,7 @@
-/* Structured output: which tokens may come next so that the whole answer matches a regular expression, or is a JSON
- * text that a JSON schema accepts.
+/* Structured output: which tokens may come next so that the whole answer matches a regular expression or a grammar, or
+ * is a JSON text that a JSON schema accepts.
  *
- * Either is compiled to a network of byte ranges and calls (net.h), which is run as a pushdown automaton whose states
+ * Each is compiled to a network of byte ranges and calls (net.h), which is run as a pushdown automaton whose states
  * are made when a text first reaches them (run.h). The token mask of a state is computed by running a trie of all
  * tokens from it (tokens.h). Every state that is reached can be completed to a whole answer. docs/constraints.md lists
  * what is supported.
@@ -20,6 +20,11 @@ typedef struct constraint constraint;
  * MN_E_UNSUPPORTED: a construct that is not a regular language (the message names it and its place); MN_E_NOMEM. */
 mn_status constraint_open_regex(constraint **out, const char *pattern, size_t n, const tokenizer *text,
                                 const int32_t *end_ids, size_t n_end, size_t vocab);
+
+/* The whole answer is a text of the grammar (GBNF, UTF-8), from its rule `root`. As above; failures name the line and
+ * the column. */
+mn_status constraint_open_grammar(constraint **out, const char *grammar, size_t n, const tokenizer *text,
+                                  const int32_t *end_ids, size_t n_end, size_t vocab);
 
 /* The answer is a JSON text valid under `schema`, which is only needed during the call; `true` and {} stand for any
  * value. MN_E_ARG: a schema that is none, cannot be met, or is too large; MN_E_UNSUPPORTED: a keyword that is not

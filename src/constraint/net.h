@@ -104,6 +104,12 @@ uint32_t net_regex(net *g, const char *pattern, size_t n, const net_pattern *how
 /* A whole plain text, for patterns of our own. */
 uint32_t net_plain(net *g, const char *pattern, uint32_t next);
 
+/* ---- grammars ---- */
+
+/* The whole text of a grammar in llama.cpp's GBNF, into a net without rules; its root is returned. Failures name the
+ * line and the column. */
+uint32_t net_grammar(net *g, const char *text, size_t n);
+
 /* ---- JSON ---- */
 
 uint32_t net_json_string(net *g, uint32_t min, uint32_t max, uint32_t next); /* quotes included; counts characters */

@@ -4,11 +4,10 @@
  * A pattern is parsed into a small tree, because nodes are built from right to left. Constructs that are not regular
  * (backreferences, lookaround, word boundaries) are refused with their place.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "constraint/net.h"
-
 #include <string.h>
 
 #include "base/utf8.h"
+#include "constraint/parts.h"
 
 enum {
     PATTERN_BYTES = 1 << 16,
@@ -16,27 +15,13 @@ enum {
     SHOWN = 80, /* bytes of a pattern in a message */
 };
 
-#define NO_PART UINT32_MAX
-
-typedef enum part_kind { PART_CLASS, PART_SEQUENCE, PART_CHOICE, PART_REPEAT, PART_START, PART_STOP } part_kind;
-
-typedef struct part {
-    part_kind kind;
-    uint32_t last, before;  /* the last of its parts; the one before it among its parent's */
-    uint32_t min, max;      /* PART_REPEAT */
-    uint32_t set_at, set_n; /* PART_CLASS: in parser.pool */
-    uint32_t place;         /* in the pattern */
-} part;
-
 typedef struct parser {
     net *g;
     const char *text;
     size_t n, at;
     int depth;
-    part *parts;
-    size_t n_parts, parts_capacity;
-    code_set pool; /* the ranges of all classes, one after the other */
-    code_set set;  /* scratch: the class being read */
+    part_tree tree;
+    code_set set; /* scratch: the class being read */
 } parser;
 
 static bool ok(const parser *p) {
@@ -51,22 +36,7 @@ static void fail(parser *p, mn_status code, size_t place, const char *problem) {
 }
 
 static uint32_t add_part(parser *p, part_kind kind, size_t place) {
-    if (!ok(p) || !net_check(p->g, mem_grow(&p->parts, &p->parts_capacity, p->n_parts + 1, sizeof *p->parts))) return 0;
-    p->parts[p->n_parts] = (part){.kind = kind, .last = NO_PART, .before = NO_PART, .place = (uint32_t)place};
-    return (uint32_t)p->n_parts++;
-}
-
-static void append_part(parser *p, uint32_t parent, uint32_t child) {
-    if (!ok(p)) return;
-    p->parts[child].before = p->parts[parent].last;
-    p->parts[parent].last = child;
-}
-
-/* The parent, or its only child in its place. */
-static uint32_t unwrap(const parser *p, uint32_t parent) {
-    if (!ok(p)) return 0;
-    uint32_t last = p->parts[parent].last;
-    return last != NO_PART && p->parts[last].before == NO_PART ? last : parent;
+    return part_add(&p->tree, kind, (uint32_t)place);
 }
 
 static bool next_is(const parser *p, const char *word) {
@@ -239,19 +209,6 @@ static void take_bracket(parser *p, size_t place) {
     code_set_invert(p->g, &p->set);
 }
 
-/* p->set as a part. */
-static uint32_t class_part(parser *p, size_t place) {
-    uint32_t id = add_part(p, PART_CLASS, place);
-    code_set_order(&p->set);
-    if (!ok(p)) return 0;
-    p->parts[id].set_at = (uint32_t)p->pool.n;
-    p->parts[id].set_n = (uint32_t)p->set.n;
-    for (size_t i = 0; i < p->set.n; i++)
-        code_set_add(p->g, &p->pool, (uint32_t)(p->set.ranges[i] >> 32), (uint32_t)p->set.ranges[i]);
-    p->set.n = 0;
-    return id;
-}
-
 static uint32_t parse_character(parser *p) {
     size_t place = p->at;
     uint32_t code;
@@ -269,7 +226,7 @@ static uint32_t parse_character(parser *p) {
         code = take_code(p);
         code_set_add(p->g, &p->set, code, code);
     }
-    return class_part(p, place);
+    return part_add_class(&p->tree, &p->set, (uint32_t)place);
 }
 
 /* ---- structure ---- */
@@ -365,50 +322,45 @@ static uint32_t parse_repeated(parser *p) {
     if (take_repetition(p, &again[0], &again[1])) fail(p, MN_E_ARG, count, "there is nothing to repeat");
     uint32_t id = add_part(p, PART_REPEAT, place);
     if (!ok(p)) return 0;
-    p->parts[id].min = min;
-    p->parts[id].max = max;
-    append_part(p, id, inner);
+    p->tree.parts[id].min = min;
+    p->tree.parts[id].max = max;
+    part_append(&p->tree, id, inner);
     return id;
 }
 
 static uint32_t parse_sequence(parser *p) {
     uint32_t id = add_part(p, PART_SEQUENCE, p->at);
-    while (ok(p) && p->at < p->n && !next_is(p, "|") && !next_is(p, ")")) append_part(p, id, parse_repeated(p));
-    return unwrap(p, id);
+    while (ok(p) && p->at < p->n && !next_is(p, "|") && !next_is(p, ")")) part_append(&p->tree, id, parse_repeated(p));
+    return part_unwrap(&p->tree, id);
 }
 
 static uint32_t parse_choice(parser *p) {
     uint32_t id = add_part(p, PART_CHOICE, p->at);
-    do { append_part(p, id, parse_sequence(p)); } while (ok(p) && accept(p, "|"));
-    return unwrap(p, id);
+    do { part_append(&p->tree, id, parse_sequence(p)); } while (ok(p) && accept(p, "|"));
+    return part_unwrap(&p->tree, id);
 }
 
 /* ---- ends ---- */
 
 static bool is_mark(const parser *p, uint32_t id, part_kind kind) {
-    return id != NO_PART && p->parts[id].kind == kind;
-}
-
-static uint32_t first_of(const parser *p, uint32_t id) {
-    uint32_t first = p->parts[id].last;
-    while (first != NO_PART && p->parts[first].before != NO_PART) first = p->parts[first].before;
-    return first;
+    return id != NO_PART && p->tree.parts[id].kind == kind;
 }
 
 /* Fails for a ^ or $ that stands where text may precede or follow. */
 static void check_ends(parser *p, uint32_t id, bool left, bool right, bool search) {
-    const part *it = &p->parts[id];
+    const part *it = &p->tree.parts[id];
     if (it->kind == PART_START && !left) fail(p, MN_E_UNSUPPORTED, it->place, "^ may only stand at the beginning");
     if (it->kind == PART_STOP && !right) fail(p, MN_E_UNSUPPORTED, it->place, "$ may only stand at the end");
     bool is_choice = it->kind == PART_CHOICE, ends = it->kind == PART_SEQUENCE || is_choice;
-    uint32_t first = first_of(p, id);
+    uint32_t first = part_first(&p->tree, id);
     bool after = right && ends; /* nothing but $ follows the child */
-    for (uint32_t child = it->last; child != NO_PART && ok(p); child = p->parts[child].before) {
-        bool before = left && ends && (is_choice || child == first || is_mark(p, p->parts[child].before, PART_START));
-        bool own = is_choice || (p->parts[child].kind == PART_START || p->parts[child].kind == PART_STOP);
+    for (uint32_t child = it->last; child != NO_PART && ok(p); child = p->tree.parts[child].before) {
+        bool before =
+            left && ends && (is_choice || child == first || is_mark(p, p->tree.parts[child].before, PART_START));
+        bool own = is_choice || (p->tree.parts[child].kind == PART_START || p->tree.parts[child].kind == PART_STOP);
         /* Where a match may begin anywhere, only a whole alternative can rule that out. */
         check_ends(p, child, before && (own || !search), after && (own || !search), search);
-        if (!is_choice && p->parts[child].kind != PART_STOP) after = false;
+        if (!is_choice && p->tree.parts[child].kind != PART_STOP) after = false;
     }
 }
 
@@ -430,10 +382,10 @@ static uint64_t plus(uint64_t a, uint64_t b) {
 
 /* Fewest and most characters of a part; NET_MANY means that many or more. */
 static span length_of(const parser *p, uint32_t id) {
-    const part *it = &p->parts[id];
+    const part *it = &p->tree.parts[id];
     span sum = {0, 0};
     if (it->kind == PART_CLASS) return (span){1, 1};
-    for (uint32_t child = it->last; child != NO_PART; child = p->parts[child].before) {
+    for (uint32_t child = it->last; child != NO_PART; child = p->tree.parts[child].before) {
         span one = length_of(p, child);
         if (it->kind == PART_CHOICE) {
             sum.min = child == it->last || one.min < sum.min ? one.min : sum.min;
@@ -449,14 +401,16 @@ static span length_of(const parser *p, uint32_t id) {
 /* Applies how->min..max characters: possible when all texts satisfy it, or when the pattern is ^x{m,n}$ of one class.
  */
 static void limit_length(parser *p, uint32_t root, const net_pattern *how) {
-    uint32_t last = p->parts[root].last, middle = is_mark(p, last, PART_STOP) ? p->parts[last].before : NO_PART;
-    bool whole = middle != NO_PART && p->parts[root].kind == PART_SEQUENCE && is_mark(p, first_of(p, root), PART_START);
+    uint32_t last = p->tree.parts[root].last,
+             middle = is_mark(p, last, PART_STOP) ? p->tree.parts[last].before : NO_PART;
+    bool whole = middle != NO_PART && p->tree.parts[root].kind == PART_SEQUENCE &&
+                 is_mark(p, part_first(&p->tree, root), PART_START);
     span length = length_of(p, root);
     if (!whole && how->search) length.max = NET_MANY;
     if (length.min >= how->min && (length.max <= how->max || how->max == NET_MANY)) return;
-    if (whole && is_mark(p, middle, PART_REPEAT) && p->parts[middle].before == first_of(p, root) &&
-        is_mark(p, p->parts[middle].last, PART_CLASS)) {
-        part *it = &p->parts[middle];
+    if (whole && is_mark(p, middle, PART_REPEAT) && p->tree.parts[middle].before == part_first(&p->tree, root) &&
+        is_mark(p, p->tree.parts[middle].last, PART_CLASS)) {
+        part *it = &p->tree.parts[middle];
         if (it->min < how->min) it->min = how->min;
         if (it->max > how->max) it->max = how->max;
     } else {
@@ -476,58 +430,19 @@ static uint32_t any_text(parser *p, net_spelling spelling, uint32_t next) {
     return loop;
 }
 
-static uint32_t build(parser *p, uint32_t id, net_spelling spelling, uint32_t next);
-
-static uint32_t build_repeat(parser *p, const part *it, net_spelling spelling, uint32_t next) {
-    uint32_t inner = it->last, loop, body;
-    if (it->max == 0) return it->min ? (uint32_t)NET_FAIL : next;
-    if (it->min == 0 && it->max == 1) return net_split(p->g, build(p, inner, spelling, next), next);
-    if (it->min == 1 && it->max == 1) return build(p, inner, spelling, next);
-    if (it->min > 1 || it->max != NET_MANY)
-        return net_repeat(p->g, build(p, inner, spelling, NET_END), it->min, it->max, next);
-    loop = net_loop(p->g, next);
-    body = build(p, inner, spelling, loop);
-    net_loop_body(p->g, loop, body);
-    return it->min ? body : loop;
-}
-
-static uint32_t build(parser *p, uint32_t id, net_spelling spelling, uint32_t next) {
-    const part *it = &p->parts[id];
-    uint32_t node = next;
-    switch (it->kind) {
-    case PART_CLASS: {
-        code_set set = {.ranges = p->pool.ranges ? p->pool.ranges + it->set_at : NULL, .n = it->set_n};
-        return net_class(p->g, &set, spelling, next);
-    }
-    case PART_SEQUENCE:
-        for (uint32_t child = it->last; child != NO_PART; child = p->parts[child].before)
-            node = build(p, child, spelling, node);
-        return node;
-    case PART_CHOICE:
-        node = NET_FAIL;
-        for (uint32_t child = it->last; child != NO_PART; child = p->parts[child].before)
-            node = net_split(p->g, build(p, child, spelling, next), node);
-        return node;
-    case PART_REPEAT: return build_repeat(p, it, spelling, next);
-    case PART_START:
-    case PART_STOP: break;
-    }
-    return next;
-}
-
 /* A pattern that may match anywhere: each alternative has its own rule for text around the match. */
 static uint32_t build_search(parser *p, uint32_t id, net_spelling spelling, uint32_t next) {
-    const part *it = &p->parts[id];
+    const part *it = &p->tree.parts[id];
     if (it->kind == PART_CHOICE) {
         uint32_t node = NET_FAIL;
-        for (uint32_t child = it->last; child != NO_PART; child = p->parts[child].before)
+        for (uint32_t child = it->last; child != NO_PART; child = p->tree.parts[child].before)
             node = net_split(p->g, build_search(p, child, spelling, next), node);
         return node;
     }
     bool several = it->kind == PART_SEQUENCE;
-    uint32_t first = several ? first_of(p, id) : id, last = several ? it->last : id;
+    uint32_t first = several ? part_first(&p->tree, id) : id, last = several ? it->last : id;
     if (!is_mark(p, last, PART_STOP)) next = any_text(p, spelling, next);
-    next = build(p, id, spelling, next);
+    next = part_build(&p->tree, id, spelling, next);
     return is_mark(p, first, PART_START) ? next : any_text(p, spelling, next);
 }
 
@@ -537,11 +452,11 @@ static uint32_t build_pattern(parser *p, const net_pattern *how, uint32_t next) 
     if (ok(p)) check_ends(p, root, true, true, how->search);
     if (ok(p) && (how->min > 0 || how->max != NET_MANY)) limit_length(p, root, how);
     if (!ok(p)) return NET_FAIL;
-    return (how->search ? build_search : build)(p, root, how->spelling, next);
+    return how->search ? build_search(p, root, how->spelling, next) : part_build(&p->tree, root, how->spelling, next);
 }
 
 uint32_t net_regex(net *g, const char *pattern, size_t n, const net_pattern *how, uint32_t next) {
-    parser p = {.g = g, .text = pattern, .n = n};
+    parser p = {.g = g, .text = pattern, .n = n, .tree = {.g = g}};
     uint32_t node = NET_FAIL;
     if (g->status != MN_OK) return NET_FAIL;
     if (n > PATTERN_BYTES) {
@@ -554,8 +469,7 @@ uint32_t net_regex(net *g, const char *pattern, size_t n, const net_pattern *how
     } else {
         node = build_pattern(&p, how, next);
     }
-    mem_free(p.parts);
-    code_set_clear(&p.pool);
+    part_tree_clear(&p.tree);
     code_set_clear(&p.set);
     return node;
 }

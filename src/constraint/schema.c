@@ -229,58 +229,7 @@ static bool holds(const schema_build *b, terms list, const json *schema) {
     return false;
 }
 
-/* ---- references ---- */
-
-/* One step of a pointer, decoded: ~0 and ~1, and %XX as in addresses. */
-static bool decode_step(const char **at, char *out, size_t room) {
-    size_t n = 0;
-    const char *text = *at;
-    for (; *text && *text != '/'; n++) {
-        unsigned hex;
-        if (n + 1 >= room) return false;
-        if (text[0] == '~' && (text[1] == '0' || text[1] == '1')) {
-            out[n] = text[1] == '0' ? '~' : '/';
-            text += 2;
-        } else if (text[0] == '%' && sscanf(text + 1, "%2x", &hex) == 1 && text[1] && text[2] && text[1] != ' ') {
-            out[n] = (char)hex;
-            text += 3;
-        } else {
-            out[n] = *text++;
-        }
-    }
-    out[n] = 0;
-    *at = text;
-    return true;
-}
-
-static const json *find_step(const json *at, const char *step) {
-    if (at->kind == JSON_OBJECT) return json_get(at, step);
-    if (at->kind != JSON_ARRAY || step[0] < '0' || step[0] > '9') return NULL;
-    size_t index = 0;
-    const char *end = step;
-    for (; *end >= '0' && *end <= '9' && index < at->n; end++) index = index * 10 + (size_t)(*end - '0');
-    return *end == 0 && index < at->n ? &at->items[index] : NULL;
-}
-
-const json *schema_target(schema_build *b, const json *ref) {
-    char step[256];
-    if (ref->kind != JSON_STRING) {
-        schema_fail(b, MN_E_ARG, "'$ref' must be a text");
-        return NULL;
-    }
-    const char *at = ref->string;
-    const json *found = *at == '#' && (at[1] == 0 || at[1] == '/') ? b->root : NULL;
-    if (!found) {
-        schema_fail(b, MN_E_UNSUPPORTED, "the $ref '%.100s' does not begin with '#/': only this schema is read", at);
-        return NULL;
-    }
-    for (at++; *at == '/' && found;) {
-        at++;
-        found = decode_step(&at, step, sizeof step) && schema_charge(b, found->n) ? find_step(found, step) : NULL;
-    }
-    if (!found) schema_fail(b, MN_E_ARG, "the $ref '%.100s' leads nowhere", ref->string);
-    return found;
-}
+/* ---- taking apart ---- */
 
 /* Adds to the list, which is at the end of b->terms, what its terms are made of: allOf, and $ref when `inside` a rule.
  * *has_ref: a $ref is left. */
@@ -471,6 +420,7 @@ static void build_rule(schema_build *b, size_t i) {
 uint32_t net_schema(net *g, const json *schema) {
     schema_build b = {.g = g, .root = schema};
     if (g->status != MN_OK) return NET_FAIL;
+    schema_index(&b);
     bytes_append_text(&b.place, "$");
     terms list = schema_list(&b);
     schema_push(&b, &list, schema, 0);
@@ -481,6 +431,7 @@ uint32_t net_schema(net *g, const json *schema) {
     mem_free(b.rules);
     mem_free(b.keys);
     mem_free(b.terms);
+    schema_index_clear(&b);
     bytes_clear(&b.place);
     return root;
 }

@@ -27,6 +27,24 @@ typedef struct schema_rule {
     char *place; /* owned; where it was met first */
 } schema_rule;
 
+/* A schema with an identifier of its own ($id), in which its references begin: the whole schema is the first one. */
+typedef struct schema_resource {
+    const json *schema;
+    char *address; /* owned; absolute as far as the schema says, without a fragment */
+} schema_resource;
+
+typedef struct schema_anchor {
+    const json *schema;
+    const char *name;
+    size_t resource;
+} schema_anchor;
+
+/* A $ref and the resource in which it stands. */
+typedef struct schema_ref {
+    const json *ref;
+    size_t resource;
+} schema_ref;
+
 typedef struct schema_build {
     net *g;
     const json *root;
@@ -36,6 +54,12 @@ typedef struct schema_build {
     size_t n_keys, keys_capacity;
     schema_rule *rules;
     size_t n_rules, rules_capacity;
+    schema_resource *resources;
+    size_t n_resources, resources_capacity;
+    schema_anchor *anchors;
+    size_t n_anchors, anchors_capacity;
+    schema_ref *refs; /* by address in memory; only where there are several resources */
+    size_t n_refs, refs_capacity;
     bytes place; /* "$.items[*].name", for messages */
     size_t work;
     int depth;
@@ -71,7 +95,10 @@ void schema_push(schema_build *b, terms *list, const json *schema, unsigned done
 /* Lengths and counts: the strictest of all terms. *max is NET_MANY without one. */
 void schema_counts(schema_build *b, terms list, const char *least, const char *most, uint32_t *min, uint32_t *max);
 
-/* What follows a "#/..." pointer; NULL with a failure. */
+/* Fills resources, anchors and refs from b->root. */
+void schema_index(schema_build *b);
+void schema_index_clear(schema_build *b);
+/* The schema that a $ref means, which is in the same document; NULL with a failure. */
 const json *schema_target(schema_build *b, const json *ref);
 
 /* A value under all terms. The list is at the end of b->terms and gone afterwards. */

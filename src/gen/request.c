@@ -69,7 +69,8 @@ static bool same_text(const char *a, const char *b) {
 /* Whether two configurations have the same constraint, which includes their end tokens. */
 static bool same_form(const mn_generation_config *a, const mn_generation_config *b) {
     const id_list *x = &a->eos_token_id, *y = &b->eos_token_id;
-    return same_text(a->json_schema, b->json_schema) && same_text(a->regex, b->regex) && x->n == y->n &&
+    return same_text(a->json_schema, b->json_schema) && same_text(a->regex, b->regex) &&
+           same_text(a->grammar, b->grammar) && x->n == y->n &&
            (x->n == 0 || memcmp(x->ids, y->ids, x->n * sizeof *x->ids) == 0);
 }
 
@@ -77,10 +78,11 @@ mn_status request_make_constraint(constraint **out, const mn_generation_config *
                                   size_t vocab) {
     const id_list *end = &config->eos_token_id;
     if (!text)
-        MN_FAIL(MN_E_ARG, "%s needs a tokenizer, and this checkpoint has none",
-                config->regex ? "regex" : "json_schema");
+        MN_FAIL(MN_E_ARG, "%s needs a tokenizer, and this checkpoint has none", generation_config_constraint(config));
     if (config->regex)
         return constraint_open_regex(out, config->regex, strlen(config->regex), text, end->ids, end->n, vocab);
+    if (config->grammar)
+        return constraint_open_grammar(out, config->grammar, strlen(config->grammar), text, end->ids, end->n, vocab);
     json_doc *schema = NULL;
     MN_TRY(json_parse(&schema, config->json_schema, strlen(config->json_schema), JSON_STRICT, "json_schema"));
     mn_status status = constraint_open_schema(out, json_root(schema), text, end->ids, end->n, vocab);
@@ -100,7 +102,7 @@ static request *same_form_among(const request *r, request *const *others, size_t
 static mn_status open_constraint(request *r, request *const *others, size_t n_others) {
     const mn_generation_config *config = r->setup.config;
     const tokenizer *text = r->setup.session->owner->text;
-    if (!config->json_schema && !config->regex) return MN_OK;
+    if (!generation_config_constraint(config)) return MN_OK;
     const request *other = same_form_among(r, others, n_others);
     if (other) {
         r->constraint = other->constraint;

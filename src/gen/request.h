@@ -141,7 +141,7 @@ size_t request_prompt_done(const request *r);
 /* The status of a request that has failed, with its message; MN_OK otherwise. */
 mn_status request_status(const request *r);
 
-/* The constraint of regex or json_schema, one of which is set. MN_E_ARG. */
+/* The constraint of regex, grammar or json_schema, one of which is set. MN_E_ARG. */
 mn_status request_make_constraint(constraint **out, const mn_generation_config *config, const tokenizer *text,
                                   size_t vocab);
 

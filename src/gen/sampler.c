@@ -51,7 +51,7 @@ static mn_status open_sampler(mn_sampler *s, const mn_model *model, const int32_
     MN_TRY(check_mode(config));
     if (n_prompt == 0) MN_FAIL(MN_E_ARG, "the prompt is empty");
     MN_TRY(copy_prompt(s, prompt, n_prompt));
-    if (config->json_schema || config->regex)
+    if (generation_config_constraint(config))
         MN_TRY(request_make_constraint(&s->constraint, config, model->text, s->vocab));
     if (config->do_sample) MN_TRY(choice_open(&s->choice, s->vocab));
     const processor_setup setup = {

@@ -362,6 +362,34 @@ schemas_in_files() {
   err_has "json_schema is .*absent.*allowed: a JSON schema"
 }
 
+# A grammar is a text or a file, as a flag, a variable, a member of the configuration file and of a line of a batch.
+grammars() {
+  local how grammar=$'root ::= "a " animal\nanimal ::= "dog" | "cat"'
+  echo "$grammar" >"$work/pets.gbnf"
+  expect 0 run embedded Hi --grammar "$grammar"
+  out_has '^a (dog|cat)$'
+  cp "$work/out" "$work/wanted"
+  for how in "@$work/pets.gbnf" "$work/pets.gbnf"; do
+    expect 0 run embedded Hi --grammar "$how"
+    cmp -s "$work/out" "$work/wanted" || problem "differs"
+    MNEME_GRAMMAR=$how expect 0 run embedded Hi
+    cmp -s "$work/out" "$work/wanted" || problem "differs"
+  done
+  printf '%s\n' '{"ids": [1], "grammar": "root ::= \"a \" (\"dog\" | \"cat\")"}' >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl"
+  out_has '"a (dog|cat)"'
+  expect 1 run embedded Hi --grammar "@$work/absent"
+  err_is_sentence
+  err_has "cannot open '$work/absent'"
+  expect 2 run embedded Hi --grammar $'root ::= "a"\n  | "b"'
+  err_is_sentence
+  err_has 'grammar, line 2, column 3: a \| at the beginning of a line'
+  expect 2 run embedded Hi --grammar 'root ::= root "a" | "b"'
+  err_has "the rule 'root' begins with itself"
+  expect 2 run embedded Hi --grammar 'root ::= "a"' --regex b
+  err_has 'regex and grammar are both set'
+}
+
 # The cache that a checkpoint, a file or a row names is used; flags override it; ignored settings give one warning.
 caches_of_files() {
   local own=$work/own
@@ -519,7 +547,7 @@ special = {"model": "embedded", "cache_dtype": "f32", "compute_type": "f32", "cp
            "eos_token_id": "[2, 3]", "typical_p": "0.5", "epsilon_cutoff": "0.5", "eta_cutoff": "0.5", "penalty_alpha": "0.5",
            "assistant_confidence_threshold": "0.5", "logit_bias": '{"15": -5}', "sequence_bias": '[[[5, 6], "-inf"]]',
            "bad_words_ids": "[[5], [6, 7]]", "force_words_ids": "[[5]]", "suppress_tokens": "[5]", "begin_suppress_tokens": "[5]",
-           "forced_eos_token_id": "[2]", "exponential_decay_length_penalty": "[3, 1.5]", "json_schema": '{"type": "object"}',
+           "forced_eos_token_id": "[2]", "exponential_decay_length_penalty": "[3, 1.5]", "grammar": "root ::= [a-z]+", "json_schema": '{"type": "object"}',
            "early_stopping": '"never"', "num_assistant_tokens_schedule": '"heuristic"', "dola_layers": '"low"', "watermarking_config":
            '{"greenlist_ratio": 0.5, "bias": 1, "hashing_key": 3, "seeding_scheme": "selfhash", "context_width": 2}'}
 ok = True
@@ -801,6 +829,7 @@ check "log-probabilities" logprobs
 check "stop strings and end tokens" stops
 check "generation files" generation_files
 check "schemas in files" schemas_in_files
+check "grammars" grammars
 check "caches that files ask for" caches_of_files
 check "sinks beside windows" sinks_beside_windows
 check "words of Transformers" words_of_transformers

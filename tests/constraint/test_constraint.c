@@ -609,20 +609,22 @@ static void every_allocation_may_fail(void **state) {
     static const char *const cases[] = {
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":4},\"b\":{\"enum\":[1,\"x\"]},\"c\":{\"type\":\"array\","
         "\"items\":{\"$ref\":\"#/$defs/d\"}}},\"additionalProperties\":true,\"$defs\":{\"d\":{\"type\":\"string\",\"pattern\":\"^a[b-d]+$\"}}}",
-        NULL};
+        NULL, "root ::= (a | [^b-d]{2,3} \"x\"?)+ # all\na ::= \"(\" root \")\" | b\nb ::= \"q\" b | \"\""};
     const tokenizer *t = opened[2];
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 3; i++) {
+        bool is_schema = cases[i] && cases[i][0] == '{';
         int64_t k = 1;
         for (bool done = false; !done; k += 1 + k / 16) { /* each of the first ones, then some */
             constraint *c = NULL;
             json_doc *doc = NULL;
             const uint64_t *mask;
             int64_t live = mem_count().live;
-            if (cases[i]) assert_ok(json_parse(&doc, cases[i], strlen(cases[i]), JSON_STRICT, "schema"));
+            if (is_schema) assert_ok(json_parse(&doc, cases[i], strlen(cases[i]), JSON_STRICT, "schema"));
             mem_fail_after(k);
             mn_status status =
-                cases[i] ? constraint_open_schema(&c, json_root(doc), t, &(int32_t){end_of(t)}, 1, 3000)
-                         : constraint_open_regex(&c, "(a{2,3}|[^b]){2}x\\d*", 21, t, &(int32_t){end_of(t)}, 1, 3000);
+                is_schema  ? constraint_open_schema(&c, json_root(doc), t, &(int32_t){end_of(t)}, 1, 3000)
+                : cases[i] ? constraint_open_grammar(&c, cases[i], strlen(cases[i]), t, &(int32_t){end_of(t)}, 1, 3000)
+                           : constraint_open_regex(&c, "(a{2,3}|[^b]){2}x\\d*", 21, t, &(int32_t){end_of(t)}, 1, 3000);
             int32_t ids[8];
             uint64_t seed = 3;
             for (size_t n = 0; status == MN_OK && n < 8; n++) {

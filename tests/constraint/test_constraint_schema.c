@@ -117,6 +117,7 @@ static const char *const schemas[] = {
     "{\"$defs\":{\"a~b/c%\":{\"type\":\"integer\",\"maximum\":5}},\"$ref\":\"#/$defs/a~0b~1c%25\",\"minimum\":4}",
     "{\"$defs\":{\"base\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"integer\",\"minimum\":0}},\"required\":[\"id\"]}},\"allOf\":[{\"$ref\":\"#/$defs/base\"},"
     "{\"properties\":{\"next\":{\"$ref\":\"#\"},\"id\":{\"maximum\":9}}}]}",
+    "{\"$ref\":\"#tree\",\"$defs\":{\"t\":{\"$anchor\":\"tree\",\"type\":\"array\",\"items\":{\"$ref\":\"#tree\"},\"maxItems\":2}}}",
     "{\"anyOf\":[{\"$ref\":\"#/anyOf/1\"},{\"type\":\"boolean\"}]}",
     "{\"title\":\"T\",\"description\":\"d\",\"default\":1,\"examples\":[2],\"x-order\":3,\"uniqueItems\":false,\"type\":\"null\"}",
 };
@@ -627,6 +628,12 @@ static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
         {"{\"$ref\":\"#\"}", MN_E_ARG, "leads back to itself"},
         {"{\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"$ref\":\"#/$defs/a\"}},\"$ref\":\"#/$defs/a\"}", MN_E_ARG,
          "leads back to itself"},
+        {"{\"$ref\":\"#a\",\"properties\":{\"a\":{\"const\":{\"$anchor\":\"a\"}}}}", MN_E_ARG,
+         "the $ref '#a' leads nowhere"},
+        {"{\"$ref\":\"#a\",\"$defs\":{\"x\":{\"$anchor\":\"a\"},\"y\":{\"$anchor\":\"a\"}}}", MN_E_ARG,
+         "two schemas have the $anchor 'a'"},
+        {"{\"$ref\":\"x\",\"$defs\":{\"x\":{\"$id\":\"x\"},\"y\":{\"$id\":\"./a/../x#\"}}}", MN_E_ARG,
+         "two schemas have the $id 'x'"},
         {"{\"$ref\":7}", MN_E_ARG, "'$ref' must be a text"},
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}", MN_E_UNSUPPORTED,
          "schema, $.a: the keyword 'not' is not supported"},

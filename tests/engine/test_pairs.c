@@ -86,6 +86,7 @@ static const struct {
     {"guidance_scale", "\"guidance_scale\": 1.5"},
     {"json_schema", "\"json_schema\": {\"type\": \"string\"}"},
     {"regex", "\"regex\": \"[a-z ]+\""},
+    {"grammar", "\"grammar\": \"root ::= [a-z ]+\""},
     {"repetition_penalty", "\"repetition_penalty\": 1.3"},
     {"encoder_repetition_penalty", "\"encoder_repetition_penalty\": 1.2"},
     {"presence_penalty", "\"presence_penalty\": 0.7"},

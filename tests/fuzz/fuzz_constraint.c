@@ -1,5 +1,6 @@
-/* Random bytes as a constraint: a JSON schema when they are JSON, else a regular expression. Accepted constraints are
- * walked: every mask has a token, that token is accepted, and the complete text of a schema is JSON.
+/* Random bytes as a constraint: a JSON schema when they are JSON, a grammar when they have a ::=, else a regular
+ * expression. Accepted constraints are walked: every mask has a token, that token is accepted, and the complete text of
+ * a schema is JSON.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,13 @@ static void walk(constraint *c, const tokenizer *t, bool is_schema, size_t vocab
     }
 }
 
+static bool is_grammar(const uint8_t *data, size_t n) {
+    for (size_t i = 0; i + 3 <= n; i++) {
+        if (memcmp(data + i, "::=", 3) == 0) return true;
+    }
+    return false;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static tokenizer *t;
     static const int32_t end = END;
@@ -60,8 +68,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (n == 0) return 0;
     size_t vocab = tokenizer_size(t);
     bool is_schema = json_parse(&doc, (const char *)data, n, JSON_STRICT, "schema") == MN_OK;
-    mn_status status = is_schema ? constraint_open_schema(&c, json_root(doc), t, &end, 1, vocab)
-                                 : constraint_open_regex(&c, (const char *)data, n, t, &end, 1, vocab);
+    mn_status status = is_schema             ? constraint_open_schema(&c, json_root(doc), t, &end, 1, vocab)
+                       : is_grammar(data, n) ? constraint_open_grammar(&c, (const char *)data, n, t, &end, 1, vocab)
+                                             : constraint_open_regex(&c, (const char *)data, n, t, &end, 1, vocab);
     if (status == MN_OK) walk(c, t, is_schema, vocab, data, n);
     constraint_close(&c);
     json_close(&doc);

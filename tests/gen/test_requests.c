@@ -105,6 +105,7 @@ static void requests_with_the_same_constraint_share_its_automaton(void **state) 
         {{"regex", "\"[a-f]{3,9}\"", "max_new_tokens", "3"}, 5, 0},
         {{"regex", "\"[a-f]{3,9}\""}, 9, 0},
         {{"regex", "\"[0-9]+x\""}, 9, 0},
+        {{"grammar", "\"root ::= [0-9]+ \\\"x\\\"\""}, 9, 0},
         {{"json_schema", "\"{\\\"type\\\": \\\"boolean\\\"}\""}, 4, 0},
         {{"regex", "\"[a-f]{3,9}\"", "eos_token_id", "3"}, 9, 0},
         {{"json_schema", "\"{\\\"type\\\": \\\"boolean\\\"}\"", "do_sample", "true", "seed", "5"}, 7, 0},

@@ -79,6 +79,8 @@ static void the_sampler_chooses_the_tokens_of_mn_generate(void **state) {
     check_like_generate((const char *const[]){"do_sample", "true", "min_new_tokens", "20", "forced_eos_token_id", "2",
                                               "encoder_repetition_penalty", "1.5", NULL});
     check_like_generate((const char *const[]){"regex", "\"[a-z]{3,9}( [a-z]+){1,4}\\\\.\"", NULL});
+    check_like_generate(
+        (const char *const[]){"grammar", "\"root ::= word (\\\" \\\" word){1,4}\\nword ::= [a-z]{3,9}\"", NULL});
 }
 
 static void other_searches_and_wrong_ids_are_refused(void **state) {

@@ -82,6 +82,8 @@ static void contradictory_settings_are_refused(void **state) {
         {"{\"force_words_ids\": [[5]], \"num_beams\": 2, \"num_beam_groups\": 2, \"diversity_penalty\": 1}", false,
          "num_beam_groups is 2, allowed with force_words_ids: 1"},
         {"{\"json_schema\": true, \"regex\": \"a\"}", false, "json_schema and regex"},
+        {"{\"json_schema\": true, \"grammar\": \"a\"}", false, "json_schema and grammar are both set"},
+        {"{\"grammar\": \"a\", \"regex\": \"a\"}", false, "regex and grammar are both set"},
         {"{\"num_beams\": 2}", true,
          "a draft model serves greedy search and sampling, but these settings select "
          "beam search"},
@@ -91,6 +93,7 @@ static void contradictory_settings_are_refused(void **state) {
         {"{\"prompt_lookup_num_tokens\": 4}", true, "a draft model and prompt_lookup_num_tokens were both"},
         {"{\"dola_layers\": \"low\", \"regex\": \"a\"}", false,
          "dola_layers leaves only tokens near the best one, and regex may"},
+        {"{\"dola_layers\": \"low\", \"grammar\": \"a\"}", false, "and grammar may allow none of them"},
         {"{\"dola_layers\": \"low\"}", true, "dola_layers and a draft model were both given"},
         {"{\"dola_layers\": \"low\", \"prompt_lookup_num_tokens\": 4}", false, "were both given"},
         {"{\"guidance_scale\": 1.5, \"penalty_alpha\": 0.5}", false, "allowed for contrastive search"},

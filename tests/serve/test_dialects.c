@@ -93,6 +93,10 @@ static const struct {
      "\"json_schema\",\"schema\":{\"enum\":[\"yes\",\"no\"]}}}}",
      "<s>user: Hi\nassistant:",
      {"max_new_tokens", "64", "json_schema", "\"{\\\"enum\\\":[\\\"yes\\\",\\\"no\\\"]}\""}},
+    {"{" ASK
+     "64,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"}",
+     "<s>user: Hi\nassistant:",
+     {"max_new_tokens", "64", "grammar", "\"root ::= \\\"yes\\\" | \\\"no\\\"\""}},
     {"{" ASK "100000,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"stop_sequences\":[]}",
      "<s>user: Hi\nassistant:",
      {"max_new_tokens", "100000"}},

@@ -118,7 +118,7 @@ static void ask_many(const fixture *w, const route *r, const field *f, unsigned 
 
 /* What the range alone does not decide: what else the body says, or the text inside, does. */
 static bool has_more_rules(const field *f) {
-    static const char *const names[] = {"best_of", "model", "regex", "stop"};
+    static const char *const names[] = {"best_of", "grammar", "model", "regex", "stop"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(f->name, names[i]) == 0) return true;
     }

@@ -212,10 +212,18 @@ static void decode(char *step) {
     *to = 0;
 }
 
+static const json *anchored(const json *at, const char *name) {
+    const json *found = json_is_string(json_get(at, "$anchor"), name) ? at : NULL;
+    for (size_t i = 0; !found && (at->kind == JSON_OBJECT || at->kind == JSON_ARRAY) && i < at->n; i++)
+        found = anchored(at->kind == JSON_ARRAY ? &at->items[i] : &at->members[i].value, name);
+    return found;
+}
+
 static const json *target_of(const json *root, const char *ref) {
     const json *at = root;
     char step[200];
     assert_true(ref[0] == '#');
+    if (ref[1] && ref[1] != '/') return anchored(root, ref + 1);
     for (ref++; *ref == '/'; ref += strcspn(ref, "/")) {
         ref++;
         snprintf(step, sizeof step, "%.*s", (int)strcspn(ref, "/"), ref);

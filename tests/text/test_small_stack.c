@@ -236,6 +236,37 @@ static void constraint_patterns(void *unused) {
     tokenizer_close(&t);
 }
 
+/* Groups inside each other, and rules that begin with the next one. */
+static void constraint_grammars(void *unused) {
+    (void)unused;
+    static const char *const closes[] = {")", ")*", " | \"b\")", "){2,3}"};
+    const int32_t end = 8;
+    tokenizer *t = letters();
+    constraint *c;
+    for (size_t i = 0; i < sizeof closes / sizeof *closes; i++) {
+        for (size_t levels = 100; levels <= 8000; levels += 7900) {
+            bytes groups = nest("(", "\"a\"", closes[i], levels), text = {0};
+            bytes_printf(&text, "root ::= %s", bytes_text(&groups));
+            mn_status status = constraint_open_grammar(&c, text.data, text.n, t, &end, 1, 9);
+            if (levels == 100) {
+                use(status, c, 0);
+            } else {
+                assert_fails(MN_E_ARG, "more than 100 groups", status);
+            }
+            bytes_clear(&groups);
+            bytes_clear(&text);
+        }
+    }
+    bytes text = {0};
+    bytes_append_text(&text, "root ::= r0");
+    for (int i = 0; i < 4000; i++) bytes_printf(&text, "\nr%d ::= r%d", i, i + 1);
+    bytes_append_text(&text, "\nr4000 ::= \"a\"+");
+    mn_status status = constraint_open_grammar(&c, text.data, text.n, t, &end, 1, 9);
+    use(status, c, 0);
+    bytes_clear(&text);
+    tokenizer_close(&t);
+}
+
 static void constraint_schemas(void *unused) {
     (void)unused;
     static const struct {
@@ -287,6 +318,7 @@ SMALL(safetensors_headers)
 SMALL(gguf_arrays)
 SMALL(tokenizer_patterns)
 SMALL(constraint_patterns)
+SMALL(constraint_grammars)
 SMALL(constraint_schemas)
 
 int main(void) {
@@ -295,7 +327,7 @@ int main(void) {
         cmocka_unit_test(real_tokenizers_fit),     cmocka_unit_test(configurations_fit),
         cmocka_unit_test(safetensors_headers_fit), cmocka_unit_test(gguf_arrays_fit),
         cmocka_unit_test(tokenizer_patterns_fit),  cmocka_unit_test(constraint_patterns_fit),
-        cmocka_unit_test(constraint_schemas_fit),
+        cmocka_unit_test(constraint_grammars_fit), cmocka_unit_test(constraint_schemas_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

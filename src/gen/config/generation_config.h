@@ -56,8 +56,8 @@ struct mn_generation_config {
     double presence_penalty, frequency_penalty;            /* 0: off */
     int64_t no_repeat_ngram_size, encoder_no_repeat_ngram_size;
     id_lists bad_words_ids;
-    char *json_schema, *regex;   /* NULL: none */
-    int64_t forced_bos_token_id; /* -1: none */
+    char *json_schema, *regex, *grammar; /* NULL: none */
+    int64_t forced_bos_token_id;         /* -1: none */
     id_list forced_eos_token_id;
     bool remove_invalid_values, renormalize_logits;
     length_decay exponential_decay_length_penalty;
@@ -71,6 +71,11 @@ struct mn_generation_config {
     size_t n_wrong, wrong_capacity;
     uint64_t set_fields; /* bit i: field i of the table was set by the program, not by a checkpoint or a default */
 };
+
+/* The name of the field that constrains the text, the first one that is set; NULL: none. */
+static inline const char *generation_config_constraint(const mn_generation_config *config) {
+    return config->json_schema ? "json_schema" : config->regex ? "regex" : config->grammar ? "grammar" : NULL;
+}
 
 /* As the public functions of the same names, but the field does not count as set. */
 mn_status generation_config_set(mn_generation_config *config, const char *name, const json *value, const char *what);

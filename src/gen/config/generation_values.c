@@ -555,6 +555,7 @@ static const struct {
     [FIELD_BOOL] = {set_bool, clear_bool, put_bool},
     [FIELD_CHOICE] = {set_choice, clear_int, put_choice},
     [FIELD_TEXT] = {set_text, clear_text, put_text},
+    [FIELD_GRAMMAR] = {set_text, clear_text, put_text},
     [FIELD_SCHEMA] = {set_schema, clear_text, put_schema},
     [FIELD_OPTIONS] = {set_options, clear_text, put_options},
     [FIELD_IDS] = {set_ids, clear_ids, put_ids},

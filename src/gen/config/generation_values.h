@@ -67,6 +67,7 @@ typedef enum field_kind {
     FIELD_BOOL,      /* bool */
     FIELD_CHOICE,    /* int64_t: which of the JSON texts in `allowed`, separated by | */
     FIELD_TEXT,      /* char *, NULL: none */
+    FIELD_GRAMMAR,   /* the same */
     FIELD_SCHEMA,    /* char *: the text of a JSON object or boolean, NULL: none */
     FIELD_OPTIONS,   /* char *: "key=value,..." or the text of a JSON object, NULL: none */
     FIELD_IDS,       /* id_list */
@@ -85,6 +86,7 @@ typedef enum field_kind {
 #define FIELD_NAME_BOOL      "boolean"
 #define FIELD_NAME_CHOICE    "choice"
 #define FIELD_NAME_TEXT      "string"
+#define FIELD_NAME_GRAMMAR   "grammar"
 #define FIELD_NAME_SCHEMA    "schema"
 #define FIELD_NAME_OPTIONS   "options"
 #define FIELD_NAME_IDS       "integers"

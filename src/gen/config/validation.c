@@ -238,16 +238,22 @@ static mn_status check_wrong(const mn_generation_config *config, const mn_genera
     return MN_OK;
 }
 
+static mn_status check_constraints(const mn_generation_config *config) {
+    if ((config->json_schema != NULL) + (config->regex != NULL) + (config->grammar != NULL) < 2) return MN_OK;
+    MN_FAIL(MN_E_ARG, "%s and %s are both set; use one of them", generation_config_constraint(config),
+            config->json_schema && config->regex ? "regex" : "grammar");
+}
+
 mn_status validation_check(const mn_generation_config *config, const mn_generate_options *options) {
     MN_TRY(check_wrong(config, options));
     MN_TRY(check_forced_words(config));
     MN_TRY(check_groups(config));
     MN_TRY(check_sequences(config));
-    if (config->json_schema && config->regex) MN_FAIL(MN_E_ARG, "json_schema and regex are both set; use one of them");
-    if (has_layers(config) && (config->json_schema || config->regex))
+    MN_TRY(check_constraints(config));
+    if (has_layers(config) && generation_config_constraint(config))
         MN_FAIL(MN_E_ARG,
                 "dola_layers leaves only tokens near the best one, and %s may allow none of them; give one of them",
-                config->regex ? "regex" : "json_schema");
+                generation_config_constraint(config));
     MN_TRY(check_guidance(config, options));
     return check_helpers(config, options);
 }
