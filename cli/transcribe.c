@@ -91,6 +91,14 @@ static mn_status read_output(transcribe *t) {
     return MN_OK;
 }
 
+static void read_vad(mn_transcribe_options *how, const options *o) {
+    how->vad_filter = option_on(o, OPT_VAD_FILTER);
+    how->vad_threshold = (double)option_number(o, OPT_VAD_THRESHOLD, (int64_t)how->vad_threshold);
+    how->vad_min_silence_ms = option_number(o, OPT_VAD_MIN_SILENCE, how->vad_min_silence_ms);
+    how->vad_min_speech_ms = option_number(o, OPT_VAD_MIN_SPEECH, how->vad_min_speech_ms);
+    how->vad_speech_pad_ms = option_number(o, OPT_VAD_SPEECH_PAD, how->vad_speech_pad_ms);
+}
+
 static mn_status read_options(transcribe *t) {
     const options *o = t->o;
     mn_transcribe_options *how = &t->how;
@@ -105,6 +113,7 @@ static mn_status read_options(transcribe *t) {
     how->max_new_tokens = option_number(o, OPT_WINDOW_TOKENS, how->max_new_tokens);
     how->seed = (uint64_t)option_number(o, OPT_SEED, 0);
     how->batch_size = (size_t)option_number(o, OPT_BATCH_SIZE, (int64_t)how->batch_size);
+    read_vad(how, o);
     how->cache = &t->cache;
     MN_TRY(read_temperatures(t));
     MN_TRY(read_threshold(&how->compression_ratio_threshold, o, OPT_COMPRESSION_RATIO, INFINITY));

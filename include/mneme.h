@@ -987,6 +987,14 @@ typedef struct mn_transcribe_options {
     /* Words to expect, in their spelling: the first tokens, half of the model's context at most, are in the prompt of
      * every window; the text before the window follows them where there is room. NULL or "": none. */
     const char *hotwords;
+    /* Leaves out what is no speech before windows are cut; times are those of the whole recording. A recording without
+     * speech has no segments. Speech is what rises vad_threshold dB (above 0, at most 60) above the quietest moment
+     * nearby; silence of less than vad_min_silence_ms is kept, a stretch with less than vad_min_speech_ms of voice is
+     * left out, vad_speech_pad_ms are kept around each (0 to 3,600,000, rounded down to 10 ms). docs/transcribe.md says
+     * what is lost. */
+    bool vad_filter;
+    double vad_threshold;
+    int64_t vad_min_silence_ms, vad_min_speech_ms, vad_speech_pad_ms;
 } mn_transcribe_options;
 
 MN_API void mn_transcribe_options_init(mn_transcribe_options *options, size_t size);

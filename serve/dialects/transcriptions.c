@@ -1,5 +1,6 @@
 /* OpenAI's /v1/audio/transcriptions and /v1/audio/translations.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -268,9 +269,26 @@ static mn_status read_stream(const transcription *t, const json *body, bool *str
     return MN_OK;
 }
 
+static double number_of(const json *value) {
+    return value->kind == JSON_INT ? (double)value->integer : value->real;
+}
+
+/* Of "auto", or of the members of an object: any of them leaves out what is no speech. */
+static void read_chunking(mn_transcribe_options *o, const json *body) {
+    static const double threshold_of_half = 4;
+    const json *threshold = json_get(body, "chunking_strategy[threshold]"),
+               *pad = json_get(body, "chunking_strategy[prefix_padding_ms]"),
+               *silence = json_get(body, "chunking_strategy[silence_duration_ms]");
+    o->vad_filter =
+        json_get(body, "chunking_strategy") || json_get(body, "chunking_strategy[type]") || threshold || pad || silence;
+    if (threshold) o->vad_threshold = fmax(number_of(threshold) / 0.5 * threshold_of_half, 0.1);
+    if (pad) o->vad_speech_pad_ms = pad->integer;
+    if (silence) o->vad_min_silence_ms = silence->integer;
+}
+
 /* Above 0: this temperature and those above it in the library's steps. */
 static void read_temperature(transcription *t, const json *value) {
-    double from = !value ? 0 : value->kind == JSON_INT ? (double)value->integer : value->real;
+    double from = value ? number_of(value) : 0;
     mn_transcribe_options *o = &t->options;
     if (from < 1e-6) return;
     for (double to = from; to < 1 + 1e-6 && o->n_temperatures < MOST_TEMPERATURES; to += 0.2)
@@ -295,6 +313,7 @@ static mn_status read_fields(transcription *t, const json *body, bool *streams, 
     MN_TRY(read_text(&t->hotwords, json_get(body, "hotwords")));
     mn_transcribe_options_init(o, sizeof *o);
     read_temperature(t, json_get(body, "temperature"));
+    read_chunking(o, body);
     o->task = t->task;
     o->language = t->language;
     o->prompt = t->prompt;

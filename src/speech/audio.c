@@ -27,6 +27,7 @@ enum {
     SNIFF = 16 << 20                  /* bytes of a pipe after which it must look like audio */
 };
 _Static_assert((int)AUDIO_RATE == (int)FFMPEG_RATE, "the rate of what ffmpeg decodes");
+_Static_assert((int)AUDIO_RATE == (int)PARTS_RATE, "the rate of times of parts");
 static const int64_t most_pipe_bytes = (int64_t)1 << 36;
 static const float loudest = 4294967296.0f; /* full scale of 32-bit integers, twice; its square is far from infinite */
 
@@ -50,12 +51,15 @@ struct audio {
     soxr_t resampler; /* NULL: the file has the target rate */
     float *input;     /* [CHUNK][channels], or the mono samples [n_input] of them */
     size_t n_input, n_used;
-    int64_t n_frames; /* of the file, decoded so far */
-    bool input_ended, ended;
-    float *kept; /* [CAPACITY]: samples [kept_begin, kept_begin + n_kept) */
+    int64_t n_frames;                  /* of the file, decoded so far */
+    bool input_ended, ended, is_stale; /* the last: decoding begins anew */
+    const audio_parts *parts;          /* NULL: the whole recording */
+    size_t part;                       /* the first that does not end before n_made */
+    int64_t n_made;                    /* samples at 16 kHz, decoded so far */
+    float *kept;                       /* [CAPACITY]: samples [kept_begin, kept_begin + n_kept), of the parts alone */
     int64_t kept_begin;
     size_t n_kept;
-    int64_t length; /* -1: not known */
+    int64_t length; /* of what is decoded, all parts and what is between them; -1: not known */
 };
 
 /* ---- the file ---- */
@@ -202,8 +206,9 @@ static mn_status start(audio *a) {
                     soxr_strerror(problem));
     }
     a->n_input = a->n_used = a->n_kept = 0;
-    a->n_frames = a->kept_begin = 0;
-    a->input_ended = a->ended = false;
+    a->n_frames = a->kept_begin = a->n_made = 0;
+    a->part = 0;
+    a->input_ended = a->ended = a->is_stale = false;
     return MN_OK;
 }
 
@@ -232,6 +237,21 @@ static mn_status read_input(audio *a) {
     return MN_OK;
 }
 
+/* Moves what lies in parts of the next n samples to their front. Returns how many there are. */
+static size_t keep_parts(audio *a, float *samples, size_t n) {
+    int64_t first = a->n_made, end = first + (int64_t)n;
+    size_t n_kept = 0;
+    if (!a->parts) return n;
+    for (; a->part < a->parts->n && a->parts->list[a->part].begin < end; a->part++) {
+        const audio_part *part = &a->parts->list[a->part];
+        int64_t from = max_i64(part->begin, first), to = min_i64(part->end, end);
+        memmove(samples + n_kept, samples + (from - first), (size_t)(to - from) * sizeof *samples);
+        n_kept += (size_t)(to - from);
+        if (part->end > end) break;
+    }
+    return n_kept;
+}
+
 static mn_status convert_input(audio *a) {
     const float *input = a->input + a->n_used;
     size_t n = a->n_input - a->n_used, used = 0, made = 0;
@@ -245,7 +265,8 @@ static mn_status convert_input(audio *a) {
         memcpy(out, input, made * sizeof *out);
     }
     a->n_used += used;
-    a->n_kept += made;
+    a->n_kept += keep_parts(a, out, made);
+    a->n_made += (int64_t)made;
     a->ended = a->input_ended && made < ROOM;
     return MN_OK;
 }
@@ -261,11 +282,10 @@ static mn_status decode(audio *a) {
     if (a->n_used == a->n_input && !a->input_ended) MN_TRY(read_input(a));
     MN_TRY(convert_input(a));
     if (!a->ended) return MN_OK;
-    int64_t length = a->kept_begin + (int64_t)a->n_kept;
-    if (a->length >= 0 && length != a->length)
+    if (a->length >= 0 && a->n_made != a->length)
         MN_FAIL(MN_E_IO, "'%s' was changed while it was read: %lld samples at 16 kHz, before %lld", a->name,
-                (long long)length, (long long)a->length);
-    a->length = length;
+                (long long)a->n_made, (long long)a->length);
+    a->length = a->n_made;
     return MN_OK;
 }
 
@@ -274,7 +294,7 @@ mn_status audio_read(audio *a, int64_t begin, int64_t n, float *out, int64_t *n_
     if (begin < 0 || n < 0)
         MN_FAIL(MN_E_ARG, "%lld samples from %lld of a recording, allowed: none negative", (long long)n,
                 (long long)begin);
-    if (begin < a->kept_begin) MN_TRY(start(a));
+    if (begin < a->kept_begin || a->is_stale) MN_TRY(start(a));
     for (int64_t at = begin; n > 0;) {
         int64_t end = a->kept_begin + (int64_t)a->n_kept, here = min_i64(end - at, n);
         if (here > 0) {
@@ -440,8 +460,13 @@ void audio_close(audio **out) {
     *out = NULL;
 }
 
+void audio_keep(audio *a, const audio_parts *parts) {
+    a->parts = parts;
+    a->is_stale = true;
+}
+
 int64_t audio_length(const audio *a) {
-    return a->length;
+    return a->parts && a->length >= 0 ? audio_parts_length(a->parts) : a->length;
 }
 
 int64_t audio_declared_length(const audio *a) {

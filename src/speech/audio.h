@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "speech/ffmpeg.h"
+#include "speech/audio_parts.h"
 
 enum { AUDIO_RATE = 16000, AUDIO_KEPT = 35 * AUDIO_RATE };
 
@@ -33,6 +34,9 @@ mn_status audio_open_fd(audio **out, int fd, const char *name);
 /* The same for the n bytes of a file in memory, which are borrowed until the audio is closed. */
 mn_status audio_open_memory(audio **out, const void *data, size_t n, const char *name);
 
+/* From now on the recording is these parts of what it was, joined; they are borrowed. */
+void audio_keep(audio *a, const audio_parts *parts);
+
 void audio_close(audio **a);
 
 /* Bytes of the samples in memory, of a file with so many channels. */
@@ -43,7 +47,7 @@ size_t audio_bytes(int channels);
  * the audio can only be closed. MN_E_ARG for a negative position. */
 mn_status audio_read(audio *a, int64_t begin, int64_t n, float *out, int64_t *n_read);
 
-/* Samples of the whole recording, -1 until its end has been read. */
+/* Samples of the whole recording (of all parts that are kept), -1 until its end has been read. */
 int64_t audio_length(const audio *a);
 
 /* Samples announced by the header, 0 when unknown: for progress only, as it exceeds audio_length when the file is

@@ -9,9 +9,18 @@
 #include "session/session.h"
 #include "speech/features.h"
 #include "speech/languages.h"
+#include "speech/voice.h"
 #include "speech/window_transcriber.h"
 
-enum { MOST_BATCH = 256, MOST_TEMPERATURES = 64, BATCH = 8 };
+enum {
+    MOST_BATCH = 256,
+    MOST_TEMPERATURES = 64,
+    BATCH = 8,
+    MS_PER_FRAME = 1000 / VOICE_FRAMES_PER_SECOND,
+    MOST_VAD_MS = 3600000,
+    READ = 4096 /* samples read at once for speech to be found in them */
+};
+static const double most_vad_db = 60;
 
 typedef struct transcriber transcriber;
 
@@ -21,6 +30,7 @@ typedef struct recording {
     size_t file;        /* among the paths */
     int request;        /* of the engine, its window; -1: none */
     audio *audio;
+    audio_parts parts; /* with speech, when others are left out */
     features *features;
     window_transcriber *window_transcriber;
     size_t n_reported; /* segments that were reported */
@@ -49,13 +59,18 @@ struct transcriber {
 
 void mn_transcribe_options_init(mn_transcribe_options *options, size_t size) {
     speech_limits limits = speech_limits_default();
+    voice_limits vad = voice_limits_default();
     const mn_transcribe_options full = {.task = "transcribe",
                                         .timestamps = "segment",
                                         .num_beams = 1,
                                         .compression_ratio_threshold = limits.compression_ratio,
                                         .logprob_threshold = limits.log_probability,
                                         .no_speech_threshold = limits.no_speech,
-                                        .batch_size = BATCH};
+                                        .batch_size = BATCH,
+                                        .vad_threshold = vad.threshold,
+                                        .vad_min_silence_ms = vad.min_silence * MS_PER_FRAME,
+                                        .vad_min_speech_ms = vad.min_speech * MS_PER_FRAME,
+                                        .vad_speech_pad_ms = vad.pad * MS_PER_FRAME};
     options_init(options, size, &full, sizeof full);
 }
 
@@ -88,6 +103,21 @@ static mn_status check_numbers(mn_transcribe_options *o) {
     if (isnan(o->compression_ratio_threshold) || isnan(o->logprob_threshold) || isnan(o->no_speech_threshold))
         MN_FAIL(MN_E_ARG, "a threshold is NaN, allowed: numbers");
     return MN_OK;
+}
+
+static mn_status check_ms(const char *name, int64_t ms) {
+    if (ms < 0 || ms > MOST_VAD_MS)
+        MN_FAIL(MN_E_ARG, "%s is %lld, allowed: 0 to %d", name, (long long)ms, (int)MOST_VAD_MS);
+    return MN_OK;
+}
+
+static mn_status check_vad(const mn_transcribe_options *o) {
+    if (!o->vad_filter) return MN_OK;
+    if (!(o->vad_threshold > 0 && o->vad_threshold <= most_vad_db))
+        MN_FAIL(MN_E_ARG, "vad_threshold is %g, allowed: above 0, at most %g (dB)", o->vad_threshold, most_vad_db);
+    MN_TRY(check_ms("vad_min_silence_ms", o->vad_min_silence_ms));
+    MN_TRY(check_ms("vad_min_speech_ms", o->vad_min_speech_ms));
+    return check_ms("vad_speech_pad_ms", o->vad_speech_pad_ms);
 }
 
 static mn_status read_words(window_transcriber_setup *setup, const mn_transcribe_options *o, const mn_model *model) {
@@ -147,6 +177,7 @@ static mn_status open_setup(transcriber *t, mn_model *model) {
     setup->model = model;
     setup->tokens = &t->tokens;
     MN_TRY(check_numbers(&t->options));
+    MN_TRY(check_vad(&t->options));
     MN_TRY(read_words(setup, o, model));
     MN_TRY(read_context(&t->prompt, "prompt", o->prompt, t, model));
     MN_TRY(read_context(&t->hotwords, "hotwords", o->hotwords, t, model));
@@ -174,6 +205,11 @@ static mn_status open_setup(transcriber *t, mn_model *model) {
 
 /* ---- progress ---- */
 
+/* NULL: the whole recording. */
+static const audio_parts *kept_parts(const transcriber *t, const recording *r) {
+    return t->options.vad_filter ? &r->parts : NULL;
+}
+
 /* false: cancelled. */
 static bool report_progress(transcriber *t, const recording *r) {
     const mn_transcribe_options *o = &t->options;
@@ -181,7 +217,8 @@ static bool report_progress(transcriber *t, const recording *r) {
     mn_transcribe_progress p = {
         .size = sizeof p, .file = r->file, .duration = t->result->transcripts[r->file].public.duration};
     if (r->window_transcriber)
-        p.done = (double)window_transcriber_position(r->window_transcriber) / SPEECH_FRAMES_PER_SECOND;
+        p.done = audio_parts_end(kept_parts(t, r),
+                                 (double)window_transcriber_position(r->window_transcriber) / SPEECH_FRAMES_PER_SECOND);
     t->is_cancelled = !o->on_progress(o->user, &p);
     return !t->is_cancelled;
 }
@@ -208,11 +245,46 @@ static void close_recording(recording *r) {
     window_transcriber_close(&r->window_transcriber);
     features_close(&r->features);
     audio_close(&r->audio);
+    audio_parts_clear(&r->parts);
     *r = (recording){0};
 }
 
 static mn_status read_window(void *state, int64_t first, int n, float *levels) {
     return features_window(state, first, n, levels);
+}
+
+static mn_status goes_on_or_fails(transcriber *t, const recording *r) {
+    if (!report_progress(t, r)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+    return MN_OK;
+}
+
+static mn_status read_voice(transcriber *t, recording *r, voice *v) {
+    enum { MINUTE = 60 * AUDIO_RATE / READ };
+    float samples[READ];
+    int64_t n_read = READ;
+    for (int64_t i = 0; n_read == READ; i++) {
+        MN_TRY(audio_read(r->audio, i * READ, READ, samples, &n_read));
+        MN_TRY(voice_take(v, samples, (size_t)n_read));
+        if (i % MINUTE == 0) MN_TRY(goes_on_or_fails(t, r));
+    }
+    return voice_finish(v);
+}
+
+/* Reads the recording once, and leaves out of it what is no speech. */
+static mn_status find_speech(transcriber *t, recording *r) {
+    const mn_transcribe_options *o = &t->options;
+    const voice_limits limits = {.threshold = o->vad_threshold,
+                                 .min_silence = o->vad_min_silence_ms / MS_PER_FRAME,
+                                 .min_speech = o->vad_min_speech_ms / MS_PER_FRAME,
+                                 .pad = o->vad_speech_pad_ms / MS_PER_FRAME};
+    voice *v;
+    MN_TRY(voice_open(&v, &limits, &r->parts));
+    mn_status status = read_voice(t, r, v);
+    voice_close(&v);
+    MN_TRY(status);
+    t->result->transcripts[r->file].public.duration = (double)audio_length(r->audio) / AUDIO_RATE;
+    audio_keep(r->audio, &r->parts);
+    return MN_OK;
 }
 
 /* A recording is read once before its first window: levels depend on its loudest moment. */
@@ -221,9 +293,9 @@ static mn_status scan(transcriber *t, recording *r) {
     mn_transcript *public = &t->result->transcripts[r->file].public;
     while (!is_whole) {
         MN_TRY(features_scan(r->features, &is_whole));
-        if (!report_progress(t, r)) MN_FAIL(MN_E_CANCELLED, "cancelled");
+        MN_TRY(goes_on_or_fails(t, r));
     }
-    public->duration = (double)audio_length(r->audio) / AUDIO_RATE;
+    if (!t->options.vad_filter) public->duration = (double)audio_length(r->audio) / AUDIO_RATE;
     return MN_OK;
 }
 
@@ -244,11 +316,14 @@ static mn_status open_recording(transcriber *t, recording *r, size_t file) {
     transcript *text = &t->result->transcripts[file];
     *r = (recording){.owner = t, .file = file, .request = -1};
     MN_TRY(open_audio(t, r));
+    if (t->options.vad_filter) MN_TRY(find_speech(t, r));
     MN_TRY(features_open(&r->features, r->audio, t->setup.n_bands, t->setup.n_frames));
     MN_TRY(scan(t, r));
-    int64_t frames = audio_length(r->audio) * SPEECH_FRAMES_PER_SECOND / AUDIO_RATE;
-    const window_transcriber_input input = {
-        .window = read_window, .state = r->features, .n_frames = max_i64(frames, 1)};
+    int64_t samples = audio_length(r->audio), frames = samples * SPEECH_FRAMES_PER_SECOND / AUDIO_RATE;
+    const window_transcriber_input input = {.window = read_window,
+                                            .state = r->features,
+                                            .n_frames = samples ? max_i64(frames, 1) : 0,
+                                            .parts = kept_parts(t, r)};
     return window_transcriber_open(&r->window_transcriber, &t->setup, &input, text);
 }
 

@@ -61,6 +61,7 @@ static mn_status copy_words(mn_segment *s, const transcript_words *from) {
                              .n_text = w->text_end - w->text_begin,
                              .start = from->offset + w->start,
                              .end = from->offset + w->end};
+        audio_parts_word(from->parts, &words[i].start, &words[i].end);
     }
     s->words = list;
     s->n_words = from->n;

@@ -3,16 +3,18 @@
 #ifndef MN_SPEECH_TRANSCRIPT_H
 #define MN_SPEECH_TRANSCRIPT_H
 
+#include "speech/audio_parts.h"
 #include "speech/tokens.h"
 #include "speech/words.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* Words of a window: their text, and the second that the window begins at. */
+/* Words of a window: their text, the second that the window begins at, in a recording joined of parts (NULL: whole). */
 typedef struct transcript_words {
     const speech_word *words;
     size_t n;
     const char *text;
     double offset;
+    const audio_parts *parts;
 } transcript_words;
 
 typedef struct transcript {

@@ -273,8 +273,10 @@ static double sum_of(window_transcriber *s, const mn_sequence *sequence) {
 /* The words whose first id is in the segment: words [*at, ...) begin at text id `first` or later. */
 static transcript_words words_of(const window_transcriber *s, size_t *at, size_t end) {
     const speech_timing *t = &s->timing;
-    transcript_words words = {
-        .words = t->words + *at, .text = t->text.data, .offset = (double)s->seek / SPEECH_FRAMES_PER_SECOND};
+    transcript_words words = {.words = t->words + *at,
+                              .text = t->text.data,
+                              .offset = (double)s->seek / SPEECH_FRAMES_PER_SECOND,
+                              .parts = s->input.parts};
     while (*at < t->n_words && t->words[*at].token_begin < end) {
         words.n++;
         ++*at;
@@ -282,6 +284,7 @@ static transcript_words words_of(const window_transcriber *s, size_t *at, size_t
     return words;
 }
 
+/* In the frames that there are. */
 static double seconds(const window_transcriber *s, int64_t frame) {
     return (double)min_i64(frame, s->input.n_frames) / SPEECH_FRAMES_PER_SECOND;
 }
@@ -297,8 +300,8 @@ static mn_status keep(window_transcriber *s, const int32_t *ids, size_t n, mn_se
         bool is_last = i + 1 == n_segments;
         measures->ids = ids + from->begin;
         measures->n_ids = from->end - from->begin;
-        measures->start = seconds(s, from->start);
-        measures->end = fmax(measures->start, seconds(s, from->stop));
+        measures->start = audio_parts_start(s->input.parts, seconds(s, from->start));
+        measures->end = fmax(measures->start, audio_parts_end(s->input.parts, seconds(s, from->stop)));
         for (size_t k = from->begin; k < from->end; k++) n_text += ids[k] < setup->tokens->end;
         transcript_words words = {0};
         if (setup->words) words = words_of(s, &at_word, is_last ? SIZE_MAX : n_text);
@@ -319,7 +322,7 @@ mn_status window_transcriber_take(window_transcriber *s, const mn_sequence *sequ
     int64_t advance = s->n_frames;
     mn_segment measures = {.no_speech_prob = s->no_speech,
                            .temperature = setup->temperatures[s->attempt],
-                           .window_start = (double)s->seek / SPEECH_FRAMES_PER_SECOND};
+                           .window_start = audio_parts_start(s->input.parts, seconds(s, s->seek))};
     measures.avg_logprob = speech_average_log_probability(sum_of(s, sequence), n);
     MN_TRY(speech_compression_ratio(&measures.compression_ratio, ids, n, setup->tokens->vocab_size));
     bool is_last = s->attempt + 1 == setup->n_temperatures;

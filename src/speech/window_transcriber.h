@@ -9,6 +9,7 @@
 #define MN_SPEECH_WINDOW_TRANSCRIBER_H
 
 #include "speech/fallback.h"
+#include "speech/audio_parts.h"
 #include "speech/transcript.h"
 
 /* Settings of all recordings of a call. All pointers are borrowed. */
@@ -36,7 +37,8 @@ typedef struct window_transcriber_input {
     /* Levels [n][n_bands] of frames [first, first + n), silence after the end. */
     mn_status (*window)(void *state, int64_t first, int n, float *levels);
     void *state;
-    int64_t n_frames; /* of the recording, 1 or more */
+    int64_t n_frames;         /* of the recording; 0: no window */
+    const audio_parts *parts; /* that the recording was made of; NULL: it is whole */
 } window_transcriber_input;
 
 typedef struct window_transcriber window_transcriber;

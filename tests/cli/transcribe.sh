@@ -178,6 +178,8 @@ bad_usage() {
 --num-beams 0
 --hotwords Mneme
 --logprob-threshold low
+--vad-filter --vad-threshold 0
+--vad-filter --vad-min-silence-ms -1
 --json --output srt
 --cache bogus
 LIST
@@ -227,6 +229,16 @@ noise_and_silence() {
   err_is_sentence
 }
 
+no_speech_is_left_out() {
+  expect 0 transcribe -m "$tiny" "$work/silence.wav" "$work/noise.wav" "${few[@]}" --vad-filter --output json
+  json 'all_of(f["duration"] == 6.25 for f in all) and all[0]["segments"] == [] and all[0]["ids"] == []'
+  expect 0 transcribe -m "$tiny" "$work/silence.wav" --vad-filter --output vtt
+  out_has '^WEBVTT$'
+  { head -c 44 "$work/silence.wav"; cat "$work/zeros"; tail -c +45 "$jfk"; cat "$work/zeros"; } >"$work/spoken.wav"
+  expect 0 transcribe -m "$tiny" "$work/spoken.wav" "${few[@]}" --vad-filter --vad-speech-pad-ms 0 --output json
+  json 'len(j["segments"]) > 0 and all_of(6.2 < s["start"] <= s["end"] < 17.4 for s in j["segments"])'
+}
+
 real_text() {
   [ -d "$real" ] || { uncounted=1; return 0; }
   expect 0 transcribe -m "$real" "$jfk" --threads 2
@@ -272,6 +284,7 @@ check "models of the other kind" models_of_the_other_kind
 check "mel bands that do not fit" mel_bands_that_do_not_fit
 check "corner cases" corner_cases
 check "noise and silence" noise_and_silence
+check "no speech is left out" no_speech_is_left_out
 check "real text" real_text
 check "real hotwords" real_hotwords
 check "real words" real_words

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "serve/recordings.h"
+#include "support/speech/sound.h"
 
 static void transcripts_are_the_librarys(void **state) {
     (void)state;
@@ -33,7 +34,71 @@ static void transcripts_are_the_librarys(void **state) {
     close_fixture(&w);
 }
 
-/* So that the test above sees each of them. */
+/* A clip with six seconds of noise before it, as a file of its own; valid as scratch_path says. */
+static const char *write_spoken(void) {
+    enum { NOISE = 6 * AUDIO_RATE };
+    size_t n = 0;
+    uint64_t seed = 7;
+    float *clip = sound_read(data_path("audio/5s_dont_worry_about_him.wav"), &n);
+    int16_t *samples = malloc((NOISE + n) * sizeof *samples);
+    for (size_t i = 0; i < NOISE; i++) samples[i] = (int16_t)test_uniform(&seed, -30, 30);
+    for (size_t i = 0; i < n; i++) samples[NOISE + i] = (int16_t)lrintf(clip[i] * 32767);
+    const char *path = sound_file_i16("spoken.wav", samples, NOISE + n);
+    free(clip);
+    free(samples);
+    return path;
+}
+
+#define CHUNKING "chunking_strategy"
+
+static void what_is_no_speech_is_left_out(void **state) {
+    (void)state;
+    const struct {
+        const char *const *fields;
+        double threshold;
+        int64_t pad, silence;
+    } of[] = {
+        {FIELDS(CHUNKING, "auto"), 4, 400, 2000},
+        {FIELDS(CHUNKING "[type]", "server_vad"), 4, 400, 2000},
+        {FIELDS(CHUNKING "[type]", "server_vad", CHUNKING "[threshold]", "1"), 8, 400, 2000},
+        {FIELDS(CHUNKING "[threshold]", "0.75", CHUNKING "[prefix_padding_ms]", "20", CHUNKING "[silence_duration_ms]",
+                "100"),
+         6, 20, 100},
+        {FIELDS(CHUNKING "[threshold]", "0"), 0.1, 400, 2000},
+    };
+    fixture w = open_fixture();
+    const char *given = write_spoken();
+    bytes recording = {0};
+    mn_transcription *plain = NULL, *t = NULL;
+    mn_transcribe_options o = defaults();
+    assert_ok(file_read(&recording, given, 1 << 22));
+    assert_ok(mn_transcribe(w.speech, &given, 1, &o, &plain));
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        o.vad_filter = true;
+        o.vad_threshold = of[i].threshold;
+        o.vad_speech_pad_ms = of[i].pad;
+        o.vad_min_silence_ms = of[i].silence;
+        assert_ok(mn_transcribe(w.speech, &given, 1, &o, &t));
+        answer_text a = ask(w.port, ROUTE, &recording, of[i].fields);
+        assert_text(&a, t);
+        if (of[i].threshold > 1) assert_string_not_equal(t->files[0]->text, plain->files[0]->text);
+        client_clear(&a);
+        mn_transcription_close(&t);
+    }
+    static const char *const wrong[][2] = {{CHUNKING, "manual"},
+                                           {CHUNKING "[type]", "client_vad"},
+                                           {CHUNKING "[threshold]", "1.5"},
+                                           {CHUNKING "[prefix_padding_ms]", "-1"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        answer_text a = ask(w.port, ROUTE, &recording, FIELDS(wrong[i][0], wrong[i][1]));
+        assert_refused(&a, 400, "value_out_of_range", wrong[i][0], "allowed: ");
+    }
+    mn_transcription_close(&plain);
+    bytes_clear(&recording);
+    close_fixture(&w);
+}
+
+/* So that the first test sees each of them. */
 static void fields_change_the_transcript(void **state) {
     (void)state;
     static const char *const others[][2] = {{"language", "ja"},
@@ -402,6 +467,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(transcripts_are_the_librarys),
         cmocka_unit_test(fields_change_the_transcript),
+        cmocka_unit_test(what_is_no_speech_is_left_out),
         cmocka_unit_test(verbose_answers_have_segments_and_words),
         cmocka_unit_test(texts_and_subtitles_have_their_types),
         cmocka_unit_test(streams_have_the_text_in_pieces),

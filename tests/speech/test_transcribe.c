@@ -13,6 +13,7 @@
 
 #include "speech/languages.h"
 #include "speech/rules.h"
+#include "speech/voice.h"
 
 enum { N_SOUNDS = 4, MOST_CALLS = 100000 };
 
@@ -294,6 +295,149 @@ static void silent_windows_are_skipped(void **state) {
     mn_transcription_close(&all);
 }
 
+/* ---- what is no speech is left out ---- */
+
+enum { MOST_FRAMES = 6000 };
+
+/* A recording with silence around its sounds, what is found in it, and those parts alone as another recording. */
+typedef struct spoken {
+    char whole[4096], joined[4096];
+    audio_parts parts;
+    int frames[MOST_FRAMES], n; /* the frame that each frame of the joined one was */
+} spoken;
+
+static void add_file(int16_t *samples, size_t at, const char *path) {
+    size_t n = 0;
+    float *sound = sound_read(path, &n);
+    for (size_t i = 0; i < n; i++) samples[at + i] = (int16_t)lrintf(sound[i] * 32768);
+    free(sound);
+}
+
+static void make_spoken(spoken *out) {
+    enum { N = 27 * AUDIO_RATE };
+    static int16_t samples[N], kept[N];
+    static float same[N];
+    const voice_limits limits = voice_limits_default();
+    voice *v = NULL;
+    size_t n = 0;
+    *out = (spoken){.n = 0};
+    add_file(samples, 3 * AUDIO_RATE, paths[2]);
+    add_file(samples, 10 * AUDIO_RATE + 77, paths[1]);
+    add_file(samples, 20 * AUDIO_RATE, paths[3]);
+    for (int i = 0; i < N; i++) same[i] = (float)samples[i] / 32768;
+    assert_ok(voice_open(&v, &limits, &out->parts));
+    assert_ok(voice_take(v, same, N));
+    assert_ok(voice_finish(v));
+    voice_close(&v);
+    assert_int_equal(out->parts.n, 3);
+    for (size_t i = 0; i < 3; i++) {
+        for (int64_t k = out->parts.list[i].begin; k < out->parts.list[i].end; k++) {
+            if (k % 160 == 0) out->frames[out->n++] = (int)(k / 160);
+            kept[n++] = samples[k];
+        }
+    }
+    snprintf(out->whole, sizeof out->whole, "%s", sound_file_i16("whole.wav", samples, N));
+    snprintf(out->joined, sizeof out->joined, "%s", sound_file_i16("joined.wav", kept, n));
+}
+
+static double time_of_start(const spoken *s, double seconds) {
+    int frame = (int)lround(seconds * 100);
+    return (frame < s->n ? s->frames[frame] : s->frames[s->n - 1] + 1) / 100.0;
+}
+
+static double time_of_end(const spoken *s, double seconds) {
+    int frame = (int)lround(seconds * 100);
+    return (frame ? s->frames[frame - 1] + 1 : s->frames[0]) / 100.0;
+}
+
+static void same_words(const spoken *s, const mn_segment *whole, const mn_segment *joined) {
+    assert_int_equal(whole->n_words, joined->n_words);
+    for (size_t i = 0; i < whole->n_words; i++) {
+        const mn_word *got = whole->words[i], *from = joined->words[i];
+        int begin = (int)lround(from->start * 100), end = (int)lround(from->end * 100), first = (begin + end) / 2;
+        assert_string_equal(got->text, from->text);
+        if (first >= s->n) continue;
+        int last = first;
+        while (first > begin && s->frames[first - 1] + 1 == s->frames[first]) first--;
+        while (last + 1 < end && last + 1 < s->n && s->frames[last] + 1 == s->frames[last + 1]) last++;
+        assert_true(got->start == s->frames[first] / 100.0);
+        assert_true(got->end == (begin == end ? got->start : (s->frames[last] + 1) / 100.0));
+    }
+}
+
+/* The transcript of the joined recording, with the times of the whole one. */
+static void check_spoken(mn_model *m, const spoken *s, mn_transcribe_options o) {
+    mn_transcription *joined = NULL, *whole = NULL;
+    const char *joined_path = s->joined, *both[] = {s->whole, paths[0], s->whole};
+    assert_ok(mn_transcribe(m, &joined_path, 1, &o, &joined));
+    o.vad_filter = true;
+    assert_ok(mn_transcribe(m, both, 3, &o, &whole));
+    for (int copy = 0; copy < 3; copy += 2) {
+        const mn_transcript *a = whole->files[copy], *b = joined->files[0];
+        assert_ok(a->status);
+        assert_true(a->duration == 27 && a->n_ids > 0 && a->n_segments == b->n_segments && a->n_ids == b->n_ids);
+        assert_memory_equal(a->ids, b->ids, a->n_ids * sizeof *a->ids);
+        for (size_t i = 0; i < a->n_segments; i++) {
+            const mn_segment *x = a->segments[i], *y = b->segments[i];
+            assert_true(x->start == time_of_start(s, y->start));
+            assert_true(x->end == fmax(x->start, time_of_end(s, y->end)));
+            assert_true(x->window_start == time_of_start(s, y->window_start));
+            assert_true(x->avg_logprob == y->avg_logprob && x->no_speech_prob == y->no_speech_prob);
+            same_words(s, x, y);
+        }
+        assert_true(a->segments[a->n_segments - 1]->end > 22);
+    }
+    mn_transcription_close(&joined);
+    mn_transcription_close(&whole);
+}
+
+static void what_is_no_speech_is_left_out(void **state) {
+    static spoken s;
+    static const char *const times[] = {"none", "segment", "word"};
+    mn_model *spelled = spelled_model();
+    mn_transcribe_options o = small_options();
+    (void)state;
+    make_spoken(&s);
+    o.logprob_threshold = -INFINITY;
+    for (int i = 0; i < 3; i++) {
+        o.timestamps = times[i];
+        check_spoken(spelled, &s, o);
+    }
+    o.condition_on_prev_tokens = true;
+    check_spoken(spelled, &s, o);
+    audio_parts_clear(&s.parts);
+    mn_model_close(&spelled);
+}
+
+/* Nothing but noise: no segment, no language, no error; and no call is missing that could cancel. */
+static void a_recording_without_speech_is_empty(void **state) {
+    enum { N = 90 * AUDIO_RATE };
+    static int16_t samples[N];
+    uint64_t seed = 2;
+    listener l = {0};
+    mn_transcribe_options o = callbacks_report_every_segment(&l);
+    (void)state;
+    for (int i = 0; i < N; i++) samples[i] = (int16_t)test_uniform(&seed, -500, 500);
+    const char *path = sound_file_i16("noise.wav", samples, N);
+    o.vad_filter = true;
+    mn_transcription *t = transcribe(&path, 1, &o);
+    const mn_transcript *file = t->files[0];
+    assert_true(file->status == MN_OK && file->n_segments == 0 && file->n_ids == 0 && file->duration == 90);
+    assert_true(!file->language && l.n_files == 1);
+    mn_transcription_close(&t);
+    for (int64_t at = 1, n = l.calls; at <= n; at++) {
+        l = (listener){.cancel_at = at};
+        t = transcribe(&path, 1, &o);
+        assert_int_equal(t->files[0]->status, MN_E_CANCELLED);
+        mn_transcription_close(&t);
+    }
+    l = (listener){0};
+    o.language = "de";
+    t = transcribe(&path, 1, &o);
+    assert_string_equal(t->files[0]->language, "de");
+    mn_transcription_close(&t);
+}
+
 /* ---- errors ---- */
 
 static void bad_recordings_are_reported_per_file(void **state) {
@@ -547,6 +691,18 @@ static void bad_options_are_refused(void **state) {
         if (strcmp(cases[i].part, "batch_size") == 0) o.batch_size = 0;
         expect_refused(cases[i].status, cases[i].part, model, N_SOUNDS, &o);
     }
+    for (int i = 0; i < 4; i++) {
+        static const char *const parts[] = {"vad_threshold", "vad_min_silence_ms", "vad_min_speech_ms",
+                                            "vad_speech_pad_ms"};
+        mn_transcribe_options o = small_options();
+        int64_t *const numbers[] = {&o.vad_min_silence_ms, &o.vad_min_speech_ms, &o.vad_speech_pad_ms};
+        if (i) *numbers[i - 1] = i == 1 ? -1 : 3600001;
+        o.vad_threshold = i ? 4 : NAN;
+        mn_transcription *t = transcribe(paths, 1, &o); /* without the filter they are not read */
+        mn_transcription_close(&t);
+        o.vad_filter = true;
+        expect_refused(MN_E_ARG, parts[i], model, 1, &o);
+    }
     expect_refused(MN_E_ARG, "no recording", model, 0, NULL);
     mn_transcription *t = NULL;
     const char *twice[] = {"-", "-"};
@@ -572,6 +728,7 @@ static void every_allocation_may_fail(void **state) {
     mn_transcribe_options options = small_options();
     options.condition_on_prev_tokens = true;
     options.max_new_tokens = 4;
+    options.vad_filter = true;
     mn_transcription *t = NULL;
     int64_t live = mem_count().live, n_failed = 0;
     for (int64_t k = 1; k < MOST_CALLS; k += 1 + k / 16) {
@@ -625,6 +782,8 @@ int main(void) {
         cmocka_unit_test(transcripts_are_consistent),
         cmocka_unit_test(silent_windows_have_no_segments),
         cmocka_unit_test(silent_windows_are_skipped),
+        cmocka_unit_test(what_is_no_speech_is_left_out),
+        cmocka_unit_test(a_recording_without_speech_is_empty),
         cmocka_unit_test(cancelled_runs_keep_finished_segments),
         cmocka_unit_test(bad_recordings_are_reported_per_file),
         cmocka_unit_test(damaged_files_are_refused_or_transcribed),
