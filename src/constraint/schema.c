@@ -420,8 +420,8 @@ static void build_rule(schema_build *b, size_t i) {
 uint32_t net_schema(net *g, const json *schema) {
     schema_build b = {.g = g, .root = schema};
     if (g->status != MN_OK) return NET_FAIL;
-    schema_index(&b);
     bytes_append_text(&b.place, "$");
+    schema_index(&b);
     terms list = schema_list(&b);
     schema_push(&b, &list, schema, 0);
     uint32_t root = schema_ok(&b) ? schema_value(&b, list, NET_END) : (uint32_t)NET_FAIL;

@@ -27,6 +27,7 @@ static size_t path_begin(const char *address) {
 /* Takes "." and ".." out of the path, in place. */
 static void drop_dots(char *address) {
     char *path = address + path_begin(address), *to = path;
+    bool rooted = *path == '/';
     for (const char *at = path; *at;) {
         size_t n = *at == '/', m = strcspn(at + n, "/?");
         bool dot = m == 1 && at[n] == '.', dots = m == 2 && strncmp(at + n, "..", 2) == 0, last = at[n + m] != '/';
@@ -36,8 +37,9 @@ static void drop_dots(char *address) {
         if (dot || dots) {
             if (last && n) *to++ = '/';
         } else {
-            memmove(to, at, n + m);
-            to += n + m;
+            size_t slash = n && !rooted && to == path; /* a path without one stays so */
+            memmove(to, at + slash, n + m - slash);
+            to += n + m - slash;
         }
         at += n + m;
         if (*at == '?') {
@@ -51,7 +53,6 @@ static void drop_dots(char *address) {
 
 /* The address that a reference without its fragment means beside `base`; NULL without memory. */
 static char *resolve(const char *base, const char *ref, size_t n) {
-    bytes out = {0};
     bool is_whole = scheme_length(ref) > 0 && scheme_length(ref) <= n;
     size_t kept = 0;
     if (n == 0) {
@@ -67,12 +68,12 @@ static char *resolve(const char *base, const char *ref, size_t n) {
             while (kept > path && base[kept - 1] != '/') kept--;
         }
     }
-    bytes_append(&out, base, kept);
-    bytes_append(&out, ref, n);
-    char *copy = out.failed ? NULL : mem_copy_text(bytes_text(&out), out.n);
-    bytes_clear(&out);
-    if (copy && n) drop_dots(copy);
-    return copy;
+    char *out = mem_alloc(kept + n + 1, 1);
+    if (!out) return NULL;
+    memcpy(out, base, kept);
+    memcpy(out + kept, ref, n);
+    if (n) drop_dots(out);
+    return out;
 }
 
 /* ---- the index ---- */

@@ -117,7 +117,7 @@ static const char *const schemas[] = {
     "{\"$defs\":{\"a~b/c%\":{\"type\":\"integer\",\"maximum\":5}},\"$ref\":\"#/$defs/a~0b~1c%25\",\"minimum\":4}",
     "{\"$defs\":{\"base\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"integer\",\"minimum\":0}},\"required\":[\"id\"]}},\"allOf\":[{\"$ref\":\"#/$defs/base\"},"
     "{\"properties\":{\"next\":{\"$ref\":\"#\"},\"id\":{\"maximum\":9}}}]}",
-    "{\"$ref\":\"#tree\",\"$defs\":{\"t\":{\"$anchor\":\"tree\",\"type\":\"array\",\"items\":{\"$ref\":\"#tree\"},\"maxItems\":2}}}",
+    "{\"$ref\":\"#list\",\"$defs\":{\"l\":{\"$anchor\":\"list\",\"type\":\"array\",\"items\":{\"$ref\":\"#b\"},\"maxItems\":2},\"b\":{\"$anchor\":\"b\",\"type\":\"boolean\"}}}",
     "{\"anyOf\":[{\"$ref\":\"#/anyOf/1\"},{\"type\":\"boolean\"}]}",
     "{\"title\":\"T\",\"description\":\"d\",\"default\":1,\"examples\":[2],\"x-order\":3,\"uniqueItems\":false,\"type\":\"null\"}",
 };
@@ -315,14 +315,7 @@ static void put_value(writer *w, const json *schema) {
     if (schema->kind == JSON_BOOL || schema->n == 0) {
         put_any(w);
     } else if (ref) {
-        const json *target = w->root;
-        char name[64];
-        for (const char *at = ref->string + 1; *at == '/'; at += strcspn(at, "/")) {
-            at++;
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "/"), at);
-            target = json_get(target, name);
-        }
-        put_value(w, target);
+        put_value(w, schema_check_target(w->root, ref->string));
     } else if (any) {
         put_value(w, &any->items[w->depth > 6 && any->items[0].kind == JSON_OBJECT && json_get(&any->items[0], "$ref")
                                      ? any->n - 1

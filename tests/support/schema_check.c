@@ -219,7 +219,7 @@ static const json *anchored(const json *at, const char *name) {
     return found;
 }
 
-static const json *target_of(const json *root, const char *ref) {
+const json *schema_check_target(const json *root, const char *ref) {
     const json *at = root;
     char step[200];
     assert_true(ref[0] == '#');
@@ -250,7 +250,7 @@ bool schema_check(const json *root, const json *schema, const json *value) {
         fits |= has_type(value, type->kind == JSON_ARRAY ? type->items[i].string : type->string);
     const json *nullable = json_get(schema, "nullable");
     if (!fits && !(nullable && nullable->boolean && value->kind == JSON_NULL)) return false;
-    if (ref && !schema_check(root, target_of(root, ref->string), value)) return false;
+    if (ref && !schema_check(root, schema_check_target(root, ref->string), value)) return false;
     if (constant && !equal(constant, value)) return false;
     bool listed = !values;
     for (size_t i = 0; values && i < values->n; i++) listed |= equal(&values->items[i], value);

@@ -9,7 +9,10 @@
  * fails the test for other keywords that restrict values. */
 bool schema_check(const json *root, const json *schema, const json *value);
 
-/* The same for a text, which must be JSON. */
+/* The schema that a $ref means: "#/..." or "#anchor". */
+const json *schema_check_target(const json *root, const char *ref);
+
+/* The same as schema_check for a text, which must be JSON. */
 bool schema_check_text(const json *schema, const char *text, size_t n);
 
 #endif
