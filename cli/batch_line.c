@@ -168,13 +168,13 @@ void batch_line_clear(batch_line *line) {
 
 /* In OpenAI's form the content is the answer alone, as servers with a reasoning parser have it. */
 static void put_choice(bytes *out, const mn_sequence *s, const reasoning *r, size_t i, bool is_chat) {
-    size_t n = is_chat && s->text ? reasoning_length(r, s->text, s->n_text) : 0;
+    const reasoning_place at = is_chat && s->text ? reasoning_find(r, s->text, s->n_text) : (reasoning_place){0};
     bytes_printf(out, "%s{\"index\":%zu,%s", i ? "," : "", i,
                  is_chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-    json_put_string(out, s->text ? s->text + n : "", s->text ? s->n_text - n : 0);
-    if (n) {
+    json_put_string(out, s->text ? s->text + at.answer : "", s->text ? s->n_text - at.answer : 0);
+    if (at.answer) {
         bytes_append_text(out, ",\"reasoning_content\":");
-        reasoning_put(out, r, s->text, n);
+        json_put_string(out, s->text + at.begin, at.end - at.begin);
     }
     bytes_printf(out, "%s,\"logprobs\":null,\"finish_reason\":\"%s\"}", is_chat ? ",\"refusal\":null}" : "",
                  strcmp(s->finish_reason, "length") == 0 ? "length" : "stop");

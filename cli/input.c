@@ -164,7 +164,7 @@ mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char 
 void prompt_set_reasoning(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *text,
                           size_t n) {
     p->reasoning = reasoning_of(mn_chat_template(tokenizer, t->tools.n > 0), text, n);
-    p->reasoning.is_hidden = t->hides_reasoning;
+    p->hides_reasoning = t->hides_reasoning;
 }
 
 mn_status prompt_from_messages(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *messages,

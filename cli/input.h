@@ -3,7 +3,7 @@
 #ifndef MNEME_CLI_INPUT_H
 #define MNEME_CLI_INPUT_H
 
-#include "chat/reasoning.h"
+#include "base/reasoning.h"
 #include "chat/template.h"
 #include "options.h"
 
@@ -27,8 +27,9 @@ bool input_is_given(const options *o);
 typedef struct prompt {
     int32_t *ids; /* owned */
     size_t n;
-    bool is_chat;        /* went through a chat template */
-    reasoning reasoning; /* how its answer is told apart from that; of a text without a template nothing is */
+    bool is_chat;         /* went through a chat template */
+    reasoning reasoning;  /* how its answer is told apart from that; of a text without a template nothing is */
+    bool hides_reasoning; /* by --no-thinking: only the answer is shown */
 } prompt;
 
 void prompt_clear(prompt *p);

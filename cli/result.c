@@ -49,20 +49,21 @@ static void put_logprobs(bytes *b, const mn_sequence *sequence, int top) {
     bytes_append_text(b, "]");
 }
 
-static void put_text(bytes *b, const mn_sequence *sequence, const reasoning *r) {
-    size_t n = reasoning_length(r, sequence->text, sequence->n_text), from = r->is_hidden ? n : 0;
+static void put_text(bytes *b, const mn_sequence *sequence, const prompt *p) {
+    const reasoning_place at = reasoning_find(&p->reasoning, sequence->text, sequence->n_text);
+    size_t from = p->hides_reasoning ? at.answer : 0;
     json_put_string(b, sequence->text + from, sequence->n_text - from);
-    if (n == 0) return;
+    if (at.answer == 0) return;
     bytes_append_text(b, ",\"reasoning\":");
-    reasoning_put(b, r, sequence->text, n);
+    json_put_string(b, sequence->text + at.begin, at.end - at.begin);
 }
 
-static void put_sequence(bytes *b, const mn_sequence *sequence, const reasoning *r, int top_logprobs) {
+static void put_sequence(bytes *b, const mn_sequence *sequence, const prompt *p, int top_logprobs) {
     bytes_printf(b, "{\"row\":%d,\"ids\":", sequence->row);
     result_put_ids(b, sequence->ids, sequence->n_ids);
     bytes_append_text(b, ",\"text\":");
     if (sequence->text) {
-        put_text(b, sequence, r);
+        put_text(b, sequence, p);
     } else {
         bytes_append_text(b, "null");
     }
@@ -85,7 +86,7 @@ void result_put(bytes *b, const loaded_model *e, const mn_generation *generation
     for (size_t i = 0; i < generation->n_sequences; i++) {
         const mn_sequence *sequence = generation->sequences[i];
         bytes_append_text(b, i ? "," : "");
-        put_sequence(b, sequence, &p->reasoning, top_logprobs);
+        put_sequence(b, sequence, p, top_logprobs);
         cached_tokens += sequence->cached_tokens;
         completion_tokens += sequence->n_ids;
         drafted += sequence->draft_tokens;

@@ -158,13 +158,13 @@ static mn_status resolve(run *r) {
 
 /* ---- generation ---- */
 
-static bool show(void *user, bool is_reasoning, const char *text, size_t n) {
+static bool show(void *user, reasoning_part part, const char *text, size_t n) {
     run *r = user;
-    if (is_reasoning && r->prompt.reasoning.is_hidden) return true;
+    if (part != REASONING_ANSWER && r->prompt.hides_reasoning) return true;
     progress_clear();
     r->streamed = true;
     r->last = text[n - 1];
-    return is_reasoning ? put_faint(text, n) : put(text, n);
+    return part == REASONING_ANSWER ? put(text, n) : put_faint(text, n);
 }
 
 static bool on_token(void *user, const mn_token_event *event) {
@@ -234,9 +234,9 @@ static mn_status generate(run *r) {
 static void print_sequence(run *r, const mn_sequence *sequence) {
     bytes b = {0};
     if (sequence->text) {
-        size_t n = reasoning_length(&r->prompt.reasoning, sequence->text, sequence->n_text);
-        if (n) show(r, true, sequence->text, n);
-        if (n < sequence->n_text) show(r, false, sequence->text + n, sequence->n_text - n);
+        size_t n = reasoning_find(&r->prompt.reasoning, sequence->text, sequence->n_text).answer;
+        if (n) show(r, REASONING_TEXT, sequence->text, n);
+        if (n < sequence->n_text) show(r, REASONING_ANSWER, sequence->text + n, sequence->n_text - n);
         return;
     }
     for (size_t k = 0; k < sequence->n_ids; k++) bytes_printf(&b, k ? ",%d" : "%d", (int)sequence->ids[k]);
@@ -363,7 +363,7 @@ int run_verb(options *o) {
     mn_session_close(&r.session);
     mn_generation_config_close(&r.config);
     prompt_clear(&r.prompt);
-    bytes_clear(&r.reasoning.text);
+    bytes_clear(&r.reasoning.held);
     lines_close(&r.lines);
     input_clear(&r.in);
     settings_clear(&r.s);

@@ -58,10 +58,10 @@ static mn_status resolve_limits(turn *w) {
 
 /* ---- the answer as it comes ---- */
 
-static bool show(void *user, bool is_reasoning, const char *text, size_t n) {
+static bool show(void *user, reasoning_part part, const char *text, size_t n) {
     turn *w = user;
     size_t from = 0;
-    if (is_reasoning && w->prompt.reasoning.is_hidden) return true;
+    if (part != REASONING_ANSWER && w->prompt.hides_reasoning) return true;
     if (!w->has_printed && !w->c->form.use_template) { /* "Assistant:" is followed by a space */
         while (from < n && (text[from] == ' ' || text[from] == '\n')) from++;
     }
@@ -69,7 +69,7 @@ static bool show(void *user, bool is_reasoning, const char *text, size_t n) {
     progress_clear();
     w->has_printed = true;
     w->last = text[n - 1];
-    return is_reasoning ? put_faint(text + from, n - from) : put(text + from, n - from);
+    return part == REASONING_ANSWER ? put(text + from, n - from) : put_faint(text + from, n - from);
 }
 
 /* The next piece of the answer. */
@@ -241,7 +241,7 @@ void chat_answer(chat *c, bool is_again) {
     if (!is_there || status != MN_OK) conversation_drop_last(w.t);
     if (is_there && (option_on(c->o, OPT_STATS) || option_on(c->o, OPT_VERBOSE))) chat_print_stats(c);
     mn_generation_close(&w.generation);
-    bytes_clear(&w.reasoning.text);
+    bytes_clear(&w.reasoning.held);
     prompt_clear(&w.prompt);
 }
 

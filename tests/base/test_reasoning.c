@@ -2,36 +2,39 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
-#include "chat/reasoning.h"
+#include "base/reasoning.h"
 
 typedef struct told {
     const char *template, *prompt;  /* prompt: its end */
     const char *reasoning, *answer; /* what a whole text is divided into */
-    const char *alone;              /* the reasoning without markers and blanks around it, as JSON */
+    const char *alone;              /* the reasoning without markers and blanks around it */
 } told;
 
 #define QWEN "{% if '</think>' in content %}"
 
 static const told cases[] = {
-    {QWEN, "assistant\n", "<think>\nOne <b>.\n</think>\n\n", "Two.", "\"One <b>.\""},
+    {QWEN, "assistant\n", "<think>\nOne <b>.\n</think>\n\n", "Two.", "One <b>."},
     {QWEN, "assistant\n", "", "Two.", ""},
     {QWEN, "assistant\n", "", "", ""},
     {QWEN, "assistant\n", "", "<thin", ""},
     {QWEN, "assistant\n", "", " \n", ""},
     {QWEN, "assistant\n", "", "It is <think>x</think>.", ""},
-    {QWEN, "assistant\n", " \n<think></think>", "a<think>b</think>c", "\"\""},
-    {QWEN, "assistant\n", "<think>cut <", "", "\"cut <\""},
-    {QWEN, "assistant\n", "<think>cut </thin", "", "\"cut </thin\""},
-    {QWEN, "assistant\n", "<think>a</thin</think>\n", "b", "\"a</thin\""},
-    {QWEN, "assistant\n", "<think>a</think> \n", "", "\"a\""},
-    {QWEN, "assistant\n<think>\n", "a</think>\n", "b", "\"a\""},
-    {QWEN, "assistant\n<think>\n", "<think>a</think>", "b", "\"a\""},
-    {QWEN, "assistant\n<think>\n", "never", "", "\"never\""},
+    {QWEN, "assistant\n", " \n<think></think>", "a<think>b</think>c", ""},
+    {QWEN, "assistant\n", "<think>cut <", "", "cut <"},
+    {QWEN, "assistant\n", "<think>cut </thin", "", "cut </thin"},
+    {QWEN, "assistant\n", "<think>a</thin</think>\n", "b", "a</thin"},
+    {QWEN, "assistant\n", "<think>a</think> \n", "", "a"},
+    {QWEN, "assistant\n<think>\n", "a</think>\n", "b", "a"},
+    {QWEN, "assistant\n<think>\n", "<think>a</think>", "b", "a"},
+    {QWEN, "assistant\n<think>\n", "never", "", "never"},
+    {QWEN, "assistant\n<think>\n", " \n<thin a \n b \n </think>\n", "c", "<thin a \n b"},
+    {QWEN, "assistant\n<think>\n", " <thin ", "", "<thin"},
+    {QWEN, "assistant\n<think>\n", " \n", "", ""},
     {QWEN, "<think>\n\n</think>\n\n", "", "b", ""},
-    {"{% for m in messages %}", "assistant:", "<think>a</think>", "b", "\"a\""},
-    {"'[THINK]' + m.thinking", "[/INST]", "[THINK]a</think>[/THINK]", "b", "\"a</think>\""},
+    {"{% for m in messages %}", "assistant:", "<think>a</think>", "b", "a"},
+    {"'[THINK]' + m.thinking", "[/INST]", "[THINK]a</think>[/THINK]", "b", "a</think>"},
     {"'[THINK]' + m.thinking", "[/INST]", "", "<think>a</think>b", ""},
-    {"<seed:think>", "assistant\n", "<seed:think>a</seed:think>", "b", "\"a\""},
+    {"<seed:think>", "assistant\n", "<seed:think>a</seed:think>", "b", "a"},
 };
 
 enum { N_CASES = sizeof cases / sizeof *cases };
@@ -49,27 +52,28 @@ static void whole_texts_are_divided(void **state) {
     bytes whole = {0}, alone = {0};
     for (int i = 0; i < N_CASES; i++) {
         const reasoning r = open_case(&cases[i], &whole);
-        size_t n = reasoning_length(&r, whole.data, whole.n);
-        assert_int_equal(n, strlen(cases[i].reasoning));
+        const reasoning_place at = reasoning_find(&r, whole.data, whole.n);
+        assert_int_equal(at.answer, strlen(cases[i].reasoning));
         alone.n = 0;
-        if (n) reasoning_put(&alone, &r, whole.data, n);
+        bytes_append(&alone, whole.data + at.begin, at.end - at.begin);
         assert_string_equal(bytes_text(&alone), cases[i].alone);
     }
     const reasoning none = {0};
-    assert_int_equal(reasoning_length(&none, "<think>a</think>", 16), 0);
+    assert_int_equal(reasoning_find(&none, "<think>a</think>", 16).answer, 0);
     bytes_clear(&whole);
     bytes_clear(&alone);
 }
 
 typedef struct taken {
-    bytes parts[2]; /* answer, reasoning */
+    bytes answer, reasoning, alone; /* reasoning: with markers */
 } taken;
 
-static bool take(void *user, bool is_reasoning, const char *text, size_t n) {
+static bool take(void *user, reasoning_part part, const char *text, size_t n) {
     taken *t = user;
     assert_true(n > 0);
-    assert_false(is_reasoning && t->parts[0].n); /* the answer comes behind it */
-    bytes_append(&t->parts[is_reasoning], text, n);
+    assert_false(part != REASONING_ANSWER && t->answer.n); /* the answer comes behind it */
+    bytes_append(part == REASONING_ANSWER ? &t->answer : &t->reasoning, text, n);
+    if (part == REASONING_TEXT) bytes_append(&t->alone, text, n);
     return true;
 }
 
@@ -87,20 +91,22 @@ static void pieces_are_divided_as_the_whole(void **state) {
                     assert_true(
                         reasoning_push(&s, &r, whole.data + at, step < whole.n - at ? step : whole.n - at, take, &t));
                 assert_true(reasoning_finish(&s, &r, take, &t));
-                assert_string_equal(bytes_text(&t.parts[1]), cases[i].reasoning);
-                assert_string_equal(bytes_text(&t.parts[0]), cases[i].answer);
-                bytes_clear(&t.parts[0]);
-                bytes_clear(&t.parts[1]);
+                assert_string_equal(bytes_text(&t.reasoning), cases[i].reasoning);
+                assert_string_equal(bytes_text(&t.answer), cases[i].answer);
+                assert_string_equal(bytes_text(&t.alone), cases[i].alone);
+                bytes_clear(&t.reasoning);
+                bytes_clear(&t.answer);
+                bytes_clear(&t.alone);
             }
         }
     }
     bytes_clear(&whole);
 }
 
-static bool record_lengths(void *user, bool is_reasoning, const char *text, size_t n) {
+static bool record_lengths(void *user, reasoning_part part, const char *text, size_t n) {
     bytes *lengths = user;
     (void)text;
-    bytes_printf(lengths, "%c%zu ", is_reasoning ? 'r' : 'a', n);
+    bytes_printf(lengths, "%c%zu ", "mra"[part], n);
     return n != 7;
 }
 
@@ -117,7 +123,7 @@ static void pieces_are_given_at_once(void **state) {
     }
     assert_false(reasoning_push(&s, &r, "1234567", 7, record_lengths, &lengths));
     assert_true(reasoning_finish(&s, &r, record_lengths, &lengths));
-    assert_string_equal(bytes_text(&lengths), "||r8 |r1 |r4 |r2 |r5 |r1 |r2 |a3 |a4 |a7 ");
+    assert_string_equal(bytes_text(&lengths), "||m8 |r1 |r4 |||m8 |m2 |a3 |a4 |a7 ");
     bytes_clear(&lengths);
 }
 
