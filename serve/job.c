@@ -109,6 +109,7 @@ void job_close(job *j) {
         mn_free(j->ids);
         mem_free(j->salt);
         tools_close(&j->tools);
+        for (size_t i = 0; i < MOST_TIMED; i++) bytes_clear(&j->streamed[i].held);
         mn_session_close(&j->session);
         mem_free(j);
     }

@@ -5,6 +5,7 @@
 #define MNEME_SERVE_JOB_H
 
 #include "base/json.h"
+#include "base/reasoning.h"
 #include "error.h"
 #include "request/logprobs.h"
 #include "metrics.h"
@@ -71,15 +72,17 @@ struct job {
     int n;      /* answers */
     int first;  /* index of the first of them in the request */
     const mn_tokenizer *tokenizer;
-    text_place places[MOST_TIMED]; /* of answers that are streamed */
-    int priority;                  /* as in mn_request */
-    bool has_cache;                /* the cache below, not the server's */
-    mn_cache_options cache;        /* its texts belong to the configuration, or to the server */
-    tools *tools;                  /* NULL: none */
-    bool echoes;                   /* answers begin with the prompt */
-    batch *batch;                  /* NULL: a request with one prompt */
-    size_t place;                  /* its index in the batch */
-    job *sibling;                  /* the next prompt's, until both are added */
+    text_place places[MOST_TIMED];         /* of answers that are streamed */
+    int priority;                          /* as in mn_request */
+    bool has_cache;                        /* the cache below, not the server's */
+    mn_cache_options cache;                /* its texts belong to the configuration, or to the server */
+    tools *tools;                          /* NULL: none */
+    reasoning reasoning;                   /* how it is told apart from answers */
+    reasoning_stream streamed[MOST_TIMED]; /* of answers that are streamed */
+    bool echoes;                           /* answers begin with the prompt */
+    batch *batch;                          /* NULL: a request with one prompt */
+    size_t place;                          /* its index in the batch */
+    job *sibling;                          /* the next prompt's, until both are added */
     /* Names the field of the body that caused a failure; NULL: unknown. */
     void (*blame)(unsigned form, mn_status status, refusal *why);
     struct server *server; /* of dialects that finish; else NULL */

@@ -84,21 +84,37 @@ static void put_event_logprobs(bytes *out, job *j, const mn_token_event *e, put_
 
 /* ---- chat ---- */
 
-/* e: NULL where no token came. text NULL: no content. */
-static void put_chunk(bytes *out, job *j, int index, const char *delta, const char *text, size_t n,
-                      const mn_token_event *e, const char *reason) {
+#define CONTENT   "content"
+#define REASONING "reasoning_content"
+
+/* Members of the delta follow. */
+static void begin_chunk(bytes *out, const job *j, int index) {
     bytes_append_text(out, "data: ");
     put_head(out, j, "chat.completion.chunk");
-    bytes_printf(out, "\"choices\":[{\"index\":%d,\"delta\":{%s", index, delta);
-    if (text) put_text(out, "content", text, n);
+    bytes_printf(out, "\"choices\":[{\"index\":%d,\"delta\":{", index);
+}
+
+/* e: whose log-probabilities are told; NULL: nobody's. */
+static void end_chunk(bytes *out, job *j, const mn_token_event *e, const char *reason) {
     bytes_append_text(out, "},");
     put_event_logprobs(out, j, e, logprobs_put_chat);
     put_finish(out, reason);
     bytes_append_text(out, "}]}\n\n");
 }
 
+static void put_text_chunk(bytes *out, job *j, int index, const char *key, const char *text, size_t n,
+                           const mn_token_event *e) {
+    begin_chunk(out, j, index);
+    put_text(out, key, text, n);
+    end_chunk(out, j, e, NULL);
+}
+
 static void chat_begin(bytes *out, job *j) {
-    for (int i = 0; i < j->n; i++) put_chunk(out, j, i, "\"role\":\"assistant\",", "", 0, NULL, NULL);
+    for (int i = 0; i < j->n; i++) {
+        begin_chunk(out, j, i);
+        bytes_append_text(out, "\"role\":\"assistant\",\"" CONTENT "\":\"\"");
+        end_chunk(out, j, NULL, NULL);
+    }
 }
 
 /* Arguments are text, as clients expect. */
@@ -116,38 +132,57 @@ static void put_calls(bytes *out, const tools_answer *parts, bool is_stream) {
     bytes_append_text(out, "]");
 }
 
-static void put_calls_chunk(bytes *out, job *j, int index, const tools_answer *parts) {
-    bytes_append_text(out, "data: ");
-    put_head(out, j, "chat.completion.chunk");
-    bytes_printf(out, "\"choices\":[{\"index\":%d,\"delta\":{", index);
-    put_calls(out, parts, true);
-    bytes_append_text(out, "},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+/* What an event adds to a message, by its parts. */
+typedef struct delta {
+    bytes reasoning, content;
+} delta;
+
+static bool take_part(void *user, reasoning_part part, const char *text, size_t n) {
+    delta *d = user;
+    if (part != REASONING_MARKER) bytes_append(part == REASONING_TEXT ? &d->reasoning : &d->content, text, n);
+    return true;
 }
 
-/* With tools, what may become a call is held back; at the end it is one, or text after all. */
-static void chat_piece_with_tools(bytes *out, job *j, const mn_token_event *e) {
+/* The content of an event, and the calls at the end. With tools, what may become a call is held back; at the end it is
+ * one, or text after all. e: whose log-probabilities are told; NULL: nobody's. Returns why the answer ended. */
+static const char *put_content(bytes *out, job *j, int index, const bytes *content, const mn_token_event *e,
+                               const char *reason) {
     tools_answer parts = {0};
-    size_t shown, n;
-    const bytes *text = tools_push(j->tools, e->sequence, e->text, e->n_text, &shown, &n);
-    if (e->finish_reason) {
-        parts = tools_split(j->tools, text->data, text->n);
-        n = parts.n_text;
+    const char *text = content->data;
+    size_t shown = 0, n = content->n;
+    if (j->tools) {
+        const bytes *all = tools_push(j->tools, index, content->data, content->n, &shown, &n);
+        text = all->data;
+        if (reason) parts = tools_split(j->tools, all->data, all->n);
+        if (reason) n = parts.n_text;
+        if (n < shown) n = shown;
     }
-    if (n < shown) n = shown;
-    if (n > shown || e->logprobs)
-        put_chunk(out, j, e->sequence, "", n > shown ? text->data + shown : "", n - shown, e, NULL);
-    if (parts.n) put_calls_chunk(out, j, e->sequence, &parts);
-    if (e->finish_reason) put_chunk(out, j, e->sequence, "", NULL, 0, NULL, parts.n ? TOOL_CALLS : e->finish_reason);
+    if (n > shown || (e && e->logprobs))
+        put_text_chunk(out, j, index, CONTENT, n > shown ? text + shown : "", n - shown, e);
+    if (parts.n) {
+        begin_chunk(out, j, index);
+        put_calls(out, &parts, true);
+        end_chunk(out, j, NULL, NULL);
+        reason = TOOL_CALLS;
+    }
     tools_clear(&parts);
+    return reason;
 }
 
 static void chat_piece(bytes *out, job *j, const mn_token_event *e) {
-    if (j->tools) {
-        chat_piece_with_tools(out, j, e);
-        return;
+    delta d = {0};
+    reasoning_stream *s = &j->streamed[e->sequence];
+    reasoning_push(s, &j->reasoning, e->text, e->n_text, take_part, &d);
+    if (e->finish_reason) reasoning_finish(s, &j->reasoning, take_part, &d);
+    if (d.reasoning.n) put_text_chunk(out, j, e->sequence, REASONING, d.reasoning.data, d.reasoning.n, e);
+    const char *reason = put_content(out, j, e->sequence, &d.content, d.reasoning.n ? NULL : e, e->finish_reason);
+    if (reason) {
+        begin_chunk(out, j, e->sequence);
+        end_chunk(out, j, NULL, reason);
     }
-    if (e->n_text || e->logprobs) put_chunk(out, j, e->sequence, "", e->text, e->n_text, e, NULL);
-    if (e->finish_reason) put_chunk(out, j, e->sequence, "", NULL, 0, NULL, e->finish_reason);
+    out->failed = out->failed || d.reasoning.failed || d.content.failed;
+    bytes_clear(&d.reasoning);
+    bytes_clear(&d.content);
 }
 
 static void put_last_chunk(bytes *out, job *j, const mn_generation *g, const char *object) {
@@ -167,13 +202,19 @@ static void chat_end(bytes *out, job *j, const mn_generation *g) {
 
 /* The message; returns why the answer ended. */
 static const char *put_message(bytes *out, const job *j, const mn_sequence *s) {
-    tools_answer parts = tools_split(j->tools, s->text, s->n_text);
+    const reasoning_place at = reasoning_find(&j->reasoning, s->text, s->n_text);
+    const char *text = s->text + at.answer;
+    tools_answer parts = tools_split(j->tools, text, s->n_text - at.answer);
     bool has_calls = parts.n > 0;
     bytes_append_text(out, "{\"role\":\"assistant\",");
     if (has_calls && parts.n_text == 0)
         bytes_append_text(out, "\"content\":null");
     else
-        put_text(out, "content", s->text, parts.n_text);
+        put_text(out, CONTENT, text, parts.n_text);
+    if (at.end > at.begin) {
+        bytes_append_text(out, ",");
+        put_text(out, REASONING, s->text + at.begin, at.end - at.begin);
+    }
     if (has_calls) {
         bytes_append_text(out, ",");
         put_calls(out, &parts, false);

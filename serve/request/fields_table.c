@@ -458,6 +458,12 @@ static const field fields[] = {
     {"cache", BODY_DIALECT | BODY_GENERATE, OBJECT(0), .example = "{}", .help = "of the prefix cache"},
     {"cache.explain", BODY_DIALECT | BODY_GENERATE, FLAG, .apply = read_explain,
      .help = "what was found there, and why no more: [Why](#why)"},
+    {"documents", BODY_CHAT | BODY_TEMPLATE | BODY_GENERATE | BODY_CACHE, LIST(0, 0), .allowed = "a list of objects",
+     .example = "[{\"title\":\"Rome\",\"text\":\"A city.\"}]",
+     .schema = "{\"type\":\"array\",\"items\":{\"type\":\"object\"}}", .help = "what the chat template may quote from"},
+    {"chat_template_kwargs", BODY_CHAT | BODY_TEMPLATE | BODY_GENERATE | BODY_CACHE, OBJECT(0),
+     .example = "{\"enable_thinking\":false}", .schema = "{\"type\":\"object\"}",
+     .help = "variables of the chat template, above its standard ones"},
     {"modalities", BODY_CHAT, LIST(0, 8), .apply = read_modalities, .allowed = "[\"text\"]", .example = "[\"text\"]",
      .schema = "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"enum\":[\"text\"]}}", .help = "answers are text"},
 

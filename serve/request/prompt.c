@@ -164,17 +164,37 @@ static mn_status put_messages(bytes *out, const json *list, bool fill, refusal *
     return bytes_status(out);
 }
 
+static const char *put_optional(bytes *out, const json *value) {
+    if (!value || value->kind == JSON_NULL) return NULL;
+    json_put(out, value);
+    return bytes_text(out);
+}
+
+static mn_status check_documents(const json *list, refusal *why) {
+    for (size_t i = 0; list && i < list->n; i++) {
+        if (list->items[i].kind == JSON_OBJECT) continue;
+        *why = (refusal){400, "value_out_of_range", "documents"};
+        MN_FAIL(MN_E_ARG, "'documents' has at %zu no object, allowed: {\"title\": ..., \"text\": ...}", i);
+    }
+    return MN_OK;
+}
+
 /* Messages without content are rendered as the template renders them; one that needs it everywhere gets an empty one.
  */
 mn_status prompt_render(const server *s, const json *body, const tools *t, char **text, size_t *n, refusal *why) {
-    bytes messages = {0}, functions = {0};
+    const json *list = json_get(body, "documents");
+    bytes messages = {0}, functions = {0}, documents = {0}, variables = {0};
     *text = NULL;
     MN_TRY(prompt_needs_tokenizer(s, why));
+    MN_TRY(check_documents(list, why));
     mn_chat_options options;
     mn_chat_options_init(&options, sizeof options);
-    if (t) json_put(&functions, tools_list(t));
-    if (t) options.tools = bytes_text(&functions);
+    options.tools = t ? put_optional(&functions, tools_list(t)) : NULL;
+    options.documents = put_optional(&documents, list);
+    options.template_kwargs = put_optional(&variables, json_get(body, "chat_template_kwargs"));
     mn_status status = bytes_status(&functions);
+    if (status == MN_OK) status = bytes_status(&documents);
+    if (status == MN_OK) status = bytes_status(&variables);
     for (int fill = 0; fill < 2 && status == MN_OK && !*text; fill++) {
         messages.n = 0;
         status = put_messages(&messages, json_get(body, "messages"), fill, why);
@@ -189,6 +209,8 @@ mn_status prompt_render(const server *s, const json *body, const tools *t, char 
     }
     bytes_clear(&messages);
     bytes_clear(&functions);
+    bytes_clear(&documents);
+    bytes_clear(&variables);
     return status;
 }
 
@@ -217,6 +239,7 @@ mn_status prompt_chat_job(job **out, server *s, const dialect *form, const char 
         tools_close(&t);
         return status;
     }
+    const reasoning r = reasoning_of(mn_chat_template(s->tokenizer, t != NULL), text, n);
     bytes_append(&prompt, text, n);
     mn_free(text);
     if (t) bytes_append_text(&prompt, tools_prefix(t));
@@ -234,6 +257,7 @@ mn_status prompt_chat_job(job **out, server *s, const dialect *form, const char 
         return status;
     }
     j->tokenizer = s->tokenizer;
+    j->reasoning = r;
     *out = j;
     return MN_OK;
 }
@@ -256,26 +280,32 @@ static const char *schema_field(unsigned form) {
     return f ? f->name : "schema";
 }
 
+static const char *const constraints[] = {"json_schema", "regex", "grammar"};
+enum { N_CONSTRAINTS = sizeof constraints / sizeof *constraints };
+
+static bool is_set(const job *j, const char *name) {
+    char *value = mn_generation_config_get(j->config, name);
+    bool is_there = value && strcmp(value, "null") != 0;
+    mn_free(value);
+    return is_there;
+}
+
 /* A forced call is held to its schema, so nothing else can be. */
 static mn_status force_call(job *j, refusal *why) {
-    static const char *const names[] = {"json_schema", "regex", "grammar"};
     bytes schema = {0};
     mn_status status = MN_OK;
     if (!j->tools) return MN_OK;
     tools_put_schema(&schema, j->tools);
-    for (size_t i = 0; i < sizeof names / sizeof *names && schema.n && status == MN_OK; i++) {
-        char *other = mn_generation_config_get(j->config, names[i]);
-        bool is_set = other && strcmp(other, "null") != 0;
-        mn_free(other);
-        if (!is_set) continue;
+    for (size_t i = 0; i < N_CONSTRAINTS && schema.n && status == MN_OK; i++) {
+        if (!is_set(j, constraints[i])) continue;
         *why = (refusal){400, "invalid_value", "tool_choice"};
         status = status_fail(MN_E_ARG, "'tool_choice' forces a call beside '%s', allowed: one of both",
-                             i ? names[i] : schema_field(j->dialect->form));
+                             i ? constraints[i] : schema_field(j->dialect->form));
     }
     if (status == MN_OK && schema.n) {
         *why = (refusal){0, "invalid_value", "tools"};
         status = bytes_status(&schema);
-        if (status == MN_OK) status = mn_generation_config_set(j->config, names[0], bytes_text(&schema));
+        if (status == MN_OK) status = mn_generation_config_set(j->config, constraints[0], bytes_text(&schema));
         if (status == MN_OK) *why = (refusal){0};
         j->blame = blame_tools;
     }
@@ -331,7 +361,11 @@ mn_status prompt_check_length(const server *s, const job *j, const char *name, r
 
 mn_status prompt_set(job *j, const json *body, bool *streams, refusal *why) {
     MN_TRY(fields_read(j, body, streams, why));
-    return force_call(j, why);
+    MN_TRY(force_call(j, why));
+    /* A constraint holds from the first token on: what it describes is the answer. */
+    for (size_t i = 0; i < N_CONSTRAINTS; i++)
+        j->reasoning.is_open = j->reasoning.is_open && !is_set(j, constraints[i]);
+    return MN_OK;
 }
 
 mn_status prompt_finish(job **out, job *first, const server *s, const json *body, const char *name, bool *streams,

@@ -1,5 +1,6 @@
 /* Connections of a server: they carry many requests, each held to the same rules as the first; limits hold at their
- * edges; many idle or slow clients cost little and keep nobody waiting.
+ * edges; many idle or slow clients cost little and keep nobody waiting; what waits for a client is limited, and without
+ * an end where something is missing.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <netdb.h>
 #include <poll.h>
@@ -11,6 +12,7 @@
 
 #include "base/file.h"
 #include "http/head.h"
+#include "reply.h"
 #include "serve.h"
 #include "serve/client.h"
 #include "serve/heads.h"
@@ -657,6 +659,51 @@ static void sockets_of_others_stay(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* ---- the bytes of an answer that wait for its client ---- */
+
+static bool put_zeros(reply *r, size_t n) {
+    bytes text = {0};
+    char *zeros = mem_alloc(n, 1);
+    bytes_append(&text, zeros, n);
+    mem_free(zeros);
+    bool fits = reply_put(r, &text);
+    assert_int_equal(text.n, 0);
+    return fits;
+}
+
+static void end_reply(reply *r) {
+    bytes text = {0};
+    bytes_append_text(&text, "end");
+    reply_end(r, 200, &text);
+    assert_int_equal(text.n, 0);
+}
+
+static void what_fits_has_its_end(void **state) {
+    (void)state;
+    reply *r = reply_open(true, NULL, NULL);
+    assert_true(put_zeros(r, MOST_WAITING - 1));
+    assert_true(put_zeros(r, 1));
+    r->sent = 1; /* the client has read a byte */
+    assert_true(put_zeros(r, 1));
+    end_reply(r);
+    assert_true(r->is_ended && !r->is_cut);
+    assert_memory_equal(r->out.data + r->out.n - 3, "end", 3);
+    reply_release(r);
+}
+
+static void behind_a_gap_nothing_comes(void **state) {
+    (void)state;
+    reply *r = reply_open(true, NULL, NULL);
+    assert_true(put_zeros(r, MOST_WAITING));
+    assert_false(put_zeros(r, 1));
+    r->sent = MOST_WAITING; /* the client has read all there is */
+    assert_false(put_zeros(r, 1));
+    end_reply(r);
+    assert_true(r->is_ended && r->is_cut);
+    assert_int_equal(r->out.n, MOST_WAITING);
+    reply_release(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_connection_carries_many_requests),
@@ -673,6 +720,8 @@ int main(void) {
         cmocka_unit_test(R33_a_full_queue_is_reported_within_5_ms),
         cmocka_unit_test(other_addresses_have_to_be_allowed),
         cmocka_unit_test(sockets_of_others_stay),
+        cmocka_unit_test(what_fits_has_its_end),
+        cmocka_unit_test(behind_a_gap_nothing_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
