@@ -249,8 +249,8 @@ mn_status cache_warn(const mn_model *model, const mn_cache_options *cache, bytes
     return status;
 }
 
-mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind, const options *o,
-                     const loaded_model *e) {
+mn_status options_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind,
+                        const options *o, const loaded_model *e) {
     bytes warned = {0};
     MN_TRY(generation_build(config, o, e->model, NULL, NULL));
     mn_status status = generation_cache(cache, kind, *config);
@@ -259,7 +259,7 @@ mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_
     return status;
 }
 
-int verb_print_config(const options *o, const loaded_model *e) {
+int options_print_config(const options *o, const loaded_model *e) {
     mn_generation_config *config = NULL;
     mn_status status = generation_build(&config, o, e->model, NULL, NULL);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
@@ -405,13 +405,13 @@ void config_print(const options *o, const mn_generation_config *config, const js
     if (as_json) bytes_append_text(&b, "{");
     for (int i = 0; i < N_OPTIONS; i++) {
         bool about_printing = i == OPT_HELP || i == OPT_HELP_ALL || i == OPT_PRINT_CONFIG;
-        if (!(option_table[i].verbs & o->verb->bit) || !option_table[i].help || about_printing) continue;
+        if (!(option_table[i].commands & o->command->bit) || !option_table[i].help || about_printing) continue;
         print_row(&b, o, i, config, file);
     }
-    bool has_fields = config && o->verb->bit & VERB_GENERATES;
+    bool has_fields = config && o->command->bit & COMMAND_GENERATES;
     for (int i = 0; has_fields && mn_generation_field_at(i); i++) {
         const char *name = mn_generation_field_at(i)->name;
-        bool has_row = option_is_row(o->verb, name);
+        bool has_row = option_is_row(o->command, name);
         bool has_own = strcmp(name, "max_new_tokens") == 0 && !has_limit(config, o, file, NULL);
         char *value = has_row ? NULL : mn_generation_config_get(config, name);
         if (value && has_own) print_new_tokens(&b, as_json, answer_limit);

@@ -25,10 +25,10 @@ int64_t generation_integer(const mn_generation_config *config, const char *name,
  * configuration. */
 mn_status generation_cache(mn_cache_options *cache, mn_cache_summary *kind, const mn_generation_config *config);
 
-/* The same for a verb that takes no generation fields: from the options and the model's own configuration, with
+/* The same for a command that takes no generation fields: from the options and the model's own configuration, with
  * warnings. *config owns the strings and is owned by the caller. */
-mn_status verb_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind, const options *o,
-                     const loaded_model *e);
+mn_status options_cache(mn_generation_config **config, mn_cache_options *cache, mn_cache_summary *kind,
+                        const options *o, const loaded_model *e);
 
 enum { ANSWER_LIMIT = 256 }; /* new tokens of an answer of `mneme run`, where no limit is given */
 
@@ -40,14 +40,14 @@ mn_status generation_limit(mn_generation_config *config, const options *o, const
 /* Tells that a text ended at that limit, when one did. */
 bool generation_tell_limit(const mn_generation *generation, int64_t answer_limit);
 
-/* Prints every option of the verb with its value and origin, and the generation fields where the verb takes them.
+/* Prints every option of the command with its value and origin, and the generation fields where the command takes them.
  * config: NULL without a model. answer_limit: max_new_tokens where no limit is given; 0: as many as the context holds.
  */
 void config_print(const options *o, const mn_generation_config *config, const json_doc *file, int64_t answer_limit);
 
-/* The same for a verb that takes no generation fields, with the cache that the model's own configuration names. An exit
- * code. */
-int verb_print_config(const options *o, const loaded_model *e);
+/* The same for a command that takes no generation fields, with the cache that the model's own configuration names. An
+ * exit code. */
+int options_print_config(const options *o, const loaded_model *e);
 
 /* Warns of settings without effect, except for lines already in `warned`. MN_E_ARG when two contradict each other. how:
  * NULL for the defaults. */

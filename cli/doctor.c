@@ -12,7 +12,7 @@
 #include "output.h"
 #include "progress.h"
 #include "serve.h"
-#include "verbs.h"
+#include "commands.h"
 
 typedef struct checkup {
     const options *o;
@@ -128,7 +128,7 @@ static void check_names(checkup *c) {
     mn_free(text);
 }
 
-int doctor_verb(options *o) {
+int command_doctor(options *o) {
     checkup c = {.o = o};
     bytes out = {0};
     if (option_on(o, OPT_PRINT_CONFIG)) {

@@ -110,25 +110,25 @@ static bool field_is_brief(const char *name) {
     return false;
 }
 
-void help_print(const verb *v, bool all) {
+void help_print(const command *c, bool all) {
     bytes b = {0};
-    bytes_printf(&b, "Examples:\n%s\nUsage: mneme %s\n", v->examples, v->usage);
+    bytes_printf(&b, "Examples:\n%s\nUsage: mneme %s\n", c->examples, c->usage);
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *row = &option_table[i];
-        if (row->help && (all ? row->verbs : row->brief) & v->bit) put_row(&b, row, all);
+        if (row->help && (all ? row->commands : row->brief) & c->bit) put_row(&b, row, all);
     }
-    if (v->bit & VERB_GENERATES) {
+    if (c->bit & COMMAND_GENERATES) {
         if (all)
             bytes_append_text(&b,
                               "Generation, Transformers' fields (defaults are the model's own where it has some):\n");
         for (int i = 0; mn_generation_field_at(i); i++) {
             if ((all || field_is_brief(mn_generation_field_at(i)->name)) &&
-                !option_is_row(v, mn_generation_field_at(i)->name))
+                !option_is_row(c, mn_generation_field_at(i)->name))
                 put_field(&b, mn_generation_field_at(i), all);
         }
     }
     if (!all) put_brief_line(&b, "--help all", "every option, variables, exit codes", NULL);
-    if (all && v->bit & option_table[OPT_CACHE].verbs) put_cache_help(&b);
+    if (all && c->bit & option_table[OPT_CACHE].commands) put_cache_help(&b);
     if (all) {
         bytes_append_text(
             &b,

@@ -82,7 +82,8 @@ static bool is_argument(const options *o, const char *text) {
 mn_status input_read(input *in, const options *o, const char *text) {
     int chosen = -1;
     MN_TRY(choose(o, text, &chosen));
-    bool joins = o->verb->bit == VERB_RUN && is_argument(o, text) && (chosen < 0 || sources[chosen].id == OPT_PROMPT);
+    bool joins =
+        o->command->bit == COMMAND_RUN && is_argument(o, text) && (chosen < 0 || sources[chosen].id == OPT_PROMPT);
     if (chosen < 0 && !text) {
         if (isatty(STDIN_FILENO))
             MN_FAIL(MN_E_ARG, "there is no text; give one, or -p TEXT, -f FILE, --ids 1,2,3, or a pipe");

@@ -6,7 +6,7 @@
 #include "description_text.h"
 #include "loaded_model.h"
 #include "output.h"
-#include "verbs.h"
+#include "commands.h"
 
 /* Prints a JSON object as it is or as text for people. */
 static mn_status print(const options *o, const char *text) {
@@ -55,7 +55,7 @@ static mn_status describe(char **text, const options *o, const loaded_model *e) 
     return mn_model_describe(e->model, option_number(o, OPT_CONTEXT, 0), text);
 }
 
-int inspect_verb(options *o) {
+int command_inspect(options *o) {
     loaded_model e = {0};
     char *text = NULL;
     mn_status status = MN_OK;

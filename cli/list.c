@@ -4,9 +4,9 @@
 
 #include "config.h"
 #include "output.h"
-#include "verbs.h"
+#include "commands.h"
 
-int list_verb(options *o) {
+int command_list(options *o) {
     char *text = NULL;
     json_doc *doc = NULL;
     bytes out = {0};

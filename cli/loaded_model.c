@@ -17,7 +17,7 @@ mn_status model_path(char **path, const options *o, const char *name) {
     if (!name) name = option_text(o, OPT_MODEL, NULL);
     const char *alias = name ? options_alias(o, name) : NULL;
     if (alias) name = alias;
-    return o->verb->bit == VERB_TRANSCRIBE ? mn_model_find_speech(path, name) : mn_model_find(path, name);
+    return o->command->bit == COMMAND_TRANSCRIBE ? mn_model_find_speech(path, name) : mn_model_find(path, name);
 }
 
 mn_status positional_pair(const char **model, const char **text, const options *o) {
@@ -25,7 +25,7 @@ mn_status positional_pair(const char **model, const char **text, const options *
     if (o->n_positional != 2) return MN_OK;
     if (option_is_set(o, OPT_MODEL) && o->set[OPT_MODEL].origin == ORIGIN_FLAG) {
         MN_FAIL(MN_E_ARG, "two arguments besides --model; usage: mneme %s (put a text of several words in quotes)",
-                o->verb->usage);
+                o->command->usage);
     }
     *model = o->positional[0];
     *text = o->positional[1];

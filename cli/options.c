@@ -11,162 +11,162 @@
 #include "base/distance.h"
 #include "base/file.h"
 
-#define CACHED (VERB_GENERATES | VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE | VERB_SERVE)
-#define SAVING (VERB_GENERATES | VERB_SCORE)
+#define CACHED (COMMAND_GENERATES | COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE | COMMAND_SERVE)
+#define SAVING (COMMAND_GENERATES | COMMAND_SCORE)
 enum { SCHEMA_FILE = 1 << 24, GRAMMAR_FILE = 1 << 20 }; /* bytes of a file with a schema, a grammar, at most */
 
-#define TEMPLATED (VERB_GENERATES | VERB_TOKENIZE)
-#define TEXTUAL   (VERB_RUN | VERB_SCORE | VERB_TOKENIZE)
+#define TEMPLATED (COMMAND_GENERATES | COMMAND_TOKENIZE)
+#define TEXTUAL   (COMMAND_RUN | COMMAND_SCORE | COMMAND_TOKENIZE)
 
 /* clang-format off */
 const option option_table[N_OPTIONS] = {
-    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the last one installed, else embedded", "folder, .gguf file, org/name[@revision], alias, embedded", VERB_ALL & ~(unsigned)(VERB_LIST | VERB_PULL), VERB_ALL & ~(unsigned)(VERB_CACHE | VERB_LIST | VERB_PULL), 0, 0},
+    [OPT_MODEL] = {"model", "-m", OPTION_TEXT, "MODEL", "the last one installed, else embedded", "folder, .gguf file, org/name[@revision], alias, embedded", COMMAND_ALL & ~(unsigned)(COMMAND_LIST | COMMAND_PULL), COMMAND_ALL & ~(unsigned)(COMMAND_CACHE | COMMAND_LIST | COMMAND_PULL), 0, 0},
 
-    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | VERB_CACHE, VERB_SCORE | VERB_TOKENIZE, 0, 0},
-    [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL | VERB_CACHE, TEXTUAL, 0, 0},
-    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids", TEXTUAL | VERB_CACHE | VERB_BENCH, VERB_SCORE | VERB_TOKENIZE, 0, 0},
-    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | VERB_CACHE | VERB_BENCH, VERB_SCORE | VERB_TOKENIZE, 0, 0},
-    [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a conversation: [{\"role\": \"user\", \"content\": \"...\"}]", VERB_RUN | VERB_TOKENIZE, VERB_RUN | VERB_TOKENIZE, 0, 0},
-    [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", VERB_RUN, 0, 0, 0},
-    [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", VERB_RUN, VERB_RUN, 0, 0},
-    [OPT_ROWS] = {"batch_size", NULL, OPTION_INTEGER, "N", "16", "lines of --batch computed at once; results do not depend on it", VERB_RUN, 0, 1, 1024},
-    [OPT_UNORDERED] = {"unordered", NULL, OPTION_SWITCH, NULL, NULL, "with --batch: print answers as they finish, not in the order of the lines", VERB_RUN, 0, 0, 0},
-    [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text without the chat template", VERB_GENERATES, VERB_RUN, 0, 0},
-    [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, VERB_SCORE | VERB_TOKENIZE, 0, 0},
+    [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | COMMAND_CACHE, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
+    [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, byte for byte from a file; - is stdin", TEXTUAL | COMMAND_CACHE, TEXTUAL, 0, 0},
+    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids", TEXTUAL | COMMAND_CACHE | COMMAND_BENCH, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
+    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | COMMAND_CACHE | COMMAND_BENCH, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
+    [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a conversation: [{\"role\": \"user\", \"content\": \"...\"}]", COMMAND_RUN | COMMAND_TOKENIZE, COMMAND_RUN | COMMAND_TOKENIZE, 0, 0},
+    [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", COMMAND_RUN, 0, 0, 0},
+    [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", COMMAND_RUN, COMMAND_RUN, 0, 0},
+    [OPT_ROWS] = {"batch_size", NULL, OPTION_INTEGER, "N", "16", "lines of --batch computed at once; results do not depend on it", COMMAND_RUN, 0, 1, 1024},
+    [OPT_UNORDERED] = {"unordered", NULL, OPTION_SWITCH, NULL, NULL, "with --batch: print answers as they finish, not in the order of the lines", COMMAND_RUN, 0, 0, 0},
+    [OPT_RAW] = {"raw", "--no-chat-template", OPTION_SWITCH, NULL, NULL, "continue the text without the chat template", COMMAND_GENERATES, COMMAND_RUN, 0, 0},
+    [OPT_NO_SPECIAL_TOKENS] = {"no_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "do not add what the tokenizer adds (bos)", TEXTUAL, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
 
-    [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", VERB_GENERATES, 0, 0, 0},
-    [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", VERB_GENERATES, VERB_GENERATES, 0, 0},
-    [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "the same as --temperature; 0: greedy", VERB_GENERATES, 0, 0, 0},
-    [OPT_STOP_TOKEN] = {"stop_token", NULL, OPTION_LINES, "NAME|ID", NULL, "a token that ends the answer too, also with --ignore-eos; repeated: several", VERB_GENERATES, 0, 0, 0},
-    [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that drafts tokens: the same text, faster", VERB_RUN, 0, 0, 0},
-    [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: the unconditional prompt", VERB_RUN, 0, 0, 0},
-    [OPT_NEGATIVE_PROMPT_IDS] = {"negative_prompt_ids", NULL, OPTION_TEXT, "1,2,3", NULL, "the same as token ids", VERB_RUN, 0, 0, 0},
-    [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", VERB_GENERATES, 0, 0, 1000},
-    [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
-    [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", VERB_RUN, 0, 0, 0},
+    [OPT_GENERATION_CONFIG] = {"generation_config", NULL, OPTION_TEXT, "F.json", NULL, "generation fields from a file in Transformers' format", COMMAND_GENERATES, 0, 0, 0},
+    [OPT_GREEDY] = {"greedy", NULL, OPTION_SWITCH, NULL, NULL, "always the most likely token; the same as --no-do-sample", COMMAND_GENERATES, COMMAND_GENERATES, 0, 0},
+    [OPT_TEMP] = {"temp", NULL, OPTION_TEXT, "T", NULL, "the same as --temperature; 0: greedy", COMMAND_GENERATES, 0, 0, 0},
+    [OPT_STOP_TOKEN] = {"stop_token", NULL, OPTION_LINES, "NAME|ID", NULL, "a token that ends the answer too, also with --ignore-eos; repeated: several", COMMAND_GENERATES, 0, 0, 0},
+    [OPT_ASSISTANT_MODEL] = {"assistant_model", NULL, OPTION_TEXT, "MODEL", NULL, "a smaller model that drafts tokens: the same text, faster", COMMAND_RUN, 0, 0, 0},
+    [OPT_NEGATIVE_PROMPT] = {"negative_prompt", NULL, OPTION_TEXT, "TEXT", NULL, "with --guidance-scale: the unconditional prompt", COMMAND_RUN, 0, 0, 0},
+    [OPT_NEGATIVE_PROMPT_IDS] = {"negative_prompt_ids", NULL, OPTION_TEXT, "1,2,3", NULL, "the same as token ids", COMMAND_RUN, 0, 0, 0},
+    [OPT_LOGPROBS] = {"logprobs", NULL, OPTION_INTEGER, "K", NULL, "with --json: log-probabilities, of the K best too", COMMAND_GENERATES, 0, 0, 1000},
+    [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", COMMAND_RUN, 0, 0, 0},
+    [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", COMMAND_RUN, 0, 0, 0},
 
-    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "cache strategy, names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | VERB_CACHE | VERB_INSPECT, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | VERB_CACHE | VERB_INSPECT, VERB_CHAT | VERB_SCORE, 0, 0},
-    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | VERB_CACHE | VERB_INSPECT, VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE | VERB_SERVE, 0, 0},
-    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "most tokens in the cache; may exceed the model's context", CACHED | VERB_CACHE, VERB_CHAT | VERB_SCORE, 1, INT64_C(1) << 40},
-    [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", VERB_GENERATES | VERB_SCORE, 0, 0, 0},
-    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, VERB_SCORE, 0, 0},
-    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "continue from such a file; the text may be omitted", SAVING, VERB_RUN | VERB_SCORE, 0, 0},
-    [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "save caches there and reuse the longest matching prefix", SAVING | VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_CACHE_DIR_LIMIT] = {"cache_dir_limit", NULL, OPTION_SIZE, "SIZE", "none", "of the files of --cache-dir; over it those go that were used longest ago", VERB_SERVE, VERB_SERVE, 1, 0},
-    [OPT_CACHE_TTL] = {"cache_ttl", NULL, OPTION_INTEGER, "S", "none", "drop from memory what was not used for so many seconds", VERB_SERVE, VERB_SERVE, 1, 1000000000},
-    [OPT_CACHE_QUOTA] = {"cache_quota", NULL, OPTION_SIZE, "SIZE", "none", "of what is kept in memory for one API key; over it that key's own texts go", VERB_SERVE, VERB_SERVE, 1, 0},
-    [OPT_PREFIX_CACHE] = {"prefix_cache", NULL, OPTION_SWITCH, NULL, "true", "--no-prefix-cache: nothing is kept for prompts that begin alike", VERB_SERVE, 0, 0, 0},
-    [OPT_PREFIX_MEMORY] = {"prefix_memory", NULL, OPTION_SIZE, "SIZE", "none", "of what is kept in memory for prompts to come; over it the texts go that are worth least", VERB_SERVE, 0, 1, 0},
-    [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry an HMAC with the bytes of this file as key; others are not loaded", SAVING | VERB_CACHE | VERB_SERVE, VERB_CACHE, 0, 0},
-    [OPT_CALIBRATION] = {"calibration", NULL, OPTION_TEXT, "F", "the model's own, of cache calibrate", "calibration of quantized keys; none: without one", CACHED | VERB_CACHE | VERB_INSPECT, 0, 0, 0},
-    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory runs out: convert the cache this way and continue", CACHED, VERB_SCORE, 0, 0},
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "cache strategy, names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, CACHED, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, COMMAND_CHAT | COMMAND_SCORE, 0, 0},
+    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | COMMAND_CACHE | COMMAND_INSPECT, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE | COMMAND_SERVE, 0, 0},
+    [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "most tokens in the cache; may exceed the model's context", CACHED | COMMAND_CACHE, COMMAND_CHAT | COMMAND_SCORE, 1, INT64_C(1) << 40},
+    [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", COMMAND_GENERATES | COMMAND_SCORE, 0, 0, 0},
+    [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, COMMAND_SCORE, 0, 0},
+    [OPT_LOAD_CACHE] = {"load_cache", NULL, OPTION_TEXT, "F", NULL, "continue from such a file; the text may be omitted", SAVING, COMMAND_RUN | COMMAND_SCORE, 0, 0},
+    [OPT_CACHE_DIR] = {"cache_dir", NULL, OPTION_TEXT, "D", NULL, "save caches there and reuse the longest matching prefix", SAVING | COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_CACHE_DIR_LIMIT] = {"cache_dir_limit", NULL, OPTION_SIZE, "SIZE", "none", "of the files of --cache-dir; over it those go that were used longest ago", COMMAND_SERVE, COMMAND_SERVE, 1, 0},
+    [OPT_CACHE_TTL] = {"cache_ttl", NULL, OPTION_INTEGER, "S", "none", "drop from memory what was not used for so many seconds", COMMAND_SERVE, COMMAND_SERVE, 1, 1000000000},
+    [OPT_CACHE_QUOTA] = {"cache_quota", NULL, OPTION_SIZE, "SIZE", "none", "of what is kept in memory for one API key; over it that key's own texts go", COMMAND_SERVE, COMMAND_SERVE, 1, 0},
+    [OPT_PREFIX_CACHE] = {"prefix_cache", NULL, OPTION_SWITCH, NULL, "true", "--no-prefix-cache: nothing is kept for prompts that begin alike", COMMAND_SERVE, 0, 0, 0},
+    [OPT_PREFIX_MEMORY] = {"prefix_memory", NULL, OPTION_SIZE, "SIZE", "none", "of what is kept in memory for prompts to come; over it the texts go that are worth least", COMMAND_SERVE, 0, 1, 0},
+    [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry an HMAC with the bytes of this file as key; others are not loaded", SAVING | COMMAND_CACHE | COMMAND_SERVE, COMMAND_CACHE, 0, 0},
+    [OPT_CALIBRATION] = {"calibration", NULL, OPTION_TEXT, "F", "the model's own, of cache calibrate", "calibration of quantized keys; none: without one", CACHED | COMMAND_CACHE | COMMAND_INSPECT, 0, 0, 0},
+    [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory runs out: convert the cache this way and continue", CACHED, COMMAND_SCORE, 0, 0},
 
-    [OPT_SPEECH_MODEL] = {"speech_model", NULL, OPTION_TEXT, "MODEL", NULL, "a Whisper model beside the text model: /v1/audio/transcriptions", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_HOST] = {"host", NULL, OPTION_TEXT, "HOST", "127.0.0.1", "address to listen on; only this machine, unless --api-key-file or --allow-remote is given", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_PORT] = {"port", NULL, OPTION_INTEGER, "N", "8080", "port to listen on; 0: any free one", VERB_SERVE, VERB_SERVE, 0, 65535},
-    [OPT_UNIX] = {"unix", NULL, OPTION_TEXT, "PATH", NULL, "listen on a Unix socket instead", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_API_KEY_FILE] = {"api_key_file", NULL, OPTION_TEXT, "F", NULL, "a file with an API key in each line; requests need one of them", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_ALLOW_REMOTE] = {"allow_remote", NULL, OPTION_SWITCH, NULL, NULL, "other machines may connect without an API key, where --host lets them", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_SSL_CERT_FILE] = {"ssl_cert_file", NULL, OPTION_TEXT, "F", NULL, "speak TLS (https), with this certificate in PEM and those that signed it", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_SSL_KEY_FILE] = {"ssl_key_file", NULL, OPTION_TEXT, "F", NULL, "the private key of the certificate, in PEM without a password", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_SHARE_PREFIXES] = {"share_prefixes", NULL, OPTION_SWITCH, NULL, NULL, "requests with different API keys share computed prompts", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_CACHE_FIXED] = {"cache_fixed", NULL, OPTION_SWITCH, NULL, NULL, "requests cannot name another cache", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_LOG_REQUESTS] = {"log_requests", NULL, OPTION_SWITCH, NULL, NULL, "a line on stderr for each request, without its text", VERB_SERVE, VERB_SERVE, 0, 0},
-    [OPT_LOG_FORMAT] = {"log_format", NULL, OPTION_CHOICE, "text|json", "text", "of the lines of --log-requests; json: an object each", VERB_SERVE, 0, 0, 0},
-    [OPT_DRAIN_TIMEOUT] = {"drain_timeout", NULL, OPTION_INTEGER, "S", "30", "seconds that requests have to end after Ctrl-C or SIGTERM", VERB_SERVE, 0, 0, 86400},
-    [OPT_MAX_NUM_SEQS] = {"max_num_seqs", NULL, OPTION_INTEGER, "N", "64", "sequences computed together at most", VERB_SERVE, VERB_SERVE, 1, 1024},
-    [OPT_MAX_QUEUE] = {"max_queue", NULL, OPTION_INTEGER, "N", "256", "requests that wait or are computed; more are refused with 429", VERB_SERVE, VERB_SERVE, 1, 100000},
-    [OPT_SANDBOX] = {"sandbox", NULL, OPTION_SWITCH, NULL, "true", "--no-sandbox: the server may open any file, start programs, connect to others", VERB_SERVE, VERB_SERVE, 0, 0},
+    [OPT_SPEECH_MODEL] = {"speech_model", NULL, OPTION_TEXT, "MODEL", NULL, "a Whisper model beside the text model: /v1/audio/transcriptions", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_HOST] = {"host", NULL, OPTION_TEXT, "HOST", "127.0.0.1", "address to listen on; only this machine, unless --api-key-file or --allow-remote is given", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_PORT] = {"port", NULL, OPTION_INTEGER, "N", "8080", "port to listen on; 0: any free one", COMMAND_SERVE, COMMAND_SERVE, 0, 65535},
+    [OPT_UNIX] = {"unix", NULL, OPTION_TEXT, "PATH", NULL, "listen on a Unix socket instead", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_API_KEY_FILE] = {"api_key_file", NULL, OPTION_TEXT, "F", NULL, "a file with an API key in each line; requests need one of them", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_ALLOW_REMOTE] = {"allow_remote", NULL, OPTION_SWITCH, NULL, NULL, "other machines may connect without an API key, where --host lets them", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_SSL_CERT_FILE] = {"ssl_cert_file", NULL, OPTION_TEXT, "F", NULL, "speak TLS (https), with this certificate in PEM and those that signed it", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_SSL_KEY_FILE] = {"ssl_key_file", NULL, OPTION_TEXT, "F", NULL, "the private key of the certificate, in PEM without a password", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_SHARE_PREFIXES] = {"share_prefixes", NULL, OPTION_SWITCH, NULL, NULL, "requests with different API keys share computed prompts", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_CACHE_FIXED] = {"cache_fixed", NULL, OPTION_SWITCH, NULL, NULL, "requests cannot name another cache", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_LOG_REQUESTS] = {"log_requests", NULL, OPTION_SWITCH, NULL, NULL, "a line on stderr for each request, without its text", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
+    [OPT_LOG_FORMAT] = {"log_format", NULL, OPTION_CHOICE, "text|json", "text", "of the lines of --log-requests; json: an object each", COMMAND_SERVE, 0, 0, 0},
+    [OPT_DRAIN_TIMEOUT] = {"drain_timeout", NULL, OPTION_INTEGER, "S", "30", "seconds that requests have to end after Ctrl-C or SIGTERM", COMMAND_SERVE, 0, 0, 86400},
+    [OPT_MAX_NUM_SEQS] = {"max_num_seqs", NULL, OPTION_INTEGER, "N", "64", "sequences computed together at most", COMMAND_SERVE, COMMAND_SERVE, 1, 1024},
+    [OPT_MAX_QUEUE] = {"max_queue", NULL, OPTION_INTEGER, "N", "256", "requests that wait or are computed; more are refused with 429", COMMAND_SERVE, COMMAND_SERVE, 1, 100000},
+    [OPT_SANDBOX] = {"sandbox", NULL, OPTION_SWITCH, NULL, "true", "--no-sandbox: the server may open any file, start programs, connect to others", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
 
-    [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", VERB_GENERATES, VERB_GENERATES, 0, 0},
-    [OPT_TOOLS] = {"tools", NULL, OPTION_TEXT, "F.json", NULL, "functions that the model may call, for its chat template: a file, or the list itself", TEMPLATED, VERB_CHAT, 0, 0},
-    [OPT_DOCUMENTS] = {"documents", NULL, OPTION_TEXT, "F.json", NULL, "documents for the chat template, [{\"title\": \"...\", \"text\": \"...\"}]: the same", TEMPLATED, VERB_CHAT, 0, 0},
-    [OPT_TEMPLATE_VAR] = {"template_var", "--chat-template-kwargs", OPTION_LINES, "NAME=VALUE", NULL, "a variable of the chat template, as enable_thinking=false, or an object of them; repeated: several", TEMPLATED, VERB_CHAT, 0, 0},
-    [OPT_THINKING] = {"thinking", NULL, OPTION_SWITCH, NULL, "the template's own", "enable_thinking of the chat template; --no-thinking: false, and reasoning that comes all the same is not shown", TEMPLATED, VERB_CHAT, 0, 0},
-    [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", VERB_CHAT, VERB_CHAT, 0, 0},
-    [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", VERB_CHAT, VERB_CHAT, 0, 0},
-    [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", VERB_CHAT, VERB_CHAT, 0, 0},
-    [OPT_NO_HISTORY] = {"no_history", NULL, OPTION_SWITCH, NULL, NULL, "neither read nor write the history of lines", VERB_CHAT, VERB_CHAT, 0, 0},
+    [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", COMMAND_GENERATES, COMMAND_GENERATES, 0, 0},
+    [OPT_TOOLS] = {"tools", NULL, OPTION_TEXT, "F.json", NULL, "functions that the model may call, for its chat template: a file, or the list itself", TEMPLATED, COMMAND_CHAT, 0, 0},
+    [OPT_DOCUMENTS] = {"documents", NULL, OPTION_TEXT, "F.json", NULL, "documents for the chat template, [{\"title\": \"...\", \"text\": \"...\"}]: the same", TEMPLATED, COMMAND_CHAT, 0, 0},
+    [OPT_TEMPLATE_VAR] = {"template_var", "--chat-template-kwargs", OPTION_LINES, "NAME=VALUE", NULL, "a variable of the chat template, as enable_thinking=false, or an object of them; repeated: several", TEMPLATED, COMMAND_CHAT, 0, 0},
+    [OPT_THINKING] = {"thinking", NULL, OPTION_SWITCH, NULL, "the template's own", "enable_thinking of the chat template; --no-thinking: false, and reasoning that comes all the same is not shown", TEMPLATED, COMMAND_CHAT, 0, 0},
+    [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
+    [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
+    [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
+    [OPT_NO_HISTORY] = {"no_history", NULL, OPTION_SWITCH, NULL, NULL, "neither read nor write the history of lines", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
 
-    [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "compute the text N tokens at a time", VERB_SCORE, VERB_SCORE, 1, INT64_C(1) << 31},
-    [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", VERB_SCORE | VERB_CACHE, VERB_SCORE, 0, 0},
+    [OPT_CHUNK] = {"chunk", NULL, OPTION_INTEGER, "N", NULL, "compute the text N tokens at a time", COMMAND_SCORE, COMMAND_SCORE, 1, INT64_C(1) << 31},
+    [OPT_OUT] = {"out", NULL, OPTION_TEXT, "F.safetensors", NULL, "F32 logits [T][vocab]", COMMAND_SCORE | COMMAND_CACHE, COMMAND_SCORE, 0, 0},
 
-    [OPT_DECODE] = {"decode", NULL, OPTION_SWITCH, NULL, NULL, "ids to text", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
-    [OPT_RENDER] = {"render", NULL, OPTION_SWITCH, NULL, NULL, "print the rendered messages, not their ids", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
-    [OPT_ADD_GENERATION_PROMPT] = {"add_generation_prompt", NULL, OPTION_SWITCH, NULL, NULL, "end the rendered messages with the beginning of an answer", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
-    [OPT_SKIP_SPECIAL_TOKENS] = {"skip_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "with --decode: leave special tokens out", VERB_TOKENIZE, VERB_TOKENIZE, 0, 0},
+    [OPT_DECODE] = {"decode", NULL, OPTION_SWITCH, NULL, NULL, "ids to text", COMMAND_TOKENIZE, COMMAND_TOKENIZE, 0, 0},
+    [OPT_RENDER] = {"render", NULL, OPTION_SWITCH, NULL, NULL, "print the rendered messages, not their ids", COMMAND_TOKENIZE, COMMAND_TOKENIZE, 0, 0},
+    [OPT_ADD_GENERATION_PROMPT] = {"add_generation_prompt", NULL, OPTION_SWITCH, NULL, NULL, "end the rendered messages with the beginning of an answer", COMMAND_TOKENIZE, COMMAND_TOKENIZE, 0, 0},
+    [OPT_SKIP_SPECIAL_TOKENS] = {"skip_special_tokens", NULL, OPTION_SWITCH, NULL, NULL, "with --decode: leave special tokens out", COMMAND_TOKENIZE, COMMAND_TOKENIZE, 0, 0},
 
-    [OPT_KERNELS] = {"kernels", NULL, OPTION_SWITCH, NULL, NULL, "which kernels are used on this CPU", VERB_INSPECT, VERB_INSPECT, 0, 0},
-    [OPT_CONTEXT] = {"context", "-c --ctx-size", OPTION_INTEGER, "N", "the model's own", "tokens to plan memory for", VERB_INSPECT, VERB_INSPECT, 1, INT64_C(1) << 40},
-    [OPT_PLAN_ROWS] = {"rows", NULL, OPTION_INTEGER, "N", "1", "plan a run of the cache that --cache names: N beams or answers behind a prompt of --context tokens", VERB_INSPECT, VERB_INSPECT, 1, 1 << 24},
-    [OPT_PLAN_NEW_TOKENS] = {"new_tokens", NULL, OPTION_INTEGER, "N", "1", "plan a run of N new tokens behind such a prompt, in each row", VERB_INSPECT, VERB_INSPECT, 1, 1 << 24},
-    [OPT_PLAN_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "1", "plan N such prompts at once: lines of run --batch, recordings of transcribe", VERB_INSPECT, VERB_INSPECT, 1, 1 << 16},
+    [OPT_KERNELS] = {"kernels", NULL, OPTION_SWITCH, NULL, NULL, "which kernels are used on this CPU", COMMAND_INSPECT, COMMAND_INSPECT, 0, 0},
+    [OPT_CONTEXT] = {"context", "-c --ctx-size", OPTION_INTEGER, "N", "the model's own", "tokens to plan memory for", COMMAND_INSPECT, COMMAND_INSPECT, 1, INT64_C(1) << 40},
+    [OPT_PLAN_ROWS] = {"rows", NULL, OPTION_INTEGER, "N", "1", "plan a run of the cache that --cache names: N beams or answers behind a prompt of --context tokens", COMMAND_INSPECT, COMMAND_INSPECT, 1, 1 << 24},
+    [OPT_PLAN_NEW_TOKENS] = {"new_tokens", NULL, OPTION_INTEGER, "N", "1", "plan a run of N new tokens behind such a prompt, in each row", COMMAND_INSPECT, COMMAND_INSPECT, 1, 1 << 24},
+    [OPT_PLAN_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "1", "plan N such prompts at once: lines of run --batch, recordings of transcribe", COMMAND_INSPECT, COMMAND_INSPECT, 1, 1 << 16},
 
-    [OPT_N_PROMPT] = {"n_prompt", "-p", OPTION_TEXT, "N,...", "512", "prompt sizes", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_N_GEN] = {"n_gen", "-n", OPTION_TEXT, "N,...", "128", "tokens generated", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_N_DEPTH] = {"n_depth", "-d", OPTION_TEXT, "N,...", "0", "tokens in the cache before the test", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_PG] = {"pg", "-pg", OPTION_TEXT, "P,N", NULL, "a prompt of P and then N tokens, timed together", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_PARALLEL] = {"parallel", "-npl", OPTION_TEXT, "N,...", "1", "rows decoded together", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_REPETITIONS] = {"repetitions", "-r", OPTION_INTEGER, "N", "5", "measurements of each test", VERB_BENCH, VERB_BENCH, 1, 10000},
-    [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "format of the result", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_N_PROMPT] = {"n_prompt", "-p", OPTION_TEXT, "N,...", "512", "prompt sizes", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_N_GEN] = {"n_gen", "-n", OPTION_TEXT, "N,...", "128", "tokens generated", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_N_DEPTH] = {"n_depth", "-d", OPTION_TEXT, "N,...", "0", "tokens in the cache before the test", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_PG] = {"pg", "-pg", OPTION_TEXT, "P,N", NULL, "a prompt of P and then N tokens, timed together", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_PARALLEL] = {"parallel", "-npl", OPTION_TEXT, "N,...", "1", "rows decoded together", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_REPETITIONS] = {"repetitions", "-r", OPTION_INTEGER, "N", "5", "measurements of each test", COMMAND_BENCH, COMMAND_BENCH, 1, 10000},
+    [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "format of the result", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
 
-    [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "when caches are compared: also the text that each one generates", VERB_BENCH, VERB_BENCH, 0, 0},
+    [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "when caches are compared: also the text that each one generates", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
 
-    [OPT_SERVE] = {"serve", NULL, OPTION_TEXT, "URL", NULL, "measure an OpenAI-compatible server: http://HOST:PORT or unix:PATH; the options are in --help-all", VERB_BENCH, VERB_BENCH, 0, 0},
-    [OPT_ENDPOINT] = {"endpoint", NULL, OPTION_CHOICE, "completions|chat", "completions", "--serve: /v1/completions or /v1/chat/completions", VERB_BENCH, 0, 0, 0},
-    [OPT_NUM_PROMPTS] = {"num_prompts", NULL, OPTION_INTEGER, "N", "100", "--serve: requests", VERB_BENCH, 0, 1, 100000},
-    [OPT_REQUEST_RATE] = {"request_rate", NULL, OPTION_TEXT, "R|inf", "inf", "--serve: requests a second on average, at random moments (a Poisson process); inf: all at once", VERB_BENCH, 0, 0, 0},
-    [OPT_MAX_CONCURRENCY] = {"max_concurrency", NULL, OPTION_INTEGER, "N", "none", "--serve: requests at a time; the others wait and their time does not count", VERB_BENCH, 0, 1, 100000},
-    [OPT_RANDOM_INPUT_LEN] = {"random_input_len", NULL, OPTION_INTEGER, "N", "256", "--serve: tokens of each prompt, random words", VERB_BENCH, 0, 1, 1 << 20},
-    [OPT_RANDOM_OUTPUT_LEN] = {"random_output_len", NULL, OPTION_INTEGER, "N", "64", "--serve: tokens of each answer at most", VERB_BENCH, 0, 1, 1 << 20},
-    [OPT_RANDOM_PREFIX_LEN] = {"random_prefix_len", NULL, OPTION_INTEGER, "N", "0", "--serve: tokens that all prompts begin with, besides those of --random-input-len", VERB_BENCH, 0, 0, 1 << 20},
-    [OPT_SERVE_IGNORE_EOS] = {"ignore_eos", NULL, OPTION_SWITCH, NULL, "true", "--serve: answers go on past the end token; --no-ignore-eos for servers that refuse the field", VERB_BENCH, 0, 0, 0},
-    [OPT_METRIC_PERCENTILES] = {"metric_percentiles", NULL, OPTION_TEXT, "99,...", "99", "--serve: percentiles of the times, beside mean and median", VERB_BENCH, 0, 0, 0},
-    [OPT_BENCH_SEED] = {"seed", NULL, OPTION_INTEGER, "N", "0", "--serve: of the words and the moments of requests", VERB_BENCH, 0, 0, INT64_C(1) << 53},
-    [OPT_BENCH_API_KEY_FILE] = {"api_key_file", NULL, OPTION_TEXT, "F", NULL, "--serve: the API key is the first line of this file", VERB_BENCH, 0, 0, 0},
+    [OPT_SERVE] = {"serve", NULL, OPTION_TEXT, "URL", NULL, "measure an OpenAI-compatible server: http://HOST:PORT or unix:PATH; the options are in --help-all", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_ENDPOINT] = {"endpoint", NULL, OPTION_CHOICE, "completions|chat", "completions", "--serve: /v1/completions or /v1/chat/completions", COMMAND_BENCH, 0, 0, 0},
+    [OPT_NUM_PROMPTS] = {"num_prompts", NULL, OPTION_INTEGER, "N", "100", "--serve: requests", COMMAND_BENCH, 0, 1, 100000},
+    [OPT_REQUEST_RATE] = {"request_rate", NULL, OPTION_TEXT, "R|inf", "inf", "--serve: requests a second on average, at random moments (a Poisson process); inf: all at once", COMMAND_BENCH, 0, 0, 0},
+    [OPT_MAX_CONCURRENCY] = {"max_concurrency", NULL, OPTION_INTEGER, "N", "none", "--serve: requests at a time; the others wait and their time does not count", COMMAND_BENCH, 0, 1, 100000},
+    [OPT_RANDOM_INPUT_LEN] = {"random_input_len", NULL, OPTION_INTEGER, "N", "256", "--serve: tokens of each prompt, random words", COMMAND_BENCH, 0, 1, 1 << 20},
+    [OPT_RANDOM_OUTPUT_LEN] = {"random_output_len", NULL, OPTION_INTEGER, "N", "64", "--serve: tokens of each answer at most", COMMAND_BENCH, 0, 1, 1 << 20},
+    [OPT_RANDOM_PREFIX_LEN] = {"random_prefix_len", NULL, OPTION_INTEGER, "N", "0", "--serve: tokens that all prompts begin with, besides those of --random-input-len", COMMAND_BENCH, 0, 0, 1 << 20},
+    [OPT_SERVE_IGNORE_EOS] = {"ignore_eos", NULL, OPTION_SWITCH, NULL, "true", "--serve: answers go on past the end token; --no-ignore-eos for servers that refuse the field", COMMAND_BENCH, 0, 0, 0},
+    [OPT_METRIC_PERCENTILES] = {"metric_percentiles", NULL, OPTION_TEXT, "99,...", "99", "--serve: percentiles of the times, beside mean and median", COMMAND_BENCH, 0, 0, 0},
+    [OPT_BENCH_SEED] = {"seed", NULL, OPTION_INTEGER, "N", "0", "--serve: of the words and the moments of requests", COMMAND_BENCH, 0, 0, INT64_C(1) << 53},
+    [OPT_BENCH_API_KEY_FILE] = {"api_key_file", NULL, OPTION_TEXT, "F", NULL, "--serve: the API key is the first line of this file", COMMAND_BENCH, 0, 0, 0},
 
-    [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "detected", "language spoken: a code or an English name", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_SPEECH_PROMPT] = {"prompt", "--initial-prompt", OPTION_TEXT, "TEXT", NULL, "text before the recording: names and terms in their spelling", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_HOTWORDS] = {"hotwords", NULL, OPTION_TEXT, "TEXT", NULL, "words to expect, in their spelling: text before every 30 seconds", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "timestamps of segments or words; those of words only in JSON", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_SUBTITLES] = {"output", "-o", OPTION_CHOICE, "txt|srt|vtt|json", "txt", "format of the result; json: one object per file", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_OUTPUT_DIR] = {"output_dir", NULL, OPTION_TEXT, "D", NULL, "write a file for each recording there, named after it, instead of to stdout", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_NUM_BEAMS] = {"num_beams", NULL, OPTION_INTEGER, "N", "1", "beams at temperature 0", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 1, 1000},
-    [OPT_TEMPERATURES] = {"temperature", "--temperatures", OPTION_TEXT, "0,0.2,...", "0,0.2,0.4,0.6,0.8,1", "tried in turn while the text fails the thresholds; 0 alone: no retry", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_CONDITION] = {"condition_on_prev_tokens", "--condition-on-previous-text", OPTION_SWITCH, NULL, NULL, "use the preceding text as prompt of each window", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_COMPRESSION_RATIO] = {"compression_ratio_threshold", NULL, OPTION_TEXT, "X|none", "1.35", "retry above this compression ratio (repetition)", VERB_TRANSCRIBE, 0, 0, 0},
-    [OPT_LOGPROB] = {"logprob_threshold", NULL, OPTION_TEXT, "X|none", "-1", "retry below this mean log-probability", VERB_TRANSCRIBE, 0, 0, 0},
-    [OPT_NO_SPEECH] = {"no_speech_threshold", NULL, OPTION_TEXT, "X|none", "0.6", "omit such a text when the probability of no speech is above", VERB_TRANSCRIBE, 0, 0, 0},
-    [OPT_VAD_FILTER] = {"vad_filter", NULL, OPTION_SWITCH, NULL, NULL, "leave out what is no speech; times stay those of the recording", VERB_TRANSCRIBE, VERB_TRANSCRIBE, 0, 0},
-    [OPT_VAD_THRESHOLD] = {"vad_threshold", NULL, OPTION_INTEGER, "DB", "4", "--vad-filter: speech is so far above the noise around it", VERB_TRANSCRIBE, 0, 1, 60},
-    [OPT_VAD_MIN_SILENCE] = {"vad_min_silence_ms", "--min-silence-duration-ms", OPTION_INTEGER, "MS", "2000", "--vad-filter: silence shorter than this is kept", VERB_TRANSCRIBE, 0, 0, 3600000},
-    [OPT_VAD_MIN_SPEECH] = {"vad_min_speech_ms", "--min-speech-duration-ms", OPTION_INTEGER, "MS", "100", "--vad-filter: speech shorter than this is left out", VERB_TRANSCRIBE, 0, 0, 3600000},
-    [OPT_VAD_SPEECH_PAD] = {"vad_speech_pad_ms", "--speech-pad-ms", OPTION_INTEGER, "MS", "400", "--vad-filter: kept before and after speech", VERB_TRANSCRIBE, 0, 0, 3600000},
-    [OPT_WINDOW_TOKENS] = {"max_new_tokens", "-n", OPTION_INTEGER, "N", "as many as the context allows", "most new tokens of a window", VERB_TRANSCRIBE, 0, 1, 1000000},
-    [OPT_SEED] = {"seed", "-s", OPTION_INTEGER, "N", "0", "of sampling above temperature 0", VERB_TRANSCRIBE, 0, 0, INT64_C(1) << 53},
-    [OPT_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "8", "recordings transcribed together; results do not depend on it", VERB_TRANSCRIBE, 0, 1, 256},
+    [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "detected", "language spoken: a code or an English name", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_SPEECH_PROMPT] = {"prompt", "--initial-prompt", OPTION_TEXT, "TEXT", NULL, "text before the recording: names and terms in their spelling", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_HOTWORDS] = {"hotwords", NULL, OPTION_TEXT, "TEXT", NULL, "words to expect, in their spelling: text before every 30 seconds", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_TASK] = {"task", NULL, OPTION_CHOICE, "transcribe|translate", "transcribe", "translate: to English", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_TIMESTAMPS] = {"timestamps", NULL, OPTION_CHOICE, "none|segment|word", "segment", "timestamps of segments or words; those of words only in JSON", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_SUBTITLES] = {"output", "-o", OPTION_CHOICE, "txt|srt|vtt|json", "txt", "format of the result; json: one object per file", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_OUTPUT_DIR] = {"output_dir", NULL, OPTION_TEXT, "D", NULL, "write a file for each recording there, named after it, instead of to stdout", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_NUM_BEAMS] = {"num_beams", NULL, OPTION_INTEGER, "N", "1", "beams at temperature 0", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 1, 1000},
+    [OPT_TEMPERATURES] = {"temperature", "--temperatures", OPTION_TEXT, "0,0.2,...", "0,0.2,0.4,0.6,0.8,1", "tried in turn while the text fails the thresholds; 0 alone: no retry", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_CONDITION] = {"condition_on_prev_tokens", "--condition-on-previous-text", OPTION_SWITCH, NULL, NULL, "use the preceding text as prompt of each window", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_COMPRESSION_RATIO] = {"compression_ratio_threshold", NULL, OPTION_TEXT, "X|none", "1.35", "retry above this compression ratio (repetition)", COMMAND_TRANSCRIBE, 0, 0, 0},
+    [OPT_LOGPROB] = {"logprob_threshold", NULL, OPTION_TEXT, "X|none", "-1", "retry below this mean log-probability", COMMAND_TRANSCRIBE, 0, 0, 0},
+    [OPT_NO_SPEECH] = {"no_speech_threshold", NULL, OPTION_TEXT, "X|none", "0.6", "omit such a text when the probability of no speech is above", COMMAND_TRANSCRIBE, 0, 0, 0},
+    [OPT_VAD_FILTER] = {"vad_filter", NULL, OPTION_SWITCH, NULL, NULL, "leave out what is no speech; times stay those of the recording", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_VAD_THRESHOLD] = {"vad_threshold", NULL, OPTION_INTEGER, "DB", "4", "--vad-filter: speech is so far above the noise around it", COMMAND_TRANSCRIBE, 0, 1, 60},
+    [OPT_VAD_MIN_SILENCE] = {"vad_min_silence_ms", "--min-silence-duration-ms", OPTION_INTEGER, "MS", "2000", "--vad-filter: silence shorter than this is kept", COMMAND_TRANSCRIBE, 0, 0, 3600000},
+    [OPT_VAD_MIN_SPEECH] = {"vad_min_speech_ms", "--min-speech-duration-ms", OPTION_INTEGER, "MS", "100", "--vad-filter: speech shorter than this is left out", COMMAND_TRANSCRIBE, 0, 0, 3600000},
+    [OPT_VAD_SPEECH_PAD] = {"vad_speech_pad_ms", "--speech-pad-ms", OPTION_INTEGER, "MS", "400", "--vad-filter: kept before and after speech", COMMAND_TRANSCRIBE, 0, 0, 3600000},
+    [OPT_WINDOW_TOKENS] = {"max_new_tokens", "-n", OPTION_INTEGER, "N", "as many as the context allows", "most new tokens of a window", COMMAND_TRANSCRIBE, 0, 1, 1000000},
+    [OPT_SEED] = {"seed", "-s", OPTION_INTEGER, "N", "0", "of sampling above temperature 0", COMMAND_TRANSCRIBE, 0, 0, INT64_C(1) << 53},
+    [OPT_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "8", "recordings transcribed together; results do not depend on it", COMMAND_TRANSCRIBE, 0, 1, 256},
 
-    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", VERB_CACHE | VERB_GENERATES | VERB_SCORE, VERB_CACHE, 0, 0},
-    [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", VERB_CACHE, VERB_CACHE, 0, 0},
-    [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy format", VERB_CACHE, VERB_CACHE, 0, 0},
-    [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy format", VERB_CACHE, VERB_CACHE, 0, 1000000},
+    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", COMMAND_CACHE | COMMAND_GENERATES | COMMAND_SCORE, COMMAND_CACHE, 0, 0},
+    [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", COMMAND_CACHE, COMMAND_CACHE, 0, 0},
+    [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy format", COMMAND_CACHE, COMMAND_CACHE, 0, 0},
+    [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy format", COMMAND_CACHE, COMMAND_CACHE, 0, 1000000},
 
-    [OPT_SHA256] = {"sha256", NULL, OPTION_TEXT, "HEX", NULL, "the SHA-256 that the file of the URL must have", VERB_PULL, VERB_PULL, 0, 0},
+    [OPT_SHA256] = {"sha256", NULL, OPTION_TEXT, "HEX", NULL, "the SHA-256 that the file of the URL must have", COMMAND_PULL, COMMAND_PULL, 0, 0},
 
-    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", VERB_COMPUTES, VERB_SCORE | VERB_BENCH | VERB_TRANSCRIBE, 0, 0},
-    [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", VERB_COMPUTES, VERB_INSPECT | VERB_DOCTOR | VERB_BENCH, 0, 0},
-    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (VERB_COMPUTES & ~(unsigned)VERB_BENCH) | VERB_CACHE, VERB_SCORE | VERB_TRANSCRIBE, 1, MN_MOST_THREADS},
-    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", VERB_COMPUTES, VERB_GENERATES | VERB_INSPECT, 1, 0},
-    [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, also for errors", VERB_ALL, VERB_ALL, 0, 0},
-    [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "report progress on stderr", VERB_ALL, VERB_DOCTOR, 0, 0},
-    [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", VERB_ALL, 0, 0, 0},
-    [OPT_HELP] = {"help", "-h", OPTION_SWITCH, NULL, NULL, "this page", VERB_ALL, 0, 0, 0},
-    [OPT_HELP_ALL] = {"help_all", NULL, OPTION_SWITCH, NULL, NULL, "every option", VERB_ALL, 0, 0, 0},
+    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", COMMAND_COMPUTES, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", COMMAND_COMPUTES, COMMAND_INSPECT | COMMAND_DOCTOR | COMMAND_BENCH, 0, 0},
+    [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (COMMAND_COMPUTES & ~(unsigned)COMMAND_BENCH) | COMMAND_CACHE, COMMAND_SCORE | COMMAND_TRANSCRIBE, 1, MN_MOST_THREADS},
+    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", COMMAND_COMPUTES, COMMAND_GENERATES | COMMAND_INSPECT, 1, 0},
+    [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, also for errors", COMMAND_ALL, COMMAND_ALL, 0, 0},
+    [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "report progress on stderr", COMMAND_ALL, COMMAND_DOCTOR, 0, 0},
+    [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", COMMAND_ALL, 0, 0, 0},
+    [OPT_HELP] = {"help", "-h", OPTION_SWITCH, NULL, NULL, "this page", COMMAND_ALL, 0, 0, 0},
+    [OPT_HELP_ALL] = {"help_all", NULL, OPTION_SWITCH, NULL, NULL, "every option", COMMAND_ALL, 0, 0, 0},
 };
 
 /* Spellings of generation fields besides their own and the alias that the library gives. */
@@ -284,9 +284,9 @@ int generation_field(const char *name) {
     return -1;
 }
 
-bool option_is_row(const verb *v, const char *name) {
+bool option_is_row(const command *c, const char *name) {
     for (int i = 0; i < N_OPTIONS; i++) {
-        if (option_table[i].verbs & v->bit && strcmp(option_table[i].name, name) == 0) return true;
+        if (option_table[i].commands & c->bit && strcmp(option_table[i].name, name) == 0) return true;
     }
     return false;
 }
@@ -303,7 +303,7 @@ static bool alias_matches(const char *aliases, const char *flag, size_t n) {
 static int find_row(unsigned taker, const char *flag, size_t n) {
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *row = &option_table[i];
-        if (!(row->verbs & taker)) continue;
+        if (!(row->commands & taker)) continue;
         if (n > 2 && strncmp(flag, "--", 2) == 0 && same_spelling(row->name, flag + 2, n - 2)) return i;
         if (alias_matches(row->aliases, flag, n)) return i;
     }
@@ -311,7 +311,7 @@ static int find_row(unsigned taker, const char *flag, size_t n) {
 }
 
 static int find_field(unsigned taker, const char *flag, size_t n) {
-    if (!(taker & VERB_GENERATES)) return -1;
+    if (!(taker & COMMAND_GENERATES)) return -1;
     for (size_t i = 0; i < sizeof generation_aliases / sizeof *generation_aliases; i++) {
         if (strlen(generation_aliases[i].flag) == n && strncmp(generation_aliases[i].flag, flag, n) == 0) {
             return generation_field(generation_aliases[i].field);
@@ -331,20 +331,21 @@ int generation_flag(const char *name) {
     int field = generation_field(name);
     for (int dashes = 1; field < 0 && dashes <= 2; dashes++) {
         int n = snprintf(flag, sizeof flag, "%s%.64s", dashes == 1 ? "-" : "--", name);
-        field = find_field(VERB_GENERATES, flag, (size_t)n);
+        field = find_field(COMMAND_GENERATES, flag, (size_t)n);
     }
     return field;
 }
 
-static mn_status unknown_flag(const verb *v, const char *flag) {
+static mn_status unknown_flag(const command *c, const char *flag) {
     enum { MOST = 256 };
     char flags[MOST][64];
     const char *names[MOST + 1];
     size_t n = 0;
     for (int i = 0; i < N_OPTIONS && n < MOST; i++) {
-        if (option_table[i].verbs & v->bit && option_table[i].help) flag_spelling(flags[n++], 64, option_table[i].name);
+        if (option_table[i].commands & c->bit && option_table[i].help)
+            flag_spelling(flags[n++], 64, option_table[i].name);
     }
-    for (int i = 0; v->bit & VERB_GENERATES && mn_generation_field_at(i) && n < MOST; i++)
+    for (int i = 0; c->bit & COMMAND_GENERATES && mn_generation_field_at(i) && n < MOST; i++)
         flag_spelling(flags[n++], 64, mn_generation_field_at(i)->name);
     for (size_t i = 0; i < n; i++) names[i] = flags[i];
     names[n] = NULL;
@@ -355,7 +356,7 @@ static mn_status unknown_flag(const verb *v, const char *flag) {
     const char *near = text_nearest(bare, names);
     int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
     if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
-    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag, v->name);
+    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag, c->name);
 }
 
 /* ---- setting values ---- */
@@ -543,25 +544,25 @@ typedef struct flag_target {
     bool is_switch, negated;
 } flag_target;
 
-static bool find_target(flag_target *target, const verb *v, const char *flag, size_t n) {
-    *target = (flag_target){.row = find_row(v->bit, flag, n), .field = -1};
+static bool find_target(flag_target *target, const command *c, const char *flag, size_t n) {
+    *target = (flag_target){.row = find_row(c->bit, flag, n), .field = -1};
     if (target->row >= 0) {
         target->is_switch = option_table[target->row].kind == OPTION_SWITCH;
         return true;
     }
-    target->field = find_field(v->bit, flag, n);
+    target->field = find_field(c->bit, flag, n);
     if (target->field < 0) return false;
     target->is_switch = strcmp(mn_generation_field_at(target->field)->kind, "boolean") == 0;
     return true;
 }
 
 /* Also --no-NAME for a switch. */
-static bool find_flag(flag_target *target, const verb *v, const char *flag, size_t n) {
+static bool find_flag(flag_target *target, const command *c, const char *flag, size_t n) {
     char positive[64];
-    if (find_target(target, v, flag, n)) return true;
+    if (find_target(target, c, flag, n)) return true;
     if (strncmp(flag, "--no-", 5) != 0 || n - 3 >= sizeof positive) return false;
     snprintf(positive, sizeof positive, "--%.*s", (int)(n - 5), flag + 5);
-    bool found = find_target(target, v, positive, strlen(positive)) && target->is_switch;
+    bool found = find_target(target, c, positive, strlen(positive)) && target->is_switch;
     target->negated = true;
     return found;
 }
@@ -576,7 +577,7 @@ static mn_status read_flag(options *o, int argc, char **argv, int *i) {
     size_t n = equals ? (size_t)(equals - flag) : strlen(flag);
     const char *value = equals ? equals + 1 : NULL;
     flag_target target;
-    if (!find_flag(&target, o->verb, flag, n)) return unknown_flag(o->verb, flag);
+    if (!find_flag(&target, o->command, flag, n)) return unknown_flag(o->command, flag);
     if (target.negated && value) MN_FAIL(MN_E_ARG, "%.*s takes no value", (int)n, flag);
     if (!value && target.is_switch && !target.negated && *i + 1 < argc && is_truth(argv[*i + 1])) value = argv[++*i];
     if (!value && target.is_switch) value = target.negated ? "false" : "true";
@@ -596,9 +597,9 @@ static mn_status read_flags(options *o, int argc, char **argv, const char **para
         if (!only_positional && strcmp(arg, "--") == 0) {
             only_positional = true;
         } else if (only_positional || arg[0] != '-' || arg[1] == 0) {
-            if (o->n_positional == o->verb->max_positional) {
+            if (o->n_positional == o->command->max_positional) {
                 MN_FAIL(MN_E_ARG, "unexpected argument '%s'; usage: mneme %s (put a text of several words in quotes)",
-                        arg, o->verb->usage);
+                        arg, o->command->usage);
             }
             o->positional[o->n_positional++] = arg;
         } else {
@@ -624,15 +625,16 @@ static const char *variable_of(char *out, size_t n, const char *name) {
 static mn_status read_environment(options *o, const char **param) {
     static char variable[80]; /* named in an error after this returns */
     for (int i = 0; i < N_OPTIONS; i++) {
-        if (!(option_table[i].verbs & o->verb->bit) || o->set[i].text || i == OPT_HELP || i == OPT_HELP_ALL) continue;
+        if (!(option_table[i].commands & o->command->bit) || o->set[i].text || i == OPT_HELP || i == OPT_HELP_ALL)
+            continue;
         const char *value = getenv(variable_of(variable, sizeof variable, option_table[i].name));
         if (!value) continue;
         *param = variable;
         MN_TRY(status_context(set_row(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
     }
-    for (int i = 0; o->verb->bit & VERB_GENERATES && mn_generation_field_at(i); i++) {
+    for (int i = 0; o->command->bit & COMMAND_GENERATES && mn_generation_field_at(i); i++) {
         const char *value = getenv(variable_of(variable, sizeof variable, mn_generation_field_at(i)->name));
-        if (!value || o->generation[i].text || option_is_row(o->verb, mn_generation_field_at(i)->name)) continue;
+        if (!value || o->generation[i].text || option_is_row(o->command, mn_generation_field_at(i)->name)) continue;
         *param = variable;
         MN_TRY(status_context(set_field(o, i, value, ORIGIN_ENVIRONMENT), "%s", variable));
     }
@@ -667,11 +669,11 @@ static mn_status read_config_member(options *o, const char *what, const json_mem
     for (int i = 0; status == MN_OK && i < N_OPTIONS; i++) {
         if (strcmp(option_table[i].name, member->key) != 0) continue;
         known = true;
-        if (!(option_table[i].verbs & o->verb->bit)) continue;
+        if (!(option_table[i].commands & o->command->bit)) continue;
         field = -1;
         if (!o->set[i].text) { status = set_row(o, i, bytes_text(&text), ORIGIN_CONFIG_FILE); }
     }
-    if (status == MN_OK && field >= 0 && o->verb->bit & VERB_GENERATES && !o->generation[field].text) {
+    if (status == MN_OK && field >= 0 && o->command->bit & COMMAND_GENERATES && !o->generation[field].text) {
         status = set_field(o, field, bytes_text(&text), ORIGIN_CONFIG_FILE);
     }
     if (status == MN_OK && !known) {

@@ -146,24 +146,24 @@ typedef enum option_id {
     N_OPTIONS
 } option_id;
 
-/* The verbs that take a row. */
+/* The commands that take a row. */
 enum {
-    VERB_RUN = 1,
-    VERB_SCORE = 2,
-    VERB_TOKENIZE = 4,
-    VERB_INSPECT = 8,
-    VERB_DOCTOR = 16,
-    VERB_BENCH = 32,
-    VERB_CACHE = 64,
-    VERB_CHAT = 128,
-    VERB_TRANSCRIBE = 256,
-    VERB_SERVE = 512,
-    VERB_LIST = 1024,
-    VERB_PULL = 2048,
-    VERB_ALL = 4095,
-    VERB_COMPUTES =
-        VERB_RUN | VERB_CHAT | VERB_SCORE | VERB_INSPECT | VERB_BENCH | VERB_DOCTOR | VERB_TRANSCRIBE | VERB_SERVE,
-    VERB_GENERATES = VERB_RUN | VERB_CHAT, /* these take the fields of GenerationConfig */
+    COMMAND_RUN = 1,
+    COMMAND_SCORE = 2,
+    COMMAND_TOKENIZE = 4,
+    COMMAND_INSPECT = 8,
+    COMMAND_DOCTOR = 16,
+    COMMAND_BENCH = 32,
+    COMMAND_CACHE = 64,
+    COMMAND_CHAT = 128,
+    COMMAND_TRANSCRIBE = 256,
+    COMMAND_SERVE = 512,
+    COMMAND_LIST = 1024,
+    COMMAND_PULL = 2048,
+    COMMAND_ALL = 4095,
+    COMMAND_COMPUTES = COMMAND_RUN | COMMAND_CHAT | COMMAND_SCORE | COMMAND_INSPECT | COMMAND_BENCH | COMMAND_DOCTOR |
+                       COMMAND_TRANSCRIBE | COMMAND_SERVE,
+    COMMAND_GENERATES = COMMAND_RUN | COMMAND_CHAT, /* these take the fields of GenerationConfig */
 };
 
 /* The origin of a value, lowest precedence first. */
@@ -194,8 +194,8 @@ typedef struct option {
     const char *argument; /* in the help: "N"; of a choice: its values */
     const char *standard; /* default in the help; NULL: not shown */
     const char *help;
-    unsigned verbs;
-    unsigned brief; /* verbs whose one-screen help shows it */
+    unsigned commands;
+    unsigned brief; /* commands whose one-screen help shows it */
     int64_t lo, hi; /* OPTION_INTEGER */
 } option;
 
@@ -207,10 +207,10 @@ typedef struct setting {
     option_origin origin;
 } setting;
 
-typedef struct verb verb;
+typedef struct command command;
 
 typedef struct options {
-    const verb *verb;
+    const command *command;
     setting set[N_OPTIONS];
     setting *generation; /* one for each of mn_generation_fields(); owned */
     size_t n_generation;
@@ -219,7 +219,7 @@ typedef struct options {
     json_doc *config; /* the configuration file, or NULL */
 } options;
 
-struct verb {
+struct command {
     const char *name;
     unsigned bit;
     int max_positional;
@@ -229,7 +229,7 @@ struct verb {
     int (*run)(options *o);
 };
 
-/* Reads argv after the verb, then the environment and the configuration file ($MNEME_CONFIG, else
+/* Reads argv after the command, then the environment and the configuration file ($MNEME_CONFIG, else
  * $XDG_CONFIG_HOME/mneme/config.json). MN_E_ARG with one sentence; *param (not owned, NULL or a flag's name) names
  * which flag it is about. --help and --help-all stop the reading. */
 mn_status options_read(options *o, int argc, char **argv, const char **param);
@@ -257,13 +257,13 @@ mn_status size_parse(const char *text, int64_t *out);
 /* max_cache_len -> max-cache-len in `out` (at most n bytes); returns out. */
 const char *flag_spelling(char *out, size_t n, const char *name);
 
-/* Whether the verb has a row of this name, which takes precedence over a generation field of that name. */
-bool option_is_row(const verb *v, const char *name);
+/* Whether the command has a row of this name, which takes precedence over a generation field of that name. */
+bool option_is_row(const command *c, const char *name);
 
 /* The target of an alias in the configuration file, or NULL. */
 const char *options_alias(const options *o, const char *name);
 
-/* Help of one verb: one screen, or everything. */
-void help_print(const verb *v, bool all);
+/* Help of one command: one screen, or everything. */
+void help_print(const command *c, bool all);
 
 #endif

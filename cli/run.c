@@ -14,7 +14,7 @@
 #include "progress.h"
 #include "result.h"
 #include "settings.h"
-#include "verbs.h"
+#include "commands.h"
 
 typedef struct run {
     run_settings s;
@@ -355,7 +355,7 @@ static int run_all(run *r) {
     return print_results(r);
 }
 
-int run_verb(options *o) {
+int command_run(options *o) {
     run r = {.s.o = o, .lines.fd = -1};
     int code = run_all(&r);
     interrupt_unwatch();

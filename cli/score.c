@@ -12,7 +12,7 @@
 #include "output.h"
 #include "progress.h"
 #include "result.h"
-#include "verbs.h"
+#include "commands.h"
 
 /* Logits kept at once when they are not all needed. A text within this limit is computed in one call. */
 enum { LOGITS_BYTES = 1 << 29 };
@@ -119,9 +119,9 @@ static int score_all(score *s) {
     if (!prints) status = input_read(&s->in, o, NULL);
     if (status != MN_OK) return report(o, exit_of(status), "prompt");
     int code = loaded_model_open(&s->e, o, o->n_positional ? o->positional[0] : NULL, 0);
-    if (code == EXIT_DONE && prints) return verb_print_config(o, &s->e);
+    if (code == EXIT_DONE && prints) return options_print_config(o, &s->e);
     if (code != EXIT_DONE) return code;
-    status = verb_cache(&s->config, &s->cache, &s->kind, o, &s->e);
+    status = options_cache(&s->config, &s->cache, &s->kind, o, &s->e);
     if (status != MN_OK) return report(o, exit_of(status), "cache");
     loaded_model_bound(&s->e, &s->kind);
     status = prompt_from_input(&s->text, o, &s->in, mn_model_tokenizer(s->e.model), NULL);
@@ -137,7 +137,7 @@ static int score_all(score *s) {
     return status == MN_OK ? EXIT_DONE : report(o, exit_of(status), NULL);
 }
 
-int score_verb(options *o) {
+int command_score(options *o) {
     score s = {.o = o};
     int code = score_all(&s);
     interrupt_unwatch();

@@ -8,7 +8,7 @@
 #include "interrupt.h"
 #include "output.h"
 #include "serve.h"
-#include "verbs.h"
+#include "commands.h"
 
 /* The model's name without its folder; NULL: there is no model. */
 static const char *short_name(const loaded_model *e) {
@@ -109,7 +109,7 @@ static mn_status serve(const options *o, loaded_model *e, const loaded_model *sp
     return MN_OK;
 }
 
-int serve_verb(options *o) {
+int command_serve(options *o) {
     loaded_model e = {0}, speech = {0};
     mn_generation_config *config = NULL;
     bool prints = option_on(o, OPT_PRINT_CONFIG);
@@ -117,7 +117,7 @@ int serve_verb(options *o) {
     if (option_is_set(o, OPT_SPEECH_MODEL)) code = loaded_model_open_beside(&speech, o, OPT_SPEECH_MODEL);
     if (code == EXIT_DONE) code = loaded_model_open(&e, o, o->n_positional ? o->positional[0] : NULL, 0);
     if (code == EXIT_DONE && prints) {
-        code = verb_print_config(o, &e);
+        code = options_print_config(o, &e);
     } else if (code == EXIT_DONE) {
         mn_status status = serve(o, &e, &speech, &config);
         if (status != MN_OK) code = report(o, exit_of(status), NULL);

@@ -7,7 +7,7 @@
 #include "loaded_model.h"
 #include "input.h"
 #include "output.h"
-#include "verbs.h"
+#include "commands.h"
 
 static mn_status put_pieces(bytes *b, const mn_tokenizer *tokenizer, const prompt *p) {
     bytes_append_text(b, ",\"pieces\":[");
@@ -120,7 +120,7 @@ static mn_status open_tokenizer(mn_tokenizer **out, const options *o) {
     return status;
 }
 
-int tokenize_verb(options *o) {
+int command_tokenize(options *o) {
     input in = {0};
     prompt p = {0};
     mn_tokenizer *tokenizer = NULL;

@@ -15,7 +15,7 @@
 #include "progress.h"
 #include "result.h"
 #include "transcript_names.h"
-#include "verbs.h"
+#include "commands.h"
 
 enum { MOST_TEMPERATURES = 64 };
 
@@ -122,7 +122,7 @@ static mn_status read_options(transcribe *t) {
     MN_TRY(read_output(t));
     if (o->n_positional == 0)
         MN_FAIL(MN_E_ARG, "there is no recording; usage: mneme %s (- is the standard input, the model is given by -m)",
-                o->verb->usage);
+                o->command->usage);
     return MN_OK;
 }
 
@@ -327,7 +327,7 @@ static void on_file(void *user, size_t i, const mn_transcript *file) {
     }
 }
 
-/* ---- the verb ---- */
+/* ---- the command ---- */
 
 static int report_as_given(const transcribe *t, int code, const char *param) {
     return report_json(t->is_json, code, param);
@@ -358,7 +358,7 @@ static int check_cache(const transcribe *t) {
     mn_generation_config *config = NULL;
     mn_cache_options cache = t->cache;
     mn_cache_summary kind;
-    mn_status status = verb_cache(&config, &cache, &kind, t->o, &t->e);
+    mn_status status = options_cache(&config, &cache, &kind, t->o, &t->e);
     mn_generation_config_close(&config);
     return status == MN_OK ? EXIT_DONE : report_as_given(t, exit_of(status), "cache");
 }
@@ -367,7 +367,7 @@ static int transcribe_all(transcribe *t) {
     const options *o = t->o;
     int code = prepare(t);
     if (code == EXIT_DONE) code = loaded_model_open(&t->e, o, NULL, 0);
-    if (code == EXIT_DONE && option_on(o, OPT_PRINT_CONFIG)) return verb_print_config(o, &t->e);
+    if (code == EXIT_DONE && option_on(o, OPT_PRINT_CONFIG)) return options_print_config(o, &t->e);
     if (code == EXIT_DONE) code = check_cache(t);
     if (code != EXIT_DONE) return code;
     t->how.on_progress = on_progress;
@@ -394,7 +394,7 @@ static int transcribe_all(transcribe *t) {
     return t->code;
 }
 
-int transcribe_verb(options *o) {
+int command_transcribe(options *o) {
     transcribe t = {.o = o, .is_json = option_on(o, OPT_JSON)};
     int code = transcribe_all(&t);
     interrupt_unwatch();

@@ -17,7 +17,7 @@
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
-#include "verbs.h"
+#include "commands.h"
 
 enum { MOST_VALUES = 64, MOST_TESTS = 1024, MOST_TOKENS = 1 << 24, MOST_ROWS = 1024 };
 
@@ -441,9 +441,9 @@ static int bench_all(bench *b) {
     read_cpu_name(b);
     for (int t = 0; t < b->threads.n; t++) {
         int code = loaded_model_open(&b->e, o, o->n_positional ? o->positional[0] : NULL, b->threads.values[t]);
-        if (code == EXIT_DONE && option_on(o, OPT_PRINT_CONFIG)) return verb_print_config(o, &b->e);
+        if (code == EXIT_DONE && option_on(o, OPT_PRINT_CONFIG)) return options_print_config(o, &b->e);
         if (code != EXIT_DONE) return code;
-        if (t == 0) status = verb_cache(&b->config, &b->cache, &b->kind, o, &b->e);
+        if (t == 0) status = options_cache(&b->config, &b->cache, &b->kind, o, &b->e);
         if (status != MN_OK) return report(o, exit_of(status), "cache");
         if (!b->cache.implementation) b->cache.implementation = "dynamic";
         for (int i = 0; i < b->n_tests; i++) {
@@ -459,7 +459,7 @@ static int bench_all(bench *b) {
     return EXIT_DONE;
 }
 
-int bench_verb(options *o) {
+int command_bench(options *o) {
     mn_status status = bench_serve_check(o);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
     if (bench_serves(o)) return bench_serve(o);

@@ -16,7 +16,7 @@
 #include "description_text.h"
 #include "output.h"
 #include "progress.h"
-#include "verbs.h"
+#include "commands.h"
 
 /* The subcommands, as a set, for which a flag is allowed. */
 enum { LS = 1, SHOW = 2, VERIFY = 4, CP = 8, RM = 16, CONVERT = 32, CALIBRATE = 64 };
@@ -336,7 +336,7 @@ static int remove_files(const options *o, const char *const *files, int n) {
     return EXIT_DONE;
 }
 
-/* ---- the verb ---- */
+/* ---- the command ---- */
 
 enum { ANY_NUMBER = 1 << 30 };
 
@@ -413,7 +413,7 @@ static mn_status check_flags(const options *o, const subcommand *it) {
     return MN_OK;
 }
 
-int cache_verb(options *o) {
+int command_cache(options *o) {
     if (option_on(o, OPT_PRINT_CONFIG)) {
         config_print(o, NULL, NULL, 0);
         return EXIT_DONE;

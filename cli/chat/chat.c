@@ -15,7 +15,7 @@
 #include "progress.h"
 #include "sampling.h"
 #include "terminal.h"
-#include "verbs.h"
+#include "commands.h"
 
 static const char first_name[] = "main"; /* of the first branch */
 
@@ -318,7 +318,7 @@ static int run_chat(chat *c) {
     return status == MN_OK ? c->code : report(c->o, exit_of(status), NULL);
 }
 
-int chat_verb(options *o) {
+int command_chat(options *o) {
     chat c = {.o = o};
     int code = run_chat(&c);
     interrupt_unwatch();

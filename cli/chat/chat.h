@@ -1,4 +1,5 @@
-/* What `mneme chat` is made of: the verb and its loop (chat.c), one turn (chat_turn.c), the commands (chat_commands.c).
+/* What `mneme chat` is made of: the command and its loop (chat.c), one turn (chat_turn.c), the commands
+ * (chat_commands.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MNEME_CLI_CHAT_H
 #define MNEME_CLI_CHAT_H

@@ -22,7 +22,7 @@
 #include "output.h"
 #include "progress.h"
 #include "pull/download.h"
-#include "verbs.h"
+#include "commands.h"
 
 enum {
     DIGITS = 64,           /* of a SHA-256 */
@@ -68,17 +68,17 @@ static mn_status unknown_name(const char *name) {
 
 /* ---- one of a name ---- */
 
-/* The script that fetches it: beside the build's command, or where it was installed. */
+/* The script that fetches it: beside the build's program, or where it was installed. */
 static mn_status find_script(bytes *path) {
     static const char *const folders[] = {"share/mneme", MNEME_SHARE};
-    char command[4096];
-    ssize_t n = readlink("/proc/self/exe", command, sizeof command - 1);
-    command[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(command, '/');
+    char program[4096];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(program, '/');
     if (slash) *slash = 0;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         path->n = 0;
-        bytes_printf(path, "%s/%s/get-model", command, folders[i]);
+        bytes_printf(path, "%s/%s/get-model", program, folders[i]);
         if (file_exists(bytes_text(path))) return bytes_status(path);
     }
     MN_FAIL(MN_E_NOT_FOUND, "%s is missing; installing mneme again brings it back", bytes_text(path));
@@ -246,7 +246,7 @@ static mn_status pull_url(const char *url, const char *wanted, bytes *target, ch
     return status;
 }
 
-/* ---- the verb ---- */
+/* ---- the command ---- */
 
 static mn_status pull(const options *o, const char *what, bytes *target, char digits[DIGITS + 1], int *code) {
     const char *wanted = NULL;
@@ -267,7 +267,7 @@ static mn_status pull(const options *o, const char *what, bytes *target, char di
     return unknown_name(what);
 }
 
-int pull_verb(options *o) {
+int command_pull(options *o) {
     bytes target = {0}, out = {0};
     char digits[DIGITS + 1] = "";
     int code = EXIT_DONE;

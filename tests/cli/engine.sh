@@ -423,9 +423,9 @@ caches_of_files() {
   err_has "warning: cache option device is 'cuda:0' but has no effect"
   expect 0 score "$own" --ids 1,2,3,4 --json --cache static
   json 'j["cache"]["implementation"] == "static"'
-  for verb in "score --ids 1,2" bench; do
+  for command in "score --ids 1,2" bench; do
     # shellcheck disable=SC2086 # words
-    expect 0 $verb -m "$own" --print-config --json
+    expect 0 $command -m "$own" --print-config --json
     json 'j["cache_implementation"] == {"value": "quantized", "origin": "model"} and j["cache_config"]["value"]["nbits"] == 2 and "top_p" not in j'
   done
   expect 0 bench "$own" -p 4 -n 2 -r 1 -o json
@@ -474,9 +474,9 @@ caches_of_files() {
 }
 
 sinks_beside_windows() {
-  for verb in "run --ids 1,2,3 -n 2" "score --ids 1,2,3"; do
+  for command in "run --ids 1,2,3 -n 2" "score --ids 1,2,3"; do
     # shellcheck disable=SC2086
-    expect 0 ${verb%% *} "$here/../data/golden/mistral-window" ${verb#* } --cache sink --json
+    expect 0 ${command%% *} "$here/../data/golden/mistral-window" ${command#* } --cache sink --json
     [ "$(wc -l <"$work/err")" = 1 ] || problem "not one warning"
     err_has 'warning: 3 of 3 layers have a window of their own of 8 tokens'
   done
@@ -516,7 +516,7 @@ print_config() {
   json 'j["cache_implementation"] == {"value": "static", "origin": "generation-config file"}'
   expect 0 run embedded --print-config
   out_has '^max_new_tokens '
-  # A number without a default is null, in every verb.
+  # A number without a default is null, in every command.
   expect 0 bench embedded --print-config --json
   json 'j["max_concurrency"] == {"value": None, "origin": "default"} and j["num_prompts"]["value"] == 100'
   expect 0 score embedded --ids 1,2 --print-config --json

@@ -1,5 +1,5 @@
-/* Prints the command's options that take a whole number, a verb a line: "run --logprobs 0 1000"; with the argument
- * "serve", the options that the server has beyond those of every verb, all spellings of one a line.
+/* Prints the command's options that take a whole number, a command a line: "run --logprobs 0 1000"; with the argument
+ * "serve", the options that the server has beyond those of every command, all spellings of one a line.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@ static void list_of_server(void) {
     char flag[80];
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *row = &option_table[i];
-        if (!(row->verbs & VERB_SERVE) || row->verbs == VERB_ALL) continue;
+        if (!(row->commands & COMMAND_SERVE) || row->commands == COMMAND_ALL) continue;
         flag_spelling(flag, sizeof flag, row->name);
         printf("--%s", flag);
         if (row->kind == OPTION_SWITCH) printf(" --no-%s", flag);
@@ -22,10 +22,10 @@ int main(int n, char **arguments) {
     static const struct {
         unsigned bit;
         const char *name;
-    } verbs[] = {{VERB_RUN, "run"},         {VERB_SCORE, "score"},   {VERB_TOKENIZE, "tokenize"},
-                 {VERB_INSPECT, "inspect"}, {VERB_DOCTOR, "doctor"}, {VERB_BENCH, "bench"},
-                 {VERB_CACHE, "cache"},     {VERB_CHAT, "chat"},     {VERB_TRANSCRIBE, "transcribe"},
-                 {VERB_SERVE, "serve"}};
+    } commands[] = {{COMMAND_RUN, "run"},         {COMMAND_SCORE, "score"},   {COMMAND_TOKENIZE, "tokenize"},
+                    {COMMAND_INSPECT, "inspect"}, {COMMAND_DOCTOR, "doctor"}, {COMMAND_BENCH, "bench"},
+                    {COMMAND_CACHE, "cache"},     {COMMAND_CHAT, "chat"},     {COMMAND_TRANSCRIBE, "transcribe"},
+                    {COMMAND_SERVE, "serve"}};
     char flag[80];
     if (n > 1 && strcmp(arguments[1], "serve") == 0) {
         list_of_server();
@@ -33,9 +33,9 @@ int main(int n, char **arguments) {
     }
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *row = &option_table[i];
-        for (size_t k = 0; row->kind == OPTION_INTEGER && k < sizeof verbs / sizeof *verbs; k++) {
-            if (row->verbs & verbs[k].bit)
-                printf("%s --%s %lld %lld\n", verbs[k].name, flag_spelling(flag, sizeof flag, row->name),
+        for (size_t k = 0; row->kind == OPTION_INTEGER && k < sizeof commands / sizeof *commands; k++) {
+            if (row->commands & commands[k].bit)
+                printf("%s --%s %lld %lld\n", commands[k].name, flag_spelling(flag, sizeof flag, row->name),
                        (long long)row->lo, (long long)row->hi);
         }
     }

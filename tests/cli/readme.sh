@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 
 page=$here/../../README.md
 
-# The block below a line that begins with "$ build/release/mneme VERB ".
+# The block below a line that begins with "$ build/release/mneme COMMAND ".
 block_of() { sed -n "/^\\$ build\/release\/mneme $1 /,/^\`\`\`/p" "$page" | sed '1d;$d'; }
 
 conversation() {

@@ -1,4 +1,4 @@
-"""What a terminal gets: no control character of a file, a token or an error, from any verb; a pipe gets every byte as it is.
+"""What a terminal gets: no control character of a file, a token or an error, from any command; a pipe gets every byte as it is.
 usage: terminal.py MNEME MAKE_CACHE SHOW_PIECES [CASE...]
 
 Standard output and standard error are pseudo terminals, one each. What they show is compared with what pipes get, by a rule that is
@@ -192,9 +192,9 @@ def models_with_bad_names():
         assert "\\u001b" in assert_clean(out)
         out, _ = on_terminals(MNEME, "inspect", folder, "--json")
         json.loads(assert_clean(out))
-        for verb in (["doctor", folder], ["run", folder, "Once", "-n", "2", "-v"], ["run", folder, "Once", "-n", "2", "--print-config"],
+        for command in (["doctor", folder], ["run", folder, "Once", "-n", "2", "-v"], ["run", folder, "Once", "-n", "2", "--print-config"],
                      ["score", folder, "-p", "Once upon a time", "-v"], ["bench", folder, "-p", "4", "-n", "2", "-r", "1", "-o", "csv"]):
-            out, err = on_terminals(MNEME, *verb)
+            out, err = on_terminals(MNEME, *command)
             assert_clean(out), assert_clean(err)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The output of every verb on a terminal. usage: terminal.sh MNEME MAKE_CACHE SHOW_PIECES
+# The output of every command on a terminal. usage: terminal.sh MNEME MAKE_CACHE SHOW_PIECES
 set -uo pipefail
 if ! command -v python3 >/dev/null; then
   echo "no python3: no terminal can be made"

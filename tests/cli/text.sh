@@ -76,7 +76,7 @@ stdin_is_joined() {
   last="cat | mneme run TEXT"
   { printf 'There was '; sleep 0.2; printf 'a dog.\n'; } | "$mneme" run embedded "Once upon" -n 4 --json >"$work/out" 2>"$work/err" || problem "exit code $?"
   json 'str(j["prompt_ids"]) == open("'"$work"'/ids").read()'
-  # Not where it brings nothing, where the text is none of an argument, and for verbs of exact texts.
+  # Not where it brings nothing, where the text is none of an argument, and for commands of exact texts.
   expect 0 run embedded "Once upon" -n 4 --json
   cp "$work/out" "$work/plain"
   : >"$work/nothing"

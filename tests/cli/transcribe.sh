@@ -196,8 +196,8 @@ models_of_the_other_kind() {
   expect 2 transcribe -m embedded "$speech"
   err_is_sentence
   err_has "text model.*Whisper"
-  for verb in run score; do
-    expect 2 $verb "$tiny" --ids 1,2,3
+  for command in run score; do
+    expect 2 $command "$tiny" --ids 1,2,3
     sed -i '/ warning: generation_config.json has fields that have no effect here: forced_decoder_ids$/d' "$work/err"
     err_is_sentence
     err_has "speech model.*mneme transcribe"

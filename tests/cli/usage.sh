@@ -11,21 +11,21 @@ version() {
 }
 
 help_starts_with_examples() {
-  local verb
+  local command
   expect 0 --help
   [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
-  for verb in run chat transcribe score tokenize inspect bench cache doctor list pull serve; do
-    expect 0 $verb --help
+  for command in run chat transcribe score tokenize inspect bench cache doctor list pull serve; do
+    expect 0 $command --help
     err_empty
     [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
     [ "$(sed -n 2p "$work/out" | cut -c1-8)" = "  mneme " ] || problem "no example"
     [ "$(wc -l <"$work/out")" -le 40 ] || problem "longer than a screen: $(wc -l <"$work/out") lines"
     [ "$(wc -L <"$work/out")" -le 80 ] || problem "wider than a screen: $(wc -L <"$work/out")"
     out_has '^  --help all  '
-    expect 0 $verb --help-all
+    expect 0 $command --help-all
     out_has 'MNEME_SOME_NAME'
     cp "$work/out" "$work/all"
-    expect 0 $verb --help all
+    expect 0 $command --help all
     cmp -s "$work/out" "$work/all" || problem "differs from --help-all"
   done
   expect 0 --help
@@ -47,7 +47,7 @@ help_shows_every_flag() {
   done
 }
 
-verbs() {
+commands() {
   expect 2
   err_is_sentence
   expect 2 runn
@@ -182,11 +182,11 @@ environment_is_checked() {
 
 # The bounds in a refusal are those of the table, and lower layers accept the values at the bounds.
 numbers_at_their_bounds() {
-  local verb flag lo hi besides value n=0 data=$here/../data
+  local command flag lo hi besides value n=0 data=$here/../data
   [ -x "$list_options" ] || { problem "no list_options"; return; }
-  while read -r verb flag lo hi; do
+  while read -r command flag lo hi; do
     n=$((n + 1))
-    case $verb in # other arguments, so that only the number can be wrong
+    case $command in # other arguments, so that only the number can be wrong
       run) besides=(embedded hi -n 1 --json) ;;
       chat) besides=(embedded -n 1) ;;
       score) besides=(embedded -p ab) ;;
@@ -200,18 +200,18 @@ numbers_at_their_bounds() {
       *) besides=() ;;
     esac
     for value in $((lo - 1)) $((hi + 1)) 99999999999999999999; do
-      expect 2 "$verb" "${besides[@]}" "$flag=$value"
+      expect 2 "$command" "${besides[@]}" "$flag=$value"
       err_has "$flag: $value is out of range; allowed: $lo to $hi\$"
     done
-    case $verb$flag in # minutes; bounds of the model besides; the row of run
+    case $command$flag in # minutes; bounds of the model besides; the row of run
       *--repetitions | *--logprobs | transcribe--max-cache-len | [!r]*--threads) continue ;;
     esac
     case $flag in # those of `bench --serve`
-      --num-prompts | --max-concurrency | --random-*-len | --seed) [ "$verb" = bench ] && continue ;;
+      --num-prompts | --max-concurrency | --random-*-len | --seed) [ "$command" = bench ] && continue ;;
     esac
     for value in $lo $hi; do
-      last="mneme $verb $flag=$value"
-      "$mneme" "$verb" "${besides[@]}" "$flag=$value" </dev/null >"$work/out" 2>"$work/err"
+      last="mneme $command $flag=$value"
+      "$mneme" "$command" "${besides[@]}" "$flag=$value" </dev/null >"$work/out" 2>"$work/err"
       [ $? != 2 ] || problem "refused"
       if grep -q 'allowed: ' "$work/err"; then problem "refused by other bounds"; fi
     done
@@ -245,7 +245,7 @@ check "refused numbers are shown with the bounds in force" numbers_at_their_boun
 check "version" version
 check "every help starts with examples and fits a screen" help_starts_with_examples
 check "the long help shows every flag" help_shows_every_flag
-check "verbs" verbs
+check "commands" commands
 check "unknown flags get the nearest name" unknown_flags
 check "bad values are named with what is allowed" bad_values
 check "true and false behind flags" truth_behind_flags

@@ -142,6 +142,7 @@ hits=$(grep -rnE '(model|core|m)->lock\>' src --include='*.[ch]' | grep -v '^src
 mapfile -t unopened < <(find src cli -name '*.[ch]' -not -path src/base/file.c)
 ban '([=(!,?:] ?(open|socket|dup)|(^|[^_a-z>.])(openat|creat|fopen|freopen|popen|opendir|mkstemp|mkostemp|mkdir|memfd_create|sf_open|sf_open_fd))\(' \
   "files are opened and folders made by base/file.h" "${unopened[@]}"
+ban '\<(verbs?|[a-z]+_verb|verb_[a-z_]+|VERB_[A-Z]+)\>' "a command" cli
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli serve include examples tests
 
 # Words that only this project would know: quantize, calibration, resident, sequence, vocabulary translation, confidence and requested are the field's.
