@@ -216,6 +216,7 @@ mn_status create_cache_job(job **out, server *s, const json *body, bool *streams
     MN_TRY(prompt_finish(&j, j, s, body, name, streams, why));
     mn_status status = mn_generation_config_set(j->config, "max_new_tokens", "1");
     if (status == MN_OK) status = mn_generation_config_set(j->config, "do_sample", "false");
+    if (status == MN_OK) status = mn_generation_config_set(j->config, "num_beams", "1");
     if (status != MN_OK) {
         job_close(j);
         return status;

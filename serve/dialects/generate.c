@@ -178,47 +178,9 @@ static const dialect generate = {.form = BODY_GENERATE,
 
 /* ---- what is read ---- */
 
-static mn_status refuse_cache(refusal *why, const char *param, const char *sentence) {
-    *why = (refusal){403, "not_permitted", param};
-    MN_FAIL(MN_E_ARG, "'%s' %s", param, sentence);
-}
-
-/* The server's options with the cache of the body in place of the server's own. */
-static mn_status choose_cache(job *j, const server *s, const json *body, refusal *why) {
-    const json *inner = json_get(body, "generation_config");
-    const json *configs[] = {json_get(body, "cache_config"), json_get(inner, "cache_config")};
-    if (!j->has_cache) return MN_OK;
-    if (s->options.cache_fixed)
-        return refuse_cache(why, "cache_implementation", "is fixed: the server has --cache-fixed");
-    for (size_t i = 0; i < 2; i++) {
-        if (configs[i] && configs[i]->kind == JSON_STRING)
-            return field_wrong(&(field){.name = "cache_config"}, configs[i], "an object", why);
-        if (json_get(configs[i], "path"))
-            return refuse_cache(why, "cache_config", "names a folder of the server: 'path'");
-    }
-    mn_cache_options_init(&j->cache, sizeof j->cache);
-    if (s->options.cache) j->cache = *s->options.cache;
-    j->cache.implementation = j->cache.config = NULL;
-    mn_status status = mn_generation_config_cache(j->config, &j->cache);
-    if (status == MN_OK && !j->cache.implementation) {
-        *why = (refusal){400, "missing_field", "cache_implementation"};
-        MN_FAIL(MN_E_ARG, "'cache_implementation' is missing beside 'cache_config'");
-    }
-    if (status == MN_OK) status = mn_cache_check(&j->cache, NULL);
-    if (status == MN_OK) return MN_OK;
-    *why = (refusal){0, "invalid_value", "cache_implementation"};
-    return status_context(status, "'cache_implementation'");
-}
-
 mn_status generate_job(job **out, server *s, const json *body, bool *streams, refusal *why) {
     const char *name;
     job *first = NULL;
     MN_TRY(prompt_any_jobs(&first, s, &generate, "gen-", body, &name, why));
-    MN_TRY(prompt_finish(out, first, s, body, name, streams, why));
-    mn_status status = MN_OK;
-    for (job *j = *out; j && status == MN_OK; j = j->sibling) status = choose_cache(j, s, body, why);
-    if (status == MN_OK) return MN_OK;
-    job_close(*out);
-    *out = NULL;
-    return status;
+    return prompt_finish(out, first, s, body, name, streams, why);
 }

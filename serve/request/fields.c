@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "request/fields.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -137,6 +138,14 @@ static bool begins(const field *f, const char *name, size_t n, const char **rest
     return true;
 }
 
+bool field_is_generation(unsigned form, const mn_generation_field *g) {
+    const field *f;
+    for (size_t i = 0; (f = field_at(i)); i++) {
+        if (f->bodies & form && strcmp(f->name, g->name) == 0) return false;
+    }
+    return form & BODY_TEXT;
+}
+
 /* Whether there is a row of this name with `behind`, "" or ".member", behind it. */
 static bool has_row(unsigned form, const json_member *m, const char *behind) {
     const field *f;
@@ -170,14 +179,23 @@ static void warn(bytes *warning, size_t n_unknown, const char *parent, const jso
     bytes_printf(warning, "%s' ignored", m->key_n > MOST_NAME ? "..." : "");
 }
 
+static bool is_generation(unsigned form, const json_member *m) {
+    const mn_generation_field *g;
+    for (int i = 0; (g = mn_generation_field_at(i)); i++) {
+        if (strlen(g->name) == m->key_n && memcmp(g->name, m->key, m->key_n) == 0) return field_is_generation(form, g);
+    }
+    return false;
+}
+
 static void warn_of_unknown(const json *body, unsigned form, bytes *warning) {
     size_t n_unknown = 0;
     char rest[MOST_NAME + 2] = ".";
     for (size_t i = 0; i < body->n; i++) {
         const json_member *m = &body->members[i];
-        if (!has_row(form, m, "")) {
+        const bool is_row = has_row(form, m, "");
+        if (!is_row && !is_generation(form, m)) {
             warn(warning, n_unknown++, "", m);
-        } else if (m->value.kind == JSON_OBJECT && has_members(form, m)) {
+        } else if (is_row && m->value.kind == JSON_OBJECT && has_members(form, m)) {
             for (size_t k = 0; k < m->value.n; k++) {
                 const json_member *inner = &m->value.members[k];
                 if (inner->key_n <= MOST_NAME) memcpy(rest + 1, inner->key, inner->key_n + 1);
@@ -224,12 +242,25 @@ mn_status fields_check(const json *body, unsigned form, bytes *warning, refusal 
 static mn_status check_answers(const job *j, refusal *why) {
     if (j->n == 1) return MN_OK;
     char *samples = mn_generation_config_get(j->config, "do_sample");
-    if (!samples) return MN_E_NOMEM;
-    bool is_greedy = strcmp(samples, "true") != 0;
+    char *beams = mn_generation_config_get(j->config, "num_beams");
+    const bool is_known = samples && beams;
+    bool is_greedy = is_known && strcmp(samples, "true") != 0 && strcmp(beams, "1") == 0;
     mn_free(samples);
+    mn_free(beams);
+    if (!is_known) return MN_E_NOMEM;
     if (!is_greedy) return MN_OK;
     *why = (refusal){400, "value_out_of_range", "n"};
-    MN_FAIL(MN_E_ARG, "'n' is %d without sampling, allowed: 1, or 'temperature' above 0", j->n);
+    MN_FAIL(MN_E_ARG, "'n' is %d without sampling or beams, allowed: 1, or 'temperature' above 0", j->n);
+}
+
+static mn_status read_generation_fields(job *j, const json *body, refusal *why) {
+    const mn_generation_field *g;
+    for (int i = 0; (g = mn_generation_field_at(i)); i++) {
+        const json *value = value_of(body, g->name);
+        if (!value || !field_is_generation(j->dialect->form, g)) continue;
+        MN_TRY(field_set_config(j, &(field){.name = g->name}, g->name, value, why));
+    }
+    return MN_OK;
 }
 
 mn_status fields_read(job *j, const json *body, bool *streams, refusal *why) {
@@ -240,19 +271,46 @@ mn_status fields_read(job *j, const json *body, bool *streams, refusal *why) {
         const json *value = value_of(body, f->name);
         if (value) MN_TRY(f->apply(j, f, value, why));
     }
+    MN_TRY(read_generation_fields(j, body, why));
     const json *flag = value_of(body, "stream");
     if (flag) *streams = flag->boolean;
     return check_answers(j, why);
 }
 
+/* Whether the thread's message is about this field of GenerationConfig. */
+static bool is_named(const char *name) {
+    const char *message = mn_last_error();
+    size_t n = strlen(name);
+    return strncmp(message, name, n) == 0 && strchr(" ,:", message[n]);
+}
+
+/* "FOLDER/generation_config.json: top_p is 5, allowed: 0 to 1": a value that the request has not replaced. Where the
+ * model lies is not for clients. */
+static void blame_checkpoint(mn_status status, refusal *why) {
+    static const char file[] = "generation_config.json: ";
+    const mn_generation_field *g;
+    char message[512];
+    const char *found = strstr(mn_last_error(), file);
+    if (!found) return;
+    snprintf(message, sizeof message, "%s", found + sizeof file - 1);
+    status_fail(status, "%s", message);
+    for (int i = 0; (g = mn_generation_field_at(i)); i++) {
+        if (is_named(g->name)) why->param = g->name;
+    }
+    status_fail(status, "the model's %s%s; a value in the request replaces it", file, message);
+}
+
 void fields_blame(unsigned form, mn_status status, refusal *why) {
     const field *f;
+    const mn_generation_field *g;
+    if (status == MN_E_FORMAT && !why->param) blame_checkpoint(status, why);
     if ((status != MN_E_ARG && status != MN_E_UNSUPPORTED) || why->param) return;
+    for (int i = 0; (g = mn_generation_field_at(i)); i++) {
+        if (is_named(g->name) && field_is_generation(form, g)) why->param = g->name;
+    }
     for (size_t i = 0; (f = field_at(i)); i++) {
-        if (!(f->bodies & form) || !f->apply) continue;
-        const char *name = f->config ? f->config : f->name, *message = mn_last_error();
-        size_t n = strlen(name);
-        if (strncmp(message, name, n) != 0 || !strchr(" ,:", message[n])) continue;
+        const char *name = f->config ? f->config : f->name;
+        if (!(f->bodies & form) || !f->apply || !is_named(name)) continue;
         why->param = f->name;
         if (strcmp(name, f->name) != 0) status_context(status, "'%s'", f->name);
         return;

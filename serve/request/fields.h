@@ -69,6 +69,12 @@ void field_put_allowed(bytes *out, const field *f);
 /* "'top_p' is 3, allowed: 0 to 1"; allowed NULL: from the row. MN_E_ARG. */
 mn_status field_wrong(const field *f, const json *value, const char *allowed, refusal *why);
 
+/* Sets a field of GenerationConfig from the value of f; also whether it selects another cache than the server's. */
+mn_status field_set_config(job *j, const field *f, const char *name, const json *value, refusal *why);
+
+/* Whether bodies of this form have this field of GenerationConfig by its own name, beside their rows. */
+bool field_is_generation(unsigned form, const mn_generation_field *g);
+
 /* Checks every field of a body: required ones, kinds and ranges. *warning (to be cleared) becomes a line on fields that
  * are not known and ignored, in visible ASCII characters; empty when there are none. */
 mn_status fields_check(const json *body, unsigned form, bytes *warning, refusal *why);

@@ -20,7 +20,7 @@ static mn_status set(job *j, const field *f, const char *name, const json *value
     if (status == MN_OK) status = mn_generation_config_set(j->config, name, bytes_text(&text));
     bytes_clear(&text);
     if (status == MN_OK) *why = (refusal){0};
-    return status_context(status, "'%s'", f->name);
+    return strcmp(f->name, name) == 0 ? status : status_context(status, "'%s'", f->name);
 }
 
 static mn_status set_config(job *j, const field *f, const json *value, refusal *why) {
@@ -175,29 +175,47 @@ static mn_status read_top_logprobs(job *j, const field *f, const json *value, re
     return MN_OK;
 }
 
-/* ---- of /v1/generate ---- */
+/* ---- fields of GenerationConfig by their own names ---- */
 
-/* Whether a member selects another cache than the server's. */
-static bool asks_for_cache(const json_member *m) {
-    if (m->value.kind == JSON_NULL) return false;
-    if (strcmp(m->key, "use_cache") == 0) return m->value.kind == JSON_BOOL && !m->value.boolean;
-    return strcmp(m->key, "cache_implementation") == 0 || strcmp(m->key, "cache_config") == 0;
+/* Whether a field selects another cache than the server's. */
+static bool asks_for_cache(const char *name, const json *value) {
+    if (value->kind == JSON_NULL) return false;
+    if (strcmp(name, "use_cache") == 0) return value->kind == JSON_BOOL && !value->boolean;
+    return strcmp(name, "cache_implementation") == 0 || strcmp(name, "cache_config") == 0;
+}
+
+mn_status field_set_config(job *j, const field *f, const char *name, const json *value, refusal *why) {
+    j->has_cache = j->has_cache || asks_for_cache(name, value);
+    return set(j, f, name, value, why);
+}
+
+static mn_status check_cache_config(const char *name, const json *value, refusal *why) {
+    if (value->kind == JSON_STRING) return field_wrong(&(field){.name = name}, value, "an object", why);
+    if (!json_get(value, "path")) return MN_OK;
+    *why = (refusal){403, "not_permitted", name};
+    MN_FAIL(MN_E_ARG, "'%s' names a folder of the server: 'path'", name);
 }
 
 static mn_status read_generation_config(job *j, const field *f, const json *value, refusal *why) {
     for (size_t i = 0; i < value->n; i++) {
         const json_member *m = &value->members[i];
         if (strlen(m->key) != m->key_n) return field_wrong(f, value, NULL, why);
-        MN_TRY(set(j, f, m->key, &m->value, why));
-        j->has_cache = j->has_cache || asks_for_cache(m);
+        if (strcmp(m->key, "cache_config") == 0) MN_TRY(check_cache_config("cache_config", &m->value, why));
+        MN_TRY(field_set_config(j, f, m->key, &m->value, why));
     }
     return MN_OK;
 }
 
 static mn_status read_cache(job *j, const field *f, const json *value, refusal *why) {
-    j->has_cache = true;
-    return set(j, f, f->name, value, why);
+    return field_set_config(j, f, f->config, value, why);
 }
+
+static mn_status read_cache_config(job *j, const field *f, const json *value, refusal *why) {
+    MN_TRY(check_cache_config(f->name, value, why));
+    return field_set_config(j, f, f->config, value, why);
+}
+
+/* ---- of /v1/generate ---- */
 
 static mn_status read_priority(job *j, const field *f, const json *value, refusal *why) {
     (void)f, (void)why;
@@ -285,11 +303,11 @@ static const field fields[] = {
      .schema = "{\"$ref\":\"#/components/schemas/GenerationConfig\"}",
      .example = "{\"max_new_tokens\":16,\"num_beams\":2}", .allowed = "an object of GenerationConfig's fields",
      .help = "the fields of [generation.md](generation.md)"},
-    {"cache_implementation", BODY_GENERATE, STRING(1, 256), .apply = read_cache, .example = "\"sink\"",
-     .allowed = "a cache of [caches.md](caches.md)",
+    {"cache_implementation", BODY_TEXT | BODY_GENERATE, STRING(1, 256), .apply = read_cache,
+     .config = "cache_implementation", .example = "\"sink\"", .allowed = "a cache of [caches.md](caches.md)",
      .help = "another cache than the server's; not with `--cache-fixed`"},
-    {"cache_config", BODY_GENERATE, OBJECT(64), .apply = read_cache, .example = "{}",
-     .allowed = "an object of that cache's keys, without 'path'",
+    {"cache_config", BODY_TEXT | BODY_GENERATE, OBJECT(64), .apply = read_cache_config, .config = "cache_config",
+     .example = "{}", .allowed = "an object of that cache's keys, without 'path'",
      .schema = "{\"type\":\"object\",\"maxProperties\":64}", .help = "numbers of that cache"},
     {"priority", BODY_GENERATE, INTEGERS(-100, 100), .apply = read_priority,
      .help = "higher ones start first and are preempted last"},
@@ -381,7 +399,8 @@ static const field fields[] = {
      .help = "tokens that end the answer, beside the model's own"},
     {"ignore_eos", BODY_DIALECT, FLAG, SETS(ignore_eos), .help = "go on past the end token"},
     {"max_time", BODY_DIALECT, NUMBERS(0, 1e9), SETS(max_time), .help = "stop after this many seconds; 0: never"},
-    {"n", BODY_TEXT, INTEGERS(1, MOST_ANSWERS), .apply = read_n, .help = "answers; more than 1 with sampling"},
+    {"n", BODY_TEXT, INTEGERS(1, MOST_ANSWERS), .apply = read_n, .help = "answers; more than 1 with sampling or beams"},
+    {"num_return_sequences", BODY_TEXT, INTEGERS(1, MOST_ANSWERS), .apply = read_n, .help = "the same"},
     {"best_of", BODY_COMPLETION, INTEGERS(1, MOST_ANSWERS), .apply = read_best_of, .help = "as many as 'n'"},
     {"response_format", BODY_TEXT, OBJECT(0), .apply = read_format, .config = "schema",
      .example = "{\"type\":\"json_object\"}",
@@ -455,7 +474,13 @@ static const field fields[] = {
     {"cache_salt", BODY_DIALECT | BODY_GENERATE | BODY_CACHE, STRING(1, 128), .apply = read_salt,
      .allowed = "1 to 128 visible ASCII characters", .example = "\"mine\"",
      .help = "only requests with the same salt share computed tokens"},
-    {"cache", BODY_DIALECT | BODY_GENERATE, OBJECT(0), .example = "{}", .help = "of the prefix cache"},
+    {"cache", BODY_DIALECT | BODY_GENERATE, OBJECT(0), .example = "{}", .help = "of the cache"},
+    {"cache.implementation", BODY_TEXT | BODY_GENERATE, STRING(1, 256), .apply = read_cache,
+     .config = "cache_implementation", .example = "\"sink\"", .allowed = "a cache of [caches.md](caches.md)",
+     .help = "as `cache_implementation`"},
+    {"cache.config", BODY_TEXT | BODY_GENERATE, OBJECT(64), .apply = read_cache_config, .config = "cache_config",
+     .example = "{}", .allowed = "an object of that cache's keys, without 'path'",
+     .schema = "{\"type\":\"object\",\"maxProperties\":64}", .help = "as `cache_config`"},
     {"cache.explain", BODY_DIALECT | BODY_GENERATE, FLAG, .apply = read_explain,
      .help = "what was found there, and why no more: [Why](#why)"},
     {"documents", BODY_CHAT | BODY_TEMPLATE | BODY_GENERATE | BODY_CACHE, LIST(0, 0), .allowed = "a list of objects",

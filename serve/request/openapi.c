@@ -74,6 +74,16 @@ static void put_schema(bytes *out, const field *f, unsigned form) {
     bytes_append_text(out, "}");
 }
 
+/* Fields of GenerationConfig that have no row. */
+static void put_generation_members(bytes *out, unsigned form) {
+    const mn_generation_field *g;
+    for (int i = 0; (g = mn_generation_field_at(i)); i++) {
+        if (!field_is_generation(form, g)) continue;
+        bytes_printf(out, ",\n\"%s\":{\"$ref\":\"#/components/schemas/GenerationConfig/properties/%s\"}", g->name,
+                     g->name);
+    }
+}
+
 /* parent: "" for the fields of the body itself. */
 static void put_members(bytes *out, unsigned form, const char *parent) {
     const field *f;
@@ -88,6 +98,7 @@ static void put_members(bytes *out, unsigned form, const char *parent) {
         bytes_append_text(out, ":");
         put_schema(out, f, form);
     }
+    if (n == 0) put_generation_members(out, form);
     bytes_append_text(out, "}");
 }
 

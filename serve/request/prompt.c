@@ -368,6 +368,30 @@ mn_status prompt_set(job *j, const json *body, bool *streams, refusal *why) {
     return MN_OK;
 }
 
+/* The server's options with the cache of the body in place of the server's own. */
+static mn_status choose_cache(job *j, const server *s, const json *body, refusal *why) {
+    const json *object = json_get(body, "cache");
+    const bool is_member = json_get(object, "implementation") || json_get(object, "config");
+    const char *param = is_member ? "cache.implementation" : "cache_implementation";
+    if (!j->has_cache) return MN_OK;
+    if (s->options.cache_fixed) {
+        *why = (refusal){403, "not_permitted", param};
+        MN_FAIL(MN_E_ARG, "'%s' is fixed: the server has --cache-fixed", param);
+    }
+    mn_cache_options_init(&j->cache, sizeof j->cache);
+    if (s->options.cache) j->cache = *s->options.cache;
+    j->cache.implementation = j->cache.config = NULL;
+    mn_status status = mn_generation_config_cache(j->config, &j->cache);
+    if (status == MN_OK && !j->cache.implementation) {
+        *why = (refusal){400, "missing_field", param};
+        MN_FAIL(MN_E_ARG, "'%s' is missing beside its numbers", param);
+    }
+    if (status == MN_OK) status = mn_cache_check(&j->cache, NULL);
+    if (status == MN_OK) return MN_OK;
+    *why = (refusal){0, "invalid_value", param};
+    return status_context(status, "'%s'", param);
+}
+
 mn_status prompt_finish(job **out, job *first, const server *s, const json *body, const char *name, bool *streams,
                         refusal *why) {
     mn_status status = check_model(s, body, why);
@@ -375,6 +399,7 @@ mn_status prompt_finish(job **out, job *first, const server *s, const json *body
     for (job *j = first; j && status == MN_OK; j = j->sibling) {
         status = prompt_check_length(s, j, name, why);
         if (status == MN_OK) status = prompt_set(j, body, streams, why);
+        if (status == MN_OK) status = choose_cache(j, s, body, why);
         j->model = s->name;
         j->first = n;
         n += j->n;

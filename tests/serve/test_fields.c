@@ -7,6 +7,7 @@
 #include "request/fields.h"
 #include "routes.h"
 #include "serve/fixture.h"
+#include "serve/oracle.h"
 #include "support/scratch.h"
 
 static fixture open_fixture(void) {
@@ -31,8 +32,9 @@ static char *make_body(unsigned form, const field *f, const char *value) {
         if (!is_prompt) bytes_append_text(&b, "\"prompt\":\"Once\",");
         if (form & BODY_GENERATE && (!f || strcmp(f->name, "generation_config") != 0))
             bytes_append_text(&b, "\"generation_config\":{\"max_new_tokens\":1},");
-        if (f && strcmp(f->name, "cache_config") == 0) bytes_append_text(&b, "\"cache_implementation\":\"dynamic\",");
     }
+    if (f && (strcmp(f->name, "cache_config") == 0 || strcmp(f->name, "cache.config") == 0))
+        bytes_append_text(&b, "\"cache_implementation\":\"dynamic\",");
     bool is_text = form & BODY_DIALECT;
     const char *most = form & BODY_RESPONSES ? "max_output_tokens" : "max_tokens";
     if (form & (BODY_TEXT | BODY_RESPONSES) && (!f || strcmp(f->name, most) != 0)) bytes_printf(&b, "\"%s\":1,", most);
@@ -290,6 +292,128 @@ static void R26_fields_of_generation_at_any_value(void **state) {
     close_fixture(&w);
 }
 
+/* ---- fields of generation by their own names ---- */
+
+/* Values that they take, where the kind alone does not say; with what they need beside them, without which the
+ * library refuses them. */
+static const struct {
+    const char *name, *value, *beside;
+} named_values[] = {
+    {"early_stopping", "\"never\"", NULL},
+    {"num_assistant_tokens_schedule", "\"heuristic\"", NULL},
+    {"force_words_ids", "[[300]]", "\"num_beams\":2"},
+    {"num_beam_groups", "2", "\"num_beams\":2,\"diversity_penalty\":0.5"},
+    {"diversity_penalty", "0.5", "\"num_beams\":2,\"num_beam_groups\":2"},
+    {"do_sample", "true", "\"seed\":3"},
+    {"num_return_sequences", "2", "\"num_beams\":2"},
+    {"dola_layers", "[1]", NULL},
+    {"eos_token_id", "[300,403]", NULL},
+    {"penalty_alpha", "0.5", "\"top_k\":4"},
+    {"regex", "\"[a-c]{3}\"", NULL},
+    {"logit_bias", "{\"300\":-5}", NULL},
+    {"cache_implementation", "\"offloaded\"", NULL},
+    {"cache_config", "{\"window_length\":8}", "\"cache_implementation\":\"sink\""},
+};
+
+static const struct {
+    const char *kind, *value, *wrong;
+} kinds[] = {
+    {"integer", "2", "\"x\""},          {"number", "0.5", "[]"},         {"boolean", "true", "3"},
+    {"choice", NULL, "\"sometimes\""},  {"string", NULL, "3"},           {"schema", "{\"type\":\"boolean\"}", "3"},
+    {"integers", "[300]", "\"x\""},     {"strings", "[\"zz\"]", "3"},    {"lists of integers", "[[300]]", "[300]"},
+    {"biases", "[[[300],5]]", "\"x\""}, {"object", "{\"bias\":2}", "3"}, {"pair", "[1,1.5]", "[1]"},
+    {"layers", NULL, "\"middle\""},
+};
+
+/* One that has a row is of narrower limits, or of another kind, there: tested above. */
+static bool has_own_row(unsigned form, const char *name) {
+    const field *f;
+    for (size_t i = 0; (f = field_at(i)); i++) {
+        if (f->bodies & form && strcmp(f->name, name) == 0) return true;
+    }
+    return false;
+}
+
+static void expect_refused(const fixture *w, const route *r, const char *name, const char *value) {
+    char body[512];
+    bytes message = {0};
+    snprintf(body, sizeof body, "{%s,\"max_tokens\":1,\"%s\":%s}",
+             r->form == BODY_CHAT ? "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "\"prompt\":\"a\"", name,
+             value);
+    answer_text a = client_ask(w->port, r->path, body);
+    if (a.status != 400) fail_msg("%s %s: %d %s", r->path, body, a.status, a.body.data);
+    json_doc *doc = client_json(&a);
+    const json *error = json_get(json_root(doc), "error");
+    bytes_append_text(&message, json_get(error, "message")->string);
+    if (!json_is_string(json_get(error, "param"), name) || !strstr(bytes_text(&message), name) ||
+        !strstr(message.data, "allowed: ") || !json_is_string(json_get(error, "type"), "invalid_request_error"))
+        fail_msg("%s %s: %s", r->path, body, a.body.data);
+    json_close(&doc);
+    client_clear(&a);
+    bytes_clear(&message);
+}
+
+/* The answer has the text that the library gives with the same field, and no warning. */
+static void expect_taken(const fixture *w, const route *r, const char *name, const char *value, const char *beside) {
+    char fields[256], body[768];
+    const bool is_chat = r->form == BODY_CHAT, samples = strcmp(name, "do_sample") == 0;
+    snprintf(fields, sizeof fields, "%s%s\"%s\":%s", beside ? beside : "", beside ? "," : "", name, value);
+    snprintf(body, sizeof body, "{%s,\"max_tokens\":9,\"temperature\":0,%s}",
+             is_chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "\"prompt\":\"Once upon\"", fields);
+    answer_text a = client_ask(w->port, r->path, body);
+    if (a.status != 200) fail_msg("%s %s: %d %s", r->path, body, a.status, a.body.data);
+    if (strstr(bytes_text(&a.head), "X-Mneme-Warning")) fail_msg("%s %s: %s", r->path, body, a.head.data);
+    json_doc *doc = client_json(&a);
+    if (!is_chat) {
+        char config[512];
+        snprintf(config, sizeof config, "{\"max_new_tokens\":9%s,%s}", samples ? "" : ",\"do_sample\":false", fields);
+        mn_generation *g = oracle_text(w->model, "Once upon", config);
+        const json *choices = json_get(json_root(doc), "choices");
+        assert_int_equal(choices->n, g->n_sequences);
+        for (size_t i = 0; i < choices->n; i++)
+            assert_string_equal(json_get(&choices->items[i], "text")->string, g->sequences[i]->text);
+        mn_generation_close(&g);
+    }
+    json_close(&doc);
+    client_clear(&a);
+}
+
+static void generation_fields_are_taken_by_their_names(void **state) {
+    (void)state;
+    fixture w = open_fixture();
+    const route *r;
+    const mn_generation_field *g;
+    int n = 0;
+    for (size_t i = 0; (r = route_at(i)); i++) {
+        if (r->form != BODY_CHAT && r->form != BODY_COMPLETION) continue;
+        for (int k = 0; (g = mn_generation_field_at(k)); k++) {
+            const char *value = NULL, *wrong = NULL, *beside = NULL;
+            for (size_t m = 0; m < sizeof kinds / sizeof *kinds; m++) {
+                if (strcmp(kinds[m].kind, g->kind) != 0) continue;
+                value = kinds[m].value;
+                wrong = kinds[m].wrong;
+            }
+            for (size_t m = 0; m < sizeof named_values / sizeof *named_values; m++) {
+                if (strcmp(named_values[m].name, g->name) != 0) continue;
+                value = named_values[m].value;
+                beside = named_values[m].beside;
+            }
+            const bool has_row = has_own_row(r->form, g->name),
+                       is_numeric = strcmp(g->kind, "integer") == 0 || strcmp(g->kind, "number") == 0;
+            if (!wrong) continue; /* biases by id: of a row */
+            if (!value) fail_msg("no value for %s", g->name);
+            expect_refused(&w, r, g->name, wrong);
+            if (is_numeric) expect_refused(&w, r, g->name, "-2000000000");
+            const bool has_own_rules = has_row && (strcmp(g->name, "temperature") == 0 || strcmp(g->name, "seed") == 0);
+            if (!has_own_rules) expect_taken(&w, r, g->name, value, beside);
+            n++;
+        }
+    }
+    print_message("%d fields\n", n);
+    assert_true(n > 90);
+    close_fixture(&w);
+}
+
 /* ---- fields that are not known ---- */
 
 static void unknown_fields_are_ignored_with_a_warning(void **state) {
@@ -465,6 +589,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(R26_every_field_at_its_edges_and_beyond),
         cmocka_unit_test(R26_fields_of_generation_at_any_value),
+        cmocka_unit_test(generation_fields_are_taken_by_their_names),
         cmocka_unit_test(unknown_fields_are_ignored_with_a_warning),
         cmocka_unit_test(a_wrong_method_says_the_right_one),
         cmocka_unit_test(documents_have_every_route_and_field),

@@ -320,6 +320,156 @@ static void every_field_of_the_configuration_is_taken_or_named(void **state) {
     close_fixture(&w);
 }
 
+/* ---- modes and caches of OpenAI's routes ---- */
+
+static void expect(const fixture *w, const char *path, const char *body, int status, const char *param,
+                   const char *message) {
+    answer_text a = client_ask(w->port, path, body);
+    if (a.status != status) fail_msg("%s %s: %d %s", path, body, a.status, a.body.data);
+    if (status != 200) {
+        json_doc *doc = client_json(&a);
+        const json *error = json_get(json_root(doc), "error");
+        if (!json_is_string(json_get(error, "param"), param) || !json_is_string(json_get(error, "message"), message))
+            fail_msg("%s %s: %s", path, body, a.body.data);
+        json_close(&doc);
+    }
+    client_clear(&a);
+}
+
+/* The texts of answers, each behind its index. */
+static void put_texts(bytes out[2], const json *choices, const char *part) {
+    for (size_t i = 0; i < choices->n; i++) {
+        const json *choice = &choices->items[i], *text = json_get(choice, "text");
+        if (!text) text = json_get(json_get(choice, part), "content");
+        const int64_t index = json_get(choice, "index")->integer;
+        assert_true(index >= 0 && index < 2);
+        if (text) bytes_append(&out[index], text->string, text->n);
+    }
+}
+
+static void beams_are_streamed_when_they_are_known(void **state) {
+    (void)state;
+    static const char *const routes[][2] = {
+        {"/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"Once\"}]"},
+        {"/v1/completions", "\"prompt\":\"<s>user: Once\\nassistant:\""}};
+    fixture w = open_fixture(false);
+    for (int i = 0; i < 2; i++) {
+        bytes whole[2] = {{0}, {0}}, streamed[2] = {{0}, {0}};
+        for (int streams = 0; streams < 2; streams++) {
+            char body[512];
+            snprintf(body, sizeof body,
+                     "{%s,\"num_beams\":4,\"n\":2,\"temperature\":0,\"max_tokens\":12,\"stream\":%s}", routes[i][1],
+                     streams ? "true" : "false");
+            answer_text a = client_ask(w.port, routes[i][0], body);
+            if (a.status != 200) fail_msg("%s: %s", body, a.body.data);
+            for (const char *at = a.body.data; at && strncmp(at, "data: [DONE]", 12) != 0;) {
+                const char *end = streams ? strstr(at, "\n\n") : at + a.body.n, *from = streams ? at + 6 : at;
+                json_doc *doc = NULL;
+                assert_ok(json_parse(&doc, from, (size_t)(end - from), JSON_STRICT, "answer"));
+                put_texts(streams ? streamed : whole, json_get(json_root(doc), "choices"),
+                          streams ? "delta" : "message");
+                json_close(&doc);
+                at = streams ? end + 2 : NULL;
+            }
+            client_clear(&a);
+        }
+        for (int k = 0; k < 2; k++) {
+            assert_true(whole[k].n > 10);
+            assert_string_equal(bytes_text(&whole[k]), bytes_text(&streamed[k]));
+            bytes_clear(&streamed[k]);
+        }
+        assert_string_not_equal(whole[0].data, whole[1].data);
+        if (i == 0) {
+            size_t n;
+            const char *const settings[] = {"max_new_tokens",       "12", "num_beams", "4",
+                                            "num_return_sequences", "2",  NULL};
+            mn_generation *g = alone(&w, "<s>user: Once\nassistant:", settings, &n);
+            for (int k = 0; k < 2; k++) assert_string_equal(whole[k].data, g->sequences[k]->text);
+            mn_generation_close(&g);
+        }
+        bytes_clear(&whole[0]);
+        bytes_clear(&whole[1]);
+    }
+    close_fixture(&w);
+}
+
+/* With a cache that shares nothing with the server's, the same prompt is computed again; its reason says so. */
+static void a_chat_has_the_cache_that_it_names(void **state) {
+    (void)state;
+#define CHAT  "{\"messages\":[{\"role\":\"user\",\"content\":\"There was a dog\"}],\"max_tokens\":2,\"temperature\":0,"
+#define TEXT  "{\"prompt\":\"There was a dog\",\"max_tokens\":2,\"temperature\":0,"
+#define OTHER "\"implementation\":\"sink\",\"config\":{\"window_length\":16}"
+    static const struct {
+        const char *path, *body, *ended_by;
+    } of[] = {
+        {"/v1/chat/completions", CHAT "\"cache\":{\"explain\":true}}", "nothing_cached"},
+        {"/v1/chat/completions", CHAT "\"cache\":{\"explain\":true}}", "end_of_prompt"},
+        {"/v1/chat/completions", CHAT "\"cache\":{\"explain\":true," OTHER "}}", "strategy"},
+        {"/v1/completions", TEXT "\"cache\":{\"explain\":true}}", "different_token"},
+        {"/v1/completions", TEXT "\"cache\":{\"explain\":true}}", "end_of_prompt"},
+        {"/v1/completions", TEXT "\"cache\":{\"explain\":true," OTHER "}}", "strategy"},
+        {"/v1/completions",
+         TEXT "\"cache_implementation\":\"sink\",\"cache_config\":{\"window_length\":20},\"cache\":{\"explain\":true}}",
+         "strategy"},
+    };
+    fixture w = open_fixture(false);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        answer_text a = client_ask(w.port, of[i].path, of[i].body);
+        if (a.status != 200) fail_msg("%s: %s", of[i].body, a.body.data);
+        json_doc *doc = client_json(&a);
+        if (!json_is_string(json_get(json_get(json_root(doc), "cache"), "ended_by"), of[i].ended_by))
+            fail_msg("%s: %s", of[i].body, a.body.data);
+        json_close(&doc);
+        client_clear(&a);
+    }
+    expect(&w, "/v1/chat/completions", CHAT "\"cache\":{\"implementation\":\"sink\",\"config\":{\"path\":\"/tmp\"}}}",
+           403, "cache.config", "'cache.config' names a folder of the server: 'path'");
+    expect(&w, "/v1/completions", TEXT "\"cache\":{\"config\":{}}}", 400, "cache.implementation",
+           "'cache.implementation' is missing beside its numbers");
+    expect(&w, "/v1/completions", TEXT "\"cache_config\":{}}", 400, "cache_implementation",
+           "'cache_implementation' is missing beside its numbers");
+    close_fixture(&w);
+    w = open_fixture(true);
+    expect(&w, "/v1/chat/completions", CHAT "\"cache\":{" OTHER "}}", 403, "cache.implementation",
+           "'cache.implementation' is fixed: the server has --cache-fixed");
+    expect(&w, "/v1/completions", TEXT "\"use_cache\":false}", 403, "cache_implementation",
+           "'cache_implementation' is fixed: the server has --cache-fixed");
+    close_fixture(&w);
+}
+
+/* ---- the checkpoint's generation_config.json ---- */
+
+/* A value there that its field cannot take is no failure of the server: it is named, and the request's own mends it. */
+static void wrong_values_of_the_checkpoint_are_named(void **state) {
+    (void)state;
+    static const char file[] = "{\"eos_token_id\":2,\"bos_token_id\":1,\"do_sample\":true,\"temperature\":-1,"
+                               "\"num_beams\":\"x\",\"top_k\":50}";
+#define OF_FILE(what) "the model's generation_config.json: " what "; a value in the request replaces it"
+    static const char temperature[] = OF_FILE("temperature is -1, allowed: 1e-6 to 1e6"),
+                      beams[] = OF_FILE("num_beams is \"x\", allowed: 1 to 4096");
+    static const char *const chat[] = {"/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"},
+                             *const text[] = {"/v1/completions", "\"prompt\":\"a\""};
+    const int64_t live = mem_count().live;
+    fixture w = serve_model(chat_model_with(PLAIN_TEMPLATE, file), live, (serve_options){0});
+    for (int i = 0; i < 4; i++) {
+        const char *const *route = i % 2 ? chat : text;
+        char body[256];
+#define EXPECT(fields, status, param, message)                                                                         \
+    snprintf(body, sizeof body, "{%s,\"max_tokens\":2,\"stream\":%s%s}", route[1], i / 2 ? "true" : "false", fields);  \
+    expect(&w, route[0], body, status, param, message)
+        EXPECT("", 400, "temperature", temperature);
+        EXPECT(",\"temperature\":1", 400, "num_beams", beams);
+        EXPECT(",\"temperature\":0", 400, "num_beams", beams);
+        EXPECT(",\"temperature\":1,\"num_beams\":1", 200, NULL, NULL);
+    }
+    expect(&w, "/v1/generate", "{\"prompt\":\"a\",\"generation_config\":{\"max_new_tokens\":2}}", 400, "temperature",
+           temperature);
+    expect(&w, "/v1/generate",
+           "{\"prompt\":\"a\",\"generation_config\":{\"max_new_tokens\":2,\"do_sample\":false,\"num_beams\":2}}", 200,
+           NULL, NULL);
+    close_fixture(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modes_and_caches_are_the_librarys),
@@ -329,6 +479,9 @@ int main(void) {
         cmocka_unit_test(the_operator_can_fix_the_cache),
         cmocka_unit_test(a_request_has_its_own_cache_or_the_servers),
         cmocka_unit_test(every_field_of_the_configuration_is_taken_or_named),
+        cmocka_unit_test(beams_are_streamed_when_they_are_known),
+        cmocka_unit_test(a_chat_has_the_cache_that_it_names),
+        cmocka_unit_test(wrong_values_of_the_checkpoint_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
