@@ -516,7 +516,7 @@ static void put_experts(maker *m, const rename_rule *rule, int layer, int64_t n_
 static void put_tensors(maker *m) {
     for (size_t i = 0; i < tensor_set_count(m->tensors); i++) {
         const tensor *t = tensor_set_at(m->tensors, i);
-        int layer, expert;
+        int layer, expert = -1;
         const rename_rule *rule = find_rule(m, t->name, &layer, &expert);
         if (rule->change == STACK) {
             if (expert == 0) put_experts(m, rule, layer, size_of(m, "num_local_experts", "num_experts"));
