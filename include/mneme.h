@@ -786,6 +786,9 @@ typedef struct mn_engine_info {
     size_t n_files;         /* of cache_dir, and their bytes */
     uint64_t file_bytes;
     uint64_t n_files_read, n_files_written, n_files_failed; /* since the engine was opened */
+    uint64_t n_resident_pages, n_offloaded_pages; /* of all caches of the model, shared ones once; pages of a saved
+                                                   * cache that is mapped are in neither */
+    uint64_t offloaded_bytes;                     /* of the offloaded ones */
 } mn_engine_info;
 
 /* Between steps, on the thread that steps. MN_E_NOMEM. */

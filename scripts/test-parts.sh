@@ -50,12 +50,12 @@ check_with_valgrind() {
 check_clients() {
   local env=${XDG_CACHE_HOME:-$HOME/.cache}/mneme/clients log=$work/clients model
   echo "== clients"
-  if ! { { [ -x "$env/bin/pip" ] || python3 -m venv "$env"; } && "$env/bin/pip" install -q --upgrade openai anthropic huggingface_hub langchain-openai openai-agents &&
+  if ! { { [ -x "$env/bin/pip" ] || python3 -m venv "$env"; } && "$env/bin/pip" install -q --upgrade openai anthropic huggingface_hub langchain-openai openai-agents prometheus_client &&
     { [ -x "$env-litellm/bin/pip" ] || python3 -m venv "$env-litellm"; } && "$env-litellm/bin/pip" install -q --upgrade litellm; } >"$log" 2>&1; then
     tail -3 "$log"
     skip_part clients "the clients could not be installed"
   elif scripts/build mneme >"$log" 2>&1; then
-    "$env/bin/pip" list 2>/dev/null | grep -E '^(openai|anthropic|huggingface_hub|langchain-openai|openai-agents) ' | sed 's/^/  /'
+    "$env/bin/pip" list 2>/dev/null | grep -E '^(openai|anthropic|huggingface_hub|langchain-openai|openai-agents|prometheus_client) ' | sed 's/^/  /'
     for model in tiny ${MNEME_TEST_SMOLLM2:+"$MNEME_TEST_SMOLLM2"}; do
       "$env/bin/python" tests/serve/clients.py build/release/mneme "$model" --only '^(?!litellm)' >"$log" 2>&1 || true
       cat "$log"

@@ -111,6 +111,7 @@ static void put_times(bytes *out, const char *labels, const metrics *m, metric_t
 }
 
 static void put_engine(bytes *out, const char *labels, const mn_engine_info *e) {
+    static const char pages[] = "mneme_kv_cache_pages";
     double usage = e->memory_limit ? (double)e->cache_bytes / (double)e->memory_limit : 0;
     put_one(out, labels, "mneme_num_requests_running", "gauge", "Requests being computed.", e->num_requests_running);
     put_one(out, labels, "mneme_num_requests_waiting", "gauge", "Requests that wait.", e->num_requests_waiting);
@@ -118,6 +119,10 @@ static void put_engine(bytes *out, const char *labels, const mn_engine_info *e) 
             "Requests that gave their pages back and waited again.", e->n_preemptions);
     put_one(out, labels, "mneme_kv_cache_bytes", "gauge", "Resident bytes of all caches.", e->cache_bytes);
     put_one(out, labels, "mneme_kv_cache_limit_bytes", "gauge", "What caches may hold; 0: no limit.", e->memory_limit);
+    put_type(out, pages, "Pages of all caches, those that caches share once, by where they are.", "gauge");
+    bytes_printf(out, "%s{%s,state=\"resident\"} %llu\n", pages, labels, (unsigned long long)e->n_resident_pages);
+    bytes_printf(out, "%s{%s,state=\"offloaded\"} %llu\n", pages, labels, (unsigned long long)e->n_offloaded_pages);
+    put_one(out, labels, "mneme_kv_cache_offloaded_bytes", "gauge", "Bytes of offloaded pages.", e->offloaded_bytes);
     put_type(out, "mneme_kv_cache_usage_ratio", "Bytes of caches by their limit; 0 without a limit.", "gauge");
     bytes_printf(out, "mneme_kv_cache_usage_ratio{%s} ", labels);
     json_put_real(out, usage);

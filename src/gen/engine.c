@@ -639,7 +639,11 @@ void mn_engine_wake(mn_engine *e) {
 
 mn_status mn_engine_get_info(mn_engine *e, mn_engine_info *info) {
     mn_engine_info full = {.size = sizeof full, .memory_limit = e->budget, .num_requests_running = e->steps.n};
+    const kv_page_counts pages = kv_pool_pages(e->model->core->pool);
     full.cache_bytes = kv_pool_used(e->model->core->pool);
+    full.n_resident_pages = pages.n_resident;
+    full.n_offloaded_pages = pages.n_offloaded;
+    full.offloaded_bytes = pages.offloaded_bytes;
     if (e->prefixes) {
         size_t kept;
         MN_TRY(prefix_bytes(&kept, e->prefixes));

@@ -19,6 +19,7 @@ struct kv_pool {
     void *reclaim_user;
     kv_offload *offload; /* NULL: not open */
     _Atomic uint64_t n_sent;
+    _Atomic uint64_t n_resident, n_offloaded, offloaded_bytes; /* kv_page_counts */
     _Atomic uint32_t n_counts;
 };
 
@@ -97,6 +98,7 @@ static kv_page *make_page(kv_pool *pool, size_t n_bytes, bool is_part, bool is_r
                                          * one */
     *page = (kv_page){.bytes = n_bytes, .data = block.data, .slab = block.slab};
     atomic_store_explicit(&page->references, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->n_resident, 1, memory_order_relaxed);
     return page;
 }
 
@@ -217,12 +219,17 @@ void kv_pool_return_idle(kv_pool *pool) {
 /* A page without references. */
 static void drop_page(kv_pool *pool, kv_page *page) {
     if (page->region || page->mapping) {
-        if (page->region) kv_offload_return(pool->offload, page->region);
+        if (page->region) {
+            kv_offload_return(pool->offload, page->region);
+            atomic_fetch_sub_explicit(&pool->n_offloaded, 1, memory_order_relaxed);
+            atomic_fetch_sub_explicit(&pool->offloaded_bytes, page->bytes, memory_order_relaxed);
+        }
         if (page->mapping) kv_mapping_drop(page->mapping);
         mem_free(page);
         return;
     }
     double now = clock_ms();
+    atomic_fetch_sub_explicit(&pool->n_resident, 1, memory_order_relaxed);
     pthread_mutex_lock(&pool->lock);
     pool->used -= page->bytes;
     page_memory_give(&pool->memory, (page_block){page->data, page->slab}, page->bytes);
@@ -268,7 +275,8 @@ kv_offload *kv_pool_offload(kv_pool *pool) {
     return offload;
 }
 
-static void mark_offloaded(kv_pool *pool, kv_page *page, int64_t region) {
+/* n_bytes: of the region. */
+static void mark_offloaded(kv_pool *pool, kv_page *page, int64_t region, size_t n_bytes) {
     if (page->mapping) {
         kv_mapping_drop(page->mapping);
         page->mapping = NULL;
@@ -276,9 +284,13 @@ static void mark_offloaded(kv_pool *pool, kv_page *page, int64_t region) {
         drop_block(pool, (page_block){page->data, page->slab}, page->bytes);
         page->slab = NULL;
         kv_pool_discount(pool, page->bytes);
+        atomic_fetch_sub_explicit(&pool->n_resident, 1, memory_order_relaxed);
     }
     page->data = NULL;
     page->region = region;
+    page->bytes = n_bytes;
+    atomic_fetch_add_explicit(&pool->n_offloaded, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->offloaded_bytes, n_bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->n_sent, 1, memory_order_relaxed);
 }
 
@@ -290,14 +302,13 @@ mn_status kv_pool_send(kv_pool *pool, kv_page *page) {
         kv_offload_return(pool->offload, region);
         return status;
     }
-    mark_offloaded(pool, page, region);
+    mark_offloaded(pool, page, region, page->bytes);
     return MN_OK;
 }
 
 void kv_pool_sent_whole(kv_pool *pool, kv_page *page, int64_t region, size_t n_bytes) {
     kv_page *base = leave_base(page);
-    mark_offloaded(pool, page, region);
-    page->bytes = n_bytes;
+    mark_offloaded(pool, page, region, n_bytes);
     kv_pool_return(pool, base);
 }
 
@@ -321,6 +332,14 @@ size_t kv_pool_used(kv_pool *pool) {
     size_t used = pool->used;
     pthread_mutex_unlock(&pool->lock);
     return used;
+}
+
+kv_page_counts kv_pool_pages(kv_pool *pool) {
+    return (kv_page_counts){
+        .n_resident = atomic_load_explicit(&pool->n_resident, memory_order_relaxed),
+        .n_offloaded = atomic_load_explicit(&pool->n_offloaded, memory_order_relaxed),
+        .offloaded_bytes = atomic_load_explicit(&pool->offloaded_bytes, memory_order_relaxed),
+    };
 }
 
 void kv_pool_watch(kv_pool *pool, kv_watch *watch) {

@@ -80,7 +80,15 @@ mn_status kv_pool_copy(kv_pool *pool, const kv_page *page, size_t offset, size_t
 mn_status kv_pool_count(kv_pool *pool, size_t n_bytes);
 void kv_pool_discount(kv_pool *pool, size_t n_bytes);
 
-size_t kv_pool_used(kv_pool *pool);         /* resident bytes in use */
+size_t kv_pool_used(kv_pool *pool); /* resident bytes in use */
+/* Pages in use, each once, however many caches share it. Those of a mapping are in neither count until they are
+ * offloaded. */
+typedef struct kv_page_counts {
+    uint64_t n_resident, n_offloaded;
+    uint64_t offloaded_bytes;
+} kv_page_counts;
+
+kv_page_counts kv_pool_pages(kv_pool *pool);
 uint32_t kv_pool_next_count(kv_pool *pool); /* a number for kv_page.met, not 0 */
 /* Memory of unused pages is kept for later ones and freed when it was not needed for PAGE_IDLE_MS (page_memory.h). That
  * is checked when pages are returned, and here: for a thread that waits, because then no pages are returned. */

@@ -1,5 +1,5 @@
 """Clients against `mneme serve`: openai, anthropic, huggingface_hub, langchain-openai, litellm, openai-agents and curl, each a whole answer and a stream, and
-errors as the exceptions of the client. Every answer is what `mneme run` says to the same conversation.
+errors as the exceptions of the client; /metrics as prometheus_client reads it. Every answer is what `mneme run` says to the same conversation.
 
 usage: clients.py MNEME MODEL [--record FOLDER] [--only NAMES]     MODEL: "tiny" (the embedded checkpoint with a chat template), or as for mneme
 --record writes the bytes of each request to FOLDER/CLIENT-CASE.http (tests/data/serve/README.md).
@@ -180,6 +180,23 @@ def openai_chat_stream(url, model, wanted):
             text += "".join(c.delta.content or "" for c in chunk.choices)
     expect(text, wanted)
     expect(usage.prompt_tokens_details.cached_tokens > 0, True)  # it was asked before
+
+
+def openai_completion_plain(url, model, wanted):
+    r = open_openai(url).completions.create(model=model, prompt=TALK[0]["content"], max_tokens=MOST, temperature=0)
+    expect(r.choices[0].text, CONTINUED["text"])
+    expect(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens)
+
+
+def openai_completion_stream(url, model, wanted):
+    text, usage = "", None
+    with open_openai(url).completions.create(model=model, prompt=TALK[0]["content"], max_tokens=MOST, temperature=0, stream=True,
+                                             stream_options={"include_usage": True}) as stream:
+        for chunk in stream:
+            usage = chunk.usage or usage
+            text += "".join(c.text for c in chunk.choices)
+    expect(text, CONTINUED["text"])
+    expect(usage.prompt_tokens_details.cached_tokens > 0, True)
 
 
 def openai_responses_plain(url, model, wanted):
@@ -401,6 +418,42 @@ def curl_chat_stream(url, model, wanted):
     expect("".join(json.loads(e[6:])["choices"][0]["delta"].get("content", "") for e in events[:-2]), wanted)
 
 
+def curl_completion_plain(url, model, wanted):
+    answer = json.loads(run_curl(url, "/v1/completions", {"prompt": TALK[0]["content"], "max_tokens": MOST, "temperature": 0}))
+    expect(answer["choices"][0]["text"], CONTINUED["text"])
+
+
+def curl_completion_stream(url, model, wanted):
+    events = run_curl(url, "/v1/completions", {"prompt": TALK[0]["content"], "max_tokens": MOST, "temperature": 0, "stream": True}).split("\n\n")
+    expect(events[-2:], ["data: [DONE]", ""])
+    expect("".join(json.loads(e[6:])["choices"][0]["text"] for e in events[:-2]), CONTINUED["text"])
+
+
+def prometheus_metrics(url, model, wanted):
+    """prometheus_client's strict reader of the text format, and the counts of an answer."""
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError as e:
+        raise Skip("prometheus_client is not installed") from e
+    import urllib.request
+
+    def read():
+        request = urllib.request.Request(url + "/metrics", headers={"Authorization": "Bearer " + KEY})
+        with urllib.request.urlopen(request) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        expect(len({f.name for f in families}), len(families))
+        for family in families:
+            expect((family.type in ("counter", "gauge", "histogram"), bool(family.documentation), bool(family.samples)), (True, True, True))
+        return {(s.name, s.labels.get("finished_reason"), s.labels.get("le")): s.value for f in families for s in f.samples}
+
+    before = read()
+    usage = open_openai(url).completions.create(model=model, prompt=TALK[0]["content"], max_tokens=MOST, temperature=0).usage
+    after = read()
+    for name, n in (("prompt", usage.prompt_tokens), ("generation", usage.completion_tokens)):
+        expect(after[f"mneme_{name}_tokens_total", None, None] - before[f"mneme_{name}_tokens_total", None, None], n)
+    expect(after["mneme_e2e_request_latency_seconds_bucket", None, "+Inf"] - before["mneme_e2e_request_latency_seconds_bucket", None, "+Inf"], 1)
+
+
 def transcribe(url, **more):
     with open(SPEECH["file"], "rb") as f:
         return open_openai(url).audio.transcriptions.create(file=f, model=SPEECH["model"], **more)
@@ -433,11 +486,14 @@ def openai_speech_errors(url, model, wanted):
     expect_error(openai.AuthenticationError, 401, "API key", lambda: open_openai(url, "another-key-0123456789").audio.translations.create(file=("a.wav", b"RIFF"), model="a"))
 
 
+CONTINUED = {}  # what `mneme run` says to the text itself: text
 SPEECH = {}  # what is transcribed: file, model, and what `mneme transcribe` says: text, seconds, words
 
-CASES = [openai_speech_plain, openai_speech_words, openai_speech_stream, openai_speech_errors, openai_chat_plain, openai_chat_stream, openai_responses_plain, openai_responses_stream, openai_responses_continued, openai_responses_schema,
+CASES = [openai_speech_plain, openai_speech_words, openai_speech_stream, openai_speech_errors, openai_chat_plain, openai_chat_stream, openai_completion_plain,
+         openai_completion_stream, openai_responses_plain, openai_responses_stream, openai_responses_continued, openai_responses_schema,
          openai_responses_tools, openai_chat_tools, openai_errors, anthropic_messages_plain, anthropic_messages_stream, anthropic_count, anthropic_stops, anthropic_tools, anthropic_errors, hub_chat_plain,
-         hub_chat_stream, langchain_chat_plain, langchain_chat_stream, litellm_chat_plain, litellm_chat_stream, agents_run, curl_chat_plain, curl_chat_stream]
+         hub_chat_stream, langchain_chat_plain, langchain_chat_stream, litellm_chat_plain, litellm_chat_stream, agents_run, curl_chat_plain, curl_chat_stream, curl_completion_plain, curl_completion_stream,
+         prometheus_metrics]
 
 
 def busy_servers_say_so(mneme, model, name, keys):
@@ -486,6 +542,8 @@ def main():
             json.dump(TALK, f)
         said = subprocess.run([a.mneme, "run", model, "--messages", talk, "-n", str(MOST), "--greedy", "--json"], check=True, capture_output=True)
         wanted = json.loads(said.stdout)["sequences"][0]["text"]
+        said = subprocess.run([a.mneme, "run", model, "--raw", TALK[0]["content"], "-n", str(MOST), "--greedy", "--json"], check=True, capture_output=True)
+        CONTINUED.update(text=json.loads(said.stdout)["sequences"][0]["text"])
         speech = os.path.join(os.environ["MNEME_TEST_MODELS"], "whisper-tiny.en")
         if a.model == "tiny" or not os.path.exists(speech):
             speech = tiny_speech(work)
@@ -499,7 +557,7 @@ def main():
         url = f"http://127.0.0.1:{relay.port if relay else server.port}"
         for case in (case for case in CASES if re.search(a.only, case.__name__) and (a.model == "tiny" or not re.search("tools|agents", case.__name__))):  # SmolLM2's template takes no tools
             if relay:
-                relay.name = None if re.search("errors|continued|schema|stops|langchain|litellm|agents", case.__name__) else case.__name__.replace("_", "-")
+                relay.name = None if re.search("errors|continued|schema|stops|langchain|litellm|agents|prometheus", case.__name__) else case.__name__.replace("_", "-")
                 if relay.name and relay.name.endswith("-tools"):
                     relay.name = "tools/" + relay.name
                 if relay.name and "-speech-" in relay.name:

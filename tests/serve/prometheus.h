@@ -1,5 +1,5 @@
-/* A strict reader of Prometheus' text format 0.0.4: types before samples, the samples of a metric together, no sample
- * twice, histograms that are whole.
+/* A strict reader of Prometheus' text format 0.0.4: types before samples, the samples of a metric together behind one
+ * line of help and one of type, no sample or label twice, histograms that are whole.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_SERVE_PROMETHEUS_H
 #define TESTS_SERVE_PROMETHEUS_H
@@ -25,6 +25,7 @@ typedef struct scrape {
     family families[MOST_FAMILIES];
     sample samples[MOST_SAMPLES];
     int n_families, n_samples;
+    char helped[96]; /* the name of the last help, whose type comes next; "": of none */
 } scrape;
 
 static inline size_t name_length(const char *s) {
@@ -35,14 +36,18 @@ static inline size_t name_length(const char *s) {
 
 /* name="value",...; returns what follows the closing brace. */
 static inline const char *check_labels(const char *s) {
-    for (;;) {
+    enum { MOST_LABELS = 4 };
+    char names[MOST_LABELS][32];
+    for (int n_labels = 0;; n_labels++) {
         size_t n = name_length(s);
-        assert_true(n > 0);
+        assert_true(n > 0 && n < sizeof names[0] && n_labels < MOST_LABELS && !memchr(s, ':', n));
+        snprintf(names[n_labels], sizeof names[0], "%.*s", (int)n, s);
+        for (int i = 0; i < n_labels; i++) assert_string_not_equal(names[i], names[n_labels]);
         s += n;
         assert_memory_equal(s, "=\"", 2);
         for (s += 2; *s != '"'; s++) {
             assert_true(*s && *s != '\n');
-            if (*s == '\\') assert_non_null(strchr("\\\"n", *++s));
+            if (*s == '\\') assert_true(*++s && strchr("\\\"n", *s));
         }
         s++;
         if (*s == '}') return s + 1;
@@ -65,8 +70,15 @@ static inline bool is_of(const family *f, const char *name) {
 static inline void read_comment(scrape *s, const char *line) {
     char kind[8], name[96], rest[16];
     assert_int_equal(sscanf(line, "# %7s %95s %15s", kind, name, rest), 3);
-    if (strcmp(kind, "HELP") == 0) return;
+    if (strcmp(kind, "HELP") == 0) {
+        assert_string_equal(s->helped, "");
+        snprintf(s->helped, sizeof s->helped, "%s", name);
+        for (const char *c = strchr(line, '\\'); c; c = strchr(c + 2, '\\')) assert_true(c[1] == '\\' || c[1] == 'n');
+        return;
+    }
     assert_string_equal(kind, "TYPE");
+    assert_string_equal(s->helped, name);
+    s->helped[0] = 0;
     assert_true(name_length(name) == strlen(name) && s->n_families < MOST_FAMILIES);
     for (int i = 0; i < s->n_families; i++) assert_string_not_equal(s->families[i].name, name);
     assert_true(strcmp(rest, "counter") == 0 || strcmp(rest, "gauge") == 0 || strcmp(rest, "histogram") == 0);
@@ -78,7 +90,7 @@ static inline void read_comment(scrape *s, const char *line) {
 
 static inline void read_sample(scrape *s, const char *line) {
     size_t n = name_length(line);
-    assert_true(n > 0 && s->n_samples < MOST_SAMPLES && s->n_families > 0);
+    assert_true(n > 0 && s->n_samples < MOST_SAMPLES && s->n_families > 0 && !s->helped[0]);
     sample *x = &s->samples[s->n_samples];
     const char *after = line + n;
     snprintf(x->name, sizeof x->name, "%.*s", (int)n, line);

@@ -5,6 +5,7 @@
 
 #include "request/conversations.h"
 #include "serve/fixture.h"
+#include "serve/oracle.h"
 
 /* ---- streams ---- */
 
@@ -656,6 +657,7 @@ static void append_text(bytes *out, const json *answer) {
     const json *item = json_get(answer, "output"), *content = json_get(answer, "content");
     if (choice && choice->n) text = json_get(json_get(&choice->items[0], "message"), "content");
     if (choice && choice->n && !text) text = json_get(json_get(&choice->items[0], "delta"), "content");
+    if (choice && choice->n && !text) text = json_get(&choice->items[0], "text");
     if (item && item->n) content = json_get(&item->items[0], "content");
     if (content && content->n) text = json_get(&content->items[0], "text");
     if (delta) text = delta->kind == JSON_STRING ? delta : json_get(delta, "text");
@@ -696,23 +698,28 @@ static void recorded_requests_get_the_librarys_answer(void **state) {
     (void)state;
     static const char keys[] = "a-key-of-the-clients-0123\n";
     static const char *const settings[] = {"max_new_tokens", "16", NULL};
-    int n_stream = 0, n_plain = 0;
+    int n_stream = 0, n_plain = 0, n_completion = 0;
     char path[512];
     size_t n;
     snprintf(path, sizeof path, "%s", scratch_file("keys", keys, sizeof keys - 1));
     fixture w = serve_embedded(PLAIN_TEMPLATE, (serve_options){.api_key_file = path});
     mn_generation *g = alone(&w, "<s>user: Once upon a time\nassistant:", settings, &n);
+    mn_generation *continued = oracle_text(w.model, "Once upon a time", "{\"max_new_tokens\":16,\"do_sample\":false}");
     DIR *folder = opendir(data_path("serve"));
     assert_non_null(folder);
     for (struct dirent *entry; (entry = readdir(folder));) {
         if (!strstr(entry->d_name, ".http")) continue;
-        replay(&w, entry->d_name, g->sequences[0]->text, g->sequences[0]->n_text);
+        const bool is_completion = strstr(entry->d_name, "-completion-");
+        const mn_sequence *wanted = (is_completion ? continued : g)->sequences[0];
+        replay(&w, entry->d_name, wanted->text, wanted->n_text);
+        n_completion += is_completion;
         n_stream += strstr(entry->d_name, "-stream.") != NULL;
         n_plain += strstr(entry->d_name, "-plain.") != NULL;
     }
     closedir(folder);
-    assert_true(n_stream >= 5 && n_plain >= 5);
+    assert_true(n_stream >= 7 && n_plain >= 7 && n_completion >= 4);
     mn_generation_close(&g);
+    mn_generation_close(&continued);
     close_fixture(&w);
 }
 

@@ -137,6 +137,35 @@ static void refusals_are_counted_by_type(void **state) {
     close_fixture(&w);
 }
 
+/* Of 303 tokens the offloading cache holds two full pages in its file, and the third in memory. */
+static void pages_are_counted_where_they_are(void **state) {
+    (void)state;
+    enum { N_PROMPT = 300, N_NEW = 4, PAGE = 128, LAYERS = 5, HEADS = 4, HEAD_SIZE = 8 };
+    const mn_cache_options offloaded =
+        engine_cache_options((engine_cache){.implementation = "offloaded", .dtype = "f32"});
+    static scrape s;
+    for (int offloads = 0; offloads < 2; offloads++) {
+        bytes body = {0};
+        fixture w = serve_embedded(NULL, (serve_options){.cache = offloads ? &offloaded : NULL});
+        read_metrics(&s, w.port);
+        assert_true(value_of(&s, "mneme_kv_cache_pages", "state=\"resident\"") == 0);
+        assert_true(value_of(&s, "mneme_kv_cache_pages", "state=\"offloaded\"") == 0);
+        bytes_append_text(&body, "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":4,\"prompt\":[1");
+        for (int i = 1; i < N_PROMPT; i++) bytes_printf(&body, ",%d", 5 + i);
+        bytes_append_text(&body, "]}");
+        answer_text a = client_ask(w.port, "/v1/completions", bytes_text(&body));
+        assert_int_equal(a.status, 200);
+        read_metrics(&s, w.port);
+        assert_true(value_of(&s, "mneme_kv_cache_pages", "state=\"resident\"") == (offloads ? 1 : 3));
+        assert_true(value_of(&s, "mneme_kv_cache_pages", "state=\"offloaded\"") == (offloads ? 2 : 0));
+        assert_true(value_of(&s, "mneme_kv_cache_offloaded_bytes", "") ==
+                    (offloads ? 2 * PAGE * LAYERS * HEADS * HEAD_SIZE * 2 * sizeof(float) : 0));
+        client_clear(&a);
+        bytes_clear(&body);
+        close_fixture(&w);
+    }
+}
+
 /* While an endless answer is computed, another waits because max_num_seqs has no room: gauges follow. */
 static void gauges_follow_requests(void **state) {
     (void)state;
@@ -261,13 +290,10 @@ static void promtool_takes_them(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_those_of_the_answers),
-        cmocka_unit_test(durations_are_those_that_passed),
-        cmocka_unit_test(refusals_are_counted_by_type),
-        cmocka_unit_test(gauges_follow_requests),
-        cmocka_unit_test(odd_model_names_are_escaped),
-        cmocka_unit_test(documents_name_what_there_is),
-        cmocka_unit_test(promtool_takes_them),
+        cmocka_unit_test(numbers_are_those_of_the_answers), cmocka_unit_test(durations_are_those_that_passed),
+        cmocka_unit_test(refusals_are_counted_by_type),     cmocka_unit_test(pages_are_counted_where_they_are),
+        cmocka_unit_test(gauges_follow_requests),           cmocka_unit_test(odd_model_names_are_escaped),
+        cmocka_unit_test(documents_name_what_there_is),     cmocka_unit_test(promtool_takes_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
