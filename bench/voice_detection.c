@@ -1,4 +1,4 @@
-/* What `mneme transcribe --vad-filter` loses: recordings of speech with 5 s without speech before, between and behind,
+/* What `mneme transcribe --vad-filter` loses: recordings of speech with 5 s without speech before and behind it,
  * plain, quiet, in noise and with music. One row each, of all files together: the share of the loud moments of the
  * speech (frames of 10 ms within 35 dB of the file's loudest one) that is left out, and the share of the time without
  * speech that is left out, apart from what is kept around speech.
