@@ -81,7 +81,7 @@ static uint32_t share_node(net *g, net_node node) {
     for (; g->slots[slot]; slot = (slot + 1) & (g->n_slots - 1)) {
         const net_node *known = &g->nodes[g->slots[slot]];
         if (known->kind == node.kind && known->lo == node.lo && known->hi == node.hi && known->next == node.next &&
-            known->other == node.other)
+            known->other == node.other && known->min == node.min && known->max == node.max)
             return g->slots[slot];
     }
     uint32_t id = add_node(g, node);
@@ -116,7 +116,7 @@ uint32_t net_repeat(net *g, uint32_t body, uint32_t min, uint32_t max, uint32_t 
     if (min > max || next == NET_FAIL) return NET_FAIL;
     if (max == 0 || body == NET_END) return next;
     if (body == NET_FAIL) return min ? (uint32_t)NET_FAIL : next;
-    return add_node(g, (net_node){.kind = NET_REPEAT, .next = next, .other = body, .min = min, .max = max});
+    return share_node(g, (net_node){.kind = NET_REPEAT, .next = next, .other = body, .min = min, .max = max});
 }
 
 uint32_t net_call(net *g, uint32_t rule, uint32_t next) {
