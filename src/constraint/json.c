@@ -13,14 +13,13 @@ uint32_t net_json_rest(net *g, uint32_t next) {
     return loop;
 }
 
+uint32_t net_json_characters(net *g, uint32_t min, uint32_t max, uint32_t next) {
+    if (min == 0 && max == NET_MANY) return net_json_rest(g, next);
+    return net_repeat(g, net_plain(g, CHARACTER, NET_END), min, max, net_bytes(g, '"', '"', next));
+}
+
 uint32_t net_json_string(net *g, uint32_t min, uint32_t max, uint32_t next) {
-    uint32_t rest;
-    if (min == 0 && max == NET_MANY) {
-        rest = net_json_rest(g, next);
-    } else {
-        rest = net_repeat(g, net_plain(g, CHARACTER, NET_END), min, max, net_bytes(g, '"', '"', next));
-    }
-    return net_bytes(g, '"', '"', rest);
+    return net_bytes(g, '"', '"', net_json_characters(g, min, max, next));
 }
 
 uint32_t net_json_space(net *g, uint32_t next) {

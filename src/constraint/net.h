@@ -114,7 +114,8 @@ uint32_t net_grammar(net *g, const char *text, size_t n);
 
 uint32_t net_json_string(net *g, uint32_t min, uint32_t max, uint32_t next); /* quotes included; counts characters */
 uint32_t net_json_rest(net *g, uint32_t next);                               /* any characters and the closing quote */
-uint32_t net_json_space(net *g, uint32_t next);                              /* white space between tokens of JSON */
+uint32_t net_json_characters(net *g, uint32_t min, uint32_t max, uint32_t next); /* the same, counted */
+uint32_t net_json_space(net *g, uint32_t next); /* white space between tokens of JSON */
 
 /* The whole schema; the root is returned. Failures name the place in the schema. */
 uint32_t net_schema(net *g, const json *schema);

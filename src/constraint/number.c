@@ -16,9 +16,10 @@ enum {
     EXPONENT = 100000, /* larger ones are far beyond DECIMAL_DIGITS */
 };
 
-#define INTEGER "0|-?[1-9]\\d{0,17}"
-#define NUMBER  "-?(?:0|[1-9]\\d{0,17})(?:\\.\\d{1,18})?(?:[eE][+-]?\\d{1,2})?"
-#define DEAD    UINT32_MAX /* a remainder that no digit can mend */
+#define INTEGER  "0|-?[1-9]\\d{0,17}"
+#define NUMBER   "-?(?:0|[1-9]\\d{0,17})(?:\\.\\d{1,18})?(?:[eE][+-]?\\d{1,2})?"
+#define FRACTION "-?(?:0|[1-9]\\d{0,17})\\.\\d{0,17}[1-9]"
+#define DEAD     UINT32_MAX /* a remainder that no digit can mend */
 
 /* ---- decimals ---- */
 
@@ -287,8 +288,12 @@ static uint32_t build(reader *r, const net_numbers *which) {
 }
 
 uint32_t net_number(net *g, const net_numbers *which, uint32_t next) {
-    if (!which->has_lo && !which->has_hi && which->multiple.of == 0)
-        return net_plain(g, which->whole ? INTEGER : NUMBER, next);
+    bool limited = which->has_lo || which->has_hi || which->multiple.of;
+    if (which->whole && which->fraction) return NET_FAIL;
+    if (which->fraction && limited)
+        net_check(g,
+                  status_fail(MN_E_UNSUPPORTED, "'not' of integers is not supported beside other limits of numbers"));
+    if (!limited) return net_plain(g, which->whole ? INTEGER : which->fraction ? FRACTION : NUMBER, next);
     if (which->has_lo && which->has_hi && decimal_compare(&which->lo, &which->hi) > 0) return NET_FAIL;
     if (g->status != MN_OK || next == NET_FAIL) return NET_FAIL;
     reader r = {.g = g, .next = next, .of = 1};

@@ -29,7 +29,8 @@ typedef struct multiple {
 bool multiple_add(multiple *m, const decimal *d);
 
 typedef struct net_numbers {
-    bool whole; /* without a point */
+    bool whole;    /* without a point */
+    bool fraction; /* no whole number, supported without the others */
     bool has_lo, has_hi;
     decimal lo, hi;
     bool lo_open, hi_open; /* the limit itself is excluded */

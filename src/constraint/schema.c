@@ -79,6 +79,9 @@ static const char *const understood[] = {"type",
                                          "exclusiveMaximum",
                                          "additionalItems",
                                          "uniqueItems",
+                                         "not",
+                                         "if",
+                                         "dependentSchemas",
                                          NULL};
 
 /* Keywords that do not restrict the value, or are not asserted. */
@@ -103,6 +106,8 @@ static const char *const annotations[] = {"title",
                                           "contentSchema",
                                           "discriminator",
                                           "nullable", /* only widens "type" */
+                                          "then",     /* belong to "if" */
+                                          "else",
                                           NULL};
 
 static bool is_among(const char *name, const char *const *names) {
@@ -110,14 +115,18 @@ static bool is_among(const char *name, const char *const *names) {
     return *names != NULL;
 }
 
+bool schema_restricts(const json_member *keyword) {
+    bool vendor = strncmp(keyword->key, "x-", 2) == 0;
+    bool many = strcmp(keyword->key, "uniqueItems") == 0 && keyword->value.kind == JSON_BOOL && !keyword->value.boolean;
+    return !vendor && !many && !is_among(keyword->key, annotations);
+}
+
 /* Whether every keyword is known, and *restricts: whether one of them restricts the value. */
 static void check_keywords(schema_build *b, const json *schema, bool *restricts) {
     *restricts = false;
     for (size_t i = 0; i < schema->n && schema_charge(b, 1); i++) {
         const json_member *m = &schema->members[i];
-        bool vendor = strncmp(m->key, "x-", 2) == 0;
-        bool unique = strcmp(m->key, "uniqueItems") == 0 && m->value.kind == JSON_BOOL && !m->value.boolean;
-        if (vendor || unique || is_among(m->key, annotations)) continue;
+        if (!schema_restricts(m)) continue;
         *restricts = true;
         if (is_among(m->key, understood)) continue;
         const char *near = text_nearest(m->key, understood);
@@ -224,8 +233,8 @@ void schema_push(schema_build *b, terms *list, const json *schema, unsigned done
     list->n++;
 }
 
-static bool holds(const schema_build *b, terms list, const json *schema) {
-    for (size_t i = 0; i < list.n; i++) {
+static bool holds(schema_build *b, terms list, const json *schema) {
+    for (size_t i = 0; i < list.n && schema_charge(b, 1); i++) {
         if (schema_term(b, list, i) == schema) return true;
     }
     return false;
@@ -233,28 +242,34 @@ static bool holds(const schema_build *b, terms list, const json *schema) {
 
 /* ---- taking apart ---- */
 
-/* Adds to the list, which is at the end of b->terms, what its terms are made of: allOf, and $ref when `inside` a rule.
- * *has_ref: a $ref is left. */
+/* Adds to the list, which is at the end of b->terms, what its terms are made of: allOf, dependentSchemas, and $ref when
+ * `inside` a rule. *has_ref: a $ref is left. */
 static void take_apart(schema_build *b, terms *list, bool inside, bool *has_ref) {
     *has_ref = false;
-    for (size_t i = 0; i < list->n && schema_charge(b, list->n); i++) {
+    for (size_t i = 0; i < list->n && schema_charge(b, 1); i++) {
         term *t = &b->terms[list->at + i];
         const json *schema = t->schema, *ref = json_get(schema, "$ref"), *all = json_get(schema, "allOf");
-        unsigned done = t->done;
-        t->done |= TERM_ALL | (inside ? TERM_REF : 0u);
+        unsigned done = t->done, side = done & TERM_SIDE;
+        t->done |= TERM_ALL | TERM_DEPENDENT | (inside ? TERM_REF : 0u);
         if (ref && !(done & TERM_REF)) {
             *has_ref = !inside || *has_ref;
             const json *target = inside ? schema_target(b, ref) : NULL;
             if (target && !holds(b, *list, target)) {
-                schema_push(b, list, target, 0);
+                schema_push(b, list, target, side);
             } else if (target && json_get(target, "$ref")) {
                 schema_fail(b, MN_E_ARG, "the $ref '%.100s' leads back to itself", ref->string);
+            }
+        }
+        if (json_get(schema, "dependentSchemas") && !(done & TERM_DEPENDENT)) {
+            ways dependent = schema_ways(b, schema, TERM_DEPENDENT);
+            for (size_t k = 0; k < dependent.n && schema_ok(b); k++) {
+                if (!holds(b, *list, &dependent.mains[k])) schema_push(b, list, &dependent.mains[k], side);
             }
         }
         if (!all || (done & TERM_ALL)) continue;
         if (all->kind != JSON_ARRAY || all->n == 0) schema_fail(b, MN_E_ARG, "'allOf' must be an array of schemas");
         for (size_t k = 0; k < all->n && all->kind == JSON_ARRAY && schema_ok(b); k++) {
-            if (!holds(b, *list, &all->items[k])) schema_push(b, list, &all->items[k], 0);
+            if (!holds(b, *list, &all->items[k])) schema_push(b, list, &all->items[k], side);
         }
     }
 }
@@ -279,17 +294,23 @@ static bool drop_silent(schema_build *b, terms *list) {
 
 /* The rule of a list of terms. */
 static uint32_t rule_of(schema_build *b, terms list) {
-    for (size_t i = 0; i < b->n_rules && schema_charge(b, 1); i++) {
+    uint64_t hash = list.n;
+    for (size_t i = 0; i < list.n; i++) {
+        const term *t = &b->terms[list.at + i];
+        hash = (hash ^ (uintptr_t)t->schema ^ (uint64_t)t->done << 48) * 0x9E3779B97F4A7C15u;
+    }
+    schema_charge(b, b->n_rules / 16); /* numbers are compared in no time */
+    for (size_t i = 0; i < b->n_rules; i++) {
         const schema_rule *known = &b->rules[i];
         size_t same = 0;
-        if (known->n_key != list.n) continue;
+        if (known->hash != hash || known->n_key != list.n) continue;
         while (same < list.n && b->keys[known->key + same].schema == b->terms[list.at + same].schema &&
                b->keys[known->key + same].done == b->terms[list.at + same].done)
             same++;
         if (same == list.n) return known->rule;
     }
     const char *place = bytes_text(&b->place);
-    schema_rule rule = {.key = b->n_keys, .n_key = list.n};
+    schema_rule rule = {.hash = hash, .key = b->n_keys, .n_key = list.n};
     if (!schema_ok(b) || !net_check(b->g, mem_grow(&b->rules, &b->rules_capacity, b->n_rules + 1, sizeof *b->rules)) ||
         !net_check(b->g, mem_grow(&b->keys, &b->keys_capacity, b->n_keys + list.n, sizeof *b->keys)))
         return 0;
@@ -304,47 +325,36 @@ static uint32_t rule_of(schema_build *b, terms list) {
 
 /* ---- values ---- */
 
-static void check_apart(schema_build *b, const json *branches) {
-    for (size_t k = 0; k < branches->n; k++) {
-        for (size_t j = 0; j < k && schema_charge(b, 1); j++) {
-            if (schema_apart(b, &branches->items[j], &branches->items[k], 0)) continue;
-            schema_fail(b, MN_E_UNSUPPORTED, "branches %zu and %zu of 'oneOf' may both hold of one value; use anyOf", j,
-                        k);
-            return;
-        }
-    }
-}
-
-static const json *branches_of(schema_build *b, const json *schema, unsigned bit) {
-    const char *name = bit == TERM_ANY ? "anyOf" : "oneOf";
-    const json *branches = json_get(schema, name);
-    if (branches->kind == JSON_ARRAY && branches->n > 0) {
-        if (bit == TERM_ONE) check_apart(b, branches);
-    } else {
-        schema_fail(b, MN_E_ARG, "'%s' must be an array of schemas", name);
-    }
-    return schema_ok(b) ? branches : NULL;
-}
-
-/* The list with a branch of its term i. */
-static terms with_branch(schema_build *b, terms list, size_t i, unsigned bit, const json *branch) {
+/* The list with choice k of its term i; conditions come first. */
+static terms with_way(schema_build *b, terms list, size_t i, unsigned bit, ways all, size_t k) {
+    const json *parts[] = {all.sides ? &all.sides[k] : NULL, all.mains ? &all.mains[k] : NULL};
     terms out = schema_list(b);
     for (size_t j = 0; j < list.n && schema_ok(b); j++) {
         term t = b->terms[list.at + j];
         schema_push(b, &out, t.schema, t.done | (j == i ? bit : 0));
     }
-    schema_push(b, &out, branch, 0);
+    unsigned side = schema_ok(b) ? b->terms[list.at + i].done & TERM_SIDE : 0;
+    for (size_t j = 0; j < 2 && schema_ok(b); j++) {
+        if (parts[j] && !holds(b, out, parts[j])) schema_push(b, &out, parts[j], j == 0 ? (unsigned)TERM_SIDE : side);
+    }
     return out;
 }
 
-/* The list with each branch of term i in turn. */
+/* The list with each choice of term i in turn. */
 static uint32_t any_of(schema_build *b, terms list, size_t i, unsigned bit, uint32_t next) {
-    const json *branches = branches_of(b, schema_term(b, list, i), bit);
+    ways all = schema_ways(b, schema_term(b, list, i), bit);
+    bool has_reason = b->g->reason[0] != 0;
     uint32_t node = NET_FAIL;
-    for (size_t k = branches ? branches->n : 0; k-- > 0 && schema_ok(b);) {
-        terms branch = with_branch(b, list, i, bit, &branches->items[k]);
-        node = net_split(b->g, schema_value(b, branch, next), node);
+    for (size_t k = all.n; k-- > 0 && schema_ok(b);) {
+        terms way = with_way(b, list, i, bit, all, k);
+        if (schema_clash(b, way, list.n)) {
+            b->n_terms = way.at;
+        } else {
+            node = net_split(b->g, schema_value(b, way, next), node);
+        }
     }
+    if (node == NET_FAIL) return schema_never(b, "no value is allowed");
+    if (!has_reason) b->g->reason[0] = 0; /* why some choices allow no value does not matter */
     return node;
 }
 
@@ -353,11 +363,11 @@ static unsigned types_of(schema_build *b, terms list) {
     bool has_type = false;
     for (size_t i = 0; i < list.n; i++) {
         const json *schema = schema_term(b, list, i);
-        has_type |= json_get(schema, "type") != NULL;
+        has_type |= json_get(schema, "type") && !(b->terms[list.at + i].done & TERM_SIDE);
         named &= schema_types(b, schema);
         implied &= implied_types(schema);
     }
-    return has_type ? named : implied;
+    return has_type ? named : named & implied;
 }
 
 static bool find_constants(const schema_build *b, terms list, size_t *at) {
@@ -368,6 +378,15 @@ static bool find_constants(const schema_build *b, terms list, size_t *at) {
     return false;
 }
 
+/* The values that are words. */
+static const struct {
+    unsigned type;
+    const char *text;
+    json value;
+} words[] = {{VALUE_NULL, "null", {.kind = JSON_NULL}},
+             {VALUE_BOOL, "false", {.kind = JSON_BOOL}},
+             {VALUE_BOOL, "true", {.kind = JSON_BOOL, .boolean = true}}};
+
 static uint32_t plain_value(schema_build *b, terms list, uint32_t next) {
     net *g = b->g;
     unsigned types = types_of(b, list);
@@ -375,9 +394,10 @@ static uint32_t plain_value(schema_build *b, terms list, uint32_t next) {
     size_t i;
     if (find_constants(b, list, &i)) return schema_constants(b, list, i, next);
     if (types == 0) return schema_never(b, "no type is left");
-    if (types & VALUE_NULL) node = net_split(g, net_literal(g, "null", 4, next), node);
-    if (types & VALUE_BOOL)
-        node = net_split(g, net_split(g, net_literal(g, "true", 4, next), net_literal(g, "false", 5, next)), node);
+    for (i = 0; i < sizeof words / sizeof *words; i++) {
+        if ((types & words[i].type) && schema_allows(b, list, &words[i].value, NULL))
+            node = net_split(g, net_literal(g, words[i].text, strlen(words[i].text), next), node);
+    }
     if (types & VALUE_NUMBER) node = net_split(g, schema_number(b, list, !(types & VALUE_REAL), next), node);
     if (types & VALUE_STRING) node = net_split(g, schema_string(b, list, next), node);
     if (types & VALUE_ARRAY) node = net_split(g, schema_array(b, list, next), node);
@@ -387,11 +407,14 @@ static uint32_t plain_value(schema_build *b, terms list, uint32_t next) {
 
 /* The first term with branches to choose from, and their TERM_ bit; 0: there is none. */
 static unsigned find_choice(const schema_build *b, terms list, size_t *at) {
-    for (size_t i = 0; i < list.n; i++) {
+    for (size_t i = 0, n; i < list.n; i++) {
         term t = b->terms[list.at + i];
         *at = i;
         if (json_get(t.schema, "anyOf") && !(t.done & TERM_ANY)) return TERM_ANY;
         if (json_get(t.schema, "oneOf") && !(t.done & TERM_ONE)) return TERM_ONE;
+        if (json_get(t.schema, "if") && !(t.done & TERM_IF)) return TERM_IF;
+        bool excludes = schema_excluded(t.schema, &n) || schema_is_fraction(t.schema);
+        if (json_get(t.schema, "not") && !(t.done & TERM_NOT) && !excludes) return TERM_NOT;
     }
     return 0;
 }
@@ -407,6 +430,10 @@ static uint32_t value_of(schema_build *b, terms list, bool shared, uint32_t next
     size_t begin = list.at;
     bool has_ref;
     uint32_t node = NET_FAIL;
+    if (next == NET_FAIL) { /* nothing can follow it */
+        b->n_terms = begin;
+        return NET_FAIL;
+    }
     bool deep = ++b->depth > NEST;
     take_apart(b, &list, false, &has_ref);
     if (!drop_silent(b, &list)) {
@@ -431,29 +458,31 @@ uint32_t schema_shared_value(schema_build *b, terms list, uint32_t next) {
 /* ---- sets of values ---- */
 
 static bool finite_choice(schema_build *b, terms list, size_t i, unsigned bit, constants *out) {
-    const json *branches = branches_of(b, schema_term(b, list, i), bit);
-    bool finite = branches != NULL;
-    for (size_t k = 0; finite && k < branches->n; k++)
-        finite = schema_finite(b, with_branch(b, list, i, bit, &branches->items[k]), out);
+    ways all = schema_ways(b, schema_term(b, list, i), bit);
+    bool finite = true;
+    for (size_t k = 0; k < all.n && finite; k++) finite = schema_finite(b, with_way(b, list, i, bit, all, k), out);
     return finite;
 }
 
 static bool finite_types(schema_build *b, terms list, constants *out) {
-    static const json values[] = {{.kind = JSON_NULL}, {.kind = JSON_BOOL}, {.kind = JSON_BOOL, .boolean = true}};
     unsigned types = types_of(b, list);
     if (types & ~(unsigned)(VALUE_NULL | VALUE_BOOL)) return false;
-    for (size_t i = types & VALUE_NULL ? 0 : 1; i < (types & VALUE_BOOL ? 3 : 1); i++)
-        constants_add(b, out, &values[i]);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if ((types & words[i].type) && schema_allows(b, list, &words[i].value, NULL))
+            constants_add(b, out, &words[i].value);
+    }
     return true;
 }
 
 bool schema_finite(schema_build *b, terms list, constants *out) {
     size_t begin = list.at, i;
     bool has_ref, finite = true;
-    if (b->depth > NEST) return false;
-    b->depth++;
-    take_apart(b, &list, true, &has_ref);
-    if (drop_silent(b, &list) && schema_ok(b)) {
+    if (++b->depth > 2 * NEST) {
+        finite = false;
+    } else {
+        take_apart(b, &list, true, &has_ref);
+    }
+    if (finite && drop_silent(b, &list) && schema_ok(b)) {
         unsigned bit = find_choice(b, list, &i);
         if (bit) {
             finite = finite_choice(b, list, i, bit, out);
@@ -500,6 +529,7 @@ uint32_t net_schema(net *g, const json *schema) {
     mem_free(b.rules);
     mem_free(b.keys);
     mem_free(b.terms);
+    schema_ways_clear(&b);
     schema_index_clear(&b);
     bytes_clear(&b.place);
     return root;

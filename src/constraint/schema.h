@@ -9,7 +9,18 @@
 
 #include "constraint/net.h"
 
-enum { TERM_REF = 1, TERM_ALL = 2, TERM_ANY = 4, TERM_ONE = 8 }; /* keywords of a term that have been taken apart */
+enum {
+    /* Keywords of a term that have been taken apart. */
+    TERM_REF = 1,
+    TERM_ALL = 2,
+    TERM_ANY = 4,
+    TERM_ONE = 8,
+    TERM_NOT = 16,
+    TERM_IF = 32,
+    TERM_DEPENDENT = 64,
+    /* A condition: it says which values are meant, and declares neither types nor members. */
+    TERM_SIDE = 128,
+};
 
 typedef struct term {
     const json *schema; /* true, false or an object */
@@ -26,7 +37,21 @@ typedef struct constants {
     size_t n, capacity;
 } constants;
 
+/* What a keyword leaves to choose: with choice k, sides[k] as a condition and mains[k] hold besides the term. */
+typedef struct ways {
+    const json *sides, *mains; /* NULL: none */
+    size_t n;
+} ways;
+
+/* Choices that were made of a schema, owned. */
+typedef struct schema_made {
+    const json_member *of; /* the schema's members */
+    unsigned bit;          /* TERM_*: of which keyword */
+    ways ways;
+} schema_made;
+
 typedef struct schema_rule {
+    uint64_t hash;     /* of the key */
     size_t key, n_key; /* slice of schema_build.keys */
     uint32_t rule;
     char *place; /* owned; where it was met first */
@@ -65,6 +90,10 @@ typedef struct schema_build {
     size_t n_anchors, anchors_capacity;
     schema_ref *refs; /* by address in memory; only where there are several resources */
     size_t n_refs, refs_capacity;
+    schema_made *made;
+    size_t n_made, made_capacity;
+    void **blocks; /* what these choices consist of */
+    size_t n_blocks, blocks_capacity;
     bytes place; /* "$.items[*].name", for messages */
     size_t work;
     int depth;
@@ -124,6 +153,36 @@ void schema_allowed(schema_build *b, terms list, size_t i, constants *out);
 bool schema_finite(schema_build *b, terms list, constants *out);
 void constants_add(schema_build *b, constants *c, const json *value);
 
+/* ---- conditions ---- */
+
+/* The choices of a term's keyword, which it has: TERM_ANY, TERM_ONE, TERM_NOT or TERM_IF. TERM_DEPENDENT: all of mains
+ * hold. */
+ways schema_ways(schema_build *b, const json *schema, unsigned bit);
+void schema_ways_clear(schema_build *b);
+/* Whether a term from `from` on certainly excludes another one of the list. */
+bool schema_clash(schema_build *b, terms list, size_t from);
+/* The constants that a schema's "not" excludes one by one, which is not a choice then; NULL: none. */
+const json *schema_excluded(const json *schema, size_t *n);
+/* Those of all terms. kinds: 1 << JSON_*. */
+void schema_gather_excluded(schema_build *b, terms list, unsigned kinds, constants *out);
+/* Whether [] or {} is excluded, by kind; fails where another array or object is. */
+bool schema_excludes_empty(schema_build *b, terms list, json_kind kind);
+/* Whether this is the negation of "integer" for numbers, which is no choice either. */
+bool schema_is_fraction(const json *schema);
+/* Strings that are none of the texts. */
+uint32_t schema_other_texts(schema_build *b, const constants *texts, uint32_t min, uint32_t max, uint32_t next);
+
+/* Whether the keyword restricts values. */
+bool schema_restricts(const json_member *keyword);
+/* Whether the schema has constants, all of its types. */
+bool schema_fits(schema_build *b, const json *schema);
+/* Whether the terms allow the constant, by types and constants alone. `values`: an enum that it is one of, or NULL. */
+bool schema_allows(schema_build *b, terms list, const json *value, const json *values);
+
+/* How many first items of an array have schemas of their own, and the schema of an item; NULL: none. */
+size_t schema_prefix(const json *schema);
+const json *schema_item_of(schema_build *b, const json *schema, size_t index);
+
 /* Item `index` of an array, or (any) every one from there on. */
 uint32_t schema_item(schema_build *b, terms list, size_t index, bool any, uint32_t next);
 /* The constraints of all terms on it, at the end of b->terms. */
@@ -137,7 +196,7 @@ uint32_t schema_unique_array(schema_build *b, terms list, size_t prefix, uint32_
 /* The bits of "type", VALUE_ANY without one. Fails for unknown names. */
 unsigned schema_types(schema_build *b, const json *schema);
 bool schema_equal(const json *a, const json *b);
-/* Whether no value can be valid under both, judged by types, constants and required constants of objects. */
+/* Whether no value can be valid under both, judged by types, constants and required members of objects. */
 bool schema_apart(schema_build *b, const json *x, const json *y, int depth);
 
 #endif

@@ -105,8 +105,9 @@ static void decide_open(object *o) {
     bool allowed = true, named = false, specified = false;
     for (size_t i = 0; i < o->list.n; i++) {
         const json *schema = schema_term(o->b, o->list, i), *others = json_get(schema, "additionalProperties");
-        named |= json_get(schema, "properties") != NULL;
-        specified |= others != NULL;
+        bool is_side = o->b->terms[o->list.at + i].done & TERM_SIDE;
+        named |= !is_side && json_get(schema, "properties");
+        specified |= !is_side && others;
         if (!others) continue;
         if (others->kind != JSON_BOOL && others->kind != JSON_OBJECT)
             schema_fail(o->b, MN_E_ARG, "'additionalProperties' must be a schema");
@@ -357,7 +358,9 @@ uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
     schema_counts(b, list, "minProperties", "maxProperties", &o.min, &o.max);
     size_t n = schema_ok(b) ? gather_dependencies(&o, dependencies) : 0;
     uint32_t node = NET_FAIL;
+    if (o.min == 0 && schema_excludes_empty(b, list, JSON_OBJECT)) o.min = 1;
     o.shared = n > 0 || o.min > 0 || o.max != NET_MANY;
+    for (size_t i = 0; i < list.n; i++) o.shared |= (b->terms[list.at + i].done & TERM_SIDE) != 0;
     if (schema_ok(b) && check_least(&o)) node = dependent_object(&o, dependencies, n, next);
     mem_free(o.properties);
     if (node == NET_FAIL && o.max != NET_MANY) schema_never(b, "no object has at most %u members", o.max);
@@ -368,7 +371,7 @@ uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
 
 /* The constraint of a term on item `index`, or of all from there on; NULL: nothing. The array form of "items" is that
  * of "prefixItems" in older drafts, where "additionalItems" is the rest. */
-static const json *item_schema(schema_build *b, const json *schema, size_t index) {
+const json *schema_item_of(schema_build *b, const json *schema, size_t index) {
     const json *items = json_get(schema, "items"), *prefix = json_get(schema, "prefixItems");
     if (items && items->kind == JSON_ARRAY) {
         prefix = items;
@@ -378,7 +381,7 @@ static const json *item_schema(schema_build *b, const json *schema, size_t index
     return prefix && prefix->kind == JSON_ARRAY && index < prefix->n ? &prefix->items[index] : items;
 }
 
-static size_t prefix_length(const json *schema) {
+size_t schema_prefix(const json *schema) {
     const json *items = json_get(schema, "items"), *prefix = json_get(schema, "prefixItems");
     if (items && items->kind == JSON_ARRAY) return items->n;
     return prefix && prefix->kind == JSON_ARRAY ? prefix->n : 0;
@@ -387,7 +390,7 @@ static size_t prefix_length(const json *schema) {
 terms schema_item_terms(schema_build *b, terms list, size_t index) {
     terms item = schema_list(b);
     for (size_t i = 0; i < list.n && schema_ok(b); i++) {
-        const json *schema = item_schema(b, schema_term(b, list, i), index);
+        const json *schema = schema_item_of(b, schema_term(b, list, i), index);
         if (schema) schema_push(b, &item, schema, 0);
     }
     return item;
@@ -406,9 +409,10 @@ uint32_t schema_array(schema_build *b, terms list, uint32_t next) {
     uint32_t min, max;
     size_t prefix = 0;
     schema_counts(b, list, "minItems", "maxItems", &min, &max);
+    if (schema_excludes_empty(b, list, JSON_ARRAY) && min == 0) min = 1;
     if (min > max) return schema_never(b, "at least %u items, but at most %u", min, max);
     for (size_t i = 0; i < list.n; i++) {
-        size_t n = prefix_length(schema_term(b, list, i));
+        size_t n = schema_prefix(schema_term(b, list, i));
         if (n > prefix) prefix = n;
     }
     uint32_t close = net_bytes(g, ']', ']', next), end = net_json_space(g, close), node;

@@ -1,10 +1,12 @@
 /* Schemas of strings and numbers, constants, and what makes two schemas disjoint.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
 #include "constraint/number.h"
 #include "constraint/schema.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- strings ---- */
@@ -66,7 +68,14 @@ uint32_t schema_string(schema_build *b, terms list, uint32_t next) {
     schema_counts(b, list, "minLength", "maxLength", &how.min, &how.max);
     if (how.min > how.max) return schema_never(b, "at least %u characters, but at most %u", how.min, how.max);
     const char *pattern = pattern_of(b, list, &n);
-    if (!schema_ok(b)) return NET_FAIL;
+    constants excluded = {0};
+    schema_gather_excluded(b, list, 1u << JSON_STRING, &excluded);
+    bool has_excluded = excluded.n > 0;
+    if (pattern && has_excluded)
+        schema_fail(b, MN_E_UNSUPPORTED, "'not' of constants is not supported beside a 'pattern' or 'format'");
+    uint32_t other = has_excluded ? schema_other_texts(b, &excluded, how.min, how.max, next) : (uint32_t)NET_FAIL;
+    mem_free(excluded.values);
+    if (!schema_ok(b) || has_excluded) return other;
     if (!pattern) return net_json_string(g, how.min, how.max, next);
     uint32_t node = net_bytes(g, '"', '"', net_regex(g, pattern, n, &how, net_bytes(g, '"', '"', next)));
     if (!schema_ok(b)) {
@@ -94,6 +103,10 @@ static bool read_number(schema_build *b, const char *name, const json *value, de
         schema_fail(b, MN_E_UNSUPPORTED, "'%s' has more than %d digits before or after the point", name,
                     DECIMAL_DIGITS);
     return schema_ok(b);
+}
+
+static int order_of_decimals(const void *a, const void *b) {
+    return decimal_compare(a, b);
 }
 
 /* The strictest of all limits on one side. */
@@ -138,14 +151,46 @@ static void gather_multiple(schema_build *b, const json *schema, net_numbers *wh
     }
 }
 
+/* The excluded numbers in ascending order; owned by the caller. */
+static decimal *gather_holes(schema_build *b, terms list, size_t *n) {
+    constants excluded = {0};
+    decimal *holes = NULL;
+    size_t capacity = 0;
+    schema_gather_excluded(b, list, 1u << JSON_INT | 1u << JSON_REAL, &excluded);
+    *n = 0;
+    if (excluded.n && net_check(b->g, mem_grow(&holes, &capacity, excluded.n, sizeof *holes))) {
+        while (*n < excluded.n && read_number(b, "const", excluded.values[*n], &holes[*n])) ++*n;
+        qsort(holes, *n, sizeof *holes, order_of_decimals);
+    }
+    mem_free(excluded.values);
+    return holes;
+}
+
+/* The numbers between the holes. */
+static uint32_t numbers_between(schema_build *b, net_numbers *which, const decimal *holes, size_t n, uint32_t next) {
+    uint32_t node = NET_FAIL;
+    for (size_t i = 0; i < n && schema_ok(b); i++) {
+        net_numbers below = *which;
+        put_limit(&below, &holes[i], false, true);
+        node = net_split(b->g, net_number(b->g, &below, next), node);
+        put_limit(which, &holes[i], true, true);
+    }
+    return net_split(b->g, net_number(b->g, which, next), node);
+}
+
 uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next) {
     net_numbers which = {.whole = whole};
+    size_t n_holes;
     for (size_t i = 0; i < list.n && schema_ok(b); i++) {
         gather_limits(b, schema_term(b, list, i), &which);
         gather_multiple(b, schema_term(b, list, i), &which);
+        which.fraction |= schema_is_fraction(schema_term(b, list, i));
     }
-    if (!schema_ok(b)) return NET_FAIL;
-    uint32_t node = net_number(b->g, &which, next);
+    decimal *holes = gather_holes(b, list, &n_holes);
+    bool gathered = schema_ok(b);
+    uint32_t node = gathered ? numbers_between(b, &which, holes, n_holes, next) : (uint32_t)NET_FAIL;
+    mem_free(holes);
+    if (!gathered) return NET_FAIL;
     if (!schema_ok(b)) {
         status_context(b->g->status, "schema, %s", bytes_text(&b->place));
     } else if (node == NET_FAIL) {
@@ -213,31 +258,77 @@ static bool is_one_of(schema_build *b, const json *value, const json *values, si
     return false;
 }
 
-static void check_constants(schema_build *b, const json *schema) {
-    static const char *const others[] = {"properties",      "required",         "additionalProperties",
-                                         "items",           "prefixItems",      "minItems",
-                                         "maxItems",        "minLength",        "pattern",
-                                         "maxLength",       "minimum",          "maximum",
-                                         "multipleOf",      "exclusiveMinimum", "format",
-                                         "exclusiveMaximum"};
-    const json *several = json_get(schema, "enum");
-    if (several && several->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'enum' must be an array of values");
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (json_get(schema, others[i]))
-            schema_fail(b, MN_E_UNSUPPORTED, "'%s' beside constants is not supported", others[i]);
-    }
+bool schema_fits(schema_build *b, const json *schema) {
+    size_t n, i = 0;
+    const json *values = constants_of(schema, &n);
+    unsigned types = schema_types(b, schema);
+    while (i < n && schema_charge(b, 1) && (types & kinds_of(&values[i]))) i++;
+    return values && i == n;
 }
 
-/* Whether the terms allow the constant, by types and constants alone. It is one of `values`. */
-static bool allows(schema_build *b, terms list, const json *value, const json *values) {
+/* Keywords that are not evaluated for constants of a kind. */
+static void refuse_beside(schema_build *b, const json *schema, json_kind kind) {
+    static const struct {
+        unsigned kinds;
+        const char *keyword;
+    } rows[] = {{1u << JSON_STRING, "pattern"},
+                {1u << JSON_INT | 1u << JSON_REAL, "multipleOf"},
+                {1u << JSON_ARRAY, "items"},
+                {1u << JSON_ARRAY, "prefixItems"},
+                {1u << JSON_ARRAY, "uniqueItems"},
+                {1u << JSON_OBJECT, "properties"},
+                {1u << JSON_OBJECT, "required"},
+                {1u << JSON_OBJECT, "additionalProperties"},
+                {1u << JSON_OBJECT, "dependentRequired"}};
+    const json *format = kind == JSON_STRING ? json_get(schema, "format") : NULL;
+    const char *found = format && format_pattern(format) ? "format" : NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if ((rows[i].kinds >> kind & 1) && json_get(schema, rows[i].keyword)) found = rows[i].keyword;
+    }
+    if (found) schema_fail(b, MN_E_UNSUPPORTED, "'%s' beside constants is not supported", found);
+}
+
+/* Not inlined: decimals are large. */
+static __attribute__((noinline)) bool within_limits(schema_build *b, const json *schema, const json *value) {
+    net_numbers which = {.whole = false};
+    decimal number;
+    gather_limits(b, schema, &which);
+    if (!schema_ok(b) || (!which.has_lo && !which.has_hi) || !read_number(b, "const", value, &number)) return true;
+    int lo = which.has_lo ? decimal_compare(&number, &which.lo) : 1;
+    int hi = which.has_hi ? decimal_compare(&which.hi, &number) : 1;
+    return (lo > 0 || (lo == 0 && !which.lo_open)) && (hi > 0 || (hi == 0 && !which.hi_open));
+}
+
+/* Lengths and counts of a constant, and limits of a number. */
+static bool meets_limits(schema_build *b, terms list, const json *value) {
+    uint32_t min = 0, max = NET_MANY;
+    size_t n = value->kind >= JSON_STRING ? value->n : 0;
+    bool within = true;
+    for (size_t i = 0; i < list.n && is_number(value) && within; i++)
+        within = within_limits(b, schema_term(b, list, i), value);
+    if (value->kind == JSON_STRING) {
+        schema_counts(b, list, "minLength", "maxLength", &min, &max);
+        for (size_t i = n = 0; i < value->n; n++) i += utf8_length((unsigned char)value->string[i]);
+    }
+    if (value->kind == JSON_ARRAY) schema_counts(b, list, "minItems", "maxItems", &min, &max);
+    if (value->kind == JSON_OBJECT) schema_counts(b, list, "minProperties", "maxProperties", &min, &max);
+    return within && n >= min && n <= max;
+}
+
+bool schema_allows(schema_build *b, terms list, const json *value, const json *values) {
+    size_t n;
     for (size_t i = 0; i < list.n; i++) {
         const json *schema = schema_term(b, list, i), *one = json_get(schema, "const"),
-                   *several = json_get(schema, "enum");
+                   *several = json_get(schema, "enum"), *excluded = schema_excluded(schema, &n);
         if (!(schema_types(b, schema) & kinds_of(value))) return false;
         if (one && !schema_equal(one, value)) return false;
         if (several && several->items != values && !is_one_of(b, value, several->items, several->n)) return false;
+        if (excluded && is_one_of(b, value, excluded, n)) return false;
+        if (schema_is_fraction(schema) && (kinds_of(value) & VALUE_INT)) return false;
     }
-    return true;
+    if (!meets_limits(b, list, value)) return false;
+    for (size_t i = 0; i < list.n; i++) refuse_beside(b, schema_term(b, list, i), value->kind);
+    return schema_ok(b);
 }
 
 /* A trie of texts as nodes: common prefixes are read once. */
@@ -282,10 +373,13 @@ static uint32_t build_texts(schema_build *b, text_tree *t, uint32_t next) {
 
 void schema_allowed(schema_build *b, terms list, size_t i, constants *out) {
     size_t n;
-    for (size_t k = 0; k < list.n; k++) check_constants(b, schema_term(b, list, k));
+    for (size_t k = 0; k < list.n; k++) {
+        const json *several = json_get(schema_term(b, list, k), "enum");
+        if (several && several->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'enum' must be an array of values");
+    }
     const json *values = constants_of(schema_term(b, list, i), &n);
-    for (size_t k = 0; k < n && schema_charge(b, 1); k++) {
-        if (allows(b, list, &values[k], values)) constants_add(b, out, &values[k]);
+    for (size_t k = 0; k < n && schema_charge(b, list.n); k++) {
+        if (schema_allows(b, list, &values[k], values)) constants_add(b, out, &values[k]);
     }
 }
 
@@ -343,6 +437,18 @@ static bool members_apart(schema_build *b, const json *x, const json *y, int dep
     return false;
 }
 
+/* A required member that the other schema does not allow. */
+static bool shuts_out(schema_build *b, const json *x, const json *y) {
+    const json *required = json_get(x, "required"), *own = json_get(y, "properties"),
+               *others = json_get(y, "additionalProperties");
+    bool closed = others && others->kind == JSON_BOOL && !others->boolean && !json_get(y, "patternProperties");
+    for (size_t i = 0; closed && required && required->kind == JSON_ARRAY && i < required->n && schema_charge(b, 1);
+         i++) {
+        if (required->items[i].kind == JSON_STRING && !json_get(own, required->items[i].string)) return true;
+    }
+    return false;
+}
+
 bool schema_apart(schema_build *b, const json *x, const json *y, int depth) {
     enum { DEPTH = 3 };
     x = follow_refs(b, x);
@@ -355,13 +461,16 @@ bool schema_apart(schema_build *b, const json *x, const json *y, int depth) {
     const json *of_x = constants_of(x, &n_x), *of_y = constants_of(y, &n_y);
     if (of_x || of_y) {
         const json *some = of_x ? of_x : of_y, *rest = of_x ? of_y : NULL;
-        size_t n_some = of_x ? n_x : n_y;
+        size_t n_some = of_x ? n_x : n_y, n_excluded;
+        const json *excluded = schema_excluded(of_x ? y : x, &n_excluded);
         bool apart = true;
         for (size_t i = 0; i < n_some && apart; i++) {
             bool by_type = !(types & kinds_of(&some[i]));
-            apart = by_type || (rest && !is_one_of(b, &some[i], rest, n_y));
+            apart = by_type || (rest && !is_one_of(b, &some[i], rest, n_y)) ||
+                    (excluded && is_one_of(b, &some[i], excluded, n_excluded));
         }
         return apart;
     }
-    return types == 0 || (types == VALUE_OBJECT && members_apart(b, x, y, depth));
+    return types == 0 ||
+           (types == VALUE_OBJECT && (members_apart(b, x, y, depth) || shuts_out(b, x, y) || shuts_out(b, y, x)));
 }

@@ -609,8 +609,11 @@ static void every_allocation_may_fail(void **state) {
     static const char *const cases[] = {
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":4},\"b\":{\"enum\":[1,\"x\"]},\"c\":{\"type\":\"array\","
         "\"items\":{\"$ref\":\"#/$defs/d\"}}},\"additionalProperties\":true,\"$defs\":{\"d\":{\"type\":\"string\",\"pattern\":\"^a[b-d]+$\"}}}",
-        "{\"prefixItems\":[{\"type\":\"null\"}],\"items\":{\"enum\":[1,\"x\",[2]]},\"uniqueItems\":true}", NULL,
-        "root ::= (a | [^b-d]{2,3} \"x\"?)+ # all\na ::= \"(\" root \")\" | b\nb ::= \"q\" b | \"\""};
+        "{\"prefixItems\":[{\"type\":\"null\"}],\"items\":{\"enum\":[1,\"x\",[2]]},\"uniqueItems\":true}",
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":\"integer\"}},"
+        "\"if\":{\"properties\":{\"a\":{\"enum\":[\"x\",\"xy\"]}},\"required\":[\"a\"]},\"then\":{\"properties\":{\"b\":{\"not\":{\"const\":1}}}},"
+        "\"else\":{\"oneOf\":[{\"required\":[\"b\"]},{\"maxProperties\":0}]},\"dependentSchemas\":{\"b\":{\"required\":[\"a\"]}}}",
+        NULL, "root ::= (a | [^b-d]{2,3} \"x\"?)+ # all\na ::= \"(\" root \")\" | b\nb ::= \"q\" b | \"\""};
     const tokenizer *t = opened[2];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool is_schema = cases[i] && cases[i][0] == '{';

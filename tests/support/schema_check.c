@@ -146,6 +146,8 @@ static bool check_number(const json *schema, const json *value) {
     const json *of = json_get(schema, "multipleOf");
     double x = number(value), times = of ? x / number(of) : 0; /* inexact: only clear misses are found */
     if (fabs(times - nearbyint(times)) > 1e-9 * fmax(1, fabs(times))) return false;
+    if (above && above->kind == JSON_BOOL) above = above->boolean ? lo : NULL; /* as in draft 4 */
+    if (below && below->kind == JSON_BOOL) below = below->boolean ? hi : NULL;
     return (!lo || x >= number(lo)) && (!above || x > number(above)) && (!hi || x <= number(hi)) &&
            (!below || x < number(below));
 }
@@ -246,6 +248,21 @@ static size_t how_many(const json *root, const json *list, const json *value) {
     return n;
 }
 
+static bool check_conditions(const json *root, const json *schema, const json *value) {
+    const json *no = json_get(schema, "not"), *condition = json_get(schema, "if");
+    const json *dependent = json_get(schema, "dependentSchemas");
+    if (no && schema_check(root, no, value)) return false;
+    if (condition) {
+        const json *then = json_get(schema, schema_check(root, condition, value) ? "then" : "else");
+        if (then && !schema_check(root, then, value)) return false;
+    }
+    for (size_t i = 0; dependent && i < dependent->n; i++) {
+        const json_member *m = &dependent->members[i];
+        if (json_get(value, m->key) && !schema_check(root, &m->value, value)) return false;
+    }
+    return true;
+}
+
 bool schema_check(const json *root, const json *schema, const json *value) {
     if (schema->kind == JSON_BOOL) return schema->boolean;
     const json *type = json_get(schema, "type"), *ref = json_get(schema, "$ref"), *values = json_get(schema, "enum");
@@ -264,6 +281,7 @@ bool schema_check(const json *root, const json *schema, const json *value) {
     if (all && how_many(root, all, value) != all->n) return false;
     if (any && how_many(root, any, value) == 0) return false;
     if (one && how_many(root, one, value) != 1) return false;
+    if (!check_conditions(root, schema, value)) return false;
     switch (value->kind) {
     case JSON_STRING: return check_string(schema, value);
     case JSON_INT:

@@ -281,6 +281,9 @@ static void constraint_schemas(void *unused) {
         {"{\"anyOf\":[{\"type\":\"null\"},{\"items\":", "{\"type\":\"integer\"}", ",\"type\":\"array\"}]}", 80, 5},
         {"{\"oneOf\":[{\"type\":\"null\"},{\"prefixItems\":[", "{\"type\":\"integer\"}", "],\"type\":\"array\"}]}", 60,
          5},
+        {"{\"not\":", "{\"const\":1}", "}", 120, 7},
+        {"{\"if\":{\"type\":\"null\"},\"then\":false,\"else\":", "{\"const\":1}", "}", 120, 7},
+        {"{\"type\":\"array\",\"uniqueItems\":true,\"items\":false,\"prefixItems\":[", "{\"const\":1}", "]}", 120, 5},
         {"{\"const\":[", "1", "]}", 1, 5}};
     const int32_t end = 8;
     tokenizer *t = letters();
