@@ -1,8 +1,8 @@
 /* Mneme: text generation with every KV-cache strategy.
  *
- * Reading order: status, model, text, cache and session, generation. A program needs little of it: open a model, open a
- * session, call mn_generate (examples/generate.c); or drive the cache by hand with mn_session_step
- * (examples/own_loop.c).
+ * Reading order: status, model, text, cache and session, generation; speech is in mneme_speech.h, which this header
+ * includes. A program needs little of it: open a model, open a session, call mn_generate (examples/generate.c); or
+ * drive the cache by hand with mn_session_step (examples/own_loop.c).
  *
  * Rules that hold everywhere. Handles are opaque: mn_x_open creates one, mn_x_close(&handle) closes it, accepts NULL
  * and sets the pointer to NULL. Pointers passed in are borrowed for the call; each function states who owns what it
@@ -486,7 +486,8 @@ MN_API void mn_session_cancel(mn_session *session);
 typedef struct mn_generation_config mn_generation_config;
 
 /* Transformers' GenerationConfig. A new one has the values of the model's generation_config.json (model NULL: the
- * defaults). */
+ * defaults). A value there that its field cannot take is MN_E_FORMAT when a generation or mn_generation_config_check
+ * finds that it has an effect; setting the field replaces it. */
 MN_API mn_status mn_generation_config_open(mn_generation_config **config, const mn_model *model);
 MN_API void mn_generation_config_close(mn_generation_config **config);
 
@@ -503,8 +504,8 @@ typedef struct mn_generation_field {
     size_t size;
     const char *name;     /* "max_new_tokens" */
     const char *alias;    /* llama.cpp's name of the flag, "n-predict"; or NULL */
-    const char *kind;     /* "integer", "number", "boolean", "choice", "string", "schema", "integers", "strings",
-                             "lists of integers", "biases", "object", "pair", "layers" */
+    const char *kind;     /* "integer", "number", "boolean", "choice", "string", "grammar", "schema", "integers",
+                             "strings", "lists of integers", "biases", "object", "pair", "layers" */
     const char *allowed;  /* "1 to 1000000" */
     const char *standard; /* default, as text */
     const char *help;     /* one line */
@@ -711,6 +712,8 @@ typedef struct mn_engine_options {
     size_t owner_quota;     /* bytes of what is kept in memory of the requests of one owner, and of what was read from
                              * files for them; what they add beyond that replaces their own texts, not those of others.
                              * 0: no limit */
+    size_t prefix_limit; /* bytes of what is kept in memory, of all owners; over it the texts go that are worth least.
+                          * 0: no limit but memory_limit */
 } mn_engine_options;
 
 MN_API void mn_engine_options_init(mn_engine_options *options, size_t size);
@@ -783,6 +786,9 @@ typedef struct mn_engine_info {
     size_t n_files;         /* of cache_dir, and their bytes */
     uint64_t file_bytes;
     uint64_t n_files_read, n_files_written, n_files_failed; /* since the engine was opened */
+    uint64_t n_resident_pages, n_offloaded_pages; /* of all caches of the model, shared ones once; pages of a saved
+                                                   * cache that is mapped are in neither */
+    uint64_t offloaded_bytes;                     /* of the offloaded ones */
 } mn_engine_info;
 
 /* Between steps, on the thread that steps. MN_E_NOMEM. */
@@ -826,7 +832,8 @@ MN_API mn_status mn_engine_prefix_session(mn_engine *engine, uint64_t id, mn_ses
 
 /* Keeps the tokens that a session of the model holds in its cache, as if a request of this owner and salt (NULL: "")
  * had computed them; *id: of the text. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
- * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota; MN_E_NOMEM. */
+ * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota or prefix_limit;
+ * MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *session, const char *salt, const char *owner,
                                       uint64_t *id);
 
@@ -834,8 +841,8 @@ MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *sessi
  * drop: before a session is loaded on another thread. */
 MN_API void mn_engine_prefix_room(mn_engine *engine, size_t n_bytes);
 
-/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit, and those of
- * one owner half of owner_quota (MN_E_FULL).
+/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit and of
+ * prefix_limit, and those of one owner half of owner_quota (MN_E_FULL).
  * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned texts do
  * not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
  * changed. MN_E_ARG, MN_E_NOMEM. */
@@ -866,6 +873,31 @@ MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
  * the id and times are counted from mn_engine_add. *id is -1 when there is none. Returns the status of the request,
  * with its message in mn_last_error; *generation is NULL when it failed. */
 MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
+
+/* ---- machine ---- */
+
+/* CPU level, the level of each kernel, cores, memory: one JSON object owned by the caller. cpu: as in
+ * mn_model_options. */
+MN_API mn_status mn_machine_describe(const char *cpu, char **text);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* The part of mneme.h that is about speech: log-mel features of recordings, transcription, subtitles. Programs include
+ * <mneme.h>, whose rules hold here.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_SPEECH_H
+#define MNEME_SPEECH_H
+
+#ifndef MNEME_H
+#error "include <mneme.h>"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* ---- features ---- */
 
@@ -980,11 +1012,23 @@ typedef struct mn_transcribe_options {
      * messages and transcripts. NULL, or a NULL in it: the file at the path. */
     const void *const *data;
     const size_t *data_sizes;
+    /* Words to expect, in their spelling: the first tokens, half of the model's context at most, are in the prompt of
+     * every window; the text before the window follows them where there is room. NULL or "": none. */
+    const char *hotwords;
+    /* Leaves out what is no speech before windows are cut; times are those of the whole recording. A recording without
+     * speech has no segments. Speech is what rises vad_threshold dB (above 0, at most 60) above the quietest moment
+     * nearby; silence of less than vad_min_silence_ms is kept, a stretch with less than vad_min_speech_ms of voice is
+     * left out, vad_speech_pad_ms are kept around each (0 to 3,600,000, rounded down to 10 ms). docs/transcribe.md says
+     * what is lost. */
+    bool vad_filter;
+    double vad_threshold;
+    int64_t vad_min_silence_ms, vad_min_speech_ms, vad_speech_pad_ms;
 } mn_transcribe_options;
 
 MN_API void mn_transcribe_options_init(mn_transcribe_options *options, size_t size);
 
-/* Transcribes recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input. A recording is
+/* Transcribes recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input; for files in
+ * other formats the program ffmpeg is started where PATH has it, not for recordings in memory. A recording is
  * transcribed in windows of the model's length (30 s); windows of several recordings are computed together. A recording
  * that fails does not affect the others: its transcript has the error. MN_E_UNSUPPORTED for a model that is not a
  * speech model and for tasks that it does not support; MN_E_ARG, for an unknown language with the nearest ones;
@@ -1001,14 +1045,11 @@ MN_API mn_status mn_subtitles_head(const char *format, char **head, size_t *n_he
 MN_API mn_status mn_subtitles_cue(const char *format, int64_t number, double start, double end, const char *text,
                                   size_t n_text, char **cue, size_t *n_cue);
 
-/* ---- machine ---- */
-
-/* CPU level, the level of each kernel, cores, memory: one JSON object owned by the caller. cpu: as in
- * mn_model_options. */
-MN_API mn_status mn_machine_describe(const char *cpu, char **text);
-
 #ifdef __cplusplus
 }
 #endif
 
 #endif
+
+#endif
+
