@@ -74,7 +74,7 @@
     X(regex, NULL, TEXT, 0, 0, "null", 0, \
       "a text that is not empty and holds no zero byte", "the text matches this regular expression") \
     X(grammar, NULL, GRAMMAR, 0, 0, "null", 0, \
-      "a text that is not empty and holds no zero byte", "the text is one of this grammar, in GBNF") \
+      "a text that is not empty and holds no zero byte", "the text matches this grammar, in GBNF") \
     X(guidance_scale, NULL, REAL, 0, 1e6, "null", 1, \
       "0 to 1e6", "classifier-free guidance: above 1 follows the prompt more") \
     X(watermarking_config, NULL, WATERMARK, 0, 0, "null", 0, \
