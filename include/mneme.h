@@ -509,6 +509,7 @@ typedef struct mn_generation_field {
     const char *allowed;  /* "1 to 1000000" */
     const char *standard; /* default, as text */
     const char *help;     /* one line */
+    bool only_samples;    /* has an effect in sampling alone; top_k in contrastive search, too */
 } mn_generation_field;
 
 /* The field at `index`, counted from 0; NULL after the last one. */
