@@ -311,7 +311,8 @@ static void constants_of_schemas(void *unused) {
     bytes deep = nest("[", "1.5", "]", 250), text = {0};
     bytes_printf(&text, "{\"allOf\":[{\"const\":%s},{\"const\":%s}]}", bytes_text(&deep), bytes_text(&deep));
     assert_ok(json_parse(&doc, text.data, text.n, JSON_STRICT, "schema"));
-    use(constraint_open_schema(&c, json_root(doc), t, &end, 1, 9), c, 5);
+    mn_status status = constraint_open_schema(&c, json_root(doc), t, &end, 1, 9);
+    use(status, c, 5);
     json_close(&doc);
     bytes_clear(&deep);
     bytes_clear(&text);
