@@ -52,7 +52,7 @@ typedef struct batch {
     size_t n_kept, kept_capacity;
     int code; /* of the first failure */
     char error[MESSAGE];
-    bool has_started, was_cancelled, reported_on_oom, told_limit;
+    bool has_started, was_cancelled, reported_on_oom, reported_limit;
     size_t prompt_tokens, new_tokens;
     double started, first_ms;
 } batch;
@@ -334,7 +334,7 @@ static void take_in(batch *b, const batch_row *row, mn_generation *generation) {
         print_message("memory ran out: the cache '%s' was converted to '%s', and the run continued",
                       cache->original_implementation, cache->implementation);
     b->reported_on_oom = b->reported_on_oom || cache->original_implementation;
-    if (!b->told_limit) b->told_limit = generation_tell_limit(generation, row->answer_limit);
+    if (!b->reported_limit) b->reported_limit = generation_report_limit(generation, row->answer_limit);
     b->prompt_tokens += row->prompt.n;
     for (size_t i = 0; i < generation->n_sequences; i++) {
         if (strcmp(generation->sequences[i]->finish_reason, "cancelled") == 0) b->was_cancelled = true;

@@ -312,7 +312,7 @@ mn_status generation_limit(mn_generation_config *config, const options *o, const
     return mn_generation_config_set(config, "max_new_tokens", text);
 }
 
-bool generation_tell_limit(const mn_generation *generation, int64_t answer_limit) {
+bool generation_report_limit(const mn_generation *generation, int64_t answer_limit) {
     bool is_cut = false;
     for (size_t i = 0; answer_limit > 0 && i < generation->n_sequences; i++)
         is_cut = is_cut || strcmp(generation->sequences[i]->finish_reason, "length") == 0;

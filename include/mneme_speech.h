@@ -131,7 +131,7 @@ typedef struct mn_transcribe_options {
     const char *hotwords;
     /* Leaves out what is no speech before windows are cut; times are those of the whole recording. A recording without
      * speech has no segments. Speech is what rises vad_threshold dB (above 0, at most 60) above the quietest moment
-     * nearby; silence of less than vad_min_silence_ms is kept, a stretch with less than vad_min_speech_ms of voice is
+     * nearby; silence of less than vad_min_silence_ms is kept, a segment with less than vad_min_speech_ms of voice is
      * left out, vad_speech_pad_ms are kept around each (0 to 3,600,000, rounded down to 10 ms). docs/transcribe.md says
      * what is lost. */
     bool vad_filter;

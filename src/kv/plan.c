@@ -295,7 +295,7 @@ static kv_form base_form(const kv_plan *plan, const kv_config *config) {
     static const kv_codec backends[] = {KV_MNEME, KV_QUANTO, KV_HQQ};
     return (kv_form){.codec = backends[given_or(config, CONFIG_BACKEND, 0)],
                      .group = (int)given_or(config, CONFIG_Q_GROUP_SIZE, 0),
-                     .wide_side = plan->exact == KV_F32};
+                     .f32_scales = plan->exact == KV_F32};
 }
 
 /* Bits that the codec supports, tested with sizes that fit every form. */

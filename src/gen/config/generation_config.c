@@ -42,11 +42,11 @@
     X(repetition_penalty, "repeat-penalty", REAL, 1e-6, 1e6, "1", 1, \
       "1e-6 to 1e6", "weakens tokens that occurred") \
     X(encoder_repetition_penalty, NULL, REAL, 1e-6, 1e6, "1", 1, \
-      "1e-6 to 1e6", "strengthens tokens of the prompt") \
+      "1e-6 to 1e6", "raises the scores of tokens of the prompt") \
     X(presence_penalty, NULL, REAL, -100, 100, "0", 0, \
-      "-100 to 100", "taken from the score of every generated token") \
+      "-100 to 100", "subtracted from the score of each token generated before") \
     X(frequency_penalty, NULL, REAL, -100, 100, "0", 0, \
-      "-100 to 100", "taken from a score as often as the token was generated") \
+      "-100 to 100", "the same, once per occurrence") \
     X(logit_bias, NULL, BIAS_MAP, -100, 100, "null", 0, \
       "an object of token ids and numbers from -100 to 100", "added to the scores, as in {\"15\": -5}") \
     X(sequence_bias, NULL, BIASES, -1e30, 1e30, "null", 0, \
@@ -82,7 +82,7 @@
     X(remove_invalid_values, NULL, BOOL, 0, 1, "false", 0, \
       "true or false", "repair scores that are infinite or no number") \
     X(renormalize_logits, NULL, BOOL, 0, 1, "false", 0, \
-      "true or false", "scores are log-probabilities in the end") \
+      "true or false", "normalize the final scores to log-probabilities") \
     X(num_return_sequences, NULL, INT, 1, 4096, "1", 1, \
       "1 to 4096", "sequences returned for each prompt") \
     X(num_beams, NULL, INT, 1, 4096, "1", 1, \

@@ -700,20 +700,20 @@ typedef struct mn_engine_options {
                                     * the model's limit. A request begins when its cache and those of its draft model
                                     * fit */
     size_t max_num_seqs;           /* sequences computed together at most; 0: no limit */
-    bool enable_prefix_caching;    /* what requests have computed is kept, as far as memory_limit allows, for
-                                    * requests whose prompts begin with the same tokens */
+    bool enable_prefix_caching;    /* the prefix cache: what requests computed is kept, as far as memory_limit
+                                    * allows, for requests whose prompts begin with the same tokens */
     double max_slowdown;           /* while prompts are computed, steps take at most about so many times as long as
                                     * without, in the mean: 1.5 to 1000. More where more prompts are computed than
                                     * requests generate, or where a prompt delays these by less than 64 tokens. 0: no limit,
                                     * prompts are computed fastest */
-    const char *cache_dir;  /* a folder, made when it is missing: what prefix caching keeps is written there, too,
-                             * and is found again by the next engine. NULL: none */
-    size_t cache_dir_limit; /* bytes of these files; over it those go that were used longest ago; 0: no limit */
-    double prefix_ttl_ms;   /* what was not used for so long is no longer kept in memory; 0: no limit */
-    size_t owner_quota;     /* bytes of what is kept in memory of the requests of one owner, and of what was read from
-                             * files for them; what they add beyond that replaces their own texts, not those of others.
-                             * 0: no limit */
-    size_t prefix_limit; /* bytes of what is kept in memory, of all owners; over it the texts go that are worth least.
+    const char *cache_dir;         /* a folder, made when it is missing: cached prefixes are written there, too, and are
+                                    * found again by the next engine. NULL: none */
+    size_t cache_dir_limit;        /* bytes of these files; above it the least recently used are deleted; 0: no limit */
+    double prefix_ttl_ms;          /* prefixes that were unused for this long are dropped from memory; 0: no limit */
+    size_t owner_quota;            /* bytes of the cached prefixes of one owner, those that were read from files for it
+                                    * included; what it adds beyond that replaces its own prefixes, not those of others.
+                                    * 0: no limit */
+    size_t prefix_limit; /* bytes of the cached prefixes of all owners; above it the least valuable ones are dropped.
                           * 0: no limit but memory_limit */
 } mn_engine_options;
 
@@ -781,9 +781,8 @@ typedef struct mn_engine_info {
     uint64_t n_preemptions; /* since the engine was opened */
     uint64_t cache_bytes;   /* resident bytes of all caches of the model, as memory_limit counts them */
     uint64_t memory_limit;  /* the limit in force; 0: none */
-    uint64_t kept_bytes;    /* what enable_prefix_caching keeps: its pages, each once, those that running requests share
-                             * included */
-    size_t n_kept;          /* texts that are kept */
+    uint64_t kept_bytes;    /* the prefix cache: its pages, each once, those that running requests share included */
+    size_t n_kept;          /* cached prefixes */
     size_t n_files;         /* of cache_dir, and their bytes */
     uint64_t file_bytes;
     uint64_t n_files_read, n_files_written, n_files_failed; /* since the engine was opened */
@@ -795,8 +794,8 @@ typedef struct mn_engine_info {
 /* Between steps, on the thread that steps. MN_E_NOMEM. */
 MN_API mn_status mn_engine_get_info(mn_engine *engine, mn_engine_info *info);
 
-/* A node of the tree of texts that enable_prefix_caching keeps, or that are being computed. Its text is that of its
- * parent and its own ids. */
+/* A node of the tree of prefixes that are cached or being computed. Its prefix is that of its parent and its own ids.
+ */
 typedef struct mn_prefix_info {
     size_t size;
     size_t index;       /* in this visit, counted from 0; parents come first */
@@ -804,14 +803,14 @@ typedef struct mn_prefix_info {
     const char *salt;   /* of its requests, "": none */
     const int32_t *ids; /* [n_ids] */
     size_t n_ids;
-    size_t n_tokens; /* of the whole text */
+    size_t n_tokens; /* of the whole prefix */
     bool is_kept, is_running, has_file;
-    uint64_t bytes;        /* of the kept text, those that it shares with others included; 0: not kept */
-    uint64_t n_hits;       /* how many requests began with the kept text or a part of it */
+    uint64_t bytes;        /* of the cached prefix, those that it shares with others included; 0: not kept */
+    uint64_t n_hits;       /* how many requests began with the cached prefix or a part of it */
     double unused_ms;      /* since the last one, or since it was kept; 0: not kept */
-    uint64_t id;           /* of its text, the same while the engine is open; counts from 1 */
+    uint64_t id;           /* of its prefix, the same while the engine is open; counts from 1 */
     uint64_t parent_id;    /* 0: none */
-    uint64_t unique_bytes; /* of `bytes`, those that nothing else holds: dropping the text frees them */
+    uint64_t unique_bytes; /* of `bytes`, those that nothing else holds: dropping the prefix frees them */
     bool is_pinned;
     double ttl_ms; /* it is dropped when it was not used for so long; 0: never */
 } mn_prefix_info;
@@ -821,35 +820,35 @@ typedef struct mn_prefix_info {
 MN_API mn_status mn_engine_prefixes(mn_engine *engine, bool (*visit)(void *user, const mn_prefix_info *info),
                                     void *user);
 
-/* The id of a text that is kept with the engine's own cache and this salt (NULL: ""), as one of its own from now on if
- * it is the beginning of a longer one. MN_E_NOT_FOUND when it is not kept whole, MN_E_ARG without
+/* The id of a prefix that is cached with the engine's own cache and this salt (NULL: ""), as one of its own from now on
+ * if it is the beginning of a longer one. MN_E_NOT_FOUND when it is not kept whole, MN_E_ARG without
  * enable_prefix_caching, MN_E_NOMEM. This and the following calls: between steps, on the thread that steps. */
 MN_API mn_status mn_engine_prefix_of(mn_engine *engine, const int32_t *ids, size_t n, const char *salt, uint64_t *id);
 
-/* A session with a kept text and its cache, owned by the caller and of no engine: to be saved (mn_session_save) on any
- * thread, or gone on with, where the engine's cache offloads on the thread that steps. MN_E_NOT_FOUND for what is not
- * kept in memory, MN_E_NOMEM. */
+/* A session with a cached prefix and its cache, owned by the caller and of no engine: to be saved (mn_session_save) on
+ * any thread, or gone on with, where the engine's cache offloads on the thread that steps. MN_E_NOT_FOUND for what is
+ * not kept in memory, MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_session(mn_engine *engine, uint64_t id, mn_session **session);
 
 /* Keeps the tokens that a session of the model holds in its cache, as if a request of this owner and salt (NULL: "")
- * had computed them; *id: of the text. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
+ * had computed them; *id: of the prefix. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
  * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota or prefix_limit;
  * MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *session, const char *salt, const char *owner,
                                       uint64_t *id);
 
-/* Drops kept texts, in the order of mn_engine_step, until caches can take so many bytes more, or nothing is left to
- * drop: before a session is loaded on another thread. */
+/* Drops cached prefixes, in the order of mn_engine_step, until caches can take so many bytes more, or nothing is left
+ * to drop: before a session is loaded on another thread. */
 MN_API void mn_engine_prefix_room(mn_engine *engine, size_t n_bytes);
 
-/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit and of
+/* pin: the prefix is not dropped when memory is needed. Pinned prefixes have at most half of the memory limit and of
  * prefix_limit, and those of one owner half of owner_quota (MN_E_FULL).
- * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned texts do
- * not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
+ * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned prefixes
+ * do not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
  * changed. MN_E_ARG, MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_hold(mn_engine *engine, uint64_t id, bool pin, double ttl_ms);
 
-/* Drops a text and those that begin with it, their files too. MN_E_NOT_FOUND; MN_E_REFUSED, with nothing dropped,
+/* Drops a prefix and those that begin with it, their files too. MN_E_NOT_FOUND; MN_E_REFUSED, with nothing dropped,
  * while one of them is being computed. */
 MN_API mn_status mn_engine_prefix_drop(mn_engine *engine, uint64_t id);
 
@@ -1018,7 +1017,7 @@ typedef struct mn_transcribe_options {
     const char *hotwords;
     /* Leaves out what is no speech before windows are cut; times are those of the whole recording. A recording without
      * speech has no segments. Speech is what rises vad_threshold dB (above 0, at most 60) above the quietest moment
-     * nearby; silence of less than vad_min_silence_ms is kept, a stretch with less than vad_min_speech_ms of voice is
+     * nearby; silence of less than vad_min_silence_ms is kept, a segment with less than vad_min_speech_ms of voice is
      * left out, vad_speech_pad_ms are kept around each (0 to 3,600,000, rounded down to 10 ms). docs/transcribe.md says
      * what is lost. */
     bool vad_filter;
@@ -1053,4 +1052,3 @@ MN_API mn_status mn_subtitles_cue(const char *format, int64_t number, double sta
 #endif
 
 #endif
-
