@@ -140,11 +140,8 @@ static mn_status find_token(const mn_model *model, const char *name, int32_t *ou
         return MN_OK;
     }
     if (!tokenizer) MN_FAIL(MN_E_ARG, "--stop-token: '%.80s' is no id, and the model has no tokenizer", name);
-    for (*out = 0; *out < mn_vocab_size(tokenizer); ++*out) {
-        const char *piece = mn_token_piece(tokenizer, *out);
-        if (piece && strcmp(piece, name) == 0) return MN_OK;
-    }
-    return unknown_token(tokenizer, name);
+    *out = mn_token_id(tokenizer, name);
+    return *out >= 0 ? MN_OK : unknown_token(tokenizer, name);
 }
 
 /* The model's own end tokens, which are null, an id or a list, as the beginning of a list. */

@@ -1,8 +1,9 @@
 /* Mneme: text generation with every KV-cache strategy.
  *
- * Reading order: status, model, text, cache and session, generation; speech is in mneme_speech.h, which this header
- * includes. A program needs little of it: open a model, open a session, call mn_generate (examples/generate.c); or
- * drive the cache by hand with mn_session_step (examples/own_loop.c).
+ * Reading order: status, model, text, cache and session, generation, sampler; then mneme_engine.h (many requests) and
+ * mneme_speech.h (transcription), which this header includes. A program needs little of it: open a model, open a
+ * session, call mn_generate (examples/generate.c); or drive the cache by hand with mn_session_step
+ * (examples/own_loop.c).
  *
  * Rules that hold everywhere. Handles are opaque: mn_x_open creates one, mn_x_close(&handle) closes it, accepts NULL
  * and sets the pointer to NULL. Pointers passed in are borrowed for the call; each function states who owns what it
@@ -194,6 +195,11 @@ MN_API mn_status mn_detokenizer_finish(mn_detokenizer *detokenizer, const char *
 
 /* The token's string in the vocabulary; NULL when out of range. Owned by the tokenizer. */
 MN_API const char *mn_token_piece(const mn_tokenizer *tokenizer, int32_t id);
+/* The token with this string, as mn_token_piece gives it; -1: none. */
+MN_API int32_t mn_token_id(const mn_tokenizer *tokenizer, const char *piece);
+/* A special token by its name in Transformers: "bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
+ * "cls_token", "mask_token"; -1: the tokenizer has none, or the name is another. */
+MN_API int32_t mn_special_token_id(const mn_tokenizer *tokenizer, const char *name);
 MN_API int32_t mn_vocab_size(const mn_tokenizer *tokenizer);
 
 /* The bytes that a token adds to a text, as they are: perhaps a part of a UTF-8 sequence. first: the text begins with
@@ -418,6 +424,14 @@ MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, cons
 MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options,
                                    const char *path, size_t row, const int32_t *ids, size_t n_ids);
 
+/* The same from memory: keys[i] and values[i] are those of layer i, f32 [num_key_value_heads][n_ids][head_dim] as
+ * mn_session_read gives them; of cross attention, with the encoder's positions in place of tokens. MN_E_ARG for another
+ * number of layers or tokens, MN_E_REFUSED for ids out of range and values that are not finite; MN_E_UNSUPPORTED as
+ * above. */
+MN_API mn_status mn_session_import_layers(mn_session **session, mn_model *model, const mn_cache_options *options,
+                                          const int32_t *ids, size_t n_ids, const float *const *keys,
+                                          const float *const *values, size_t n_layers);
+
 /* The number of rows of such a file. MN_E_REFUSED. */
 MN_API mn_status mn_session_import_rows(const char *path, size_t *n_rows);
 
@@ -467,7 +481,7 @@ typedef struct mn_layer_info {
 
 MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer_info *info);
 
-/* A layer's keys (with rotary embedding applied) or values as attention reads them: tokens [begin, begin + n),
+/* A layer's keys (with rotary embedding applied) or values as Transformers has them: tokens [begin, begin + n),
  * dequantized, as f32 [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for
  * recurrent states. */
 MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n,
@@ -683,6 +697,31 @@ MN_API mn_status mn_sampler_accept(mn_sampler *sampler, int32_t id);
 /* The seed in use: the configuration's, or a random one. */
 MN_API uint64_t mn_sampler_seed(const mn_sampler *sampler);
 
+/* ---- machine ---- */
+
+/* CPU level, the level of each kernel, cores, memory: one JSON object owned by the caller. cpu: as in
+ * mn_model_options. */
+MN_API mn_status mn_machine_describe(const char *cpu, char **text);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* The part of mneme.h that is about many requests: an engine computes them together as they come and go, and caches
+ * what their prompts have in common. Programs include <mneme.h>, whose rules hold here.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_ENGINE_H
+#define MNEME_ENGINE_H
+
+#ifndef MNEME_H
+#error "include <mneme.h>"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* ---- many requests ---- */
 
 /* Computes requests together (continuous batching): each may be added at any time, leaves when it ends, and gets
@@ -874,16 +913,11 @@ MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
  * with its message in mn_last_error; *generation is NULL when it failed. */
 MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
 
-/* ---- machine ---- */
-
-/* CPU level, the level of each kernel, cores, memory: one JSON object owned by the caller. cpu: as in
- * mn_model_options. */
-MN_API mn_status mn_machine_describe(const char *cpu, char **text);
-
 #ifdef __cplusplus
 }
 #endif
 
+#endif
 /* The part of mneme.h that is about speech: log-mel features of recordings, transcription, subtitles. Programs include
  * <mneme.h>, whose rules hold here.
  *
@@ -1052,3 +1086,4 @@ MN_API mn_status mn_subtitles_cue(const char *format, int64_t number, double sta
 #endif
 
 #endif
+
