@@ -78,6 +78,7 @@ static const char *const understood[] = {"type",
                                          "$ref",
                                          "exclusiveMaximum",
                                          "additionalItems",
+                                         "uniqueItems",
                                          NULL};
 
 /* Keywords that do not restrict the value, or are not asserted. */
@@ -164,6 +165,7 @@ static unsigned implied_types(const json *schema) {
                 {"prefixItems", VALUE_ARRAY},
                 {"minItems", VALUE_ARRAY},
                 {"maxItems", VALUE_ARRAY},
+                {"uniqueItems", VALUE_ARRAY},
                 {"minLength", VALUE_STRING},
                 {"maxLength", VALUE_STRING},
                 {"pattern", VALUE_STRING},
@@ -313,23 +315,34 @@ static void check_apart(schema_build *b, const json *branches) {
     }
 }
 
+static const json *branches_of(schema_build *b, const json *schema, unsigned bit) {
+    const char *name = bit == TERM_ANY ? "anyOf" : "oneOf";
+    const json *branches = json_get(schema, name);
+    if (branches->kind == JSON_ARRAY && branches->n > 0) {
+        if (bit == TERM_ONE) check_apart(b, branches);
+    } else {
+        schema_fail(b, MN_E_ARG, "'%s' must be an array of schemas", name);
+    }
+    return schema_ok(b) ? branches : NULL;
+}
+
+/* The list with a branch of its term i. */
+static terms with_branch(schema_build *b, terms list, size_t i, unsigned bit, const json *branch) {
+    terms out = schema_list(b);
+    for (size_t j = 0; j < list.n && schema_ok(b); j++) {
+        term t = b->terms[list.at + j];
+        schema_push(b, &out, t.schema, t.done | (j == i ? bit : 0));
+    }
+    schema_push(b, &out, branch, 0);
+    return out;
+}
+
 /* The list with each branch of term i in turn. */
 static uint32_t any_of(schema_build *b, terms list, size_t i, unsigned bit, uint32_t next) {
-    const char *name = bit == TERM_ANY ? "anyOf" : "oneOf";
-    const json *branches = json_get(schema_term(b, list, i), name);
+    const json *branches = branches_of(b, schema_term(b, list, i), bit);
     uint32_t node = NET_FAIL;
-    if (branches->kind != JSON_ARRAY || branches->n == 0) {
-        schema_fail(b, MN_E_ARG, "'%s' must be an array of schemas", name);
-        return NET_FAIL;
-    }
-    if (bit == TERM_ONE) check_apart(b, branches);
-    for (size_t k = branches->n; k-- > 0 && schema_ok(b);) {
-        terms branch = schema_list(b);
-        for (size_t j = 0; j < list.n && schema_ok(b); j++) {
-            term t = b->terms[list.at + j];
-            schema_push(b, &branch, t.schema, t.done | (j == i ? bit : 0));
-        }
-        schema_push(b, &branch, &branches->items[k], 0);
+    for (size_t k = branches ? branches->n : 0; k-- > 0 && schema_ok(b);) {
+        terms branch = with_branch(b, list, i, bit, &branches->items[k]);
         node = net_split(b->g, schema_value(b, branch, next), node);
     }
     return node;
@@ -347,14 +360,20 @@ static unsigned types_of(schema_build *b, terms list) {
     return has_type ? named : implied;
 }
 
+static bool find_constants(const schema_build *b, terms list, size_t *at) {
+    for (*at = 0; *at < list.n; ++*at) {
+        const json *schema = schema_term(b, list, *at);
+        if (json_get(schema, "enum") || json_get(schema, "const")) return true;
+    }
+    return false;
+}
+
 static uint32_t plain_value(schema_build *b, terms list, uint32_t next) {
     net *g = b->g;
     unsigned types = types_of(b, list);
     uint32_t node = NET_FAIL;
-    for (size_t i = 0; i < list.n; i++) {
-        const json *schema = schema_term(b, list, i);
-        if (json_get(schema, "enum") || json_get(schema, "const")) return schema_constants(b, list, i, next);
-    }
+    size_t i;
+    if (find_constants(b, list, &i)) return schema_constants(b, list, i, next);
     if (types == 0) return schema_never(b, "no type is left");
     if (types & VALUE_NULL) node = net_split(g, net_literal(g, "null", 4, next), node);
     if (types & VALUE_BOOL)
@@ -366,14 +385,22 @@ static uint32_t plain_value(schema_build *b, terms list, uint32_t next) {
     return node;
 }
 
-/* A list that has been taken apart. */
-static uint32_t chosen_value(schema_build *b, terms list, uint32_t next) {
+/* The first term with branches to choose from, and their TERM_ bit; 0: there is none. */
+static unsigned find_choice(const schema_build *b, terms list, size_t *at) {
     for (size_t i = 0; i < list.n; i++) {
         term t = b->terms[list.at + i];
-        if (json_get(t.schema, "anyOf") && !(t.done & TERM_ANY)) return any_of(b, list, i, TERM_ANY, next);
-        if (json_get(t.schema, "oneOf") && !(t.done & TERM_ONE)) return any_of(b, list, i, TERM_ONE, next);
+        *at = i;
+        if (json_get(t.schema, "anyOf") && !(t.done & TERM_ANY)) return TERM_ANY;
+        if (json_get(t.schema, "oneOf") && !(t.done & TERM_ONE)) return TERM_ONE;
     }
-    return plain_value(b, list, next);
+    return 0;
+}
+
+/* A list that has been taken apart. */
+static uint32_t chosen_value(schema_build *b, terms list, uint32_t next) {
+    size_t i;
+    unsigned bit = find_choice(b, list, &i);
+    return bit ? any_of(b, list, i, bit, next) : plain_value(b, list, next);
 }
 
 static uint32_t value_of(schema_build *b, terms list, bool shared, uint32_t next) {
@@ -400,6 +427,48 @@ uint32_t schema_value(schema_build *b, terms list, uint32_t next) {
 uint32_t schema_shared_value(schema_build *b, terms list, uint32_t next) {
     return value_of(b, list, true, next);
 }
+
+/* ---- sets of values ---- */
+
+static bool finite_choice(schema_build *b, terms list, size_t i, unsigned bit, constants *out) {
+    const json *branches = branches_of(b, schema_term(b, list, i), bit);
+    bool finite = branches != NULL;
+    for (size_t k = 0; finite && k < branches->n; k++)
+        finite = schema_finite(b, with_branch(b, list, i, bit, &branches->items[k]), out);
+    return finite;
+}
+
+static bool finite_types(schema_build *b, terms list, constants *out) {
+    static const json values[] = {{.kind = JSON_NULL}, {.kind = JSON_BOOL}, {.kind = JSON_BOOL, .boolean = true}};
+    unsigned types = types_of(b, list);
+    if (types & ~(unsigned)(VALUE_NULL | VALUE_BOOL)) return false;
+    for (size_t i = types & VALUE_NULL ? 0 : 1; i < (types & VALUE_BOOL ? 3 : 1); i++)
+        constants_add(b, out, &values[i]);
+    return true;
+}
+
+bool schema_finite(schema_build *b, terms list, constants *out) {
+    size_t begin = list.at, i;
+    bool has_ref, finite = true;
+    if (b->depth > NEST) return false;
+    b->depth++;
+    take_apart(b, &list, true, &has_ref);
+    if (drop_silent(b, &list) && schema_ok(b)) {
+        unsigned bit = find_choice(b, list, &i);
+        if (bit) {
+            finite = finite_choice(b, list, i, bit, out);
+        } else if (find_constants(b, list, &i)) {
+            schema_allowed(b, list, i, out);
+        } else {
+            finite = finite_types(b, list, out);
+        }
+    }
+    b->depth--;
+    b->n_terms = begin;
+    return finite && schema_ok(b);
+}
+
+/* ---- the whole ---- */
 
 static void build_rule(schema_build *b, size_t i) {
     schema_rule rule = b->rules[i];

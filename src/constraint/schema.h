@@ -21,6 +21,11 @@ typedef struct terms {
     size_t at, n;
 } terms;
 
+typedef struct constants {
+    const json **values; /* owned; the values are borrowed */
+    size_t n, capacity;
+} constants;
+
 typedef struct schema_rule {
     size_t key, n_key; /* slice of schema_build.keys */
     uint32_t rule;
@@ -112,6 +117,22 @@ uint32_t schema_string(schema_build *b, terms list, uint32_t next);
 uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next);
 /* The values of term i's enum or const that the other terms allow too. */
 uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next);
+void schema_allowed(schema_build *b, terms list, size_t i, constants *out);
+
+/* Whether the values under all terms are known one by one, as constants, booleans or null: then they are added to *out.
+ * The list is at the end of b->terms and gone afterwards. */
+bool schema_finite(schema_build *b, terms list, constants *out);
+void constants_add(schema_build *b, constants *c, const json *value);
+
+/* Item `index` of an array, or (any) every one from there on. */
+uint32_t schema_item(schema_build *b, terms list, size_t index, bool any, uint32_t next);
+/* The constraints of all terms on it, at the end of b->terms. */
+terms schema_item_terms(schema_build *b, terms list, size_t index);
+
+/* Whether a term has "uniqueItems". */
+bool schema_is_unique(schema_build *b, terms list);
+/* An array of different items. From item `prefix` on all are alike. */
+uint32_t schema_unique_array(schema_build *b, terms list, size_t prefix, uint32_t min, uint32_t max, uint32_t next);
 
 /* The bits of "type", VALUE_ANY without one. Fails for unknown names. */
 unsigned schema_types(schema_build *b, const json *schema);

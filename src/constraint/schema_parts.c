@@ -384,12 +384,17 @@ static size_t prefix_length(const json *schema) {
     return prefix && prefix->kind == JSON_ARRAY ? prefix->n : 0;
 }
 
-static uint32_t item_value(schema_build *b, terms list, size_t index, bool any, uint32_t next) {
+terms schema_item_terms(schema_build *b, terms list, size_t index) {
     terms item = schema_list(b);
     for (size_t i = 0; i < list.n && schema_ok(b); i++) {
         const json *schema = item_schema(b, schema_term(b, list, i), index);
         if (schema) schema_push(b, &item, schema, 0);
     }
+    return item;
+}
+
+uint32_t schema_item(schema_build *b, terms list, size_t index, bool any, uint32_t next) {
+    terms item = schema_item_terms(b, list, index);
     size_t before = enter_item(b, index, any);
     uint32_t node = any ? schema_shared_value(b, item, next) : schema_value(b, item, next);
     b->place.n = before;
@@ -408,18 +413,19 @@ uint32_t schema_array(schema_build *b, terms list, uint32_t next) {
     }
     uint32_t close = net_bytes(g, ']', ']', next), end = net_json_space(g, close), node;
     if (max == 0) return net_bytes(g, '[', '[', end);
+    if (max > 1 && schema_is_unique(b, list)) return schema_unique_array(b, list, prefix, min, max, next);
     if (prefix > max) prefix = max;
     /* `node` is what follows so many items: the comma and more, or the end. From right to left, the items that are all
      * alike first; without a prefix the first of them has no comma before it. */
     uint32_t alone = prefix ? (uint32_t)prefix : 1, least = min > alone ? min - alone : 0;
     uint32_t most = max == NET_MANY ? NET_MANY : max - alone, more = end;
     if (most > 0) {
-        uint32_t round = net_bytes(g, ',', ',', net_json_space(g, item_value(b, list, prefix, true, NET_END)));
+        uint32_t round = net_bytes(g, ',', ',', net_json_space(g, schema_item(b, list, prefix, true, NET_END)));
         more = net_repeat(g, round, least, most, end);
     }
     node = more;
     for (size_t i = alone; i-- > 0 && schema_ok(b);) {
-        node = item_value(b, list, i, prefix == 0, node);
+        node = schema_item(b, list, i, prefix == 0, node);
         if (i > 0) node = net_bytes(g, ',', ',', net_json_space(g, node));
         if (min <= i) node = net_split(g, node, i > 0 ? end : close);
     }

@@ -220,6 +220,10 @@ static const json *constants_of(const json *schema, size_t *n) {
     return one ? one : several ? several->items : NULL;
 }
 
+void constants_add(schema_build *b, constants *c, const json *value) {
+    if (net_check(b->g, mem_grow(&c->values, &c->capacity, c->n + 1, sizeof *c->values))) c->values[c->n++] = value;
+}
+
 static bool is_one_of(schema_build *b, const json *value, const json *values, size_t n) {
     for (size_t i = 0; i < n && schema_charge(b, 1); i++) {
         if (schema_equal(b, value, &values[i])) return true;
@@ -294,25 +298,33 @@ static uint32_t build_texts(schema_build *b, text_tree *t, uint32_t next) {
     return schema_ok(b) ? t->nodes[0].entry : (uint32_t)NET_FAIL;
 }
 
-uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next) {
-    text_tree tree = {0};
-    bytes text = {0};
+void schema_allowed(schema_build *b, terms list, size_t i, constants *out) {
     size_t n;
-    uint32_t node = NET_FAIL;
     for (size_t k = 0; k < list.n; k++) check_constants(b, schema_term(b, list, k));
     const json *values = constants_of(schema_term(b, list, i), &n);
+    for (size_t k = 0; k < n && schema_charge(b, 1); k++) {
+        if (allows(b, list, &values[k], values)) constants_add(b, out, &values[k]);
+    }
+}
+
+uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next) {
+    constants allowed = {0};
+    text_tree tree = {0};
+    bytes text = {0};
+    uint32_t node = NET_FAIL;
+    schema_allowed(b, list, i, &allowed);
     if (schema_ok(b) && net_check(b->g, mem_grow(&tree.nodes, &tree.capacity, 1, sizeof *tree.nodes))) {
         tree.nodes[tree.n++] = (text_node){0};
-        for (size_t k = 0; k < n && schema_charge(b, 1); k++) {
-            if (!allows(b, list, &values[k], values)) continue;
+        for (size_t k = 0; k < allowed.n && schema_ok(b); k++) {
             text.n = 0;
-            json_put(&text, &values[k]);
+            json_put(&text, allowed.values[k]);
             if (net_check(b->g, bytes_status(&text))) add_text(b, &tree, text.data, text.n);
         }
         node = build_texts(b, &tree, next);
     }
     bytes_clear(&text);
     mem_free(tree.nodes);
+    mem_free(allowed.values);
     return schema_ok(b) && node == NET_FAIL ? schema_never(b, "none of its constants is allowed") : node;
 }
 

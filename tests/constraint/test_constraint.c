@@ -609,9 +609,10 @@ static void every_allocation_may_fail(void **state) {
     static const char *const cases[] = {
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":4},\"b\":{\"enum\":[1,\"x\"]},\"c\":{\"type\":\"array\","
         "\"items\":{\"$ref\":\"#/$defs/d\"}}},\"additionalProperties\":true,\"$defs\":{\"d\":{\"type\":\"string\",\"pattern\":\"^a[b-d]+$\"}}}",
-        NULL, "root ::= (a | [^b-d]{2,3} \"x\"?)+ # all\na ::= \"(\" root \")\" | b\nb ::= \"q\" b | \"\""};
+        "{\"prefixItems\":[{\"type\":\"null\"}],\"items\":{\"enum\":[1,\"x\",[2]]},\"uniqueItems\":true}", NULL,
+        "root ::= (a | [^b-d]{2,3} \"x\"?)+ # all\na ::= \"(\" root \")\" | b\nb ::= \"q\" b | \"\""};
     const tokenizer *t = opened[2];
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool is_schema = cases[i] && cases[i][0] == '{';
         int64_t k = 1;
         for (bool done = false; !done; k += 1 + k / 16) { /* each of the first ones, then some */

@@ -2,40 +2,9 @@
  * an independent generator makes from a schema are accepted, and unsupported or unsatisfiable schemas are refused.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/utf8.h"
-#include "constraint/run.h"
 #include "support/schema_check.h"
+#include "support/schema_machine.h"
 #include "support/support.h"
-
-enum { LONGEST = 4000 };
-
-typedef struct machine {
-    json_doc *doc;
-    net g;
-    run r;
-} machine;
-
-static mn_status open_schema(machine *m, const char *text) {
-    *m = (machine){0};
-    assert_ok(json_parse(&m->doc, text, strlen(text), JSON_STRICT, "schema of a test"));
-    MN_TRY(net_open(&m->g));
-    uint32_t root = net_schema(&m->g, json_root(m->doc));
-    MN_TRY(net_finish(&m->g, root));
-    if (m->g.nodes[root].need > NET_DEPTH) MN_FAIL(MN_E_ARG, "cannot be met: %s", m->g.reason);
-    return run_open(&m->r, &m->g);
-}
-
-static void machine_close(machine *m) {
-    run_clear(&m->r);
-    net_clear(&m->g);
-    json_close(&m->doc);
-}
-
-static bool takes(machine *m, const char *text, size_t n) {
-    uint32_t state = m->r.start;
-    m->r.steps = 0;
-    for (size_t i = 0; i < n && state != RUN_DEAD; i++) assert_ok(run_step(&m->r, state, (uint8_t)text[i], &state));
-    return m->r.states[state].accepts;
-}
 
 #define PERSON                                                                                                                        \
     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":12},\"age\":"                   \
@@ -124,80 +93,15 @@ static const char *const schemas[] = {
 
 enum { N_SCHEMAS = sizeof schemas / sizeof *schemas };
 
-/* Appends a shortest path to an accepting state without the bytes of `avoid`; 0 when none is found. */
-static size_t complete(machine *m, uint32_t state, const char *avoid, char *out, size_t n) {
-    enum { MOST = 20000 };
-    static struct {
-        uint32_t state;
-        size_t from;
-        char byte;
-    } queue[MOST];
-    static uint8_t known[1 << 22];
-    size_t head = 0, tail = 0, length = 0;
-    queue[tail++].state = state;
-    known[state] = 1;
-    while (head < tail && !m->r.states[queue[head].state].accepts) {
-        m->r.steps = 0;
-        for (unsigned c = 0; c < m->g.n_classes; c++) {
-            uint32_t next;
-            if (m->g.sample[c] && strchr(avoid, m->g.sample[c])) continue;
-            assert_ok(run_step(&m->r, queue[head].state, m->g.sample[c], &next));
-            if (next == RUN_DEAD || known[next] || tail == MOST) continue;
-            known[next] = 1;
-            queue[tail].state = next;
-            queue[tail].from = head;
-            queue[tail++].byte = (char)m->g.sample[c];
-        }
-        head++;
-    }
-    for (size_t i = 0; i < tail; i++) known[queue[i].state] = 0;
-    if (head == tail) return 0;
-    for (size_t i = head; i; i = queue[i].from) length++;
-    assert_true(n + length <= LONGEST);
-    n += length;
-    for (size_t i = head, k = n; i; i = queue[i].from) out[--k] = queue[i].byte;
-    return n;
-}
-
-/* Random accepted bytes, then a shortest path to an accepting state. */
-static size_t walk(machine *m, uint64_t *seed, char *out) {
-    static const char liked[] = "\"}]0123456789:,-.@TZnetrulsafbc";
-    size_t n = 0, patience = (size_t)(test_random(seed) % 100);
-    uint32_t state = m->r.start, next;
-    while (n < patience) {
-        uint8_t choices[256];
-        size_t k = 0;
-        m->r.steps = 0;
-        for (unsigned b = 0; b < 256; b++) {
-            assert_ok(run_step(&m->r, state, (uint8_t)b, &next));
-            if (next != RUN_DEAD) choices[k++] = (uint8_t)b;
-        }
-        if (n && m->r.states[state].accepts && (k == 0 || test_random(seed) % 4 == 0)) return n;
-        assert_true(k > 0);
-        uint8_t byte = choices[test_random(seed) % k];
-        for (const char *c = liked; *c && test_random(seed) % 3 == 0; c++) {
-            if (!memchr(choices, *c, k)) continue;
-            byte = (uint8_t)*c;
-            break;
-        }
-        assert_ok(run_step(&m->r, state, byte, &state));
-        out[n++] = (char)byte;
-    }
-    size_t end = complete(m, state, " \n{[", out, n);
-    if (end == 0) end = complete(m, state, "", out, n);
-    if (end == 0) fail_msg("no path to an accepting state after %.*s", (int)n, out);
-    return end;
-}
-
 static void walks_are_valid(void **state) {
     (void)state;
-    char text[LONGEST];
+    char text[MACHINE_TEXT];
     uint64_t seed = 3;
     for (size_t i = 0; i < N_SCHEMAS; i++) {
         machine m;
-        assert_ok(open_schema(&m, schemas[i]));
+        assert_ok(machine_open(&m, schemas[i]));
         for (int k = 0; k < (test_is_long() ? 3000 : 300); k++) {
-            size_t n = walk(&m, &seed, text);
+            size_t n = machine_walk(&m, &seed, text);
             if (!schema_check_text(json_root(m.doc), text, n)) fail_msg("%s\ngave %.*s", schemas[i], (int)n, text);
         }
         machine_close(&m);
@@ -377,13 +281,14 @@ static void valid_texts_are_accepted(void **state) {
         machine m;
         if (!is_writable(schemas[i])) continue;
         n_schemas++;
-        assert_ok(open_schema(&m, schemas[i]));
+        assert_ok(machine_open(&m, schemas[i]));
         for (int k = 0; k < 300; k++) {
             writer w = {.root = json_root(m.doc), .seed = &seed, .style = k % 3};
             put_value(&w, w.root);
             if (!schema_check_text(w.root, w.out.data, w.out.n))
                 fail_msg("the test is wrong: %s\n%.*s", schemas[i], (int)w.out.n, w.out.data);
-            if (!takes(&m, w.out.data, w.out.n)) fail_msg("%s\nrefuses %.*s", schemas[i], (int)w.out.n, w.out.data);
+            if (!machine_takes(&m, w.out.data, w.out.n))
+                fail_msg("%s\nrefuses %.*s", schemas[i], (int)w.out.n, w.out.data);
             bytes_clear(&w.out);
         }
         machine_close(&m);
@@ -395,17 +300,17 @@ static void valid_texts_are_accepted(void **state) {
 static void invalid_texts_are_refused(void **state) {
     (void)state;
     static const char bytes_of_json[] = "{}[]\",:01a9-.nul \\e";
-    char text[LONGEST];
+    char text[MACHINE_TEXT];
     uint64_t seed = 4;
     size_t refused = 0;
     for (size_t i = 0; i < N_SCHEMAS; i++) {
         machine m;
-        assert_ok(open_schema(&m, schemas[i]));
+        assert_ok(machine_open(&m, schemas[i]));
         for (int k = 0; k < 200; k++) {
-            size_t n = walk(&m, &seed, text);
+            size_t n = machine_walk(&m, &seed, text);
             text[test_random(&seed) % n] = bytes_of_json[test_random(&seed) % (sizeof bytes_of_json - 1)];
             if (schema_check_text(json_root(m.doc), text, n)) continue;
-            if (takes(&m, text, n)) fail_msg("%s\naccepts %.*s", schemas[i], (int)n, text);
+            if (machine_takes(&m, text, n)) fail_msg("%s\naccepts %.*s", schemas[i], (int)n, text);
             refused++;
         }
         machine_close(&m);
@@ -552,8 +457,8 @@ static void single_texts_are_accepted_or_refused(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
-        assert_ok(open_schema(&m, rows[i].schema));
-        if (takes(&m, rows[i].text, strlen(rows[i].text)) != rows[i].expected)
+        assert_ok(machine_open(&m, rows[i].schema));
+        if (machine_takes(&m, rows[i].text, strlen(rows[i].text)) != rows[i].expected)
             fail_msg("%s on %s", rows[i].schema, rows[i].text);
         machine_close(&m);
     }
@@ -578,9 +483,9 @@ static void the_deepest_texts_can_be_completed(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
-        char text[LONGEST], avoid[257] = {0};
+        char text[MACHINE_TEXT], avoid[257] = {0};
         size_t n = 0, unit = strlen(rows[i].unit), n_avoid = 0;
-        assert_ok(open_schema(&m, rows[i].schema));
+        assert_ok(machine_open(&m, rows[i].schema));
         for (uint32_t s = m.r.start, next;; s = next, n++) {
             text[n] = rows[i].unit[n % unit];
             assert_ok(run_step(&m.r, s, (uint8_t)text[n], &next));
@@ -590,7 +495,7 @@ static void the_deepest_texts_can_be_completed(void **state) {
                 char byte = (char)m.g.sample[c];
                 if (!byte || !strchr("null]}\"k:,", byte)) avoid[n_avoid++] = byte ? byte : ' ';
             }
-            n = complete(&m, s, avoid, text, n);
+            n = machine_complete(&m, s, avoid, text, n);
             if (n == 0) fail_msg("%s: no end", rows[i].schema);
             break;
         }
@@ -647,7 +552,6 @@ static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
         {"{\"$ref\":7}", MN_E_ARG, "'$ref' must be a text"},
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}", MN_E_UNSUPPORTED,
          "schema, $.a: the keyword 'not' is not supported"},
-        {"{\"uniqueItems\":true}", MN_E_UNSUPPORTED, "'uniqueItems'"},
         {"{\"minProperties\":2}", MN_E_UNSUPPORTED, "'minProperties' is 2, supported with these 'properties' up to 1"},
         {"{\"properties\":{\"a\":{}},\"minProperties\":2}", MN_E_ARG, "at least 2 members, but only 1 are declared"},
         {"{\"required\":[\"a\",\"b\"],\"maxProperties\":1}", MN_E_ARG, "no object has at most 1 members"},
@@ -691,7 +595,7 @@ static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
-        mn_status status = open_schema(&m, rows[i].schema);
+        mn_status status = machine_open(&m, rows[i].schema);
         if (status != rows[i].code || !strstr(mn_last_error(), rows[i].part))
             fail_msg("%s: status %d, %s", rows[i].schema, status, mn_last_error());
         machine_close(&m);

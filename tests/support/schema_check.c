@@ -184,6 +184,12 @@ static bool check_array(const json *root, const json *schema, const json *value)
     }
     if (least && value->n < (size_t)least->integer) return false;
     if (most && value->n > (size_t)most->integer) return false;
+    const json *unique = json_get(schema, "uniqueItems");
+    for (size_t i = 0; unique && unique->boolean && i < value->n; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (equal(&value->items[i], &value->items[k])) return false;
+        }
+    }
     for (size_t i = 0; i < value->n; i++) {
         const json *own = prefix && i < prefix->n ? &prefix->items[i] : items;
         if (own && !schema_check(root, own, &value->items[i])) return false;
