@@ -131,7 +131,8 @@ static void pins_have_half_of_the_limit(void **state) {
     cached(&w, engine, &a, "one");
     cached(&w, engine, &b, "two");
     assert_ok(mn_engine_prefix_hold(engine, id_of(engine, &a), true, 0));
-    assert_fails(MN_E_FULL, "half of the limit of the prefix cache", mn_engine_prefix_hold(engine, id_of(engine, &b), true, 0));
+    assert_fails(MN_E_FULL, "half of the limit of the prefix cache",
+                 mn_engine_prefix_hold(engine, id_of(engine, &b), true, 0));
     mn_engine_close(&engine);
     close_fixture(&w);
 }
