@@ -1038,7 +1038,7 @@ typedef struct mn_transcribe_options {
                                                                                 * the order of the
                                                                                 * paths */
     void *user;
-    /* Text that comes before each recording, as names and terms in their spelling: its last tokens, half of the model's
+    /* Text placed before each recording, such as the spelling of names and terms: its last tokens, half of the model's
      * context at most, are in the prompt of the first window, and with condition_on_prev_tokens of those after it, too.
      * NULL or "": none. */
     const char *prompt;
@@ -1046,8 +1046,8 @@ typedef struct mn_transcribe_options {
      * messages and transcripts. NULL, or a NULL in it: the file at the path. */
     const void *const *data;
     const size_t *data_sizes;
-    /* Words to expect, in their spelling: the first tokens, half of the model's context at most, are in the prompt of
-     * every window; the text before the window follows them where there is room. NULL or "": none. */
+    /* Words to expect, spelled as they should appear: the first tokens, half of the model's context at most, are in the
+     * prompt of every window; the text before the window follows them where there is room. NULL or "": none. */
     const char *hotwords;
     /* Leaves out what is no speech before windows are cut; times are those of the whole recording. A recording without
      * speech has no segments. Speech is what rises vad_threshold dB (above 0, at most 60) above the quietest moment
