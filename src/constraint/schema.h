@@ -115,7 +115,8 @@ uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next);
 
 /* The bits of "type", VALUE_ANY without one. Fails for unknown names. */
 unsigned schema_types(schema_build *b, const json *schema);
-bool schema_equal(const json *a, const json *b);
+/* Numbers are compared as exact decimals. */
+bool schema_equal(schema_build *b, const json *x, const json *y);
 /* Whether no value can be valid under both, judged by types, constants and required constants of objects. */
 bool schema_apart(schema_build *b, const json *x, const json *y, int depth);
 

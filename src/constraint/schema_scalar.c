@@ -3,7 +3,6 @@
 #include "constraint/number.h"
 #include "constraint/schema.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,14 +82,19 @@ static bool is_number(const json *value) {
     return value->kind == JSON_INT || (value->kind == JSON_REAL && value->written);
 }
 
-static bool read_number(schema_build *b, const char *name, const json *value, decimal *out) {
+/* False: more digits than a decimal has. */
+static bool decimal_of(const json *number, decimal *out) {
     char text[24];
+    if (number->kind == JSON_INT) snprintf(text, sizeof text, "%lld", (long long)number->integer);
+    return decimal_read(out, number->kind == JSON_INT ? text : number->written);
+}
+
+static bool read_number(schema_build *b, const char *name, const json *value, decimal *out) {
     if (!is_number(value)) {
         schema_fail(b, MN_E_ARG, "'%s' must be a number", name);
         return false;
     }
-    if (value->kind == JSON_INT) snprintf(text, sizeof text, "%lld", (long long)value->integer);
-    if (!decimal_read(out, value->kind == JSON_INT ? text : value->written))
+    if (!decimal_of(value, out))
         schema_fail(b, MN_E_UNSUPPORTED, "'%s' has more than %d digits before or after the point", name,
                     DECIMAL_DIGITS);
     return schema_ok(b);
@@ -156,38 +160,52 @@ uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next) {
 
 /* ---- constants ---- */
 
-static double real_of(const json *value) {
-    return value->kind == JSON_INT ? (double)value->integer : value->real;
+static bool read_constant(schema_build *b, const json *value, decimal *out) {
+    if (!decimal_of(value, out))
+        schema_fail(b, MN_E_UNSUPPORTED, "a constant has more than %d digits before or after the point",
+                    DECIMAL_DIGITS);
+    return schema_ok(b);
 }
 
-bool schema_equal(const json *a, const json *b) {
-    if (is_number(a) && is_number(b)) {
-        return a->kind == JSON_INT && b->kind == JSON_INT ? a->integer == b->integer : real_of(a) == real_of(b);
-    }
-    if (a->kind != b->kind) return false;
-    bool same = a->kind < JSON_STRING || a->n == b->n;
-    switch (a->kind) {
-    case JSON_BOOL: return a->boolean == b->boolean;
-    case JSON_STRING: return same && memcmp(a->string, b->string, a->n) == 0;
+/* Not inlined, as values may lie deep in others: the decimals take two kilobytes. */
+static __attribute__((noinline)) bool equal_numbers(schema_build *b, const json *x, const json *y) {
+    decimal of_x, of_y;
+    if (x->kind == JSON_INT && y->kind == JSON_INT) return x->integer == y->integer;
+    return read_constant(b, x, &of_x) && read_constant(b, y, &of_y) && decimal_compare(&of_x, &of_y) == 0;
+}
+
+bool schema_equal(schema_build *b, const json *x, const json *y) {
+    if (is_number(x) && is_number(y)) return equal_numbers(b, x, y);
+    if (x->kind != y->kind) return false;
+    bool same = x->kind < JSON_STRING || x->n == y->n;
+    switch (x->kind) {
+    case JSON_BOOL: return x->boolean == y->boolean;
+    case JSON_STRING: return same && memcmp(x->string, y->string, x->n) == 0;
     case JSON_ARRAY:
-        for (size_t i = 0; i < a->n && same; i++) same = schema_equal(&a->items[i], &b->items[i]);
+        for (size_t i = 0; i < x->n && same; i++) same = schema_equal(b, &x->items[i], &y->items[i]);
         return same;
     case JSON_OBJECT:
-        for (size_t i = 0; i < a->n && same; i++) {
-            const json *other = json_get(b, a->members[i].key);
-            same = other && schema_equal(&a->members[i].value, other);
+        for (size_t i = 0; i < x->n && same; i++) {
+            const json *other = json_get(y, x->members[i].key);
+            same = other && schema_equal(b, &x->members[i].value, other);
         }
         return same;
     default: return true;
     }
 }
 
-static unsigned kinds_of(const json *value) {
+static unsigned kind_of_real(schema_build *b, const json *value) {
+    decimal number;
+    bool whole = is_number(value) && read_constant(b, value, &number) && number.n <= number.point;
+    return whole ? VALUE_INT | VALUE_REAL : VALUE_REAL;
+}
+
+static unsigned kinds_of(schema_build *b, const json *value) {
     switch (value->kind) {
     case JSON_NULL: return VALUE_NULL;
     case JSON_BOOL: return VALUE_BOOL;
     case JSON_INT: return VALUE_INT;
-    case JSON_REAL: return floor(value->real) == value->real ? VALUE_INT | VALUE_REAL : VALUE_REAL;
+    case JSON_REAL: return kind_of_real(b, value);
     case JSON_STRING: return VALUE_STRING;
     case JSON_ARRAY: return VALUE_ARRAY;
     case JSON_OBJECT: return VALUE_OBJECT;
@@ -204,7 +222,7 @@ static const json *constants_of(const json *schema, size_t *n) {
 
 static bool is_one_of(schema_build *b, const json *value, const json *values, size_t n) {
     for (size_t i = 0; i < n && schema_charge(b, 1); i++) {
-        if (schema_equal(value, &values[i])) return true;
+        if (schema_equal(b, value, &values[i])) return true;
     }
     return false;
 }
@@ -229,8 +247,8 @@ static bool allows(schema_build *b, terms list, const json *value, const json *v
     for (size_t i = 0; i < list.n; i++) {
         const json *schema = schema_term(b, list, i), *one = json_get(schema, "const"),
                    *several = json_get(schema, "enum");
-        if (!(schema_types(b, schema) & kinds_of(value))) return false;
-        if (one && !schema_equal(one, value)) return false;
+        if (!(schema_types(b, schema) & kinds_of(b, value))) return false;
+        if (one && !schema_equal(b, one, value)) return false;
         if (several && several->items != values && !is_one_of(b, value, several->items, several->n)) return false;
     }
     return true;
@@ -346,7 +364,7 @@ bool schema_apart(schema_build *b, const json *x, const json *y, int depth) {
         size_t n_some = of_x ? n_x : n_y;
         bool apart = true;
         for (size_t i = 0; i < n_some && apart; i++) {
-            bool by_type = !(types & kinds_of(&some[i]));
+            bool by_type = !(types & kinds_of(b, &some[i]));
             apart = by_type || (rest && !is_one_of(b, &some[i], rest, n_y));
         }
         return apart;
