@@ -113,6 +113,11 @@ uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next);
 /* The values of term i's enum or const that the other terms allow too. */
 uint32_t schema_constants(schema_build *b, terms list, size_t i, uint32_t next);
 
+/* The strings that a schema allows, quotes included, as nodes of another network. */
+uint32_t schema_strings(schema_build *b, net *g, const json *schema, uint32_t next);
+
+/* False for true and for objects without keywords that restrict the value. Fails for unknown keywords. */
+bool schema_restricts(schema_build *b, const json *schema);
 /* The bits of "type", VALUE_ANY without one. Fails for unknown names. */
 unsigned schema_types(schema_build *b, const json *schema);
 /* Numbers are compared as exact decimals. */

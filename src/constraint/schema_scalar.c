@@ -228,13 +228,28 @@ static bool is_one_of(schema_build *b, const json *value, const json *values, si
 }
 
 static void check_constants(schema_build *b, const json *schema) {
-    static const char *const others[] = {"properties",    "required",        "additionalProperties",
-                                         "minProperties", "maxProperties",   "dependentRequired",
-                                         "items",         "prefixItems",     "minItems",
-                                         "maxItems",      "additionalItems", "minLength",
-                                         "maxLength",     "pattern",         "format",
-                                         "minimum",       "maximum",         "exclusiveMinimum",
-                                         "multipleOf",    "exclusiveMaximum"};
+    static const char *const others[] = {"properties",
+                                         "required",
+                                         "additionalProperties",
+                                         "patternProperties",
+                                         "propertyNames",
+                                         "minProperties",
+                                         "maxProperties",
+                                         "dependentRequired",
+                                         "items",
+                                         "prefixItems",
+                                         "minItems",
+                                         "maxItems",
+                                         "additionalItems",
+                                         "minLength",
+                                         "maxLength",
+                                         "pattern",
+                                         "format",
+                                         "minimum",
+                                         "maximum",
+                                         "exclusiveMinimum",
+                                         "multipleOf",
+                                         "exclusiveMaximum"};
     const json *several = json_get(schema, "enum");
     if (several && several->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'enum' must be an array of values");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {

@@ -101,6 +101,12 @@ static const char *const schemas[] = {
     "{\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"},\"c\":{\"maxProperties\":0},\"d\":{}},\"minProperties\":2,\"maxProperties\":3,\"required\":[\"c\"]}",
     "{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},\"minProperties\":2,\"maxProperties\":3,\"additionalProperties\":{\"const\":0}}",
     "{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},\"minProperties\":3,\"additionalProperties\":{\"const\":0}}",
+    "{\"properties\":{\"xa\":{\"type\":\"null\"},\"b\":{}},\"patternProperties\":{\"^x\":{},\"[0-9]$\":{\"type\":\"integer\"}},\"additionalProperties\":false}",
+    "{\"patternProperties\":{\"^a\":{\"type\":\"boolean\"},\"\\n.?$\":{\"type\":[\"boolean\",\"null\"]}},\"additionalProperties\":{\"maxLength\":2},\"minProperties\":1,"
+    "\"propertyNames\":{\"minLength\":1,\"maxLength\":4}}",
+    "{\"propertyNames\":{\"anyOf\":[{\"format\":\"date\"},{\"$ref\":\"#/$defs/n\"}]},\"patternProperties\":{\"-\":{\"$ref\":\"#\"}},\"additionalProperties\":{\"const\":1},"
+    "\"$defs\":{\"n\":{\"enum\":[\"a\\\\b\",\"é-\",\"q\"]}}}",
+    "{\"patternProperties\":{\"^k[0-9]+$\":{\"type\":\"null\"}},\"dependentRequired\":{\"k1\":[\"z\"]},\"maxProperties\":3}",
     "{\"type\":\"object\",\"properties\":{\"a\":false,\"b\":true,\"c\":{\"type\":\"null\"}}}",
     "{\"properties\":{\"a\":{\"type\":\"integer\"}}}",
     "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1},{\"type\":\"null\"}]}",
@@ -350,6 +356,7 @@ static bool is_writable(const char *schema) {
                                        "0.25",
                                        "multipleOf",
                                        "dependentRequired",
+                                       "patternProperties",
                                        "Properties\":1}",
                                        "Properties\":2,",
                                        "Properties\":3,",
@@ -575,6 +582,8 @@ static void the_deepest_texts_can_be_completed(void **state) {
         {"{\"$defs\":{\"n\":{\"type\":\"array\",\"items\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"object\",\"properties\":{\"k\":"
          "{\"$ref\":\"#/$defs/n\"}},\"required\":[\"k\"]}]},\"minItems\":1}},\"$ref\":\"#/$defs/n\"}",
          "[{\"k\":"},
+        {"{\"patternProperties\":{\"^k\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"minProperties\":1}",
+         "{\"k\":"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
@@ -663,7 +672,7 @@ static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
         {"{\"multipleOf\":999983}", MN_E_UNSUPPORTED, "schema, $: 'multipleOf' takes"},
         {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":1,\"maximum\":6}", MN_E_ARG, "no number lies"},
         {"{\"maximum\":1e2000}", MN_E_UNSUPPORTED, "'maximum' has more than 1000 digits"},
-        {"{\"patternProperties\":{}}", MN_E_UNSUPPORTED, "'patternProperties'"},
+        {"{\"unevaluatedProperties\":false}", MN_E_UNSUPPORTED, "'unevaluatedProperties'"},
         {"{\"if\":true}", MN_E_UNSUPPORTED, "'if'"},
         {"{\"minLenght\":2}", MN_E_UNSUPPORTED, "did you mean minLength"},
         {"{\"type\":\"text\"}", MN_E_ARG, "'type' is 'text', allowed: null"},
