@@ -134,6 +134,13 @@ bool schema_is_unique(schema_build *b, terms list);
 /* An array of different items. From item `prefix` on all are alike. */
 uint32_t schema_unique_array(schema_build *b, terms list, size_t prefix, uint32_t min, uint32_t max, uint32_t next);
 
+/* The strings that a schema allows, quotes included, as nodes of another network. */
+uint32_t schema_strings(schema_build *b, net *g, const json *schema, uint32_t next);
+
+/* Whether the member of a schema restricts no value. */
+bool schema_is_annotation(const json_member *m);
+/* False for true and for objects without keywords that restrict the value. Fails for unknown keywords. */
+bool schema_restricts(schema_build *b, const json *schema);
 /* The bits of "type", VALUE_ANY without one. Fails for unknown names. */
 unsigned schema_types(schema_build *b, const json *schema);
 /* Numbers are compared as exact decimals. */

@@ -231,18 +231,16 @@ static bool is_one_of(schema_build *b, const json *value, const json *values, si
     return false;
 }
 
+/* Beside constants only what chooses among them is used; everything else that restricts a value is refused. */
 static void check_constants(schema_build *b, const json *schema) {
-    static const char *const others[] = {"properties",      "required",         "additionalProperties",
-                                         "items",           "prefixItems",      "minItems",
-                                         "maxItems",        "minLength",        "pattern",
-                                         "maxLength",       "minimum",          "maximum",
-                                         "multipleOf",      "exclusiveMinimum", "format",
-                                         "exclusiveMaximum"};
+    static const char *const used[] = {"type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"};
     const json *several = json_get(schema, "enum");
     if (several && several->kind != JSON_ARRAY) schema_fail(b, MN_E_ARG, "'enum' must be an array of values");
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (json_get(schema, others[i]))
-            schema_fail(b, MN_E_UNSUPPORTED, "'%s' beside constants is not supported", others[i]);
+    for (size_t i = 0; i < schema->n && schema_charge(b, 1); i++) {
+        const json_member *m = &schema->members[i];
+        bool is_used = schema_is_annotation(m);
+        for (size_t k = 0; k < sizeof used / sizeof *used && !is_used; k++) is_used = strcmp(used[k], m->key) == 0;
+        if (!is_used) schema_fail(b, MN_E_UNSUPPORTED, "'%.60s' beside constants is not supported", m->key);
     }
 }
 

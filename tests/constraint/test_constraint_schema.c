@@ -70,6 +70,12 @@ static const char *const schemas[] = {
     "{\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"},\"c\":{\"maxProperties\":0},\"d\":{}},\"minProperties\":2,\"maxProperties\":3,\"required\":[\"c\"]}",
     "{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},\"minProperties\":2,\"maxProperties\":3,\"additionalProperties\":{\"const\":0}}",
     "{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},\"minProperties\":3,\"additionalProperties\":{\"const\":0}}",
+    "{\"properties\":{\"xa\":{\"type\":\"null\"},\"b\":{}},\"patternProperties\":{\"^x\":{},\"[0-9]$\":{\"type\":\"integer\"}},\"additionalProperties\":false}",
+    "{\"patternProperties\":{\"^a\":{\"type\":\"boolean\"},\"\\n.?$\":{\"type\":[\"boolean\",\"null\"]}},\"additionalProperties\":{\"maxLength\":2},\"minProperties\":1,"
+    "\"propertyNames\":{\"minLength\":1,\"maxLength\":4}}",
+    "{\"propertyNames\":{\"anyOf\":[{\"format\":\"date\"},{\"$ref\":\"#/$defs/n\"}]},\"patternProperties\":{\"-\":{\"$ref\":\"#\"}},\"additionalProperties\":{\"const\":1},"
+    "\"$defs\":{\"n\":{\"enum\":[\"a\\\\b\",\"é-\",\"q\"]}}}",
+    "{\"patternProperties\":{\"^k[0-9]+$\":{\"type\":\"null\"}},\"dependentRequired\":{\"k1\":[\"z\"]},\"maxProperties\":3}",
     "{\"type\":\"object\",\"properties\":{\"a\":false,\"b\":true,\"c\":{\"type\":\"null\"}}}",
     "{\"properties\":{\"a\":{\"type\":\"integer\"}}}",
     "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1},{\"type\":\"null\"}]}",
@@ -254,6 +260,7 @@ static bool is_writable(const char *schema) {
                                        "0.25",
                                        "multipleOf",
                                        "dependentRequired",
+                                       "patternProperties",
                                        "Properties\":1}",
                                        "Properties\":2,",
                                        "Properties\":3,",
@@ -480,6 +487,8 @@ static void the_deepest_texts_can_be_completed(void **state) {
         {"{\"$defs\":{\"n\":{\"type\":\"array\",\"items\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"object\",\"properties\":{\"k\":"
          "{\"$ref\":\"#/$defs/n\"}},\"required\":[\"k\"]}]},\"minItems\":1}},\"$ref\":\"#/$defs/n\"}",
          "[{\"k\":"},
+        {"{\"patternProperties\":{\"^k\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"minProperties\":1}",
+         "{\"k\":"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         machine m;
@@ -567,7 +576,7 @@ static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
         {"{\"multipleOf\":999983}", MN_E_UNSUPPORTED, "schema, $: 'multipleOf' takes"},
         {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":1,\"maximum\":6}", MN_E_ARG, "no number lies"},
         {"{\"maximum\":1e2000}", MN_E_UNSUPPORTED, "'maximum' has more than 1000 digits"},
-        {"{\"patternProperties\":{}}", MN_E_UNSUPPORTED, "'patternProperties'"},
+        {"{\"unevaluatedProperties\":false}", MN_E_UNSUPPORTED, "'unevaluatedProperties'"},
         {"{\"if\":true}", MN_E_UNSUPPORTED, "'if'"},
         {"{\"minLenght\":2}", MN_E_UNSUPPORTED, "did you mean minLength"},
         {"{\"type\":\"text\"}", MN_E_ARG, "'type' is 'text', allowed: null"},
@@ -586,6 +595,11 @@ static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
         {"{\"type\":\"number\",\"exclusiveMinimum\":\"1\"}", MN_E_ARG, "'exclusiveMinimum' must be a number"},
         {"{\"minimum\":3,\"exclusiveMinimum\":true,\"maximum\":3}", MN_E_ARG, "no number lies"},
         {"{\"enum\":[4],\"multipleOf\":2}", MN_E_UNSUPPORTED, "'multipleOf' beside constants"},
+        {"{\"const\":[1,1],\"uniqueItems\":true}", MN_E_UNSUPPORTED, "'uniqueItems' beside constants"},
+        {"{\"const\":{},\"minProperties\":1}", MN_E_UNSUPPORTED, "'minProperties' beside constants"},
+        {"{\"const\":{\"a\":1,\"b\":1},\"maxProperties\":1}", MN_E_UNSUPPORTED, "'maxProperties' beside constants"},
+        {"{\"const\":{\"a\":1},\"dependentRequired\":{\"a\":[\"b\"]}}", MN_E_UNSUPPORTED,
+         "'dependentRequired' beside constants"},
         {"{\"enum\":[\"a\"],\"minLength\":3}", MN_E_UNSUPPORTED, "'minLength' beside constants"},
         {"{\"type\":\"string\",\"pattern\":\"a\",\"format\":\"date\"}", MN_E_UNSUPPORTED,
          "only one 'pattern' or 'format'"},

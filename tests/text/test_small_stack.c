@@ -281,6 +281,8 @@ static void constraint_schemas(void *unused) {
         {"{\"anyOf\":[{\"type\":\"null\"},{\"items\":", "{\"type\":\"integer\"}", ",\"type\":\"array\"}]}", 80, 5},
         {"{\"oneOf\":[{\"type\":\"null\"},{\"prefixItems\":[", "{\"type\":\"integer\"}", "],\"type\":\"array\"}]}", 60,
          5},
+        {"{\"patternProperties\":{\"a\":", "{\"const\":1}", "},\"propertyNames\":{\"anyOf\":[{\"maxLength\":2}]}}", 120,
+         1},
         {"{\"const\":[", "1", "]}", 1, 5}};
     const int32_t end = 8;
     tokenizer *t = letters();
