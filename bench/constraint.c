@@ -22,6 +22,8 @@ static const char *const schemas[] = {
     "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":20}}},\"required\":[\"name\",\"age\",\"tags\"]}",
     "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"string\",\"maxLength\":200},\"children\":"
     "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"}}},\"required\":[\"v\",\"children\"]}}}",
+    "{\"properties\":{\"id\":{\"type\":\"integer\"}},\"patternProperties\":{\"^x-[a-z]+$\":{\"type\":\"string\"},\"_at$\":{\"format\":\"date\"}},"
+    "\"propertyNames\":{\"maxLength\":20},\"additionalProperties\":{\"type\":\"boolean\"}}",
 };
 
 static void check(mn_status status) {

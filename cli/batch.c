@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/messages.h"
 #include "batch_line.h"
 #include "config.h"
 #include "interrupt.h"
@@ -51,7 +52,7 @@ typedef struct batch {
     size_t n_kept, kept_capacity;
     int code; /* of the first failure */
     char error[MESSAGE];
-    bool has_started, was_cancelled, reported_on_oom, told_limit;
+    bool has_started, was_cancelled, reported_on_oom, reported_limit;
     size_t prompt_tokens, new_tokens;
     double started, first_ms;
 } batch;
@@ -92,6 +93,23 @@ static mn_status refuse_template(const batch *b, const json *line) {
     return template_refuse(b->s->o);
 }
 
+/* Those of a line of OpenAI's are read as the server reads them; others go to the template as they are. */
+static mn_status read_messages(const batch *b, batch_row *row, const json *list) {
+    const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
+    bool own = row->line.form == BATCH_OWN;
+    bytes text = {0};
+    mn_status status = MN_E_ARG;
+    for (int fill = 0; fill < (own ? 1 : 2) && status == MN_E_ARG; fill++) {
+        text.n = 0;
+        prompt_clear(&row->prompt);
+        if (own) json_put(&text, list);
+        status = own ? bytes_status(&text) : messages_put(&text, list, fill);
+        if (status == MN_OK) status = prompt_from_messages(&row->prompt, tokenizer, &row->template, text.data, text.n);
+    }
+    bytes_clear(&text);
+    return status;
+}
+
 static mn_status read_prompt(const batch *b, batch_row *row) {
     const json *root = json_root(row->doc), *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
     const json *messages = json_get(root, "messages");
@@ -114,11 +132,7 @@ static mn_status read_prompt(const batch *b, batch_row *row) {
         status = bytes_status(&list);
         if (status == MN_OK) status = prompt_from_ids(&row->prompt, list.data, list.n, "ids");
     } else if (messages && messages->kind == JSON_ARRAY) {
-        json_put(&list, messages);
-        status = bytes_status(&list);
-        if (status == MN_OK)
-            status = prompt_from_messages(&row->prompt, mn_model_tokenizer(b->s->e.model), &row->template, list.data,
-                                          list.n);
+        status = read_messages(b, row, messages);
     } else {
         status = status_fail(MN_E_ARG, "ids and messages are lists, a prompt is a text, and none is empty");
     }
@@ -320,7 +334,7 @@ static void take_in(batch *b, const batch_row *row, mn_generation *generation) {
         print_message("memory ran out: the cache '%s' was converted to '%s', and the run continued",
                       cache->original_implementation, cache->implementation);
     b->reported_on_oom = b->reported_on_oom || cache->original_implementation;
-    if (!b->told_limit) b->told_limit = generation_tell_limit(generation, row->answer_limit);
+    if (!b->reported_limit) b->reported_limit = generation_report_limit(generation, row->answer_limit);
     b->prompt_tokens += row->prompt.n;
     for (size_t i = 0; i < generation->n_sequences; i++) {
         if (strcmp(generation->sequences[i]->finish_reason, "cancelled") == 0) b->was_cancelled = true;

@@ -140,11 +140,8 @@ static mn_status find_token(const mn_model *model, const char *name, int32_t *ou
         return MN_OK;
     }
     if (!tokenizer) MN_FAIL(MN_E_ARG, "--stop-token: '%.80s' is no id, and the model has no tokenizer", name);
-    for (*out = 0; *out < mn_vocab_size(tokenizer); ++*out) {
-        const char *piece = mn_token_piece(tokenizer, *out);
-        if (piece && strcmp(piece, name) == 0) return MN_OK;
-    }
-    return unknown_token(tokenizer, name);
+    *out = mn_token_id(tokenizer, name);
+    return *out >= 0 ? MN_OK : unknown_token(tokenizer, name);
 }
 
 /* The model's own end tokens, which are null, an id or a list, as the beginning of a list. */
@@ -312,7 +309,7 @@ mn_status generation_limit(mn_generation_config *config, const options *o, const
     return mn_generation_config_set(config, "max_new_tokens", text);
 }
 
-bool generation_tell_limit(const mn_generation *generation, int64_t answer_limit) {
+bool generation_report_limit(const mn_generation *generation, int64_t answer_limit) {
     bool is_cut = false;
     for (size_t i = 0; answer_limit > 0 && i < generation->n_sequences; i++)
         is_cut = is_cut || strcmp(generation->sequences[i]->finish_reason, "length") == 0;

@@ -38,7 +38,7 @@ mn_status generation_limit(mn_generation_config *config, const options *o, const
                            int64_t *answer_limit, int64_t room);
 
 /* Tells that a text ended at that limit, when one did. */
-bool generation_tell_limit(const mn_generation *generation, int64_t answer_limit);
+bool generation_report_limit(const mn_generation *generation, int64_t answer_limit);
 
 /* Prints every option of the command with its value and origin, and the generation fields where the command takes them.
  * config: NULL without a model. answer_limit: max_new_tokens where no limit is given; 0: as many as the context holds.

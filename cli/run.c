@@ -260,7 +260,7 @@ static void print_summary(const run *r) {
     if (g->cache->original_implementation)
         print_message("memory ran out: the cache '%s' was converted to '%s', and the run continued",
                       g->cache->original_implementation, g->cache->implementation);
-    generation_tell_limit(g, r->answer_limit);
+    generation_report_limit(g, r->answer_limit);
     size_t prompt_tokens = r->prompt.n, new_tokens = 0;
     for (size_t i = 0; i < g->n_sequences; i++) new_tokens += g->sequences[i]->n_ids;
     char *sample = mn_generation_config_get(r->config, "do_sample");

@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const fields[] = {"temperature", "top_k",          "top_p",     "min_p",
-                                     "typical_p",   "epsilon_cutoff", "eta_cutoff"};
-enum { N_FIELDS = sizeof fields / sizeof *fields };
-
 static bool is_zero_temperature(const char *name, const char *value) {
     char *end = NULL;
     return strcmp(name, "temperature") == 0 && strtod(value, &end) == 0 && end != value && *end == 0;
@@ -48,10 +44,8 @@ static option_origin given_origin(const given_settings *given, const char *name,
 }
 
 /* top_k of contrastive search is no option of sampling. */
-static bool turns_on(const mn_generation_config *config, const char *name) {
-    bool is_one = false;
-    for (size_t i = 0; i < N_FIELDS && !is_one; i++) is_one = strcmp(fields[i], name) == 0;
-    if (strcmp(name, "top_k") != 0) return is_one;
+static bool turns_on(const mn_generation_config *config, const mn_generation_field *field) {
+    if (strcmp(field->name, "top_k") != 0) return field->only_samples;
     char *alpha = mn_generation_config_get(config, "penalty_alpha");
     bool is_contrastive = alpha && strtod(alpha, NULL) > 0;
     mn_free(alpha);
@@ -69,9 +63,10 @@ static option_origin decide(const mn_generation_config *config, const given_sett
     option_origin origin = given_origin(given, *name = "temperature", is_zero);
     if (*is_zero) return origin;
     if (sampling_is_named(given)) return ORIGIN_DEFAULT;
-    for (size_t i = 1; i < N_FIELDS && origin == ORIGIN_DEFAULT; i++) {
+    const mn_generation_field *field;
+    for (int i = 0; (field = mn_generation_field_at(i)) != NULL && origin == ORIGIN_DEFAULT; i++) {
         bool ignored;
-        if (turns_on(config, fields[i])) origin = given_origin(given, *name = fields[i], &ignored);
+        if (turns_on(config, field)) origin = given_origin(given, *name = field->name, &ignored);
     }
     return origin;
 }
@@ -113,5 +108,6 @@ mn_status sampling_set(mn_generation_config *config, const char *name, const cha
         *is_named = false;
         return mn_generation_config_set(config, "do_sample", "false");
     }
-    return *is_named || is_null || !turns_on(config, name) ? MN_OK : turn_on(config, name);
+    bool is_option = turns_on(config, mn_generation_field_at(generation_field(name)));
+    return *is_named || is_null || !is_option ? MN_OK : turn_on(config, name);
 }

@@ -91,12 +91,20 @@ static mn_status read_output(transcribe *t) {
     return MN_OK;
 }
 
-static void read_vad(mn_transcribe_options *how, const options *o) {
+/* Its details may stay in the configuration file for runs with the filter; flags of them alone are a mistake. */
+static mn_status read_vad(mn_transcribe_options *how, const options *o) {
     how->vad_filter = option_on(o, OPT_VAD_FILTER);
+    for (option_id id = OPT_VAD_THRESHOLD; id <= OPT_VAD_SPEECH_PAD && !how->vad_filter; id++) {
+        char flag[64];
+        if (option_is_set(o, id) && o->set[id].origin == ORIGIN_FLAG)
+            MN_FAIL(MN_E_ARG, "--%s %s is given without --vad-filter",
+                    flag_spelling(flag, sizeof flag, option_table[id].name), option_text(o, id, ""));
+    }
     how->vad_threshold = (double)option_number(o, OPT_VAD_THRESHOLD, (int64_t)how->vad_threshold);
     how->vad_min_silence_ms = option_number(o, OPT_VAD_MIN_SILENCE, how->vad_min_silence_ms);
     how->vad_min_speech_ms = option_number(o, OPT_VAD_MIN_SPEECH, how->vad_min_speech_ms);
     how->vad_speech_pad_ms = option_number(o, OPT_VAD_SPEECH_PAD, how->vad_speech_pad_ms);
+    return MN_OK;
 }
 
 static mn_status read_options(transcribe *t) {
@@ -113,7 +121,7 @@ static mn_status read_options(transcribe *t) {
     how->max_new_tokens = option_number(o, OPT_WINDOW_TOKENS, how->max_new_tokens);
     how->seed = (uint64_t)option_number(o, OPT_SEED, 0);
     how->batch_size = (size_t)option_number(o, OPT_BATCH_SIZE, (int64_t)how->batch_size);
-    read_vad(how, o);
+    MN_TRY(read_vad(how, o));
     how->cache = &t->cache;
     MN_TRY(read_temperatures(t));
     MN_TRY(read_threshold(&how->compression_ratio_threshold, o, OPT_COMPRESSION_RATIO, INFINITY));

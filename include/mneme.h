@@ -1,6 +1,7 @@
 /* Mneme: text generation with every KV-cache strategy.
  *
- * Reading order: status, model, text, cache and session, generation. A program needs little of it: open a model, open a
+ * Reading order: status, model, text, cache and session, generation, sampler; then mneme_engine.h (many requests) and
+ * mneme_speech.h (transcription), which this header includes. A program needs little of it: open a model, open a
  * session, call mn_generate (examples/generate.c); or drive the cache by hand with mn_session_step
  * (examples/own_loop.c).
  *
@@ -194,6 +195,11 @@ MN_API mn_status mn_detokenizer_finish(mn_detokenizer *detokenizer, const char *
 
 /* The token's string in the vocabulary; NULL when out of range. Owned by the tokenizer. */
 MN_API const char *mn_token_piece(const mn_tokenizer *tokenizer, int32_t id);
+/* The token with this string, as mn_token_piece gives it; -1: none. */
+MN_API int32_t mn_token_id(const mn_tokenizer *tokenizer, const char *piece);
+/* A special token by its name in Transformers: "bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
+ * "cls_token", "mask_token"; -1: the tokenizer has none, or the name is another. */
+MN_API int32_t mn_special_token_id(const mn_tokenizer *tokenizer, const char *name);
 MN_API int32_t mn_vocab_size(const mn_tokenizer *tokenizer);
 
 /* The bytes that a token adds to a text, as they are: perhaps a part of a UTF-8 sequence. first: the text begins with
@@ -418,6 +424,14 @@ MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, cons
 MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options,
                                    const char *path, size_t row, const int32_t *ids, size_t n_ids);
 
+/* The same from memory: keys[i] and values[i] are those of layer i, f32 [num_key_value_heads][n_ids][head_dim] as
+ * mn_session_read gives them; of cross attention, with the encoder's positions in place of tokens. MN_E_ARG for another
+ * number of layers or tokens, MN_E_REFUSED for ids out of range and values that are not finite; MN_E_UNSUPPORTED as
+ * above. */
+MN_API mn_status mn_session_import_layers(mn_session **session, mn_model *model, const mn_cache_options *options,
+                                          const int32_t *ids, size_t n_ids, const float *const *keys,
+                                          const float *const *values, size_t n_layers);
+
 /* The number of rows of such a file. MN_E_REFUSED. */
 MN_API mn_status mn_session_import_rows(const char *path, size_t *n_rows);
 
@@ -467,7 +481,7 @@ typedef struct mn_layer_info {
 
 MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer_info *info);
 
-/* A layer's keys (with rotary embedding applied) or values as attention reads them: tokens [begin, begin + n),
+/* A layer's keys (with rotary embedding applied) or values as Transformers has them: tokens [begin, begin + n),
  * dequantized, as f32 [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for
  * recurrent states. */
 MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n,
@@ -509,6 +523,7 @@ typedef struct mn_generation_field {
     const char *allowed;  /* "1 to 1000000" */
     const char *standard; /* default, as text */
     const char *help;     /* one line */
+    bool only_samples;    /* has an effect in sampling alone; top_k in contrastive search, too */
 } mn_generation_field;
 
 /* The field at `index`, counted from 0; NULL after the last one. */
@@ -682,344 +697,6 @@ MN_API mn_status mn_sampler_accept(mn_sampler *sampler, int32_t id);
 /* The seed in use: the configuration's, or a random one. */
 MN_API uint64_t mn_sampler_seed(const mn_sampler *sampler);
 
-/* ---- many requests ---- */
-
-/* Computes requests together (continuous batching): each may be added at any time, leaves when it ends, and gets
- * exactly the result that it would get alone. One thread steps an engine (mn_engine_step, mn_engine_wait); add, cancel
- * and take may be called from any thread, at any time between open and close, also in a callback of a request: what is
- * added there joins, and what is cancelled there ends, at the next step; a request can be taken when the step in which
- * it ended has returned. mn_engine_step, mn_engine_wait and the calls about kept texts are MN_E_ARG in a callback of
- * the same engine; mn_engine_prefix_room and mn_engine_close do nothing there, and mn_last_error tells why. */
-typedef struct mn_engine mn_engine;
-
-typedef struct mn_engine_options {
-    size_t size;                   /* sizeof(mn_engine_options) */
-    const mn_cache_options *cache; /* of requests that set none; NULL: the defaults */
-    uint64_t memory_limit;         /* bytes that all caches of the model may hold while the engine is open; 0:
-                                    * the model's limit. A request begins when its cache and those of its draft model
-                                    * fit */
-    size_t max_num_seqs;           /* sequences computed together at most; 0: no limit */
-    bool enable_prefix_caching;    /* what requests have computed is kept, as far as memory_limit allows, for
-                                    * requests whose prompts begin with the same tokens */
-    double max_slowdown;           /* while prompts are computed, steps take at most about so many times as long as
-                                    * without, in the mean: 1.5 to 1000. More where more prompts are computed than
-                                    * requests generate, or where a prompt delays these by less than 64 tokens. 0: no limit,
-                                    * prompts are computed fastest */
-    const char *cache_dir;  /* a folder, made when it is missing: what prefix caching keeps is written there, too,
-                             * and is found again by the next engine. NULL: none */
-    size_t cache_dir_limit; /* bytes of these files; over it those go that were used longest ago; 0: no limit */
-    double prefix_ttl_ms;   /* what was not used for so long is no longer kept in memory; 0: no limit */
-    size_t owner_quota;     /* bytes of what is kept in memory of the requests of one owner, and of what was read from
-                             * files for them; what they add beyond that replaces their own texts, not those of others.
-                             * 0: no limit */
-    size_t prefix_limit; /* bytes of what is kept in memory, of all owners; over it the texts go that are worth least.
-                          * 0: no limit but memory_limit */
-} mn_engine_options;
-
-MN_API void mn_engine_options_init(mn_engine_options *options, size_t size);
-
-/* MN_E_ARG as in mn_session_open, MN_E_NOMEM. options: NULL for the defaults. */
-MN_API mn_status mn_engine_open(mn_engine **engine, mn_model *model, const mn_engine_options *options);
-/* Drops the requests that were not taken. */
-MN_API void mn_engine_close(mn_engine **engine);
-
-typedef struct mn_request {
-    size_t size; /* sizeof(mn_request) */
-    const int32_t *prompt;
-    size_t n_prompt;
-    const mn_generation_config *config; /* NULL: the model's */
-    const mn_generate_options *options; /* NULL: the defaults. Its callbacks are called by mn_engine_step,
-                                           with the id as `row`; its `user` must remain valid until the
-                                           request is taken */
-    const mn_cache_options *cache;      /* NULL: the engine's */
-    const mn_session *prefix;           /* as in mn_batch_row; its strategy overrides `cache` */
-    int priority;                       /* requests of higher priority start first and are preempted last */
-    const char *cache_salt;             /* with enable_prefix_caching: requests share what they computed only with
-                                           those of the same salt; NULL: "" */
-    const char *owner;                  /* whose request it is: of waiting ones with the same priority, that of the
-                                           owner for whom fewer tokens were computed starts first; NULL: "" */
-} mn_request;
-
-MN_API void mn_request_init(mn_request *options, size_t size);
-
-/* Adds a request, which joins at a following step; *id counts from 0. Requests that mn_generate would refuse are
- * refused here, as are those that need more memory than the limit (MN_E_NOMEM); the engine is then unchanged.
- * Everything that the caller passes is copied, except what must remain valid according to mn_request; prefix is forked,
- * so no other thread may use it during this call. */
-MN_API mn_status mn_engine_add(mn_engine *engine, const mn_request *request, int *id);
-
-/* With enable_prefix_caching, a request starts from the longest beginning of its prompt that a request before it has
- * computed, or one beside it, for which it waits; the results stay the same, bit for bit. Not shared are caches with
- * backend quanto or hqq, those that preallocate, those that on_oom changed, requests with a prefix of their own, with
- * penalty_alpha, and those of encoder-decoder models. What is kept is dropped when running requests need the memory:
- * what was used long ago and is cheap to compute again for its bytes goes first.
- *
- * One step. Waiting requests start, by priority, then by owner, then in order of arrival, while max_num_seqs and the
- * memory limit allow, given the planned bytes of their caches. Every request whose prompt is computed chooses its next
- * tokens, and the next tokens of every request are computed in one pass. A failure ends only the requests that it
- * concerns; mn_engine_take returns its status.
- *
- * When memory runs out in a step, the on_oom policy of the caches is tried first. Then a request is preempted: the
- * newest of the lowest priority frees its pages and keeps its tokens, waits, later recomputes them and continues with
- * the same result. A request is not preempted when recomputing would not give the same bits (quantized with backend
- * quanto or hqq, or a cache that on_oom changed) or when that frees nothing (static); such a request starts only when
- * there is room for its whole length. A request that runs alone ends with MN_E_NOMEM.
- *
- * *n_running: requests that have not ended; may be NULL. */
-MN_API mn_status mn_engine_step(mn_engine *engine, size_t *n_running);
-
-/* Returns when there is work for mn_engine_step, or after timeout_ms (at most 10^9) milliseconds. */
-MN_API mn_status mn_engine_wait(mn_engine *engine, double timeout_ms, bool *has_work);
-
-/* Makes mn_engine_wait return at once: the call that waits, or the next one. From any thread. */
-MN_API void mn_engine_wake(mn_engine *engine);
-
-typedef struct mn_engine_info {
-    size_t size; /* sizeof(mn_engine_info), set by the caller */
-    size_t num_requests_running, num_requests_waiting;
-    uint64_t n_preemptions; /* since the engine was opened */
-    uint64_t cache_bytes;   /* resident bytes of all caches of the model, as memory_limit counts them */
-    uint64_t memory_limit;  /* the limit in force; 0: none */
-    uint64_t kept_bytes;    /* what enable_prefix_caching keeps: its pages, each once, those that running requests share
-                             * included */
-    size_t n_kept;          /* texts that are kept */
-    size_t n_files;         /* of cache_dir, and their bytes */
-    uint64_t file_bytes;
-    uint64_t n_files_read, n_files_written, n_files_failed; /* since the engine was opened */
-    uint64_t n_resident_pages, n_offloaded_pages; /* of all caches of the model, shared ones once; pages of a saved
-                                                   * cache that is mapped are in neither */
-    uint64_t offloaded_bytes;                     /* of the offloaded ones */
-} mn_engine_info;
-
-/* Between steps, on the thread that steps. MN_E_NOMEM. */
-MN_API mn_status mn_engine_get_info(mn_engine *engine, mn_engine_info *info);
-
-/* A node of the tree of texts that enable_prefix_caching keeps, or that are being computed. Its text is that of its
- * parent and its own ids. */
-typedef struct mn_prefix_info {
-    size_t size;
-    size_t index;       /* in this visit, counted from 0; parents come first */
-    ptrdiff_t parent;   /* its index; -1: none */
-    const char *salt;   /* of its requests, "": none */
-    const int32_t *ids; /* [n_ids] */
-    size_t n_ids;
-    size_t n_tokens; /* of the whole text */
-    bool is_kept, is_running, has_file;
-    uint64_t bytes;        /* of the kept text, those that it shares with others included; 0: not kept */
-    uint64_t n_hits;       /* how many requests began with the kept text or a part of it */
-    double unused_ms;      /* since the last one, or since it was kept; 0: not kept */
-    uint64_t id;           /* of its text, the same while the engine is open; counts from 1 */
-    uint64_t parent_id;    /* 0: none */
-    uint64_t unique_bytes; /* of `bytes`, those that nothing else holds: dropping the text frees them */
-    bool is_pinned;
-    double ttl_ms; /* it is dropped when it was not used for so long; 0: never */
-} mn_prefix_info;
-
-/* Visits the tree until visit returns false; what it gets is valid during the call. Between steps, on the thread that
- * steps. What a callback of a request cannot call, the visitor cannot either. */
-MN_API mn_status mn_engine_prefixes(mn_engine *engine, bool (*visit)(void *user, const mn_prefix_info *info),
-                                    void *user);
-
-/* The id of a text that is kept with the engine's own cache and this salt (NULL: ""), as one of its own from now on if
- * it is the beginning of a longer one. MN_E_NOT_FOUND when it is not kept whole, MN_E_ARG without
- * enable_prefix_caching, MN_E_NOMEM. This and the following calls: between steps, on the thread that steps. */
-MN_API mn_status mn_engine_prefix_of(mn_engine *engine, const int32_t *ids, size_t n, const char *salt, uint64_t *id);
-
-/* A session with a kept text and its cache, owned by the caller and of no engine: to be saved (mn_session_save) on any
- * thread, or gone on with, where the engine's cache offloads on the thread that steps. MN_E_NOT_FOUND for what is not
- * kept in memory, MN_E_NOMEM. */
-MN_API mn_status mn_engine_prefix_session(mn_engine *engine, uint64_t id, mn_session **session);
-
-/* Keeps the tokens that a session of the model holds in its cache, as if a request of this owner and salt (NULL: "")
- * had computed them; *id: of the text. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
- * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota or prefix_limit;
- * MN_E_NOMEM. */
-MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *session, const char *salt, const char *owner,
-                                      uint64_t *id);
-
-/* Drops kept texts, in the order of mn_engine_step, until caches can take so many bytes more, or nothing is left to
- * drop: before a session is loaded on another thread. */
-MN_API void mn_engine_prefix_room(mn_engine *engine, size_t n_bytes);
-
-/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit and of
- * prefix_limit, and those of one owner half of owner_quota (MN_E_FULL).
- * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned texts do
- * not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
- * changed. MN_E_ARG, MN_E_NOMEM. */
-MN_API mn_status mn_engine_prefix_hold(mn_engine *engine, uint64_t id, bool pin, double ttl_ms);
-
-/* Drops a text and those that begin with it, their files too. MN_E_NOT_FOUND; MN_E_REFUSED, with nothing dropped,
- * while one of them is being computed. */
-MN_API mn_status mn_engine_prefix_drop(mn_engine *engine, uint64_t id);
-
-typedef struct mn_request_info {
-    size_t size;       /* sizeof(mn_request_info), set by the caller */
-    const char *state; /* static text: "queued", "prompt" (being computed), "decode" */
-    size_t prompt_tokens, cached_tokens;
-    size_t prompt_done;         /* tokens of the prompt that are computed, cached ones included */
-    size_t generated_tokens;    /* of all its sequences */
-    const char *implementation; /* of its cache; valid until the next step */
-    size_t n_preemptions;
-} mn_request_info;
-
-/* A request that has not ended. Between steps, on the thread that steps. MN_E_ARG when there is none with this id. */
-MN_API mn_status mn_engine_request(mn_engine *engine, int id, mn_request_info *info);
-
-/* Ends a request at the beginning of the next step: its sequences have the tokens generated so far and finish_reason
- * "cancelled". MN_E_ARG when it has already ended or does not exist. */
-MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
-
-/* Takes the first request that ended and was not taken: *id and its generation (owned by the caller), in which `row` is
- * the id and times are counted from mn_engine_add. *id is -1 when there is none. Returns the status of the request,
- * with its message in mn_last_error; *generation is NULL when it failed. */
-MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
-
-/* ---- features ---- */
-
-/* The log-mel features of a recording, the input of a speech model: a frame every 10 ms, as Whisper's feature extractor
- * computes them. Used by one thread at a time. */
-typedef struct mn_features mn_features;
-
-/* path: as in mn_transcribe. The whole recording is read, because features depend on its loudest moment. num_mel_bins:
- * as in mn_model_info (1 to 256). n_frames: shorter recordings are padded with silence to this length (the model's
- * window is 2 * max_source_positions); 0: no padding. MN_E_ARG for these; MN_E_NOT_FOUND, MN_E_IO and MN_E_FORMAT for
- * the recording; MN_E_NOMEM. */
-MN_API mn_status mn_features_open(mn_features **features, const char *path, size_t num_mel_bins, size_t n_frames);
-MN_API void mn_features_close(mn_features **features);
-
-/* The number of frames of the recording, at least n_frames. */
-MN_API int64_t mn_features_count(const mn_features *features);
-
-/* Frames [first, first + n) as f32 [num_mel_bins][n], the input of mn_session_encode; after the end of the recording
- * they are those of silence. MN_E_ARG for a negative `first` and for more than 2^30 values; MN_E_NOMEM; MN_E_IO when
- * the file has changed. */
-MN_API mn_status mn_features_window(mn_features *features, int64_t first, size_t n, float *window);
-
-/* ---- transcription ---- */
-
-/* A word, including the space before it; seconds from the recording's beginning. */
-typedef struct mn_word {
-    size_t size;
-    const char *text;
-    size_t n_text;
-    double start, end;
-} mn_word;
-
-/* The text from start to end, in seconds from the recording's beginning. The statistics are those of its window. */
-typedef struct mn_segment {
-    size_t size;
-    double start, end;
-    const char *text; /* NULL without a tokenizer */
-    size_t n_text;
-    const int32_t *ids; /* as generated, including timestamps */
-    size_t n_ids;
-    const mn_word *const *words; /* timestamps "word" only */
-    size_t n_words;
-    double avg_logprob;       /* mean log-probability of the window's ids and end token */
-    double no_speech_prob;    /* probability that nobody speaks in the window */
-    double compression_ratio; /* of the window's ids */
-    double temperature;       /* with which the window was generated */
-    double window_start;      /* where its window begins, seconds */
-} mn_segment;
-
-typedef struct mn_transcript {
-    size_t size;
-    const char *path;
-    mn_status status;            /* of this recording; if not MN_OK, the following members have the part before the
-                                  * failure */
-    const char *error;           /* a sentence, or "" */
-    const char *language;        /* "en"; NULL when not detected, as in a silent recording */
-    double language_probability; /* among the model's languages; 1 when it was set */
-    double duration;             /* seconds */
-    const char *text;            /* of all segments; NULL without a tokenizer */
-    size_t n_text;
-    const int32_t *ids; /* of all segments in order, without prompts and end tokens */
-    size_t n_ids;
-    const mn_segment *const *segments;
-    size_t n_segments;
-} mn_transcript;
-
-typedef struct mn_transcription {
-    size_t size;
-    size_t n_files;
-    const mn_transcript *const *files; /* in the order of the paths */
-} mn_transcription;
-
-typedef struct mn_transcribe_progress {
-    size_t size;
-    size_t file;           /* among the paths */
-    double done, duration; /* seconds transcribed, and in total; 0 until that is known */
-} mn_transcribe_progress;
-
-typedef struct mn_transcribe_options {
-    size_t size;            /* sizeof(mn_transcribe_options) */
-    const char *language;   /* "en" or "English"; NULL: detected in the first window that is not silent */
-    const char *task;       /* "transcribe", "translate" (to English) */
-    const char *timestamps; /* "none", "segment", "word" */
-    int num_beams;          /* at temperature 0 */
-    /* Temperatures tried in increasing order until the result passes the thresholds; 0 is greedy (or beams), others
-     * sample. NULL: 0, 0.2, ... 1. */
-    const double *temperatures;
-    size_t n_temperatures;
-    double compression_ratio_threshold; /* above it, the text is repetitive and fails; INFINITY: not
-                                         * checked */
-    double logprob_threshold;           /* below it, the mean log-probability fails; -INFINITY: not checked */
-    double no_speech_threshold;         /* a window that fails logprob_threshold and has a no_speech_prob
-                                           above this is silence and left out, as are windows without sound;
-                                           INFINITY: not checked */
-    bool condition_on_prev_tokens;      /* the prompt of a window has the text before it */
-    int64_t max_new_tokens;             /* per window; 0: as many as the model's context allows */
-    uint64_t seed;                      /* of sampling */
-    size_t batch_size;                  /* recordings transcribed together; results do not depend on it */
-    const mn_cache_options *cache;      /* of the decoder, "self=...,cross=..."; NULL: the defaults */
-    /* Called repeatedly; returning false cancels. NULL: never, as the following two. */
-    bool (*on_progress)(void *user, const mn_transcribe_progress *progress);
-    void (*on_segment)(void *user, size_t file, const mn_segment *segment);    /* when a segment is complete */
-    void (*on_file)(void *user, size_t file, const mn_transcript *transcript); /* complete or failed; in
-                                                                                * the order of the
-                                                                                * paths */
-    void *user;
-    /* Text that comes before each recording, as names and terms in their spelling: its last tokens, half of the model's
-     * context at most, are in the prompt of the first window, and with condition_on_prev_tokens of those after it, too.
-     * NULL or "": none. */
-    const char *prompt;
-    /* [n_paths] the bytes of files in memory, data_sizes[i] each, borrowed for the call; their paths are then names in
-     * messages and transcripts. NULL, or a NULL in it: the file at the path. */
-    const void *const *data;
-    const size_t *data_sizes;
-    /* Words to expect, in their spelling: the first tokens, half of the model's context at most, are in the prompt of
-     * every window; the text before the window follows them where there is room. NULL or "": none. */
-    const char *hotwords;
-    /* Leaves out what is no speech before windows are cut; times are those of the whole recording. A recording without
-     * speech has no segments. Speech is what rises vad_threshold dB (above 0, at most 60) above the quietest moment
-     * nearby; silence of less than vad_min_silence_ms is kept, a stretch with less than vad_min_speech_ms of voice is
-     * left out, vad_speech_pad_ms are kept around each (0 to 3,600,000, rounded down to 10 ms). docs/transcribe.md says
-     * what is lost. */
-    bool vad_filter;
-    double vad_threshold;
-    int64_t vad_min_silence_ms, vad_min_speech_ms, vad_speech_pad_ms;
-} mn_transcribe_options;
-
-MN_API void mn_transcribe_options_init(mn_transcribe_options *options, size_t size);
-
-/* Transcribes recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input; for files in
- * other formats the program ffmpeg is started where PATH has it, not for recordings in memory. A recording is
- * transcribed in windows of the model's length (30 s); windows of several recordings are computed together. A recording
- * that fails does not affect the others: its transcript has the error. MN_E_UNSUPPORTED for a model that is not a
- * speech model and for tasks that it does not support; MN_E_ARG, for an unknown language with the nearest ones;
- * MN_E_NOMEM; MN_E_CANCELLED becomes the status of the recordings that are not finished. */
-MN_API mn_status mn_transcribe(mn_model *model, const char *const *paths, size_t n_paths,
-                               const mn_transcribe_options *options, mn_transcription **transcription);
-MN_API void mn_transcription_close(mn_transcription **transcription);
-
-/* Transcripts as files. format: "txt", "srt" (SubRip), "vtt" (WebVTT). The head of a file, and a cue: n_text bytes
- * shown from start to end, in seconds; number: how many cues precede it. A cue whose text is empty after cleaning is
- * empty and is not counted. Text is escaped so that it cannot break the format. *head and *cue are owned by the caller.
- * MN_E_ARG for another format. */
-MN_API mn_status mn_subtitles_head(const char *format, char **head, size_t *n_head);
-MN_API mn_status mn_subtitles_cue(const char *format, int64_t number, double start, double end, const char *text,
-                                  size_t n_text, char **cue, size_t *n_cue);
-
 /* ---- machine ---- */
 
 /* CPU level, the level of each kernel, cores, memory: one JSON object owned by the caller. cpu: as in
@@ -1029,5 +706,8 @@ MN_API mn_status mn_machine_describe(const char *cpu, char **text);
 #ifdef __cplusplus
 }
 #endif
+
+#include "mneme_engine.h"
+#include "mneme_speech.h"
 
 #endif

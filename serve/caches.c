@@ -1,4 +1,4 @@
-/* /v1/caches: the tree of texts that are kept for later prompts. Texts are made, pinned, dropped by their ids.
+/* /v1/caches: the tree of cached prefixes. They are computed, pinned and dropped by their ids.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "caches.h"
 
@@ -23,9 +23,9 @@ typedef struct prefix_list {
     bool is_truncated;
 } prefix_list;
 
-/* Whether the text belongs to the client: to a key that shares no prefixes, or, without keys, to everybody. Texts that
- * keys share and texts with a salt belong to nobody. */
-static bool is_own_text(const prefix_list *list, const char *salt) {
+/* Whether the prefix belongs to the client: to a key that shares no prefixes, or, without keys, to everybody. Prefixes
+ * that keys share and prefixes with a salt belong to nobody. */
+static bool is_own_prefix(const prefix_list *list, const char *salt) {
     if (list->is_own) return true;
     if (!list->owner) return !*salt;
     if (list->server->options.share_prefixes) return false;
@@ -68,7 +68,7 @@ static void put_node(bytes *out, const server *s, const mn_prefix_info *info) {
 /* Nodes of others are not listed. */
 static bool put_prefix(void *user, const mn_prefix_info *info) {
     prefix_list *list = user;
-    if ((list->id && info->id != list->id) || !is_own_text(list, info->salt)) return true;
+    if ((list->id && info->id != list->id) || !is_own_prefix(list, info->salt)) return true;
     if (list->n == MOST_NODES) {
         list->is_truncated = true;
         return false;
@@ -98,7 +98,7 @@ static mn_status list_prefixes(bytes *out, server *s, job *j, refusal *why) {
     return bytes_status(out);
 }
 
-/* ---- one text ---- */
+/* ---- one prefix ---- */
 
 mn_status caches_find(mn_prefix_info *info, server *s, const job *j, refusal *why) {
     const size_t n = strlen(j->parameter);
@@ -108,7 +108,7 @@ mn_status caches_find(mn_prefix_info *info, server *s, const job *j, refusal *wh
     *info = list.v;
     if (list.n) return MN_OK;
     *why = (refusal){404, "cache_not_found", NULL};
-    MN_FAIL(MN_E_NOT_FOUND, "no text with the id '%s' is kept", j->parameter);
+    MN_FAIL(MN_E_NOT_FOUND, "no cached prefix has the id '%s'", j->parameter);
 }
 
 mn_status caches_show(bytes *out, server *s, uint64_t id) {
@@ -137,7 +137,7 @@ static mn_status hold_prefix(bytes *out, server *s, job *j, refusal *why) {
     mn_prefix_info v;
     MN_TRY(caches_find(&v, s, j, why));
     const bool pin = j->hold.has_pin ? j->hold.pin : v.is_pinned;
-    /* A time that was not set for this text is the server's. */
+    /* A time that was not set for this prefix is the server's. */
     const double ttl = j->hold.has_ttl ? j->hold.ttl_ms : v.ttl_ms != 1000 * s->options.cache_ttl ? v.ttl_ms : 0;
     MN_TRY(caches_refuse(mn_engine_prefix_hold(scheduler_engine(s->scheduler), v.id, pin, ttl), why));
     return caches_show(out, s, v.id);

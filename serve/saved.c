@@ -1,4 +1,4 @@
-/* /v1/caches/saved: kept texts as files with names, which stay until they are deleted. They lie in the folder of
+/* /v1/caches/saved: cached prefixes as files with names, which stay until they are deleted. They lie in the folder of
  * caches, those of each API key in a folder of their own, as mn_session_save writes them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
@@ -120,7 +120,7 @@ static mn_status list_files(bytes *out, server *s, job *j, refusal *why) {
 
 /* ---- saving ---- */
 
-/* A key's files have as much room as its texts in memory, and all files as much as those that are written by
+/* A key's files have as much room as its prefixes in memory, and all files as much as those that are written by
  * themselves. A file of the same name is replaced. */
 static mn_status check_room(const server *s, const char *folder, const char *path, size_t n_new, refusal *why) {
     bytes all = {0};
@@ -144,7 +144,7 @@ static mn_status check_room(const server *s, const char *folder, const char *pat
     return MN_OK;
 }
 
-static mn_status take_text(bytes *out, server *s, job *j, refusal *why) {
+static mn_status take_prefix(bytes *out, server *s, job *j, refusal *why) {
     mn_prefix_info info;
     (void)out;
     MN_TRY(needs_folder(s, why));
@@ -277,7 +277,7 @@ mn_status save_cache_job(job **out, server *s, const json *body, bool *streams, 
     MN_TRY(field_string(&name, body, "name", why));
     if (!is_name(name)) return field_wrong(&(field){.name = "name"}, json_get(body, "name"), SAVED_NAMES, why);
     MN_TRY(ask_files(out, write_file));
-    (*out)->query = take_text;
+    (*out)->query = take_prefix;
     snprintf((*out)->name, sizeof(*out)->name, "%s", name);
     return MN_OK;
 }

@@ -347,6 +347,17 @@ const char *mn_token_piece(const mn_tokenizer *t, int32_t id) {
     return id < 0 || (size_t)id >= tokenizer_size(text_of(t)) ? NULL : tokenizer_piece(text_of(t), id, &n);
 }
 
+int32_t mn_token_id(const mn_tokenizer *t, const char *piece) {
+    return tokenizer_find(text_of(t), piece);
+}
+
+int32_t mn_special_token_id(const mn_tokenizer *t, const char *name) {
+    for (int role = 0; role < N_TOKEN_ROLES; role++) {
+        if (strcmp(token_role_names[role], name) == 0) return tokenizer_role(text_of(t), (token_role)role);
+    }
+    return -1;
+}
+
 mn_status mn_token_bytes(const mn_tokenizer *t, int32_t id, bool first, char **text, size_t *n_text) {
     bytes scratch = {0}, out = {0};
     size_t size = tokenizer_size(text_of(t));

@@ -272,7 +272,7 @@ static void print_exact(const mn_session *session) {
         if (layer.first_held < first) quantized = quantized > first ? quantized - first : 0;
         int64_t held = first + others, exact = held - quantized;
         if (exact > 0)
-            print_error_text("  %lld of these tokens (%lld %%) are still exact: %s, and the bytes fall then\n",
+            print_error_text("  %lld of these tokens (%lld %%) are still exact: %s, and memory shrinks then\n",
                              (long long)exact, (long long)(exact * 100 / held),
                              strcmp(layer.key_codec, "mneme") == 0
                                  ? "whole pages are quantized, when they are residual_length tokens old"

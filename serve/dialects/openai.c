@@ -94,7 +94,7 @@ static void begin_chunk(bytes *out, const job *j, int index) {
     bytes_printf(out, "\"choices\":[{\"index\":%d,\"delta\":{", index);
 }
 
-/* e: whose log-probabilities are told; NULL: nobody's. */
+/* e: whose log-probabilities are written; NULL: none. */
 static void end_chunk(bytes *out, job *j, const mn_token_event *e, const char *reason) {
     bytes_append_text(out, "},");
     put_event_logprobs(out, j, e, logprobs_put_chat);
@@ -144,7 +144,7 @@ static bool take_part(void *user, reasoning_part part, const char *text, size_t 
 }
 
 /* The content of an event, and the calls at the end. With tools, what may become a call is held back; at the end it is
- * one, or text after all. e: whose log-probabilities are told; NULL: nobody's. Returns why the answer ended. */
+ * one, or text after all. e: whose log-probabilities are written; NULL: none. Returns why the answer ended. */
 static const char *put_content(bytes *out, job *j, int index, const bytes *content, const mn_token_event *e,
                                const char *reason) {
     tools_answer parts = {0};

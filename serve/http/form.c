@@ -111,8 +111,10 @@ static void read_scalar(json *value, const field *row) {
     json_doc *doc = NULL;
     if (!row || row->kinds == TAKES_ANY || !(row->kinds & (TAKES_NUMBER | TAKES_INTEGER | TAKES_FLAG))) return;
     if (json_parse(&doc, value->string, value->n, JSON_STRICT, row->name) != MN_OK) return;
+    const char *text = value->string; /* the document ends here, the part stays */
     const json *root = json_root(doc);
     if (root->kind == JSON_BOOL || root->kind == JSON_INT || root->kind == JSON_REAL) *value = *root;
+    if (root->kind == JSON_REAL) value->written = text + strspn(text, " \t\r\n");
     json_close(&doc);
 }
 

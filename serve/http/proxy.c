@@ -51,7 +51,7 @@ struct client_connection {
     bool closes;      /* after the answer */
     bool is_answered; /* the library has written the answer */
     size_t n_inside;  /* sockets that the library has */
-    void *request;    /* of whoever is told when the client leaves; NULL: nobody */
+    void *request;    /* of the one who is notified when the client leaves; NULL: none */
     client_connection *next, *previous;
 };
 

@@ -48,9 +48,9 @@ size_t proxy_n_connections(proxy *p); /* those, and those that are idle or being
 
 /* The connection of a socket that entered; NULL: none. */
 client_connection *proxy_connection(proxy *p, int fd);
-/* Who is told when the client leaves; at once if it has. */
+/* Who is notified when the client leaves; at once if it has. */
 void proxy_take(proxy *p, client_connection *c, void *request);
-/* The answer has been written (is_whole), or never will be; whoever took the request is told nothing more. */
+/* The answer has been written (is_whole), or never will be; the owner of the request is not notified again. */
 void proxy_answered(proxy *p, client_connection *c, bool is_whole);
 /* The connection ends with the answer. */
 void proxy_end(proxy *p, client_connection *c);

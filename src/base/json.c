@@ -2,6 +2,7 @@
 #include "base/json.h"
 
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
@@ -628,9 +629,26 @@ void json_put_bool_member(bytes *out, const char *key, bool value) {
     bytes_append_text(out, value ? "true" : "false");
 }
 
+/* Whether a double holds the number as it was read: of up to DBL_DIG digits it does, within its range. */
+static bool is_held(const json *number) {
+    size_t n = 0, zeros = 0; /* digits from the first to the last that is not zero; zeros behind it */
+    for (const char *c = number->written; (*c >= '0' && *c <= '9') || *c == '.' || *c == '-'; c++) {
+        if (*c == '0') {
+            zeros += n > 0;
+        } else if (*c >= '1') {
+            n += zeros + 1;
+            zeros = 0;
+        }
+    }
+    return n == 0 || (n <= DBL_DIG && isnormal(number->real));
+}
+
 /* JSON has no infinite numbers; Python's json module writes and reads them all the same. */
-static void put_number(bytes *out, double value, json_mode mode) {
-    if (mode == JSON_STRICT || isfinite(value)) {
+static void put_number(bytes *out, const json *number, json_mode mode, size_t most) {
+    double value = number->real;
+    if (number->written && most == SIZE_MAX && !is_held(number)) {
+        bytes_append(out, number->written, strspn(number->written, "0123456789.eE+-"));
+    } else if (mode == JSON_STRICT || isfinite(value)) {
         json_put_real(out, value);
     } else {
         bytes_append_text(out, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
@@ -643,7 +661,7 @@ static void put_value(bytes *out, const json *value, json_mode mode, size_t most
     case JSON_NULL: bytes_append_text(out, "null"); return;
     case JSON_BOOL: bytes_append_text(out, value->boolean ? "true" : "false"); return;
     case JSON_INT: bytes_printf(out, "%" PRId64, value->integer); return;
-    case JSON_REAL: put_number(out, value->real, mode); return;
+    case JSON_REAL: put_number(out, value, mode, most); return;
     case JSON_STRING: json_put_string(out, value->string, value->n); return;
     case JSON_ARRAY:
         bytes_append_text(out, "[");

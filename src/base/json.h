@@ -83,7 +83,8 @@ void json_put_text_member(bytes *out, const char *key, const char *text);
 void json_put_int_member(bytes *out, const char *key, int64_t value);
 void json_put_real_member(bytes *out, const char *key, double value);
 void json_put_bool_member(bytes *out, const char *key, bool value);
-void json_put(bytes *out, const json *value); /* compact */
+/* Compact. A number that its double does not hold is written as it was read. */
+void json_put(bytes *out, const json *value);
 /* As json_put; JSON_PYTHON: NaN and infinities as json_parse reads them in that mode. */
 void json_put_as(bytes *out, const json *value, json_mode mode);
 

@@ -60,6 +60,8 @@ static const char *const understood[] = {"type",
                                          "minProperties",
                                          "maxProperties",
                                          "dependentRequired",
+                                         "patternProperties",
+                                         "propertyNames",
                                          "items",
                                          "prefixItems",
                                          "minItems",
@@ -115,24 +117,23 @@ static bool is_among(const char *name, const char *const *names) {
     return *names != NULL;
 }
 
-bool schema_restricts(const json_member *keyword) {
-    bool vendor = strncmp(keyword->key, "x-", 2) == 0;
-    bool many = strcmp(keyword->key, "uniqueItems") == 0 && keyword->value.kind == JSON_BOOL && !keyword->value.boolean;
-    return !vendor && !many && !is_among(keyword->key, annotations);
+bool schema_is_annotation(const json_member *m) {
+    bool unique = strcmp(m->key, "uniqueItems") == 0 && m->value.kind == JSON_BOOL && !m->value.boolean;
+    return unique || strncmp(m->key, "x-", 2) == 0 || is_among(m->key, annotations);
 }
 
-/* Whether every keyword is known, and *restricts: whether one of them restricts the value. */
-static void check_keywords(schema_build *b, const json *schema, bool *restricts) {
-    *restricts = false;
-    for (size_t i = 0; i < schema->n && schema_charge(b, 1); i++) {
+bool schema_restricts(schema_build *b, const json *schema) {
+    bool restricts = schema->kind != JSON_OBJECT && !(schema->kind == JSON_BOOL && schema->boolean);
+    for (size_t i = 0; schema->kind == JSON_OBJECT && i < schema->n && schema_charge(b, 1); i++) {
         const json_member *m = &schema->members[i];
-        if (!schema_restricts(m)) continue;
-        *restricts = true;
+        if (schema_is_annotation(m)) continue;
+        restricts = true;
         if (is_among(m->key, understood)) continue;
         const char *near = text_nearest(m->key, understood);
         schema_fail(b, MN_E_UNSUPPORTED, "the keyword '%.60s' is not supported%s%s", m->key,
                     near ? "; did you mean " : "", near ? near : "");
     }
+    return restricts;
 }
 
 unsigned schema_types(schema_build *b, const json *schema) {
@@ -186,7 +187,9 @@ static unsigned implied_types(const json *schema) {
                 {"multipleOf", VALUE_NUMBER},
                 {"minProperties", VALUE_OBJECT},
                 {"maxProperties", VALUE_OBJECT},
-                {"dependentRequired", VALUE_OBJECT}};
+                {"dependentRequired", VALUE_OBJECT},
+                {"patternProperties", VALUE_OBJECT},
+                {"propertyNames", VALUE_OBJECT}};
     unsigned bits = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (json_get(schema, rows[i].keyword)) bits |= rows[i].bits;
@@ -277,15 +280,14 @@ static void take_apart(schema_build *b, terms *list, bool inside, bool *has_ref)
 /* Removes the terms that restrict nothing; false when one of them is `false`. */
 static bool drop_silent(schema_build *b, terms *list) {
     size_t n = 0;
-    bool possible = true, restricts;
+    bool possible = true;
     for (size_t i = 0; i < list->n && schema_ok(b); i++) {
         term t = b->terms[list->at + i];
         if (t.schema->kind == JSON_BOOL) {
             possible &= t.schema->boolean;
             continue;
         }
-        check_keywords(b, t.schema, &restricts);
-        if (restricts) b->terms[list->at + n++] = t;
+        if (schema_restricts(b, t.schema)) b->terms[list->at + n++] = t;
     }
     list->n = n;
     b->n_terms = list->at + n;
@@ -515,6 +517,43 @@ static void build_rule(schema_build *b, size_t i) {
     b->n_terms = 0;
 }
 
+/* The rules too. */
+static uint32_t build(schema_build *b, terms list, uint32_t next) {
+    uint32_t root = schema_ok(b) ? schema_value(b, list, next) : (uint32_t)NET_FAIL;
+    for (size_t i = 0; i < b->n_rules && schema_ok(b); i++) build_rule(b, i);
+    net_check(b->g, bytes_status(&b->place));
+    for (size_t i = 0; i < b->n_rules; i++) mem_free(b->rules[i].place);
+    mem_free(b->rules);
+    mem_free(b->keys);
+    mem_free(b->terms);
+    schema_ways_clear(b);
+    bytes_clear(&b->place);
+    return root;
+}
+
+uint32_t schema_strings(schema_build *b, net *g, const json *schema, uint32_t next) {
+    static const json_member type = {"type", 4, {.kind = JSON_STRING, .n = 6, .string = "string"}};
+    static const json is_string = {.kind = JSON_OBJECT, .n = 1, .members = &type};
+    schema_build own = {.g = g,
+                        .root = b->root,
+                        .resources = b->resources,
+                        .n_resources = b->n_resources,
+                        .anchors = b->anchors,
+                        .n_anchors = b->n_anchors,
+                        .refs = b->refs,
+                        .n_refs = b->n_refs,
+                        .work = b->work,
+                        .depth = b->depth};
+    bytes_append(&own.place, b->place.data, b->place.n);
+    terms list = schema_list(&own);
+    schema_push(&own, &list, &is_string, 0);
+    schema_push(&own, &list, schema, 0);
+    uint32_t root = build(&own, list, next);
+    b->work = own.work;
+    net_check(b->g, g->status);
+    return root;
+}
+
 uint32_t net_schema(net *g, const json *schema) {
     schema_build b = {.g = g, .root = schema};
     if (g->status != MN_OK) return NET_FAIL;
@@ -522,15 +561,7 @@ uint32_t net_schema(net *g, const json *schema) {
     schema_index(&b);
     terms list = schema_list(&b);
     schema_push(&b, &list, schema, 0);
-    uint32_t root = schema_ok(&b) ? schema_value(&b, list, NET_END) : (uint32_t)NET_FAIL;
-    for (size_t i = 0; i < b.n_rules && schema_ok(&b); i++) build_rule(&b, i);
-    net_check(g, bytes_status(&b.place));
-    for (size_t i = 0; i < b.n_rules; i++) mem_free(b.rules[i].place);
-    mem_free(b.rules);
-    mem_free(b.keys);
-    mem_free(b.terms);
-    schema_ways_clear(&b);
+    uint32_t root = build(&b, list, NET_END);
     schema_index_clear(&b);
-    bytes_clear(&b.place);
     return root;
 }

@@ -46,7 +46,8 @@ typedef struct ways {
 /* Choices that were made of a schema, owned. */
 typedef struct schema_made {
     const json_member *of; /* the schema's members */
-    unsigned bit;          /* TERM_*: of which keyword */
+    size_t n;
+    unsigned bit; /* TERM_*: of which keyword */
     ways ways;
 } schema_made;
 
@@ -172,8 +173,6 @@ bool schema_is_fraction(const json *schema);
 /* Strings that are none of the texts. */
 uint32_t schema_other_texts(schema_build *b, const constants *texts, uint32_t min, uint32_t max, uint32_t next);
 
-/* Whether the keyword restricts values. */
-bool schema_restricts(const json_member *keyword);
 /* Whether the schema has constants, all of its types. */
 bool schema_fits(schema_build *b, const json *schema);
 /* Whether the terms allow the constant, by types and constants alone. `values`: an enum that it is one of, or NULL. */
@@ -193,9 +192,17 @@ bool schema_is_unique(schema_build *b, terms list);
 /* An array of different items. From item `prefix` on all are alike. */
 uint32_t schema_unique_array(schema_build *b, terms list, size_t prefix, uint32_t min, uint32_t max, uint32_t next);
 
+/* The strings that a schema allows, quotes included, as nodes of another network. */
+uint32_t schema_strings(schema_build *b, net *g, const json *schema, uint32_t next);
+
+/* Whether the member of a schema restricts no value. */
+bool schema_is_annotation(const json_member *m);
+/* False for true and for objects without keywords that restrict the value. Fails for unknown keywords. */
+bool schema_restricts(schema_build *b, const json *schema);
 /* The bits of "type", VALUE_ANY without one. Fails for unknown names. */
 unsigned schema_types(schema_build *b, const json *schema);
-bool schema_equal(const json *a, const json *b);
+/* Numbers are compared as exact decimals. */
+bool schema_equal(schema_build *b, const json *x, const json *y);
 /* Whether no value can be valid under both, judged by types, constants and required members of objects. */
 bool schema_apart(schema_build *b, const json *x, const json *y, int depth);
 

@@ -362,7 +362,7 @@ static void contradict_keyword(maker *m, const json_member *k) {
             return;
         }
     }
-    if (schema_restricts(k)) refuse_keyword(m, k);
+    if (!schema_is_annotation(k)) refuse_keyword(m, k);
 }
 
 /* ---- schemas that negate themselves ---- */
@@ -442,7 +442,8 @@ static void make_dependent(maker *m) {
 /* The choices made of a schema's keyword, once. */
 static ways made_of(schema_build *b, const json *schema, unsigned bit) {
     for (size_t i = 0; i < b->n_made && schema_charge(b, 1); i++) {
-        if (b->made[i].of == schema->members && b->made[i].bit == bit) return b->made[i].ways;
+        if (b->made[i].of == schema->members && b->made[i].n == schema->n && b->made[i].bit == bit)
+            return b->made[i].ways;
     }
     maker m = {.b = b, .schema = schema};
     if (!schema_ok(b) || !net_check(b->g, mem_grow(&b->made, &b->made_capacity, b->n_made + 1, sizeof *b->made)))
@@ -452,7 +453,7 @@ static ways made_of(schema_build *b, const json *schema, unsigned bit) {
     if (bit == TERM_ONE) make_one(&m);
     if (bit == TERM_DEPENDENT) make_dependent(&m);
     ways made = {m.sides, m.mains, m.n};
-    b->made[b->n_made++] = (schema_made){.of = schema->members, .bit = bit, .ways = made};
+    b->made[b->n_made++] = (schema_made){.of = schema->members, .n = schema->n, .bit = bit, .ways = made};
     return made;
 }
 
@@ -486,7 +487,7 @@ const json *schema_excluded(const json *schema, size_t *n) {
     if ((one != NULL) + (several != NULL) != 1 || (several && several->kind != JSON_ARRAY)) return NULL;
     for (size_t i = 0; i < no->n; i++) {
         const json_member *k = &no->members[i];
-        if (strcmp(k->key, one ? "const" : "enum") != 0 && schema_restricts(k)) return NULL;
+        if (strcmp(k->key, one ? "const" : "enum") != 0 && !schema_is_annotation(k)) return NULL;
     }
     *n = one ? 1 : several->n;
     return one ? one : several->items;

@@ -1,6 +1,6 @@
 /* Schemas of objects and arrays.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "constraint/schema.h"
+#include "constraint/schema_names.h"
 
 #include <string.h>
 
@@ -33,6 +33,7 @@ typedef struct property {
     const char *name;
     size_t n;
     bool required, banned;
+    uint32_t state; /* behind its name, where an automaton reads the names */
 } property;
 
 typedef struct object {
@@ -43,6 +44,8 @@ typedef struct object {
     bool open;         /* members of other names may follow */
     uint32_t min, max; /* members in all; max is NET_MANY without a limit */
     bool shared;       /* members are built several times */
+    member_names names;
+    uint32_t others; /* a member of another name, where an automaton reads the names */
 } object;
 
 static property *find_property(object *o, const char *name) {
@@ -99,14 +102,14 @@ static void gather_required(object *o) {
     }
 }
 
-/* Other members are generated where the schema specifies them: additionalProperties that is not false, or no properties
- * at all. */
+/* Members that neither properties nor patternProperties name are generated where the schema specifies them:
+ * additionalProperties that is not false, or neither of the two at all. */
 static void decide_open(object *o) {
     bool allowed = true, named = false, specified = false;
     for (size_t i = 0; i < o->list.n; i++) {
         const json *schema = schema_term(o->b, o->list, i), *others = json_get(schema, "additionalProperties");
         bool is_side = o->b->terms[o->list.at + i].done & TERM_SIDE;
-        named |= !is_side && json_get(schema, "properties");
+        named |= !is_side && (json_get(schema, "properties") || json_get(schema, "patternProperties"));
         specified |= !is_side && others;
         if (!others) continue;
         if (others->kind != JSON_BOOL && others->kind != JSON_OBJECT)
@@ -116,8 +119,9 @@ static void decide_open(object *o) {
     o->open = allowed && (specified || !named);
 }
 
-/* The constraints of all terms on the member of that name; NULL: on a member that no term names. */
-static terms terms_of_member(object *o, const char *name) {
+/* The constraints of all terms on the member of that name; NULL: on one whose name is not declared. state: behind the
+ * name, where an automaton reads the names. */
+static terms terms_of_member(object *o, const char *name, uint32_t state) {
     schema_build *b = o->b;
     terms member = schema_list(b);
     for (size_t i = 0; i < o->list.n && schema_ok(b); i++) {
@@ -125,84 +129,75 @@ static terms terms_of_member(object *o, const char *name) {
         const json *own =
             name && properties && schema_charge(b, properties->n / 16) ? json_get(properties, name) : NULL;
         const json *others = json_get(schema, "additionalProperties");
-        if (own || others) schema_push(b, &member, own ? own : others, 0);
+        size_t before = member.n;
+        if (own) schema_push(b, &member, own, 0);
+        for (size_t k = 0; k < o->names.n_patterns && schema_charge(b, 1); k++) {
+            const name_pattern *p = &o->names.patterns[k];
+            if (p->term == i && names_match(&o->names, p, state)) schema_push(b, &member, p->schema, 0);
+        }
+        if (others && member.n == before) schema_push(b, &member, others, 0);
     }
     return member;
 }
 
 /* From the colon on. */
-static uint32_t member_value(object *o, const char *name, uint32_t next) {
+static uint32_t member_value(object *o, const char *name, uint32_t state, uint32_t next) {
     schema_build *b = o->b;
-    size_t before = enter_name(b, name ? name : "*");
-    terms member = terms_of_member(o, name);
+    const name_pattern *pattern = name ? NULL : names_first(&o->names, state);
+    size_t before = enter_name(b, name ? name : pattern ? pattern->text : "*");
+    terms member = terms_of_member(o, name, state);
     uint32_t value = o->shared ? schema_shared_value(b, member, next) : schema_value(b, member, next);
     b->place.n = before;
     return net_bytes(b->g, ':', ':', net_plain(b->g, " ?", value));
 }
 
-/* ---- names that are not declared ---- */
+/* ---- members of other names ---- */
 
-typedef struct name_node {
-    uint32_t code, child, sibling, entry;
-    bool ends; /* a declared name */
-} name_node;
-
-typedef struct name_tree {
-    net *g;
-    name_node *nodes; /* [0]: the root; a child comes after its parent */
-    size_t n, capacity;
-} name_tree;
-
-static uint32_t add_name_node(name_tree *t, uint32_t parent, uint32_t code) {
-    if (!net_check(t->g, mem_grow(&t->nodes, &t->capacity, t->n + 1, sizeof *t->nodes))) return 0;
-    t->nodes[t->n] = (name_node){.code = code, .sibling = t->n ? t->nodes[parent].child : 0};
-    if (t->n) t->nodes[parent].child = (uint32_t)t->n;
-    return (uint32_t)t->n++;
+/* A member whose name is not declared, from the quote to the end of its value. */
+static uint32_t other_member(object *o, uint32_t next) {
+    if (o->names.automaton) return net_repeat(o->b->g, o->others, 1, 1, next);
+    return names_undeclared(&o->names, member_value(o, NULL, RUN_DEAD, next));
 }
 
-static void add_name(schema_build *b, name_tree *t, const char *name, size_t n) {
-    uint32_t at = 0;
-    for (size_t i = 0; i < n && schema_ok(b);) {
-        size_t length = utf8_length((unsigned char)name[i]);
-        uint32_t code = utf8_decode(name + i, length), child = t->nodes[at].child;
-        while (child && t->nodes[child].code != code && schema_charge(b, 1)) child = t->nodes[child].sibling;
-        at = child ? child : add_name_node(t, at, code);
-        i += length;
+/* The same where an automaton reads the names: built once for all places. */
+static uint32_t build_others(object *o) {
+    member_names *n = &o->names;
+    schema_build *b = o->b;
+    size_t n_states = names_explore(n), ends = 0;
+    uint32_t *values = mem_alloc(n_states, sizeof *values);
+    bool shared = o->shared;
+    if (!values) {
+        net_check(b->g, MN_E_NOMEM);
+        return NET_FAIL;
     }
-    if (schema_ok(b)) t->nodes[at].ends = true;
-}
-
-/* The possible continuations of a name that so far is a prefix of a declared one. Up to the first character that
- * differs from all of those, each character is written unescaped where JSON allows it. */
-static uint32_t name_entry(name_tree *t, size_t id, uint32_t end, uint32_t rest) {
-    net *g = t->g;
-    uint32_t node = t->nodes[id].ends ? (uint32_t)NET_FAIL : end;
-    code_set others = {0};
-    for (uint32_t child = t->nodes[id].child; child; child = t->nodes[child].sibling) {
-        code_set one = {0};
-        code_set_add(g, &one, t->nodes[child].code, t->nodes[child].code);
-        code_set_add(g, &others, t->nodes[child].code, t->nodes[child].code);
-        node = net_split(g, net_class(g, &one, SPELL_JSON, t->nodes[child].entry), node);
-        code_set_clear(&one);
+    for (uint32_t s = 0; s < n_states; s++) ends += names_end(n, s);
+    o->shared |= ends > 1;
+    for (uint32_t s = 0; s < n_states && schema_ok(b); s++) {
+        bool may_end = names_end(n, s) && (o->open || names_first(n, s));
+        values[s] = may_end ? member_value(o, NULL, s, NET_END) : (uint32_t)NET_FAIL;
     }
-    code_set_order(&others);
-    code_set_invert(g, &others);
-    node = net_split(g, node, net_class(g, &others, SPELL_JSON, rest));
-    code_set_clear(&others);
+    o->shared = shared;
+    uint32_t node = schema_ok(b) ? names_others(n, values) : (uint32_t)NET_FAIL;
+    mem_free(values);
     return node;
 }
 
-/* Any name but the declared ones, quotes included. */
-static uint32_t other_name(object *o, uint32_t next) {
-    net *g = o->b->g;
-    name_tree t = {.g = g};
-    uint32_t end = net_bytes(g, '"', '"', next), rest = net_json_rest(g, next), first = NET_FAIL;
-    add_name_node(&t, 0, 0);
-    for (size_t i = 0; i < o->n && schema_ok(o->b); i++) add_name(o->b, &t, o->properties[i].name, o->properties[i].n);
-    for (size_t id = t.n; id-- > 0 && schema_ok(o->b);) t.nodes[id].entry = name_entry(&t, id, end, rest);
-    if (schema_ok(o->b)) first = t.nodes[0].entry;
-    mem_free(t.nodes);
-    return net_bytes(g, '"', '"', first);
+/* Reads the declared names as the terms' patterns and "propertyNames" have it, and decides on the others. */
+static void judge_names(object *o) {
+    member_names *n = &o->names;
+    for (size_t i = 0; i < o->n && schema_ok(o->b) && (o->open || n->automaton); i++)
+        names_declare(n, o->properties[i].name, o->properties[i].n);
+    if (!n->automaton) return;
+    names_build(n, o->list);
+    for (size_t i = 0; i < o->n && schema_ok(o->b); i++) {
+        property *p = &o->properties[i];
+        p->state = names_read(n, p->name, p->n);
+        p->banned = p->state == RUN_DEAD;
+        if (p->required && p->banned)
+            schema_never(o->b, "the required name '%.60s' is not one of 'propertyNames'", p->name);
+    }
+    if (schema_ok(o->b) && (o->open || n->n_patterns)) o->others = build_others(o);
+    o->open = o->others != NET_FAIL;
 }
 
 /* ---- an object from left to right ---- */
@@ -230,11 +225,10 @@ static void end_members(object *o, size_t most, place *at, uint32_t close) {
     bool limited = o->max != NET_MANY;
     if (o->open) {
         if (!limited) loop = net_loop(g, end);
-        member = other_name(o, member_value(o, NULL, limited ? (uint32_t)NET_END : loop));
+        member = other_member(o, limited ? (uint32_t)NET_END : loop);
         more = net_bytes(g, ',', ',', net_json_space(g, member));
         if (!limited) net_loop_body(g, loop, more);
-        if (limited && o->max > 0)
-            member = other_name(o, member_value(o, NULL, net_repeat(g, more, 0, o->max - 1, end)));
+        if (limited && o->max > 0) member = other_member(o, net_repeat(g, more, 0, o->max - 1, end));
     }
     for (size_t n = 0; n <= most; n++) {
         bool enough = n >= o->min, nearly = n + 1 >= o->min;
@@ -261,7 +255,7 @@ static uint32_t build_object(object *o, uint32_t next) {
         const property *p = &o->properties[i];
         for (size_t n = 0; n <= most && n <= i && schema_charge(o->b, 1); n++) {
             uint32_t behind = n >= o->max || p->banned ? (uint32_t)NET_FAIL : at.after[n < most ? n + 1 : most];
-            uint32_t member = declared_name(o, p, member_value(o, p->name, behind));
+            uint32_t member = declared_name(o, p, member_value(o, p->name, p->state, behind));
             uint32_t next_member = net_bytes(g, ',', ',', net_json_space(g, member));
             if (n == 0) at.bare = p->required ? member : net_split(g, member, at.bare);
             at.after[n] = p->required ? next_member : net_split(g, next_member, at.after[n]);
@@ -351,7 +345,7 @@ static uint32_t dependent_object(object *o, const dependency *all, size_t n, uin
 
 uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
     dependency dependencies[DEPENDENCIES];
-    object o = {.b = b, .list = list};
+    object o = {.b = b, .list = list, .others = NET_FAIL};
     gather_properties(&o);
     if (schema_ok(b)) gather_required(&o);
     decide_open(&o);
@@ -361,7 +355,10 @@ uint32_t schema_object(schema_build *b, terms list, uint32_t next) {
     if (o.min == 0 && schema_excludes_empty(b, list, JSON_OBJECT)) o.min = 1;
     o.shared = n > 0 || o.min > 0 || o.max != NET_MANY;
     for (size_t i = 0; i < list.n; i++) o.shared |= (b->terms[list.at + i].done & TERM_SIDE) != 0;
+    names_open(&o.names, b, list);
+    if (schema_ok(b)) judge_names(&o);
     if (schema_ok(b) && check_least(&o)) node = dependent_object(&o, dependencies, n, next);
+    names_clear(&o.names);
     mem_free(o.properties);
     if (node == NET_FAIL && o.max != NET_MANY) schema_never(b, "no object has at most %u members", o.max);
     return node;

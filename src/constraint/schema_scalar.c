@@ -4,7 +4,6 @@
 #include "constraint/number.h"
 #include "constraint/schema.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,14 +91,19 @@ static bool is_number(const json *value) {
     return value->kind == JSON_INT || (value->kind == JSON_REAL && value->written);
 }
 
-static bool read_number(schema_build *b, const char *name, const json *value, decimal *out) {
+/* False: more digits than a decimal has. */
+static bool decimal_of(const json *number, decimal *out) {
     char text[24];
+    if (number->kind == JSON_INT) snprintf(text, sizeof text, "%lld", (long long)number->integer);
+    return decimal_read(out, number->kind == JSON_INT ? text : number->written);
+}
+
+static bool read_number(schema_build *b, const char *name, const json *value, decimal *out) {
     if (!is_number(value)) {
         schema_fail(b, MN_E_ARG, "'%s' must be a number", name);
         return false;
     }
-    if (value->kind == JSON_INT) snprintf(text, sizeof text, "%lld", (long long)value->integer);
-    if (!decimal_read(out, value->kind == JSON_INT ? text : value->written))
+    if (!decimal_of(value, out))
         schema_fail(b, MN_E_UNSUPPORTED, "'%s' has more than %d digits before or after the point", name,
                     DECIMAL_DIGITS);
     return schema_ok(b);
@@ -201,38 +205,52 @@ uint32_t schema_number(schema_build *b, terms list, bool whole, uint32_t next) {
 
 /* ---- constants ---- */
 
-static double real_of(const json *value) {
-    return value->kind == JSON_INT ? (double)value->integer : value->real;
+static bool read_constant(schema_build *b, const json *value, decimal *out) {
+    if (!decimal_of(value, out))
+        schema_fail(b, MN_E_UNSUPPORTED, "a constant has more than %d digits before or after the point",
+                    DECIMAL_DIGITS);
+    return schema_ok(b);
 }
 
-bool schema_equal(const json *a, const json *b) {
-    if (is_number(a) && is_number(b)) {
-        return a->kind == JSON_INT && b->kind == JSON_INT ? a->integer == b->integer : real_of(a) == real_of(b);
-    }
-    if (a->kind != b->kind) return false;
-    bool same = a->kind < JSON_STRING || a->n == b->n;
-    switch (a->kind) {
-    case JSON_BOOL: return a->boolean == b->boolean;
-    case JSON_STRING: return same && memcmp(a->string, b->string, a->n) == 0;
+/* Not inlined, as values may lie deep in others: the decimals take two kilobytes. */
+static __attribute__((noinline)) bool equal_numbers(schema_build *b, const json *x, const json *y) {
+    decimal of_x, of_y;
+    if (x->kind == JSON_INT && y->kind == JSON_INT) return x->integer == y->integer;
+    return read_constant(b, x, &of_x) && read_constant(b, y, &of_y) && decimal_compare(&of_x, &of_y) == 0;
+}
+
+bool schema_equal(schema_build *b, const json *x, const json *y) {
+    if (is_number(x) && is_number(y)) return equal_numbers(b, x, y);
+    if (x->kind != y->kind) return false;
+    bool same = x->kind < JSON_STRING || x->n == y->n;
+    switch (x->kind) {
+    case JSON_BOOL: return x->boolean == y->boolean;
+    case JSON_STRING: return same && memcmp(x->string, y->string, x->n) == 0;
     case JSON_ARRAY:
-        for (size_t i = 0; i < a->n && same; i++) same = schema_equal(&a->items[i], &b->items[i]);
+        for (size_t i = 0; i < x->n && same; i++) same = schema_equal(b, &x->items[i], &y->items[i]);
         return same;
     case JSON_OBJECT:
-        for (size_t i = 0; i < a->n && same; i++) {
-            const json *other = json_get(b, a->members[i].key);
-            same = other && schema_equal(&a->members[i].value, other);
+        for (size_t i = 0; i < x->n && same; i++) {
+            const json *other = json_get(y, x->members[i].key);
+            same = other && schema_equal(b, &x->members[i].value, other);
         }
         return same;
     default: return true;
     }
 }
 
-static unsigned kinds_of(const json *value) {
+static unsigned kind_of_real(schema_build *b, const json *value) {
+    decimal number;
+    bool whole = is_number(value) && read_constant(b, value, &number) && number.n <= number.point;
+    return whole ? VALUE_INT | VALUE_REAL : VALUE_REAL;
+}
+
+static unsigned kinds_of(schema_build *b, const json *value) {
     switch (value->kind) {
     case JSON_NULL: return VALUE_NULL;
     case JSON_BOOL: return VALUE_BOOL;
     case JSON_INT: return VALUE_INT;
-    case JSON_REAL: return floor(value->real) == value->real ? VALUE_INT | VALUE_REAL : VALUE_REAL;
+    case JSON_REAL: return kind_of_real(b, value);
     case JSON_STRING: return VALUE_STRING;
     case JSON_ARRAY: return VALUE_ARRAY;
     case JSON_OBJECT: return VALUE_OBJECT;
@@ -253,7 +271,7 @@ void constants_add(schema_build *b, constants *c, const json *value) {
 
 static bool is_one_of(schema_build *b, const json *value, const json *values, size_t n) {
     for (size_t i = 0; i < n && schema_charge(b, 1); i++) {
-        if (schema_equal(value, &values[i])) return true;
+        if (schema_equal(b, value, &values[i])) return true;
     }
     return false;
 }
@@ -262,30 +280,56 @@ bool schema_fits(schema_build *b, const json *schema) {
     size_t n, i = 0;
     const json *values = constants_of(schema, &n);
     unsigned types = schema_types(b, schema);
-    while (i < n && schema_charge(b, 1) && (types & kinds_of(&values[i]))) i++;
+    while (i < n && schema_charge(b, 1) && (types & kinds_of(b, &values[i]))) i++;
     return values && i == n;
 }
 
-/* Keywords that are not evaluated for constants of a kind. */
+/* Beside constants a keyword is refused unless it is evaluated for them, or speaks of values of other kinds. */
 static void refuse_beside(schema_build *b, const json *schema, json_kind kind) {
     static const struct {
-        unsigned kinds;
         const char *keyword;
-    } rows[] = {{1u << JSON_STRING, "pattern"},
-                {1u << JSON_INT | 1u << JSON_REAL, "multipleOf"},
-                {1u << JSON_ARRAY, "items"},
-                {1u << JSON_ARRAY, "prefixItems"},
-                {1u << JSON_ARRAY, "uniqueItems"},
-                {1u << JSON_OBJECT, "properties"},
-                {1u << JSON_OBJECT, "required"},
-                {1u << JSON_OBJECT, "additionalProperties"},
-                {1u << JSON_OBJECT, "dependentRequired"}};
-    const json *format = kind == JSON_STRING ? json_get(schema, "format") : NULL;
-    const char *found = format && format_pattern(format) ? "format" : NULL;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if ((rows[i].kinds >> kind & 1) && json_get(schema, rows[i].keyword)) found = rows[i].keyword;
+        unsigned kinds; /* of which it speaks, where it is not evaluated */
+    } rows[] = {{"type", 0},
+                {"enum", 0},
+                {"const", 0},
+                {"$ref", 0},
+                {"allOf", 0},
+                {"anyOf", 0},
+                {"oneOf", 0},
+                {"not", 0},
+                {"if", 0},
+                {"dependentSchemas", 0},
+                {"minimum", 0},
+                {"maximum", 0},
+                {"exclusiveMinimum", 0},
+                {"exclusiveMaximum", 0},
+                {"minLength", 0},
+                {"maxLength", 0},
+                {"minItems", 0},
+                {"maxItems", 0},
+                {"minProperties", 0},
+                {"maxProperties", 0},
+                {"multipleOf", 1u << JSON_INT | 1u << JSON_REAL},
+                {"pattern", 1u << JSON_STRING},
+                {"format", 1u << JSON_STRING},
+                {"items", 1u << JSON_ARRAY},
+                {"prefixItems", 1u << JSON_ARRAY},
+                {"additionalItems", 1u << JSON_ARRAY},
+                {"uniqueItems", 1u << JSON_ARRAY},
+                {"properties", 1u << JSON_OBJECT},
+                {"required", 1u << JSON_OBJECT},
+                {"additionalProperties", 1u << JSON_OBJECT},
+                {"patternProperties", 1u << JSON_OBJECT},
+                {"propertyNames", 1u << JSON_OBJECT},
+                {"dependentRequired", 1u << JSON_OBJECT}};
+    for (size_t i = 0; i < schema->n && schema_charge(b, 1); i++) {
+        const json_member *m = &schema->members[i];
+        bool refused = !schema_is_annotation(m);
+        for (size_t k = 0; k < sizeof rows / sizeof *rows && refused; k++) {
+            if (strcmp(rows[k].keyword, m->key) == 0) refused = rows[k].kinds >> kind & 1;
+        }
+        if (refused) schema_fail(b, MN_E_UNSUPPORTED, "'%.60s' beside constants is not supported", m->key);
     }
-    if (found) schema_fail(b, MN_E_UNSUPPORTED, "'%s' beside constants is not supported", found);
 }
 
 /* Not inlined: decimals are large. */
@@ -320,11 +364,11 @@ bool schema_allows(schema_build *b, terms list, const json *value, const json *v
     for (size_t i = 0; i < list.n; i++) {
         const json *schema = schema_term(b, list, i), *one = json_get(schema, "const"),
                    *several = json_get(schema, "enum"), *excluded = schema_excluded(schema, &n);
-        if (!(schema_types(b, schema) & kinds_of(value))) return false;
-        if (one && !schema_equal(one, value)) return false;
+        if (!(schema_types(b, schema) & kinds_of(b, value))) return false;
+        if (one && !schema_equal(b, one, value)) return false;
         if (several && several->items != values && !is_one_of(b, value, several->items, several->n)) return false;
         if (excluded && is_one_of(b, value, excluded, n)) return false;
-        if (schema_is_fraction(schema) && (kinds_of(value) & VALUE_INT)) return false;
+        if (schema_is_fraction(schema) && (kinds_of(b, value) & VALUE_INT)) return false;
     }
     if (!meets_limits(b, list, value)) return false;
     for (size_t i = 0; i < list.n; i++) refuse_beside(b, schema_term(b, list, i), value->kind);
@@ -465,7 +509,7 @@ bool schema_apart(schema_build *b, const json *x, const json *y, int depth) {
         const json *excluded = schema_excluded(of_x ? y : x, &n_excluded);
         bool apart = true;
         for (size_t i = 0; i < n_some && apart; i++) {
-            bool by_type = !(types & kinds_of(&some[i]));
+            bool by_type = !(types & kinds_of(b, &some[i]));
             apart = by_type || (rest && !is_one_of(b, &some[i], rest, n_y)) ||
                     (excluded && is_one_of(b, &some[i], excluded, n_excluded));
         }

@@ -49,7 +49,7 @@ bool schema_is_unique(schema_build *b, terms list) {
 /* The bit of a constant; 0 with a failure. */
 static uint64_t bit_of(unique *u, const json *value) {
     size_t i = 0;
-    while (i < u->n_constants && schema_charge(u->b, 1) && !schema_equal(u->constants[i], value)) i++;
+    while (i < u->n_constants && schema_charge(u->b, 1) && !schema_equal(u->b, u->constants[i], value)) i++;
     if (i == CONSTANTS) {
         schema_fail(u->b, MN_E_UNSUPPORTED, "'uniqueItems' is supported for up to %d constants, here are more",
                     CONSTANTS);

@@ -70,11 +70,11 @@ static mn_status keep_text(mn_engine *e, int i, const char **text) {
 
 /* The engine's own copy of the options, which are those of a session that could be opened. */
 static mn_status keep_cache(mn_engine *e, const mn_cache_options *given) {
-    mn_session *shell = NULL;
+    mn_session *empty = NULL;
     mn_cache_options_init(&e->cache, sizeof e->cache);
     MN_TRY(options_take(&e->cache, sizeof e->cache, given, "mn_cache_options"));
-    MN_TRY(session_open_plan(&shell, e->model, &e->cache));
-    mn_session_close(&shell);
+    MN_TRY(session_open_plan(&empty, e->model, &e->cache));
+    mn_session_close(&empty);
     MN_TRY(keep_text(e, 0, &e->cache.implementation));
     MN_TRY(keep_text(e, 1, &e->cache.config));
     MN_TRY(keep_text(e, 2, &e->cache.dtype));
@@ -223,7 +223,7 @@ static mn_status open_own(const mn_engine *e, request *r, const mn_request *give
         MN_TRY(cache_request_plan(&r->own_session, e->model, given->cache ? given->cache : &e->cache, config,
                                   given->n_prompt));
     }
-    session_begin_relatives(r->own_session);
+    session_begin_ring(r->own_session);
     r->priority = given->priority;
     r->prefixes = given->prefix ? NULL : e->prefixes;
     if (given->cache_salt) r->cache_salt = mem_copy_text(given->cache_salt, strlen(given->cache_salt));
@@ -434,7 +434,7 @@ static size_t bytes_of_running(const mn_engine *e) {
         const mn_session *first = e->steps.requests[i]->setup.session, *s = first;
         do {
             if (list.n < MOST_COUNTED) list.caches[list.n++] = s->cache;
-            s = s->next_relative;
+            s = s->next_in_ring;
         } while (s && s != first);
     }
     model_between_passes(e->model->core, count_together, &list);
@@ -680,12 +680,12 @@ static mn_status need_prefixes(const mn_engine *e, const char *call) {
 }
 
 mn_status mn_engine_prefix_of(mn_engine *e, const int32_t *ids, size_t n, const char *salt, uint64_t *id) {
-    mn_session *shell = NULL;
+    mn_session *empty = NULL;
     prefix_root *root = NULL;
     MN_TRY(need_prefixes(e, "mn_engine_prefix_of"));
-    MN_TRY(session_open_plan(&shell, e->model, &e->cache));
-    mn_status status = prefix_root_of(&root, e->prefixes, shell, salt);
-    mn_session_close(&shell);
+    MN_TRY(session_open_plan(&empty, e->model, &e->cache));
+    mn_status status = prefix_root_of(&root, e->prefixes, empty, salt);
+    mn_session_close(&empty);
     if (status == MN_OK && !root) status = status_fail(MN_E_NOT_FOUND, "texts with this cache are not kept");
     return status == MN_OK ? prefix_id_of(id, root, ids, n) : status;
 }

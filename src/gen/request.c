@@ -290,8 +290,8 @@ static void unwatch(request *r) {
 /* Kept sessions belong to the caller. */
 static void leave_relatives(request *r) {
     mn_session *first = r->setup.session;
-    while (first->next_relative && first->next_relative != first) session_leave_relatives(first->next_relative);
-    session_leave_relatives(first);
+    while (first->next_in_ring && first->next_in_ring != first) session_leave_ring(first->next_in_ring);
+    session_leave_ring(first);
 }
 
 /* A finished request frees everything but its sequences, so that running requests can use its pages. */
@@ -458,7 +458,7 @@ void request_preempt(request *r) {
     if (r->state && r->kind->drop_draft_pages) r->kind->drop_draft_pages(r->state);
     do {
         session_drop_pages(s);
-        s = s->next_relative;
+        s = s->next_in_ring;
     } while (s && s != first);
 }
 
@@ -503,7 +503,7 @@ mn_status request_begin_prefix(request *r, const prefix_match *match) {
     r->match = prefix_explain(r->root, r->setup.prompt, r->setup.n_prompt - 1, match);
     MN_TRY(prefix_begin(r->root, r->setup.session, r->setup.prompt, match));
     r->branch = match->branch;
-    if (r->has_waited && match->entry && prefix_was_read(match->entry) && match->now > r->in_memory)
+    if (r->has_waited && match->entry && prefix_is_from_file(match->entry) && match->now > r->in_memory)
         r->file_tokens = (size_t)(match->now - r->in_memory);
     return prefix_announce(&r->announced, r->root, r->setup.session, r->setup.prompt, r->setup.n_prompt);
 }
@@ -513,7 +513,7 @@ void request_resume_prefixes(request *r) {
     if (!r->root || r->is_apart) return;
     do {
         prefix_resume(r->root, s);
-        s = s->next_relative;
+        s = s->next_in_ring;
     } while (s && s != first);
 }
 

@@ -235,13 +235,13 @@ mn_status kv_reserve_beside(kv_cache *cache, int64_t n_new, const kv_cache *besi
                 (long long)cache->n_tokens, (long long)cache->options.limit, (long long)n_new);
     }
     stage_drain(cache);
-    stage_beside(cache, beside);
+    stage_share_areas(cache, beside);
     bool sent = false;
-    if (cache->stage && !kv_pool_budget(cache->pool)) MN_TRY(stage_send(cache, false, &sent));
+    if (cache->stage && !kv_pool_budget(cache->pool)) MN_TRY(stage_offload(cache, false, &sent));
     mn_status status = take_all(cache, total);
     /* To stay within the budget, pages are offloaded one by one until the step fits. */
     while (status == MN_E_NOMEM && cache->stage && kv_pool_budget(cache->pool)) {
-        mn_status sending = stage_send(cache, true, &sent);
+        mn_status sending = stage_offload(cache, true, &sent);
         if (sending != MN_OK) return sending;
         if (!sent) break;
         status = take_all(cache, total);

@@ -38,7 +38,7 @@ const char *kv_codec_name(kv_codec codec) {
 
 bool kv_form_equal(kv_form a, kv_form b) {
     return a.codec == b.codec && a.bits == b.bits && a.group == b.group && a.axis == b.axis &&
-           a.wide_side == b.wide_side;
+           a.f32_scales == b.f32_scales;
 }
 
 /* ---- groups ---- */
@@ -127,7 +127,7 @@ static void make_layout(code_layout *layout, kv_form form, bool is_key, bool has
                         const uint8_t *bits_of_dim) {
     bool own = form.codec == KV_MNEME, full = form.bits == 8;
     bool is_calibrated = has_calibration && kv_form_takes_calibration(form, is_key);
-    code_side package_side = form.wide_side ? CODE_SIDE_F32 : CODE_SIDE_F16;
+    code_side package_side = form.f32_scales ? CODE_SIDE_F32 : CODE_SIDE_F16;
     code_shape shape = {
         .is_key = is_key,
         .dim = dim,

@@ -21,10 +21,10 @@ enum { KV_FORM_DIM = 1024 }; /* the longest row of a quantized form */
 
 typedef struct kv_form {
     kv_codec codec;
-    int bits;       /* per value, without scales */
-    int group;      /* quantized: values that share a scale; 0: the codec's default for the size of the head */
-    code_axis axis; /* quanto and hqq; mneme has fixed axes */
-    bool wide_side; /* scales and shifts as f32, for computation in f32; else f16. mneme: unused */
+    int bits;        /* per value, without scales */
+    int group;       /* quantized: values that share a scale; 0: the codec's default for the size of the head */
+    code_axis axis;  /* quanto and hqq; mneme has fixed axes */
+    bool f32_scales; /* scales and shifts as f32, for computation in f32; else f16. mneme: unused */
 } kv_form;
 
 kv_form kv_form_exact(kv_codec codec);

@@ -323,22 +323,23 @@ void group_tidy(kv_group *group, kv_pool *pool, int64_t n_tokens) {
         drop_slot(group, pool, --group->n_slots);
     if (group->n_slots == 0) group->first_page = n_tokens == 0 ? 0 : end;
     int64_t needed = visible_first(n_tokens, spec->window) / group->page_tokens;
-    size_t n_gone = 0;
-    while (n_gone < group->n_slots && group->first_page + (int64_t)n_gone < needed) drop_slot(group, pool, n_gone++);
-    if (n_gone > 0) {
-        size_t n = group->n_slots - n_gone;
+    size_t n_evicted = 0;
+    while (n_evicted < group->n_slots && group->first_page + (int64_t)n_evicted < needed)
+        drop_slot(group, pool, n_evicted++);
+    if (n_evicted > 0) {
+        size_t n = group->n_slots - n_evicted;
         for (int kind = 0; kind < 2; kind++) {
-            memmove(group->pages[kind], group->pages[kind] + n_gone, n * sizeof *group->pages[kind]);
-            memmove(group->addresses[kind], group->addresses[kind] + n_gone, n * sizeof *group->addresses[kind]);
+            memmove(group->pages[kind], group->pages[kind] + n_evicted, n * sizeof *group->pages[kind]);
+            memmove(group->addresses[kind], group->addresses[kind] + n_evicted, n * sizeof *group->addresses[kind]);
         }
-        memmove(group->n_quantized, group->n_quantized + n_gone, n * sizeof *group->n_quantized);
+        memmove(group->n_quantized, group->n_quantized + n_evicted, n * sizeof *group->n_quantized);
         /* Slots beyond the table are empty. */
         for (int kind = 0; kind < 2; kind++) {
-            memset(group->pages[kind] + n, 0, n_gone * sizeof *group->pages[kind]);
-            memset(group->addresses[kind] + n, 0, n_gone * sizeof *group->addresses[kind]);
+            memset(group->pages[kind] + n, 0, n_evicted * sizeof *group->pages[kind]);
+            memset(group->addresses[kind] + n, 0, n_evicted * sizeof *group->addresses[kind]);
         }
         group->n_slots = n;
-        group->first_page += (int64_t)n_gone;
+        group->first_page += (int64_t)n_evicted;
     }
     for (size_t i = 0; i < group->n_slots; i++) {
         int fill = page_fill(group, group->first_page + (int64_t)i, n_tokens);

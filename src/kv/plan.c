@@ -29,7 +29,6 @@ const kv_strategy kv_strategies[] = {
 
 enum {
     N_NAMES = sizeof kv_strategies / sizeof kv_strategies[0] - 1,
-    ALL_TRAITS = 255,
     PLAIN = KV_TRAIT_NATURAL | KV_TRAIT_GROWS, /* the defaults of every cache */
     WINDOWS = KV_TRAIT_WINDOW | KV_TRAIT_SINKS,
 };
@@ -39,7 +38,7 @@ static const struct {
     unsigned a, b;
     const char *why;
 } conflicts[] = {
-    {KV_TRAIT_EMPTIES, ALL_TRAITS, "'none' keeps no keys and values"},
+    {KV_TRAIT_EMPTIES, ~0u, "'none' keeps no keys and values"},
     {KV_TRAIT_GROWS, KV_TRAIT_PREALLOCATES, "one grows page by page, the other allocates everything at once"},
     {KV_TRAIT_NATURAL, KV_TRAIT_WINDOW | KV_TRAIT_SINKS,
      "one keeps the windows of the model's layers, the other replaces them"},
@@ -296,7 +295,7 @@ static kv_form base_form(const kv_plan *plan, const kv_config *config) {
     static const kv_codec backends[] = {KV_MNEME, KV_QUANTO, KV_HQQ};
     return (kv_form){.codec = backends[given_or(config, CONFIG_BACKEND, 0)],
                      .group = (int)given_or(config, CONFIG_Q_GROUP_SIZE, 0),
-                     .wide_side = plan->exact == KV_F32};
+                     .f32_scales = plan->exact == KV_F32};
 }
 
 /* Bits that the codec supports, tested with sizes that fit every form. */

@@ -268,7 +268,7 @@ static quantizer_view view_of(const quantize_stream *job, int group, int64_t n_r
 /* y = scale * code - shift and y = (code - zero) * scale become y = scale * level + shift. */
 static void run_package(const quantize_stream *job, const quantize_space *space) {
     const code_layout *layout = layout_of(job, job->head_begin);
-    const bool is_hqq = job->form.codec == KV_HQQ, halved = !is_hqq && !job->form.wide_side;
+    const bool is_hqq = job->form.codec == KV_HQQ, halved = !is_hqq && !job->form.f32_scales;
     const int64_t n_rows = (int64_t)(job->head_end - job->head_begin) * job->n;
     const quantizer_options options = {.kind = is_hqq ? QUANTIZER_HQQ : QUANTIZER_QUANTO,
                                        .nbits = job->form.bits,

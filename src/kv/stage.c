@@ -104,7 +104,7 @@ static mn_status send_parts(kv_cache *cache, const kv_group *group, kv_page *pag
     return status;
 }
 
-mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
+mn_status stage_offload(kv_cache *cache, bool only_one, bool *sent) {
     *sent = false;
     for (int g = 0; g < cache->n_groups; g++) {
         kv_group *group = &cache->groups[g];
@@ -123,12 +123,12 @@ mn_status stage_send(kv_cache *cache, bool only_one, bool *sent) {
 
 mn_status kv_send_one(kv_cache *cache, bool *sent) {
     *sent = false;
-    return cache->stage ? stage_send(cache, true, sent) : MN_OK;
+    return cache->stage ? stage_offload(cache, true, sent) : MN_OK;
 }
 
 /* ---- areas ---- */
 
-void stage_beside(kv_cache *cache, const kv_cache *beside) {
+void stage_share_areas(kv_cache *cache, const kv_cache *beside) {
     if (!cache->stage) return;
     bool serves = beside && beside->stage && !beside->stage->beside && beside->n_entries == cache->n_entries;
     for (int i = 0; serves && i < cache->n_entries; i++) {

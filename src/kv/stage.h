@@ -29,9 +29,9 @@ typedef struct kv_stage_areas {
 mn_status stage_open(kv_cache *cache);
 void stage_close(kv_cache *cache);
 /* The cache whose areas the next reserved step uses; NULL: none. */
-void stage_beside(kv_cache *cache, const kv_cache *beside);
+void stage_share_areas(kv_cache *cache, const kv_cache *beside);
 /* Offloads pages that will not change: all, or the oldest resident one. */
-mn_status stage_send(kv_cache *cache, bool only_one, bool *sent);
+mn_status stage_offload(kv_cache *cache, bool only_one, bool *sent);
 /* Allocates memory for the slices of any entry. */
 mn_status stage_reserve(kv_cache *cache);
 /* Requests the slices of the first offloaded entry of a step. */

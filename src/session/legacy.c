@@ -47,13 +47,32 @@ mn_status mn_session_layer(const mn_session *s, int layer, mn_layer_info *info) 
     return options_give(info, &full, sizeof full, "mn_layer_info");
 }
 
+/* Keys [n][dim] from the order of this library to that of Transformers, or back, for models published with interleaved
+ * rotary pairs. */
+static void reorder_keys(const model_config *c, float *keys, size_t n, size_t dim, bool is_back) {
+    enum { MOST = 1024 };
+    size_t rotary = (size_t)c->rotary_dim, half = rotary / 2;
+    float reordered[MOST];
+    if (!c->rotates_neighbours) return;
+    for (size_t r = 0; r < n; r++, keys += dim) {
+        for (size_t i = 0; i < rotary; i++) {
+            size_t ours = i % 2 * half + i / 2;
+            reordered[is_back ? ours : i] = keys[is_back ? i : ours];
+        }
+        memcpy(keys, reordered, rotary * sizeof *keys);
+    }
+}
+
 mn_status mn_session_read(const mn_session *s, int layer, bool keys, int64_t begin, int64_t n, float *rows) {
     MN_TRY(check_layer(s, layer));
     if (kv_entry_spec(s->cache, layer)->kind == KV_STATE)
         MN_FAIL(MN_E_UNSUPPORTED, "layer %d holds a state, not keys and values", layer);
     if (!s->plan.self.keeps) MN_FAIL(MN_E_UNSUPPORTED, "a session without a cache holds no keys and values");
     if (n < 0 || n > INT32_MAX) MN_FAIL(MN_E_ARG, "%lld tokens were requested", (long long)n);
-    return session_read_rows(s, layer, keys, begin, (int)n, rows);
+    MN_TRY(session_read_rows(s, layer, keys, begin, (int)n, rows));
+    const kv_spec *spec = kv_entry_spec(s->cache, layer);
+    if (keys) reorder_keys(&s->model->net.config, rows, (size_t)spec->n_heads * (size_t)n, (size_t)spec->k_dim, false);
+    return MN_OK;
 }
 
 mn_status mn_session_kv_shape(const mn_session *s, int layer, int64_t shape[4]) {
@@ -122,22 +141,6 @@ static void to_bf16(uint8_t *out, const float *values, size_t n) {
     }
 }
 
-/* Keys [n][dim] from the order of this library to that of Transformers, or back, for models published with interleaved
- * rotary pairs. */
-static void reorder_keys(const model_config *c, float *keys, size_t n, size_t dim, bool is_back) {
-    enum { MOST = 1024 };
-    size_t rotary = (size_t)c->rotary_dim, half = rotary / 2;
-    float reordered[MOST];
-    if (!c->rotates_neighbours) return;
-    for (size_t r = 0; r < n; r++, keys += dim) {
-        for (size_t i = 0; i < rotary; i++) {
-            size_t ours = i % 2 * half + i / 2;
-            reordered[is_back ? ours : i] = keys[is_back ? i : ours];
-        }
-        memcpy(keys, reordered, rotary * sizeof *keys);
-    }
-}
-
 /* One stream of one layer, all rows, of `length` tokens each: shorter rows are padded with zeros before their
  * tokens. */
 static mn_status read_stream(uint8_t *out, mn_session *const *rows, size_t n_rows, int layer, bool keys, dtype type,
@@ -147,7 +150,6 @@ static mn_status read_stream(uint8_t *out, mn_session *const *rows, size_t n_row
     for (size_t r = 0; r < n_rows; r++) {
         size_t n = (size_t)tokens_of(rows[r], layer, (int64_t)rows[r]->n_ids), padding = (length - n) * each;
         MN_TRY(mn_session_read(rows[r], layer, keys, 0, (int64_t)n, scratch));
-        if (keys) reorder_keys(&rows[r]->model->net.config, scratch, (size_t)spec->n_heads * n, dim, false);
         for (size_t h = 0; h < (size_t)spec->n_heads; h++, out += length * each) {
             memset(out, 0, padding);
             if (type == DTYPE_F32) {
@@ -279,6 +281,7 @@ mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, const char 
 
 typedef struct import {
     tensor_set *file;
+    tensor *own;              /* [2 * entries], of arrays in the place of a file */
     const tensor **streams;   /* [2 * entries]: key.N, value.N */
     int64_t n_rows, n_padded; /* tokens of a row, padding included */
     int64_t first, n_tokens;  /* of this row: the first token and their number, without padding */
@@ -347,7 +350,7 @@ static mn_status take_ids(mn_session *s, const import *in, const int32_t *ids, s
     size_t count = (size_t)in->n_tokens;
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, count, sizeof *s->ids));
     if (ids && n != count) MN_FAIL(MN_E_ARG, "%zu ids were given for %zu tokens of keys and values", n, count);
-    const tensor *own = tensor_set_find(in->file, "ids");
+    const tensor *own = ids ? NULL : tensor_set_find(in->file, "ids");
     if (ids) {
         memcpy(s->ids, ids, n * sizeof *ids);
     } else if (own && own->type == DTYPE_I32 && own->n_dims == 2 && own->shape[0] == in->n_rows &&
@@ -366,25 +369,29 @@ static mn_status take_ids(mn_session *s, const import *in, const int32_t *ids, s
     return MN_OK;
 }
 
-static mn_status find_all(import *in, mn_session *s, size_t row) {
+/* Room for the streams, and for those of a step. */
+static mn_status alloc_streams(import *in, const mn_session *s) {
     size_t largest = 0;
     int entries = kv_entries(s->cache);
-    in->row = row;
-    in->streams = mem_alloc(2 * (size_t)entries, sizeof *in->streams);
-    if (!in->streams) return MN_E_NOMEM;
+    if (!s->plan.self.keeps) MN_FAIL(MN_E_UNSUPPORTED, "a session without a cache holds no keys and values");
     for (int i = 0; i < entries; i++) {
         const kv_spec *spec = kv_entry_spec(s->cache, i);
         if (spec->kind == KV_STATE) MN_FAIL(MN_E_UNSUPPORTED, "layer %d has no legacy form: it holds a state", i);
-        MN_TRY(find_stream(in, s, i, true));
-        MN_TRY(find_stream(in, s, i, false));
         size_t n = spec->write_once ? (size_t)tokens_of(s, i, 0) : STEP;
         size_t need = (size_t)spec->n_heads * n * (size_t)(spec->k_dim + spec->v_dim);
         if (need > largest) largest = need;
     }
-    if ((int64_t)row >= in->n_rows) MN_FAIL(MN_E_ARG, "row is %zu, the file has %lld", row, (long long)in->n_rows);
-    MN_TRY(find_tokens(in));
+    in->streams = mem_alloc(2 * (size_t)entries, sizeof *in->streams);
+    in->own = mem_alloc(2 * (size_t)entries, sizeof *in->own);
     in->rows = mem_alloc_raw(largest, sizeof *in->rows);
-    return in->rows ? MN_OK : MN_E_NOMEM;
+    return in->streams && in->own && in->rows ? MN_OK : mem_no_memory();
+}
+
+static mn_status find_all(import *in, mn_session *s, size_t row) {
+    in->row = row;
+    for (int i = 0; i < 2 * kv_entries(s->cache); i++) MN_TRY(find_stream(in, s, i / 2, i % 2 == 0));
+    if ((int64_t)row >= in->n_rows) MN_FAIL(MN_E_ARG, "row is %zu, the file has %lld", row, (long long)in->n_rows);
+    return find_tokens(in);
 }
 
 /* Tokens [begin, begin + n) of one stream as f32 [heads][n][dim]. */
@@ -466,6 +473,22 @@ static mn_status fill(mn_session *s, const import *in) {
     return MN_OK;
 }
 
+/* Fills the session, whose streams are known. Takes it: *session on success. */
+static mn_status finish_import(mn_session **session, mn_session *s, import *in, mn_status status) {
+    if (status == MN_OK) {
+        s->regime = rope_regime(&s->model->net.config, session_angle_length(s, in->n_tokens));
+        status = fill_cross(s, in);
+        if (status == MN_OK) status = fill(s, in);
+    }
+    tensor_set_close(&in->file);
+    mem_free(in->own);
+    mem_free(in->streams);
+    mem_free(in->rows);
+    if (status != MN_OK) mn_session_close(&s);
+    *session = s;
+    return status;
+}
+
 mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options, const char *path,
                             size_t row, const int32_t *ids, size_t n_ids) {
     *session = NULL;
@@ -473,26 +496,39 @@ import in = {0 };
     mn_session *s = NULL;
     if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to import the cache from");
     MN_TRY(mn_session_open(&s, model, options));
-    mn_status status = MN_OK;
-    if (!s->plan.self.keeps)
-        status = status_fail(MN_E_UNSUPPORTED, "a session without a cache holds no keys and values");
+    mn_status status = alloc_streams(&in, s);
     if (status == MN_OK) status = safetensors_open(&in.file, path);
     if (status == MN_OK) status = find_all(&in, s, row);
     if (status == MN_OK) status = take_ids(s, &in, ids, n_ids);
-    if (status == MN_OK) {
-        s->regime = rope_regime(&s->model->net.config, session_angle_length(s, in.n_tokens));
-        status = fill_cross(s, &in);
-        if (status == MN_OK) status = fill(s, &in);
+    status = finish_import(session, s, &in, status);
+    return status == MN_E_FORMAT ? status_fail(MN_E_REFUSED, "%s", mn_last_error()) : status_in_file(status, path);
+}
+
+mn_status mn_session_import_layers(mn_session **session, mn_model *model, const mn_cache_options *options,
+                                   const int32_t *ids, size_t n_ids, const float *const *keys,
+                                   const float *const *values, size_t n_layers) {
+    *session = NULL;
+import in = {.n_rows = 1, .n_padded =(int64_t) n_ids, .n_tokens =(int64_t) n_ids };
+    mn_session *s = NULL;
+    if (n_ids == 0 || n_ids > INT32_MAX) MN_FAIL(MN_E_ARG, "%zu tokens, allowed: 1 to %d", n_ids, INT32_MAX);
+    MN_TRY(mn_session_open(&s, model, options));
+    mn_status status = alloc_streams(&in, s);
+    if (status == MN_OK && n_layers != (size_t)kv_entries(s->cache))
+        status = status_fail(MN_E_ARG, "%zu layers, the model has %d", n_layers, kv_entries(s->cache));
+    for (int i = 0; status == MN_OK && i < 2 * (int)n_layers; i++) {
+        const kv_spec *spec = kv_entry_spec(s->cache, i / 2);
+        const float *data = i % 2 ? values[i / 2] : keys[i / 2];
+        if (!data) status = status_fail(MN_E_ARG, "layer %d: %s is NULL", i / 2, i % 2 ? "values" : "keys");
+        in.own[i] =
+            (tensor){.name = i % 2 ? "an array of values" : "an array of keys",
+                     .type = DTYPE_F32,
+                     .n_dims = 4,
+                     .shape = {1, spec->n_heads, tokens_of(s, i / 2, in.n_tokens), i % 2 ? spec->v_dim : spec->k_dim},
+                     .data = (const uint8_t *)data};
+        in.streams[i] = &in.own[i];
     }
-    tensor_set_close(&in.file);
-    mem_free(in.streams);
-    mem_free(in.rows);
-    if (status != MN_OK) {
-        mn_session_close(&s);
-        return status == MN_E_FORMAT ? status_fail(MN_E_REFUSED, "%s", mn_last_error()) : status_in_file(status, path);
-    }
-    *session = s;
-    return MN_OK;
+    if (status == MN_OK) status = take_ids(s, &in, ids, n_ids);
+    return finish_import(session, s, &in, status);
 }
 
 mn_status mn_session_import_rows(const char *path, size_t *n_rows) {

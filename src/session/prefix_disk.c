@@ -175,7 +175,7 @@ static mn_status list_file(prefix_disk *d, const char *path) {
     if (!file_is_own(path)) return MN_OK;
     mn_status status = saved_read_text(&text, &salt, d->model, path, &d->identity);
     if (status == MN_OK && text->n_ids > 0) status = prefix_root_of(&root, d->tree, text, salt);
-    if (status == MN_OK && root) status = prefix_open_shell(root, text);
+    if (status == MN_OK && root) status = prefix_open_empty(root, text);
     if (status == MN_OK && root) status = add_file(d, root, text->ids, text->n_ids, path, bytes_of(path));
     if (status == MN_OK && root) {
         struct stat s; /* files that were used long ago go first after a restart, too */
@@ -190,7 +190,7 @@ static mn_status list_files(prefix_disk *d) {
     static const char suffix[] = ".safetensors";
     bytes path = {0};
     DIR *dir = file_open_folder(d->folder);
-    if (!dir) MN_FAIL(MN_E_IO, "%s: the folder of cached texts cannot be read", d->folder);
+    if (!dir) MN_FAIL(MN_E_IO, "%s: the folder of cached prefixes cannot be read", d->folder);
     mn_status status = MN_OK;
     for (struct dirent *entry; status == MN_OK && (entry = readdir(dir));) {
         size_t n = strlen(entry->d_name);
@@ -218,7 +218,7 @@ static mn_status open_folder(prefix_disk *d, const char *folder, const char *key
     MN_TRY(status);
     if (!is_own) {
         MN_FAIL(MN_E_REFUSED,
-                "%s: cached texts are kept in a folder that belongs to this user and that no other may write", folder);
+                "%s: the folder of cached prefixes must belong to this user, and no other may write to it", folder);
     }
     MN_TRY(saved_identity_of(&d->identity, d->model));
     return list_files(d);
@@ -350,7 +350,7 @@ static bool is_listed(const prefix_disk *d, const char *path) {
     return false;
 }
 
-/* Begins to write a kept text. */
+/* Begins to write a cached prefix. */
 static mn_status write_text(prefix_disk *d, prefix_entry *e) {
     task *t = mem_alloc(1, sizeof *t);
     if (!t) return MN_E_NOMEM;
@@ -358,7 +358,7 @@ static mn_status write_text(prefix_disk *d, prefix_entry *e) {
     prefix_root_use(t->root);
     mn_status status = prefix_session_of(&t->session, e);
     if (status == MN_OK) status = path_of(&t->path, d, e->root, t->session);
-    if (status == MN_OK && is_listed(d, t->path)) status = MN_E_REFUSED; /* two texts with one hash */
+    if (status == MN_OK && is_listed(d, t->path)) status = MN_E_REFUSED; /* two prefixes with one hash */
     if (status != MN_OK) {
         task_free(t);
         return status;
@@ -368,16 +368,16 @@ static mn_status write_text(prefix_disk *d, prefix_entry *e) {
     return MN_OK;
 }
 
-/* Whether files have so much of a text that it is not worth one of its own: what they lack is computed again. So texts
- * with one long beginning do not each take the room of it. */
+/* Whether files have so much of a prefix that it is not worth one of its own: what they lack is computed again. So
+ * prefixes with one long beginning do not each take the room of it. */
 static bool has_enough(const prefix_entry *e) {
     enum { PART = 8 };
-    const int64_t n = e->node->depth, missing = n - prefix_filed(e->root, e->node);
+    const int64_t n = e->node->depth, missing = n - prefix_tokens_on_disk(e->root, e->node);
     return missing < e->root->options.page_tokens || missing < n / PART;
 }
 
-/* Of the kept texts that were not used lately and are not in files the one that is evicted first. NULL: none was found;
- * the next turn goes on looking. */
+/* Of the cached prefixes that were not used lately and are not in files the one that is evicted first. NULL: none was
+ * found; the next turn goes on looking. */
 static prefix_entry *next_text(prefix_disk *d, double used_before) {
     enum { MOST_TRIED = 16 };
     for (int tried = 0; tried < MOST_TRIED; tried++) {

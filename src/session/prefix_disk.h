@@ -1,9 +1,9 @@
-/* The files of kept texts: a folder of saved sessions (mn_session_save), each with the ids, the salt and the strategy
- * of its text. A second thread reads and writes them; the tree of prefixes has an entry for each file.
+/* The files of kept prefixes: a folder of saved sessions (mn_session_save), each with the ids, the salt and the
+ * strategy of its prefix. A second thread reads and writes them; the tree of prefixes has an entry for each file.
  *
  * What is kept in memory is written when it has not been used for a second, and when the folder is closed, so what is
- * evicted later is still in a file. A text of which files have nearly all is not written. A longer text replaces the
- * files of its beginnings where it can be truncated to them; over the limit of bytes the file goes that was used
+ * evicted later is still in a file. A prefix of which files have nearly all is not written. A longer prefix replaces
+ * the files of its beginnings where it can be truncated to them; over the limit of bytes the file goes that was used
  * longest ago.
  *
  * But for the second thread, used by the thread of the tree.

@@ -25,7 +25,7 @@ static mn_status find(found *f, const prefix_tree *tree, uint64_t id) {
         f->node = node_with(&f->root->first, id);
         if (f->node) return MN_OK;
     }
-    MN_FAIL(MN_E_NOT_FOUND, "no text with the id %llu is kept", (unsigned long long)id);
+    MN_FAIL(MN_E_NOT_FOUND, "no cached prefix has the id %llu", (unsigned long long)id);
 }
 
 static prefix_entry *own_entry(const node *v) {
@@ -54,7 +54,7 @@ mn_status prefix_id_of(uint64_t *id, prefix_root *root, const int32_t *ids, size
         if (!p.behind) e = own_entry(p.above);
         if (!e && root->truncates) longer = prefix_kept_of(root, p.behind ? p.behind : p.above);
     }
-    if (!e && !longer) MN_FAIL(MN_E_NOT_FOUND, "the text of %zu tokens is not kept", n);
+    if (!e && !longer) MN_FAIL(MN_E_NOT_FOUND, "the prefix of %zu tokens is not cached", n);
     if (!e) MN_TRY(keep_beginning(&e, root, longer, ids, n));
     *id = e->node->id;
     return MN_OK;
@@ -65,7 +65,8 @@ static mn_status entry_of(prefix_entry **out, const found *f) {
     const prefix_entry *longer = f->root->truncates ? prefix_kept_of(f->root, f->node) : NULL;
     *out = own_entry(f->node);
     if (*out) return MN_OK;
-    if (!longer) MN_FAIL(MN_E_NOT_FOUND, "the text with the id %llu is not in memory", (unsigned long long)f->node->id);
+    if (!longer)
+        MN_FAIL(MN_E_NOT_FOUND, "the prefix with the id %llu is not in memory", (unsigned long long)f->node->id);
     int32_t *ids = mem_alloc_raw((size_t)f->node->depth, sizeof *ids);
     if (!ids) return MN_E_NOMEM;
     for (const node *v = f->node; v->parent; v = v->parent)
@@ -84,21 +85,22 @@ mn_status prefix_session(mn_session **session, const prefix_tree *tree, uint64_t
     return prefix_session_of(session, e);
 }
 
-/* Pinned texts leave half of the memory, of the limit of what is kept, and of their owner's quota, to others. */
+/* Pinned prefixes leave half of the memory, of the limit of the prefix cache, and of their owner's quota, to others. */
 static mn_status check_pin(const prefix_tree *tree, const prefix_entry *e, size_t most) {
     size_t n_bytes;
     MN_TRY(prefix_pinned_bytes(&n_bytes, tree, e, NULL));
     if (most > 0 && n_bytes > most) {
-        MN_FAIL(MN_E_FULL, "pinned texts would have %zu bytes, allowed: half of the memory limit, %zu", n_bytes, most);
+        MN_FAIL(MN_E_FULL, "pinned prefixes would have %zu bytes, allowed: half of the memory limit, %zu", n_bytes,
+                most);
     }
     if (tree->limit > 0 && n_bytes > tree->limit / 2) {
-        MN_FAIL(MN_E_FULL, "pinned texts would have %zu bytes, allowed: half of what all that is kept may have, %zu",
+        MN_FAIL(MN_E_FULL, "pinned prefixes would have %zu bytes, allowed: half of the limit of the prefix cache, %zu",
                 n_bytes, tree->limit / 2);
     }
     MN_TRY(prefix_pinned_bytes(&n_bytes, tree, e, e->owner));
     if (tree->quota > 0 && n_bytes > tree->quota / 2) {
-        MN_FAIL(MN_E_FULL, "pinned texts of this owner would have %zu bytes, allowed: half of the quota, %zu", n_bytes,
-                tree->quota / 2);
+        MN_FAIL(MN_E_FULL, "pinned prefixes of this owner would have %zu bytes, allowed: half of the quota, %zu",
+                n_bytes, tree->quota / 2);
     }
     return MN_OK;
 }
@@ -138,7 +140,8 @@ mn_status prefix_drop(prefix_tree *tree, prefix_disk *disk, uint64_t id) {
     if (disk) prefix_disk_wait_all(disk);
     MN_TRY(find(&f, tree, id));
     if (is_busy(f.node)) {
-        MN_FAIL(MN_E_REFUSED, "a text that begins with that of the id %llu is being computed", (unsigned long long)id);
+        MN_FAIL(MN_E_REFUSED, "a prefix that begins with that of the id %llu is being computed",
+                (unsigned long long)id);
     }
     prefix_entry *guard = mem_alloc(1, sizeof *guard); /* else the node would be joined with the last one behind it */
     if (!guard) return MN_E_NOMEM;

@@ -1,4 +1,4 @@
-/* Whose texts are kept: each owner's have a quota, and what it adds beyond that replaces its own texts only; all
+/* Quotas: each owner's prefixes have one, and what it adds beyond that replaces its own prefixes only; all
  * together have a limit.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -62,8 +62,8 @@ mn_status prefix_pinned_bytes(size_t *total, const prefix_tree *tree, const pref
     return bytes_of(total, tree, owner, true, with);
 }
 
-/* Drops texts of an owner (NULL: of all), `kept` last, until they have at most `limit` bytes. An eighth more than that
- * asks for is dropped, so that bytes are not counted for every text. */
+/* Drops prefixes of an owner (NULL: of all), `kept` last, until they have at most `limit` bytes. An eighth more than
+ * that asks for is dropped, so that bytes are not counted for every prefix. */
 static void keep_limit(prefix_tree *tree, prefix_owner *owner, size_t limit, size_t *most, const prefix_entry *kept) {
     enum { PART = 8 };
     if (limit == 0 || *most <= limit || bytes_of(most, tree, owner, false, NULL) != MN_OK || *most <= limit) return;

@@ -19,32 +19,32 @@ mn_status prefix_bytes(size_t *total, const prefix_tree *tree) {
 
 /* ---- why a match ended ---- */
 
-void prefix_note_gone(const prefix_entry *e) {
+void prefix_remember_evicted(const prefix_entry *e) {
     prefix_tree *tree = e->root->tree;
-    gone_text *gone = &tree->gone[tree->n_gone % MOST_GONE];
-    const size_t n = (size_t)min_i64(e->node->depth, MOST_GONE_IDS);
+    evicted_prefix *evicted = &tree->evicted[tree->n_evicted % MOST_EVICTED];
+    const size_t n = (size_t)min_i64(e->node->depth, MOST_EVICTED_IDS);
     int32_t *ids = mem_alloc_raw(n, sizeof *ids);
     if (!ids) return;
     for (const node *v = e->node; v->parent; v = v->parent) {
         const size_t from = (size_t)v->parent->depth;
         if (from < n) memcpy(ids + from, v->ids, (size_t)min_i64((int64_t)(n - from), (int64_t)v->n_ids) * sizeof *ids);
     }
-    mem_free(gone->ids);
-    *gone = (gone_text){e->root, ids, n};
-    tree->n_gone++;
+    mem_free(evicted->ids);
+    *evicted = (evicted_prefix){e->root, ids, n};
+    tree->n_evicted++;
 }
 
 static bool was_evicted(const prefix_root *root, const int32_t *ids, size_t n, size_t found) {
-    for (size_t i = 0; i < MOST_GONE; i++) {
-        const gone_text *gone = &root->tree->gone[i];
-        if (gone->root == root && n > found && gone->n > found &&
-            memcmp(gone->ids, ids, (found + 1) * sizeof *ids) == 0)
+    for (size_t i = 0; i < MOST_EVICTED; i++) {
+        const evicted_prefix *evicted = &root->tree->evicted[i];
+        if (evicted->root == root && n > found && evicted->n > found &&
+            memcmp(evicted->ids, ids, (found + 1) * sizeof *ids) == 0)
             return true;
     }
     return false;
 }
 
-/* Why a text of another root, which begins with more of the ids, is not found. Of other salts only the empty one is
+/* Why a prefix of another root, which begins with more of the ids, is not found. Of other salts only the empty one is
  * reported: any request may use it, and what the others hold is private. */
 static const char *elsewhere(const prefix_root *root, const int32_t *ids, size_t n, int64_t found) {
     const char *why = NULL;
@@ -80,7 +80,7 @@ typedef struct walk {
     double now;
 } walk;
 
-/* As deep as texts part. */
+/* As deep as prefixes diverge. */
 static bool visit_below(walk *w, const prefix_root *root, const node *v, ptrdiff_t index) {
     for (size_t i = 0; i < v->n_children; i++) {
         const node *child = v->children[i];

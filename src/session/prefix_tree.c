@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-enum { MOST_TRIED = 8 }; /* entries behind a text that are looked at, when none can be truncated to it */
+enum { MOST_TRIED = 8 }; /* entries behind a prefix that are tried, when none can be truncated to it */
 
 mn_status prefix_open(prefix_tree **out) {
     *out = mem_alloc(1, sizeof **out);
@@ -61,13 +61,13 @@ static mn_status root_open(prefix_root **out, prefix_tree *tree, const char *sal
 
 static void root_free(prefix_root *root) {
     assert(root->first.n_children == 0 && !root->first.entries);
-    for (gone_text *gone = root->tree->gone; gone < root->tree->gone + MOST_GONE; gone++) {
-        if (gone->root != root) continue;
-        mem_free(gone->ids);
-        *gone = (gone_text){0};
+    for (evicted_prefix *evicted = root->tree->evicted; evicted < root->tree->evicted + MOST_EVICTED; evicted++) {
+        if (evicted->root != root) continue;
+        mem_free(evicted->ids);
+        *evicted = (evicted_prefix){0};
     }
     mem_free(root->first.children);
-    mn_session_close(&root->shell);
+    mn_session_close(&root->empty);
     mem_free(root->salt);
     mem_free(root->specs);
     mem_free(root);
@@ -94,8 +94,8 @@ void prefix_root_release(prefix_root **root) {
     *root = NULL;
 }
 
-mn_status prefix_open_shell(prefix_root *root, const mn_session *like) {
-    return root->shell ? MN_OK : session_open_shell(&root->shell, like);
+mn_status prefix_open_empty(prefix_root *root, const mn_session *like) {
+    return root->empty ? MN_OK : session_open_empty(&root->empty, like);
 }
 
 mn_status prefix_root_of(prefix_root **out, prefix_tree *tree, const mn_session *s, const char *salt) {
@@ -159,8 +159,8 @@ static void node_free(node *v) {
     mem_free(v);
 }
 
-/* The n-th number of a secret order of those from 1 to 2^52 - 1: each once, and nobody learns from it how many texts
- * there are. Four rounds of a Feistel network. */
+/* The n-th number of a secret order of those from 1 to 2^52 - 1: each once, so that it does not reveal how many
+ * prefixes there are. Four rounds of a Feistel network. */
 static uint64_t next_id(prefix_tree *tree) {
     enum { HALF = 26, N_ROUNDS = 4 };
     const uint64_t below = (UINT64_C(1) << HALF) - 1;
@@ -262,7 +262,7 @@ place prefix_place(const prefix_root *root, const int32_t *ids, size_t n) {
     }
 }
 
-/* The node of a text. NULL: no memory. */
+/* The node of a prefix. NULL: no memory. */
 static node *node_of(prefix_root *root, const int32_t *ids, size_t n) {
     place p = prefix_place(root, ids, n);
     node *v = p.above;
@@ -282,7 +282,7 @@ static const kv_cache *cache_of(const prefix_entry *e) {
     return e->session ? e->session->cache : e->cache;
 }
 
-/* How many of the first n tokens of its text a fork of it can begin with: now, and when the text is computed. */
+/* How many of the first n tokens of its prefix a fork of it can begin with: now, and when the prefix is computed. */
 static int64_t serves(const prefix_entry *e, int64_t n, bool later) {
     const kv_cache *cache = cache_of(e);
     if (e->path) return 0;
@@ -292,7 +292,7 @@ static int64_t serves(const prefix_entry *e, int64_t n, bool later) {
     return is_own && cache ? kv_shareable(cache, min_i64(n, e->node->depth)) : 0;
 }
 
-/* The same for a file, which is not open: a text that cannot be truncated is taken whole. */
+/* The same for a file, which is not open: a prefix that cannot be truncated is taken whole. */
 static int64_t file_serves(const prefix_entry *e, int64_t n) {
     return e->node->depth <= n ? e->node->depth : e->root->truncates ? n : 0;
 }
@@ -340,7 +340,7 @@ prefix_match prefix_find(const prefix_root *root, const int32_t *ids, size_t n) 
     return m;
 }
 
-/* An entry is worth what it costs to compute the text again, for the bytes that it takes, and more the later it was
+/* The value of an entry is the cost of computing the prefix again, divided by its bytes, and more the later it was
  * used: by what the last one was worth that was dropped. A token costs one at the beginning and twice as much behind
  * CONTEXT others, by attention. */
 static void mark_used(prefix_entry *e) {
@@ -434,8 +434,8 @@ void prefix_forget(prefix_entry *e) {
     prefix_entry_drop(e);
 }
 
-/* Drops entries that a longer one makes superfluous because it can be truncated to their texts, but not those whose ids
- * were requested. */
+/* Drops entries that a longer one makes superfluous because it can be truncated to their prefixes, but not those whose
+ * ids were requested. */
 static void forget_covered(const prefix_entry *longer) {
     if (!longer->root->truncates) return;
     for (node *v = longer->node->parent; v && v->parent;) {
@@ -461,7 +461,7 @@ prefix_entry *prefix_kept_of(const prefix_root *root, const node *v) {
     return NULL;
 }
 
-/* The same for the text that a place is. */
+/* The same for the prefix of a place. */
 static prefix_entry *kept_for(const prefix_root *root, const place *p) {
     if (p->behind && !root->truncates) return NULL;
     return prefix_kept_of(root, p->behind ? p->behind : p->above);
@@ -477,7 +477,7 @@ void prefix_keep(prefix_root *root, const mn_session *s, const char *owner) {
         return;
     }
     kv_cache *fork = NULL;
-    if (prefix_open_shell(root, s) != MN_OK || kv_fork(&fork, s->cache) != MN_OK) return;
+    if (prefix_open_empty(root, s) != MN_OK || kv_fork(&fork, s->cache) != MN_OK) return;
     prefix_entry *kept;
     if (prefix_adopt(&kept, root, s->ids, (size_t)n, s->regime, fork, owner) == MN_OK) prefix_keep_quota(kept);
 }
@@ -516,12 +516,12 @@ mn_status prefix_add(uint64_t *id, prefix_root *root, const mn_session *s, const
     const int64_t n = s->cache ? kv_length(s->cache) : 0;
     if (n == 0 || n > (int64_t)s->n_ids) MN_FAIL(MN_E_ARG, "the session has no tokens in its cache");
     if (quota > 0 && n_bytes > quota)
-        MN_FAIL(MN_E_FULL, "the text has %zu bytes, allowed: the quota of its owner, %zu", n_bytes, quota);
+        MN_FAIL(MN_E_FULL, "the prefix has %zu bytes, allowed: the quota of its owner, %zu", n_bytes, quota);
     if (limit > 0 && n_bytes > limit)
-        MN_FAIL(MN_E_FULL, "the text has %zu bytes, allowed: those of all that is kept, %zu", n_bytes, limit);
+        MN_FAIL(MN_E_FULL, "the prefix has %zu bytes, allowed: the limit of the prefix cache, %zu", n_bytes, limit);
     prefix_keep(root, s, owner);
     mn_status status = prefix_id_of(id, root, s->ids, (size_t)n);
-    return status == MN_E_NOT_FOUND ? status_fail(MN_E_NOMEM, "there is no memory for a text of %zu bytes", n_bytes)
+    return status == MN_E_NOT_FOUND ? status_fail(MN_E_NOMEM, "there is no memory for a prefix of %zu bytes", n_bytes)
                                     : status;
 }
 
@@ -532,7 +532,7 @@ mn_status prefix_session_of(mn_session **out, const prefix_entry *kept) {
     if (!ids) return MN_E_NOMEM;
     for (const node *v = kept->node; v->parent; v = v->parent)
         memcpy(ids + v->parent->depth, v->ids, v->n_ids * sizeof *ids);
-    mn_status status = session_open_over(out, kept->root->shell, ids, n, kept->regime, kept->cache);
+    mn_status status = session_open_over(out, kept->root->empty, ids, n, kept->regime, kept->cache);
     mem_free(ids);
     return status;
 }
@@ -547,13 +547,13 @@ static bool has_file(const prefix_root *root, const node *v) {
     return false;
 }
 
-int64_t prefix_filed(const prefix_root *root, const node *v) {
+int64_t prefix_tokens_on_disk(const prefix_root *root, const node *v) {
     while (v->parent && !has_file(root, v)) v = v->parent;
     return v->depth;
 }
 
-/* Drops the newer half of a kept text: fewer texts begin with it than with the older one. False: it is too short for
- * that, or there is no memory. */
+/* Drops the newer half of a cached prefix: fewer prompts begin with it than with the older one. False: it is too short
+ * for that, or there is no memory. */
 static bool shorten(prefix_entry *e) {
     const int64_t page = e->root->options.page_tokens, n = e->node->depth / 2 / page * page;
     if (!e->root->truncates || n == 0 || kv_truncate(e->cache, n) != MN_OK) return false;
@@ -592,7 +592,7 @@ bool prefix_evict_of(prefix_tree *tree, prefix_owner *owner, const prefix_entry 
     else
         tree->clock = least->worth;
     *freed = kv_unique_bytes(least->cache);
-    prefix_note_gone(least);
+    prefix_remember_evicted(least);
     if (shorten(least)) {
         const size_t left = kv_unique_bytes(least->cache);
         *freed -= left < *freed ? left : *freed;
@@ -611,7 +611,7 @@ size_t prefix_file_bytes(const prefix_entry *file) {
     return file->file_bytes;
 }
 
-bool prefix_was_read(const prefix_entry *entry) {
+bool prefix_is_from_file(const prefix_entry *entry) {
     return entry->was_read;
 }
 

@@ -1,5 +1,5 @@
 /* Internals of the tree of prefixes: prefix.h is implemented in prefix_tree.c (finding, keeping, dropping),
- * prefix_hold.c (texts by their ids), prefix_quota.c (owners) and prefix_report.c (what there is, and why a match
+ * prefix_hold.c (prefixes by their ids), prefix_quota.c (owners) and prefix_report.c (what there is, and why a match
  * ended).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_SESSION_PREFIX_TREE_H
@@ -11,20 +11,20 @@ typedef struct node {
     struct node *parent;    /* NULL: the root's */
     struct node **children; /* [n_children], by their first ids */
     size_t n_children, capacity;
-    int32_t *ids; /* [n_ids] from the parent's text on; of the first node: none */
+    int32_t *ids; /* [n_ids] from the parent's prefix on; of the first node: none */
     size_t n_ids;
-    int64_t depth; /* tokens of its text */
-    uint64_t id;   /* of the text, while the tree is open; 0: the root's */
+    int64_t depth; /* tokens of its prefix */
+    uint64_t id;   /* of the prefix, while the tree is open; 0: the root's */
     prefix_entry *entries;
 } node;
 
-/* Whose texts are kept, by the name that requests have. */
+/* Whose prefixes are kept, by the name that requests have. */
 typedef struct prefix_owner {
     struct prefix_owner *next;
     char *name;
     size_t n_entries; /* kept ones; without any it is closed */
     size_t most;      /* bytes of their pages at most; counted anew when that exceeds the quota */
-    double clock;     /* worth of the last entry that was dropped for the quota */
+    double clock;     /* value of the last entry that was dropped for the quota */
 } prefix_owner;
 
 struct prefix_entry {
@@ -45,7 +45,7 @@ struct prefix_entry {
     double used_ms;    /* clock_ms */
     bool is_pinned;    /* never evicted */
     double ttl_ms;     /* dropped when it was not used for so long; 0: never */
-    uint64_t has_file; /* the state of the folder in which files had enough of this text */
+    uint64_t has_file; /* the state of the folder in which files had enough of this prefix */
     size_t index;      /* in the tree's list of kept ones, or in the list of files */
 };
 
@@ -56,28 +56,28 @@ struct prefix_root {
     kv_spec *specs; /* [n_specs] */
     int n_specs;
     kv_options options;
-    bool truncates;    /* a longer text serves for every beginning of it */
+    bool truncates;    /* a longer prefix serves for every beginning of it */
     size_t n_users;    /* that keep a pointer to it: prefix_root_use */
-    mn_session *shell; /* empty, without a cache, with the strategy of the texts; NULL: none yet */
+    mn_session *empty; /* without ids and cache, with the strategy of the prefixes; NULL: none yet */
     node first;
 };
 
-/* A text that was evicted, remembered for the match_ended of the next one that begins like it. */
-typedef struct gone_text {
+/* A prefix that was evicted, remembered for the match_ended of the next one that begins like it. */
+typedef struct evicted_prefix {
     const prefix_root *root;
     int32_t *ids; /* [n] the beginning of it */
     size_t n;
-} gone_text;
+} evicted_prefix;
 
-enum { MOST_GONE = 16, MOST_GONE_IDS = 4096 };
+enum { MOST_EVICTED = 16, MOST_EVICTED_IDS = 4096 };
 
 struct prefix_tree {
     prefix_root *roots;
-    gone_text gone[MOST_GONE]; /* the last ones; NULL ids: none */
-    size_t n_gone;             /* in all */
-    prefix_entry **kept;       /* [n_kept] */
+    evicted_prefix evicted[MOST_EVICTED]; /* the last ones; NULL ids: none */
+    size_t n_evicted;                     /* in all */
+    prefix_entry **kept;                  /* [n_kept] */
     size_t n_kept, capacity;
-    double clock;           /* worth of the last entry that was dropped */
+    double clock;           /* value of the last entry that was dropped */
     uint64_t uses, n_nodes; /* ever made */
     uint64_t seed;          /* of the order of ids */
     double ttl_ms;          /* of entries that have none of their own and are not pinned; 0: none */
@@ -88,12 +88,12 @@ struct prefix_tree {
     size_t most;  /* bytes of all pages that are kept at most; counted anew when that exceeds the limit */
 };
 
-/* Whether a root's texts have this strategy. */
+/* Whether a root's prefixes have this strategy. */
 bool prefix_root_has(const prefix_root *root, const kv_spec *specs, int n, const kv_options *options);
 
-/* Where a text leads: the deepest node that begins with all of the ids found, or lies before them. */
+/* Where a prefix leads: the deepest node that begins with all of the ids found, or lies before them. */
 typedef struct place {
-    node *above;  /* its text begins the ids */
+    node *above;  /* its prefix begins the ids */
     node *behind; /* a child of it whose first n_into ids do too; NULL: none */
     size_t n_into;
     int64_t known;
@@ -101,8 +101,8 @@ typedef struct place {
 
 place prefix_place(const prefix_root *root, const int32_t *ids, size_t n);
 
-/* Remembers the text of an entry that is evicted; without memory it does not. */
-void prefix_note_gone(const prefix_entry *e);
+/* Remembers the prefix of an entry that is evicted; without memory it does not. */
+void prefix_remember_evicted(const prefix_entry *e);
 
 /* An entry for the first n ids, which holds nothing yet. NULL: no memory. */
 prefix_entry *prefix_entry_new(prefix_root *root, const int32_t *ids, size_t n);
@@ -112,13 +112,13 @@ void prefix_forget(prefix_entry *e);
 /* A kept entry of the node, or, where that is as good, of one behind it. NULL: none. */
 prefix_entry *prefix_kept_of(const prefix_root *root, const node *v);
 
-/* How many tokens of a node's text files have. */
-int64_t prefix_filed(const prefix_root *root, const node *v);
+/* How many tokens of a node's prefix files have. */
+int64_t prefix_tokens_on_disk(const prefix_root *root, const node *v);
 
-/* The shell of the root, like this session of its strategy. MN_E_NOMEM. */
-mn_status prefix_open_shell(prefix_root *root, const mn_session *like);
+/* The empty session of the root, like this session of its strategy. MN_E_NOMEM. */
+mn_status prefix_open_empty(prefix_root *root, const mn_session *like);
 
-/* A session with the text of a kept entry, and a fork of its cache; the root has a shell. */
+/* A session with the ids of a cached prefix, and a fork of its cache; the root has an empty one. */
 mn_status prefix_session_of(mn_session **out, const prefix_entry *kept);
 
 /* Keeps a cache as an entry for the first n ids; takes it, also on failure; *out is NULL then. owner: NULL is "". */
@@ -136,7 +136,7 @@ mn_status prefix_owner_join(prefix_owner **out, prefix_tree *tree, const char *n
 void prefix_owner_leave(prefix_tree *tree, prefix_owner *owner);
 /* Drops what its owner has over the quota, and all owners over the limit, after an entry was kept. */
 void prefix_keep_quota(prefix_entry *kept);
-/* Bytes of the pages of pinned texts and of `with`, each once; of this owner where that is not NULL. */
+/* Bytes of the pages of pinned prefixes and of `with`, each once; of this owner where that is not NULL. */
 mn_status prefix_pinned_bytes(size_t *total, const prefix_tree *tree, const prefix_entry *with,
                               const prefix_owner *owner);
 

@@ -144,7 +144,7 @@ mn_status mn_session_open(mn_session **session, mn_model *model, const mn_cache_
 
 void mn_session_close(mn_session **session) {
     if (!*session) return;
-    session_leave_relatives(*session);
+    session_leave_ring(*session);
     kv_close(&(*session)->cache);
     mac_key_wipe(&(*session)->key);
     mn_model_close(&(*session)->owner);
@@ -326,22 +326,22 @@ mn_status mn_session_truncate(mn_session *s, int64_t n_keep) {
 
 /* ---- sessions that share pages ---- */
 
-void session_begin_relatives(mn_session *s) {
-    s->next_relative = s->previous_relative = s;
+void session_begin_ring(mn_session *s) {
+    s->next_in_ring = s->previous_in_ring = s;
 }
 
-static void join_relatives(mn_session *s, mn_session *next) {
-    s->next_relative = next;
-    s->previous_relative = next->previous_relative;
-    s->previous_relative->next_relative = s;
-    next->previous_relative = s;
+static void join_ring(mn_session *s, mn_session *next) {
+    s->next_in_ring = next;
+    s->previous_in_ring = next->previous_in_ring;
+    s->previous_in_ring->next_in_ring = s;
+    next->previous_in_ring = s;
 }
 
-void session_leave_relatives(mn_session *s) {
-    if (!s->next_relative) return;
-    s->next_relative->previous_relative = s->previous_relative;
-    s->previous_relative->next_relative = s->next_relative;
-    s->next_relative = s->previous_relative = NULL;
+void session_leave_ring(mn_session *s) {
+    if (!s->next_in_ring) return;
+    s->next_in_ring->previous_in_ring = s->previous_in_ring;
+    s->previous_in_ring->next_in_ring = s->next_in_ring;
+    s->next_in_ring = s->previous_in_ring = NULL;
 }
 
 bool session_may_drop_pages(const mn_session *s) {
@@ -376,7 +376,7 @@ static mn_status open_bare(mn_session **out, const mn_session *like, size_t n) {
     s->owner = model_hold(like->owner);
     s->model = like->model;
     s->key = like->key;
-    if (like->next_relative) join_relatives(s, like->next_relative);
+    if (like->next_in_ring) join_ring(s, like->next_in_ring);
     MN_TRY(mem_grow(&s->ids, &s->ids_capacity, n, sizeof *s->ids));
     take_strategy(s, like);
     return MN_OK;
@@ -389,18 +389,18 @@ static mn_status open_blank(mn_session **out, const mn_session *like, size_t n) 
     return (*out)->logits ? MN_OK : MN_E_NOMEM;
 }
 
-mn_status session_open_shell(mn_session **out, const mn_session *like) {
+mn_status session_open_empty(mn_session **out, const mn_session *like) {
     mn_status status = open_bare(out, like, 1);
     if (status != MN_OK)
         mn_session_close(out);
     else
-        session_leave_relatives(*out);
+        session_leave_ring(*out);
     return status;
 }
 
-mn_status session_open_over(mn_session **out, const mn_session *shell, const int32_t *ids, size_t n, int64_t regime,
+mn_status session_open_over(mn_session **out, const mn_session *empty, const int32_t *ids, size_t n, int64_t regime,
                             const kv_cache *cache) {
-    mn_status status = open_blank(out, shell, n);
+    mn_status status = open_blank(out, empty, n);
     if (status == MN_OK) status = kv_fork(&(*out)->cache, cache);
     if (status != MN_OK) {
         mn_session_close(out);

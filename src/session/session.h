@@ -61,7 +61,7 @@ struct mn_session {
     int prefill_chunk;
     mac_key key; /* of its saved caches */
     atomic_bool cancelled;
-    mn_session *next_relative, *previous_relative; /* session_begin_relatives; NULL: none */
+    mn_session *next_in_ring, *previous_in_ring; /* session_begin_ring; NULL: none */
 };
 
 /* mn_session_set_cache for internal callers: the requested options stay. */
@@ -126,9 +126,9 @@ mn_status session_open_plan(mn_session **out, mn_model *model, const mn_cache_op
 mn_status session_open_cache(mn_session *session);
 
 /* From here on, sessions that are opened like this one or as its forks, and theirs, are its relatives until they are
- * closed: a ring, which one thread at a time changes. session_leave_relatives takes one out of it. */
-void session_begin_relatives(mn_session *session);
-void session_leave_relatives(mn_session *session);
+ * closed: a ring, which one thread at a time changes. session_leave_ring takes one out of it. */
+void session_begin_ring(mn_session *session);
+void session_leave_ring(mn_session *session);
 
 /* Whether the pages of a session can be dropped at any time without changing its results: computing its ids again gives
  * the same bits. Not so when quantized tokens depend on how tokens were divided into calls, when on_oom changed the
@@ -140,10 +140,10 @@ void session_drop_pages(mn_session *session);
 
 /* A session of the same model and strategy without ids, a cache and memory for logits, which is no relative: others are
  * opened over it. */
-mn_status session_open_shell(mn_session **out, const mn_session *like);
+mn_status session_open_empty(mn_session **out, const mn_session *like);
 
 /* One with these n ids, and a fork of the cache of others with this strategy that had computed them. */
-mn_status session_open_over(mn_session **out, const mn_session *shell, const int32_t *ids, size_t n, int64_t regime,
+mn_status session_open_over(mn_session **out, const mn_session *empty, const int32_t *ids, size_t n, int64_t regime,
                             const kv_cache *cache);
 
 /* An empty session of the same model and strategy. */

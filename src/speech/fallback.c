@@ -56,8 +56,8 @@ mn_status speech_compression_ratio(double *out, const int32_t *ids, size_t n, in
     return MN_OK;
 }
 
-speech_verdict speech_judge(const speech_limits *limits, double compression_ratio, double average_log_probability,
-                            double no_speech_probability, bool is_last) {
+speech_decision speech_decide(const speech_limits *limits, double compression_ratio, double average_log_probability,
+                              double no_speech_probability, bool is_last) {
     bool is_doubtful = average_log_probability < limits->log_probability;
     if (is_doubtful && no_speech_probability > limits->no_speech) return SPEECH_SKIP;
     bool is_bad = is_doubtful || compression_ratio > limits->compression_ratio;

@@ -38,10 +38,10 @@ static inline double speech_average_log_probability(double sum, size_t n) {
     return sum / ((double)n + 1.0);
 }
 
-typedef enum speech_verdict { SPEECH_KEEP, SPEECH_RETRY, SPEECH_SKIP } speech_verdict;
+typedef enum speech_decision { SPEECH_KEEP, SPEECH_RETRY, SPEECH_SKIP } speech_decision;
 
 /* SPEECH_RETRY is not returned when is_last: there is no higher temperature. */
-speech_verdict speech_judge(const speech_limits *limits, double compression_ratio, double average_log_probability,
-                            double no_speech_probability, bool is_last);
+speech_decision speech_decide(const speech_limits *limits, double compression_ratio, double average_log_probability,
+                              double no_speech_probability, bool is_last);
 
 #endif

@@ -32,9 +32,9 @@ struct voice {
     int64_t n_frames;    /* computed */
     int64_t n_decided;   /* blocks */
 
-    /* The stretch of speech. */
+    /* The segment of speech. */
     bool is_voiced;
-    int64_t begin, end, n_voiced; /* frames; the last is 0 between stretches */
+    int64_t begin, end, n_voiced; /* frames; the last is 0 between segments */
 };
 
 voice_limits voice_limits_default(void) {

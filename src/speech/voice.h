@@ -4,7 +4,7 @@
  * that of the quietest tenth of a second within 5 s on either side of it, or half of the threshold while the frame
  * before it is voiced. The floor so follows the noise of the place, and where it changes quickly, and in speech without
  * a pause, more is taken for speech and not less. It is never below -80 dB of full scale, far below quiet speech.
- * Voiced frames with shorter silences than min_silence between them are one stretch of speech.
+ * Voiced frames with shorter silences than min_silence between them are one segment of speech.
  *
  * Samples come in any portions, with the same result; memory does not depend on the length of the recording, but for 24
  * bytes for each part found. Music and any other sound that comes and goes is speech for it.
@@ -19,8 +19,8 @@ enum { VOICE_HOP = 160, VOICE_FRAMES_PER_SECOND = 100 };
 typedef struct voice_limits {
     double threshold;    /* dB above the floor */
     int64_t min_silence; /* frames: a shorter silence is kept */
-    int64_t min_speech;  /* frames: a stretch with fewer voiced ones is left out */
-    int64_t pad;         /* frames kept before and after each stretch */
+    int64_t min_speech;  /* frames: a segment with fewer voiced ones is left out */
+    int64_t pad;         /* frames kept before and after each segment */
 } voice_limits;
 
 voice_limits voice_limits_default(void);

@@ -326,13 +326,13 @@ mn_status window_transcriber_take(window_transcriber *s, const mn_sequence *sequ
     measures.avg_logprob = speech_average_log_probability(sum_of(s, sequence), n);
     MN_TRY(speech_compression_ratio(&measures.compression_ratio, ids, n, setup->tokens->vocab_size));
     bool is_last = s->attempt + 1 == setup->n_temperatures;
-    speech_verdict verdict =
-        speech_judge(&setup->limits, measures.compression_ratio, measures.avg_logprob, s->no_speech, is_last);
-    if (verdict == SPEECH_RETRY) {
+    speech_decision decision =
+        speech_decide(&setup->limits, measures.compression_ratio, measures.avg_logprob, s->no_speech, is_last);
+    if (decision == SPEECH_RETRY) {
         s->attempt++;
         return MN_OK;
     }
-    if (verdict == SPEECH_KEEP) MN_TRY(keep(s, ids, n, &measures, &advance));
+    if (decision == SPEECH_KEEP) MN_TRY(keep(s, ids, n, &measures, &advance));
     close_window(s, advance);
     return MN_OK;
 }

@@ -422,7 +422,7 @@ static mn_status read_part(gguf *g, const char *path, int64_t part, int64_t coun
             MN_E_FORMAT, "%s: the file calls itself part %" PRId64 " of %" PRId64 ", allowed: %" PRId64 " of %" PRId64,
             path, part_seen, count_seen, part, count);
     }
-    if (status == MN_OK) status = tensor_set_absorb(g->set, sibling->set);
+    if (status == MN_OK) status = tensor_set_merge(g->set, sibling->set);
     gguf_close(&sibling);
     return status;
 }

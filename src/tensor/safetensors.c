@@ -264,7 +264,7 @@ static mn_status read_shard(tensor_set *set, const char *path, const char *index
         if (tensor_set_find(shard, member->key)) continue;
         status = status_fail(MN_E_FORMAT, "%s: no tensor '%.150s', which %s looks for here", path, member->key, index);
     }
-    if (status == MN_OK) status = tensor_set_absorb(set, shard);
+    if (status == MN_OK) status = tensor_set_merge(set, shard);
     tensor_set_close(&shard);
     return status;
 }

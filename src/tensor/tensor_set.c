@@ -46,7 +46,7 @@ mn_status tensor_set_borrow(tensor_set *set, const void *data, size_t n) {
     return MN_OK;
 }
 
-mn_status tensor_set_absorb(tensor_set *set, tensor_set *other) {
+mn_status tensor_set_merge(tensor_set *set, tensor_set *other) {
     MN_TRY(grow_files(set, other->n_files));
     MN_TRY(mem_grow(&set->tensors, &set->capacity, set->n + other->n, sizeof *set->tensors));
     for (size_t i = 0; i < other->n_files; i++) set->files[set->n_files++] = other->files[i];

@@ -33,7 +33,7 @@ mn_status tensor_set_borrow(tensor_set *set, const void *data, size_t n);
 mn_status tensor_set_add(tensor_set *set, const tensor *t);
 
 /* Moves all files and tensors of `other` to the end of the set; `other` is left without any. */
-mn_status tensor_set_absorb(tensor_set *set, tensor_set *other);
+mn_status tensor_set_merge(tensor_set *set, tensor_set *other);
 
 /* Sorts the tensors by where their data lie. */
 mn_status tensor_set_order(tensor_set *set);

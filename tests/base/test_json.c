@@ -209,6 +209,49 @@ static void python_numbers_are_read_and_written(void **state) {
     bytes_clear(&out);
 }
 
+/* A number of the range and the 15 digits that every double holds is written as that double; any other as it was read,
+ * in both modes, unless the value is shown cut. */
+static void numbers_that_a_double_does_not_hold_are_written_as_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *read, *written;
+    } rows[] = {
+        {"12345678901234567890123", "12345678901234567890123"},
+        {"-12345678901234567890123", "-12345678901234567890123"},
+        {"9223372036854775808", "9223372036854775808"},
+        {"1e400", "1e400"},
+        {"-1E+400", "-1E+400"},
+        {"1e-400", "1e-400"},
+        {"4.9e-324", "4.9e-324"},
+        {"0.10000000000000000555", "0.10000000000000000555"},
+        {"0.30000000000000004", "0.30000000000000004"},
+        {"1000000000000000000000.00", "1e+21"},
+        {"0e400", "0"},
+        {"-0.000e-400", "-0.0"},
+        {"0.000123456789012345000", "0.000123456789012345"},
+        {"1.50", "1.5"},
+        {"1E2", "100"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (int mode = 0; mode < 2; mode++) {
+            char text[100], wanted[100];
+            json_doc *doc = NULL;
+            bytes out = {0};
+            snprintf(text, sizeof text, "{\"a\":[%s ,\"e5\"]}", rows[i].read);
+            snprintf(wanted, sizeof wanted, "{\"a\":[%s,\"e5\"]}", rows[i].written);
+            assert_ok(parse(text, (json_mode)mode, &doc));
+            json_put_as(&out, json_root(doc), (json_mode)mode);
+            assert_string_equal(bytes_text(&out), wanted);
+            json_close(&doc);
+            bytes_clear(&out);
+        }
+    }
+    json_doc *doc = NULL;
+    assert_ok(parse("12345678901234567890123456789012345678901234567890123456789012345678901", JSON_STRICT, &doc));
+    assert_fails(MN_E_FORMAT, "c: n is 1.23", json_wrong_value("c", "n", json_root(doc), "less"));
+    json_close(&doc);
+}
+
 /* Every byte is written escaped or unchanged, and read back. */
 static void any_string_is_written_and_read_back(void **state) {
     (void)state;
@@ -280,6 +323,7 @@ int main(void) {
         cmocka_unit_test(errors_name_line_and_column),
         cmocka_unit_test(duplicate_keys_are_found_in_objects_of_any_size),
         cmocka_unit_test(python_numbers_are_read_and_written),
+        cmocka_unit_test(numbers_that_a_double_does_not_hold_are_written_as_read),
         cmocka_unit_test(any_string_is_written_and_read_back),
         cmocka_unit_test(members_are_separated_by_commas),
         cmocka_unit_test(the_number_of_values_is_limited),

@@ -173,13 +173,25 @@ openai_lines() {
   json 'j["response"]["body"]["choices"][0]["message"] == {"role": "assistant", "content": all[2]["sequences"][0]["text"], "refusal": None}'
   ids=$("$mneme" tokenize "$chat" -p "Tell a story" | tr ',' '\n' | wc -l)
   json "all[1]['response']['body']['usage']['prompt_tokens'] == $ids"
+  # Parts of text, a developer and a call as clients send them are those that the template takes.
+  echo '{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{% for m in messages %}{{ m.role + m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments.city }}{% endfor %}|{% endfor %}"}' >"$chat/tokenizer_config.json"
+  local call='"tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments":'
+  {
+    openai 1 chat/completions '"messages": [{"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief"}]}, {"role": "assistant", "content": null, '"$call"' "{\"city\": \"Bonn\"}"}}]}], "max_tokens": 1'
+    printf '%s\n' '{"messages": [{"role": "system", "content": "Be brief"}, {"role": "assistant", "content": "", '"$call"' {"city": "Bonn"}}}]}], "max_tokens": 1}'
+  } >"$work/b.jsonl"
+  expect 0 run "$chat" --batch "$work/b.jsonl" --ignore-eos
+  json 'all[0]["response"]["body"]["usage"]["prompt_tokens"] == len(all[1]["prompt_ids"][0]) > 20'
+  json 'all[0]["response"]["body"]["choices"][0]["message"]["content"] == all[1]["sequences"][0]["text"]'
   while IFS='|' read -r line message; do
     echo "$line" >"$work/b.jsonl"
-    expect 2 run embedded --batch "$work/b.jsonl" -n 2
+    expect 2 run "$chat" --batch "$work/b.jsonl" -n 2
     err_is_sentence
     err_has "line 1: .*$message"
     out_empty
   done <<'LINES'
+{"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}}|'messages' has at 0 a part that is no text, allowed: \{"type": "text"
+{"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": [3]}}|'messages' has at 0 no message, allowed: objects with 'role'
 {"custom_id": "a", "method": "GET", "url": "/v1/completions", "body": {"prompt": "x"}}|method is GET, allowed: POST
 {"custom_id": "a", "url": "/v1/embeddings", "body": {"prompt": "x"}}|url is /v1/embeddings, allowed: /v1/chat/completions
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x"}, "priority": 1}|'priority' is unknown beside a body, allowed: custom_id

@@ -320,7 +320,7 @@ def wide_heads():
 def quantized_tells_what_is_still_exact():
     model = wide_heads()
     result = chat(model, *SIXTY, "--cache-config", "page_tokens=16", "--max-cache-len", "2000", lines=["Hello", "/cache quantized page_tokens=16,residual_length=32", "Go on", "/cache"])
-    told = re.findall(r"quantized cache .*: (\d+) tokens in .*\n  (\d+) of these tokens \((\d+) %\) are still exact: .*residual_length.*the bytes fall", result.err)
+    told = re.findall(r"quantized cache .*: (\d+) tokens in .*\n  (\d+) of these tokens \((\d+) %\) are still exact: .*residual_length.*memory shrinks", result.err)
     assert len(told) == 2, result.err
     for tokens, exact, share in told:
         # The first tokens are exact, and of the others those of pages that are not 32 tokens old.

@@ -362,6 +362,18 @@ schemas_in_files() {
   err_has "json_schema is .*absent.*allowed: a JSON schema"
 }
 
+# Numbers that a double does not hold reach the answer as the schema has them.
+long_numbers_of_schemas() {
+  local number
+  for number in 12345678901234567890123 -1e400 0.1234567890123456789; do
+    expect 0 run embedded Hi --json-schema "{\"const\": $number}"
+    out_is "$number"
+  done
+  expect 0 run embedded Hi --json-schema \
+    '{"type": "integer", "minimum": 12345678901234567890123, "maximum": 12345678901234567890123}'
+  out_is 12345678901234567890123
+}
+
 # A grammar is a text or a file, as a flag, a variable, a member of the configuration file and of a line of a batch.
 grammars() {
   local how grammar=$'root ::= "a " animal\nanimal ::= "dog" | "cat"'
@@ -829,6 +841,7 @@ check "log-probabilities" logprobs
 check "stop strings and end tokens" stops
 check "generation files" generation_files
 check "schemas in files" schemas_in_files
+check "long numbers of schemas" long_numbers_of_schemas
 check "grammars" grammars
 check "caches that files ask for" caches_of_files
 check "sinks beside windows" sinks_beside_windows

@@ -180,9 +180,17 @@ bad_usage() {
 --logprob-threshold low
 --vad-filter --vad-threshold 0
 --vad-filter --vad-min-silence-ms -1
+--vad-threshold 6
+--vad-min-silence-ms 500
+--vad-min-speech-ms 50
+--speech-pad-ms 100
 --json --output srt
 --cache bogus
 LIST
+  expect 2 transcribe -m "$tiny" "$speech" --vad-filter false --min-silence-duration-ms 500
+  err_has "^mneme: --vad-min-silence-ms 500 is given without --vad-filter$"
+  expect 0 transcribe -m "$tiny" "$speech" "${few[@]}" --vad-filter --min-silence-duration-ms 500
+  MNEME_VAD_THRESHOLD=6 expect 0 transcribe -m "$tiny" "$speech" "${few[@]}"
   expect 2 transcribe -m "$tiny" "$speech" --language Germn --json
   err_has "did you mean German"
   json '"German" in j["error"]["message"]'
@@ -237,6 +245,10 @@ no_speech_is_left_out() {
   { head -c 44 "$work/silence.wav"; cat "$work/zeros"; tail -c +45 "$jfk"; cat "$work/zeros"; } >"$work/spoken.wav"
   expect 0 transcribe -m "$tiny" "$work/spoken.wav" "${few[@]}" --vad-filter --vad-speech-pad-ms 0 --output json
   json 'len(j["segments"]) > 0 and all_of(6.2 < s["start"] <= s["end"] < 17.4 for s in j["segments"])'
+  cp "$work/out" "$work/file"
+  cat "$work/spoken.wav" | "$mneme" transcribe -m "$tiny" - "${few[@]}" --vad-filter --vad-speech-pad-ms 0 --output json >"$work/out" 2>"$work/err" ||
+    problem "a pipe failed"
+  cmp -s <(sed 's/"file":"[^"]*"//' "$work/out") <(sed 's/"file":"[^"]*"//' "$work/file") || problem "not as from the file"
 }
 
 real_text() {

@@ -193,7 +193,7 @@ numbers_at_their_bounds() {
       bench) besides=(embedded -p 1 -n 0 -r 1) ;;
       cache) besides=(convert "$work/absent" "$work/to") ;;
       transcribe)
-        besides=(-m "$data/golden/whisper/tiny80" "$data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav" --temperature 0 --max-new-tokens 1)
+        besides=(-m "$data/golden/whisper/tiny80" "$data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav" --temperature 0 --max-new-tokens 1 --vad-filter)
         ;;
       inspect | doctor) besides=(embedded) ;;
       serve) besides=("$work/absent") ;;

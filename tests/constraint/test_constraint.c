@@ -67,7 +67,9 @@ static const char *const schemas[] = {
     TREE,
     ORDER,
     "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":4}",
-    "{\"type\":\"string\",\"pattern\":\"^[à-ÿ€-₿😀-😏]{2,5}$\"}"};
+    "{\"type\":\"string\",\"pattern\":\"^[à-ÿ€-₿😀-😏]{2,5}$\"}",
+    "{\"properties\":{\"ab\":{}},\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\"é$\":{\"type\":[\"null\",\"integer\"]}},\"additionalProperties\":"
+    "{\"type\":\"boolean\"},\"propertyNames\":{\"maxLength\":4},\"maxProperties\":3}"};
 static const char *const regexes[] = {
     "(yes|no|maybe)",   "[A-Z][a-z]+( [A-Z][a-z]+){1,3}", "\\d{4}-\\d{2}-\\d{2}", "[^\\n]{3,30}",
     "(éß|😀|日本){2,4}", " ?[a-z]+(, [a-z]+)*\\.",         "[ \n\t]{2,5}x"};
@@ -505,6 +507,11 @@ static void hostile_schemas_are_refused_or_bounded(void **state) {
          "\"d%d\":{\"type\":\"array\",\"items\":{\"anyOf\":[{\"$ref\":\"#/$defs/d0\"},{\"$ref\":\"#\"},{\"maxItems\":%d}]}}",
          "}}", 2000},
         {"{\"required\":[", "\"r%d\"", "]}", 5000},
+        {"{\"patternProperties\":{", "\"p%d\":{}", "}}", 3000},
+        {"{\"patternProperties\":{", "\"^p%d$\":{\"const\":%d}", "}}", 300},
+        {"{\"patternProperties\":{\"^x\":{}},\"properties\":{", "\"p%d\":{}", "}}", 3000},
+        {"{\"properties\":{", "\"p%d\":{\"patternProperties\":{\"a[ab]{9}%d$\":{}}}", "}}", 40},
+        {"{\"propertyNames\":{\"allOf\":[", "{\"pattern\":\"[^%d]\"}", "]}}", 1000},
     };
     static const char *const single[] = {
         "{\"type\":\"string\",\"minLength\":4294967290}",
@@ -514,6 +521,10 @@ static void hostile_schemas_are_refused_or_bounded(void **state) {
         "{\"type\":\"array\",\"items\":{\"anyOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#/items\"},{}]}}",
         "{\"type\":\"string\",\"pattern\":\"(a|aa)+$\"}",
         "{\"type\":\"string\",\"maxLength\":100000}",
+        "{\"propertyNames\":{\"maxLength\":100000}}",
+        "{\"patternProperties\":{\"a[ab]{300}$\":{}}}",
+        "{\"patternProperties\":{\"(.{0,1000}){0,1000}x\":{}}}",
+        "{\"patternProperties\":{\"a\":{\"$ref\":\"#\"},\"b\":{\"$ref\":\"#\"},\"^c\":{\"$ref\":\"#/patternProperties/a\"}}}",
         "{\"allOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}],\"$defs\":{\"a\":{\"properties\":{\"x\":{\"$ref\":\"#/$defs/b\"}}},\"b\":{\"properties\":{\"x\":{\"$ref\":\"#\"}}}}}"};
     const tokenizer *t = opened[0];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -613,7 +624,10 @@ static void every_allocation_may_fail(void **state) {
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":\"integer\"}},"
         "\"if\":{\"properties\":{\"a\":{\"enum\":[\"x\",\"xy\"]}},\"required\":[\"a\"]},\"then\":{\"properties\":{\"b\":{\"not\":{\"const\":1}}}},"
         "\"else\":{\"oneOf\":[{\"required\":[\"b\"]},{\"maxProperties\":0}]},\"dependentSchemas\":{\"b\":{\"required\":[\"a\"]}}}",
-        NULL, "root ::= (a | [^b-d]{2,3} \"x\"?)+ # all\na ::= \"(\" root \")\" | b\nb ::= \"q\" b | \"\""};
+        "{\"properties\":{\"a\":{}},\"patternProperties\":{\"^x[yz]$\":{\"type\":\"null\"}},\"propertyNames\":{\"maxLength\":2,\"anyOf\":"
+        "[{\"pattern\":\"x\"},{\"$ref\":\"#/$defs/d\"}]},\"additionalProperties\":false,\"$defs\":{\"d\":{\"const\":\"a\"}}}",
+        NULL,
+        "root ::= (a | [^b-d]{2,3} \"x\"?)+ # all\na ::= \"(\" root \")\" | b\nb ::= \"q\" b | \"\""};
     const tokenizer *t = opened[2];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool is_schema = cases[i] && cases[i][0] == '{';

@@ -72,6 +72,10 @@ static void put_keyword(writer *w, int depth) {
     default:
         if (below(w, 2)) {
             put_named(w, below(w, 2) ? "items" : "additionalProperties", "", "", depth - 1);
+        } else if (below(w, 2)) {
+            put_named(w, "patternProperties", below(w, 2) ? "{\"^a\":" : "{\"[bc]\":", "}", depth - 1);
+        } else if (below(w, 2)) {
+            put_named(w, "propertyNames", "", "", depth - 1);
         } else {
             put_schemas(w, "prefixItems", 2, depth - 1);
         }

@@ -419,11 +419,38 @@ static void every_allocation_may_fail(void **state) {
     mn_generation_config_close(&config);
 }
 
+/* A field that only sampling uses is named when nothing is sampled, and not when something is; no other field is. */
+static void fields_of_sampling_need_it(void **state) {
+    (void)state;
+    int n = 0;
+    const mn_generation_field *field;
+    for (int i = 0; (field = mn_generation_field_at(i)) != NULL; i++) {
+        const bool is_count = strcmp(field->kind, "integer") == 0;
+        if (!is_count && strcmp(field->kind, "number") != 0) continue;
+        for (int samples = 0; samples < 2; samples++) {
+            char *warnings = NULL, wanted[128];
+            mn_generation_config *config = config_of(samples ? "{\"do_sample\": true}" : "{}");
+            snprintf(wanted, sizeof wanted, "%s is %s but has no effect: do_sample is false", field->name,
+                     is_count ? "7" : "0.5");
+            mn_status status = mn_generation_config_set(config, field->name, is_count ? "7" : "0.5");
+            if (status == MN_OK) status = mn_generation_config_check(config, NULL, &warnings);
+            const bool is_named = status == MN_OK && strstr(warnings, wanted);
+            if (is_named != (field->only_samples && !samples))
+                fail_msg("%s, do_sample %d: '%s'", field->name, samples, warnings ? warnings : mn_last_error());
+            mn_free(warnings);
+            mn_generation_config_close(&config);
+        }
+        n += field->only_samples;
+    }
+    assert_int_equal(n, 7);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_select_the_mode),
         cmocka_unit_test(contradictory_settings_are_refused),
         cmocka_unit_test(settings_without_effect_are_reported),
+        cmocka_unit_test(fields_of_sampling_need_it),
         cmocka_unit_test(fields_of_a_checkpoint_are_one_line),
         cmocka_unit_test(odd_values_of_a_checkpoint),
         cmocka_unit_test(what_the_program_decides_is_not_reported),

@@ -1,5 +1,7 @@
-"""Writes mneme.h as an older or a newer version might be: every struct that begins with its size lacks its last member, or has another one.
-usage: abi.py older|newer MNEME_H > HEADER"""
+"""Writes mneme.h and what it includes as one file: as it is today, or as an older or a newer version might be, where every struct that begins with
+its size lacks its last member, or has another one.
+usage: abi.py today|older|newer MNEME_H > HEADER"""
+import os
 import re
 import sys
 
@@ -19,7 +21,13 @@ def change(match):
     return f"typedef struct {name} {{\n" + "".join(f"    {member};\n" for member in members) + f"}} {name};"
 
 
-with open(sys.argv[2], encoding="utf-8") as file:
-    header, n = re.subn(r"typedef struct (mn_\w+) \{(.*?)\n\} \1;", change, file.read(), flags=re.S)
-assert n > 15, "the structs of the header are not found"
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return re.sub(r'#include "(\w+\.h)"\n', lambda match: read(os.path.join(os.path.dirname(path), match.group(1))), file.read())
+
+
+header = read(sys.argv[2])
+if sys.argv[1] != "today":
+    header, n = re.subn(r"typedef struct (mn_\w+) \{(.*?)\n\} \1;", change, header, flags=re.S)
+    assert n > 15, "the structs of the header are not found"
 print(header)

@@ -18,7 +18,7 @@ cmake --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$
 mv "$work/first" "$work/moved"
 prefix=$work/moved
 libdir=$(dirname "$(find "$prefix" -name 'libmneme.*' | head -1)")
-for file in bin/mneme include/mneme.h; do [ -f "$prefix/$file" ] || fail "$file is not installed"; done
+for file in bin/mneme include/mneme.h include/mneme_engine.h include/mneme_speech.h; do [ -f "$prefix/$file" ] || fail "$file is not installed"; done
 [ -n "$(find "$prefix" -name LICENSE)" ] || fail "LICENSE is not installed"
 done_one
 

@@ -328,7 +328,7 @@ static void abandoned_steps(void **state) {
  * of a token spans, and of the f16 in which scale and shift are kept. */
 static void rounding_is_half_a_step(fixture *w, uint64_t seed) {
     enum { BITS = 4, N = 64, DIM = 16 };
-    kv_form form = {.codec = KV_QUANTO, .bits = BITS, .wide_side = true};
+    kv_form form = {.codec = KV_QUANTO, .bits = BITS, .f32_scales = true};
     kv_spec spec = {.n_heads = 2, .k_dim = DIM, .v_dim = DIM, .exact = KV_F32, .key = form, .value = form};
     kv_cache *cache = NULL;
     if (seed > 3) return;

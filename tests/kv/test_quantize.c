@@ -432,7 +432,7 @@ static void errors_are_near_the_ideal(void **state) {
 /* Codes and side data of the packages' arithmetic on the tensor [1][heads][n][dim]. Groups across tokens of hqq are
  * those of its axis 1 on the tensor with the tokens of a group innermost. */
 static void check_package(scene *s) {
-    if (s->form.codec == KV_MNEME || !s->form.wide_side) return;
+    if (s->form.codec == KV_MNEME || !s->form.f32_scales) return;
     const code_layout *l = &s->layouts[0];
     const int n = s->page_tokens * s->n_pages, dim = s->dim, g = l->group, total = s->n_heads * n * dim;
     const bool is_hqq = s->form.codec == KV_HQQ, channel = l->axis == CODE_CHANNEL, turned = is_hqq && channel;
@@ -487,7 +487,7 @@ static void packages_have_their_own_codes(void **state) {
 
 /* With halves for scales and shifts: every value within half a step of its group and the rounding of the halves. */
 static void check_halves(scene *s) {
-    if (s->form.codec == KV_MNEME || s->form.wide_side || s->form.codec == KV_HQQ) return;
+    if (s->form.codec == KV_MNEME || s->form.f32_scales || s->form.codec == KV_HQQ) return;
     const code_layout *l = &s->layouts[0];
     const int n = s->page_tokens * s->n_pages, dim = s->dim;
     float *rows = random_rows(s->n_heads, n, dim, 34), *read = random_rows(s->n_heads, n, dim, 34);
@@ -666,7 +666,7 @@ static void bytes_are_as_described(void **state) {
     kv_form absmax = {.codec = KV_MNEME, .bits = 8}, quanto = {.codec = KV_QUANTO, .bits = 4};
     assert_int_equal(kv_form_bytes(absmax, true, true, 64, 128), 8704);
     assert_int_equal(kv_form_bytes(quanto, true, false, 64, 128), 4608);
-    quanto.wide_side = true;
+    quanto.f32_scales = true;
     assert_int_equal(kv_form_bytes(quanto, true, false, 64, 128), 5120);
     assert_int_equal(kv_form_bytes(kv_form_exact(KV_BF16), true, false, 64, 128), 16384);
     assert_int_equal(kv_form_bytes(kv_form_exact(KV_F32), true, false, 64, 128), 32768);
@@ -767,7 +767,7 @@ static void wrong_forms_are_named(void **state) {
     assert_ok(kv_form_check((kv_form){.codec = KV_QUANTO, .bits = 4, .group = 8}, 64, 128));
     kv_form a = {.codec = KV_QUANTO, .bits = 4, .group = 8}, b = a;
     assert_true(kv_form_equal(a, b));
-    b.wide_side = true;
+    b.f32_scales = true;
     assert_false(kv_form_equal(a, b));
 }
 

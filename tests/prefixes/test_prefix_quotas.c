@@ -117,7 +117,7 @@ static void all_owners_have_a_limit(void **state) {
     mn_session *session = engine_session(w.model, plain);
     uint64_t id = 0;
     assert_ok(mn_session_step(session, first.ids, first.n, NULL));
-    assert_fails(MN_E_FULL, "those of all that is kept", mn_engine_prefix_add(engine, session, NULL, NULL, &id));
+    assert_fails(MN_E_FULL, "the limit of the prefix cache", mn_engine_prefix_add(engine, session, NULL, NULL, &id));
     mn_session_close(&session);
     mn_engine_close(&engine);
     close_fixture(&w);
@@ -131,7 +131,8 @@ static void pins_have_half_of_the_limit(void **state) {
     cached(&w, engine, &a, "one");
     cached(&w, engine, &b, "two");
     assert_ok(mn_engine_prefix_hold(engine, id_of(engine, &a), true, 0));
-    assert_fails(MN_E_FULL, "half of what all that is kept", mn_engine_prefix_hold(engine, id_of(engine, &b), true, 0));
+    assert_fails(MN_E_FULL, "half of the limit of the prefix cache",
+                 mn_engine_prefix_hold(engine, id_of(engine, &b), true, 0));
     mn_engine_close(&engine);
     close_fixture(&w);
 }

@@ -479,6 +479,7 @@ static void put_row(bytes *out, const field *f) {
                  {BODY_GENERATE, "generate"},
                  {BODY_CACHE, "caches"},
                  {BODY_HOLD, "caches/{id}"},
+                 {BODY_SAVE, "caches/{id}/save"},
                  {BODY_TRANSCRIPTION, "transcriptions"},
                  {BODY_TRANSLATION, "translations"}};
     const char *comma = "";

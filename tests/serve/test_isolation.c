@@ -178,7 +178,7 @@ static void mask(char *text) {
                                          "\"completed_at\":",
                                          "\"previous_response_id\":",
                                          "Date: ",
-                                         "no text with the id '",
+                                         "no cached prefix has the id '",
                                          "no request '",
                                          "'previous_response_id' is '"};
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) {

@@ -73,7 +73,7 @@ static void thresholds_accept_retry_or_skip(void **state) {
     static const struct {
         double ratio, average, silence;
         bool is_last;
-        speech_verdict wanted;
+        speech_decision wanted;
     } cases[] = {
         {1.2, -0.3, 0.1, false, SPEECH_KEEP},   {1.2, -0.3, 0.9, false, SPEECH_KEEP}, /* accepted: treated as speech */
         {1.35, -1.0, 0.6, false, SPEECH_KEEP}, /* values equal to the limits are accepted */
@@ -84,12 +84,12 @@ static void thresholds_accept_retry_or_skip(void **state) {
         {1.2, -1.01, 0.61, true, SPEECH_SKIP},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        speech_verdict verdict =
-            speech_judge(&limits, cases[i].ratio, cases[i].average, cases[i].silence, cases[i].is_last);
-        if (verdict != cases[i].wanted) fail_msg("case %zu: %d, expected %d", i, verdict, cases[i].wanted);
+        speech_decision decision =
+            speech_decide(&limits, cases[i].ratio, cases[i].average, cases[i].silence, cases[i].is_last);
+        if (decision != cases[i].wanted) fail_msg("case %zu: %d, expected %d", i, decision, cases[i].wanted);
     }
     const speech_limits off = {INFINITY, -INFINITY, INFINITY};
-    assert_int_equal(speech_judge(&off, 1e9, -1e9, 1.0, false), SPEECH_KEEP);
+    assert_int_equal(speech_decide(&off, 1e9, -1e9, 1.0, false), SPEECH_KEEP);
     assert_true(speech_average_log_probability(-6.0, 5) == -1.0);
     assert_true(speech_average_log_probability(-2.0, 0) == -2.0);
 }

@@ -152,17 +152,38 @@ static bool check_number(const json *schema, const json *value) {
            (!below || x < number(below));
 }
 
+static bool check_names(const json *root, const json *names, const json *value) {
+    for (size_t i = 0; i < value->n; i++) {
+        const json name = {.kind = JSON_STRING, .n = value->members[i].key_n, .string = value->members[i].key};
+        if (!schema_check(root, names, &name)) return false;
+    }
+    return true;
+}
+
+/* A member under the properties and patterns that speak of it, or under those of the others. */
+static bool check_member(const json *root, const json *schema, const json_member *m) {
+    const json *own = json_get(json_get(schema, "properties"), m->key);
+    const json *patterns = json_get(schema, "patternProperties"), *others = json_get(schema, "additionalProperties");
+    const json name = {.kind = JSON_STRING, .n = m->key_n, .string = m->key};
+    if (own && !schema_check(root, own, &m->value)) return false;
+    bool found = own != NULL;
+    for (size_t i = 0; patterns && i < patterns->n; i++) {
+        if (!contains(patterns->members[i].key, patterns->members[i].key_n, &name)) continue;
+        found = true;
+        if (!schema_check(root, &patterns->members[i].value, &m->value)) return false;
+    }
+    return found || !others || schema_check(root, others, &m->value);
+}
+
 static bool check_object(const json *root, const json *schema, const json *value) {
-    const json *properties = json_get(schema, "properties"), *required = json_get(schema, "required");
-    const json *others = json_get(schema, "additionalProperties");
+    const json *required = json_get(schema, "required"), *of_names = json_get(schema, "propertyNames");
     const json *least = json_get(schema, "minProperties"), *most = json_get(schema, "maxProperties");
     size_t names = 0; /* the last member of a name counts */
     for (size_t i = 0; i < value->n; i++) names += json_get(value, value->members[i].key) == &value->members[i].value;
     if ((least && names < (size_t)least->integer) || (most && names > (size_t)most->integer)) return false;
+    if (of_names && !check_names(root, of_names, value)) return false;
     for (size_t i = 0; i < value->n; i++) {
-        const json *own = json_get(properties, value->members[i].key);
-        if (!own) own = others;
-        if (own && !schema_check(root, own, &value->members[i].value)) return false;
+        if (!check_member(root, schema, &value->members[i])) return false;
     }
     for (size_t i = 0; required && i < required->n; i++) {
         if (!json_get(value, required->items[i].string)) return false;

@@ -284,6 +284,8 @@ static void constraint_schemas(void *unused) {
         {"{\"not\":", "{\"const\":1}", "}", 120, 7},
         {"{\"if\":{\"type\":\"null\"},\"then\":false,\"else\":", "{\"const\":1}", "}", 120, 7},
         {"{\"type\":\"array\",\"uniqueItems\":true,\"items\":false,\"prefixItems\":[", "{\"const\":1}", "]}", 120, 5},
+        {"{\"patternProperties\":{\"a\":", "{\"const\":1}", "},\"propertyNames\":{\"anyOf\":[{\"maxLength\":2}]}}", 120,
+         1},
         {"{\"const\":[", "1", "]}", 1, 5}};
     const int32_t end = 8;
     tokenizer *t = letters();
@@ -305,6 +307,23 @@ static void constraint_schemas(void *unused) {
     tokenizer_close(&t);
 }
 
+static void constants_of_schemas(void *unused) {
+    (void)unused;
+    const int32_t end = 8;
+    tokenizer *t = letters();
+    json_doc *doc;
+    constraint *c;
+    bytes deep = nest("[", "1.5", "]", 250), text = {0};
+    bytes_printf(&text, "{\"allOf\":[{\"const\":%s},{\"const\":%s}]}", bytes_text(&deep), bytes_text(&deep));
+    assert_ok(json_parse(&doc, text.data, text.n, JSON_STRICT, "schema"));
+    mn_status status = constraint_open_schema(&c, json_root(doc), t, &end, 1, 9);
+    use(status, c, 5);
+    json_close(&doc);
+    bytes_clear(&deep);
+    bytes_clear(&text);
+    tokenizer_close(&t);
+}
+
 /* ---- each in a new thread ---- */
 
 #define SMALL(name)                                                                                                    \
@@ -323,14 +342,16 @@ SMALL(tokenizer_patterns)
 SMALL(constraint_patterns)
 SMALL(constraint_grammars)
 SMALL(constraint_schemas)
+SMALL(constants_of_schemas)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_values_fit),         cmocka_unit_test(tokenizers_fit),
-        cmocka_unit_test(real_tokenizers_fit),     cmocka_unit_test(configurations_fit),
-        cmocka_unit_test(safetensors_headers_fit), cmocka_unit_test(gguf_arrays_fit),
-        cmocka_unit_test(tokenizer_patterns_fit),  cmocka_unit_test(constraint_patterns_fit),
-        cmocka_unit_test(constraint_grammars_fit), cmocka_unit_test(constraint_schemas_fit),
+        cmocka_unit_test(json_values_fit),          cmocka_unit_test(tokenizers_fit),
+        cmocka_unit_test(real_tokenizers_fit),      cmocka_unit_test(configurations_fit),
+        cmocka_unit_test(safetensors_headers_fit),  cmocka_unit_test(gguf_arrays_fit),
+        cmocka_unit_test(tokenizer_patterns_fit),   cmocka_unit_test(constraint_patterns_fit),
+        cmocka_unit_test(constraint_grammars_fit),  cmocka_unit_test(constraint_schemas_fit),
+        cmocka_unit_test(constants_of_schemas_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -548,6 +548,31 @@ static void every_allocation_may_fail(void **state) {
     assert_int_equal(fail_each_allocation(json_without_patterns), 0);
 }
 
+/* Strings of tokens lead back to them, and special ones are found by Transformers' names. */
+static void tokens_are_found_by_name(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder, *bos, *eos, *pad;
+    } cases[] = {{TESTS_DIR "/data/tokenizers/smollm2", "<|im_start|>", "<|im_end|>", "<|im_end|>"},
+                 {TESTS_DIR "/data/tokenizers/mistral", "<s>", "</s>", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mn_tokenizer *t;
+        assert_ok(mn_tokenizer_open(&t, cases[i].folder));
+        for (int32_t id = 0; id < mn_vocab_size(t); id += 7) {
+            const char *piece = mn_token_piece(t, id);
+            if (piece) assert_int_equal(mn_token_id(t, piece), id);
+        }
+        assert_string_equal(mn_token_piece(t, mn_special_token_id(t, "bos_token")), cases[i].bos);
+        assert_string_equal(mn_token_piece(t, mn_special_token_id(t, "eos_token")), cases[i].eos);
+        if (cases[i].pad) assert_string_equal(mn_token_piece(t, mn_special_token_id(t, "pad_token")), cases[i].pad);
+        if (!cases[i].pad) assert_int_equal(mn_special_token_id(t, "pad_token"), -1);
+        assert_int_equal(mn_special_token_id(t, "mask_token"), -1);
+        assert_int_equal(mn_special_token_id(t, "bos"), -1);
+        assert_int_equal(mn_token_id(t, "no such token"), -1);
+        mn_tokenizer_close(&t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_small_model_encodes_and_decodes),
@@ -564,6 +589,7 @@ int main(void) {
         cmocka_unit_test(long_words_encode_as_their_parts),
         cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(tokens_are_found_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

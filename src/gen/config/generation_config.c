@@ -8,9 +8,9 @@
 #include "kv/plan.h"
 
 /* One row per field: name, alias, kind, smallest and largest value, standard (JSON text), what null means for numbers,
- * what is allowed, help. */
+ * what is allowed, help. S has those that only sampling uses, X the others. */
 /* clang-format off */
-#define FIELDS(X) \
+#define FIELDS(X, S) \
     X(max_new_tokens, "n-predict", INT, 1, 1e9, "null", -1, \
       "1 to 1000000000", "tokens to generate at most") \
     X(min_new_tokens, NULL, INT, 0, 1e9, "0", 0, \
@@ -23,30 +23,30 @@
       "0 to 1e9", "stop after this many seconds") \
     X(do_sample, NULL, BOOL, 0, 1, "false", 0, \
       "true or false", "sample from the distribution instead of the best token") \
-    X(temperature, "temp", REAL, 1e-6, 1e6, "1", 1, \
+    S(temperature, "temp", REAL, 1e-6, 1e6, "1", 1, \
       "1e-6 to 1e6", "divides the scores; below 1 sharpens") \
-    X(top_k, NULL, INT, 0, 1e9, "50", 0, \
+    S(top_k, NULL, INT, 0, 1e9, "50", 0, \
       "0 (off) to 1000000000", "keep the k best tokens") \
-    X(top_p, NULL, REAL, 0, 1, "1", 1, \
+    S(top_p, NULL, REAL, 0, 1, "1", 1, \
       "0 to 1", "keep the best tokens of this much probability") \
-    X(min_p, NULL, REAL, 0, 1, "null", 0, \
+    S(min_p, NULL, REAL, 0, 1, "null", 0, \
       "0 to 1", "drop tokens below this share of the best one's probability") \
-    X(typical_p, NULL, REAL, 1e-6, 1, "1", 1, \
+    S(typical_p, NULL, REAL, 1e-6, 1, "1", 1, \
       "1e-6 to 1", "keep the tokens of most typical information of this much probability") \
-    X(epsilon_cutoff, NULL, REAL, 0, 1, "0", 0, \
+    S(epsilon_cutoff, NULL, REAL, 0, 1, "0", 0, \
       "0 (off) to 1", "drop tokens below this probability") \
-    X(eta_cutoff, NULL, REAL, 0, 1, "0", 0, \
+    S(eta_cutoff, NULL, REAL, 0, 1, "0", 0, \
       "0 (off) to 1", "as epsilon_cutoff, lower where the distribution is flat") \
     X(seed, NULL, INT, 0, 9007199254740992.0, "null", -1, \
       "0 to 2^53", "same seed, same text") \
     X(repetition_penalty, "repeat-penalty", REAL, 1e-6, 1e6, "1", 1, \
       "1e-6 to 1e6", "weakens tokens that occurred") \
     X(encoder_repetition_penalty, NULL, REAL, 1e-6, 1e6, "1", 1, \
-      "1e-6 to 1e6", "strengthens tokens of the prompt") \
+      "1e-6 to 1e6", "raises the scores of tokens of the prompt") \
     X(presence_penalty, NULL, REAL, -100, 100, "0", 0, \
-      "-100 to 100", "taken from the score of every generated token") \
+      "-100 to 100", "subtracted from the score of each token generated before") \
     X(frequency_penalty, NULL, REAL, -100, 100, "0", 0, \
-      "-100 to 100", "taken from a score as often as the token was generated") \
+      "-100 to 100", "the same, once per occurrence") \
     X(logit_bias, NULL, BIAS_MAP, -100, 100, "null", 0, \
       "an object of token ids and numbers from -100 to 100", "added to the scores, as in {\"15\": -5}") \
     X(sequence_bias, NULL, BIASES, -1e30, 1e30, "null", 0, \
@@ -74,7 +74,7 @@
     X(regex, NULL, TEXT, 0, 0, "null", 0, \
       "a text that is not empty and holds no zero byte", "the text matches this regular expression") \
     X(grammar, NULL, GRAMMAR, 0, 0, "null", 0, \
-      "a text that is not empty and holds no zero byte", "the text is one of this grammar, in GBNF") \
+      "a text that is not empty and holds no zero byte", "the text matches this grammar, in GBNF") \
     X(guidance_scale, NULL, REAL, 0, 1e6, "null", 1, \
       "0 to 1e6", "classifier-free guidance: above 1 follows the prompt more") \
     X(watermarking_config, NULL, WATERMARK, 0, 0, "null", 0, \
@@ -82,7 +82,7 @@
     X(remove_invalid_values, NULL, BOOL, 0, 1, "false", 0, \
       "true or false", "repair scores that are infinite or no number") \
     X(renormalize_logits, NULL, BOOL, 0, 1, "false", 0, \
-      "true or false", "scores are log-probabilities in the end") \
+      "true or false", "normalize the final scores to log-probabilities") \
     X(num_return_sequences, NULL, INT, 1, 4096, "1", 1, \
       "1 to 4096", "sequences returned for each prompt") \
     X(num_beams, NULL, INT, 1, 4096, "1", 1, \
@@ -130,7 +130,7 @@
 static const field_row rows[] = {
 #define FIELD(name, alias, kind, lo, hi, standard, none, allowed, help)                                                \
     {#name, FIELD_##kind, offsetof(mn_generation_config, name), lo, hi, allowed, none},
-    FIELDS(FIELD)
+    FIELDS(FIELD, FIELD)
 #undef FIELD
 };
 
@@ -140,14 +140,17 @@ _Static_assert(N_ROWS <= 64, "one bit per field in is_set");
 
 static const char *const standards[N_ROWS] = {
 #define FIELD(name, alias, kind, lo, hi, standard, none, allowed, help) standard,
-    FIELDS(FIELD)
+    FIELDS(FIELD, FIELD)
 #undef FIELD
 };
 
 static const mn_generation_field fields[N_ROWS] = {
 #define FIELD(name, alias, kind, lo, hi, standard, none, allowed, help)                                                \
-    {sizeof(mn_generation_field), #name, alias, FIELD_NAME_##kind, allowed, standard, help},
-    FIELDS(FIELD)
+    {sizeof(mn_generation_field), #name, alias, FIELD_NAME_##kind, allowed, standard, help, false},
+#define SAMPLING_FIELD(name, alias, kind, lo, hi, standard, none, allowed, help)                                       \
+    {sizeof(mn_generation_field), #name, alias, FIELD_NAME_##kind, allowed, standard, help, true},
+    FIELDS(FIELD, SAMPLING_FIELD)
+#undef SAMPLING_FIELD
 #undef FIELD
 };
 

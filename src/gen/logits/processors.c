@@ -77,7 +77,7 @@ static mn_status forbid_bad_words(processors *p, const processor_step *step, flo
 
 /* ---- penalties ---- */
 
-static mn_status spread_groups(processors *p, const processor_step *step, float *scores) {
+static mn_status penalize_groups(processors *p, const processor_step *step, float *scores) {
     for (size_t i = 0; i < step->n_chosen; i++) {
         size_t id = (size_t)step->chosen[i];
         if (id < p->vocab) scores[id] -= (float)p->config->diversity_penalty;
@@ -224,7 +224,7 @@ static mn_status follow_constraint(processors *p, const processor_step *step, fl
     return MN_OK;
 }
 
-static mn_status ask_callback(processors *p, const processor_step *step, float *scores) {
+static mn_status run_callback(processors *p, const processor_step *step, float *scores) {
     if (!p->setup.process(p->setup.user, p->setup.row, step->ids, step->n, scores, p->vocab))
         MN_FAIL(MN_E_ARG, "the callback for scores failed at position %zu", step->n);
     return MN_OK;
@@ -320,7 +320,7 @@ static const struct {
     bool counts, keeps, warps; /* data it needs: counts, kept, the list */
 } table[] = {
     {"sequence_bias", wants_sequence_bias, add_sequence_bias, false, false, false},
-    {"diversity_penalty", wants_diversity, spread_groups, false, false, false},
+    {"diversity_penalty", wants_diversity, penalize_groups, false, false, false},
     {"encoder_repetition_penalty", wants_encoder_repetition, favour_encoder, true, false, false},
     {"repetition_penalty", wants_repetition, penalize_repetition, true, false, false},
     {"presence_penalty, frequency_penalty", wants_presence, penalize_presence, true, false, false},
@@ -338,7 +338,7 @@ static const struct {
     {"exponential_decay_length_penalty", wants_decay, favour_end, false, false, false},
     {"suppress_tokens", wants_suppress, suppress, false, false, false},
     {"begin_suppress_tokens", wants_begin_suppress, suppress_at_begin, false, false, false},
-    {"callback", wants_callback, ask_callback, false, false, false},
+    {"callback", wants_callback, run_callback, false, false, false},
     {"temperature", wants_temperature, run_temperature, false, false, true},
     {"top_k", wants_top_k, run_top_k, false, false, true},
     {"top_p", wants_top_p, run_top_p, false, false, true},

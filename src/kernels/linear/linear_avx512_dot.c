@@ -38,6 +38,48 @@ INLINE __m512i dot4(__m512i acc, __m512i codes, __m512i x) {
     return _mm512_dpbusd_epi32(acc, codes, x);
 }
 
+/* The steps of int_tile for a row; their names are its variables. */
+#define DECLARE(r)                                                                                                     \
+    __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                                     \
+    __m512i i##r##a, i##r##b;
+#define START(r)                                                                                                       \
+    int32_t sum##r = 0;                                                                                                \
+    if (n_rows > r) {                                                                                                  \
+        sum##r = group_sum[r * n_sums];                                                                                \
+        if (group == ACT_GROUP) sum##r += group_sum[r * n_sums + 1];                                                   \
+        i##r##a = i_value(0);                                                                                          \
+        if (n_panels == 2) i##r##b = i##r##a;                                                                          \
+    }
+#define DOT(r)                                                                                                         \
+    if (n_rows > r) {                                                                                                  \
+        __m512i input = i_broadcast(at + r * next_row);                                                                \
+        i##r##a = dot4(i##r##a, wa, input);                                                                            \
+        if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                                         \
+    }
+#define NEXT_PLANE(r)                                                                                                  \
+    if (n_rows > r) {                                                                                                  \
+        const __m512i start = i_value(-zero * sum##r);                                                                 \
+        i##r##a = i_add32(i_shift_left8(i##r##a), start);                                                              \
+        if (n_panels == 2) i##r##b = i_add32(i_shift_left8(i##r##b), start);                                           \
+    }
+#define SCALE(r)                                                                                                       \
+    if (n_rows > r) {                                                                                                  \
+        const __m512 input = v_broadcast(act_scale + r * n_scales);                                                    \
+        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                               \
+        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                            \
+    }
+#define MIN(r)                                                                                                         \
+    if (n_rows > r) {                                                                                                  \
+        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                                         \
+        f##r##a = v_fma(ma, input, f##r##a);                                                                           \
+        if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                                        \
+    }
+#define STORE(r)                                                                                                       \
+    if (n_rows > r) {                                                                                                  \
+        v_store(chains + r * n_panels * PANEL, f##r##a);                                                               \
+        if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                             \
+    }
+
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels, const int bits,
                      const int group) {
     const weight_layout *layout = job->layout;
@@ -53,11 +95,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const __m512i low = _mm512_set1_epi8(15);
     const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
 
-#define DECLARE(r)                                                                                                     \
-    __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                                     \
-    __m512i i##r##a, i##r##b;
     EACH_ROW(DECLARE)
-#undef DECLARE
 
     for (size_t begin = 0; begin < k; begin += (size_t)group) {
         const size_t half = begin / ACT_GROUP % 2, part = begin % INT_SPAN / (size_t)group;
@@ -70,29 +108,8 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         /* Scales and mins of a span are as many cache lines as it has groups, or half as many. */
         __builtin_prefetch(span + part * 64 + ahead, 0, 2);
         if (n_panels == 2) __builtin_prefetch(span + part * 64 + next_panel + ahead, 0, 2);
-#define START(r)                                                                                                       \
-    int32_t sum##r = 0;                                                                                                \
-    if (n_rows > r) {                                                                                                  \
-        sum##r = group_sum[r * n_sums];                                                                                \
-        if (group == ACT_GROUP) sum##r += group_sum[r * n_sums + 1];                                                   \
-        i##r##a = i_value(0);                                                                                          \
-        if (n_panels == 2) i##r##b = i##r##a;                                                                          \
-    }
         EACH_ROW(START)
-#undef START
 
-#define DOT(r)                                                                                                         \
-    if (n_rows > r) {                                                                                                  \
-        __m512i input = i_broadcast(at + r * next_row);                                                                \
-        i##r##a = dot4(i##r##a, wa, input);                                                                            \
-        if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                                         \
-    }
-#define NEXT_PLANE(r)                                                                                                  \
-    if (n_rows > r) {                                                                                                  \
-        const __m512i start = i_value(-zero * sum##r);                                                                 \
-        i##r##a = i_add32(i_shift_left8(i##r##a), start);                                                              \
-        if (n_panels == 2) i##r##b = i_add32(i_shift_left8(i##r##b), start);                                           \
-    }
         UNROLLED for (int plane = 0; plane < ACT_PLANES; plane++) {
             const int8_t *at = x + (size_t)plane * k + begin;
             const char *w = codes;
@@ -120,41 +137,19 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                 }
             }
         }
-#undef NEXT_PLANE
-#undef DOT
 
         const char *d = span + part * PANEL * sizeof(f16);
         const __m512 da = v_half(d), db = n_panels == 2 ? v_half(d + next_panel) : da;
         const float *act_scale = scale + begin / ACT_GROUP;
-#define SCALE(r)                                                                                                       \
-    if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_broadcast(act_scale + r * n_scales);                                                    \
-        f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                               \
-        if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                            \
-    }
         EACH_ROW(SCALE)
-#undef SCALE
         if (layout->has_min) {
             const __m512 ma = v_half(d + shape.mins), mb = n_panels == 2 ? v_half(d + shape.mins + next_panel) : ma;
-#define MIN(r)                                                                                                         \
-    if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                                         \
-        f##r##a = v_fma(ma, input, f##r##a);                                                                           \
-        if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                                        \
-    }
             EACH_ROW(MIN)
-#undef MIN
         }
     }
 
     float chains[6 * 2 * PANEL];
-#define STORE(r)                                                                                                       \
-    if (n_rows > r) {                                                                                                  \
-        v_store(chains + r * n_panels * PANEL, f##r##a);                                                               \
-        if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                             \
-    }
     EACH_ROW(STORE)
-#undef STORE
     store_tile(job, row, panel, n_rows, n_panels, chains);
 }
 

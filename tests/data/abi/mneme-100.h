@@ -1,6 +1,7 @@
 /* Mneme: text generation with every KV-cache strategy.
  *
- * Reading order: status, model, text, cache and session, generation. A program needs little of it: open a model, open a
+ * Reading order: status, model, text, cache and session, generation, sampler; then mneme_engine.h (many requests) and
+ * mneme_speech.h (transcription), which this header includes. A program needs little of it: open a model, open a
  * session, call mn_generate (examples/generate.c); or drive the cache by hand with mn_session_step
  * (examples/own_loop.c).
  *
@@ -194,6 +195,11 @@ MN_API mn_status mn_detokenizer_finish(mn_detokenizer *detokenizer, const char *
 
 /* The token's string in the vocabulary; NULL when out of range. Owned by the tokenizer. */
 MN_API const char *mn_token_piece(const mn_tokenizer *tokenizer, int32_t id);
+/* The token with this string, as mn_token_piece gives it; -1: none. */
+MN_API int32_t mn_token_id(const mn_tokenizer *tokenizer, const char *piece);
+/* A special token by its name in Transformers: "bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
+ * "cls_token", "mask_token"; -1: the tokenizer has none, or the name is another. */
+MN_API int32_t mn_special_token_id(const mn_tokenizer *tokenizer, const char *name);
 MN_API int32_t mn_vocab_size(const mn_tokenizer *tokenizer);
 
 /* The bytes that a token adds to a text, as they are: perhaps a part of a UTF-8 sequence. first: the text begins with
@@ -418,6 +424,14 @@ MN_API mn_status mn_sessions_export(mn_session *const *rows, size_t n_rows, cons
 MN_API mn_status mn_session_import(mn_session **session, mn_model *model, const mn_cache_options *options,
                                    const char *path, size_t row, const int32_t *ids, size_t n_ids);
 
+/* The same from memory: keys[i] and values[i] are those of layer i, f32 [num_key_value_heads][n_ids][head_dim] as
+ * mn_session_read gives them; of cross attention, with the encoder's positions in place of tokens. MN_E_ARG for another
+ * number of layers or tokens, MN_E_REFUSED for ids out of range and values that are not finite; MN_E_UNSUPPORTED as
+ * above. */
+MN_API mn_status mn_session_import_layers(mn_session **session, mn_model *model, const mn_cache_options *options,
+                                          const int32_t *ids, size_t n_ids, const float *const *keys,
+                                          const float *const *values, size_t n_layers);
+
 /* The number of rows of such a file. MN_E_REFUSED. */
 MN_API mn_status mn_session_import_rows(const char *path, size_t *n_rows);
 
@@ -467,7 +481,7 @@ typedef struct mn_layer_info {
 
 MN_API mn_status mn_session_layer(const mn_session *session, int layer, mn_layer_info *info);
 
-/* A layer's keys (with rotary embedding applied) or values as attention reads them: tokens [begin, begin + n),
+/* A layer's keys (with rotary embedding applied) or values as Transformers has them: tokens [begin, begin + n),
  * dequantized, as f32 [num_key_value_heads][n][head_dim]. MN_E_ARG for tokens that are not held, MN_E_UNSUPPORTED for
  * recurrent states. */
 MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys, int64_t begin, int64_t n,
@@ -486,7 +500,8 @@ MN_API void mn_session_cancel(mn_session *session);
 typedef struct mn_generation_config mn_generation_config;
 
 /* Transformers' GenerationConfig. A new one has the values of the model's generation_config.json (model NULL: the
- * defaults). */
+ * defaults). A value there that its field cannot take is MN_E_FORMAT when a generation or mn_generation_config_check
+ * finds that it has an effect; setting the field replaces it. */
 MN_API mn_status mn_generation_config_open(mn_generation_config **config, const mn_model *model);
 MN_API void mn_generation_config_close(mn_generation_config **config);
 
@@ -503,11 +518,12 @@ typedef struct mn_generation_field {
     size_t size;
     const char *name;     /* "max_new_tokens" */
     const char *alias;    /* llama.cpp's name of the flag, "n-predict"; or NULL */
-    const char *kind;     /* "integer", "number", "boolean", "choice", "string", "schema", "integers", "strings",
-                             "lists of integers", "biases", "object", "pair", "layers" */
+    const char *kind;     /* "integer", "number", "boolean", "choice", "string", "grammar", "schema", "integers",
+                             "strings", "lists of integers", "biases", "object", "pair", "layers" */
     const char *allowed;  /* "1 to 1000000" */
     const char *standard; /* default, as text */
     const char *help;     /* one line */
+    bool only_samples;    /* has an effect in sampling alone; top_k in contrastive search, too */
 } mn_generation_field;
 
 /* The field at `index`, counted from 0; NULL after the last one. */
@@ -681,6 +697,31 @@ MN_API mn_status mn_sampler_accept(mn_sampler *sampler, int32_t id);
 /* The seed in use: the configuration's, or a random one. */
 MN_API uint64_t mn_sampler_seed(const mn_sampler *sampler);
 
+/* ---- machine ---- */
+
+/* CPU level, the level of each kernel, cores, memory: one JSON object owned by the caller. cpu: as in
+ * mn_model_options. */
+MN_API mn_status mn_machine_describe(const char *cpu, char **text);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* The part of mneme.h that is about many requests: an engine computes them together as they come and go, and caches
+ * what their prompts have in common. Programs include <mneme.h>, whose rules hold here.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_ENGINE_H
+#define MNEME_ENGINE_H
+
+#ifndef MNEME_H
+#error "include <mneme.h>"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* ---- many requests ---- */
 
 /* Computes requests together (continuous batching): each may be added at any time, leaves when it ends, and gets
@@ -698,19 +739,21 @@ typedef struct mn_engine_options {
                                     * the model's limit. A request begins when its cache and those of its draft model
                                     * fit */
     size_t max_num_seqs;           /* sequences computed together at most; 0: no limit */
-    bool enable_prefix_caching;    /* what requests have computed is kept, as far as memory_limit allows, for
-                                    * requests whose prompts begin with the same tokens */
+    bool enable_prefix_caching;    /* the prefix cache: what requests computed is kept, as far as memory_limit
+                                    * allows, for requests whose prompts begin with the same tokens */
     double max_slowdown;           /* while prompts are computed, steps take at most about so many times as long as
                                     * without, in the mean: 1.5 to 1000. More where more prompts are computed than
                                     * requests generate, or where a prompt delays these by less than 64 tokens. 0: no limit,
                                     * prompts are computed fastest */
-    const char *cache_dir;  /* a folder, made when it is missing: what prefix caching keeps is written there, too,
-                             * and is found again by the next engine. NULL: none */
-    size_t cache_dir_limit; /* bytes of these files; over it those go that were used longest ago; 0: no limit */
-    double prefix_ttl_ms;   /* what was not used for so long is no longer kept in memory; 0: no limit */
-    size_t owner_quota;     /* bytes of what is kept in memory of the requests of one owner, and of what was read from
-                             * files for them; what they add beyond that replaces their own texts, not those of others.
-                             * 0: no limit */
+    const char *cache_dir;         /* a folder, made when it is missing: cached prefixes are written there, too, and are
+                                    * found again by the next engine. NULL: none */
+    size_t cache_dir_limit;        /* bytes of these files; above it the least recently used are deleted; 0: no limit */
+    double prefix_ttl_ms;          /* prefixes that were unused for this long are dropped from memory; 0: no limit */
+    size_t owner_quota;            /* bytes of the cached prefixes of one owner, those that were read from files for it
+                                    * included; what it adds beyond that replaces its own prefixes, not those of others.
+                                    * 0: no limit */
+    size_t prefix_limit; /* bytes of the cached prefixes of all owners; above it the least valuable ones are dropped.
+                          * 0: no limit but memory_limit */
 } mn_engine_options;
 
 MN_API void mn_engine_options_init(mn_engine_options *options, size_t size);
@@ -777,19 +820,21 @@ typedef struct mn_engine_info {
     uint64_t n_preemptions; /* since the engine was opened */
     uint64_t cache_bytes;   /* resident bytes of all caches of the model, as memory_limit counts them */
     uint64_t memory_limit;  /* the limit in force; 0: none */
-    uint64_t kept_bytes;    /* what enable_prefix_caching keeps: its pages, each once, those that running requests share
-                             * included */
-    size_t n_kept;          /* texts that are kept */
+    uint64_t kept_bytes;    /* the prefix cache: its pages, each once, those that running requests share included */
+    size_t n_kept;          /* cached prefixes */
     size_t n_files;         /* of cache_dir, and their bytes */
     uint64_t file_bytes;
     uint64_t n_files_read, n_files_written, n_files_failed; /* since the engine was opened */
+    uint64_t n_resident_pages, n_offloaded_pages; /* of all caches of the model, shared ones once; pages of a saved
+                                                   * cache that is mapped are in neither */
+    uint64_t offloaded_bytes;                     /* of the offloaded ones */
 } mn_engine_info;
 
 /* Between steps, on the thread that steps. MN_E_NOMEM. */
 MN_API mn_status mn_engine_get_info(mn_engine *engine, mn_engine_info *info);
 
-/* A node of the tree of texts that enable_prefix_caching keeps, or that are being computed. Its text is that of its
- * parent and its own ids. */
+/* A node of the tree of prefixes that are cached or being computed. Its prefix is that of its parent and its own ids.
+ */
 typedef struct mn_prefix_info {
     size_t size;
     size_t index;       /* in this visit, counted from 0; parents come first */
@@ -797,14 +842,14 @@ typedef struct mn_prefix_info {
     const char *salt;   /* of its requests, "": none */
     const int32_t *ids; /* [n_ids] */
     size_t n_ids;
-    size_t n_tokens; /* of the whole text */
+    size_t n_tokens; /* of the whole prefix */
     bool is_kept, is_running, has_file;
-    uint64_t bytes;        /* of the kept text, those that it shares with others included; 0: not kept */
-    uint64_t n_hits;       /* how many requests began with the kept text or a part of it */
+    uint64_t bytes;        /* of the cached prefix, those that it shares with others included; 0: not kept */
+    uint64_t n_hits;       /* how many requests began with the cached prefix or a part of it */
     double unused_ms;      /* since the last one, or since it was kept; 0: not kept */
-    uint64_t id;           /* of its text, the same while the engine is open; counts from 1 */
+    uint64_t id;           /* of its prefix, the same while the engine is open; counts from 1 */
     uint64_t parent_id;    /* 0: none */
-    uint64_t unique_bytes; /* of `bytes`, those that nothing else holds: dropping the text frees them */
+    uint64_t unique_bytes; /* of `bytes`, those that nothing else holds: dropping the prefix frees them */
     bool is_pinned;
     double ttl_ms; /* it is dropped when it was not used for so long; 0: never */
 } mn_prefix_info;
@@ -814,34 +859,35 @@ typedef struct mn_prefix_info {
 MN_API mn_status mn_engine_prefixes(mn_engine *engine, bool (*visit)(void *user, const mn_prefix_info *info),
                                     void *user);
 
-/* The id of a text that is kept with the engine's own cache and this salt (NULL: ""), as one of its own from now on if
- * it is the beginning of a longer one. MN_E_NOT_FOUND when it is not kept whole, MN_E_ARG without
+/* The id of a prefix that is cached with the engine's own cache and this salt (NULL: ""), as one of its own from now on
+ * if it is the beginning of a longer one. MN_E_NOT_FOUND when it is not kept whole, MN_E_ARG without
  * enable_prefix_caching, MN_E_NOMEM. This and the following calls: between steps, on the thread that steps. */
 MN_API mn_status mn_engine_prefix_of(mn_engine *engine, const int32_t *ids, size_t n, const char *salt, uint64_t *id);
 
-/* A session with a kept text and its cache, owned by the caller and of no engine: to be saved (mn_session_save) on any
- * thread, or gone on with, where the engine's cache offloads on the thread that steps. MN_E_NOT_FOUND for what is not
- * kept in memory, MN_E_NOMEM. */
+/* A session with a cached prefix and its cache, owned by the caller and of no engine: to be saved (mn_session_save) on
+ * any thread, or gone on with, where the engine's cache offloads on the thread that steps. MN_E_NOT_FOUND for what is
+ * not kept in memory, MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_session(mn_engine *engine, uint64_t id, mn_session **session);
 
 /* Keeps the tokens that a session of the model holds in its cache, as if a request of this owner and salt (NULL: "")
- * had computed them; *id: of the text. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
- * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota; MN_E_NOMEM. */
+ * had computed them; *id: of the prefix. The session stays the caller's. MN_E_ARG for one without tokens; MN_E_REFUSED
+ * for a cache that is not shared (mn_engine_add); MN_E_FULL when it alone exceeds owner_quota or prefix_limit;
+ * MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_add(mn_engine *engine, const mn_session *session, const char *salt, const char *owner,
                                       uint64_t *id);
 
-/* Drops kept texts, in the order of mn_engine_step, until caches can take so many bytes more, or nothing is left to
- * drop: before a session is loaded on another thread. */
+/* Drops cached prefixes, in the order of mn_engine_step, until caches can take so many bytes more, or nothing is left
+ * to drop: before a session is loaded on another thread. */
 MN_API void mn_engine_prefix_room(mn_engine *engine, size_t n_bytes);
 
-/* pin: the text is not dropped when memory is needed. Pinned texts have at most half of the memory limit, and those of
- * one owner half of owner_quota (MN_E_FULL).
- * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned texts do
- * not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
+/* pin: the prefix is not dropped when memory is needed. Pinned prefixes have at most half of the memory limit and of
+ * prefix_limit, and those of one owner half of owner_quota (MN_E_FULL).
+ * ttl_ms: it is dropped when no request began with it for so long; 0: the engine's prefix_ttl_ms, which pinned prefixes
+ * do not have; at most 10^12. Its file stays. MN_E_NOT_FOUND for what is not kept in memory; on failure nothing has
  * changed. MN_E_ARG, MN_E_NOMEM. */
 MN_API mn_status mn_engine_prefix_hold(mn_engine *engine, uint64_t id, bool pin, double ttl_ms);
 
-/* Drops a text and those that begin with it, their files too. MN_E_NOT_FOUND; MN_E_REFUSED, with nothing dropped,
+/* Drops a prefix and those that begin with it, their files too. MN_E_NOT_FOUND; MN_E_REFUSED, with nothing dropped,
  * while one of them is being computed. */
 MN_API mn_status mn_engine_prefix_drop(mn_engine *engine, uint64_t id);
 
@@ -866,6 +912,26 @@ MN_API mn_status mn_engine_cancel(mn_engine *engine, int id);
  * the id and times are counted from mn_engine_add. *id is -1 when there is none. Returns the status of the request,
  * with its message in mn_last_error; *generation is NULL when it failed. */
 MN_API mn_status mn_engine_take(mn_engine *engine, int *id, mn_generation **generation);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+/* The part of mneme.h that is about speech: log-mel features of recordings, transcription, subtitles. Programs include
+ * <mneme.h>, whose rules hold here.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef MNEME_SPEECH_H
+#define MNEME_SPEECH_H
+
+#ifndef MNEME_H
+#error "include <mneme.h>"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* ---- features ---- */
 
@@ -972,7 +1038,7 @@ typedef struct mn_transcribe_options {
                                                                                 * the order of the
                                                                                 * paths */
     void *user;
-    /* Text that comes before each recording, as names and terms in their spelling: its last tokens, half of the model's
+    /* Text placed before each recording, such as the spelling of names and terms: its last tokens, half of the model's
      * context at most, are in the prompt of the first window, and with condition_on_prev_tokens of those after it, too.
      * NULL or "": none. */
     const char *prompt;
@@ -980,11 +1046,23 @@ typedef struct mn_transcribe_options {
      * messages and transcripts. NULL, or a NULL in it: the file at the path. */
     const void *const *data;
     const size_t *data_sizes;
+    /* Words to expect, spelled as they should appear: the first tokens, half of the model's context at most, are in the
+     * prompt of every window; the text before the window follows them where there is room. NULL or "": none. */
+    const char *hotwords;
+    /* Leaves out what is no speech before windows are cut; times are those of the whole recording. A recording without
+     * speech has no segments. Speech is what rises vad_threshold dB (above 0, at most 60) above the quietest moment
+     * nearby; silence of less than vad_min_silence_ms is kept, a segment with less than vad_min_speech_ms of voice is
+     * left out, vad_speech_pad_ms are kept around each (0 to 3,600,000, rounded down to 10 ms). docs/transcribe.md says
+     * what is lost. */
+    bool vad_filter;
+    double vad_threshold;
+    int64_t vad_min_silence_ms, vad_min_speech_ms, vad_speech_pad_ms;
 } mn_transcribe_options;
 
 MN_API void mn_transcribe_options_init(mn_transcribe_options *options, size_t size);
 
-/* Transcribes recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input. A recording is
+/* Transcribes recordings: paths to files that libsndfile or libmpg123 reads, "-" for the standard input; for files in
+ * other formats the program ffmpeg is started where PATH has it, not for recordings in memory. A recording is
  * transcribed in windows of the model's length (30 s); windows of several recordings are computed together. A recording
  * that fails does not affect the others: its transcript has the error. MN_E_UNSUPPORTED for a model that is not a
  * speech model and for tasks that it does not support; MN_E_ARG, for an unknown language with the nearest ones;
@@ -1001,14 +1079,11 @@ MN_API mn_status mn_subtitles_head(const char *format, char **head, size_t *n_he
 MN_API mn_status mn_subtitles_cue(const char *format, int64_t number, double start, double end, const char *text,
                                   size_t n_text, char **cue, size_t *n_cue);
 
-/* ---- machine ---- */
-
-/* CPU level, the level of each kernel, cores, memory: one JSON object owned by the caller. cpu: as in
- * mn_model_options. */
-MN_API mn_status mn_machine_describe(const char *cpu, char **text);
-
 #ifdef __cplusplus
 }
 #endif
 
 #endif
+
+#endif
+

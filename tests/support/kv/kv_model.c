@@ -378,12 +378,12 @@ static void tidy_entry(model_pool *pool, model_entry *e, int64_t n) {
         for (int kind = 0; kind < 2; kind++) give(pool, e, kind, &e->slots[e->n_slots - 1].page[kind]);
     }
     int64_t first = n == 0 ? 0 : max_i64(e->first_page, needed_from(e, n) / page);
-    int n_gone = (int)min_i64(max_i64(first - e->first_page, 0), e->n_slots);
-    for (int i = 0; i < n_gone; i++) {
+    int n_evicted = (int)min_i64(max_i64(first - e->first_page, 0), e->n_slots);
+    for (int i = 0; i < n_evicted; i++) {
         for (int kind = 0; kind < 2; kind++) give(pool, e, kind, &e->slots[i].page[kind]);
     }
-    e->n_slots -= n_gone;
-    memmove(e->slots, e->slots + n_gone, (size_t)e->n_slots * sizeof *e->slots);
+    e->n_slots -= n_evicted;
+    memmove(e->slots, e->slots + n_evicted, (size_t)e->n_slots * sizeof *e->slots);
     e->first_page = first;
     for (int i = 0; i < e->n_slots; i++) {
         model_slot *slot = &e->slots[i];

@@ -22,7 +22,7 @@ static kv_form random_form(uint64_t *state, int dim, int page_tokens) {
     default: form = (kv_form){.codec = KV_HQQ, .bits = hqq[below(state, 5)]};
     }
     form.axis = one_in(state, 2) ? CODE_TOKEN : CODE_CHANNEL;
-    form.wide_side = one_in(state, 2);
+    form.f32_scales = one_in(state, 2);
     int whole = form.axis == CODE_TOKEN ? dim : page_tokens;
     if (one_in(state, 2)) form.group = whole % 32 == 0 && one_in(state, 2) ? 32 : one_in(state, 3) ? 8 : 16;
     return form;
