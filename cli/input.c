@@ -146,10 +146,11 @@ mn_status prompt_from_ids(prompt *p, const char *text, size_t n, const char *wha
     return MN_OK;
 }
 
-static mn_status tokenize(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, int flags) {
+static mn_status tokenize_after(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, int flags,
+                                const int32_t *held, size_t n_held, size_t *n_kept) {
     int32_t *ids = NULL;
     if (!tokenizer) MN_FAIL(MN_E_UNSUPPORTED, "this model has no tokenizer; give token ids with --ids");
-    MN_TRY(mn_tokenize(tokenizer, text, n, flags, &ids, &p->n));
+    MN_TRY(mn_tokenize_after(tokenizer, held, n_held, text, n, flags, &ids, &p->n, n_kept));
     p->ids = mem_alloc(p->n + 1, sizeof *p->ids);
     if (p->ids && p->n) memcpy(p->ids, ids, p->n * sizeof *ids);
     mn_free(ids);
@@ -158,8 +159,17 @@ static mn_status tokenize(prompt *p, const mn_tokenizer *tokenizer, const char *
     return MN_OK;
 }
 
+static mn_status tokenize(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, int flags) {
+    return tokenize_after(p, tokenizer, text, n, flags, NULL, 0, NULL);
+}
+
 mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, bool no_special) {
     return tokenize(p, tokenizer, text, n, no_special ? 0 : MN_ADD_SPECIAL);
+}
+
+mn_status prompt_from_text_after(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, bool no_special,
+                                 const int32_t *held, size_t n_held, size_t *n_kept) {
+    return tokenize_after(p, tokenizer, text, n, no_special ? 0 : MN_ADD_SPECIAL, held, n_held, n_kept);
 }
 
 void prompt_set_reasoning(prompt *p, const mn_tokenizer *tokenizer, const template_input *t, const char *text,

@@ -39,6 +39,9 @@ mn_status prompt_from_ids(prompt *p, const char *text, size_t n, const char *wha
 
 /* Text to ids with the special tokens that the tokenizer adds, unless no_special. */
 mn_status prompt_from_text(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, bool no_special);
+/* The same behind ids that are held, as mn_tokenize_after. */
+mn_status prompt_from_text_after(prompt *p, const mn_tokenizer *tokenizer, const char *text, size_t n, bool no_special,
+                                 const int32_t *held, size_t n_held, size_t *n_kept);
 
 /* Text as a user's message behind a system message (NULL: none), or a JSON array of messages, through the chat
  * template. */

@@ -175,6 +175,14 @@ enum {
 MN_API mn_status mn_tokenize(const mn_tokenizer *tokenizer, const char *text, size_t n_text, int flags, int32_t **ids,
                              size_t *n_ids);
 
+/* The ids of a text that begins as `held` [n_held] does, as the next prompt of a conversation: the ids held, as far as
+ * their text is the text's beginning, and behind them the ids of the rest. An answer's ids, which were generated, need
+ * not be those that its text is tokenized to; a session that holds them (mn_session_ids) goes on with the ids of this
+ * function and computes only what is new. *n_kept: how many of those held they begin with; may be NULL. examples/chat.c
+ * is such a conversation. */
+MN_API mn_status mn_tokenize_after(const mn_tokenizer *tokenizer, const int32_t *held, size_t n_held, const char *text,
+                                   size_t n_text, int flags, int32_t **ids, size_t *n_ids, size_t *n_kept);
+
 /* *text (owned by the caller, zero-terminated) and its length without the zero; n_text may be NULL. */
 MN_API mn_status mn_detokenize(const mn_tokenizer *tokenizer, const int32_t *ids, size_t n_ids, int flags, char **text,
                                size_t *n_text);
@@ -642,10 +650,10 @@ MN_API void mn_generate_options_init(mn_generate_options *options, size_t size);
 MN_API mn_status mn_generation_config_check(const mn_generation_config *config, const mn_generate_options *options,
                                             char **warnings);
 
-/* Synchronises `session` to the prompt, then generates. A session opened without a cache implementation takes the one
- * that the configuration requests; its tokens are converted or recomputed. Afterwards the session holds the prompt and
- * the new tokens except the last (which was never computed). A cancelled run is MN_OK with finish_reason "cancelled"
- * and the tokens generated so far. */
+/* Makes `session` hold the prompt (mn_session_sync), then generates. A session opened without a cache implementation
+ * takes the one that the configuration requests; its tokens are converted or recomputed. Afterwards the session holds
+ * the prompt and the new tokens except the last (which was never computed). A cancelled run is MN_OK with finish_reason
+ * "cancelled" and the tokens generated so far. */
 MN_API mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt,
                              const mn_generation_config *config, const mn_generate_options *options,
                              mn_generation **generation);

@@ -270,20 +270,23 @@ const mn_tokenizer *mn_model_tokenizer(const mn_model *model) {
     return (const mn_tokenizer *)(const void *)model->text;
 }
 
-mn_status mn_tokenize(const mn_tokenizer *t, const char *text, size_t n_text, int flags, int32_t **ids, size_t *n_ids) {
+mn_status mn_tokenize_after(const mn_tokenizer *t, const int32_t *held, size_t n_held, const char *text, size_t n_text,
+                            int flags, int32_t **ids, size_t *n_ids, size_t *n_kept) {
     token_list list = {0};
+    size_t kept = 0;
     unsigned how =
         (flags & MN_ADD_SPECIAL ? TOKENIZER_ADD_SPECIAL : 0u) | (flags & MN_NO_PARSE ? 0u : TOKENIZER_PARSE_SPECIAL);
     *ids = NULL;
     *n_ids = 0;
-    mn_status status = tokenizer_encode(text_of(t), text, n_text, how, &list);
-    if (status != MN_OK) {
-        token_list_clear(&list);
-        return status;
-    }
+    MN_TRY(tokenizer_encode_after(text_of(t), held, n_held, text, n_text, how, &list, &kept));
     *ids = list.ids;
     *n_ids = list.n;
+    if (n_kept) *n_kept = kept;
     return MN_OK;
+}
+
+mn_status mn_tokenize(const mn_tokenizer *t, const char *text, size_t n_text, int flags, int32_t **ids, size_t *n_ids) {
+    return mn_tokenize_after(t, NULL, 0, text, n_text, flags, ids, n_ids, NULL);
 }
 
 mn_status mn_detokenize(const mn_tokenizer *t, const int32_t *ids, size_t n_ids, int flags, char **text,

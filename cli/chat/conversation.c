@@ -116,14 +116,16 @@ static mn_status render_plain(bytes *out, const conversation_message *messages, 
     return bytes_status(out);
 }
 
-/* The ids of messages[n] as if nothing were held; a template writes its own special tokens, plain text gets the
+/* The ids of messages[n] behind those held; a template writes its own special tokens, plain text gets the
  * tokenizer's. */
-static mn_status tokenize_all(prompt *p, const conversation_message *messages, size_t n,
-                              const conversation_form *form) {
+static mn_status tokenize_all(prompt *p, const conversation_message *messages, size_t n, const conversation_form *form,
+                              const int32_t *held, size_t n_held, size_t *n_kept) {
     bytes text = {0};
     mn_status status =
         form->use_template ? render_template(&text, messages, n, form) : render_plain(&text, messages, n);
-    if (status == MN_OK) status = prompt_from_text(p, form->tokenizer, text.data, text.n, form->use_template);
+    if (status == MN_OK)
+        status =
+            prompt_from_text_after(p, form->tokenizer, text.data, text.n, form->use_template, held, n_held, n_kept);
     p->is_chat = true;
     if (status == MN_OK && form->use_template)
         prompt_set_reasoning(p, form->tokenizer, &form->template, text.data, text.n);
@@ -139,85 +141,10 @@ size_t conversation_common(const int32_t *a, size_t n_a, const int32_t *b, size_
     return n;
 }
 
-/* A sequence of ids with its text. */
-typedef struct id_text {
-    const mn_tokenizer *tokenizer;
-    const int32_t *ids;
-    size_t n;
-    char *text; /* owned */
-    size_t n_text;
-} id_text;
-
-/* Whether the first n ids decode to the first *length bytes of both texts; not if they end inside a character. */
-static bool is_common_text(const id_text *s, size_t n, const id_text *other, size_t *length) {
-    char *text = NULL;
-    *length = 0;
-    if (mn_detokenize(s->tokenizer, s->ids, n, 0, &text, length) != MN_OK) return false;
-    bool is_begin = *length <= s->n_text && *length <= other->n_text && memcmp(text, s->text, *length) == 0 &&
-                    memcmp(text, other->text, *length) == 0;
-    mn_free(text);
-    return is_begin;
-}
-
-/* The most of the first ids, at least `least` and at most `most`, whose text is no longer than `limit`. */
-static size_t ids_within(const id_text *s, size_t least, size_t most, size_t limit) {
-    while (least < most) {
-        size_t middle = least + (most - least + 1) / 2, length = 0;
-        is_common_text(s, middle, s, &length);
-        if (length <= limit) {
-            least = middle;
-        } else {
-            most = middle - 1;
-        }
-    }
-    return least;
-}
-
-/* The last place behind `common` equal ids that stands between two ids in both sequences, with the same text before it;
- * *n_a and *n_b ids from the start. */
-static void find_join(size_t *n_a, size_t *n_b, const id_text *a, const id_text *b, size_t common) {
-    size_t equal = 0, length_a = 0, length_b = 0;
-    while (equal < a->n_text && equal < b->n_text && a->text[equal] == b->text[equal]) equal++;
-    size_t j = ids_within(a, common, a->n, equal), k = common;
-    while (j > common) {
-        bool is_place = is_common_text(a, j, b, &length_a);
-        k = ids_within(b, common, b->n, length_a);
-        is_place = is_common_text(b, k, a, &length_b) && is_place;
-        if (is_place && length_a == length_b) break;
-        j = length_b < length_a ? ids_within(a, common, j - 1, length_b) : j - 1;
-    }
-    *n_a = j;
-    *n_b = j > common ? k : common;
-}
-
-/* Puts the ids held in front of those of the rest; where their texts cannot be compared, the prompt stays as it is.
- * *n_kept: how many of those held it begins with. */
-static mn_status join(prompt *p, size_t *n_kept, const conversation *t, const conversation_form *form) {
-    size_t common = conversation_common(t->ids, t->n_ids, p->ids, p->n), n_held = 0, n_fresh = 0;
-    *n_kept = common;
-    if (common == t->n_ids || common == p->n) return MN_OK;
-    id_text held = {.tokenizer = form->tokenizer, .ids = t->ids, .n = t->n_ids};
-    id_text fresh = {.tokenizer = form->tokenizer, .ids = p->ids, .n = p->n};
-    bool comparable = mn_detokenize(form->tokenizer, t->ids, t->n_ids, 0, &held.text, &held.n_text) == MN_OK &&
-                      mn_detokenize(form->tokenizer, p->ids, p->n, 0, &fresh.text, &fresh.n_text) == MN_OK;
-    if (comparable) find_join(&n_held, &n_fresh, &held, &fresh, common);
-    mn_free(held.text);
-    mn_free(fresh.text);
-    if (n_held <= common) return MN_OK;
-    int32_t *ids = mem_alloc_raw(n_held + p->n - n_fresh, sizeof *ids);
-    if (!ids) return mem_no_memory();
-    memcpy(ids, t->ids, n_held * sizeof *ids);
-    memcpy(ids + n_held, p->ids + n_fresh, (p->n - n_fresh) * sizeof *ids);
-    p->n = n_held + p->n - n_fresh;
-    mem_free(p->ids);
-    p->ids = ids;
-    *n_kept = n_held;
-    return MN_OK;
-}
-
+/* The ids held, as far as their text is that of the messages, and behind them those of the rest. *n_kept: how many of
+ * those held it begins with. */
 static mn_status conversation_ids(prompt *p, size_t *n_kept, const conversation *t, const conversation_form *form) {
-    mn_status status = tokenize_all(p, t->messages, t->n, form);
-    if (status == MN_OK) status = join(p, n_kept, t, form);
+    mn_status status = tokenize_all(p, t->messages, t->n, form, t->ids, t->n_ids, n_kept);
     if (status != MN_OK) prompt_clear(p);
     return status;
 }
@@ -297,14 +224,14 @@ mn_status conversation_add_answer(conversation *t, const conversation_form *form
 size_t conversation_head(const conversation *t, const conversation_form *form) {
     const conversation_message *system = conversation_system(t);
     prompt p[2] = {{0}};
-    size_t n = 0;
+    size_t n = 0, n_kept;
     bool rendered = true;
     for (int i = 0; i < 2 && rendered; i++) {
         conversation_message first[2] = {system ? *system : (conversation_message){0}};
         conversation_message *user = &first[system != NULL];
         *user = (conversation_message){.role = CONVERSATION_USER};
         bytes_append_text(&user->text, i ? "1" : "?");
-        rendered = tokenize_all(&p[i], first, system ? 2 : 1, form) == MN_OK;
+        rendered = tokenize_all(&p[i], first, system ? 2 : 1, form, NULL, 0, &n_kept) == MN_OK;
         bytes_clear(&user->text);
     }
     if (rendered) n = conversation_common(p[0].ids, p[0].n, p[1].ids, p[1].n);

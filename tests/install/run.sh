@@ -63,12 +63,14 @@ mkdir "$work/pc"
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 flags=()
 eval "flags=($(pkg-config --cflags --libs mneme))" # pkg-config quotes for the shell
-for name in generate own_loop own_beams prefix transcribe; do
+for name in generate chat own_loop own_beams prefix transcribe; do
   "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic "$source/examples/$name.c" "${flags[@]}" -lm "-Wl,-rpath,$libdir" -o "$work/pc/$name" ||
     fail "$name through pkg-config"
 done
 done_one
 
+cp -r "$source/models-embedded/stories260K" "$work/talker"
+echo '{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"}' >"$work/talker/tokenizer_config.json"
 for kind in cmake pc; do
   "$work/$kind/generate" >"$work/story" || fail "$kind/generate"
   [ "$(wc -c <"$work/story")" -gt 60 ] || fail "$kind/generate prints too little: $(cat "$work/story")"
@@ -86,6 +88,10 @@ for kind in cmake pc; do
   # A prefix is computed once: each prompt reuses all of it except perhaps its last token.
   "$work/$kind/prefix" >"$work/prefix" || fail "$kind/prefix"
   awk '{ if (substr($1, 2) + 0 < 8 || $3 <= substr($1, 2) + 0) exit 1 } END { exit NR != 3 }' "$work/prefix" || fail "$kind/prefix: $(cat "$work/prefix")"
+  # A conversation: from the second message on nearly all of the prompt is there, also when the answer's ids are not those that its text is tokenized to.
+  printf 'Once upon a time\nAnd "then"?\nThe end\n' | "$work/$kind/chat" "$work/talker" >"$work/turns" || fail "$kind/chat"
+  awk '/tokens were there\]$/ { if (++n > 1 && substr($1, 2) + 0 < last) exit 1; last = $3 + 0 } END { exit n != 3 }' "$work/turns" ||
+    fail "$kind/chat: $(cat "$work/turns")"
   # A checkpoint without a tokenizer: the same ids as the command.
   "$work/$kind/transcribe" "$source/tests/data/audio/test_speech.wav" "$source/tests/data/golden/whisper/tiny80" en >"$work/transcript" ||
     fail "$kind/transcribe"

@@ -573,6 +573,88 @@ static void tokens_are_found_by_name(void **state) {
     }
 }
 
+/* Tokenizes behind held ids: the result decodes to the text and begins with those that are kept; how many are. */
+static size_t after(const mn_tokenizer *t, const int32_t *held, size_t n_held, const char *text, size_t *n_ids) {
+    int32_t *ids;
+    size_t n, n_kept, n_decoded;
+    char *decoded;
+    assert_ok(mn_tokenize_after(t, held, n_held, text, strlen(text), 0, &ids, &n, &n_kept));
+    assert_in_range(n_kept, 0, n < n_held ? n : n_held);
+    assert_memory_equal(ids, held, n_kept * sizeof *ids);
+    assert_ok(mn_detokenize(t, ids, n, 0, &decoded, &n_decoded));
+    assert_string_equal(decoded, text);
+    if (n_ids) *n_ids = n;
+    mn_free(decoded);
+    mn_free(ids);
+    return n_kept;
+}
+
+/* Ids of a conversation's text that are held stay as they are, however it would be cut into tokens now. */
+static void held_ids_are_kept(void **state) {
+    (void)state;
+    mn_tokenizer *t;
+    assert_ok(mn_tokenizer_open(&t, TESTS_DIR "/data/tokenizers/smollm2"));
+    const char *text = "Hello world, hello again";
+    int32_t *whole;
+    size_t n_whole, n;
+    assert_ok(mn_tokenize(t, text, strlen(text), 0, &whole, &n_whole));
+    assert_int_equal(after(t, NULL, 0, text, &n), 0);
+    assert_int_equal(n, n_whole);
+    assert_int_equal(after(t, whole, 3, text, &n), 3); /* a beginning of it */
+    assert_int_equal(n, n_whole);
+    assert_int_equal(after(t, whole, n_whole, "Hello world", NULL), 2); /* a longer text */
+    const int32_t letters[] = {mn_token_id(t, "H"),
+                               mn_token_id(t, "e"),
+                               mn_token_id(t, "l"),
+                               mn_token_id(t, "l"),
+                               mn_token_id(t, "o"),
+                               mn_token_id(t, "\xC4\xA0"
+                                              "w"),
+                               mn_token_id(t, "o"),
+                               mn_token_id(t, "x")};
+    for (size_t i = 0; i < 8; i++) assert_true(letters[i] >= 0);
+    assert_int_equal(after(t, letters, 5, text, &n), 5); /* cut otherwise */
+    assert_int_equal(n, n_whole + 4);
+    assert_int_equal(after(t, letters, 8, text, NULL), 5); /* up to where tokens of both end and the texts are equal */
+    assert_int_equal(after(t, letters + 1, 7, text, &n), 0); /* another text */
+    assert_int_equal(n, n_whole);
+    mn_free(whole);
+    mn_tokenizer_close(&t);
+}
+
+/* Pieces of a text that are tokenized one by one, with a wrong end behind them. */
+static void random_pieces_are_kept(void **state) {
+    (void)state;
+    static const char *const folders[] = {TESTS_DIR "/data/tokenizers/smollm2", TESTS_DIR "/data/tokenizers/gpt2"};
+    static const char text[] =
+        "It's 3:45 \xE2\x80\x94 na\xC3\xAFve caf\xC3\xA9s   (\xE4\xBD\xA0\xE5\xA5\xBD) don't\n\n\tsleep 12345";
+    uint64_t seed = 11;
+    for (size_t f = 0; f < 2; f++) {
+        mn_tokenizer *t;
+        size_t n_kept = 0;
+        assert_ok(mn_tokenizer_open(&t, folders[f]));
+        for (int round = 0; round < 200; round++) {
+            int32_t held[256];
+            size_t n_held = 0, at = 0, end = test_random(&seed) % sizeof text;
+            while (at < end) {
+                int32_t *ids;
+                size_t n, length = 1 + test_random(&seed) % 6;
+                while (at + length < sizeof text - 1 && ((unsigned char)text[at + length] & 0xC0) == 0x80) length++;
+                if (at + length > sizeof text - 1) length = sizeof text - 1 - at;
+                assert_ok(mn_tokenize(t, text + at, length, 0, &ids, &n));
+                memcpy(held + n_held, ids, n * sizeof *ids);
+                mn_free(ids);
+                n_held += n;
+                at += length;
+            }
+            if (round % 2) held[n_held++] = (int32_t)(test_random(&seed) % 1000);
+            n_kept += after(t, held, n_held, text, NULL);
+        }
+        assert_true(n_kept > 1000);
+        mn_tokenizer_close(&t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_small_model_encodes_and_decodes),
@@ -590,6 +672,8 @@ int main(void) {
         cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(tokens_are_found_by_name),
+        cmocka_unit_test(held_ids_are_kept),
+        cmocka_unit_test(random_pieces_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

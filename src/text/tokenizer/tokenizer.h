@@ -44,6 +44,9 @@ enum {
 /* Appends the ids of text[0..n). Text that is no UTF-8 is MN_E_ARG, with the byte offset. On failure *out holds what it
  * held before. */
 mn_status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned flags, token_list *out);
+/* As mn_tokenize_after; out is empty, and empty again on failure. */
+mn_status tokenizer_encode_after(const tokenizer *t, const int32_t *held, size_t n_held, const char *text, size_t n,
+                                 unsigned flags, token_list *out, size_t *n_kept);
 
 /* ---- ids to text ---- */
 
