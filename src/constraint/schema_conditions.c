@@ -365,11 +365,12 @@ static void contradict_keyword(maker *m, const json_member *k) {
     if (!schema_is_annotation(k)) refuse_keyword(m, k);
 }
 
-/* ---- schemas that negate themselves ---- */
+/* ---- schemas that choose or negate themselves ---- */
 
 /* Schemas of the same value, each once. */
 typedef struct reached {
     schema_build *b;
+    const char *what; /* for the failure */
     const json **schemas;
     size_t n, capacity;
 } reached;
@@ -377,7 +378,7 @@ typedef struct reached {
 static void reach(reached *r, const json *schema) {
     if (!schema || schema->kind != JSON_OBJECT || schema->n == 0) return;
     if (r->n && schema->members == r->schemas[0]->members)
-        schema_fail(r->b, MN_E_ARG, "the negation of a schema leads back to itself");
+        schema_fail(r->b, MN_E_ARG, "%s leads back to itself", r->what);
     for (size_t i = 1; i < r->n && schema_charge(r->b, 1); i++) {
         if (schema->members == r->schemas[i]->members) return;
     }
@@ -385,10 +386,11 @@ static void reach(reached *r, const json *schema) {
         r->schemas[r->n++] = schema;
 }
 
-/* Fails when a schema, which is to be negated, speaks of the same value again through references. */
-static void check_returns(schema_build *b, const json *schema) {
+/* Fails when a schema speaks of the same value again through references: then its own branch or negation would decide
+ * whether it holds. */
+static void check_returns(schema_build *b, const json *schema, const char *what) {
     static const char *const keys[] = {"not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas"};
-    reached r = {.b = b};
+    reached r = {.b = b, .what = what};
     reach(&r, schema);
     for (size_t i = 0; i < r.n && schema_ok(b); i++) {
         const json *ref = json_get(r.schemas[i], "$ref");
@@ -408,7 +410,7 @@ static void check_returns(schema_build *b, const json *schema) {
 /* ---- the choices of a term ---- */
 
 static void make_not(maker *m) {
-    check_returns(m->b, m->schema);
+    check_returns(m->b, m->schema, "the negation of a schema");
     for (size_t i = 0; i < m->schema->n && schema_ok(m->b); i++) {
         const json_member *k = &m->schema->members[i];
         if (counts(m->b, m->schema, k)) contradict_keyword(m, k);
@@ -424,6 +426,7 @@ static void make_if(maker *m) {
 
 static void make_one(maker *m) {
     const json *branches = json_get(m->schema, "oneOf");
+    check_returns(m->b, m->schema, "'oneOf'");
     for (size_t i = 0; i < branches->n && schema_ok(m->b); i++)
         add_way(m, none_of(m->b, branches, i), branches->items[i]);
 }
@@ -441,13 +444,15 @@ static void make_dependent(maker *m) {
 
 /* The choices made of a schema's keyword, once. */
 static ways made_of(schema_build *b, const json *schema, unsigned bit) {
-    for (size_t i = 0; i < b->n_made && schema_charge(b, 1); i++) {
+    schema_charge(b, b->n_made / 16); /* pointers are compared in no time */
+    for (size_t i = 0; i < b->n_made; i++) {
         if (b->made[i].of == schema->members && b->made[i].n == schema->n && b->made[i].bit == bit)
             return b->made[i].ways;
     }
     maker m = {.b = b, .schema = schema};
     if (!schema_ok(b) || !net_check(b->g, mem_grow(&b->made, &b->made_capacity, b->n_made + 1, sizeof *b->made)))
         return (ways){0};
+    if (bit == TERM_ANY) check_returns(b, schema, "'anyOf'"); /* its branches are ways as they are */
     if (bit == TERM_NOT) make_not(&m);
     if (bit == TERM_IF) make_if(&m);
     if (bit == TERM_ONE) make_one(&m);
@@ -465,7 +470,10 @@ ways schema_ways(schema_build *b, const json *schema, unsigned bit) {
     if (bit == TERM_NOT && no->kind != JSON_OBJECT && no->kind != JSON_BOOL)
         schema_fail(b, MN_E_ARG, "'not' must be a schema");
     if (!schema_ok(b)) return (ways){0};
-    if (bit == TERM_ANY) return (ways){.mains = any->items, .n = any->n};
+    if (bit == TERM_ANY) {
+        made_of(b, schema, bit);
+        return (ways){.mains = any->items, .n = schema_ok(b) ? any->n : 0};
+    }
     if (bit == TERM_NOT && no->kind == JSON_BOOL) return (ways){.sides = &truth, .n = !no->boolean};
     return made_of(b, bit == TERM_NOT ? no : schema, bit);
 }

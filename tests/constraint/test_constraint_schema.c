@@ -609,6 +609,11 @@ static void unsupported_and_unsatisfiable_schemas_are_refused(void **state) {
         {"{\"enum\":[\"a\"],\"minLength\":3}", MN_E_ARG, "none of its constants"},
         {"{\"enum\":[\"a\"],\"pattern\":\"a\"}", MN_E_UNSUPPORTED, "'pattern' beside constants"},
         {"{\"const\":[1,1],\"uniqueItems\":true}", MN_E_UNSUPPORTED, "'uniqueItems' beside constants"},
+        {"{\"$defs\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/$defs/a\"},{\"type\":\"null\"}]}},\"$ref\":\"#/$defs/a\"}",
+         MN_E_ARG, "'anyOf' leads back to itself"},
+        {"{\"$defs\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/$defs/b\"},{\"type\":\"null\"}]},\"b\":{\"oneOf\":[{\"type\":\"null\"},{\"allOf\":["
+         "{\"$ref\":\"#/$defs/a\"}]}]}},\"$ref\":\"#/$defs/b\"}",
+         MN_E_ARG, "'oneOf' leads back to itself"},
         {"{\"const\":{},\"minProperties\":1}", MN_E_ARG, "none of its constants"},
         {"{\"const\":{\"a\":1,\"b\":1},\"maxProperties\":1}", MN_E_ARG, "none of its constants"},
         {"{\"const\":{\"a\":1},\"dependentRequired\":{\"a\":[\"b\"]}}", MN_E_UNSUPPORTED,
