@@ -17,7 +17,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-enum { SPIN_ROUNDS = 4000, TASK_BITS = 32 };
+/* How often a thread looks for work before it sleeps. Slow builds, whose tests run beside each other, set fewer. */
+#ifndef MN_SPIN_ROUNDS
+#define MN_SPIN_ROUNDS 4000
+#endif
+enum { SPIN_ROUNDS = MN_SPIN_ROUNDS, TASK_BITS = 32 };
 
 /* The ticket holds everything a thread needs to claim a task with one atomic addition: number of tasks (32 bits) | next
  * task (32 bits). A claim below the number of tasks keeps the job alive until it is counted in `done`, so run and arg
