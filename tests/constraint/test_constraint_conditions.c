@@ -152,7 +152,7 @@ static void nothing_invalid_is_accepted(void **state) {
     (void)state;
     uint64_t seed = 11;
     size_t opened = 0, taken = 0, valid_values = 0;
-    int n = test_is_long() ? 100000 : 5000;
+    int n = test_is_long() ? 100000 : 5000 / test_stride(4);
     for (int i = 0; i < n; i++) {
         writer w = {.seed = &seed};
         machine m;

@@ -310,7 +310,7 @@ static void random_schemas_allow_what_a_validator_does(void **state) {
     (void)state;
     uint64_t seed = 21;
     counts of = {0};
-    size_t n = test_is_long() ? 3000 : 300;
+    size_t n = test_is_long() ? 3000 : 300 / (size_t)test_stride(2);
     for (size_t i = 0; i < n; i++) {
         bytes schema = {0};
         if (i % 3 == 0) bytes_append_text(&schema, "{\"allOf\":[");
@@ -323,7 +323,7 @@ static void random_schemas_allow_what_a_validator_does(void **state) {
         check_schema(bytes_text(&schema), &seed, &of);
         bytes_clear(&schema);
     }
-    assert_true(of.accepted > 5 * n && of.never > 0 && of.never < n / 4 && of.unsupported < n / 10);
+    assert_true(of.accepted > 5 * n && (of.never > 0 || n < 300) && of.never < n / 4 && of.unsupported < n / 10);
 }
 
 /* ---- what is refused ---- */

@@ -169,7 +169,7 @@ static void save_forever(const char *path, int version) {
 static void killed_saves_leave_the_old_or_the_new(void **state) {
     (void)state;
     bool is_long = test_is_long();
-    int n = is_long ? 10000 : 150, n_left = 0;
+    int n = is_long ? 10000 : 150 / test_stride(3), n_left = 0;
     uint64_t seed = 1;
     char folder[512], path[600];
     snprintf(folder, sizeof folder, "%s", scratch_empty("saves"));

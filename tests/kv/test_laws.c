@@ -33,7 +33,7 @@ static void run_random(void (*make)(fixture_setting *, uint64_t), int wanted, fi
 
 static void random_operations(void **state) {
     (void)state;
-    int wanted = test_is_long() ? 1000000 : 20000 / SLOWNESS;
+    int wanted = test_is_long() ? 1000000 : 20000 / SLOWNESS / test_stride(2);
     fixture_counts counts = {0};
     run_random(fixture_setting_make, wanted, &counts);
     if (!getenv("MNEME_SEED")) assert_true(counts.refused > wanted / 100);

@@ -167,7 +167,7 @@ static void every_scene(scene_check check) {
         for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
             kv_form form = {forms[f].codec, forms[f].bits, forms[f].group, forms[f].axis, forms[f].wide};
             for (int kind = 0; kind < 3; kind++) { /* keys with calibration, keys without, values */
-                if (!test_samples((int)(z + f) + kind, 3)) continue;
+                if (!test_samples((int)(z + f) + kind, 5)) continue;
                 if (kind == 0 && !kv_form_takes_calibration(form, true)) continue;
                 if (sizes[z][0] > 128 && form.bits != 4) continue; /* takes long */
                 scene s;

@@ -192,10 +192,10 @@ static void R40_answers_through_the_server_are_the_librarys(void **state) {
     w->model = engine_model("golden/llama", "f32", "auto", 1);
     w->other = engine_model("golden/llama", "f32", "auto", 1);
     for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
-        if (!can_be_shared(&engine_strategies[s]) || !test_samples(s, 3)) continue;
+        if (!can_be_shared(&engine_strategies[s]) || !test_samples(s, 6)) continue;
         w->cache = engine_cache_options(strategy_cache(s, "f32"));
         w->name = engine_strategies[s].cache.implementation;
-        w->n = s == 0 ? (test_is_long() ? MOST_TEXTS : 40) : test_is_long() ? 40 : 6;
+        w->n = s == 0 ? (test_is_long() ? MOST_TEXTS : 40 / (size_t)test_stride(2)) : test_is_long() ? 40 : 6;
         make_texts(w);
         alone(w);
         in_batches(w);

@@ -210,6 +210,7 @@ static void any_position_can_be_read_again(void **state) {
     uint64_t seed = 3;
     for (size_t i = 0; i < n_file; i++) noise[i] = (float)test_uniform(&seed, -0.3, 0.3);
     for (size_t k = 0; k < sizeof formats / sizeof *formats; k++) {
+        if (!test_samples((int)k, 3)) continue;
         const char *path = sound_file("long", formats[k], 22050, 1, noise, n_file);
         assert_non_null(path);
         float *whole = sound_read(path, &n);

@@ -245,7 +245,9 @@ static void ends_of_recordings_equal_the_oracle(void **state) {
     static const int lengths[] = {1, 2, 3, 150, 159, 160, 161, 200, 201, 320, 399, 1600, 1601, 1759, 3201};
     static const int paddings[] = {0, 1, 2, 10, 25};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        for (size_t k = 0; k < sizeof paddings / sizeof *paddings; k++) check_ends(lengths[i], paddings[k]);
+        for (size_t k = 0; k < sizeof paddings / sizeof *paddings; k++) {
+            if (test_samples((int)(i + k), 4)) check_ends(lengths[i], paddings[k]);
+        }
     }
 }
 
