@@ -95,13 +95,21 @@ configurations() {
   json '["needs window_length" in j["caches"][0]["refused"], "did you mean dynamic?" in j["caches"][1]["refused"], "cannot be combined" in j["caches"][2]["refused"], j["caches"][3]["refused"]] == [True, True, True, ""]'
 }
 
-# "A conversation of 2,000 tokens takes a third of the memory."
+# "A conversation of 2,000 tokens takes a third of the memory": by the plan, whose bytes are those that a shorter one takes, and in the
+# long tier one of 2,000 tokens.
 share_of_memory() {
+  local tokens=400
   [ -f "$smollm2" ] || { uncounted=1; return; }
+  [ "${MNEME_LONG:-0}" = 0 ] || tokens=2000
   tr '\n' ' ' <"$here/../../README.md" | grep -q 'with `quantized nbits=4` a conversation of 2,000 tokens takes a third of the memory' ||
     problem "README.md says something else"
-  expect 0 bench "$smollm2" --text "$here/../../LICENSE" -p 1990 -n 10 --cache dynamic,quantized --cache-config nbits=4 -o jsonl
-  json 'all[0]["cache_dtype"] == "bf16" and 0.25 < all[1]["cache_bytes"] / all[0]["cache_bytes"] <= 1 / 3'
+  expect 0 inspect "$smollm2" --context 1999 --json
+  json '[0.25 < q["bytes"] / d["bytes"] <= 1 / 3 for d in j["caches"] for q in j["caches"] if (d["implementation"], d["dtype"], q["implementation"], q["config"], q["dtype"]) == ("dynamic", "bf16", "quantized", "nbits=4", "bf16")] == [True]'
+  expect 0 inspect "$smollm2" --context $((tokens - 1)) --json
+  cp "$work/out" "$work/planned"
+  expect 0 bench "$smollm2" --text "$here/../../LICENSE" -p $((tokens - 10)) -n 10 --cache dynamic,quantized --cache-config nbits=4 -o jsonl
+  json 'all[0]["cache_dtype"] == "bf16" and all[0]["cache_bytes"] > all[1]["cache_bytes"]'
+  json 'len(all) == 2 == sum(p["bytes"] == c["cache_bytes"] for c in all for p in json.load(open(work + "/planned"))["caches"] if (p["implementation"], p["config"], p["dtype"]) == (c["cache_implementation"], c["cache_config"], c["cache_dtype"]))'
 }
 
 # Every row when it has been measured.

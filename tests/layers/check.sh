@@ -25,39 +25,36 @@ declare -A allowed=(
   [speech]="base tensor text/tokenizer kernels kv model session gen gen/config gen/logits gen/search"
 )
 
-# The row of the table that a path below src belongs to.
-folder_of() {
-  local folder=${1%/*}
+# Sets `folder` to the row of the table that a path below src belongs to.
+find_folder() {
+  folder=${1%/*}
   until [ -n "${allowed[$folder]+there}" ]; do
     case $folder in
       */*) folder=${folder%/*} ;;
       *) return 1 ;;
     esac
   done
-  echo "$folder"
 }
 
-includes() { grep -nE '^ *# *include +"' "$1" | sed -E 's/^([0-9]+): *# *include +"([^"]+)".*/\1 \2/' || true; }
+# File, line and header of each #include "..." of the files of some folders.
+includes() { find "$@" -name '*.[ch]' -exec awk -F'"' '/^ *# *include +"/ { print FILENAME, FNR, $2 }' {} + | sort -k1,1 -k2,2n; }
 
-while read -r file; do
-  path=${file#src/}
-  case $path in
-    */*) ;;
-    *) continue ;; # src/mneme.c includes everything
+while read -r path; do
+  find_folder "$path" || complain "src/$path: its folder has no row in tests/layers/check.sh"
+done < <(find src -mindepth 2 -name '*.[ch]' -printf '%P\n' | sort)
+while read -r file line header; do
+  case ${file#src/}:$header in
+    */*:*/*) ;;
+    *) continue ;; # src/mneme.c includes everything, mneme.h is in no folder of src
   esac
-  folder=$(folder_of "$path") || { complain "$file: its folder has no row in tests/layers/check.sh"; continue; }
-  while read -r line header; do
-    case $header in
-      */*) ;;
-      *) continue ;; # mneme.h
-    esac
-    target=$(folder_of "$header") || { complain "$file:$line: $header is in no folder of src"; continue; }
-    case " $folder ${allowed[$folder]} " in
-      *" $target "*) ;;
-      *) complain "$file:$line: $folder must not include $header (allowed: $folder ${allowed[$folder]})" ;;
-    esac
-  done < <(includes "$file")
-done < <(find src -name '*.[ch]' | sort)
+  find_folder "${file#src/}" || continue
+  own=$folder
+  find_folder "$header" || { complain "$file:$line: $header is in no folder of src"; continue; }
+  case " $own ${allowed[$own]} " in
+    *" $folder "*) ;;
+    *) complain "$file:$line: $own must not include $header (allowed: $own ${allowed[$own]})" ;;
+  esac
+done < <(includes src)
 
 circle=$(python3 tests/layers/circles.py .) || complain "$circle"
 
@@ -66,16 +63,13 @@ while read -r count folder; do
 done < <(find src tests bench cli serve tools -name '*.c' -not -path '*/data/*' -printf '%h\n' | sort | uniq -c)
 
 # base/ is shared by library, server and command; otherwise these include mneme.h only, and the command serve.h.
-while read -r file; do
-  while read -r line header; do
-    [ -n "$line" ] || continue
-    case $header in
-      mneme.h | base/*) ;;
-      serve.h) ;;
-      *) [ -e "${file%%/*}/$header" ] || complain "$file:$line: ${file%%/*} must not include $header" ;;
-    esac
-  done < <(includes "$file")
-done < <(find cli serve -name '*.[ch]' | sort)
+while read -r file line header; do
+  case $header in
+    mneme.h | base/*) ;;
+    serve.h) ;;
+    *) [ -e "${file%%/*}/$header" ] || complain "$file:$line: ${file%%/*} must not include $header" ;;
+  esac
+done < <(includes cli serve)
 
 # Examples are programs of users: the public header alone.
 while read -r file; do

@@ -60,21 +60,24 @@ static int visit_files(const char *folder, visit_file *visit, uint64_t seed) {
 
 static void restart(const fixture *w, const engine_strategy *strategy, engine_cache cache, bool is_exact) {
     const char *folder = scratch_empty("texts");
+    mn_generation *wanted[N_TEXTS];
+    for (int i = 0; i < N_TEXTS; i++) wanted[i] = alone(w, cache, &w->texts[i]);
     mn_engine *engine = open_engine(w, cache, folder, 0, 0);
-    for (int i = 0; i < N_TEXTS; i++) check(w, engine, cache, i, NULL);
+    for (int i = 0; i < N_TEXTS; i++) check_with(w, engine, i, NULL, wanted[i]);
     mn_engine_close(&engine);
     int n_files = scratch_count(folder);
     if (!engine_shares(strategy)) assert_int_equal(n_files, 0);
     engine = open_engine(w, cache, folder, 0, 0);
     assert_int_equal(info_of(engine).n_files, n_files);
     for (int i = 0; i < N_TEXTS; i++) {
-        size_t n = w->texts[i].n, cached = check(w, engine, cache, i, NULL);
+        size_t n = w->texts[i].n, cached = check_with(w, engine, i, NULL, wanted[i]);
         /* Up to a page is not written, half of one not read. */
         if (is_exact && cached + PAGE + PAGE / 2 < n - 1) fail_msg("%zu of %zu tokens were found", cached, n);
     }
     if (is_exact) assert_true(info_of(engine).n_files_read > 0);
     assert_int_equal(info_of(engine).n_files_failed, 0);
     mn_engine_close(&engine);
+    for (int i = 0; i < N_TEXTS; i++) mn_generation_close(&wanted[i]);
 }
 
 static void a_restart_finds_every_text(void **state) {
