@@ -77,7 +77,9 @@ static void decoding_does_not_allocate(void **state) {
     int32_t ids[N_PROMPT];
     engine_ids(&seed, ids, N_PROMPT, engine_vocab(model));
     for (int m = 0; m < N_MODES; m++) {
-        for (int i = 0; i < N_ENGINE_STRATEGIES; i++) run(model, ids, i, &modes[m]);
+        for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
+            if (test_samples(m + i, 4)) run(model, ids, i, &modes[m]);
+        }
     }
     mn_model_close(&model);
 }

@@ -348,7 +348,7 @@ static void check_cell(const family *f, subject *s, int column) {
         assert_non_null(quoted);
         snprintf(reason, sizeof reason, "the cache implementation %s", quoted + 2); /* part of every refusal */
         table_note(&cells, row, column, reason);
-    } else if (!test_samples(row + column, 4)) {
+    } else if (!test_samples(row + column, 7)) {
         session = open_session(s, how);
         mn_session_close(&session);
         table_note(&cells, row, column, NULL);

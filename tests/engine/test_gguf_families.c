@@ -581,7 +581,7 @@ static golden read_golden(const family *f) {
 }
 
 static float *logits_of(const char *path, const char *form, const golden *g, int piece) {
-    mn_model *model = engine_model(path, form, "auto", 2);
+    mn_model *model = engine_model(path, form, "auto", engine_threads());
     assert_int_equal(engine_vocab(model), (int32_t)g->vocab);
     float *logits = engine_logits(model, (engine_cache){.dtype = "f32", .page_tokens = 4}, g->ids, g->n, piece, NULL);
     mn_model_close(&model);

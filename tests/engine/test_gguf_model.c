@@ -151,7 +151,7 @@ static void save_model(oracle *o, const char *architecture, const type_list *lis
 }
 
 static float *logits_of(const char *path, const char *form, const int32_t *ids) {
-    mn_model *model = engine_model(path, form, "auto", 2);
+    mn_model *model = engine_model(path, form, "auto", engine_threads());
     float *logits = engine_logits(model, (engine_cache){.dtype = "f32"}, ids, N_IDS, 0, NULL);
     mn_model_close(&model);
     return logits;

@@ -98,7 +98,7 @@ static mn_cache_options options_of(const subject *x) {
 static fixture open_fixture(const subject *x) {
     fixture w = {.x = x};
     uint64_t seed = 12;
-    w.model = engine_model(x->model ? x->model : "golden/llama-untied-bias", "f32", "auto", 2);
+    w.model = engine_model(x->model ? x->model : "golden/llama-untied-bias", "f32", "auto", engine_threads());
     w.vocab = (size_t)engine_vocab(w.model);
     for (int r = 0; r < 3; r++) engine_ids(&seed, w.ids[r], N_IDS, (int32_t)w.vocab);
     engine_ids(&seed, w.more, N_MORE, (int32_t)w.vocab);

@@ -46,7 +46,7 @@ static void close_fixture(fixture *w) {
 }
 
 static void check(fixture *w, const char *path, const char *cpu, const char *strategy, int piece) {
-    mn_model *model = engine_model(path, "f32", cpu, 2);
+    mn_model *model = engine_model(path, "f32", cpu, engine_threads());
     engine_cache cache = {.implementation = strategy, .page_tokens = 4, .prefill_chunk = 32, .max_cache_len = 128};
     float *got = engine_logits(model, cache, w->ids, N_IDS, piece, &w->seed);
     double distance = oracle_distance(got, w->wanted, (size_t)N_IDS * (size_t)w->o.vocab);
@@ -114,12 +114,12 @@ static void windows_wider_than_the_text_change_nothing(void **state) {
     copy_file("golden/qwen2/model.safetensors", "model.safetensors");
     fixture w = open_fixture(data_path("golden/qwen2"));
     engine_cache cache = {.page_tokens = 4};
-    mn_model *full = engine_model("golden/qwen2", "f32", "auto", 2);
+    mn_model *full = engine_model("golden/qwen2", "f32", "auto", engine_threads());
     float *wanted = engine_logits(full, cache, w.ids, N_IDS, 0, NULL);
     size_t vocab = (size_t)w.o.vocab;
     for (int window = N_IDS - 1; window <= N_IDS + 1; window++) {
         const char *types = "[\"sliding_attention\", \"sliding_attention\", \"sliding_attention\"]";
-        mn_model *model = engine_model(write_windowed(window, types), "f32", "auto", 2);
+        mn_model *model = engine_model(write_windowed(window, types), "f32", "auto", engine_threads());
         float *got = engine_logits(model, cache, w.ids, N_IDS, -1, &w.seed);
         size_t same = window < N_IDS ? N_IDS - 1 : N_IDS;
         engine_same_bits(got, wanted, same, vocab, "a window of %d", window);

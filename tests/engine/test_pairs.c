@@ -41,7 +41,7 @@ static bool run_names(mn_model *model, const int32_t *prompt, const char *text, 
 
 static void every_two_strategies_work_or_are_refused(void **state) {
     (void)state;
-    mn_model *model = engine_model("golden/llama", "f32", "auto", 2);
+    mn_model *model = engine_model("golden/llama", "f32", "auto", engine_threads());
     int32_t prompt[N_PROMPT], plain[20], one[20], other[20];
     uint64_t seed = 3;
     int n_works = 0, n_refused = 0;
@@ -191,7 +191,7 @@ static void check_batch(mn_model *model, const int32_t *prompt, int a, int b, co
 
 static void every_two_settings_work_or_are_refused(void **state) {
     (void)state;
-    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_model *model = engine_model("embedded", "f32", "auto", engine_threads());
     int32_t *prompt = NULL;
     size_t n = 0;
     const char *text =
@@ -350,8 +350,8 @@ static void run_mode(mn_model *model, mn_model *draft, mn_session *session, int 
 
 static void every_mode_works_after_every_operation(void **state) {
     (void)state;
-    mn_model *model = engine_model("golden/llama", "f32", "auto", 2),
-             *draft = engine_model("golden/decoding/draft", "f32", "auto", 2);
+    mn_model *model = engine_model("golden/llama", "f32", "auto", engine_threads()),
+             *draft = engine_model("golden/decoding/draft", "f32", "auto", engine_threads());
     int32_t prompt[N_PROMPT];
     uint64_t seed = 17;
     int n = 0;

@@ -47,7 +47,7 @@ static mn_cache_options options_of(const rows_case *c) {
 static void run_rows(rows_run *run, const rows_case *c, const char *policy, size_t budget) {
     int32_t ids[MOST_PROMPT];
     uint64_t seed = 7;
-    changing w = changing_open(c->model, 2);
+    changing w = changing_open(c->model, engine_threads());
     mn_session *session = NULL;
     mn_generation_config *config = NULL;
     mn_generation *g = NULL;
@@ -122,7 +122,7 @@ static void prompts_without_a_cache_are_planned_as_rows(void **state) {
     (void)state;
     const rows_case c = {TINY_MODEL, "none", NULL, 200, BEAMS, NEW};
     const mn_cache_options options = options_of(&c);
-    changing w = changing_open(c.model, 2);
+    changing w = changing_open(c.model, engine_threads());
     mn_memory_plan rows = {.size = sizeof rows}, prompts = rows, one = rows;
     assert_ok(mn_memory_plan_make(&rows, w.model, &options, c.prompt, NEW, BEAMS, 1));
     assert_ok(mn_memory_plan_make(&prompts, w.model, &options, c.prompt, NEW, 1, BEAMS));

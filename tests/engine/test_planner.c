@@ -93,7 +93,7 @@ static void descriptions_equal_the_bytes_of_sessions(void **state) {
                   {"golden/whisper/tiny80", KV_TRAIT_SINKS}}; /* its keys cannot be moved */
     static const int64_t lengths[] = {1, 90, 127, 128, 129, 300, 500};
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
-        mn_model *model = engine_model(models[m].path, "auto", "auto", 2);
+        mn_model *model = engine_model(models[m].path, "auto", "auto", engine_threads());
         int32_t ids[500];
         uint64_t seed = 5;
         mn_model_info info = {.size = sizeof info};
@@ -144,7 +144,7 @@ static void cross_attention_is_counted_once(void **state) {
 static void calibrated_keys_are_planned(void **state) {
     (void)state;
     enum { N = 500 };
-    mn_model *model = engine_model("golden/llama", "auto", "auto", 2);
+    mn_model *model = engine_model("golden/llama", "auto", "auto", engine_threads());
     int32_t ids[N];
     uint64_t seed = 6;
     int64_t per_token[2];

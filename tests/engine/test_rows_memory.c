@@ -20,7 +20,7 @@ typedef struct rows_run {
 static void run_rows(rows_run *run, const char *path, const char *strategy, const char *policy, size_t budget) {
     int32_t ids[PROMPT];
     uint64_t seed = 7;
-    changing w = changing_open(path, 2);
+    changing w = changing_open(path, engine_threads());
     mn_session *session = NULL;
     mn_generation_config *config = NULL;
     mn_generation *g = NULL;

@@ -43,9 +43,10 @@ static void check_unfilled(fixture *w, const char *exact, const float *wanted, c
 static void limits_that_are_never_reached_equal_dynamic(void **state) {
     (void)state;
     for (int m = 0; m < N_STRATEGY_MODELS; m++) {
-        fixture w = strategy_fixture_open(strategy_models[m], "auto", 2);
+        fixture w = strategy_fixture_open(strategy_models[m], "auto", engine_threads());
         for (int d = 0; d < 2; d++) {
             for (int page = 16; page <= 64; page *= 4) {
+                if (!test_samples(m + d + page / 64, 4)) continue;
                 engine_cache plain = {.dtype = strategy_dtypes[d], .page_tokens = page};
                 float *wanted = engine_logits(w.model, plain, w.ids, N_IDS, 0, NULL);
                 check_unfilled(&w, strategy_dtypes[d], wanted, &plain, "sliding_window", "window_length=130", true);
@@ -72,7 +73,7 @@ static void narrower_windows_of_the_model_are_kept(void **state) {
     (void)state;
     static const char *const configs[] = {NULL, "window_length=11", "window_length=100"};
     for (int m = 3; m < 5; m++) {
-        fixture w = strategy_fixture_open(strategy_models[m], "auto", 2);
+        fixture w = strategy_fixture_open(strategy_models[m], "auto", engine_threads());
         engine_cache plain = {.dtype = "f32", .page_tokens = 4};
         float *wanted = engine_logits(w.model, plain, w.ids, N_IDS, 0, NULL);
         for (int i = 0; i < 3; i++) {
@@ -125,7 +126,7 @@ static void windows_equal_the_oracle(void **state) {
     static const int sizes[][2] = {{0, 0}, {1, 0}, {5, 0}, {50, 0}, {2, 1}, {5, 2}, {40, 33}, {129, 4}};
     for (int m = 0; m <= N_ORACLE_MODELS; m++) {
         const char *path = m < N_ORACLE_MODELS ? strategy_models[m] : strategy_hybrid_folder();
-        fixture w = strategy_fixture_open(path, "auto", 2);
+        fixture w = strategy_fixture_open(path, "auto", engine_threads());
         oracle o = oracle_open(*path == '/' ? path : data_path(path));
         for (int i = 0; i < (int)(sizeof sizes / sizeof sizes[0]); i++) {
             if (m == N_ORACLE_MODELS || strategy_tries(i, 0, m))
@@ -140,7 +141,7 @@ static void windows_equal_the_oracle(void **state) {
 static void many_sinks_equal_the_oracle(void **state) {
     (void)state;
     enum { LONG = 700, SINKS = 400 };
-    mn_model *model = engine_model("golden/llama-untied-bias", "f32", "auto", 2);
+    mn_model *model = engine_model("golden/llama-untied-bias", "f32", "auto", engine_threads());
     oracle o = oracle_open(data_path("golden/llama-untied-bias"));
     uint64_t seed = 4;
     int32_t ids[LONG];
@@ -165,7 +166,7 @@ static void many_sinks_equal_the_oracle(void **state) {
 static void dropped_pages_change_nothing(void **state) {
     (void)state;
     for (int m = 0; m < N_STRATEGY_MODELS; m++) {
-        fixture w = strategy_fixture_open(strategy_models[m], "auto", 2);
+        fixture w = strategy_fixture_open(strategy_models[m], "auto", engine_threads());
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
             const engine_strategy *strategy = &engine_strategies[s];
             for (int d = 0; d < 2; d++) {
@@ -209,7 +210,7 @@ static void attention_equals_attention_over_dequantized_values(void **state) {
     (void)state;
     for (int m = 0; m <= N_ORACLE_MODELS; m++) {
         const char *path = m < N_ORACLE_MODELS ? strategy_models[m] : strategy_hybrid_folder();
-        fixture w = strategy_fixture_open(path, "auto", 2);
+        fixture w = strategy_fixture_open(path, "auto", engine_threads());
         oracle o = oracle_open(*path == '/' ? path : data_path(path));
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
             for (int d = 0; d < 2; d++) {
@@ -276,13 +277,13 @@ static void check_levels(fixture *w, fixture *scalar, const oracle *o, int s) {
 static void cpu_levels_agree_within_rounding(void **state) {
     (void)state;
     const char *path = strategy_models[1];
-    fixture scalar = strategy_fixture_open(path, "scalar", 2);
+    fixture scalar = strategy_fixture_open(path, "scalar", engine_threads());
     oracle o = oracle_open(data_path(path));
     for (cpu_level level = CPU_SCALAR; level < N_CPU_LEVELS; level = (cpu_level)(level + 1)) {
         if (!cpu_has(level)) continue;
-        fixture w = strategy_fixture_open(path, cpu_level_name(level), 2);
+        fixture w = strategy_fixture_open(path, cpu_level_name(level), engine_threads());
         for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
-            if (strategy_is_long() || ((s + (int)level) % 3 == 0 && test_samples(s, 2)))
+            if (strategy_is_long() || ((s + (int)level) % 3 == 0 && test_samples(s, 4)))
                 check_levels(&w, &scalar, &o, s);
         }
         strategy_fixture_close(&w);
@@ -390,7 +391,7 @@ static void check_backend(fixture *w, const oracle *o, mn_session *const exact[2
         for (int window = 0; window < FORM_WINDOWS; window++) {
             int number = (*count)++;
             if (!strategy_is_long() && window != i % FORM_WINDOWS) continue;
-            if (!test_samples(number, 4)) continue;
+            if (!test_samples(number, 8)) continue;
             form_try t = make_try(b, i % sizes[0], i / sizes[0] % sizes[1], i / sizes[0] / sizes[1] % sizes[2],
                                   i / sizes[0] / sizes[1] / sizes[2], window);
             for (int d = 0; d < 2; d++) {
@@ -407,7 +408,7 @@ static void every_form_is_within_its_error_and_attended_as_stored(void **state) 
     enum { CALIBRATION = 400 };
     int count = 0;
     for (int m = 0; m < 2; m++) {
-        fixture w = strategy_fixture_open(strategy_models[m], "auto", 2);
+        fixture w = strategy_fixture_open(strategy_models[m], "auto", engine_threads());
         oracle o = oracle_open(data_path(strategy_models[m]));
         mn_session *exact[2];
         for (int d = 0; d < 2; d++) {
@@ -490,8 +491,9 @@ static void results_do_not_depend_on_the_absolute_position(void **state) {
          1},
     };
     for (int m = 0; m < N_STRATEGY_MODELS; m++) {
-        fixture w = strategy_fixture_open(strategy_models[m], "auto", 2);
+        fixture w = strategy_fixture_open(strategy_models[m], "auto", engine_threads());
         for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+            if (!test_samples(m + (int)i, 3)) continue;
             float *near = run_at(&w, tries[i].cache, w.ids, N_IDS, tries[i].sinks, 512),
                   *far = run_at(&w, tries[i].cache, w.ids, N_IDS, tries[i].sinks, FAR);
             double distance = engine_distance(near, far, N_IDS * w.vocab);
@@ -522,7 +524,7 @@ static int64_t run_steps(void) {
 #ifdef __OPTIMIZE__
     if (strategy_is_long()) return 1000000;
 #endif
-    return strategy_is_long() ? 20000 : 1500;
+    return strategy_is_long() ? 20000 : 1500 / test_stride(2);
 }
 
 /* The model's own text, with random tokens at times so that it does not repeat itself. */

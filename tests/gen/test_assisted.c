@@ -36,11 +36,11 @@ static void set_number(mn_generation_config *config, const char *name, long long
 /* The prompt repeats itself, so that prompt lookup finds matches. */
 static trial open_trial(const char *path, const char *other) {
     enum { PERIOD = 11 };
-    trial t = {.model = engine_model(path, "f32", "auto", 2)};
+    trial t = {.model = engine_model(path, "f32", "auto", engine_threads())};
     mn_generate_options_init(&t.options, sizeof t.options);
     uint64_t seed = 9;
     t.vocab = (size_t)engine_vocab(t.model);
-    t.other = other ? engine_model(other, "f32", "auto", 2) : NULL;
+    t.other = other ? engine_model(other, "f32", "auto", engine_threads()) : NULL;
     t.n_prompt = MOST_PROMPT;
     engine_ids(&seed, t.prompt, t.n_prompt, (int32_t)t.vocab);
     for (size_t i = PERIOD; i < t.n_prompt; i++) {
@@ -106,13 +106,13 @@ static void same_session(mn_session *got, mn_session *wanted, size_t vocab, cons
 
 /* ---- every strategy ---- */
 
-static void check_strategy(trial *t, int i, int turn, const char *exact, size_t accepted[N_GUESSES],
+/* Guesses by `one`, or by each in the long tier. */
+static void check_strategy(trial *t, int i, guess one, const char *exact, size_t accepted[N_GUESSES],
                            size_t proposed[N_GUESSES]) {
     static const long long tokens[N_GUESSES] = {0, 4, 7, 3};
     engine_cache cache = strategy_cache(i, exact);
     for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) {
-        if (!strategy_is_long() && (int)how != 1 + (i + turn) % 3)
-            continue; /* in the short tier one of them for each strategy */
+        if (!strategy_is_long() && how != one) continue;
         char what[160];
         snprintf(what, sizeof what, "strategy %d (%s %s) %s, guesses by %s", i, cache.implementation,
                  cache.config ? cache.config : "", exact, guess_names[how]);
@@ -142,7 +142,9 @@ static void every_strategy_gives_the_unassisted_text(void **state) {
         for (int form = 0; form < 2; form++) {
             for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
                 if (!strategy_tries(i, form, j)) continue;
-                check_strategy(&t, i, (i + form) / 2, strategy_dtypes[form], accepted, proposed);
+                guess one = (guess)(1 + (i + (i + form) / 2) % 3);
+                if (!test_samples(1, 2) && t.other) one = GUESS_OTHER; /* few of the sample have another model */
+                check_strategy(&t, i, one, strategy_dtypes[form], accepted, proposed);
             }
         }
         close_trial(&t);
@@ -163,8 +165,9 @@ static void mixed_layers_and_dynamic_rope_give_the_unassisted_text(void **state)
     for (int j = 0; j < 2; j++) {
         trial t = open_trial(models[j], NULL);
         for (int i = 0; i < N_ENGINE_STRATEGIES; i += strategy_is_brief() ? 3 : 1) {
+            if (!test_samples(i, 2)) continue;
             for (t.n_prompt = j ? 12 : 40; t.n_prompt < 90; t.n_prompt += 33)
-                check_strategy(&t, i, (int)t.n_prompt / 33, "f32", accepted, proposed);
+                check_strategy(&t, i, (guess)(1 + (i + (int)t.n_prompt / 33) % 3), "f32", accepted, proposed);
         }
         close_trial(&t);
     }
@@ -179,6 +182,7 @@ static void rows_of_a_batch_equal_single_runs(void **state) {
     static const size_t lengths[N_ROWS] = {7, 90, 33};
     trial t = open_trial("golden/llama", "golden/decoding/draft");
     for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
+        if (!test_samples(i, 4)) continue;
         guess how = (guess)(1 + i % (N_GUESSES - 1));
         engine_cache cache = strategy_cache(i, "f32");
         mn_cache_options options = engine_cache_options(cache);
@@ -224,6 +228,7 @@ static void every_length_limit_gives_the_unassisted_text(void **state) {
     trial t = open_trial("golden/llama", "golden/decoding/draft");
     for (long long n_new = 1; n_new <= 12; n_new++) {
         for (long long tokens = 1 + n_new % 2; tokens <= 9; tokens += 3) {
+            if (!test_samples((int)(n_new + tokens / 3), 3)) continue;
             set_number(t.config, "max_new_tokens", n_new);
             for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) compare(&t, how, tokens, "max_new_tokens");
         }
@@ -243,6 +248,7 @@ static void end_tokens_inside_proposals_end_the_text(void **state) {
     mn_generation *text = run(&t, session);
     set(t.config, "ignore_eos", "false");
     for (size_t i = 0; i < N_NEW; i += 1 + i / 12) {
+        if (!test_samples((int)i, 3)) continue;
         set_number(t.config, "eos_token_id", text->sequences[0]->ids[i]);
         for (guess how = GUESS_WINDOW; how < N_GUESSES; how++) compare(&t, how, 6, "eos");
         set_number(t.config, "min_new_tokens", (long long)i / 2);

@@ -96,8 +96,9 @@ static void rows_equal_single_runs(void **state) {
         {"golden/mamba", "bf16", ANY_FAMILY},
     };
     for (size_t m = 0; m < sizeof cases / sizeof cases[0]; m++) {
+        if (!test_samples((int)m, 2)) continue;
         batch b;
-        open_batch(&b, cases[m].model, cases[m].compute, 2);
+        open_batch(&b, cases[m].model, cases[m].compute, engine_threads());
         for (size_t c = 0; c < cases[m].n_caches; c++) {
             if (strategy_is_brief() && (m + c) % 5) continue;
             mn_cache_options options = engine_cache_options(caches[c]);
@@ -141,7 +142,7 @@ static void note_prefill(void *user, size_t done, size_t total) {
 static void long_prompts_do_not_block_other_rows(void **state) {
     (void)state;
     batch b;
-    open_batch(&b, "golden/llama", "f32", 2);
+    open_batch(&b, "golden/llama", "f32", engine_threads());
     mn_cache_options options = engine_cache_options(caches[0]);
     order o = {.total = 0};
     mn_generate_options how;
@@ -180,7 +181,7 @@ static bool note_bytes(void *user, const mn_token_event *event) {
 static void rows_that_end_release_their_pages(void **state) {
     (void)state;
     batch b;
-    open_batch(&b, "golden/llama", "f32", 2);
+    open_batch(&b, "golden/llama", "f32", engine_threads());
     mn_generation_config *brief = NULL;
     assert_ok(mn_generation_config_open(&brief, b.model));
     set(brief, "max_new_tokens", "2");
@@ -271,9 +272,10 @@ static void a_prefix_is_computed_once(void **state) {
     (void)state;
     enum { PREFIX = 160, PAGE = 16 };
     batch b;
-    open_batch(&b, "golden/llama", "f32", 2);
+    open_batch(&b, "golden/llama", "f32", engine_threads());
     for (int r = 2; r < N_ROWS; r++) memcpy(b.ids[r], b.ids[1], PREFIX * sizeof **b.ids);
     for (size_t c = 0; c < sizeof caches / sizeof caches[0]; c++) {
+        if (!test_samples((int)c, 3)) continue;
         mn_cache_options options = engine_cache_options(caches[c]);
         bool is_none = strcmp(caches[c].implementation, "none") == 0;
         bool is_flush = caches[c].config && strstr(caches[c].config, "quanto");
@@ -323,7 +325,7 @@ static void a_prefix_is_computed_once(void **state) {
 static void sessions_step_together_as_alone(void **state) {
     (void)state;
     batch b;
-    open_batch(&b, "golden/llama", "f32", 2);
+    open_batch(&b, "golden/llama", "f32", engine_threads());
     mn_cache_options options = engine_cache_options(caches[0]);
     mn_session *rows[N_ROWS] = {NULL}, *alone[N_ROWS] = {NULL};
     int32_t next[N_ROWS];

@@ -79,7 +79,7 @@ static void the_session_continues_from_the_best_beam(void **state) {
         "{\"num_beams\": 3, \"force_words_ids\": [[7, 9], [44]], \"max_new_tokens\": 17}",
     };
     for (int j = 0; j < N_STRATEGY_MODELS; j++) {
-        strategy_fixture w = strategy_fixture_open(strategy_models[j], "auto", 2);
+        strategy_fixture w = strategy_fixture_open(strategy_models[j], "auto", engine_threads());
         for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
             if (strcmp(engine_strategies[i].cache.implementation, "hybrid") == 0 && j < 3) continue;
             for (int form = 0; form < 2; form++) {
@@ -95,7 +95,7 @@ static void the_session_continues_from_the_best_beam(void **state) {
 static void the_best_beams_cache_equals_no_cache(void **state) {
     (void)state;
     static const char *const greedy = "{\"max_new_tokens\": 12, \"ignore_eos\": true}";
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     mn_session *session = engine_session(w.model, (engine_cache){.dtype = "f32", .page_tokens = 4}),
                *none = engine_session(w.model, (engine_cache){.implementation = "none", .dtype = "f32"});
     mn_generation *g = generate(session, w.ids, N_PROMPT, "{\"num_beams\": 5, \"max_new_tokens\": 20}", NULL), *got,
@@ -147,7 +147,7 @@ static void a_callback_ends_single_beams(void **state) {
         "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 20, \"length_penalty\": 0, \"eos_token_id\": %s}",
         "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 20, \"num_beam_groups\": 2, "
         "\"diversity_penalty\": 0.5, \"length_penalty\": 0, \"eos_token_id\": %s}"};
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     mn_session *session = engine_session(w.model, (engine_cache){.page_tokens = 4});
     for (int i = 0; i < 2; i++) {
         char settings[256];
@@ -187,7 +187,7 @@ static void stop_strings_end_single_beams(void **state) {
     (void)state;
     static const char prompt[] = "Once upon a time, there was a little";
     static const char *const stops[] = {". ", "he", "d to", "\xc3\xa9"};
-    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_model *model = engine_model("embedded", "f32", "auto", engine_threads());
     mn_session *session = engine_session(model, (engine_cache){0});
     int32_t *ids = NULL;
     size_t n = 0;
@@ -232,7 +232,7 @@ static void max_time_ends_all_beams(void **state) {
         "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 20, \"max_time\": 1e-9, \"eos_token_id\": null}",
         "{\"num_beams\": 4, \"num_return_sequences\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.5, \"max_new_tokens\": 20, "
         "\"max_time\": 1e-9, \"eos_token_id\": null}"};
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     mn_session *session = engine_session(w.model, (engine_cache){0});
     for (int i = 0; i < 2; i++) {
         mn_generation *g = generate(session, w.ids, N_PROMPT, settings[i], NULL);
@@ -265,7 +265,7 @@ static void enough_beams_find_every_text(void **state) {
     (void)state;
     size_t most = 2;
     double last = INFINITY;
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     mn_session *session = engine_session(w.model, (engine_cache){.dtype = "f32", .page_tokens = 4});
     mn_generate_options how;
     mn_generate_options_init(&how, sizeof how);
@@ -316,9 +316,10 @@ static void enough_beams_find_every_text(void **state) {
 /* One step of beam sampling: two of five tokens are drawn without replacement, the better one is the best beam. */
 static void draws_follow_the_distribution(void **state) {
     (void)state;
+    test_of_numbers();
     enum { KEPT = 5, DRAWS = 20000 };
     static const double critical = 18.47; /* of chi square with 4 degrees of freedom, p = 0.001 */
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     mn_session *session = engine_session(w.model, (engine_cache){0});
     int32_t ids[KEPT];
     double p[KEPT], wanted[KEPT] = {0}, sum = 0, chi = 0;
@@ -378,7 +379,7 @@ static void beams_are_guided(void **state) {
         "{\"num_beams\": 4, \"num_return_sequences\": 4, \"max_new_tokens\": 11, \"guidance_scale\": 1.7, \"eos_token_id\": null}",
         "{\"num_beams\": 4, \"num_beam_groups\": 4, \"num_return_sequences\": 4, \"diversity_penalty\": 1e-9, "
         "\"max_new_tokens\": 11, \"guidance_scale\": 1.7, \"eos_token_id\": null}"};
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     const engine_cache cache = {.dtype = "f32", .page_tokens = 4};
     for (int i = 0; i < 4; i++) {
         mn_session *session = engine_session(w.model, cache);
@@ -482,7 +483,7 @@ static bool watch_pages(void *user, int row, const int32_t *ids, size_t n, float
 static void beams_share_common_pages(void **state) {
     (void)state;
     enum { PROMPT = 128, NEW = 40, PAGE = 4 };
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     mn_session *session = engine_session(w.model, (engine_cache){.page_tokens = PAGE});
     page_watch watch = {.pool = w.model->core->pool};
     mn_generate_options how;
@@ -558,7 +559,7 @@ enum { OKAYS = 1000 };
 static mn_generation *forty_beams(const char *settings, size_t budget, size_t *most) {
     static char text[OKAYS * 5 + 1];
     for (int i = 0; i < OKAYS; i++) memcpy(text + i * 5, "okay ", 5);
-    changing w = changing_open("embedded", 2);
+    changing w = changing_open("embedded", engine_threads());
     mn_session *session = NULL;
     int32_t *ids = NULL;
     size_t n = 0;
@@ -623,7 +624,7 @@ static void too_little_memory_is_reported(void **state) {
     (void)state;
     enum { BUDGET = 600000, LONG = 200 };
     static const char *const policies[] = {"fail", "offload", "quantize", "evict"};
-    changing w = changing_open("embedded", 2);
+    changing w = changing_open("embedded", engine_threads());
     kv_pool_close(&w.model->core->pool);
     assert_ok(kv_pool_open(&w.model->core->pool, BUDGET));
     mn_generation_config *config =
@@ -670,7 +671,7 @@ static void cancelled_runs_return_the_best_beam_so_far(void **state) {
         "{\"num_beams\": 4, \"num_return_sequences\": 3, \"max_new_tokens\": 20, \"eos_token_id\": null}",
         "{\"num_beams\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.5, \"num_return_sequences\": 3, "
         "\"max_new_tokens\": 20, \"eos_token_id\": null}"};
-    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", 2);
+    strategy_fixture w = strategy_fixture_open("golden/llama", "auto", engine_threads());
     mn_session *session = engine_session(w.model, (engine_cache){.dtype = "f32", .page_tokens = 4});
     for (int i = 0; i < 2; i++) {
         for (size_t at = 0; at < 12; at += 4) {
@@ -723,7 +724,7 @@ static bool note_text(void *user, const mn_token_event *event) {
 static void texts_are_emitted_at_the_end(void **state) {
     (void)state;
     static const char prompt[] = "Once upon a time";
-    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_model *model = engine_model("embedded", "f32", "auto", engine_threads());
     mn_session *session = engine_session(model, (engine_cache){0});
     int32_t *ids = NULL;
     size_t n = 0;

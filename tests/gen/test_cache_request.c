@@ -17,7 +17,7 @@ static int32_t prompt[N_PROMPT];
 static int open_all(void **state) {
     (void)state;
     uint64_t seed = 7;
-    model = engine_model(data_path("golden/llama"), "f32", "auto", 2);
+    model = engine_model(data_path("golden/llama"), "f32", "auto", engine_threads());
     engine_ids(&seed, prompt, N_PROMPT, 300);
     return 0;
 }

@@ -65,8 +65,8 @@ typedef struct fixture {
 } fixture;
 
 static fixture open_fixture(void) {
-    fixture w = {.model = engine_model("golden/llama", "f32", "auto", 2),
-                 .draft = engine_model("golden/decoding/draft", "f32", "auto", 2),
+    fixture w = {.model = engine_model("golden/llama", "f32", "auto", engine_threads()),
+                 .draft = engine_model("golden/decoding/draft", "f32", "auto", engine_threads()),
                  .oracle = oracle_open(data_path("golden/llama"))};
     uint64_t seed = 77;
     w.vocab = (size_t)engine_vocab(w.model);
@@ -213,8 +213,10 @@ static void every_mode_with_every_cache_is_exact(void **state) {
         strategy.cache.dtype = "f32";
         for (int m = 0; m < N_MODES; m++) {
             if (m > 0 && (i + m) % every != 0) continue;
+            const bool is_tried = test_samples(i + 1 + m / every, 3);
+            if (m > 0 && !is_tried) continue;
             check_cell(&w, &modes[m], &strategy, 0, N_ROWS, m == 0);
-            check_cell(&w, &modes[m], &strategy, (i + m + 1) % N_ROWS, 1, false);
+            if (is_tried) check_cell(&w, &modes[m], &strategy, (i + m + 1) % N_ROWS, 1, false);
         }
     }
     printf("  %zu cells, %zu of them refused\n", w.n_cells, w.n_refused);

@@ -40,8 +40,8 @@ typedef struct fixture {
 static fixture open_fixture(const char *model, const char *assistant) {
     fixture w = {.live = mem_count().live};
     uint64_t seed = 5;
-    w.model = engine_model(model, "f32", "auto", 2);
-    w.assistant = engine_model(assistant, "f32", "auto", 2);
+    w.model = engine_model(model, "f32", "auto", engine_threads());
+    w.assistant = engine_model(assistant, "f32", "auto", engine_threads());
     engine_ids(&seed, w.ids, MOST_PROMPT + N_ROWS, (int32_t)engine_vocab(w.model));
     counted[0] = w.model->core;
     counted[1] = w.assistant->core;
@@ -276,7 +276,7 @@ static void all_kinds_of_drafts_run_together(void **state) {
 /* At every step of a round. */
 static void requests_can_be_cancelled_while_drafting(void **state) {
     (void)state;
-    for (int n_steps = 1; n_steps < 14; n_steps++) {
+    for (int n_steps = 1; n_steps < 14; n_steps += test_stride(2)) {
         fixture w = open_fixture("golden/llama", "golden/decoding/draft");
         wanted_row rows[3] = {{.is_assisted = true, .prompt = w.ids, .n_prompt = 20},
                               {.is_assisted = true, .prompt = w.ids + 1, .n_prompt = 20},

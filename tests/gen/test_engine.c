@@ -55,7 +55,7 @@ static engine_cache cache_of(int i) {
 
 static fixture open_fixture(const char *form) {
     fixture w = {.live = mem_count().live};
-    w.model = engine_model("golden/llama", form, "auto", 2);
+    w.model = engine_model("golden/llama", form, "auto", engine_threads());
     uint64_t seed = 7;
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&seed, w.ids, MOST_PROMPT, (int32_t)w.vocab);

@@ -200,7 +200,7 @@ static void callbacks_may_add_cancel_and_take(void **state) {
     const int64_t live = mem_count().live;
     int32_t ids[N_PROMPT], alone[N_NEW];
     uint64_t seed = 7;
-    scene s = {.model = engine_model("golden/llama", "f32", "auto", 2), .ids = ids};
+    scene s = {.model = engine_model("golden/llama", "f32", "auto", engine_threads()), .ids = ids};
     s.vocab = (size_t)engine_vocab(s.model);
     engine_ids(&seed, ids, N_PROMPT, (int32_t)s.vocab);
     s.allowed = mem_alloc(s.vocab, sizeof *s.allowed);

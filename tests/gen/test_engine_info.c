@@ -20,7 +20,7 @@ typedef struct fixture {
 } fixture;
 
 static fixture open_fixture(size_t max_num_seqs) {
-    fixture w = {.model = engine_model("embedded", "f32", "auto", 2)};
+    fixture w = {.model = engine_model("embedded", "f32", "auto", engine_threads())};
     uint64_t seed = 7;
     engine_ids(&seed, w.ids, N_PROMPT, engine_vocab(w.model));
     assert_ok(mn_generation_config_open(&w.config, w.model));

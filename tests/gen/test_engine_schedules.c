@@ -96,7 +96,8 @@ typedef struct fixture {
     mn_generation_config *configs[N_KINDS];
     mn_generation *alone[N_KINDS]; /* NULL: not of this model */
     mn_generate_options how[N_KINDS];
-    size_t unit; /* bytes: a page of keys and values; more where there are states */
+    size_t n_rows[N_KINDS]; /* the smallest max_num_seqs with which a kind is accepted */
+    size_t unit;            /* bytes: a page of keys and values; more where there are states */
     int64_t live;
 } fixture;
 
@@ -111,40 +112,6 @@ static engine_cache cache_of(int i) {
 static bool is_for(int m, int i) {
     bool is_quantized = strcmp(kinds[i].cache.implementation, "quantized") == 0;
     return (!kinds[i].needs_tokenizer || m == 0) && (!kinds[i].needs_pages || m != 2) && (!is_quantized || m != 0);
-}
-
-static fixture open_fixture(int m) {
-    fixture w = {.live = mem_count().live};
-    w.model = engine_model(models[m], "f32", "auto", 2);
-    w.draft = engine_model(models[m], "f32", "auto", 1);
-    uint64_t seed = 7;
-    engine_ids(&seed, w.ids, MOST_PROMPT, engine_vocab(w.model));
-    for (int i = 0; i < N_KINDS; i++) {
-        if (!is_for(m, i)) continue;
-        assert_ok(mn_generation_config_open(&w.configs[i], w.model));
-        assert_ok(mn_generation_config_set(w.configs[i], "ignore_eos", "true"));
-        for (int k = 0; k < MOST_SETTINGS && kinds[i].settings[k]; k += 2)
-            assert_ok(mn_generation_config_set(w.configs[i], kinds[i].settings[k], kinds[i].settings[k + 1]));
-        mn_generate_options_init(&w.how[i], sizeof w.how[i]);
-        if (kinds[i].is_drafted) w.how[i].assistant = w.draft;
-        mn_session *session = engine_session(w.model, cache_of(i));
-        assert_ok(mn_generate(session, w.ids, kinds[i].n_prompt, w.configs[i], &w.how[i], &w.alone[i]));
-        mn_session_close(&session);
-    }
-    w.unit = w.alone[0]->cache->peak_bytes / 4;
-    return w;
-}
-
-static void close_fixture(fixture *w) {
-    for (int i = 0; i < N_KINDS; i++) {
-        mn_generation_config_close(&w->configs[i]);
-        mn_generation_close(&w->alone[i]);
-    }
-    assert_int_equal(kv_pool_used(w->model->core->pool), 0);
-    assert_int_equal(kv_pool_used(w->draft->core->pool), 0);
-    mn_model_close(&w->model);
-    mn_model_close(&w->draft);
-    assert_int_equal(mem_count().live, w->live);
 }
 
 static mn_engine *open_engine(const fixture *w, size_t limit, size_t max_num_seqs, bool caches_prefixes) {
@@ -171,6 +138,54 @@ static mn_status add(const fixture *w, mn_engine *engine, int i, int priority, i
     request.priority = priority;
     request.owner = (const char *[]){NULL, "a", "b"}[i % 3]; /* changes no result */
     return mn_engine_add(engine, &request, id);
+}
+
+/* The smallest max_num_seqs with which a kind is accepted. */
+static size_t rows_of(const fixture *w, int i) {
+    for (size_t n = 1; n < 64; n++) {
+        mn_engine *engine = open_engine(w, 0, n, false);
+        int id;
+        mn_status status = add(w, engine, i, 0, &id);
+        mn_engine_close(&engine);
+        if (status == MN_OK) return n;
+    }
+    fail_msg("kind %d is refused with every number of rows", i);
+    return 0;
+}
+
+static fixture open_fixture(int m) {
+    fixture w = {.live = mem_count().live};
+    w.model = engine_model(models[m], "f32", "auto", engine_threads());
+    w.draft = engine_model(models[m], "f32", "auto", 1);
+    uint64_t seed = 7;
+    engine_ids(&seed, w.ids, MOST_PROMPT, engine_vocab(w.model));
+    for (int i = 0; i < N_KINDS; i++) {
+        if (!is_for(m, i)) continue;
+        assert_ok(mn_generation_config_open(&w.configs[i], w.model));
+        assert_ok(mn_generation_config_set(w.configs[i], "ignore_eos", "true"));
+        for (int k = 0; k < MOST_SETTINGS && kinds[i].settings[k]; k += 2)
+            assert_ok(mn_generation_config_set(w.configs[i], kinds[i].settings[k], kinds[i].settings[k + 1]));
+        mn_generate_options_init(&w.how[i], sizeof w.how[i]);
+        if (kinds[i].is_drafted) w.how[i].assistant = w.draft;
+        mn_session *session = engine_session(w.model, cache_of(i));
+        assert_ok(mn_generate(session, w.ids, kinds[i].n_prompt, w.configs[i], &w.how[i], &w.alone[i]));
+        mn_session_close(&session);
+    }
+    w.unit = w.alone[0]->cache->peak_bytes / 4;
+    for (int i = 0; i < N_KINDS; i++) w.n_rows[i] = w.alone[i] ? rows_of(&w, i) : 0;
+    return w;
+}
+
+static void close_fixture(fixture *w) {
+    for (int i = 0; i < N_KINDS; i++) {
+        mn_generation_config_close(&w->configs[i]);
+        mn_generation_close(&w->alone[i]);
+    }
+    assert_int_equal(kv_pool_used(w->model->core->pool), 0);
+    assert_int_equal(kv_pool_used(w->draft->core->pool), 0);
+    mn_model_close(&w->model);
+    mn_model_close(&w->draft);
+    assert_int_equal(mem_count().live, w->live);
 }
 
 /* Equal to a single run, or a prefix of it if it was cancelled. */
@@ -270,7 +285,7 @@ static void run_schedule(const fixture *w, uint64_t seed, size_t *n_preemptions,
 
 static void random_schedules_give_the_ids_of_single_runs(void **state) {
     (void)state;
-    const size_t n = test_is_long() ? 10000 / N_MODELS : 15;
+    const size_t n = test_is_long() ? 10000 / N_MODELS : 15 / (size_t)test_stride(2);
     for (int m = 0; m < N_MODELS; m++) {
         if (!test_samples(m, 2)) continue;
         size_t n_preemptions = 0, n_failed = 0, n_ended = 0;
@@ -294,19 +309,6 @@ static void skip_under_tsan(void) {
 }
 
 enum { URGENT = 21 }; /* a kind of one row */
-
-/* The smallest max_num_seqs with which a kind is accepted. */
-static size_t rows_of(const fixture *w, int i) {
-    for (size_t n = 1; n < 64; n++) {
-        mn_engine *engine = open_engine(w, 0, n, false);
-        int id;
-        mn_status status = add(w, engine, i, 0, &id);
-        mn_engine_close(&engine);
-        if (status == MN_OK) return n;
-    }
-    fail_msg("kind %d is refused with every number of rows", i);
-    return 0;
-}
 
 /* The least memory_limit, in units, with which a kind is not refused. */
 static size_t limit_of(const fixture *w, int i) {
@@ -338,7 +340,7 @@ static void draft_models_are_counted(void **state) {
 static bool run_until(const fixture *w, int i, size_t at, bool is_cancelled) {
     member members[2] = {{.kind = i, .is_there = true}, {.kind = URGENT}};
     size_t n_preemptions = 0, n_failed = 0, running = 1;
-    mn_engine *engine = open_engine(w, 0, rows_of(w, i), false);
+    mn_engine *engine = open_engine(w, 0, w->n_rows[i], false);
     bool was_there = false;
     assert_ok(add(w, engine, i, 0, &members[0].id));
     for (size_t step = 0; running > 0; step++) {
@@ -373,9 +375,10 @@ static void at_every_step(bool is_cancelled) {
         size_t n_runs = 0;
         for (int i = 0; i < N_KINDS; i++) {
             if (!test_is_long() && (i + m) % N_MODELS) continue;
-            for (size_t at = 0; w.alone[i] && run_until(&w, i, at, is_cancelled); at++) n_runs++;
+            for (size_t at = 0; w.alone[i] && run_until(&w, i, at, is_cancelled); at += (size_t)test_stride(2))
+                n_runs++;
         }
-        assert_true(n_runs > 20);
+        assert_true(n_runs > 20 / (size_t)test_stride(2));
         close_fixture(&w);
     }
 }
@@ -425,12 +428,12 @@ static void preempted_requests_do_not_share_constraints(void **state) {
 /* Two requests, of which the second comes later and, with the higher priority, preempts the first, with allocation `k`
  * failing. Returns whether both succeeded. */
 static bool run_failing(const fixture *w, int i, int64_t k) {
-    size_t n_preemptions = 0, running = 1, n_rows = rows_of(w, i);
+    size_t n_preemptions = 0, running = 1;
     bool is_whole = true;
     mn_engine *engine = NULL;
     mn_engine_options options;
     mn_engine_options_init(&options, sizeof options);
-    options.max_num_seqs = n_rows;
+    options.max_num_seqs = w->n_rows[i];
     mem_fail_after(k);
     mn_status status = mn_engine_open(&engine, w->model, &options);
     member members[2] = {{.kind = i}, {.kind = URGENT}};
@@ -466,7 +469,8 @@ static void every_failed_allocation_is_clean(void **state) {
             if (!w.alone[tries[t]] || (!test_is_long() && (t + (size_t)m) % 4)) continue;
             /* The request's on_oom policy or waiting may compensate a failure: only a run of consecutive successes ends
              * the loop. */
-            for (; in_a_row < 20; k += test_stride(3)) in_a_row = run_failing(&w, tries[t], k) ? in_a_row + 1 : 0;
+            const int stride = test_stride(5);
+            for (; in_a_row < 20; k += stride) in_a_row = run_failing(&w, tries[t], k) ? in_a_row + stride : 0;
             assert_true(k > 60);
         }
         close_fixture(&w);

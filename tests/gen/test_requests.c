@@ -214,7 +214,7 @@ static void prompt_progress_is_reported_per_request(void **state) {
 static int open_all(void **state) {
     (void)state;
     uint64_t seed = 3;
-    model = engine_model("embedded", "f32", "auto", 2);
+    model = engine_model("embedded", "f32", "auto", engine_threads());
     engine_ids(&seed, ids, N_IDS, engine_vocab(model));
     return 0;
 }

@@ -17,7 +17,7 @@ typedef struct fixture {
 } fixture;
 
 static fixture open_fixture(const char *const *settings) {
-    fixture w = {.model = engine_model("embedded", "f32", "auto", 2)};
+    fixture w = {.model = engine_model("embedded", "f32", "auto", engine_threads())};
     uint64_t seed = 5;
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&seed, w.prompt, N_PROMPT, (int32_t)w.vocab);

@@ -36,7 +36,7 @@ typedef struct fixture {
 static const int32_t negative[] = {9, 4, 200, 17, 9};
 
 static fixture open_fixture(const char *path, const search_case *c) {
-    fixture w = {.model = engine_model(path, "f32", "auto", 2), .n_prompt = 45};
+    fixture w = {.model = engine_model(path, "f32", "auto", engine_threads()), .n_prompt = 45};
     mn_generate_options_init(&w.options, sizeof w.options);
     uint64_t seed = 3;
     w.vocab = (size_t)engine_vocab(w.model);
@@ -86,6 +86,7 @@ static void sessions_hold_exactly_their_tokens_with_every_cache(void **state) {
     for (int c = 0; c < N_CASES; c++) {
         fixture w = open_fixture(strategy_models[c % N_STRATEGY_MODELS], &cases[c]);
         for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
+            if (!test_samples(c + i, 4)) continue;
             char what[160];
             engine_cache cache = strategy_cache(i, "f32");
             snprintf(what, sizeof what, "%s, strategy %d (%s)", cases[c].name, i, cache.implementation);
@@ -109,6 +110,7 @@ static void rows_of_a_batch_equal_single_runs(void **state) {
     for (int c = 0; c < N_CASES; c++) {
         fixture w = open_fixture("golden/llama", &cases[c]);
         for (int i = c; i < N_ENGINE_STRATEGIES; i += 4) {
+            if (!test_samples(i / 4, 3)) continue;
             engine_cache cache = strategy_cache(i, "bf16");
             mn_cache_options options = engine_cache_options(cache);
             mn_batch_row rows[N_ROWS];

@@ -91,7 +91,7 @@ static void greedy_equals_golden(void **state) {
     (void)state;
     json_doc *doc = open_json(data_path("golden/decoding/greedy.json"));
     const json *cases = json_get(json_root(doc), "cases");
-    mn_model *model = engine_model("golden/llama", "f32", "auto", 2);
+    mn_model *model = engine_model("golden/llama", "f32", "auto", engine_threads());
     assert_int_equal(cases->n, 7);
     for (size_t i = 0; i < cases->n; i++) check_case(model, &cases->items[i]);
     mn_model_close(&model);

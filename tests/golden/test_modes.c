@@ -55,8 +55,8 @@ static void check_file(const char *file) {
         {.implementation = "static", .page_tokens = 16, .max_cache_len = 64},
         {.implementation = "offloaded", .page_tokens = 4},
     };
-    mn_model *model = engine_model("golden/llama", "f32", "auto", 2);
-    mn_model *draft = engine_model("golden/decoding/draft", "f32", "auto", 2);
+    mn_model *model = engine_model("golden/llama", "f32", "auto", engine_threads());
+    mn_model *draft = engine_model("golden/decoding/draft", "f32", "auto", engine_threads());
     json_doc *doc = open_json(data_path(file));
     mode_case cases[MOST_CASES];
     size_t n = read_cases(model, doc, cases);

@@ -28,7 +28,7 @@ static void greedy_ids_equal_golden(void **state) {
     int32_t wanted[MOST_IDS];
     size_t n = engine_read_ids(json_get(json_get(json_root(doc), "greedy"), "ids"), wanted, MOST_IDS);
     static const char *const strategies[] = {"dynamic", "static", "none"};
-    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_model *model = engine_model("embedded", "f32", "auto", engine_threads());
     assert_int_equal(n, 301);
     for (int s = 0; s < 3; s++) {
         mn_generation *generation = generate(model, strategies[s], "300");
@@ -49,7 +49,7 @@ static void greedy_text_equals_golden(void **state) {
     (void)state;
     bytes wanted = {0};
     assert_ok(file_read(&wanted, data_path("stories260k/expected-greedy-200.txt"), 1 << 16));
-    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_model *model = engine_model("embedded", "f32", "auto", engine_threads());
     mn_generation *generation = generate(model, "dynamic", "200");
     const mn_sequence *s = generation->sequences[0];
     assert_true(s->n_text >= wanted.n);
@@ -65,7 +65,7 @@ static void logits_equal_golden(void **state) {
     int32_t ids[MOST_IDS];
     size_t n = engine_read_ids(json_get(json_get(json_root(doc), "greedy"), "ids"), ids, MOST_IDS);
     const json *places = json_get(json_root(doc), "logits");
-    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_model *model = engine_model("embedded", "f32", "auto", engine_threads());
     float *logits = engine_logits(model, (engine_cache){0}, ids, n, 0, NULL);
     assert_int_equal(places->n, 8);
     for (size_t p = 0; p < places->n; p++) {
@@ -111,7 +111,7 @@ static void log_probabilities_equal_golden(void **state) {
     int32_t ids[MOST_IDS];
     size_t n = engine_read_ids(json_get(nll, "ids"), ids, MOST_IDS);
     double mean = 0;
-    mn_model *model = engine_model("embedded", "f32", "auto", 2);
+    mn_model *model = engine_model("embedded", "f32", "auto", engine_threads());
     float *logits = engine_logits(model, (engine_cache){0}, ids, n, 0, NULL);
     assert_int_equal(wanted->n, n - 1);
     for (size_t t = 0; t + 1 < n; t++) {

@@ -36,7 +36,7 @@ static inline void make_texts(fixture *w, uint64_t seed) {
 }
 
 static inline fixture open_fixture(const char *path) {
-    fixture w = {.model = engine_model(path, "f32", "auto", 2)};
+    fixture w = {.model = engine_model(path, "f32", "auto", engine_threads())};
     w.vocab = (size_t)engine_vocab(w.model);
     assert_ok(mn_generation_config_open(&w.config, w.model));
     assert_ok(mn_generation_config_set(w.config, "ignore_eos", "true"));

@@ -29,7 +29,7 @@ typedef struct fixture {
 } fixture;
 
 static fixture open_fixture(const char *path) {
-    fixture w = {.model = engine_model(path, "f32", "auto", 2), .seed = 21};
+    fixture w = {.model = engine_model(path, "f32", "auto", engine_threads()), .seed = 21};
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&w.seed, w.text, N_TEXT, (int32_t)w.vocab);
     engine_ids(&w.seed, w.ids, N_IDS, (int32_t)w.vocab);
@@ -45,7 +45,7 @@ static void close_fixture(fixture *w) {
 
 static void reopen(fixture *w, const char *path) {
     mn_model_close(&w->model);
-    w->model = engine_model(path, "f32", "auto", 2);
+    w->model = engine_model(path, "f32", "auto", engine_threads());
     if (file_exists(w->path)) assert_ok(mn_model_set_calibration(w->model, w->path));
 }
 
@@ -299,7 +299,7 @@ static void calibration_of_a_trained_model_is_better(void **state) {
     if (!path || !book || !is_fast) skip();
     char model[512];
     snprintf(model, sizeof model, "%s", path);
-    fixture w = {.model = engine_model(model, "auto", "auto", 2)};
+    fixture w = {.model = engine_model(model, "auto", "auto", engine_threads())};
     snprintf(w.path, sizeof w.path, "%s", scratch_path("calibration"));
     bytes text = {0};
     int32_t *ids = NULL;

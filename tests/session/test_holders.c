@@ -18,7 +18,7 @@ typedef struct fixture {
 static fixture open_fixture(void) {
     uint64_t seed = 3;
     fixture w = {.live = mem_count().live};
-    w.model = engine_model("embedded", "f32", "auto", 2);
+    w.model = engine_model("embedded", "f32", "auto", engine_threads());
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&seed, w.ids, N_PROMPT + N_NEXT, (int32_t)w.vocab);
     return w;

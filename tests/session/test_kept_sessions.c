@@ -43,7 +43,7 @@ typedef struct fixture {
 
 static void open_fixture(fixture *w) {
     uint64_t seed = 11;
-    *w = (fixture){.model = engine_model("golden/llama", "f32", "auto", 2)};
+    *w = (fixture){.model = engine_model("golden/llama", "f32", "auto", engine_threads())};
     w->vocab = (size_t)engine_vocab(w->model);
     for (int r = 0; r < N_ROWS; r++) {
         engine_ids(&seed, w->ids[r], MOST_PROMPT, (int32_t)w->vocab);
@@ -124,6 +124,7 @@ static void every_sequence_continues(void **state) {
     open_fixture(&w);
     for (int m = 0; m < N_MODES; m++) {
         for (int i = m % 3; i < N_ENGINE_STRATEGIES; i += strategy_is_long() ? 1 : 3) {
+            if (!test_samples((i - m % 3) / 3 + m, 3)) continue;
             check_all(&w, strategy_cache(i, "f32"), &modes[m], false);
             check_all(&w, strategy_cache(i, "bf16"), &modes[m], true);
         }

@@ -25,7 +25,7 @@ typedef struct fixture {
 
 static fixture open_fixture(void) {
     fixture w = {.live = mem_count().live, .seed = 3};
-    w.model = engine_model(model_path, "f32", "auto", 2);
+    w.model = engine_model(model_path, "f32", "auto", engine_threads());
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&w.seed, w.ids, N_IDS + N_MORE, (int32_t)w.vocab);
     return w;
@@ -203,9 +203,9 @@ static void rows_are_reordered(void **state) {
                  {0, {0}}};
     fixture w = open_fixture();
     for (int i = 0; i < N_ENGINE_STRATEGIES; i++) {
-        if (!test_samples(i, 4)) continue;
         engine_cache cache = strategy_cache(i, "bf16");
         for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+            if (!test_samples(i + (int)c, 12)) continue;
             mn_session *rows[7] = {NULL};
             for (int r = 0; r < ROWS; r++) rows[r] = make_row(&w, cache, r);
             assert_ok(mn_sessions_select(rows, ROWS, cases[c].index, (size_t)cases[c].n));
@@ -280,7 +280,7 @@ static void layers_go_through_memory(void **state) {
     static const char *const paths[] = {"golden/llama-untied-bias", "golden/cohere", "golden/gemma3"};
     for (size_t m = 0; m < 3; m++) {
         fixture w = {.live = mem_count().live, .seed = 3};
-        w.model = engine_model(paths[m], "f32", "auto", 2);
+        w.model = engine_model(paths[m], "f32", "auto", engine_threads());
         w.vocab = (size_t)engine_vocab(w.model);
         engine_ids(&w.seed, w.ids, N_IDS + N_MORE, (int32_t)w.vocab);
         for (int c = 0; c < 2; c++) {
@@ -487,7 +487,7 @@ static void rotated_neighbours_are_reordered(void **state) {
     int64_t live = mem_count().live;
     uint64_t seed = 5;
     int32_t ids[N + 1];
-    mn_model *model = engine_model("golden/cohere", "f32", "auto", 2);
+    mn_model *model = engine_model("golden/cohere", "f32", "auto", engine_threads());
     engine_cache cache = {.dtype = "f32", .page_tokens = 16};
     mn_session *session = engine_session(model, cache), *back = NULL;
     const char *path = scratch_path("neighbours.safetensors");

@@ -11,7 +11,7 @@ typedef struct fixture {
 } fixture;
 
 static fixture open_fixture(void) {
-    fixture w = {.model = engine_model("golden/gpt2", "f32", "auto", 2)};
+    fixture w = {.model = engine_model("golden/gpt2", "f32", "auto", engine_threads())};
     uint64_t seed = 31;
     engine_ids(&seed, w.ids, N_IDS, engine_vocab(w.model));
     return w;

@@ -44,7 +44,7 @@ static fixture open_fixture(bool is_dynamic, const char *strategy) {
     fixture w = {.is_dynamic = is_dynamic, .seed = 5};
     const char *path = is_dynamic ? dynamic_folder() : "golden/phi3-longrope";
     w.o = oracle_open(is_dynamic ? path : data_path(path));
-    w.model = engine_model(path, "f32", "auto", 2);
+    w.model = engine_model(path, "f32", "auto", engine_threads());
     w.cache = (engine_cache){.implementation = strategy, .dtype = "f32", .page_tokens = 4, .prefill_chunk = 16};
     assert_int_equal(w.o.rotary, 2 * HALF);
     w.logits = test_malloc(N_IDS * (size_t)w.o.vocab * sizeof *w.logits);

@@ -15,9 +15,10 @@ static void exact_changes_change_nothing(void **state) {
     (void)state;
     static const char *const names[] = {"dynamic", "hybrid", "static", "offloaded", "offloaded_static"};
     static const char *const exact[] = {"f32", "bf16"};
-    changing w = changing_open(TINY_MODEL, 2);
+    changing w = changing_open(TINY_MODEL, engine_threads());
     for (int from = 0; from < 5; from++) {
         for (int to = 0; to < 5; to++) {
+            if (!test_samples(from + to, 3)) continue;
             engine_cache a = {.implementation = names[from], .dtype = exact[(from + to) % 2], .page_tokens = 4}, b = a;
             char what[100];
             snprintf(what, sizeof what, "%s to %s", names[from], names[to]);
@@ -60,7 +61,7 @@ static void exact_changes_change_nothing(void **state) {
 static void windows_come_later(void **state) {
     (void)state;
     static const char *const windows[] = {"window_length=90", "window_length=24", "window_length=5"};
-    changing w = changing_open(TINY_MODEL, 2);
+    changing w = changing_open(TINY_MODEL, engine_threads());
     for (int i = 0; i < 3; i++) {
         engine_cache plain = {.implementation = "dynamic", .dtype = "f32", .page_tokens = 4}, narrow = plain;
         narrow.implementation = "sliding_window";
@@ -229,11 +230,11 @@ static void what_is_stored_is_what_always_was(void **state) {
     static const int lengths[] = {0, 3, 16, 47, 100, 128};
     static const engine_cache sources[] = {
         {.implementation = "dynamic"}, {.implementation = "static"}, {.implementation = "offloaded"}};
-    changing w = changing_open(TINY_MODEL, 2);
+    changing w = changing_open(TINY_MODEL, engine_threads());
     for (int s = 0; s < N_ENGINE_STRATEGIES; s++) {
         for (int i = 0; i < 6; i++) {
             for (int from = 0; from < 3; from++) {
-                if (!test_samples(s + i + from, 4)) continue;
+                if (!test_samples(s + i + from, 8)) continue;
                 check_conversion(&w, sources[from], &engine_strategies[s], lengths[i], i % 2 ? "f32" : "bf16");
             }
         }
@@ -269,7 +270,9 @@ static void what_is_stored_is_what_always_was(void **state) {
                     .config = "nbits=4,residual_length=16,window_length=50"}}},
     };
     for (size_t h = 0; h < sizeof halves / sizeof *halves; h++) {
-        for (int i = 0; i < 6; i++) check_conversion(&w, halves[h].from, &halves[h].to, lengths[i], "bf16");
+        for (int i = 0; i < 6; i++) {
+            if (test_samples((int)h + i, 3)) check_conversion(&w, halves[h].from, &halves[h].to, lengths[i], "bf16");
+        }
     }
     changing_close(&w);
 }
@@ -290,12 +293,13 @@ static void late_codes_are_as_good_as_early_ones(void **state) {
     static const char *const configs[] = {"nbits=8,residual_length=16", "nbits=6,residual_length=0,first_exact=0",
                                           "nbits=4,residual_length=16", "backend=hqq,nbits=8,residual_length=16",
                                           "backend=quanto,nbits=4,residual_length=16"};
-    changing w = changing_open(TINY_MODEL, 2);
+    changing w = changing_open(TINY_MODEL, engine_threads());
     engine_cache plain = {.implementation = "dynamic", .dtype = "f32", .page_tokens = 16};
     size_t n = 70 * w.vocab;
     float *logits[3];
     for (int i = 0; i < 3; i++) logits[i] = malloc(n * sizeof(float));
     for (int i = 0; i < 5; i++) {
+        if (!test_samples(i, 3)) continue;
         engine_cache coded = {.implementation = "quantized", .page_tokens = 16, .dtype = "f32", .config = configs[i]};
         mn_session *sessions[3] = {changing_fed(&w, plain, 150), changing_fed(&w, plain, 150),
                                    engine_session(w.model, coded)};
@@ -371,7 +375,7 @@ static const struct {
 
 static void refused_changes_change_nothing(void **state) {
     (void)state;
-    changing w = changing_open(TINY_MODEL, 2);
+    changing w = changing_open(TINY_MODEL, engine_threads());
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         mn_session *session = changing_fed(&w, refusals[i].from, 100), *witness = NULL;
         size_t used = kv_pool_used(w.model->core->pool), held = kv_bytes(session->cache);
@@ -401,12 +405,12 @@ static void changes_without_memory_change_nothing(void **state) {
          .page_tokens = 16,
          .config = "residual_length=0,window_length=64"},
     };
-    changing w = changing_open(TINY_MODEL, 2);
+    changing w = changing_open(TINY_MODEL, engine_threads());
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         engine_cache plain = {.implementation = i % 2 ? "offloaded" : "dynamic", .page_tokens = 16};
         bool failed = true;
         int64_t k = 1;
-        for (; failed; k++) {
+        for (; failed; k += test_stride(2)) {
             mn_session *session = changing_fed(&w, plain, 100), *witness = NULL;
             assert_ok(mn_session_fork(&witness, session));
             int64_t before = mem_count().allocations;

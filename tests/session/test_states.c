@@ -16,7 +16,7 @@ typedef struct fixture {
 } fixture;
 
 static fixture open_fixture(const char *path) {
-    fixture w = {.model = engine_model(path, "f32", "auto", 2), .seed = 23};
+    fixture w = {.model = engine_model(path, "f32", "auto", engine_threads()), .seed = 23};
     w.vocab = (size_t)engine_vocab(w.model);
     engine_ids(&w.seed, w.ids, N_IDS, (int32_t)w.vocab);
     return w;
@@ -176,6 +176,7 @@ static void every_mode_equals_itself_without_a_cache(void **state) {
         fixture w = open_fixture(paths[m]);
         memcpy(w.ids + 20, w.ids, 20 * sizeof *w.ids); /* so that there is something to look up */
         for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+            if (!test_samples((int)(m + i), 3)) continue;
             texts wanted = generate(&w, "none", modes[i], NULL), got = generate(&w, "dynamic", modes[i], NULL);
             if (memcmp(&wanted, &got, sizeof got) != 0) fail_msg("%s: %s", paths[m], modes[i]);
         }

@@ -12,6 +12,11 @@ int64_t engine_live(const mn_model *model) {
     return mem_count().live;
 }
 
+int engine_threads(void) {
+    static int n;
+    return test_samples(n++, 4) ? 2 : 1;
+}
+
 mn_model *engine_model(const char *path, const char *compute_type, const char *cpu, int threads) {
     mn_model_options options;
     mn_model_options_init(&options, sizeof options);
