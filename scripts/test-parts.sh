@@ -71,6 +71,22 @@ check_clients() {
   fi
 }
 
+# The Python package as a wheel, built from its sdist and tried in an environment of its own.
+check_wheel() {
+  local log=$work/wheel
+  echo "== wheel"
+  if ! { python3 -m venv "$work/pip" && "$work/pip/bin/pip" download -q --no-deps -d "$work" auditwheel; } >"$log" 2>&1; then
+    tail -3 "$log"
+    skip_part wheel "the Python package index could not be reached"
+  elif scripts/wheel --sdist "$work/dist" >"$log" 2>&1; then
+    tail -1 "$log"
+    passed=$((passed + 1))
+  else
+    tail -20 "$log"
+    fail_case wheel "$log"
+  fi
+}
+
 # Requests made from the server's own description, by Schemathesis from the Python package index.
 check_api() {
   local env=${XDG_CACHE_HOME:-$HOME/.cache}/mneme/api log=$work/api
