@@ -29,7 +29,8 @@ typedef struct mask_slot {
 struct constraint {
     net g;
     run r;
-    token_tree tree;
+    tokenizer *text; /* held, because the tree is its own */
+    const token_tree *tree;
     int32_t *ends;
     size_t n_ends, vocab, words;
     mask_slot *slots;
@@ -44,8 +45,13 @@ struct constraint {
 
 /* ---- masks ---- */
 
-static void allow(uint64_t *mask, uint32_t id) {
-    mask[id / 64] |= (uint64_t)1 << id % 64;
+/* The vocabulary of the tokenizer may be larger than that of the logits. */
+static void allow(const constraint *c, uint64_t *mask, uint32_t id) {
+    if (id < c->vocab) mask[id / 64] |= (uint64_t)1 << id % 64;
+}
+
+static void forbid(uint64_t *mask, uint32_t id) {
+    mask[id / 64] &= ~((uint64_t)1 << id % 64);
 }
 
 static bool is_end(const constraint *c, int32_t id) {
@@ -62,10 +68,10 @@ static mn_status read_text(constraint *c, const char *text, size_t n, uint32_t *
 
 /* Allows the tokens of the trie that can follow the state. */
 static mn_status allow_tokens(constraint *c, uint32_t state, uint64_t *mask) {
-    const token_node *nodes = c->tree.nodes;
+    const token_node *nodes = c->tree->nodes;
     uint32_t reached[TOKEN_BYTES + 1], s;
     reached[0] = state;
-    for (size_t i = 0; i < c->tree.n;) {
+    for (size_t i = 0; i < c->tree->n;) {
         const token_node *node = &nodes[i];
         MN_TRY(run_step(&c->r, reached[node->depth - 1], node->byte, &s));
         if (s == RUN_DEAD) {
@@ -73,7 +79,7 @@ static mn_status allow_tokens(constraint *c, uint32_t state, uint64_t *mask) {
             continue;
         }
         reached[node->depth] = s;
-        for (uint32_t k = node->token; k < nodes[i + 1].token; k++) allow(mask, c->tree.order[k]);
+        for (uint32_t k = node->token; k < nodes[i + 1].token; k++) allow(c, mask, c->tree->order[k]);
         i++;
     }
     return MN_OK;
@@ -81,13 +87,13 @@ static mn_status allow_tokens(constraint *c, uint32_t state, uint64_t *mask) {
 
 /* Corrects the tokens whose bytes are different at the beginning of a text, one by one. */
 static mn_status correct_first(constraint *c, uint64_t *mask) {
-    for (size_t id = 0; id < c->vocab; id++) {
-        token_text usual = c->tree.text[id], text = c->tree.first[id];
+    for (size_t id = 0; id < c->vocab && id < c->tree->vocab; id++) {
+        token_text usual = c->tree->text[id], text = c->tree->first[id];
         if (usual.at == text.at && usual.n == text.n) continue;
         uint32_t state = text.n ? c->r.start : RUN_DEAD;
-        MN_TRY(read_text(c, c->tree.texts.data + text.at, text.n, &state));
-        mask[id / 64] &= ~((uint64_t)1 << id % 64);
-        if (state != RUN_DEAD) allow(mask, (uint32_t)id);
+        MN_TRY(read_text(c, c->tree->texts.data + text.at, text.n, &state));
+        forbid(mask, (uint32_t)id);
+        if (state != RUN_DEAD) allow(c, mask, (uint32_t)id);
     }
     return MN_OK;
 }
@@ -97,7 +103,10 @@ static mn_status fill_mask(constraint *c, uint32_t state, bool first, uint64_t *
     memset(mask, 0, c->words * sizeof *mask);
     MN_TRY(allow_tokens(c, state, mask));
     if (first) MN_TRY(correct_first(c, mask));
-    for (size_t i = 0; i < c->n_ends && c->r.states[state].accepts; i++) allow(mask, (uint32_t)c->ends[i]);
+    for (size_t i = 0; i < c->n_ends; i++) {
+        forbid(mask, (uint32_t)c->ends[i]); /* as text, which an end token may have too */
+        if (c->r.states[state].accepts) allow(c, mask, (uint32_t)c->ends[i]);
+    }
     for (size_t i = 0; i < c->words; i++) {
         if (mask[i]) return MN_OK;
     }
@@ -202,9 +211,9 @@ static mn_status read_token(constraint *c, int32_t id, size_t place, uint32_t *s
     if (is_end(c, id)) {
         *state = c->r.states[*state].accepts ? RUN_DONE : RUN_DEAD;
     } else {
-        token_text text = token_tree_text(&c->tree, id, place == 0);
+        token_text text = token_tree_text(c->tree, (size_t)id, place == 0);
         if (text.n == 0) *state = RUN_DEAD;
-        MN_TRY(read_text(c, c->tree.texts.data + text.at, text.n, state));
+        MN_TRY(read_text(c, c->tree->texts.data + text.at, text.n, state));
     }
     if (*state == RUN_DEAD)
         MN_FAIL(MN_E_ARG, "the constraint does not allow token %" PRId32 " as new token %zu", id, place);
@@ -270,8 +279,9 @@ static mn_status open_run(constraint *c, const tokenizer *text, const int32_t *e
     c->slots = mem_alloc(c->most_slots, sizeof *c->slots);
     if (!c->ends || !c->slots) return MN_E_NOMEM;
     memcpy(c->ends, ends, n_ends * sizeof *ends);
-    MN_TRY(token_tree_open(&c->tree, text, ends, n_ends, vocab));
-    if (c->tree.first) {
+    c->text = tokenizer_hold(text);
+    MN_TRY(token_tree_of(&c->tree, text));
+    if (c->tree->first) {
         c->first_mask = mem_alloc(c->words, sizeof *c->first_mask);
         if (!c->first_mask) return MN_E_NOMEM;
     }
@@ -347,7 +357,7 @@ void constraint_close(constraint **c) {
     if (!*c) return;
     run_clear(&(*c)->r);
     net_clear(&(*c)->g);
-    token_tree_clear(&(*c)->tree);
+    tokenizer_close(&(*c)->text);
     for (size_t i = 0; i < (*c)->n_slots; i++) mem_free((*c)->slots[i].words);
     for (size_t i = 0; i < PREFIXES; i++) mem_free((*c)->prefixes[i].ids);
     mem_free((*c)->slots);

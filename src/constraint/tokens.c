@@ -7,11 +7,10 @@
 
 /* The bytes of all tokens, in the middle of a text and at its beginning. */
 static mn_status read_texts(token_tree *tree, const tokenizer *text, bytes *scratch) {
-    size_t known = tokenizer_size(text) < tree->vocab ? tokenizer_size(text) : tree->vocab;
     bool differs = false;
     for (int pass = 0; pass < 2; pass++) {
         token_text *texts = pass ? tree->first : tree->text;
-        for (size_t id = 0; id < known; id++) {
+        for (size_t id = 0; id < tree->vocab; id++) {
             size_t at = tree->texts.n;
             MN_TRY(tokenizer_token_bytes(text, (int32_t)id, pass == 1, scratch, &tree->texts));
             if (tree->texts.n > UINT32_MAX) MN_FAIL(MN_E_UNSUPPORTED, "the tokens are longer than 4 GiB together");
@@ -80,8 +79,18 @@ static mn_status build_tree(token_tree *tree, entry *entries, const void **sorte
     return MN_OK;
 }
 
-mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab) {
-    *tree = (token_tree){.vocab = vocab};
+static void clear_tree(void *made) {
+    token_tree *tree = made;
+    bytes_clear(&tree->texts);
+    mem_free(tree->text);
+    mem_free(tree->first);
+    mem_free(tree->nodes);
+    mem_free(tree->order);
+    mem_free(tree);
+}
+
+static mn_status fill_tree(token_tree *tree, const tokenizer *text) {
+    const size_t vocab = tree->vocab;
     tree->text = mem_alloc(vocab, sizeof *tree->text);
     tree->first = mem_alloc(vocab, sizeof *tree->first);
     tree->order = mem_alloc_raw(vocab, sizeof *tree->order);
@@ -90,10 +99,6 @@ mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t
     mn_status status = read_texts(tree, text, &scratch);
     bytes_clear(&scratch);
     MN_TRY(status);
-    for (size_t i = 0; i < n_ends; i++) {
-        tree->text[ends[i]].n = 0;
-        if (tree->first) tree->first[ends[i]].n = 0;
-    }
     entry *entries = mem_alloc_raw(vocab, sizeof *entries);
     const void **sorted = mem_alloc_raw(vocab, sizeof *sorted);
     status = entries && sorted ? build_tree(tree, entries, sorted) : MN_E_NOMEM;
@@ -102,11 +107,22 @@ mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t
     return status;
 }
 
-void token_tree_clear(token_tree *tree) {
-    bytes_clear(&tree->texts);
-    mem_free(tree->text);
-    mem_free(tree->first);
-    mem_free(tree->nodes);
-    mem_free(tree->order);
-    *tree = (token_tree){0};
+static mn_status make_tree(void **made, const tokenizer *text) {
+    token_tree *tree = mem_alloc(1, sizeof *tree);
+    if (!tree) return MN_E_NOMEM;
+    tree->vocab = tokenizer_size(text);
+    mn_status status = fill_tree(tree, text);
+    if (status == MN_OK) {
+        *made = tree;
+    } else {
+        clear_tree(tree);
+    }
+    return status;
+}
+
+mn_status token_tree_of(const token_tree **tree, const tokenizer *text) {
+    const void *derived;
+    MN_TRY(tokenizer_derived(&derived, text, make_tree, clear_tree));
+    *tree = derived;
+    return MN_OK;
 }

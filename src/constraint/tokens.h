@@ -1,7 +1,7 @@
 /* What every token of a vocabulary appends to a text, and a trie of these bytes.
  *
  * The tree lies in one array in depth-first order: the next element continues the walk, `skip` leaves out a whole
- * branch.
+ * branch. It is computed once for each tokenizer and kept with it.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_CONSTRAINT_TOKENS_H
 #define MN_CONSTRAINT_TOKENS_H
@@ -23,7 +23,7 @@ typedef struct token_node {
 
 typedef struct token_tree {
     bytes texts;
-    token_text *text;  /* [vocab] inside a text */
+    token_text *text;  /* [vocab] inside a text; vocab: of the tokenizer */
     token_text *first; /* [vocab] at the beginning of one; NULL: the same */
     token_node *nodes; /* [n + 1], the last one closes the lists of tokens */
     size_t n, capacity;
@@ -31,11 +31,11 @@ typedef struct token_tree {
     size_t n_order, vocab;
 } token_tree;
 
-/* Tokens named in `ends` (n_ends) are left out. A tree that failed to open may be cleared. */
-mn_status token_tree_open(token_tree *tree, const tokenizer *text, const int32_t *ends, size_t n_ends, size_t vocab);
-void token_tree_clear(token_tree *tree);
+/* The tree of a tokenizer, which must stay open while it is used. */
+mn_status token_tree_of(const token_tree **tree, const tokenizer *text);
 
-static inline token_text token_tree_text(const token_tree *tree, int32_t id, bool first) {
+static inline token_text token_tree_text(const token_tree *tree, size_t id, bool first) {
+    if (id >= tree->vocab) return (token_text){0};
     return (first && tree->first ? tree->first : tree->text)[id];
 }
 

@@ -669,6 +669,47 @@ static void every_allocation_may_fail(void **state) {
     }
 }
 
+/* The texts of a vocabulary's tokens are read for the first constraint of a tokenizer, and stay as long as one of them
+ * is open. An allocation that fails meanwhile leaves nothing, or all of them for the next try. */
+static void a_vocabulary_is_read_once(void **state) {
+    (void)state;
+    enum { TREE_BLOCKS = 6 };
+    const int64_t live = mem_count().live;
+    tokenizer *t = NULL;
+    constraint *c[2] = {NULL, NULL};
+    int64_t n_allocations[2];
+    assert_ok(tokenizer_open(&t, data_path("tokenizers/mistral")));
+    const int64_t before = mem_count().live;
+    mn_status status = MN_E_NOMEM;
+    for (int64_t k = 1; status != MN_OK; k += test_stride(4)) {
+        mem_fail_after(k);
+        status = open_regex(&c[0], "[a-z]+", t);
+        mem_fail_after(0);
+        if (status != MN_OK) assert_int_equal(status, MN_E_NOMEM);
+        constraint_close(&c[0]);
+        assert_in_range(mem_count().live - before, 0, TREE_BLOCKS);
+    }
+    tokenizer_close(&t);
+    assert_int_equal(mem_count().live, live);
+    assert_ok(tokenizer_open(&t, data_path("tokenizers/mistral")));
+    for (int i = 0; i < 2; i++) {
+        const int64_t allocations = mem_count().allocations;
+        assert_ok(open_regex(&c[i], "[a-z]+", t));
+        n_allocations[i] = mem_count().allocations - allocations;
+    }
+    assert_true(n_allocations[1] + TREE_BLOCKS <= n_allocations[0]);
+    const int32_t end = end_of(t);
+    const uint64_t *masks[2];
+    tokenizer_close(&t);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(constraint_allow(c[i], NULL, 0, &masks[i]));
+        assert_false(allowed(masks[i], end));
+    }
+    assert_memory_equal(masks[0], masks[1], 1000);
+    for (int i = 0; i < 2; i++) constraint_close(&c[i]);
+    assert_int_equal(mem_count().live, live);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(walks_give_valid_texts),
@@ -684,6 +725,7 @@ int main(void) {
         cmocka_unit_test(memory_of_long_texts_is_bounded),
         cmocka_unit_test(evicted_masks_are_recomputed),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_vocabulary_is_read_once),
     };
     return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
 }

@@ -3,6 +3,7 @@
 #ifndef MN_TEXT_TOKENIZER_BUILD_H
 #define MN_TEXT_TOKENIZER_BUILD_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/json.h"
@@ -59,6 +60,10 @@ struct tokenizer {
     chat_template *templates;
     size_t n_templates, templates_capacity;
     const char *warning; /* a literal, or NULL */
+
+    pthread_mutex_t lock; /* of the following two */
+    void *derived;
+    void (*clear_derived)(void *derived);
 };
 
 /* An empty tokenizer with its character classes: those given, which it takes over, or fresh ones for NULL. */

@@ -21,6 +21,7 @@ mn_status tokenizer_new(tokenizer **out, unicode_table *classes) {
     tokenizer *t = mem_alloc(1, sizeof *t);
     if (!t) return MN_E_NOMEM;
     atomic_init(&t->n_holders, 1);
+    pthread_mutex_init(&t->lock, NULL);
     t->unknown = VOCAB_NONE;
     for (int i = 0; i < N_TOKEN_ROLES; i++) t->roles[i] = VOCAB_NONE;
     t->classes = classes;
@@ -43,6 +44,8 @@ void tokenizer_close(tokenizer **out) {
     tokenizer *t = *out;
     *out = NULL;
     if (!t || atomic_fetch_sub_explicit(&t->n_holders, 1, memory_order_acq_rel) > 1) return;
+    if (t->derived) t->clear_derived(t->derived);
+    pthread_mutex_destroy(&t->lock);
     unicode_table_close(&t->classes);
     vocab_clear(&t->pieces);
     vocab_clear(&t->virtual_symbols);
@@ -58,6 +61,20 @@ void tokenizer_close(tokenizer **out) {
     }
     mem_free(t->templates);
     mem_free(t);
+}
+
+mn_status tokenizer_derived(const void **derived, const tokenizer *t,
+                            mn_status (*make)(void **made, const tokenizer *t), void (*clear)(void *made)) {
+    tokenizer *own = (tokenizer *)(uintptr_t)t;
+    mn_status status = MN_OK;
+    pthread_mutex_lock(&own->lock);
+    if (!own->derived) {
+        own->clear_derived = clear;
+        status = make(&own->derived, t);
+    }
+    *derived = own->derived;
+    pthread_mutex_unlock(&own->lock);
+    return status;
 }
 
 /* The id of a text that the model knows, or VOCAB_NONE. */

@@ -34,6 +34,12 @@ mn_status tokenizer_from_memory(tokenizer **out, const char *text, size_t n, con
 tokenizer *tokenizer_hold(const tokenizer *t);
 void tokenizer_close(tokenizer **t);
 
+/* What a layer above computes once of the whole vocabulary: the first call makes it, and it stays as long as the
+ * tokenizer. There is one for each tokenizer, for one user. Any thread. Errors are those of make; then the next call
+ * tries again. */
+mn_status tokenizer_derived(const void **derived, const tokenizer *t,
+                            mn_status (*make)(void **made, const tokenizer *t), void (*clear)(void *made));
+
 /* ---- text to ids ---- */
 
 enum {
