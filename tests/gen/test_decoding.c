@@ -207,7 +207,7 @@ static void every_mode_with_every_cache_is_exact(void **state) {
     (void)state;
     fixture w = open_fixture();
     engine_strategy none = {.cache = {.implementation = "none", .page_tokens = 4}};
-    const int every = strategy_is_brief() ? 7 : strategy_is_long() ? 1 : 2;
+    const int every = strategy_is_brief() ? 7 : strategy_is_long() ? 1 : 3;
     for (int i = -1; i < N_ENGINE_STRATEGIES; i++) {
         engine_strategy strategy = i < 0 ? none : engine_strategies[i];
         strategy.cache.dtype = "f32";

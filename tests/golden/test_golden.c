@@ -30,7 +30,7 @@ static mn_model *open_family(const char *family, const char *cpu) {
     mn_model_options_init(&options, sizeof options);
     options.compute_type = "f32";
     options.cpu = cpu;
-    options.threads = 2;
+    options.threads = engine_threads();
     mn_model *model = NULL;
     assert_ok(mn_model_open(&model, data_path(name), &options));
     return model;

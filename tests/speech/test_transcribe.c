@@ -25,7 +25,7 @@ static int set_up(void **state) {
     static const double seconds[N_SOUNDS] = {0.7, 1.9, 3.1, 5.3};
     uint64_t seed = 11;
     (void)state;
-    model = engine_model("golden/whisper/tiny80", "f32", "auto", 2);
+    model = engine_model("golden/whisper/tiny80", "f32", "auto", engine_threads());
     for (int i = 0; i < N_SOUNDS; i++) {
         size_t n = (size_t)(seconds[i] * AUDIO_RATE);
         int16_t *samples = malloc(n * sizeof *samples);

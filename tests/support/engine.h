@@ -11,8 +11,8 @@
 /* Blocks of memory in use, without those that the model's pool of pages keeps for reuse. */
 int64_t engine_live(const mn_model *model);
 
-/* For models of tests whose subject is not threads: 2, and in the short tier with the address sanitizer at three of
- * four calls 1, because most of the second thread's time is waiting. */
+/* For models of tests whose subject is not threads: 2, and in the short tier at three of four calls 1, because most of
+ * the second thread's time is waiting. */
 int engine_threads(void);
 
 mn_model *engine_model(const char *path, const char *compute, const char *cpu, int threads);

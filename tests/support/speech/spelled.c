@@ -47,5 +47,5 @@ const char *spelled_folder(void) {
 }
 
 mn_model *spelled_model(void) {
-    return engine_model(spelled_folder(), "f32", "auto", 2);
+    return engine_model(spelled_folder(), "f32", "auto", engine_threads());
 }

@@ -28,7 +28,7 @@ golden golden_open(const char *folder) {
     g.end = (int32_t)json_get(json_get(json_root(g.doc), "special"), "eos")->integer;
     snprintf(path, sizeof path, "%s/tensors.safetensors", folder);
     assert_ok(safetensors_open(&g.set, data_path(path)));
-    g.model = engine_model(folder, "f32", "auto", 2);
+    g.model = engine_model(folder, "f32", "auto", engine_threads());
     mn_model_info info = {.size = sizeof info};
     assert_ok(mn_model_get_info(g.model, &info));
     g.vocab = (size_t)info.vocab_size;
