@@ -58,6 +58,7 @@ static mn_status run_all(gen_run *run) {
     while (run->steps.n > 0) {
         steps_choose(&run->steps);
         MN_TRY(judge(run));
+        if (run->steps.n == 0) break; /* cancelled: what these steps would compute is closed */
         steps_compute(&run->steps);
         report_prefill(run);
         MN_TRY(judge(run));

@@ -214,6 +214,46 @@ static void count_prefill(void *user, size_t done, size_t total) {
 
 /* The prompt is computed once; its sequences differ from each other and do not depend on other rows or the number of
  * threads. */
+typedef struct ender {
+    int row, n; /* the event of this row at which the batch ends */
+} ender;
+
+static bool end_batch(void *user, const mn_token_event *event) {
+    ender *e = user;
+    return event->row != e->row || --e->n > 0;
+}
+
+/* What a callback returns for any row ends all of them, with the tokens until then. */
+static void any_row_may_cancel_the_batch(void **state) {
+    (void)state;
+    batch b;
+    open_batch(&b, "golden/llama", "f32", engine_threads());
+    mn_cache_options options = engine_cache_options(caches[0]);
+    mn_generation *whole = NULL;
+    assert_ok(mn_generate_batch(b.model, &options, b.rows, N_ROWS, b.config, NULL, &whole));
+    for (int row = 0; row < N_ROWS; row++) {
+        for (int n = 1; n < 6; n += 2) {
+            ender e = {.row = row, .n = n};
+            mn_generation *got = NULL;
+            mn_generate_options how;
+            mn_generate_options_init(&how, sizeof how);
+            how.on_token = end_batch;
+            how.user = &e;
+            assert_ok(mn_generate_batch(b.model, &options, b.rows, N_ROWS, b.config, &how, &got));
+            assert_int_equal(got->n_sequences, N_ROWS);
+            assert_int_equal(got->sequences[row]->n_ids, n);
+            for (int r = 0; r < N_ROWS; r++) {
+                const mn_sequence *s = got->sequences[r];
+                assert_string_equal(s->finish_reason, s->n_ids == N_NEW ? "length" : "cancelled");
+                assert_memory_equal(s->ids, whole->sequences[r]->ids, s->n_ids * sizeof *s->ids);
+            }
+            mn_generation_close(&got);
+        }
+    }
+    mn_generation_close(&whole);
+    close_batch(&b);
+}
+
 static void sequences_of_a_row_share_the_prompt(void **state) {
     (void)state;
     int32_t wanted[4][N_NEW];
@@ -360,6 +400,7 @@ int main(void) {
         cmocka_unit_test(rows_equal_single_runs),
         cmocka_unit_test(long_prompts_do_not_block_other_rows),
         cmocka_unit_test(rows_that_end_release_their_pages),
+        cmocka_unit_test(any_row_may_cancel_the_batch),
         cmocka_unit_test(sequences_of_a_row_share_the_prompt),
         cmocka_unit_test(a_prefix_is_computed_once),
         cmocka_unit_test(sessions_step_together_as_alone),
