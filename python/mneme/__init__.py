@@ -9,7 +9,8 @@ from __future__ import annotations
 from ._generation import GeneratedSequence, Generation, GenerationConfig, Token
 from ._library import (ArgumentError, CancelledError, FileError, FormatError, LimitError, MnemeError, NotFoundError, OutOfMemoryError, RefusedError,
                        UnsupportedError, lib)
-from ._model import CacheInfo, Model, Session
+from ._model import Model
+from ._session import CacheInfo, Session
 from ._tokenizer import Tokenizer
 
 __version__: str = lib.mn_version().decode()
