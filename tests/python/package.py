@@ -13,32 +13,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 import unittest
 
-ROOT, LIBRARY, COMMAND = sys.argv[1:4]
-if LIBRARY != "installed":
-    os.environ.update(MNEME_LIBRARY=LIBRARY, MNEME_COMMAND=COMMAND, PYTHONPATH=os.path.join(ROOT, "python"))
-    sys.path.insert(0, os.path.join(ROOT, "python"))
-import mneme  # noqa: E402
-from mneme import _ffi  # noqa: E402
-
-SMALL = "embedded"
-TEXT = "Once upon a time there was a cat. The cat"
-
-
-def command(*arguments):
-    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[0])
-
-
-def refused(kind, part, call):
-    try:
-        call()
-    except kind as error:
-        assert isinstance(error, mneme.MnemeError) and part in str(error), error
-        return
-    raise AssertionError(f"not refused: {part}")
+from runner import COMMAND, ROOT, SMALL, TEXT, command, main, refused
+import mneme
+from mneme import _ffi
 
 
 # A model whose template is simple, made of the embedded one.
@@ -322,30 +301,5 @@ CASES = [declarations_name_all_functions, declarations_are_those_written_from_th
          examples_of_the_documents_run]
 
 
-def main():
-    failed, skipped = [], []
-    for case in CASES:
-        if sys.argv[4:] and case.__name__ not in sys.argv[4:]:
-            continue
-        print(f"[ RUN      ] {case.__name__}", flush=True)
-        try:
-            case()
-            print(f"[       OK ] {case.__name__}", flush=True)
-        except unittest.SkipTest as why:
-            print(f"{why}\n[  SKIPPED ] {case.__name__}", flush=True)
-            skipped.append(case.__name__)
-        except Exception:
-            traceback.print_exc()
-            failed.append(case.__name__)
-            print(f"[  FAILED  ] {case.__name__}", flush=True)
-    n = len(sys.argv[4:] or CASES)
-    print(f"[  PASSED  ] {n - len(failed) - len(skipped)} test(s).")
-    if skipped:
-        print(f"[  SKIPPED ] {len(skipped)} test(s).")
-    if failed:
-        print(f"[  FAILED  ] {len(failed)} test(s).")
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    main(CASES)

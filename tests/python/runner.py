@@ -1,0 +1,73 @@
+"""What the tests of the Python package share: the package on the built library, the command, and the runner of cases.
+usage: TEST.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]     LIBMNEME `installed`: the package that Python finds, with its own library
+SPDX-License-Identifier: Apache-2.0"""
+import json
+import os
+import subprocess
+import sys
+import traceback
+import unittest
+
+ROOT, LIBRARY, COMMAND = sys.argv[1:4]
+if LIBRARY != "installed":
+    os.environ.update(MNEME_LIBRARY=LIBRARY, MNEME_COMMAND=COMMAND, PYTHONPATH=os.path.join(ROOT, "python"))
+    sys.path.insert(0, os.path.join(ROOT, "python"))
+import mneme  # noqa: E402
+
+SMALL = "embedded"
+TEXT = "Once upon a time there was a cat. The cat"
+
+
+def said(*arguments):
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def command(*arguments):
+    return json.loads(said(*arguments).splitlines()[0])
+
+
+def golden(name):
+    return os.path.join(ROOT, "tests/data/golden", name)
+
+
+def refused(kind, part, call):
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), error
+        assert isinstance(error, mneme.MnemeError) or kind is ImportError, error
+        return
+    raise AssertionError(f"not refused: {part}")
+
+
+def need_numpy():
+    try:
+        import numpy
+    except ImportError:
+        raise unittest.SkipTest("numpy is not installed") from None
+    return numpy
+
+
+def main(cases):
+    failed, skipped = [], []
+    for case in cases:
+        if sys.argv[4:] and case.__name__ not in sys.argv[4:]:
+            continue
+        print(f"[ RUN      ] {case.__name__}", flush=True)
+        try:
+            case()
+            print(f"[       OK ] {case.__name__}", flush=True)
+        except unittest.SkipTest as why:
+            print(f"{why}\n[  SKIPPED ] {case.__name__}", flush=True)
+            skipped.append(case.__name__)
+        except Exception:
+            traceback.print_exc()
+            failed.append(case.__name__)
+            print(f"[  FAILED  ] {case.__name__}", flush=True)
+    n = len(sys.argv[4:] or cases)
+    print(f"[  PASSED  ] {n - len(failed) - len(skipped)} test(s).")
+    if skipped:
+        print(f"[  SKIPPED ] {len(skipped)} test(s).")
+    if failed:
+        print(f"[  FAILED  ] {len(failed)} test(s).")
+    sys.exit(1 if failed else 0)
