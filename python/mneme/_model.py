@@ -2,18 +2,18 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
 from . import _ffi
 from ._generation import Generation, Token
-from ._library import Handle, check, initialized, lib, take_text
+from ._information import Planning, described
+from ._library import check, initialized, lib, take_text
 from ._session import Prompt, Session
 from ._tokenizer import Message, Tokenizer
 
 
-class Model(Handle):
+class Model(Planning):
     """A checkpoint with its weights packed for this processor.
 
     name: a folder, a .gguf file, "org/name" in the local Hugging Face cache, a name that `mneme list` shows, "embedded", or None: the text model
@@ -36,13 +36,19 @@ class Model(Handle):
     @property
     def info(self) -> dict[str, Any]:
         """Everything that `mneme inspect` shows: sizes, tensor types, bytes of each cache."""
-        text = ctypes.c_void_p()
-        check(lib.mn_model_describe(self._pointer, 0, ctypes.byref(text)))
-        described: dict[str, Any] = json.loads(take_text(text))
-        return described
+        return self.describe()
+
+    def describe(self, context: int = 0) -> dict[str, Any]:
+        """The same for a context of so many tokens; 0: the model's own."""
+        found: dict[str, Any] = described(lib.mn_model_describe, self._pointer, context)
+        return found
 
     def session(self, cache: str | None = None, *, dtype: str = "auto", max_cache_len: int = 0, on_oom: str | None = None, **config: Any) -> Session:
-        """An empty session with a cache of this strategy: "dynamic", "quantized+sink", ...; config: Transformers' cache_config, as nbits=4."""
+        """An empty session with a cache of this strategy: "dynamic", "quantized+sink", ...; config: Transformers' cache_config, as nbits=4.
+
+        dtype: "auto", "f32" or "bf16", of what is not quantized. max_cache_len: most tokens. on_oom: "offload", "quantize", "evict": what to do when
+        memory runs out. key_file: saved caches get a checksum keyed with the bytes of this file.
+        """
         return Session(self, cache, dtype=dtype, max_cache_len=max_cache_len, on_oom=on_oom, **config)
 
     @overload

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _ffi
+from ._arrays import pointer
 from ._generation import Generation, GenerationConfig, Token, run, stream
-from ._library import ArgumentError, Busy, Handle, check, ids_array, information, initialized, lib
+from ._information import cache_options, model_info, path_bytes
+from ._library import ArgumentError, Busy, Handle, check, ids_array, information, lib
+from ._session_arrays import AllBusy, SessionArrays, layer_array, legacy_layers
 from ._tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class CacheInfo:
     bytes_per_token: int
 
 
-class Session(Handle):
+class Session(SessionArrays):
     """A sequence of tokens with its cache. Used by one thread at a time."""
 
     _name = "session"
@@ -39,11 +41,7 @@ class Session(Handle):
                  **config: Any) -> None:
         super().__init__()
         self.model = model
-        options = initialized(_ffi.mn_cache_options)
-        options.implementation = None if cache is None else cache.encode()
-        options.config = json.dumps(config).encode() if config else None
-        options.dtype, options.max_cache_len = dtype.encode(), max_cache_len
-        options.on_oom = None if on_oom is None else on_oom.encode()
+        options = cache_options(cache, dtype=dtype, max_cache_len=max_cache_len, on_oom=on_oom, **config)
         check(lib.mn_session_open(ctypes.byref(self._handle), model._pointer, ctypes.byref(options)))
 
     @classmethod
@@ -54,10 +52,55 @@ class Session(Handle):
         return session
 
     @classmethod
-    def load(cls, model: Model, path: str) -> Session:
-        """A session from a file of save(); it goes on, bit for bit, as if it had never been interrupted."""
+    def load(cls, model: Model, path: str, cache: str | None = None, **options: Any) -> Session:
+        """A session from a file of save(); it goes on, bit for bit, as if it had never been interrupted.
+
+        cache: the strategy that the file must have; None: any. options: as of Model.session(), with key_file, whose checksum the file must have.
+        """
         handle = ctypes.c_void_p()
-        check(lib.mn_session_load(ctypes.byref(handle), model._pointer, str(path).encode(), None))
+        check(lib.mn_session_load(ctypes.byref(handle), model._pointer, path_bytes(path), ctypes.byref(cache_options(cache, **options))))
+        return cls._opened(model, handle)
+
+    @classmethod
+    def open_cached(cls, model: Model, folder: str, token_ids: Sequence[int], cache: str | None = None, **options: Any) -> Session:
+        """A session that begins with the longest prefix of token_ids in a saved cache of this folder, or an empty one. options: as of Model.session()."""
+        ids, handle = ids_array(token_ids), ctypes.c_void_p()
+        check(lib.mn_session_open_cached(ctypes.byref(handle), model._pointer, ctypes.byref(cache_options(cache, **options)), path_bytes(folder), ids,
+                                         len(ids)))
+        return cls._opened(model, handle)
+
+    @classmethod
+    def import_file(cls, model: Model, path: str, cache: str | None = None, *, row: int = 0, token_ids: Sequence[int] | None = None,
+                    **options: Any) -> Session:
+        """A session from a row of a file in Transformers' legacy format; it has no logits until its next step. token_ids: None: those of the file."""
+        handle, ids = ctypes.c_void_p(), None if token_ids is None else ids_array(token_ids)
+        if row < 0:
+            raise ArgumentError(f"row is {row}, allowed: 0 or more")
+        check(lib.mn_session_import(ctypes.byref(handle), model._pointer, ctypes.byref(cache_options(cache, **options)), path_bytes(path), row, ids,
+                                    0 if ids is None else len(ids)))
+        return cls._opened(model, handle)
+
+    @classmethod
+    def from_legacy_cache(cls, model: Model, token_ids: Sequence[int], past: Any, cache: str | None = None, *, row: int = 0, **options: Any) -> Session:
+        """A session from keys and values of Transformers; it has no logits until its next step.
+
+        past: a DynamicCache or EncoderDecoderCache, or legacy tuples of numpy arrays or tensors, [rows, heads, tokens, dim]. token_ids: of the row,
+        without padding. cache, options: as of Model.session().
+        """
+        ids, handle, layers = ids_array(token_ids), ctypes.c_void_p(), legacy_layers(past)
+        frames = model_info(model).max_source_positions
+        with Session(model) as empty:
+            infos = [empty.layer(i) for i in range(empty.num_layers)]
+        if len(layers) != len(infos):
+            raise ArgumentError(f"past has {len(layers)} layers, the model has {len(infos)}, those of cross attention counted")
+        arrays = []
+        for i, (info, pair) in enumerate(zip(infos, layers)):
+            n = frames if info.kind == "cross" else len(ids)
+            for name, given, dim in (("keys", pair[0], info.k_head_dim), ("values", pair[1], info.v_head_dim)):
+                arrays.append(layer_array(given, f"{name} of layer {i}", (info.num_key_value_heads, n, dim), row))
+        kind = ctypes.POINTER(ctypes.c_float) * len(layers)
+        check(lib.mn_session_import_layers(ctypes.byref(handle), model._pointer, ctypes.byref(cache_options(cache, **options)), ids, len(ids),
+                                           kind(*map(pointer, arrays[0::2])), kind(*map(pointer, arrays[1::2])), len(layers)))
         return cls._opened(model, handle)
 
     def save(self, path: str, *, compress: bool = False) -> None:
@@ -76,12 +119,6 @@ class Session(Handle):
         """Keeps the first n_keep tokens; negative: drops the last -n_keep."""
         with Busy(self) as pointer:
             check(lib.mn_session_truncate(pointer, n_keep))
-
-    def step(self, token_ids: Sequence[int]) -> None:
-        """Appends tokens: computes them into the cache."""
-        ids = ids_array(token_ids)
-        with Busy(self) as pointer:
-            check(lib.mn_session_step(pointer, ids, len(ids), None))
 
     def __len__(self) -> int:
         return int(lib.mn_session_length(self._pointer))
@@ -153,6 +190,22 @@ class Session(Handle):
 
     def __repr__(self) -> str:
         return "<mneme.Session, closed>" if self.closed else f"<mneme.Session of {len(self)} tokens, {self.cache.implementation}>"
+
+
+def select_sessions(sessions: Sequence[Session], index: Sequence[int]) -> list[Session]:
+    """The sessions of these indices, as beam search and batches need: those that are repeated are forked, those that are left out are closed."""
+    chosen = ids_array(index)
+    with AllBusy(sessions) as busy:
+        rows = (ctypes.c_void_p * max(len(sessions), len(chosen), 1))(*busy)
+        check(lib.mn_sessions_select(rows, len(sessions), chosen, len(chosen)))
+        own = {session._handle.value: session for session in sessions}
+        for address in set(own) - set(rows[: len(chosen)]):
+            own[address]._handle = ctypes.c_void_p()  # closed by the call
+    selected = []
+    for at, address in zip(index, rows):
+        session = own.pop(address, None)
+        selected.append(session or Session._opened(sessions[at].model, ctypes.c_void_p(address)))
+    return selected
 
 
 def _tokenizer(model: Model) -> Tokenizer:
