@@ -12,12 +12,14 @@ from ._information import CacheSummary, MemoryPlan, cache_strategies, check_cach
 from ._library import (ArgumentError, CancelledError, FileError, FormatError, LimitError, MnemeError, NotFoundError, OutOfMemoryError, RefusedError,
                        UnsupportedError, lib)
 from ._model import Model
+from ._sampler import Sampler
 from ._session import CacheInfo, Session, select_sessions
 from ._session_arrays import LayerInfo, export_sessions, step_sessions
-from ._tokenizer import Tokenizer
+from ._tokenizer import Detokenizer, Tokenizer
 
 __version__: str = lib.mn_version().decode()
-__all__ = ["ArgumentError", "CacheInfo", "CacheSummary", "CancelledError", "FileError", "FormatError", "GeneratedSequence", "Generation",
-           "GenerationConfig", "LayerInfo", "LimitError", "MemoryPlan", "MnemeError", "Model", "NotFoundError", "OutOfMemoryError", "RefusedError", "Session",
+__all__ = ["ArgumentError", "CacheInfo", "CacheSummary", "CancelledError", "Detokenizer", "FileError", "FormatError", "GeneratedSequence", "Generation",
+           "GenerationConfig", "LayerInfo", "LimitError", "MemoryPlan", "MnemeError", "Model", "NotFoundError", "OutOfMemoryError", "RefusedError", "Sampler",
+           "Session",
            "Token", "Tokenizer", "UnsupportedError", "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions",
            "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor", "select_sessions", "step_sessions", "verify_cache_file"]

@@ -299,6 +299,44 @@ def sessions_are_shown_as_html():
         assert "60 seen" in session._repr_html_()
 
 
+# ---- loops of a program's own ----
+
+
+def samplers_choose_the_tokens_of_generate():
+    need_numpy()
+    for name in ("embedded", golden("llama")):
+        with mneme.Model(name) as model:
+            for fields in ({"do_sample": True, "seed": 7, "temperature": 0.9, "top_k": 20}, {"repetition_penalty": 1.4}):
+                wanted, sampler = model.generate(IDS, max_new_tokens=12, **fields)[0].token_ids, mneme.Sampler(model, IDS, **fields)
+                with model.session() as session, sampler:
+                    session.step(IDS)
+                    for token in wanted:
+                        chosen, scores = sampler.choose(session.logits, return_scores=True)
+                        assert chosen == token == sampler.choose(session.logits.tolist()) and scores[token] > -1e30
+                        sampler.accept(token)
+                        session.step([token])
+                    assert sampler.seed == fields.get("seed", sampler.seed)
+            refused(ValueError, "logits have the shape (3,)", lambda: mneme.Sampler(model, IDS).choose([1, 2, 3]))
+            refused(ValueError, "beam search", lambda: mneme.Sampler(model, IDS, num_beams=2))
+
+
+def pieces_of_text_are_those_of_decode():
+    with mneme.Model("embedded") as model:
+        tokenizer = model.tokenizer
+        text = "The naïve 日本 😀\0 end."
+        ids = tokenizer.encode(text)
+        with mneme.Detokenizer(tokenizer) as pieces:
+            for _ in range(2):
+                parts = [pieces.push(token) for token in ids]
+                assert "".join(parts) + pieces.finish() == tokenizer.decode(ids) and "" in parts and len(set(parts)) > 5
+            refused(ValueError, "512", lambda: pieces.push([512]))
+        with mneme.Detokenizer(tokenizer, skip_special_tokens=True) as pieces:
+            assert pieces.push(ids) + pieces.finish() == text
+        data = b"".join(tokenizer.token_bytes(token, first=i == 0) for i, token in enumerate(ids[1:]))
+        assert data == text.encode() and tokenizer.token_bytes(ids[0]) == b""
+        refused(ValueError, "-1", lambda: tokenizer.token_bytes(-1))
+
+
 def numpy_is_needed_by_arrays_alone():
     program = ("import sys\nsys.modules['numpy'] = None\nimport mneme\nmodel = mneme.Model('embedded')\nsession = model.session()\nsession.step([1, 2])\n"
                "print(session.layer(0).tokens, session.sync([1, 2, 3]))\ntry:\n    session.logits\nexcept ImportError as error:\n    print(error)\n")
@@ -309,7 +347,7 @@ def numpy_is_needed_by_arrays_alone():
 CASES = [logits_are_those_of_transformers, forks_and_crops_have_the_logits_of_new_sessions, keys_and_values_are_those_of_transformers,
          operations_have_the_logits_of_transformers, caches_of_transformers_become_sessions, legacy_files_have_the_same_arrays,
          saved_caches_are_described_and_verified, models_and_caches_are_described, calibrations_are_used, sessions_are_shown_as_html,
-         numpy_is_needed_by_arrays_alone]
+         samplers_choose_the_tokens_of_generate, pieces_of_text_are_those_of_decode, numpy_is_needed_by_arrays_alone]
 
 
 if __name__ == "__main__":
