@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from ._cache_files import copy_cache_file, describe_cache_file, is_cache_file, legacy_rows, save_tensor, verify_cache_file
+from ._engine import Engine, EngineInfo, PrefixInfo, RequestInfo
 from ._generation import GeneratedSequence, Generation, GenerationConfig, Token
 from ._information import CacheSummary, MemoryPlan, cache_strategies, check_cache, list_models, machine
 from ._library import (ArgumentError, CancelledError, FileError, FormatError, LimitError, MnemeError, NotFoundError, OutOfMemoryError, RefusedError,
@@ -18,8 +19,8 @@ from ._session_arrays import LayerInfo, export_sessions, step_sessions
 from ._tokenizer import Detokenizer, Tokenizer
 
 __version__: str = lib.mn_version().decode()
-__all__ = ["ArgumentError", "CacheInfo", "CacheSummary", "CancelledError", "Detokenizer", "FileError", "FormatError", "GeneratedSequence", "Generation",
-           "GenerationConfig", "LayerInfo", "LimitError", "MemoryPlan", "MnemeError", "Model", "NotFoundError", "OutOfMemoryError", "RefusedError", "Sampler",
-           "Session",
-           "Token", "Tokenizer", "UnsupportedError", "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions",
-           "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor", "select_sessions", "step_sessions", "verify_cache_file"]
+__all__ = ["ArgumentError", "CacheInfo", "CacheSummary", "CancelledError", "Detokenizer", "Engine", "EngineInfo", "FileError", "FormatError",
+           "GeneratedSequence", "Generation", "GenerationConfig", "LayerInfo", "LimitError", "MemoryPlan", "MnemeError", "Model", "NotFoundError",
+           "OutOfMemoryError", "PrefixInfo", "RefusedError", "RequestInfo", "Sampler", "Session", "Token", "Tokenizer", "UnsupportedError",
+           "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions", "is_cache_file", "legacy_rows", "list_models",
+           "machine", "save_tensor", "select_sessions", "step_sessions", "verify_cache_file"]
