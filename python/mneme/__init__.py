@@ -16,11 +16,12 @@ from ._model import Model
 from ._sampler import Sampler
 from ._session import CacheInfo, Session, select_sessions
 from ._session_arrays import LayerInfo, export_sessions, step_sessions
+from ._speech import Features, Progress, Segment, Transcript, Word, find_speech_model, transcribe
 from ._tokenizer import Detokenizer, Tokenizer
 
 __version__: str = lib.mn_version().decode()
-__all__ = ["ArgumentError", "CacheInfo", "CacheSummary", "CancelledError", "Detokenizer", "Engine", "EngineInfo", "FileError", "FormatError",
+__all__ = ["ArgumentError", "CacheInfo", "CacheSummary", "CancelledError", "Detokenizer", "Engine", "EngineInfo", "Features", "FileError", "FormatError",
            "GeneratedSequence", "Generation", "GenerationConfig", "LayerInfo", "LimitError", "MemoryPlan", "MnemeError", "Model", "NotFoundError",
-           "OutOfMemoryError", "PrefixInfo", "RefusedError", "RequestInfo", "Sampler", "Session", "Token", "Tokenizer", "UnsupportedError",
-           "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions", "is_cache_file", "legacy_rows", "list_models",
-           "machine", "save_tensor", "select_sessions", "step_sessions", "verify_cache_file"]
+           "OutOfMemoryError", "PrefixInfo", "Progress", "RefusedError", "RequestInfo", "Sampler", "Segment", "Session", "Token", "Tokenizer", "Transcript",
+           "UnsupportedError", "Word", "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions", "find_speech_model",
+           "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor", "select_sessions", "step_sessions", "transcribe", "verify_cache_file"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _ffi
 from ._generation import Generation, GenerationConfig, Token, _sequence, _token
-from ._information import cache_options, path_bytes
+from ._information import assign, cache_options, path_bytes
 from ._library import ArgumentError, Busy, Handle, MnemeError, check, ids_array, information, initialized, lib
 from ._model import Model
 from ._session import Prompt, Session
@@ -121,10 +121,9 @@ class Engine(Handle):
         self._taking = threading.Lock()  # a request that another thread adds is known here before it is taken
         own, options = cache_options(cache, **cache_config), initialized(_ffi.mn_engine_options)
         options.cache = ctypes.pointer(own)
-        options.memory_limit, options.max_num_seqs, options.enable_prefix_caching = memory_limit, max_num_seqs, enable_prefix_caching
-        options.max_slowdown, options.prefix_ttl_ms = max_slowdown, prefix_ttl_ms
-        options.cache_dir, options.cache_dir_limit = None if cache_dir is None else path_bytes(cache_dir), cache_dir_limit
-        options.owner_quota, options.prefix_limit = owner_quota, prefix_limit
+        assign(options, memory_limit=memory_limit, max_num_seqs=max_num_seqs, enable_prefix_caching=enable_prefix_caching, max_slowdown=max_slowdown,
+               cache_dir=None if cache_dir is None else path_bytes(cache_dir), cache_dir_limit=cache_dir_limit, prefix_ttl_ms=prefix_ttl_ms,
+               owner_quota=owner_quota, prefix_limit=prefix_limit)
         check(lib.mn_engine_open(ctypes.byref(self._handle), model._pointer, ctypes.byref(options)))
 
     def close(self) -> None:
@@ -151,9 +150,7 @@ class Engine(Handle):
         request.prompt, request.n_prompt, request.options = ids, len(ids), ctypes.pointer(kept.options)
         if cache is not None or cache_config:
             request.cache = ctypes.pointer(cache_options(cache, **(cache_config or {})))
-        request.priority = priority
-        request.cache_salt = None if cache_salt is None else cache_salt.encode()
-        request.owner = None if owner is None else owner.encode()
+        assign(request, priority=priority, cache_salt=cache_salt, owner=owner)
         with GenerationConfig(self.model, generation_config, **fields) as config, AllBusy([] if prefix is None else [prefix]) as held, self._taking:
             request.config, request.prefix = config._pointer.value, held[0]
             check(lib.mn_engine_add(self._pointer, ctypes.byref(request), ctypes.byref(number)))

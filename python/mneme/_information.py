@@ -12,6 +12,9 @@ from ._library import ArgumentError, Handle, check, ids_array, information, init
 from ._tokenizer import Tokenizer
 
 
+SIMPLE = {ctypes.c_char_p, ctypes.c_bool, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_double}
+
+
 def described(function: Any, *arguments: Any) -> Any:
     """What a function returns as JSON text."""
     text = ctypes.c_void_p()
@@ -47,13 +50,29 @@ def path_bytes(path: Any) -> bytes:
     return str(path).encode("utf-8", "surrogateescape")
 
 
+def assign(options: Any, **values: Any) -> None:
+    """Sets members of an options struct; ArgumentError for a name that it does not have, and a value that does not fit the member."""
+    kinds = {name: kind for name, kind in options._fields_ if kind in SIMPLE and name != "size" and not name.startswith("n_")}
+    for name, value in values.items():
+        if name not in kinds:
+            raise ArgumentError(f"'{name}' is no option, allowed: {', '.join(kinds)}")
+        given = value.encode() if isinstance(value, str) else value
+        try:
+            setattr(options, name, given)
+            fits = bool(getattr(options, name) == given)
+        except TypeError:
+            fits = False
+        if not fits:  # ctypes would take a part of an integer, and the truth of anything
+            raise ArgumentError(f"{name} cannot be {value!r:.100}")
+
+
 def cache_options(cache: str | None = None, *, dtype: str = "auto", max_cache_len: int = 0, on_oom: str | None = None, key_file: str | None = None,
                   **config: Any) -> Any:
     """mn_cache_options of a strategy and its cache_config."""
     options = initialized(_ffi.mn_cache_options)
     options.implementation = None if cache is None else cache.encode()
     options.config = json.dumps(config).encode() if config else None
-    options.dtype, options.max_cache_len = dtype.encode(), max_cache_len
+    assign(options, dtype=dtype, max_cache_len=max_cache_len)
     options.on_oom = None if on_oom is None else on_oom.encode()
     options.key_file = None if key_file is None else path_bytes(key_file)
     return options

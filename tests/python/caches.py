@@ -12,20 +12,10 @@ import tempfile
 import types
 import xml.etree.ElementTree
 
-from runner import command, golden, main, need_numpy, refused, said
+from runner import command, golden, main, need_numpy, read_safetensors, refused, said
 import mneme
 
 IDS = [(7 * i + i * i) % 200 + 3 for i in range(60)]
-
-
-def read_safetensors(path):
-    np = need_numpy()
-    with open(path, "rb") as file:
-        data = file.read()
-    n = int.from_bytes(data[:8], "little")
-    types_of = {"F32": "<f4", "F16": "<f2", "I32": "<i4", "I64": "<i8"}
-    return {name: np.frombuffer(data[8 + n:][slice(*entry["data_offsets"])], types_of[entry["dtype"]]).reshape(entry["shape"])
-            for name, entry in json.loads(data[8:8 + n]).items() if name != "__metadata__" and entry["dtype"] in types_of}
 
 
 def recorded(name):
