@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -245,6 +244,8 @@ class Features(Handle):
         data = recording_bytes(recording, sampling_rate)
         self._file = None
         if data is not None:
+            import tempfile
+
             self._file = tempfile.NamedTemporaryFile(suffix=".wav")
             self._file.write(data)
             self._file.flush()

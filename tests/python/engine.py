@@ -1,10 +1,17 @@
 #!/usr/bin/env python3
-"""Many requests in Python: the engine. Oracles are the command's answers.
+"""Many requests in Python: the engine, and the server as a child process. Oracles are the command's answers.
 usage: engine.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]     LIBMNEME `installed`: the package that Python finds, with its own library
 SPDX-License-Identifier: Apache-2.0"""
+import gc
+import http.client
+import json
 import os
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
+import urllib.request
 
 from runner import SMALL, TEXT, command, golden, main, refused
 import mneme
@@ -20,7 +27,8 @@ def requests_get_the_results_they_get_alone():
     with mneme.Model(SMALL) as model, mneme.Engine(model, "dynamic", max_num_seqs=3) as engine:
         seen = []
         ids = [engine.add(prompt, max_new_tokens=10 + i) for i, prompt in enumerate(PROMPTS)]
-        drawn = engine.add(TEXT, max_new_tokens=9, do_sample=True, seed=5, cache="sink", cache_config={"window_length": 40}, top_logprobs=1, on_token=seen.append)
+        drawn = engine.add(TEXT, max_new_tokens=9, do_sample=True, seed=5, cache="sink", cache_config={"window_length": 40}, top_logprobs=1,
+                           on_token=seen.append)
         results = engine.run()
         assert ids == [0, 1, 2, 3] and drawn == 4 and sorted(results) == [0, 1, 2, 3, 4]
         for i, prompt in zip(ids, PROMPTS):
@@ -144,8 +152,67 @@ def closed_engines_are_refused():
     refused(ValueError, "this model is closed", lambda: mneme.Engine(model))
 
 
+# ---- server ----
+
+
+BODY = json.dumps({"prompt": TEXT, "max_tokens": 12, "temperature": 0}).encode()
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def servers_answer_until_they_are_stopped():
+    text = command("run", SMALL, TEXT, "-n", "12", "--json")["sequences"][0]["text"]
+    with mneme.Server(SMALL, cache="static", max_num_seqs=2, sandbox=False) as server:
+        assert server.url.startswith("http://127.0.0.1:") and not server.closed and server.url in server.log[-1] and "cache=static" in server.log[-1]
+        with urllib.request.urlopen(urllib.request.Request(f"{server.url}/v1/completions", BODY, {"Content-Type": "application/json"})) as answer:
+            assert json.load(answer)["choices"][0]["text"] == text
+    assert server.closed and "ended" in repr(server) and not is_running(server.pid)
+    server.stop()
+
+
+def servers_listen_on_unix_sockets():
+    with tempfile.TemporaryDirectory() as folder, mneme.Server(SMALL, unix=os.path.join(folder, "s")) as server:
+        assert server.url == "unix:" + os.path.join(folder, "s")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(os.path.join(folder, "s"))
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = client
+            connection.request("GET", "/health")
+            assert json.load(connection.getresponse()) == {"status": "ok"}
+
+
+def servers_that_do_not_start_are_refused():
+    refused(FileNotFoundError, "no model 'nothere'", lambda: mneme.Server("nothere"))
+    refused(ValueError, "'nosuch'", lambda: mneme.Server(SMALL, cache="nosuch"))
+    refused(ValueError, "no-such-option", lambda: mneme.Server(SMALL, no_such_option=3))
+
+
+def servers_end_with_their_objects():
+    server = mneme.Server(SMALL)
+    pid = server.pid
+    assert is_running(pid)
+    child = os.fork()
+    if child == 0:
+        server.stop()
+        os._exit(0 if is_running(pid) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del server
+    gc.collect()
+    assert not is_running(pid)
+    program = f"import mneme\nserver = mneme.Server({SMALL!r})\nprint(server.pid)\nraise SystemExit(5)\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 5 and not done.stderr and not is_running(int(done.stdout)), done
+
+
 CASES = [requests_get_the_results_they_get_alone, requests_join_wait_and_are_cancelled, callbacks_add_and_fail, requests_are_added_by_other_threads,
-         prefixes_are_shared_and_kept, closed_engines_are_refused]
+         prefixes_are_shared_and_kept, closed_engines_are_refused,
+         servers_answer_until_they_are_stopped, servers_listen_on_unix_sockets, servers_that_do_not_start_are_refused, servers_end_with_their_objects]
 
 
 if __name__ == "__main__":
