@@ -1,7 +1,6 @@
 """The package's command as a server in a child process."""
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 import weakref
@@ -41,7 +40,7 @@ class Server:
         self.log: deque[str] = deque(maxlen=1000)
         """The newest lines that it printed."""
         self._process = process
-        self._end = weakref.finalize(self, _end, process, os.getpid())
+        self._end = weakref.finalize(self, _end, process)
         found: list[str] = []
         is_known = threading.Event()
         threading.Thread(target=_read, args=(process, self.log, found, is_known), name="mneme server", daemon=True).start()
@@ -91,10 +90,8 @@ def _read(process: subprocess.Popen[str], log: deque[str], found: list[str], is_
     is_known.set()
 
 
-def _end(process: subprocess.Popen[str], owner: int) -> None:
-    if os.getpid() != owner:  # a forked process, which does not end the server of its parent
-        return
-    process.terminate()
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()  # in a forked process, whose child the server is not, this does nothing
     try:
         process.wait()
     except BaseException:  # Ctrl-C while requests end: they are not waited for

@@ -48,6 +48,39 @@ def declarations_name_all_functions():
     assert len(names) > 100 and names == set(_ffi.FUNCTIONS), names ^ set(_ffi.FUNCTIONS)
 
 
+# What the package needs not call, and why.
+NOT_CALLED = {
+    "mn_version_number": "mneme.__version__ is mn_version",
+    "mn_status_text": "every failure has its own sentence",
+    "mn_chat_render": "mn_chat_render_with is the same with options",
+    "mn_has_chat_template": "Tokenizer.chat_template is None without one",
+    "mn_generate_batch": "rows are computed one by one, or by an Engine",
+    "mn_generation_take_session": "it is for batches",
+    "mn_generation_config_cache": "the library asks for it when a session without a strategy generates",
+    "mn_generation_config_check": "what is refused is an exception of generate",
+    "mn_generation_field_at": "`mneme run --help-all` lists the fields",
+}
+
+
+def functions_are_called_by_the_package():
+    text, folder = "", os.path.dirname(mneme.__file__)
+    for name in os.listdir(folder):
+        if name.endswith(".py") and name != "_ffi.py":
+            with open(os.path.join(folder, name)) as file:
+                text += file.read()
+    called = set(re.findall(r"\blib\.(mn_\w+)", text))
+    called |= {f"mn_{name}_close" for name in re.findall(r'^    _name = "(\w+)"', text, re.M)}
+    called |= {f"{name}_init" for name in re.findall(r"initialized\(_ffi\.(\w+)\)", text)}
+    assert called <= set(_ffi.FUNCTIONS) and set(NOT_CALLED) <= set(_ffi.FUNCTIONS), (called | set(NOT_CALLED)) - set(_ffi.FUNCTIONS)
+    assert set(_ffi.FUNCTIONS) - called <= set(NOT_CALLED), set(_ffi.FUNCTIONS) - called - set(NOT_CALLED)
+
+
+def importing_is_light():
+    program = "import sys\nimport mneme\nprint([name for name in ('numpy', 'subprocess', 'torch', 'transformers') if name in sys.modules])\n"
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done
+
+
 def declarations_are_those_written_from_the_header():
     try:
         import pycparser  # noqa: F401
@@ -294,7 +327,8 @@ def examples_of_the_documents_run():
         assert done.returncode == 0 and done.stdout.startswith("The capital of France is Paris.\n") and not done.stderr, (page, done)
 
 
-CASES = [declarations_name_all_functions, declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c, answers_are_those_of_the_command,
+CASES = [declarations_name_all_functions, functions_are_called_by_the_package, importing_is_light,
+         declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c, answers_are_those_of_the_command,
          streams_give_the_same_text, a_stream_that_is_left_ends_the_generation, conversations_compute_what_is_new, sessions_fork_crop_and_save,
          texts_are_encoded_and_decoded, failures_are_exceptions_with_a_sentence, configurations_are_objects_or_mappings, callbacks_end_a_generation,
          closed_and_forked_objects_are_refused, the_interpreter_may_end_at_any_time, ctrl_c_ends_a_generation, the_command_is_part_of_the_package,
