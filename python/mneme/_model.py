@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 from . import _ffi
 from ._generation import Generation, Token
-from ._information import Planning, described
+from ._information import Planning, assign, described
 from ._library import check, initialized, lib, take_text
 from ._session import Prompt, Session
 from ._tokenizer import Message, Tokenizer
@@ -28,8 +28,7 @@ class Model(Planning):
         check(lib.mn_model_find(ctypes.byref(path), None if name is None else str(name).encode()))
         self.path = take_text(path)
         options = initialized(_ffi.mn_model_options)
-        options.compute_type, options.cpu = compute_type.encode(), cpu.encode()
-        options.threads, options.memory_limit = threads, memory_limit
+        assign(options, compute_type=compute_type, cpu=cpu, threads=threads, memory_limit=memory_limit)
         check(lib.mn_model_open(ctypes.byref(self._handle), self.path.encode(), ctypes.byref(options)))
         self.tokenizer: Tokenizer | None = Tokenizer._of(self)
 

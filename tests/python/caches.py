@@ -112,6 +112,8 @@ def operations_have_the_logits_of_transformers():
         crop.truncate(cases["cache.crop.6"]["argument"])
         crop.step([cases["cache.crop.6"]["probe"]])
         assert is_near(crop.logits, tensors["cache.crop.6.logits"][0])
+        refused(ValueError, "token ids must be", lambda: crop.step([2**32 + 5]))
+        refused(ValueError, "token ids must be", lambda: crop.step([1.5]))
         refused(ValueError, "given twice", lambda: mneme.step_sessions([crop, crop], [1, 1]))
         refused(ValueError, "1 token ids for 2", lambda: mneme.step_sessions([crop, session], [1]))
         refused(ValueError, "index 0 is 2, allowed: 0 to 1", lambda: mneme.select_sessions([crop, session], [2]))

@@ -221,6 +221,7 @@ def texts_are_encoded_and_decoded():
 def failures_are_exceptions_with_a_sentence():
     refused(FileNotFoundError, "no model 'nothere'", lambda: mneme.Model("nothere"))
     refused(ValueError, "threads is -1", lambda: mneme.Model(SMALL, threads=-1))
+    refused(ValueError, "memory_limit cannot be -1", lambda: mneme.Model(SMALL, memory_limit=-1))
     with mneme.Model(SMALL) as model:
         refused(ValueError, "the nearest is 'temperature'", lambda: model.generate(TEXT, tempreture=1))
         refused(ValueError, "temperature", lambda: model.generate(TEXT, temperature="hot"))
