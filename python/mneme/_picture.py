@@ -36,6 +36,8 @@ def session_picture(session: SessionArrays) -> str:
     bars = []
     for i, (layer, size) in enumerate(zip(layers, sizes)):
         title = f"layer {i}, {layer.kind}: {layer.held_tokens} of {layer.tokens} tokens, {size[0] + size[1]:,} bytes, {size[0]:,} of them quantized"
+        if layer.kind == "state":
+            title = f"layer {i}: a state after {layer.tokens} tokens"
         parts, x = "", 0.0
         for kind, n_bytes in zip(("quantized", "exact"), size):
             width = WIDTH * n_bytes / most
@@ -45,4 +47,4 @@ def session_picture(session: SessionArrays) -> str:
     key = ", ".join(f'<span style="color:{COLORS[kind]}">&#9632;</span> {kind}' for kind in ("quantized", "exact"))
     return (f"<div><p>mneme.Session: {facts}</p>"
             f'<svg width="{WIDTH}" height="{len(layers) * (HEIGHT + 1)}" role="img" aria-label="bytes of each layer">{"".join(bars)}</svg>'
-            f"<p><small>Bytes of each layer's keys and values, without scales and free room: {key}</small></p></div>")
+            f"<p><small>Bytes of each layer's keys and values, without states, scales and free room: {key}</small></p></div>")

@@ -284,6 +284,9 @@ def sessions_are_shown_as_html():
         assert text.count("layer ") == session.num_layers
         session.close()
         assert "closed" in session._repr_html_()
+    with mneme.Model(golden("jamba")) as model, model.session() as session:
+        session.step(IDS)
+        assert "layer 0: a state after 60 tokens" in session._repr_html_() and "layer 1, self: 60 of 60 tokens" in session._repr_html_()
     with mneme.Model(golden("llama")) as model, model.session("sink", window_length=24, num_sink_tokens=4, page_tokens=4) as session:
         session.step(IDS)
         info = session.layer(0)
