@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
 from . import _ffi
+from ._callbacks import Prompt
 from ._generation import Generation, Token
 from ._library import Handle, check, initialized, lib, take_text
-from ._session import Prompt, Session
+from ._run import Run
+from ._session import Session
 from ._tokenizer import Message, Tokenizer
 
 
@@ -46,34 +48,31 @@ class Model(Handle):
         return Session(self, cache, dtype=dtype, max_cache_len=max_cache_len, on_oom=on_oom, **config)
 
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def generate(self, prompt: Prompt, *, stream: bool = False, **fields: Any) -> Generation | Iterator[Token]:
-        """Continues a text or token ids, on a cache of its own. Fields: those of Session.generate."""
-        return _alone(self.session(), "generate", prompt, stream, fields)
+    def generate(self, prompt: Prompt, *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
+    def generate(self, prompt: Prompt, *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
+        """Continues a text or token ids, on a cache of its own. Options: those of Session.generate."""
+        return self._alone("_prepare", prompt, options).give(stream)
 
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **fields: Any) -> Generation | Iterator[Token]:
-        """Answers messages through the chat template, on a cache of its own. Fields: those of Session.chat."""
-        return _alone(self.session(), "chat", messages, stream, fields)
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
+        """Answers messages through the chat template, on a cache of its own. Options: those of Session.chat."""
+        return self._alone("_prepare_chat", messages, options).give(stream)
+
+    def _alone(self, prepare: str, prompt: Any, options: dict[str, Any]) -> Run:
+        """On a session that is closed behind it."""
+        session = self.session()
+        try:
+            run: Run = getattr(session, prepare)(prompt, options)
+        except BaseException:
+            session.close()
+            raise
+        run.is_own = True
+        return run
 
     def __repr__(self) -> str:
         return f"<mneme.Model {self.path!r}{', closed' if self.closed else ''}>"
-
-
-def _alone(session: Session, method: str, prompt: Any, as_stream: bool, fields: dict[str, Any]) -> Generation | Iterator[Token]:
-    """A call on a session that is closed behind it."""
-    if not as_stream:
-        with session:
-            result: Generation = getattr(session, method)(prompt, **fields)
-            return result
-
-    def tokens() -> Iterator[Token]:
-        with session:
-            yield from getattr(session, method)(prompt, stream=True, **fields)
-
-    return tokens()

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Generation in Python: callbacks over arrays of numpy, scores, drafts. Oracles are the command's answers and recomputation here.
+usage: generation.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]
+SPDX-License-Identifier: Apache-2.0"""
+import gc
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import weakref
+
+from package import COMMAND, SMALL, TEXT, command, main, refused
+
+import mneme
+
+OTHER = "The dog and the ball"
+
+
+def numpy():
+    try:
+        import numpy
+    except ImportError:
+        raise unittest.SkipTest("numpy is not installed") from None
+    return numpy
+
+
+def same(a, b):
+    assert a == b, (a, b)
+
+
+def raises(kind, part, call):
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), error
+        return
+    raise AssertionError(f"nothing raised: {part}")
+
+
+# The arrays that `mneme run` writes with --scores-out, --logits-out.
+def written(*arguments, name):
+    np = numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "out")
+        subprocess.run([COMMAND, "run", SMALL, TEXT, *arguments, f"--{name}-out", path], capture_output=True, check=True)
+        with open(path, "rb") as file:
+            data = file.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])[name]
+    return np.frombuffer(data[8 + n:], np.float32).reshape(header["shape"])
+
+
+# ---- callbacks ----
+
+
+def processors_change_scores():
+    np = numpy()
+    seen = []
+    with mneme.Model(SMALL) as model:
+        prompt = model.tokenizer.encode(TEXT)
+        plain = model.generate(TEXT, max_new_tokens=20)[0].token_ids
+        banned = [plain[0], plain[3], plain[8]]
+
+        def in_place(input_ids, scores):
+            assert input_ids.dtype == np.int32 and scores.dtype == np.float32 and scores.shape == (512,) and not input_ids.flags.writeable
+            seen.append(input_ids.tolist())
+            scores[banned] = -np.inf
+
+        def returned(input_ids, scores):
+            return np.where(np.isin(np.arange(512), banned), -np.inf, scores)[None]
+
+        wanted = model.generate(TEXT, max_new_tokens=20, suppress_tokens=banned)[0].token_ids
+        got = model.generate(TEXT, max_new_tokens=20, logits_processor=[in_place])[0].token_ids
+        assert got == wanted != plain and seen == [prompt + got[:i] for i in range(20)], (got, wanted)
+        same(model.generate(TEXT, max_new_tokens=20, logits_processor=returned)[0].token_ids, wanted)
+        # One behind the other, in sampling and with beams.
+        first, rest = [lambda i, s: s.__setitem__(banned[0], -np.inf)], [lambda i, s: s.__setitem__(banned[1:], -np.inf)]
+        for fields in ({"do_sample": True, "seed": 3, "num_return_sequences": 2}, {"num_beams": 3}):
+            same([s.token_ids for s in model.generate(TEXT, max_new_tokens=12, logits_processor=first + rest, **fields)],
+                 [s.token_ids for s in model.generate(TEXT, max_new_tokens=12, suppress_tokens=banned, **fields)])
+
+
+def criteria_end_a_text():
+    numpy()
+    with mneme.Model(SMALL) as model:
+        n = len(model.tokenizer.encode(TEXT))
+        plain = model.generate(TEXT, max_new_tokens=20)[0].token_ids
+        ended = model.generate(TEXT, max_new_tokens=20, stopping_criteria=[lambda ids, scores: False, lambda ids, _: len(ids) >= n + 6])[0]
+        assert ended.finish_reason == "callback" and ended.token_ids == plain[:6], ended
+        ended = model.generate(TEXT, max_new_tokens=20, stopping_criteria=lambda ids, _: ids[-1] == plain[9])[0]
+        same(ended.token_ids, plain[:plain.index(plain[9]) + 1])
+        beams = model.generate(TEXT, max_new_tokens=20, num_beams=3, stopping_criteria=[lambda ids, _: len(ids) >= n + 6])[0]
+        assert beams.finish_reason == "callback" and len(beams.token_ids) == 6, beams
+
+
+def allowed_ids_are_the_only_ones():
+    np = numpy()
+    with mneme.Model(SMALL) as model:
+        allowed = [[300, 301, 310, 400], np.array([290, 340, 341])]
+        calls = []
+
+        def given(batch_id, input_ids):
+            calls.append((batch_id, len(input_ids)))
+            return chosen
+
+        for text, ids in zip((TEXT, OTHER), allowed):
+            chosen, others = ids, sorted(set(range(512)) - set(map(int, ids)))
+            same(model.generate(text, max_new_tokens=10, prefix_allowed_tokens_fn=given)[0].token_ids, model.generate(text, max_new_tokens=10, suppress_tokens=others)[0].token_ids)
+        n = [len(model.tokenizer.encode(text)) for text in (TEXT, OTHER)]
+        same(sorted(calls), sorted((0, n[row] + i) for row in range(2) for i in range(10)))
+        refused(ValueError, "allows none", lambda: model.generate(TEXT, max_new_tokens=3, prefix_allowed_tokens_fn=lambda b, i: []))
+        refused(ValueError, "gave 512", lambda: model.generate(TEXT, max_new_tokens=3, prefix_allowed_tokens_fn=lambda b, i: [512]))
+
+
+def exceptions_of_callbacks_are_raised():
+    numpy()
+
+    class Failing:
+        def __call__(self, *_):
+            raise KeyError("of the callback")
+
+    with mneme.Model(SMALL) as model, model.session() as session:
+        prompt = [3 + i % 200 for i in range(40)]
+        wanted = model.generate(prompt, max_new_tokens=3)[0].token_ids
+        gc.disable()
+        try:
+            for name in ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "on_token"):
+                for fields in ({}, {"num_beams": 2}):
+                    failing = Failing()
+                    raises(KeyError, "of the callback", lambda: session.generate(prompt, max_new_tokens=50, **fields, **{name: failing}))
+                    session.truncate(0)
+                    if name != "on_token":
+                        raises(KeyError, "of the callback", lambda: list(session.generate(prompt, max_new_tokens=50, stream=True, **fields, **{name: failing})))
+                    left = weakref.ref(failing)
+                    del failing
+                    assert left() is None, name
+                    session.truncate(0)
+                    same(session.generate(prompt, max_new_tokens=3)[0].token_ids, wanted)
+        finally:
+            gc.enable()
+        raises(ValueError, "broadcast", lambda: model.generate(TEXT, max_new_tokens=3, logits_processor=[lambda i, s: s[:3]]))
+        raises(ValueError, "read-only", lambda: model.generate(TEXT, max_new_tokens=3, logits_processor=[lambda i, s: i.__setitem__(0, 1)]))
+        refused(ValueError, "in use", lambda: session.generate(TEXT, max_new_tokens=3, logits_processor=[lambda i, s: session.truncate(1)]))
+
+
+def options_are_checked():
+    with mneme.Model(SMALL) as model:
+        refused(ValueError, "logits_processor must be a list of functions", lambda: model.generate(TEXT, logits_processor=[3]))
+        refused(ValueError, "stopping_criteria must be a list of functions", lambda: model.generate(TEXT, stopping_criteria=7))
+        refused(ValueError, "on_token cannot be called: it is a int", lambda: model.generate(TEXT, on_token=7))
+        refused(ValueError, "assistant_model must be a Model, not str", lambda: model.generate(TEXT, assistant_model="small"))
+        refused(ValueError, "on_token has no effect in a stream", lambda: model.generate(TEXT, on_token=print, stream=True))
+        refused(ValueError, "sequence of integers", lambda: model.session().generate([TEXT, TEXT]))
+
+
+def numpy_is_optional():
+    program = (f"import sys\nsys.modules['numpy'] = None\nimport mneme\nassert 'asyncio' not in sys.modules\nmodel = mneme.Model({SMALL!r})\n"
+               "assert len(model.generate('a', max_new_tokens=3, num_beams=2, num_return_sequences=2, top_logprobs=1)) == 2\n"
+               "given = dict(logits_processor=[print], stopping_criteria=[print], prefix_allowed_tokens_fn=print, output_scores=True, output_logits=True)\n"
+               "for name, value in given.items():\n    try:\n        model.generate('a', **{name: value})\n"
+               "    except ImportError as error:\n        print('pip install numpy' in str(error) and name in str(error))\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    same((done.stdout, done.stderr), ("True\n" * 5, ""))
+    program = "import mneme, sys\nprint([m for m in ('numpy', 'asyncio', 'tqdm') if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    same(loaded.stdout, "[]\n")
+
+
+# ---- scores ----
+
+
+def scores_are_those_of_the_command():
+    np = numpy()
+    with mneme.Model(SMALL) as model:
+        got = model.generate(TEXT, max_new_tokens=15, suppress_tokens=[261, 378], output_scores=True, output_logits=True, top_logprobs=3)[0]
+        flags = ("-n", "15", "--suppress-tokens", "261,378")
+        assert np.array_equal(got.scores[:, None], written(*flags, name="scores")) and np.array_equal(got.logits[:, None], written(*flags, name="logits"))
+        assert got.scores.shape == (15, 512) and got.scores.argmax(1).tolist() == got.token_ids and got.scores.flags.owndata
+        masked = got.logits.copy()
+        masked[:, [261, 378]] = -np.inf
+        assert np.array_equal(masked, got.scores)
+        rows = np.asarray(got.scores, np.float64)
+        logs = rows - np.log(np.exp(rows).sum(1, keepdims=True))
+        for i, shown in enumerate(got.logprobs):
+            same(list(shown), np.argsort(-logs[i], kind="stable")[:3].tolist())
+            assert np.allclose(list(shown.values()), logs[i][list(shown)], atol=1e-5)
+        plain = model.generate(TEXT, max_new_tokens=15)[0]
+        assert plain.scores is None and plain.logits is None and plain.beam_indices is None and plain.score is None
+
+
+def beams_have_scores_and_indices():
+    np = numpy()
+    with mneme.Model(SMALL) as model:
+        got = model.generate(TEXT, max_new_tokens=10, num_beams=3, num_return_sequences=2, length_penalty=0.5, output_scores=True, output_logits=True)
+        assert got.beam_scores.shape == got.beam_logits.shape == (10, 3, 512) and [s.index for s in got] == [0, 1]
+        assert np.array_equal(got.beam_scores, written("-n", "10", "--num-beams", "3", "--length-penalty", "0.5", "--num-return-sequences", "2", name="scores"))
+        for s in got:
+            chosen = [got.beam_scores[i, beam, token] for i, (beam, token) in enumerate(zip(s.beam_indices, s.token_ids))]
+            assert np.allclose(chosen, s.transition_scores, atol=1e-5) and abs(sum(s.transition_scores) / 10 ** 0.5 - s.score) < 1e-4, s
+            wanted = model.generate(TEXT, max_new_tokens=10, num_beams=3, num_return_sequences=2, length_penalty=0.5)[s.index]
+            same((wanted.token_ids, wanted.beam_indices), (s.token_ids, s.beam_indices))
+
+
+def drafts_and_negative_prompts():
+    with mneme.Model(SMALL) as model, mneme.Model(SMALL) as small:
+        plain = model.generate(TEXT, max_new_tokens=25)[0]
+        drafted = model.generate(TEXT, max_new_tokens=25, assistant_model=small, num_assistant_tokens=5)[0]
+        assert drafted.token_ids == plain.token_ids and drafted.draft_tokens >= drafted.draft_accepted > 10 and plain.draft_tokens == 0, drafted
+        wanted = command("run", SMALL, TEXT, "-n", "12", "--guidance-scale", "1.7", "--negative-prompt", OTHER, "--json")["sequences"][0]["ids"]
+        assert wanted != plain.token_ids[:12]
+        same(model.generate(TEXT, max_new_tokens=12, guidance_scale=1.7, negative_prompt=OTHER)[0].token_ids, wanted)
+        same(model.generate(TEXT, max_new_tokens=12, guidance_scale=1.7, negative_prompt=model.tokenizer.encode(OTHER))[0].token_ids, wanted)
+        stopped = model.generate(TEXT, max_new_tokens=25, stop_strings=["nothing", plain.text[10:16]])[0]
+        assert stopped.stop_string == 1 and stopped.text == plain.text[:plain.text.index(plain.text[10:16])] and plain.stop_string is None, stopped
+
+
+CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised, options_are_checked,
+         numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts]
+
+if __name__ == "__main__":
+    main(CASES)
