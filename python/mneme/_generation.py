@@ -90,6 +90,14 @@ class Generation(Sequence[GeneratedSequence]):
     def text(self) -> str:
         return self.sequences[0].text
 
+    @property
+    def rows(self) -> list[list[GeneratedSequence]]:
+        """The sequences of each prompt of a batch."""
+        rows: dict[int, list[GeneratedSequence]] = {}
+        for sequence in self.sequences:
+            rows.setdefault(sequence.row, []).append(sequence)
+        return [rows.get(i, []) for i in range(max(rows, default=-1) + 1)]
+
     def __str__(self) -> str:
         return self.text
 

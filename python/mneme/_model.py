@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
 from . import _ffi
-from ._callbacks import Prompt
-from ._generation import Generation, Token
+from ._callbacks import CallOptions, Prompt
+from ._generation import Generation, GenerationConfig, Token
 from ._library import Handle, check, initialized, lib, take_text
-from ._run import Run
+from ._run import BatchRun, Run
 from ._session import Session
 from ._tokenizer import Message, Tokenizer
 
@@ -48,12 +48,20 @@ class Model(Handle):
         return Session(self, cache, dtype=dtype, max_cache_len=max_cache_len, on_oom=on_oom, **config)
 
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **options: Any) -> Generation: ...
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: Literal[False] = False, prefix: Session | None = None,
+                 **options: Any) -> Generation: ...
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
-    def generate(self, prompt: Prompt, *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
-        """Continues a text or token ids, on a cache of its own. Options: those of Session.generate."""
-        return self._alone("_prepare", prompt, options).give(stream)
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: Literal[True], prefix: Session | None = None,
+                 **options: Any) -> Iterator[Token]: ...
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: bool = False, prefix: Session | None = None,
+                 **options: Any) -> Generation | Iterator[Token]:
+        """Continues a text or token ids, on a cache of its own. Options: those of Session.generate.
+
+        A list of texts, or of lists of ids, is a batch: its rows are computed together, each exactly as it would be alone. Token.row and
+        GeneratedSequence.row tell the row, Generation.rows has the sequences of each. prefix: every row begins as a fork of this session, which
+        stays as it is, and of its prompt computes what follows the tokens that both have.
+        """
+        return self._prepare(prompt, prefix, options).give(stream)
 
     @overload
     def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **options: Any) -> Generation: ...
@@ -62,6 +70,14 @@ class Model(Handle):
     def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
         """Answers messages through the chat template, on a cache of its own. Options: those of Session.chat."""
         return self._alone("_prepare_chat", messages, options).give(stream)
+
+    def _prepare(self, prompt: Any, prefix: Session | None, options: dict[str, Any]) -> Run:
+        is_batch = not isinstance(prompt, str) and hasattr(prompt, "__len__") and len(prompt) > 0 and hasattr(prompt[0], "__len__")
+        if not is_batch and prefix is None:
+            return self._alone("_prepare", prompt, options)
+        call = CallOptions.take(options)
+        config = GenerationConfig(self, options.pop("generation_config", None), **options)
+        return BatchRun(self, prompt if is_batch else [prompt], prefix, config, call)
 
     def _alone(self, prepare: str, prompt: Any, options: dict[str, Any]) -> Run:
         """On a session that is closed behind it."""

@@ -109,3 +109,25 @@ class SessionRun(Run):
         assert self.session is not None
         with Busy(self.session) as pointer:
             return int(lib.mn_generate(pointer, self.ids, len(self.ids), self.config._pointer, options, result))
+
+
+class BatchRun(Run):
+    """Prompts that are computed together, each as it would be alone."""
+
+    def __init__(self, model: Model, prompts: Any, prefix: Handle | None, config: GenerationConfig, options: CallOptions) -> None:
+        super().__init__(model, config, options)
+        self.prefix, self.ids = prefix, [prompt_ids(model, prompt) for prompt in prompts]
+
+    def start(self, options: Any, result: Any) -> int:
+        rows = (_ffi.mn_batch_row * len(self.ids))()
+        for row, ids in zip(rows, self.ids):
+            row.size, row.prompt, row.n_prompt = ctypes.sizeof(row), ids, len(ids)
+        if self.prefix is None:
+            return self._call(rows, options, result)
+        with Busy(self.prefix) as pointer:
+            for row in rows:
+                row.prefix = pointer
+            return self._call(rows, options, result)
+
+    def _call(self, rows: Any, options: Any, result: Any) -> int:
+        return int(lib.mn_generate_batch(self.model._pointer, None, rows, len(rows), self.config._pointer, options, result))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Generation in Python: callbacks over arrays of numpy, scores, drafts. Oracles are the command's answers and recomputation here.
+"""Generation in Python: callbacks over arrays of numpy, scores, drafts, batches. Oracles are the command's answers, single runs
+for rows of batches, and recomputation here.
 usage: generation.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]
 SPDX-License-Identifier: Apache-2.0"""
 import gc
@@ -104,13 +105,14 @@ def allowed_ids_are_the_only_ones():
 
         def given(batch_id, input_ids):
             calls.append((batch_id, len(input_ids)))
-            return chosen
+            return allowed[batch_id]
 
-        for text, ids in zip((TEXT, OTHER), allowed):
-            chosen, others = ids, sorted(set(range(512)) - set(map(int, ids)))
-            same(model.generate(text, max_new_tokens=10, prefix_allowed_tokens_fn=given)[0].token_ids, model.generate(text, max_new_tokens=10, suppress_tokens=others)[0].token_ids)
+        got = model.generate([TEXT, OTHER], max_new_tokens=10, prefix_allowed_tokens_fn=given)
+        for row, (text, ids) in enumerate(zip((TEXT, OTHER), allowed)):
+            others = sorted(set(range(512)) - set(map(int, ids)))
+            same(got[row].token_ids, model.generate(text, max_new_tokens=10, suppress_tokens=others)[0].token_ids)
         n = [len(model.tokenizer.encode(text)) for text in (TEXT, OTHER)]
-        same(sorted(calls), sorted((0, n[row] + i) for row in range(2) for i in range(10)))
+        same(sorted(calls), sorted((row, n[row] + i) for row in range(2) for i in range(10)))
         refused(ValueError, "allows none", lambda: model.generate(TEXT, max_new_tokens=3, prefix_allowed_tokens_fn=lambda b, i: []))
         refused(ValueError, "gave 512", lambda: model.generate(TEXT, max_new_tokens=3, prefix_allowed_tokens_fn=lambda b, i: [512]))
 
@@ -131,6 +133,7 @@ def exceptions_of_callbacks_are_raised():
                 for fields in ({}, {"num_beams": 2}):
                     failing = Failing()
                     raises(KeyError, "of the callback", lambda: session.generate(prompt, max_new_tokens=50, **fields, **{name: failing}))
+                    raises(KeyError, "of the callback", lambda: model.generate([prompt, prompt], max_new_tokens=50, **fields, **{name: failing}))
                     session.truncate(0)
                     if name != "on_token":
                         raises(KeyError, "of the callback", lambda: list(session.generate(prompt, max_new_tokens=50, stream=True, **fields, **{name: failing})))
@@ -153,12 +156,14 @@ def options_are_checked():
         refused(ValueError, "on_token cannot be called: it is a int", lambda: model.generate(TEXT, on_token=7))
         refused(ValueError, "assistant_model must be a Model, not str", lambda: model.generate(TEXT, assistant_model="small"))
         refused(ValueError, "on_token has no effect in a stream", lambda: model.generate(TEXT, on_token=print, stream=True))
+        refused(ValueError, "the nearest is 'temperature'", lambda: model.generate([TEXT], tempreture=1))
+        refused(ValueError, "row 1", lambda: model.generate([[3], [512]], max_new_tokens=1))
         refused(ValueError, "sequence of integers", lambda: model.session().generate([TEXT, TEXT]))
 
 
 def numpy_is_optional():
     program = (f"import sys\nsys.modules['numpy'] = None\nimport mneme\nassert 'asyncio' not in sys.modules\nmodel = mneme.Model({SMALL!r})\n"
-               "assert len(model.generate('a', max_new_tokens=3, num_beams=2, num_return_sequences=2, top_logprobs=1)) == 2\n"
+               "assert len(model.generate(['a', 'b'], max_new_tokens=3, num_beams=2, top_logprobs=1)) == 2\n"
                "given = dict(logits_processor=[print], stopping_criteria=[print], prefix_allowed_tokens_fn=print, output_scores=True, output_logits=True)\n"
                "for name, value in given.items():\n    try:\n        model.generate('a', **{name: value})\n"
                "    except ImportError as error:\n        print('pip install numpy' in str(error) and name in str(error))\n")
@@ -217,8 +222,45 @@ def drafts_and_negative_prompts():
         assert stopped.stop_string == 1 and stopped.text == plain.text[:plain.text.index(plain.text[10:16])] and plain.stop_string is None, stopped
 
 
+# ---- batches ----
+
+
+def rows_of_a_batch_are_single_runs():
+    with mneme.Model(SMALL) as model:
+        texts = [TEXT, "a", OTHER]
+        for fields in ({}, {"num_beams": 2}, {"do_sample": True, "seed": 5, "num_return_sequences": 2}):
+            alone = [model.generate(text, max_new_tokens=15, **fields) for text in texts]
+            together = model.generate(texts, max_new_tokens=15, **fields)
+            same([[s.token_ids for s in row] for row in together.rows], [[s.token_ids for s in one] for one in alone])
+            same([s.row for s in together], [i for i, one in enumerate(alone) for _ in one])
+        ids = [model.tokenizer.encode(text) for text in texts]
+        same([s.token_ids for s in model.generate(ids, max_new_tokens=15)], [model.generate(i, max_new_tokens=15)[0].token_ids for i in ids])
+        alone = [model.generate(text, max_new_tokens=15)[0] for text in texts]
+        tokens = list(model.generate(texts, max_new_tokens=15, stream=True))
+        for row, one in enumerate(alone):
+            own = [t for t in tokens if t.row == row]
+            assert "".join(map(str, own)) == one.text and own[-1].finish_reason == one.finish_reason and [t.id for t in own[:-1]] == one.token_ids
+        one = model.generate([TEXT], max_new_tokens=15)
+        assert len(one.rows) == 1 and one.text == alone[0].text and model.generate((TEXT, "a"), max_new_tokens=2).rows[1][0].row == 1
+
+
+def batches_begin_as_forks_of_a_session():
+    with mneme.Model(SMALL) as model, model.session() as session:
+        session.generate(TEXT, max_new_tokens=1)
+        held = session.token_ids
+        texts = [TEXT + " sat", TEXT + " was", OTHER]
+        got = model.generate(texts, max_new_tokens=10, prefix=session)
+        same([s.token_ids for s in got], [model.generate(text, max_new_tokens=10)[0].token_ids for text in texts])
+        assert got[0].cached_tokens >= len(held) - 1 and got[2].cached_tokens < 5 and session.token_ids == held, got
+        single = model.generate(texts[0], max_new_tokens=10, prefix=session)
+        assert single[0].token_ids == got[0].token_ids and single[0].cached_tokens == got[0].cached_tokens
+        session.close()
+        refused(ValueError, "closed", lambda: model.generate(texts, prefix=session))
+
+
 CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised, options_are_checked,
-         numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts]
+         numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
+         batches_begin_as_forks_of_a_session]
 
 if __name__ == "__main__":
     main(CASES)
