@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,13 +124,13 @@ class GenerationConfig(Handle):
         values = given.to_dict() if hasattr(given, "to_dict") else given
         if not isinstance(values, Mapping):
             raise ArgumentError(f"generation_config must be a mapping or have to_dict(), not {type(given).__name__}")
-        text = json.dumps({name: value for name, value in values.items() if value is not None}).encode()
+        text = json.dumps({name: _plain(name, value) for name, value in values.items() if value is not None}).encode()
         check(lib.mn_generation_config_load(self._pointer, text, len(text)))
 
     def set(self, name: str, value: Any) -> None:
         """Sets one field by Transformers' name."""
         try:
-            text = json.dumps(value)
+            text = json.dumps(_plain(name, value))
         except TypeError:
             raise ArgumentError(f"{name} cannot be a {type(value).__name__}") from None
         check(lib.mn_generation_config_set(self._pointer, name.encode(), text.encode()))
@@ -143,6 +145,25 @@ class GenerationConfig(Handle):
     def has_limit(self) -> bool:
         """Whether max_new_tokens or max_length is set."""
         return self.get("max_new_tokens") is not None or self.get("max_length") is not None
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A field's value as JSON has it: schemas also as text, as a file's path or as a model of pydantic, grammars as a path, compiled patterns."""
+    if isinstance(value, os.PathLike) and name in ("json_schema", "grammar", "regex"):
+        with open(value, encoding="utf-8") as file:
+            value = file.read()
+    if name == "json_schema" and isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ArgumentError(f"json_schema is no JSON: {error}") from None
+    if name == "json_schema" and hasattr(value, "model_json_schema"):
+        return value.model_json_schema()
+    if name == "regex" and isinstance(value, re.Pattern):
+        if not isinstance(value.pattern, str) or value.flags & ~re.UNICODE:
+            raise ArgumentError(f"regex has {re.RegexFlag(value.flags & ~re.UNICODE)!r}, allowed: a pattern of text without flags")
+        return value.pattern
+    return value
 
 
 def _logprobs(ids: Any, values: Any, n: int) -> dict[int, float]:

@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
-"""Generation in Python: callbacks over arrays of numpy, scores, drafts, batches. Oracles are the command's answers, single runs
+"""Generation in Python: callbacks over arrays of numpy, scores, drafts, batches, constraints. Oracles are the command's answers, single runs
 for rows of batches, and recomputation here.
 usage: generation.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]
 SPDX-License-Identifier: Apache-2.0"""
 import gc
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 import weakref
+from pathlib import Path
 
 from package import COMMAND, SMALL, TEXT, command, main, refused
 
 import mneme
 
 OTHER = "The dog and the ball"
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "n": {"type": "integer", "maximum": 99}}, "required": ["name", "n"]}
 
 
 def numpy():
@@ -258,9 +261,57 @@ def batches_begin_as_forks_of_a_session():
         refused(ValueError, "closed", lambda: model.generate(texts, prefix=session))
 
 
+# ---- constraints ----
+
+
+def constraints_in_every_form():
+    with mneme.Model(SMALL) as model, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "schema.json")
+        path.write_text(json.dumps(SCHEMA))
+        wanted = command("run", SMALL, TEXT, "-n", "80", "--json-schema", json.dumps(SCHEMA), "--json")["sequences"][0]
+        values = json.loads(wanted["text"])
+        assert isinstance(values["n"], int) and len(values["name"]) <= 8
+
+        class Like:
+            @staticmethod
+            def model_json_schema():
+                return SCHEMA
+
+        for form in (SCHEMA, json.dumps(SCHEMA), path, Like):
+            same(model.generate(TEXT, max_new_tokens=80, json_schema=form)[0].token_ids, wanted["ids"])
+        same(model.generate(TEXT, generation_config={"json_schema": Like, "max_new_tokens": 80})[0].token_ids, wanted["ids"])
+        pattern = r"[a-z]{4} \d\d"
+        wanted = command("run", SMALL, TEXT, "-n", "30", "--regex", pattern, "--json")["sequences"][0]["ids"]
+        for form in (pattern, re.compile(pattern)):
+            got = model.generate(TEXT, max_new_tokens=30, regex=form)[0]
+            assert got.token_ids == wanted and re.fullmatch(pattern, got.text), got
+        grammar = 'root ::= ("yes" | "no") "." '
+        path.write_text(grammar)
+        for form in (grammar, path):
+            assert model.generate(TEXT, max_new_tokens=30, grammar=form).text in ("yes.", "no.")
+        refused(ValueError, "json_schema is no JSON", lambda: model.generate(TEXT, json_schema="{"))
+        refused(ValueError, "regex has re.IGNORECASE", lambda: model.generate(TEXT, regex=re.compile("a", re.I)))
+        refused(ValueError, "at least 3 items, but at most 2", lambda: model.generate(TEXT, json_schema={"type": "array", "minItems": 3, "maxItems": 2}))
+
+
+def models_of_pydantic_are_schemas():
+    try:
+        import pydantic
+    except ImportError:
+        raise unittest.SkipTest("pydantic is not installed") from None
+
+    class Animal(pydantic.BaseModel):
+        name: str = pydantic.Field(max_length=8)
+        legs: int = pydantic.Field(ge=0, le=9)
+
+    with mneme.Model(SMALL) as model:
+        animal = Animal.model_validate_json(model.generate(TEXT, max_new_tokens=80, json_schema=Animal).text)
+        assert 0 <= animal.legs <= 9
+
+
 CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised, options_are_checked,
          numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
-         batches_begin_as_forks_of_a_session]
+         batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas]
 
 if __name__ == "__main__":
     main(CASES)
