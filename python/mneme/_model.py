@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Literal, overload
 
 from . import _ffi
@@ -63,6 +63,10 @@ class Model(Handle):
         """
         return self._prepare(prompt, prefix, options).give(stream)
 
+    def agenerate(self, prompt: Prompt | Sequence[Prompt], *, prefix: Session | None = None, **options: Any) -> AsyncIterator[Token]:
+        """generate() for asyncio: `async for token in model.agenerate(...)`. Leaving the loop or cancelling the task ends the generation."""
+        return self._prepare(prompt, prefix, options).give_async()
+
     @overload
     def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
@@ -70,6 +74,10 @@ class Model(Handle):
     def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
         """Answers messages through the chat template, on a cache of its own. Options: those of Session.chat."""
         return self._alone("_prepare_chat", messages, options).give(stream)
+
+    def achat(self, messages: str | Sequence[Message], **options: Any) -> AsyncIterator[Token]:
+        """chat() for asyncio, as agenerate()."""
+        return self._alone("_prepare_chat", messages, options).give_async()
 
     def _prepare(self, prompt: Any, prefix: Session | None, options: dict[str, Any]) -> Run:
         is_batch = not isinstance(prompt, str) and hasattr(prompt, "__len__") and len(prompt) > 0 and hasattr(prompt[0], "__len__")

@@ -1,10 +1,10 @@
-"""Runs generations: at once, or as an iterator."""
+"""Runs generations: at once, as an iterator, or as an asynchronous iterator."""
 from __future__ import annotations
 
 import ctypes
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi
@@ -65,6 +65,11 @@ class Run:
         self._check_stream()
         return self._stream()
 
+    def give_async(self) -> AsyncIterator[Token]:
+        """What agenerate() returns."""
+        self._check_stream()
+        return self._astream()
+
     def _check_stream(self) -> None:
         if self.options.on_token is not None:
             raise ArgumentError("on_token has no effect in a stream: the iterator yields the tokens")
@@ -96,6 +101,34 @@ class Run:
         finally:
             left.set()
             worker.join()
+
+    async def _astream(self) -> AsyncIterator[Token]:
+        """The same for asyncio: leaving the loop or cancelling the task ends the generation."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        tokens: asyncio.Queue[Token | None] = asyncio.Queue()
+
+        def put(token: Token | None) -> bool:
+            try:
+                loop.call_soon_threadsafe(tokens.put_nowait, token)
+                return True
+            except RuntimeError:  # the loop is closed
+                return False
+
+        worker, left, raised = self._work(put)
+        has_ended = False
+        try:
+            while token := await tokens.get():
+                yield token
+            has_ended = True
+            if raised:
+                raise raised.pop()
+        finally:
+            left.set()
+            while not has_ended:  # the thread ends after one step at most
+                has_ended = await tokens.get() is None
+            worker.join()  # it has nothing to do any more
 
 
 class SessionRun(Run):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -121,6 +121,10 @@ class Session(Handle):
         """
         return self._prepare(prompt, options).give(stream)
 
+    def agenerate(self, prompt: Prompt, **options: Any) -> AsyncIterator[Token]:
+        """generate() for asyncio: `async for token in session.agenerate(...)`. Leaving the loop or cancelling the task ends the generation."""
+        return self._prepare(prompt, options).give_async()
+
     @overload
     def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
@@ -132,6 +136,10 @@ class Session(Handle):
         the model's context.
         """
         return self._prepare_chat(messages, options).give(stream)
+
+    def achat(self, messages: str | Sequence[Message], **options: Any) -> AsyncIterator[Token]:
+        """chat() for asyncio, as agenerate()."""
+        return self._prepare_chat(messages, options).give_async()
 
     def _prepare(self, prompt: Prompt, options: dict[str, Any]) -> SessionRun:
         call = CallOptions.take(options)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Generation in Python: callbacks over arrays of numpy, scores, drafts, batches, constraints. Oracles are the command's answers, single runs
+"""Generation in Python: callbacks over arrays of numpy, scores, drafts, batches, constraints, asyncio. Oracles are the command's answers, single runs
 for rows of batches, and recomputation here.
 usage: generation.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]
 SPDX-License-Identifier: Apache-2.0"""
+import asyncio
 import gc
 import json
 import os
@@ -11,11 +12,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import weakref
 from pathlib import Path
 
-from package import COMMAND, SMALL, TEXT, command, main, refused
+from package import COMMAND, SMALL, TEXT, command, main, refused, template_model
 
 import mneme
 
@@ -309,9 +311,86 @@ def models_of_pydantic_are_schemas():
         assert 0 <= animal.legs <= 9
 
 
+# ---- asyncio ----
+
+
+def streams_of_asyncio():
+    with tempfile.TemporaryDirectory() as folder, mneme.Model(template_model(folder)) as model, model.session() as session:
+        wanted = list(model.generate(TEXT, max_new_tokens=20, top_logprobs=1, stream=True))
+        talk = model.chat("Hi", max_new_tokens=9).text
+
+        async def read(stream):
+            return [token async for token in stream]
+
+        async def several():
+            return await asyncio.gather(*(read(model.agenerate(TEXT, max_new_tokens=20, top_logprobs=1)) for _ in range(3)),
+                                        read(session.agenerate(TEXT, max_new_tokens=20)),
+                                        read(model.agenerate([TEXT, OTHER], max_new_tokens=5)), read(model.achat("Hi", max_new_tokens=9)))
+
+        *same_ones, of_session, batch, chat = asyncio.run(several())
+        assert same_ones == [wanted] * 3 and [t.id for t in of_session] == [t.id for t in wanted] and {t.row for t in batch} == {0, 1}
+        assert "".join(map(str, chat)) == talk and threading.active_count() == 1
+
+
+def asyncio_ends_what_is_left():
+    numpy()
+    slow = [lambda ids, scores: (threading.Event().wait(0.002), None)[1]]
+    with mneme.Model(SMALL) as model, model.session() as session:
+        first = model.generate(TEXT, max_new_tokens=2)[0].token_ids
+        options = {"max_new_tokens": 450, "ignore_eos": True, "logits_processor": slow}
+
+        async def leave():
+            n = 0
+            async for token in session.agenerate(TEXT, **options):
+                n += 1
+                if n == 3:
+                    break
+            while threading.active_count() > 1:  # the loop closes the iterator
+                await asyncio.sleep(0.001)
+
+        async def cancel():
+            begun = asyncio.Event()
+
+            async def read():
+                async for _ in session.agenerate(TEXT, **options):
+                    begun.set()
+
+            task = asyncio.create_task(read())
+            await begun.wait()
+            task.cancel()
+            try:
+                await task
+                raise AssertionError("not cancelled")
+            except asyncio.CancelledError:
+                pass
+
+        async def fail():
+            def of_callback(ids, scores):
+                raise KeyError("of the callback")
+
+            try:
+                async for _ in session.agenerate(TEXT, max_new_tokens=5, logits_processor=[of_callback]):
+                    pass
+                raise AssertionError("the exception is lost")
+            except KeyError as error:
+                assert "of the callback" in str(error)
+
+        async def abandon():
+            stream = session.agenerate(TEXT, **options)
+            assert (await stream.__anext__()).id == first[0]
+            return stream  # asyncio.run closes it
+
+        for way in (leave, cancel, fail, abandon):
+            asyncio.run(way())
+            assert len(session) < 400, (way, len(session))
+            session.truncate(0)
+            same(session.generate(TEXT, max_new_tokens=2)[0].token_ids, first)
+        refused(ValueError, "on_token has no effect", lambda: model.agenerate(TEXT, on_token=print))
+
+
 CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised, options_are_checked,
          numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
-         batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas]
+         batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left]
 
 if __name__ == "__main__":
     main(CASES)
