@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import _ffi
 from ._generation import Token, token_of
 from ._library import ArgumentError, ids_array, lib
+from ._progress import progress_of
 
 if TYPE_CHECKING:
     from ._model import Model
@@ -31,6 +32,7 @@ class CallOptions:
     negative_prompt: Prompt | None = None
     output_scores: bool = False
     output_logits: bool = False
+    progress: bool | Callable[[int, int], Any] | None = None
 
     def __post_init__(self) -> None:
         self.logits_processor = _callables("logits_processor", self.logits_processor)
@@ -97,6 +99,7 @@ class Callbacks:
     def __init__(self, options: CallOptions, on_token: Callable[[Token], Any] | None, is_left: Callable[[], bool], session: Any) -> None:
         self.options, self.on_token, self.is_left, self.session = options, on_token, is_left, session
         self.raised: list[BaseException] = []
+        self.progress = progress_of(options.progress)
         self.allowed: Any = None
 
     def fill(self, c: Any, is_beam_search: bool) -> None:
@@ -140,6 +143,7 @@ class Callbacks:
 
     def _receive_prefill(self, _: Any, done: int, total: int) -> None:
         try:
+            self.progress.update(done, total)
             ends = self._is_ended()
         except BaseException as error:
             self._keep(error)

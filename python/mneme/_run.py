@@ -42,6 +42,7 @@ class Run:
             check(status)
             return self._result(result.contents)
         finally:
+            callbacks.progress.close()
             lib.mn_generation_close(ctypes.byref(result))
             if self.is_own and self.session is not None:
                 self.session.close()

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Generation in Python: callbacks over arrays of numpy, scores, drafts, batches, constraints, asyncio. Oracles are the command's answers, single runs
+"""Generation in Python: callbacks over arrays of numpy, scores, drafts, batches, constraints, asyncio, progress. Oracles are the command's answers, single runs
 for rows of batches, and recomputation here.
 usage: generation.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]
 SPDX-License-Identifier: Apache-2.0"""
 import asyncio
 import gc
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import threading
 import unittest
 import weakref
 from pathlib import Path
+from unittest import mock
 
 from package import COMMAND, SMALL, TEXT, command, main, refused, template_model
 
@@ -134,7 +136,7 @@ def exceptions_of_callbacks_are_raised():
         wanted = model.generate(prompt, max_new_tokens=3)[0].token_ids
         gc.disable()
         try:
-            for name in ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "on_token"):
+            for name in ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "on_token", "progress"):
                 for fields in ({}, {"num_beams": 2}):
                     failing = Failing()
                     raises(KeyError, "of the callback", lambda: session.generate(prompt, max_new_tokens=50, **fields, **{name: failing}))
@@ -388,9 +390,50 @@ def asyncio_ends_what_is_left():
         refused(ValueError, "on_token has no effect", lambda: model.agenerate(TEXT, on_token=print))
 
 
+# ---- progress ----
+
+
+def progress_of_long_prompts():
+    class Bar:
+        shown, n = [], 0
+
+        def __init__(self, **options):
+            Bar.shown.append((options["total"], options["desc"]))
+
+        def update(self, more):
+            self.n += more
+            Bar.shown.append(self.n)
+
+        def close(self):
+            Bar.shown.append("closed")
+
+    with mneme.Model(SMALL) as model, model.session("sliding_window", window_length=64) as session:
+        prompt = [3 + i * i % 200 for i in range(1300)]
+        wanted = session.generate(prompt, max_new_tokens=3)[0].token_ids
+        seen = []
+        session.truncate(0)
+        same(session.generate(prompt, max_new_tokens=3, progress=lambda done, total: seen.append((done, total)))[0].token_ids, wanted)
+        assert len(seen) > 1 and seen[-1] == (1300, 1300) and seen == sorted(seen), seen
+        steps = [done for done, _ in seen]
+        with mock.patch.dict(sys.modules, {"tqdm.auto": mock.Mock(tqdm=Bar)}):
+            session.truncate(0)
+            session.generate(prompt, max_new_tokens=3, progress=True)
+            model.generate(prompt[:40], max_new_tokens=3, progress=True)  # a short one has none
+        same(Bar.shown, [(1300, "prompt"), *steps, "closed"])
+        with mock.patch.dict(sys.modules, {"tqdm.auto": None}):
+            for is_terminal in (True, False):
+                session.truncate(0)
+                with mock.patch("sys.stderr", io.StringIO()) as shown:
+                    shown.isatty = lambda: is_terminal
+                    session.generate(prompt, max_new_tokens=3, progress=True)
+                wanted = [f"prompt: {done} of 1300 tokens ({100 * done // 1300}%)" for done in steps] + ["\033[K"]
+                same(shown.getvalue(), "".join("\r" + line for line in wanted) if is_terminal else "")
+
+
 CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised, options_are_checked,
          numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
-         batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left]
+         batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left,
+         progress_of_long_prompts]
 
 if __name__ == "__main__":
     main(CASES)
