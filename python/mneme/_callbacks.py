@@ -154,7 +154,7 @@ class Callbacks:
 
     def _process(self, _: Any, row: int, ids: Any, n: int, scores: Any, vocab_size: int) -> bool:
         try:
-            if self._is_ended():
+            if self.raised:
                 return False
             asarray = numpy().asarray
             input_ids, values = asarray(_Memory(ids, "<i4", (n,), True)), asarray(_Memory(scores, "<f4", (vocab_size,), False))
@@ -169,7 +169,7 @@ class Callbacks:
 
     def _allow(self, _: Any, row: int, ids: Any, n: int, allowed: Any, n_allowed: Any) -> bool:
         try:
-            if self._is_ended() or self.options.prefix_allowed_tokens_fn is None:
+            if self.raised or self.options.prefix_allowed_tokens_fn is None:
                 return False
             found = self.options.prefix_allowed_tokens_fn(row, numpy().asarray(_Memory(ids, "<i4", (n,), True)))
             self.allowed = ids_array(found)  # kept until the next call

@@ -46,10 +46,10 @@ class _Line(Progress):
 class _Bar(Progress):
     """The bar of tqdm."""
 
-    def __init__(self, tqdm: Any) -> None:
-        self.tqdm, self.bar = tqdm, None
+    bar: Any = None
 
-    bar: Any
+    def __init__(self, tqdm: Any) -> None:
+        self.tqdm = tqdm
 
     def update(self, done: int, total: int) -> None:
         if total > LONG_PROMPT:

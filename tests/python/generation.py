@@ -199,6 +199,9 @@ def scores_are_those_of_the_command():
         for i, shown in enumerate(got.logprobs):
             same(list(shown), np.argsort(-logs[i], kind="stable")[:3].tolist())
             assert np.allclose(list(shown.values()), logs[i][list(shown)], atol=1e-5)
+        only_scores = model.generate(TEXT, max_new_tokens=2, output_scores=True)[0]
+        only_logits = model.generate(TEXT, max_new_tokens=2, output_logits=True)[0]
+        assert only_scores.scores.shape == only_logits.logits.shape == (2, 512) and only_scores.logits is None and only_logits.scores is None
         plain = model.generate(TEXT, max_new_tokens=15)[0]
         assert plain.scores is None and plain.logits is None and plain.beam_indices is None and plain.score is None
 
@@ -366,6 +369,19 @@ def asyncio_ends_what_is_left():
             except asyncio.CancelledError:
                 pass
 
+        async def cancel_beams():  # which show no token until they end
+            calls = []
+
+            async def read():
+                return [t async for t in session.agenerate(TEXT, num_beams=2, max_new_tokens=150, logits_processor=[lambda i, s: calls.append(i[-1]), *slow])]
+
+            task = asyncio.create_task(read())
+            while len(calls) < 5:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() and len(calls) < 150 and threading.active_count() == 1, len(calls)
+
         async def fail():
             def of_callback(ids, scores):
                 raise KeyError("of the callback")
@@ -382,7 +398,7 @@ def asyncio_ends_what_is_left():
             assert (await stream.__anext__()).id == first[0]
             return stream  # asyncio.run closes it
 
-        for way in (leave, cancel, fail, abandon):
+        for way in (leave, cancel, cancel_beams, fail, abandon):
             asyncio.run(way())
             assert len(session) < 400, (way, len(session))
             session.truncate(0)
