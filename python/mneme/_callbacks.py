@@ -101,6 +101,7 @@ class Callbacks:
         self.raised: list[BaseException] = []
         self.progress = progress_of(options.progress)
         self.allowed: Any = None
+        self.is_batch, self.is_refused = session is None, False
 
     def fill(self, c: Any, is_beam_search: bool) -> None:
         """Sets the members of mn_generate_options, which keep the functions."""
@@ -113,7 +114,8 @@ class Callbacks:
             c.process = _ffi.mn_logits_processor(self._process)
         if given.prefix_allowed_tokens_fn:
             c.prefix_allowed = _ffi.mn_prefix_allowed(self._allow)
-        if given.stopping_criteria or is_beam_search:  # beams have no token to show until they end: this is their callback at every step
+        # Beams have no token to show until they end; rows of a batch end together through this, each with a whole step.
+        if given.stopping_criteria or is_beam_search or self.is_batch:
             c.stop = _ffi.mn_stopping(self._stop)
         if given.assistant_model is not None:
             c.assistant = given.assistant_model._pointer
@@ -130,16 +132,15 @@ class Callbacks:
         if not self.raised:
             self.raised.append(error)
 
-    # Python runs its handlers of signals in these, so that Ctrl-C ends a generation.
-
     def _receive(self, _: Any, event: Any) -> bool:
+        goes_on = False
         try:
-            if self._is_ended():
-                return False
-            return self.on_token is None or self.on_token(token_of(event.contents, self.options.n_logprobs)) is not False
+            if not self._is_ended():
+                goes_on = self.on_token is None or self.on_token(token_of(event.contents, self.options.n_logprobs)) is not False
         except BaseException as error:
             self._keep(error)
-            return False
+        self.is_refused = self.is_refused or not goes_on
+        return goes_on or self.is_batch
 
     def _receive_prefill(self, _: Any, done: int, total: int) -> None:
         try:
@@ -181,7 +182,7 @@ class Callbacks:
 
     def _stop(self, _: Any, row: int, ids: Any, n: int) -> bool:
         try:
-            if self._is_ended():
+            if self.is_refused or self._is_ended():
                 return True
             if not self.options.stopping_criteria:
                 return False
@@ -190,6 +191,9 @@ class Callbacks:
         except BaseException as error:
             self._keep(error)
             return True
+
+
+# ---- prompts ----
 
 
 def prompt_ids(model: Model, prompt: Any) -> Any:

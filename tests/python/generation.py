@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generation in Python: callbacks over arrays of numpy, scores, drafts, batches, constraints, asyncio, progress. Oracles are the command's answers, single runs
 for rows of batches, and recomputation here.
-usage: generation.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]
+usage: generation.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]     LIBMNEME `installed`: the package that Python finds, with its own library
 SPDX-License-Identifier: Apache-2.0"""
 import asyncio
 import gc
@@ -154,6 +154,26 @@ def exceptions_of_callbacks_are_raised():
         raises(ValueError, "broadcast", lambda: model.generate(TEXT, max_new_tokens=3, logits_processor=[lambda i, s: s[:3]]))
         raises(ValueError, "read-only", lambda: model.generate(TEXT, max_new_tokens=3, logits_processor=[lambda i, s: i.__setitem__(0, 1)]))
         refused(ValueError, "in use", lambda: session.generate(TEXT, max_new_tokens=3, logits_processor=[lambda i, s: session.truncate(1)]))
+
+
+def any_row_may_end_a_batch():
+    with mneme.Model(SMALL) as model:
+        for fields in ({}, {"do_sample": True, "seed": 1, "num_return_sequences": 2}):
+            for most in range(1, 9):
+                seen = []
+                ended = model.generate([TEXT, OTHER], max_new_tokens=100, on_token=lambda t: seen.append(t) or len(seen) < most, **fields)
+                assert len(ended) == 2 * fields.get("num_return_sequences", 1) and all(len(s.token_ids) <= most // len(ended) + 2 for s in ended), ended
+
+                def fail(token):
+                    seen.append(token)
+                    if len(seen) == most:
+                        raise KeyError("of the callback")
+
+                seen.clear()
+                raises(KeyError, "of the callback", lambda: model.generate([TEXT, OTHER], max_new_tokens=100, on_token=fail, **fields))
+                tokens = model.generate([TEXT, OTHER], max_new_tokens=100, stream=True, **fields)
+                same([next(tokens).row for _ in range(most)][0], 0)
+                tokens.close()
 
 
 def options_are_checked():
@@ -446,7 +466,8 @@ def progress_of_long_prompts():
                 same(shown.getvalue(), "".join("\r" + line for line in wanted) if is_terminal else "")
 
 
-CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised, options_are_checked,
+CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised,
+         any_row_may_end_a_batch, options_are_checked,
          numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
          batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left,
          progress_of_long_prompts]
