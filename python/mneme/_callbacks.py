@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi
@@ -191,6 +194,43 @@ class Callbacks:
         except BaseException as error:
             self._keep(error)
             return True
+
+
+# ---- Ctrl-C ----
+
+ENTRIES = {function.__code__ for function in (Callbacks._receive, Callbacks._receive_prefill, Callbacks._process, Callbacks._allow, Callbacks._stop,
+                                              Callbacks._keep)}
+
+
+@contextmanager
+def interruptible(callbacks: Callbacks) -> Iterator[None]:
+    """Ctrl-C ends a generation of the main thread.
+
+    While C runs, Python calls its handler where the next callback begins, outside of the block that would catch what the handler raises. There it is
+    caught here; elsewhere, as in the user's part of a callback, it is raised as ever.
+    """
+    import signal
+
+    before: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if frame is None or frame.f_code not in ENTRIES:
+            before(number, frame)
+            return
+        try:
+            before(number, frame)
+        except BaseException as error:
+            callbacks._keep(error)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is handle:
+            signal.signal(signal.SIGINT, before)
 
 
 # ---- prompts ----

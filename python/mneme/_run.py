@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi
-from ._callbacks import CallOptions, Callbacks, array_copy, prompt_ids
+from ._callbacks import CallOptions, Callbacks, array_copy, interruptible, prompt_ids
 from ._generation import Generation, GenerationConfig, Token, sequence_of
 from ._library import ArgumentError, Busy, Handle, check, information, initialized, lib
 
@@ -37,7 +37,8 @@ class Run:
         if self.negative is not None:
             options.negative_prompt, options.n_negative_prompt = self.negative, len(self.negative)
         try:
-            status = self.start(ctypes.byref(options), ctypes.byref(result))
+            with interruptible(callbacks):
+                status = self.start(ctypes.byref(options), ctypes.byref(result))
             callbacks.raise_first()
             check(status)
             return self._result(result.contents)

@@ -156,6 +156,23 @@ def exceptions_of_callbacks_are_raised():
         refused(ValueError, "in use", lambda: session.generate(TEXT, max_new_tokens=3, logits_processor=[lambda i, s: session.truncate(1)]))
 
 
+def ctrl_c_ends_what_c_computes():
+    program = f"""import mneme, os, signal, threading
+model = mneme.Model({SMALL!r})
+fields = dict(max_new_tokens=1000000, ignore_eos=True, cache_implementation="sliding_window", cache_config=dict(window_length=32))
+for prompt in ["a", ["a", "b"]] * 3:
+    for more in (dict(), dict(num_beams=2), dict(on_token=lambda token: None)):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            model.generate(prompt, **fields, **more)
+            print("ended")
+        except KeyboardInterrupt:
+            print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    same((done.returncode, done.stdout, done.stderr), (0, "interrupted True\n" * 18, ""))
+
+
 def any_row_may_end_a_batch():
     with mneme.Model(SMALL) as model:
         for fields in ({}, {"do_sample": True, "seed": 1, "num_return_sequences": 2}):
@@ -467,7 +484,7 @@ def progress_of_long_prompts():
 
 
 CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised,
-         any_row_may_end_a_batch, options_are_checked,
+         ctrl_c_ends_what_c_computes, any_row_may_end_a_batch, options_are_checked,
          numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
          batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left,
          progress_of_long_prompts]
