@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     Floats: TypeAlias = "numpy.ndarray[Any, numpy.dtype[numpy.float32]]"
 
 
-def numpy_module() -> Any:
+def numpy_module(what: str = "arrays") -> Any:
+    """numpy; ImportError that names what needs it, where it is missing."""
     try:
         import numpy
     except ImportError as error:
-        raise ImportError("arrays need numpy, which is not installed: pip install numpy") from error
+        raise ImportError(f"{what} need numpy, which is not installed: pip install numpy", name="numpy") from error
     return numpy
 
 

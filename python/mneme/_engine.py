@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _ffi
-from ._generation import Generation, GenerationConfig, Token, _sequence, _token
+from ._callbacks import Prompt
+from ._generation import Generation, GenerationConfig, Token, sequence_of, token_of
 from ._information import assign, cache_options, path_bytes
 from ._library import ArgumentError, Busy, Handle, MnemeError, check, ids_array, information, initialized, lib
 from ._model import Model
-from ._session import Prompt, Session
+from ._session import Session
 from ._session_arrays import AllBusy
 
 
@@ -91,7 +92,7 @@ class _Request:
 
         def receive(_: Any, event: Any) -> bool:
             try:
-                return on_token is not None and on_token(_token(event.contents, self.n_logprobs)) is not False
+                return on_token is not None and on_token(token_of(event.contents, self.n_logprobs)) is not False
             except BaseException as error:
                 self.raised = error
                 return False
@@ -186,7 +187,7 @@ class Engine(Handle):
             if kept.raised:
                 raise kept.raised
             g = result.contents
-            sequences = [_sequence(g.sequences[i].contents, kept.n_logprobs) for i in range(g.n_sequences)]
+            sequences = [sequence_of(g.sequences[i].contents, kept.n_logprobs, None, None) for i in range(g.n_sequences)]
             return number.value, Generation(sequences, g.seed, g.prompt_ms, g.predicted_ms)
         finally:
             lib.mn_generation_close(ctypes.byref(result))

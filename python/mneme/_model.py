@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Literal, overload
 
 from . import _ffi
-from ._generation import Generation, Token
+from ._callbacks import CallOptions, Prompt
+from ._generation import Generation, GenerationConfig, Token
 from ._information import Planning, assign, described
 from ._library import check, initialized, lib, take_text
-from ._session import Prompt, Session
+from ._run import BatchRun, Run
+from ._session import Session
 from ._tokenizer import Message, Tokenizer
 
 
@@ -51,34 +53,55 @@ class Model(Planning):
         return Session(self, cache, dtype=dtype, max_cache_len=max_cache_len, on_oom=on_oom, **config)
 
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: Literal[False] = False, prefix: Session | None = None,
+                 **options: Any) -> Generation: ...
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def generate(self, prompt: Prompt, *, stream: bool = False, **fields: Any) -> Generation | Iterator[Token]:
-        """Continues a text or token ids, on a cache of its own. Fields: those of Session.generate."""
-        return _alone(self.session(), "generate", prompt, stream, fields)
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: Literal[True], prefix: Session | None = None,
+                 **options: Any) -> Iterator[Token]: ...
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: bool = False, prefix: Session | None = None,
+                 **options: Any) -> Generation | Iterator[Token]:
+        """Continues a text or token ids, on a cache of its own. Options: those of Session.generate.
+
+        A list of texts, or of lists of ids, is a batch: its rows are computed together, each exactly as it would be alone. Token.row and
+        GeneratedSequence.row tell the row, Generation.rows has the sequences of each. prefix: every row begins as a fork of this session, which
+        stays as it is, and of its prompt computes what follows the tokens that both have.
+        """
+        return self._prepare(prompt, prefix, options).give(stream)
+
+    def agenerate(self, prompt: Prompt | Sequence[Prompt], *, prefix: Session | None = None, **options: Any) -> AsyncIterator[Token]:
+        """generate() for asyncio: `async for token in model.agenerate(...)`. Leaving the loop or cancelling the task ends the generation."""
+        return self._prepare(prompt, prefix, options).give_async()
 
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **fields: Any) -> Generation | Iterator[Token]:
-        """Answers messages through the chat template, on a cache of its own. Fields: those of Session.chat."""
-        return _alone(self.session(), "chat", messages, stream, fields)
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
+        """Answers messages through the chat template, on a cache of its own. Options: those of Session.chat."""
+        return self._alone("_prepare_chat", messages, options).give(stream)
+
+    def achat(self, messages: str | Sequence[Message], **options: Any) -> AsyncIterator[Token]:
+        """chat() for asyncio, as agenerate()."""
+        return self._alone("_prepare_chat", messages, options).give_async()
+
+    def _prepare(self, prompt: Any, prefix: Session | None, options: dict[str, Any]) -> Run:
+        is_batch = not isinstance(prompt, str) and hasattr(prompt, "__len__") and len(prompt) > 0 and hasattr(prompt[0], "__len__")
+        if not is_batch and prefix is None:
+            return self._alone("_prepare", prompt, options)
+        call = CallOptions.take(options)
+        config = GenerationConfig(self, options.pop("generation_config", None), **options)
+        return BatchRun(self, prompt if is_batch else [prompt], prefix, config, call)
+
+    def _alone(self, prepare: str, prompt: Any, options: dict[str, Any]) -> Run:
+        """On a session that is closed behind it."""
+        session = self.session()
+        try:
+            run: Run = getattr(session, prepare)(prompt, options)
+        except BaseException:
+            session.close()
+            raise
+        run.is_own = True
+        return run
 
     def __repr__(self) -> str:
         return f"<mneme.Model {self.path!r}{', closed' if self.closed else ''}>"
-
-
-def _alone(session: Session, method: str, prompt: Any, as_stream: bool, fields: dict[str, Any]) -> Generation | Iterator[Token]:
-    """A call on a session that is closed behind it."""
-    if not as_stream:
-        with session:
-            result: Generation = getattr(session, method)(prompt, **fields)
-            return result
-
-    def tokens() -> Iterator[Token]:
-        with session:
-            yield from getattr(session, method)(prompt, stream=True, **fields)
-
-    return tokens()

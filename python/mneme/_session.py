@@ -2,22 +2,22 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _ffi
 from ._arrays import pointer
-from ._generation import Generation, GenerationConfig, Token, run, stream
+from ._callbacks import CallOptions, Prompt, prompt_ids, tokenizer_of
+from ._generation import Generation, GenerationConfig, Token
 from ._information import cache_options, model_info, path_bytes
 from ._library import ArgumentError, Busy, Handle, check, ids_array, information, lib
+from ._run import SessionRun
 from ._session_arrays import AllBusy, SessionArrays, layer_array, legacy_layers
-from ._tokenizer import Message, Tokenizer
+from ._tokenizer import Message
 
 if TYPE_CHECKING:
     from ._model import Model
-
-Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -139,54 +139,65 @@ class Session(SessionArrays):
         return CacheInfo(info.implementation.decode(), info.dtype.decode(), info.tokens, info.bytes, info.offloaded_bytes, info.bytes_per_token)
 
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def generate(self, prompt: Prompt, *, stream: bool = False, generation_config: Any = None, top_logprobs: int | None = None,
-                 on_token: Callable[[Token], Any] | None = None, **fields: Any) -> Generation | Iterator[Token]:
+    def generate(self, prompt: Prompt, *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
+    def generate(self, prompt: Prompt, *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
         """Makes the session hold the prompt, of which it computes what is new, and continues it.
 
-        prompt: a text, to which the tokenizer's special tokens are added, or token ids. fields: those of Transformers' GenerationConfig by their
-        names; generation_config: a mapping of them, or an object with to_dict(). top_logprobs: log-probabilities of the chosen token and of this
-        many best. on_token: called with each Token; returns False to end. stream: the tokens as an iterator instead.
+        prompt: a text, to which the tokenizer's special tokens are added, or token ids. stream: the tokens as an iterator instead; leaving it ends
+        the generation. Options, by Transformers' names, are the fields of GenerationConfig and:
+        generation_config: a mapping of such fields, or an object with to_dict(); those that are given beside it are above it.
+        on_token: called with each Token; returns False to end. What it or another callback raises ends the generation and is raised here.
+        logits_processor: functions f(input_ids, scores), called for each token after the built-in processors, with arrays of numpy over the
+        library's memory: one dimension, valid until the function returns. They change scores or return others.
+        stopping_criteria: functions f(input_ids, scores), scores being None; a true result ends the sequence.
+        prefix_allowed_tokens_fn: f(batch_id, input_ids) returns the ids that may be next.
+        assistant_model: a Model that drafts tokens. negative_prompt: a text or ids, for guidance_scale.
+        top_logprobs: log-probabilities of each token and of this many best ones. output_scores, output_logits: arrays of numpy in the result.
+        progress: True shows how far a long prompt is, with tqdm or as a line at a terminal; or f(done, total).
         """
-        if isinstance(prompt, str):
-            prompt = _tokenizer(self.model).encode(prompt)
-        config = GenerationConfig(self.model, generation_config, **fields)
-        return self._run(prompt, config, stream, top_logprobs, on_token)
+        return self._prepare(prompt, options).give(stream)
+
+    def agenerate(self, prompt: Prompt, **options: Any) -> AsyncIterator[Token]:
+        """generate() for asyncio: `async for token in session.agenerate(...)`. Leaving the loop or cancelling the task ends the generation."""
+        return self._prepare(prompt, options).give_async()
 
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, generation_config: Any = None, top_logprobs: int | None = None,
-             on_token: Callable[[Token], Any] | None = None, tools: Sequence[Any] | None = None, **fields: Any) -> Generation | Iterator[Token]:
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
         """Answers messages, a str being one of the user, through the chat template. Of the conversation so far the session computes what is new.
 
-        An answer without max_new_tokens or max_length may take all of the model's context.
+        Options: tools, functions that the template shows, and those of generate(). An answer without max_new_tokens or max_length may take all of
+        the model's context.
         """
-        tokenizer = _tokenizer(self.model)
-        text = tokenizer.apply_chat_template(messages, tools=tools).encode()
+        return self._prepare_chat(messages, options).give(stream)
+
+    def achat(self, messages: str | Sequence[Message], **options: Any) -> AsyncIterator[Token]:
+        """chat() for asyncio, as agenerate()."""
+        return self._prepare_chat(messages, options).give_async()
+
+    def _prepare(self, prompt: Prompt, options: dict[str, Any]) -> SessionRun:
+        call = CallOptions.take(options)
+        return SessionRun(self, prompt_ids(self.model, prompt), GenerationConfig(self.model, options.pop("generation_config", None), **options), call)
+
+    def _prepare_chat(self, messages: str | Sequence[Message], options: dict[str, Any]) -> SessionRun:
+        tokenizer = tokenizer_of(self.model)
+        text = tokenizer.apply_chat_template(messages, tools=options.pop("tools", None)).encode()
         ids, n, held = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t(), len(self)
         with Busy(self) as pointer:
             check(lib.mn_tokenize_after(tokenizer._pointer, lib.mn_session_ids(pointer), held, text, len(text), 0, ctypes.byref(ids),
                                         ctypes.byref(n), None))
         prompt = ids[: n.value]
         lib.mn_free(ids)
-        config = GenerationConfig(self.model, generation_config, **fields)
-        if not config.has_limit():
+        prepared = self._prepare(prompt, options)
+        if not prepared.config.has_limit():
             info = information(_ffi.mn_model_info)
             check(lib.mn_model_get_info(self.model._pointer, ctypes.byref(info)))
-            config.set("max_new_tokens", max(info.max_position_embeddings - len(prompt), 1) if info.max_position_embeddings else 4096)
-        return self._run(prompt, config, stream, top_logprobs, on_token)
-
-    def _run(self, prompt: Sequence[int], config: GenerationConfig, as_stream: bool, top_logprobs: int | None,
-             on_token: Callable[[Token], Any] | None) -> Generation | Iterator[Token]:
-        if not as_stream:
-            return run(self, prompt, config, top_logprobs, on_token)
-        if on_token is not None:
-            raise ArgumentError("on_token has no effect with stream=True: the iterator yields the tokens")
-        return stream(self, prompt, config, top_logprobs)
+            prepared.config.set("max_new_tokens", max(info.max_position_embeddings - len(prompt), 1) if info.max_position_embeddings else 4096)
+        return prepared
 
     def __repr__(self) -> str:
         return "<mneme.Session, closed>" if self.closed else f"<mneme.Session of {len(self)} tokens, {self.cache.implementation}>"
@@ -206,9 +217,3 @@ def select_sessions(sessions: Sequence[Session], index: Sequence[int]) -> list[S
         session = own.pop(address, None)
         selected.append(session or Session._opened(sessions[at].model, ctypes.c_void_p(address)))
     return selected
-
-
-def _tokenizer(model: Model) -> Tokenizer:
-    if model.tokenizer is None:
-        raise ArgumentError("the model has no tokenizer: give token ids, not text")
-    return model.tokenizer

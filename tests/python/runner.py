@@ -30,6 +30,23 @@ def golden(name):
     return os.path.join(ROOT, "tests/data/golden", name)
 
 
+# A model whose template is simple, made of the embedded one.
+def template_model(folder):
+    source = os.path.join(ROOT, "models-embedded/stories260K")
+    for name in os.listdir(source):
+        os.symlink(os.path.join(source, name), os.path.join(folder, name))
+    path = os.path.join(folder, "tokenizer_config.json")
+    values = {}
+    if os.path.exists(path):
+        with open(path) as file:
+            values = json.load(file)
+        os.unlink(path)
+    values["chat_template"] = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    with open(path, "w") as file:
+        json.dump(values, file)
+    return folder
+
+
 def refused(kind, part, call):
     try:
         call()
