@@ -4,9 +4,11 @@ from __future__ import annotations
 import os
 import sys
 
+from ._information import command_path
+
 
 def main() -> None:
-    command = os.environ.get("MNEME_COMMAND") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "mneme")
+    command = command_path()
     try:
         os.execv(command, [command, *sys.argv[1:]])
     except OSError as error:

@@ -1,16 +1,15 @@
-"""Configurations, results and streams of generation."""
+"""Configurations and results of generation."""
 from __future__ import annotations
 
 import ctypes
 import json
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _ffi
-from ._library import ArgumentError, Busy, Handle, check, ids_array, initialized, lib, take_text
+from ._library import ArgumentError, Handle, check, lib, take_text
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,23 @@ class GeneratedSequence:
     logprobs: list[dict[int, float]] | None = field(default=None, repr=False)
     score: float | None = None
     """With beams: the sum of log-probabilities / length ** length_penalty."""
+    row: int = 0
+    """Of the batch."""
+    index: int = 0
+    """In its row; with beams the best one first."""
+    scores: Any = field(default=None, repr=False, compare=False)
+    """With output_scores: an array of numpy [n_ids, vocab_size], the scores from which each token was chosen. Beams: Generation.beam_scores."""
+    logits: Any = field(default=None, repr=False, compare=False)
+    """With output_logits: the same of the logits as the model gave them. Beams: Generation.beam_logits."""
+    beam_indices: list[int] | None = field(default=None, repr=False)
+    """With beams: the index in its row of the beam that each token was added to."""
+    transition_scores: list[float] | None = field(default=None, repr=False)
+    """With beams: the log-probability with which each token was chosen."""
+    draft_tokens: int = 0
+    """Of an assistant_model or prompt lookup; draft_accepted of them became tokens of the answer."""
+    draft_accepted: int = 0
+    stop_string: int | None = None
+    """With finish_reason "stop_string": its index in stop_strings."""
 
     def __str__(self) -> str:
         return self.text
@@ -56,11 +72,15 @@ class GeneratedSequence:
 class Generation(Sequence[GeneratedSequence]):
     """What a call of generate() returns: its sequences; text and str() are those of the first."""
 
-    def __init__(self, sequences: list[GeneratedSequence], seed: int, prompt_ms: float, predicted_ms: float) -> None:
+    def __init__(self, sequences: list[GeneratedSequence], seed: int, prompt_ms: float, predicted_ms: float, beam_scores: Any = None,
+                 beam_logits: Any = None) -> None:
         self.sequences = sequences
         self.seed = seed
         self.prompt_ms = prompt_ms
         self.predicted_ms = predicted_ms
+        self.beam_scores = beam_scores
+        """Beams with output_scores: of every step and running beam, an array of numpy [n_steps, n_beams, vocab_size], row by row."""
+        self.beam_logits = beam_logits
 
     def __getitem__(self, index: Any) -> Any:
         return self.sequences[index]
@@ -71,6 +91,14 @@ class Generation(Sequence[GeneratedSequence]):
     @property
     def text(self) -> str:
         return self.sequences[0].text
+
+    @property
+    def rows(self) -> list[list[GeneratedSequence]]:
+        """The sequences of each prompt of a batch."""
+        rows: dict[int, list[GeneratedSequence]] = {}
+        for sequence in self.sequences:
+            rows.setdefault(sequence.row, []).append(sequence)
+        return [rows.get(i, []) for i in range(max(rows, default=-1) + 1)]
 
     def __str__(self) -> str:
         return self.text
@@ -96,13 +124,13 @@ class GenerationConfig(Handle):
         values = given.to_dict() if hasattr(given, "to_dict") else given
         if not isinstance(values, Mapping):
             raise ArgumentError(f"generation_config must be a mapping or have to_dict(), not {type(given).__name__}")
-        text = json.dumps({name: value for name, value in values.items() if value is not None}).encode()
+        text = json.dumps({name: _plain(name, value) for name, value in values.items() if value is not None}).encode()
         check(lib.mn_generation_config_load(self._pointer, text, len(text)))
 
     def set(self, name: str, value: Any) -> None:
         """Sets one field by Transformers' name."""
         try:
-            text = json.dumps(value)
+            text = json.dumps(_plain(name, value))
         except TypeError:
             raise ArgumentError(f"{name} cannot be a {type(value).__name__}") from None
         check(lib.mn_generation_config_set(self._pointer, name.encode(), text.encode()))
@@ -119,11 +147,30 @@ class GenerationConfig(Handle):
         return self.get("max_new_tokens") is not None or self.get("max_length") is not None
 
 
+def _plain(name: str, value: Any) -> Any:
+    """A field's value as JSON has it: schemas also as text, as a file's path or as a model of pydantic, grammars as a path, compiled patterns."""
+    if isinstance(value, os.PathLike) and name in ("json_schema", "grammar", "regex"):
+        with open(value, encoding="utf-8") as file:
+            value = file.read()
+    if name == "json_schema" and isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ArgumentError(f"json_schema is no JSON: {error}") from None
+    if name == "json_schema" and hasattr(value, "model_json_schema"):
+        return value.model_json_schema()
+    if name == "regex" and isinstance(value, re.Pattern):
+        if not isinstance(value.pattern, str) or value.flags & ~re.UNICODE:
+            raise ArgumentError(f"regex has {re.RegexFlag(value.flags & ~re.UNICODE)!r}, allowed: a pattern of text without flags")
+        return value.pattern
+    return value
+
+
 def _logprobs(ids: Any, values: Any, n: int) -> dict[int, float]:
     return {ids[i]: values[i] for i in range(n)}
 
 
-def _token(event: Any, n_logprobs: int) -> Token:
+def token_of(event: Any, n_logprobs: int) -> Token:
     return Token(
         text=ctypes.string_at(event.text, event.n_text).decode() if event.n_text else "",
         id=event.id, row=event.row, sequence=event.sequence,
@@ -131,77 +178,13 @@ def _token(event: Any, n_logprobs: int) -> Token:
         finish_reason=event.finish_reason.decode() if event.finish_reason else None)
 
 
-def _sequence(s: Any, n_logprobs: int) -> GeneratedSequence:
+def sequence_of(s: Any, n_logprobs: int, scores: Any, logits: Any) -> GeneratedSequence:
     logprobs = None
     if s.logprob_ids and n_logprobs:
         logprobs = [{s.logprob_ids[at + k]: s.logprobs[at + k] for k in range(n_logprobs)} for at in range(0, s.n_ids * n_logprobs, n_logprobs)]
     return GeneratedSequence(
         text=ctypes.string_at(s.text, s.n_text).decode() if s.text else "", token_ids=s.ids[: s.n_ids], finish_reason=s.finish_reason.decode(),
-        prompt_tokens=s.prompt_tokens, cached_tokens=s.cached_tokens, logprobs=logprobs, score=s.score if s.has_score else None)
-
-
-def run(session: Handle, prompt: Sequence[int], config: GenerationConfig, top_logprobs: int | None = None,
-        on_token: Callable[[Token], Any] | None = None, is_left: Callable[[], bool] = lambda: False) -> Generation:
-    """mn_generate on a session, which ends when on_token returns False or is_left() holds. What on_token raises is raised here."""
-    ids, n_logprobs, raised = ids_array(prompt), 0 if top_logprobs is None else 1 + top_logprobs, []
-    options = initialized(_ffi.mn_generate_options)
-    if top_logprobs is not None:
-        options.top_logprobs = top_logprobs
-
-    # Python runs its handlers of signals in these callbacks, so that Ctrl-C ends a generation; an exception cannot pass through C.
-    def receive(_: Any, event: Any) -> bool:
-        try:
-            return not is_left() and (on_token is None or on_token(_token(event.contents, n_logprobs)) is not False)
-        except BaseException as error:
-            raised.append(error)
-            return False
-
-    def receive_prefill(_: Any, done: int, total: int) -> None:
-        try:
-            ends = is_left()
-        except BaseException as error:
-            raised.append(error)
-            ends = True
-        if ends and done < total:  # while it runs: a session that is cancelled later would not begin its next call
-            lib.mn_session_cancel(session._handle)
-
-    options.on_token = _ffi.mn_token_callback(receive)
-    options.on_prefill = _ffi.mn_generate_options_on_prefill(receive_prefill)
-    result = ctypes.POINTER(_ffi.mn_generation)()
-    with Busy(session) as pointer:
-        check(lib.mn_generate(pointer, ids, len(ids), config._pointer, ctypes.byref(options), ctypes.byref(result)))
-    try:
-        if raised:
-            raise raised[0]
-        g = result.contents
-        sequences = [_sequence(g.sequences[i].contents, n_logprobs) for i in range(g.n_sequences)]
-        return Generation(sequences, g.seed, g.prompt_ms, g.predicted_ms)
-    finally:
-        lib.mn_generation_close(ctypes.byref(result))
-
-
-def stream(session: Handle, prompt: Sequence[int], config: GenerationConfig, top_logprobs: int | None = None) -> Iterator[Token]:
-    """The tokens of run() as they come. Leaving the iterator ends the generation."""
-    tokens: queue.SimpleQueue[Token | BaseException | None] = queue.SimpleQueue()
-    left = threading.Event()
-
-    def work() -> None:
-        try:
-            run(session, prompt, config, top_logprobs, tokens.put, left.is_set)
-            tokens.put(None)
-        except BaseException as error:
-            tokens.put(error)
-
-    worker = threading.Thread(target=work, name="mneme", daemon=True)
-    worker.start()
-    try:
-        while True:
-            token = tokens.get()
-            if token is None:
-                return
-            if isinstance(token, BaseException):
-                raise token
-            yield token
-    finally:
-        left.set()
-        worker.join()
+        prompt_tokens=s.prompt_tokens, cached_tokens=s.cached_tokens, logprobs=logprobs, score=s.score if s.has_score else None,
+        row=s.row, index=s.index, scores=scores, logits=logits, beam_indices=s.beam_indices[: s.n_ids] if s.beam_indices else None,
+        transition_scores=s.transition_scores[: s.n_ids] if s.transition_scores else None, draft_tokens=s.draft_tokens,
+        draft_accepted=s.draft_accepted, stop_string=None if s.stop_string < 0 else s.stop_string)

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import threading
+from array import array
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -107,9 +109,10 @@ def take_text(address: ctypes.c_void_p, n: int | None = None) -> str:
 
 
 def ids_array(ids: Any) -> Any:
-    """Token ids as an array of C; ArgumentError where one is no 32-bit integer."""
+    """Token ids, also of an array of numpy or a tensor, as an array of C; ArgumentError where one is no 32-bit integer."""
     try:
-        return (ctypes.c_int32 * len(ids))(*ids)
+        values = array("i", map(operator.index, ids.tolist() if hasattr(ids, "tolist") else ids))  # unlike ctypes, it refuses integers that do not fit
+        return (ctypes.c_int32 * len(values)).from_buffer(values)
     except (TypeError, OverflowError) as error:
         raise ArgumentError(f"token ids must be a sequence of integers, not {type(ids).__name__}: {error}") from None
 

@@ -1,33 +1,21 @@
-"""Models, and sessions on them."""
+"""Models."""
 from __future__ import annotations
 
 import ctypes
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Literal, overload
 
 from . import _ffi
-from ._generation import Generation, GenerationConfig, Token, run, stream
-from ._library import ArgumentError, Busy, Handle, check, ids_array, information, initialized, lib, take_text
+from ._callbacks import CallOptions, Prompt
+from ._generation import Generation, GenerationConfig, Token
+from ._information import Planning, assign, described
+from ._library import check, initialized, lib, take_text
+from ._run import BatchRun, Run
+from ._session import Session
 from ._tokenizer import Message, Tokenizer
 
-Prompt = str | Sequence[int]
 
-
-@dataclass(frozen=True)
-class CacheInfo:
-    """What a session's cache is and takes."""
-
-    implementation: str
-    dtype: str
-    tokens: int
-    bytes: int
-    offloaded_bytes: int
-    bytes_per_token: int
-
-
-class Model(Handle):
+class Model(Planning):
     """A checkpoint with its weights packed for this processor.
 
     name: a folder, a .gguf file, "org/name" in the local Hugging Face cache, a name that `mneme list` shows, "embedded", or None: the text model
@@ -42,183 +30,78 @@ class Model(Handle):
         check(lib.mn_model_find(ctypes.byref(path), None if name is None else str(name).encode()))
         self.path = take_text(path)
         options = initialized(_ffi.mn_model_options)
-        options.compute_type, options.cpu = compute_type.encode(), cpu.encode()
-        options.threads, options.memory_limit = threads, memory_limit
+        assign(options, compute_type=compute_type, cpu=cpu, threads=threads, memory_limit=memory_limit)
         check(lib.mn_model_open(ctypes.byref(self._handle), self.path.encode(), ctypes.byref(options)))
         self.tokenizer: Tokenizer | None = Tokenizer._of(self)
 
     @property
     def info(self) -> dict[str, Any]:
         """Everything that `mneme inspect` shows: sizes, tensor types, bytes of each cache."""
-        text = ctypes.c_void_p()
-        check(lib.mn_model_describe(self._pointer, 0, ctypes.byref(text)))
-        described: dict[str, Any] = json.loads(take_text(text))
-        return described
+        return self.describe()
+
+    def describe(self, context: int = 0) -> dict[str, Any]:
+        """The same for a context of so many tokens; 0: the model's own."""
+        found: dict[str, Any] = described(lib.mn_model_describe, self._pointer, context)
+        return found
 
     def session(self, cache: str | None = None, *, dtype: str = "auto", max_cache_len: int = 0, on_oom: str | None = None, **config: Any) -> Session:
-        """An empty session with a cache of this strategy: "dynamic", "quantized+sink", ...; config: Transformers' cache_config, as nbits=4."""
+        """An empty session with a cache of this strategy: "dynamic", "quantized+sink", ...; config: Transformers' cache_config, as nbits=4.
+
+        dtype: "auto", "f32" or "bf16", of what is not quantized. max_cache_len: most tokens. on_oom: "offload", "quantize", "evict": what to do when
+        memory runs out. key_file: saved caches get a checksum keyed with the bytes of this file.
+        """
         return Session(self, cache, dtype=dtype, max_cache_len=max_cache_len, on_oom=on_oom, **config)
 
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: Literal[False] = False, prefix: Session | None = None,
+                 **options: Any) -> Generation: ...
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def generate(self, prompt: Prompt, *, stream: bool = False, **fields: Any) -> Generation | Iterator[Token]:
-        """Continues a text or token ids, on a cache of its own. Fields: those of Session.generate."""
-        return _alone(self.session(), "generate", prompt, stream, fields)
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: Literal[True], prefix: Session | None = None,
+                 **options: Any) -> Iterator[Token]: ...
+    def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: bool = False, prefix: Session | None = None,
+                 **options: Any) -> Generation | Iterator[Token]:
+        """Continues a text or token ids, on a cache of its own. Options: those of Session.generate.
+
+        A list of texts, or of lists of ids, is a batch: its rows are computed together, each exactly as it would be alone. Token.row and
+        GeneratedSequence.row tell the row, Generation.rows has the sequences of each. prefix: every row begins as a fork of this session, which
+        stays as it is, and of its prompt computes what follows the tokens that both have.
+        """
+        return self._prepare(prompt, prefix, options).give(stream)
+
+    def agenerate(self, prompt: Prompt | Sequence[Prompt], *, prefix: Session | None = None, **options: Any) -> AsyncIterator[Token]:
+        """generate() for asyncio: `async for token in model.agenerate(...)`. Leaving the loop or cancelling the task ends the generation."""
+        return self._prepare(prompt, prefix, options).give_async()
 
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **options: Any) -> Generation: ...
     @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **fields: Any) -> Generation | Iterator[Token]:
-        """Answers messages through the chat template, on a cache of its own. Fields: those of Session.chat."""
-        return _alone(self.session(), "chat", messages, stream, fields)
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
+    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
+        """Answers messages through the chat template, on a cache of its own. Options: those of Session.chat."""
+        return self._alone("_prepare_chat", messages, options).give(stream)
+
+    def achat(self, messages: str | Sequence[Message], **options: Any) -> AsyncIterator[Token]:
+        """chat() for asyncio, as agenerate()."""
+        return self._alone("_prepare_chat", messages, options).give_async()
+
+    def _prepare(self, prompt: Any, prefix: Session | None, options: dict[str, Any]) -> Run:
+        is_batch = not isinstance(prompt, str) and hasattr(prompt, "__len__") and len(prompt) > 0 and hasattr(prompt[0], "__len__")
+        if not is_batch and prefix is None:
+            return self._alone("_prepare", prompt, options)
+        call = CallOptions.take(options)
+        config = GenerationConfig(self, options.pop("generation_config", None), **options)
+        return BatchRun(self, prompt if is_batch else [prompt], prefix, config, call)
+
+    def _alone(self, prepare: str, prompt: Any, options: dict[str, Any]) -> Run:
+        """On a session that is closed behind it."""
+        session = self.session()
+        try:
+            run: Run = getattr(session, prepare)(prompt, options)
+        except BaseException:
+            session.close()
+            raise
+        run.is_own = True
+        return run
 
     def __repr__(self) -> str:
         return f"<mneme.Model {self.path!r}{', closed' if self.closed else ''}>"
-
-
-class Session(Handle):
-    """A sequence of tokens with its cache. Used by one thread at a time."""
-
-    _name = "session"
-
-    def __init__(self, model: Model, cache: str | None = None, *, dtype: str = "auto", max_cache_len: int = 0, on_oom: str | None = None,
-                 **config: Any) -> None:
-        super().__init__()
-        self.model = model
-        options = initialized(_ffi.mn_cache_options)
-        options.implementation = None if cache is None else cache.encode()
-        options.config = json.dumps(config).encode() if config else None
-        options.dtype, options.max_cache_len = dtype.encode(), max_cache_len
-        options.on_oom = None if on_oom is None else on_oom.encode()
-        check(lib.mn_session_open(ctypes.byref(self._handle), model._pointer, ctypes.byref(options)))
-
-    @classmethod
-    def _opened(cls, model: Model, handle: ctypes.c_void_p) -> Session:
-        session = cls.__new__(cls)
-        Handle.__init__(session)
-        session.model, session._handle = model, handle
-        return session
-
-    @classmethod
-    def load(cls, model: Model, path: str) -> Session:
-        """A session from a file of save(); it goes on, bit for bit, as if it had never been interrupted."""
-        handle = ctypes.c_void_p()
-        check(lib.mn_session_load(ctypes.byref(handle), model._pointer, str(path).encode(), None))
-        return cls._opened(model, handle)
-
-    def save(self, path: str, *, compress: bool = False) -> None:
-        """Writes tokens and cache to one safetensors file: the old file or the new one, never a part."""
-        with Busy(self) as pointer:
-            check(lib.mn_session_save(pointer, str(path).encode(), compress))
-
-    def fork(self) -> Session:
-        """A copy; pages are shared until one of the two writes to them."""
-        handle = ctypes.c_void_p()
-        with Busy(self) as pointer:
-            check(lib.mn_session_fork(ctypes.byref(handle), pointer))
-        return Session._opened(self.model, handle)
-
-    def truncate(self, n_keep: int) -> None:
-        """Keeps the first n_keep tokens; negative: drops the last -n_keep."""
-        with Busy(self) as pointer:
-            check(lib.mn_session_truncate(pointer, n_keep))
-
-    def step(self, token_ids: Sequence[int]) -> None:
-        """Appends tokens: computes them into the cache."""
-        ids = ids_array(token_ids)
-        with Busy(self) as pointer:
-            check(lib.mn_session_step(pointer, ids, len(ids), None))
-
-    def __len__(self) -> int:
-        return int(lib.mn_session_length(self._pointer))
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The tokens held."""
-        with Busy(self) as pointer:
-            ids: list[int] = lib.mn_session_ids(pointer)[: len(self)]
-            return ids
-
-    @property
-    def cache(self) -> CacheInfo:
-        """The cache: its strategy, tokens and bytes."""
-        info = information(_ffi.mn_cache_info)
-        with Busy(self) as pointer:
-            check(lib.mn_session_cache(pointer, ctypes.byref(info)))
-        return CacheInfo(info.implementation.decode(), info.dtype.decode(), info.tokens, info.bytes, info.offloaded_bytes, info.bytes_per_token)
-
-    @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
-    @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def generate(self, prompt: Prompt, *, stream: bool = False, generation_config: Any = None, top_logprobs: int | None = None,
-                 on_token: Callable[[Token], Any] | None = None, **fields: Any) -> Generation | Iterator[Token]:
-        """Makes the session hold the prompt, of which it computes what is new, and continues it.
-
-        prompt: a text, to which the tokenizer's special tokens are added, or token ids. fields: those of Transformers' GenerationConfig by their
-        names; generation_config: a mapping of them, or an object with to_dict(). top_logprobs: log-probabilities of the chosen token and of this
-        many best. on_token: called with each Token; returns False to end. stream: the tokens as an iterator instead.
-        """
-        if isinstance(prompt, str):
-            prompt = _tokenizer(self.model).encode(prompt)
-        config = GenerationConfig(self.model, generation_config, **fields)
-        return self._run(prompt, config, stream, top_logprobs, on_token)
-
-    @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **fields: Any) -> Generation: ...
-    @overload
-    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **fields: Any) -> Iterator[Token]: ...
-    def chat(self, messages: str | Sequence[Message], *, stream: bool = False, generation_config: Any = None, top_logprobs: int | None = None,
-             on_token: Callable[[Token], Any] | None = None, tools: Sequence[Any] | None = None, **fields: Any) -> Generation | Iterator[Token]:
-        """Answers messages, a str being one of the user, through the chat template. Of the conversation so far the session computes what is new.
-
-        An answer without max_new_tokens or max_length may take all of the model's context.
-        """
-        tokenizer = _tokenizer(self.model)
-        text = tokenizer.apply_chat_template(messages, tools=tools).encode()
-        ids, n, held = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t(), len(self)
-        with Busy(self) as pointer:
-            check(lib.mn_tokenize_after(tokenizer._pointer, lib.mn_session_ids(pointer), held, text, len(text), 0, ctypes.byref(ids),
-                                        ctypes.byref(n), None))
-        prompt = ids[: n.value]
-        lib.mn_free(ids)
-        config = GenerationConfig(self.model, generation_config, **fields)
-        if not config.has_limit():
-            info = information(_ffi.mn_model_info)
-            check(lib.mn_model_get_info(self.model._pointer, ctypes.byref(info)))
-            config.set("max_new_tokens", max(info.max_position_embeddings - len(prompt), 1) if info.max_position_embeddings else 4096)
-        return self._run(prompt, config, stream, top_logprobs, on_token)
-
-    def _run(self, prompt: Sequence[int], config: GenerationConfig, as_stream: bool, top_logprobs: int | None,
-             on_token: Callable[[Token], Any] | None) -> Generation | Iterator[Token]:
-        if not as_stream:
-            return run(self, prompt, config, top_logprobs, on_token)
-        if on_token is not None:
-            raise ArgumentError("on_token has no effect with stream=True: the iterator yields the tokens")
-        return stream(self, prompt, config, top_logprobs)
-
-    def __repr__(self) -> str:
-        return "<mneme.Session, closed>" if self.closed else f"<mneme.Session of {len(self)} tokens, {self.cache.implementation}>"
-
-
-def _tokenizer(model: Model) -> Tokenizer:
-    if model.tokenizer is None:
-        raise ArgumentError("the model has no tokenizer: give token ids, not text")
-    return model.tokenizer
-
-
-def _alone(session: Session, method: str, prompt: Any, as_stream: bool, fields: dict[str, Any]) -> Generation | Iterator[Token]:
-    """A call on a session that is closed behind it."""
-    if not as_stream:
-        with session:
-            result: Generation = getattr(session, method)(prompt, **fields)
-            return result
-
-    def tokens() -> Iterator[Token]:
-        with session:
-            yield from getattr(session, method)(prompt, stream=True, **fields)
-
-    return tokens()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _ffi
-from ._library import ArgumentError, Handle, check, ids_array, initialized, lib, take_text
+from ._library import ArgumentError, Busy, Handle, check, ids_array, initialized, lib, take_text
 
 Message = Mapping[str, Any]
 """{"role": "user", "content": "..."}, as chat templates take them."""
@@ -67,6 +67,14 @@ class Tokenizer(Handle):
         check(lib.mn_detokenize(self._pointer, ids, len(ids), flags, ctypes.byref(text), ctypes.byref(n)))
         return take_text(text, n.value)
 
+    def token_bytes(self, token_id: int, *, first: bool = False) -> bytes:
+        """The bytes that a token adds to a text, perhaps a part of a character; none for special tokens. first: the text begins with it."""
+        text, n = ctypes.c_void_p(), ctypes.c_size_t()
+        check(lib.mn_token_bytes(self._pointer, ids_array([token_id])[0], first, ctypes.byref(text), ctypes.byref(n)))
+        data = ctypes.string_at(text.value or 0, n.value)
+        lib.mn_free(text)
+        return data
+
     def convert_ids_to_tokens(self, token_id: int) -> str | None:
         """The string of a token in the vocabulary; None out of range."""
         piece = lib.mn_token_piece(self._pointer, token_id)
@@ -114,6 +122,31 @@ class Tokenizer(Handle):
         text, n = ctypes.c_void_p(), ctypes.c_size_t()
         check(lib.mn_chat_render_with(self._pointer, data, len(data), ctypes.byref(options), ctypes.byref(text), ctypes.byref(n)))
         return take_text(text, n.value)
+
+
+class Detokenizer(Handle):
+    """Token ids to text as they come: what push() and finish() return, joined, is what decode() returns for all ids."""
+
+    _name = "detokenizer"
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = False) -> None:
+        super().__init__()
+        check(lib.mn_detokenizer_open(ctypes.byref(self._handle), tokenizer._pointer, _ffi.MN_SKIP_SPECIAL if skip_special_tokens else 0))
+
+    def push(self, token_ids: int | Sequence[int]) -> str:
+        """The text that these tokens complete: whole characters, perhaps none."""
+        ids = ids_array([token_ids] if isinstance(token_ids, int) else token_ids)
+        return self._piece(lib.mn_detokenizer_push, ids, len(ids))
+
+    def finish(self) -> str:
+        """The text that was held back; then the next sequence may begin."""
+        return self._piece(lib.mn_detokenizer_finish)
+
+    def _piece(self, function: Any, *arguments: Any) -> str:
+        text, n = ctypes.c_char_p(), ctypes.c_size_t()
+        with Busy(self) as handle:
+            check(function(handle, *arguments, ctypes.byref(text), ctypes.byref(n)))
+            return ctypes.string_at(text, n.value).decode()
 
 
 def _json_text(name: str, value: Any) -> bytes:

@@ -4,6 +4,7 @@ usage: package.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]     LIBMNEME `installed
 SPDX-License-Identifier: Apache-2.0"""
 import ctypes
 import gc
+import importlib.util
 import json
 import os
 import pickle
@@ -13,49 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 import unittest
 
-ROOT, LIBRARY, COMMAND = sys.argv[1:4]
-if LIBRARY != "installed":
-    os.environ.update(MNEME_LIBRARY=LIBRARY, MNEME_COMMAND=COMMAND, PYTHONPATH=os.path.join(ROOT, "python"))
-    sys.path.insert(0, os.path.join(ROOT, "python"))
-import mneme  # noqa: E402
-from mneme import _ffi  # noqa: E402
-
-SMALL = "embedded"
-TEXT = "Once upon a time there was a cat. The cat"
-
-
-def command(*arguments):
-    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[0])
-
-
-def refused(kind, part, call):
-    try:
-        call()
-    except kind as error:
-        assert isinstance(error, mneme.MnemeError) and part in str(error), error
-        return
-    raise AssertionError(f"not refused: {part}")
-
-
-# A model whose template is simple, made of the embedded one.
-def template_model(folder):
-    source = os.path.join(ROOT, "models-embedded/stories260K")
-    for name in os.listdir(source):
-        os.symlink(os.path.join(source, name), os.path.join(folder, name))
-    path = os.path.join(folder, "tokenizer_config.json")
-    values = {}
-    if os.path.exists(path):
-        with open(path) as file:
-            values = json.load(file)
-        os.unlink(path)
-    values["chat_template"] = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
-    with open(path, "w") as file:
-        json.dump(values, file)
-    return folder
+from runner import COMMAND, ROOT, SMALL, TEXT, command, main, refused, template_model
+import mneme
+from mneme import _ffi
 
 
 # ---- declarations ----
@@ -67,6 +30,39 @@ def declarations_name_all_functions():
         with open(os.path.join(ROOT, "include", header)) as file:
             names |= set(re.findall(r"^MN_API [^;]*?\b(mn_\w+)\(", file.read(), re.M))
     assert len(names) > 100 and names == set(_ffi.FUNCTIONS), names ^ set(_ffi.FUNCTIONS)
+
+
+# What the package needs not call, and why.
+NOT_CALLED = {
+    "mn_version_number": "mneme.__version__ is mn_version",
+    "mn_status_text": "every failure has its own sentence",
+    "mn_chat_render": "mn_chat_render_with is the same with options",
+    "mn_has_chat_template": "Tokenizer.chat_template is None without one",
+    "mn_generation_take_session": "a fork of the session that generated is the same for one sequence; for batches it is missing",
+    "mn_generation_config_cache": "the library asks for it when a session without a strategy generates",
+    "mn_generation_config_check": "what is refused is an exception of generate",
+    "mn_generation_field_at": "`mneme run --help-all` lists the fields",
+}
+
+
+def functions_are_called_by_the_package():
+    text, folder = "", os.path.dirname(mneme.__file__)
+    for name in os.listdir(folder):
+        if name.endswith(".py") and name != "_ffi.py":
+            with open(os.path.join(folder, name)) as file:
+                text += file.read()
+    called = set(re.findall(r"\blib\.(mn_\w+)", text))
+    called |= {f"mn_{name}_close" for name in re.findall(r'^    _name = "(\w+)"', text, re.M)}
+    called |= {f"{name}_init" for name in re.findall(r"initialized\(_ffi\.(\w+)\)", text)}
+    assert called <= set(_ffi.FUNCTIONS) and set(NOT_CALLED) <= set(_ffi.FUNCTIONS), (called | set(NOT_CALLED)) - set(_ffi.FUNCTIONS)
+    assert set(_ffi.FUNCTIONS) - called == set(NOT_CALLED), (set(_ffi.FUNCTIONS) - called) ^ set(NOT_CALLED)
+
+
+def importing_is_light():
+    program = ("import sys\nbefore = set(sys.modules)\nimport mneme\n"
+               "print([name for name in ('numpy', 'subprocess', 'torch', 'transformers') if name in set(sys.modules) - before])\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done
 
 
 def declarations_are_those_written_from_the_header():
@@ -209,11 +205,12 @@ def texts_are_encoded_and_decoded():
 def failures_are_exceptions_with_a_sentence():
     refused(FileNotFoundError, "no model 'nothere'", lambda: mneme.Model("nothere"))
     refused(ValueError, "threads is -1", lambda: mneme.Model(SMALL, threads=-1))
+    refused(ValueError, "memory_limit cannot be -1", lambda: mneme.Model(SMALL, memory_limit=-1))
     with mneme.Model(SMALL) as model:
         refused(ValueError, "the nearest is 'temperature'", lambda: model.generate(TEXT, tempreture=1))
         refused(ValueError, "temperature", lambda: model.generate(TEXT, temperature="hot"))
         refused(ValueError, "temperature cannot be a object", lambda: model.generate(TEXT, temperature=object()))
-        refused(ValueError, "sequence of integers", lambda: model.generate(["a"]))
+        refused(ValueError, "sequence of integers", lambda: model.generate([1.5]))
         refused(ValueError, "is 512, allowed: 0 to 511", lambda: model.generate([512]))
         refused(ValueError, "generation_config must be a mapping", lambda: model.generate(TEXT, generation_config=3))
         refused(ValueError, "'nosuch'", lambda: model.session("nosuch"))
@@ -309,43 +306,20 @@ def examples_of_the_documents_run():
         raise unittest.SkipTest("SmolLM2 is not installed")
     for page in ("README.md", "python/README.md"):
         with open(os.path.join(ROOT, page)) as file:
-            program = "".join(re.findall(r"```python\n(.*?)```", file.read(), re.S))
+            blocks = re.findall(r"```python\n(.*?)```", file.read(), re.S)
+        program = "".join(block for block in blocks if importlib.util.find_spec("numpy") or "numpy" not in block)
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, env={**os.environ, "MNEME_MODELS": models})
         assert done.returncode == 0 and done.stdout.startswith("The capital of France is Paris.\n") and not done.stderr, (page, done)
 
 
-CASES = [declarations_name_all_functions, declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c, answers_are_those_of_the_command,
+CASES = [declarations_name_all_functions, functions_are_called_by_the_package, importing_is_light,
+         declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c, answers_are_those_of_the_command,
          streams_give_the_same_text, a_stream_that_is_left_ends_the_generation, conversations_compute_what_is_new, sessions_fork_crop_and_save,
          texts_are_encoded_and_decoded, failures_are_exceptions_with_a_sentence, configurations_are_objects_or_mappings, callbacks_end_a_generation,
          closed_and_forked_objects_are_refused, the_interpreter_may_end_at_any_time, ctrl_c_ends_a_generation, the_command_is_part_of_the_package,
          examples_of_the_documents_run]
 
 
-def main():
-    failed, skipped = [], []
-    for case in CASES:
-        if sys.argv[4:] and case.__name__ not in sys.argv[4:]:
-            continue
-        print(f"[ RUN      ] {case.__name__}", flush=True)
-        try:
-            case()
-            print(f"[       OK ] {case.__name__}", flush=True)
-        except unittest.SkipTest as why:
-            print(f"{why}\n[  SKIPPED ] {case.__name__}", flush=True)
-            skipped.append(case.__name__)
-        except Exception:
-            traceback.print_exc()
-            failed.append(case.__name__)
-            print(f"[  FAILED  ] {case.__name__}", flush=True)
-    n = len(sys.argv[4:] or CASES)
-    print(f"[  PASSED  ] {n - len(failed) - len(skipped)} test(s).")
-    if skipped:
-        print(f"[  SKIPPED ] {len(skipped)} test(s).")
-    if failed:
-        print(f"[  FAILED  ] {len(failed)} test(s).")
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    main(CASES)

@@ -1,0 +1,241 @@
+"""What a call of generate() takes beside the fields of its configuration, and its callbacks as C calls them."""
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from . import _ffi
+from ._arrays import numpy_module
+from ._generation import Token, token_of
+from ._library import ArgumentError, ids_array, lib
+from ._progress import progress_of
+
+if TYPE_CHECKING:
+    from ._model import Model
+    from ._tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+@dataclass
+class CallOptions:
+    """The options of one call by their names in Transformers."""
+
+    top_logprobs: int | None = None
+    on_token: Callable[[Token], Any] | None = None
+    logits_processor: Any = None
+    stopping_criteria: Any = None
+    prefix_allowed_tokens_fn: Callable[[int, Any], Sequence[int]] | None = None
+    assistant_model: Model | None = None
+    negative_prompt: Prompt | None = None
+    output_scores: bool = False
+    output_logits: bool = False
+    progress: bool | Callable[[int, int], Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.logits_processor = _callables("logits_processor", self.logits_processor)
+        self.stopping_criteria = _callables("stopping_criteria", self.stopping_criteria)
+        for name in ("on_token", "prefix_allowed_tokens_fn"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ArgumentError(f"{name} cannot be called: it is a {type(getattr(self, name)).__name__}")
+        if self.assistant_model is not None and getattr(self.assistant_model, "_name", "") != "model":
+            raise ArgumentError(f"assistant_model must be a Model, not {type(self.assistant_model).__name__}")
+        if self.output_scores or self.output_logits or self.logits_processor or self.stopping_criteria or self.prefix_allowed_tokens_fn:
+            numpy_module("logits_processor, stopping_criteria, prefix_allowed_tokens_fn, output_scores and output_logits")
+
+    @classmethod
+    def take(cls, given: dict[str, Any]) -> CallOptions:
+        """Takes its own out of the options of a call; what is left are fields of the configuration."""
+        return cls(**{f.name: given.pop(f.name) for f in fields(cls) if f.name in given})
+
+    @property
+    def n_logprobs(self) -> int:
+        """Of each token: its own and the best ones."""
+        return 0 if self.top_logprobs is None else 1 + self.top_logprobs
+
+
+def _callables(name: str, given: Any) -> list[Any]:
+    found = [] if given is None else [given] if callable(given) else list(given) if hasattr(given, "__iter__") else [None]
+    if not all(map(callable, found)):
+        raise ArgumentError(f"{name} must be a list of functions f(input_ids, scores)")
+    return found
+
+
+# ---- arrays ----
+
+
+class _Memory:
+    """Memory of C as numpy takes it."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, pointer: Any, kind: str, shape: tuple[int, ...], is_read_only: bool) -> None:
+        address = ctypes.addressof(pointer.contents)
+        self.__array_interface__: Mapping[str, Any] = {"version": 3, "typestr": kind, "shape": shape, "data": (address, is_read_only)}
+
+
+def array_copy(pointer: Any, *shape: int) -> Any:
+    """An array of f32 in the result of a generation, copied; None where there is none."""
+    return numpy_module().array(_Memory(pointer, "<f4", shape, True)) if pointer else None
+
+
+# ---- callbacks ----
+
+
+class Callbacks:
+    """The callbacks of a call. An exception cannot pass through C: the first one is kept, ends the generation, and is raised behind it."""
+
+    def __init__(self, options: CallOptions, on_token: Callable[[Token], Any] | None, is_left: Callable[[], bool], session: Any) -> None:
+        self.options, self.on_token, self.is_left, self.session = options, on_token, is_left, session
+        self.raised: list[BaseException] = []
+        self.progress = progress_of(options.progress)
+        self.allowed: Any = None
+        self.is_batch, self.is_refused = session is None, False
+
+    def fill(self, c: Any, is_beam_search: bool) -> None:
+        """Sets the members of mn_generate_options, which keep the functions."""
+        given = self.options
+        c.top_logprobs = -1 if given.top_logprobs is None else given.top_logprobs
+        c.keep_scores, c.keep_logits = given.output_scores, given.output_logits
+        c.on_token = _ffi.mn_token_callback(self._receive)
+        c.on_prefill = _ffi.mn_generate_options_on_prefill(self._receive_prefill)
+        if given.logits_processor:
+            c.process = _ffi.mn_logits_processor(self._process)
+        if given.prefix_allowed_tokens_fn:
+            c.prefix_allowed = _ffi.mn_prefix_allowed(self._allow)
+        # Beams have no token to show until they end; rows of a batch end together through this, each with a whole step.
+        if given.stopping_criteria or is_beam_search or self.is_batch:
+            c.stop = _ffi.mn_stopping(self._stop)
+        if given.assistant_model is not None:
+            c.assistant = given.assistant_model._pointer
+
+    def raise_first(self) -> None:
+        """Raises what a callback raised."""
+        if self.raised:
+            raise self.raised.pop()
+
+    def _is_ended(self) -> bool:
+        return bool(self.raised) or self.is_left()
+
+    def _keep(self, error: BaseException) -> None:
+        if not self.raised:
+            self.raised.append(error)
+
+    def _receive(self, _: Any, event: Any) -> bool:
+        goes_on = False
+        try:
+            if not self._is_ended():
+                goes_on = self.on_token is None or self.on_token(token_of(event.contents, self.options.n_logprobs)) is not False
+        except BaseException as error:
+            self._keep(error)
+        self.is_refused = self.is_refused or not goes_on
+        return goes_on or self.is_batch
+
+    def _receive_prefill(self, _: Any, done: int, total: int) -> None:
+        try:
+            self.progress.update(done, total)
+            ends = self._is_ended()
+        except BaseException as error:
+            self._keep(error)
+            ends = True
+        # While it runs: a session that is cancelled later would not begin its next call.
+        if ends and done < total and self.session is not None:
+            lib.mn_session_cancel(self.session._handle)
+
+    def _process(self, _: Any, row: int, ids: Any, n: int, scores: Any, vocab_size: int) -> bool:
+        try:
+            if self.raised:
+                return False
+            asarray = numpy_module().asarray
+            input_ids, values = asarray(_Memory(ids, "<i4", (n,), True)), asarray(_Memory(scores, "<f4", (vocab_size,), False))
+            for process in self.options.logits_processor:
+                changed = process(input_ids, values)
+                if changed is not None and changed is not values:
+                    values[...] = changed
+            return True
+        except BaseException as error:
+            self._keep(error)
+            return False
+
+    def _allow(self, _: Any, row: int, ids: Any, n: int, allowed: Any, n_allowed: Any) -> bool:
+        try:
+            if self.raised or self.options.prefix_allowed_tokens_fn is None:
+                return False
+            found = self.options.prefix_allowed_tokens_fn(row, numpy_module().asarray(_Memory(ids, "<i4", (n,), True)))
+            self.allowed = ids_array(found)  # kept until the next call
+            allowed[0], n_allowed[0] = ctypes.cast(self.allowed, ctypes.POINTER(ctypes.c_int32)), len(self.allowed)
+            return True
+        except BaseException as error:
+            self._keep(error)
+            return False
+
+    def _stop(self, _: Any, row: int, ids: Any, n: int) -> bool:
+        try:
+            if self.is_refused or self._is_ended():
+                return True
+            if not self.options.stopping_criteria:
+                return False
+            input_ids = numpy_module().asarray(_Memory(ids, "<i4", (n,), True))
+            return any([bool(ends(input_ids, None)) for ends in self.options.stopping_criteria])
+        except BaseException as error:
+            self._keep(error)
+            return True
+
+
+# ---- Ctrl-C ----
+
+ENTRIES = {function.__code__ for function in (Callbacks._receive, Callbacks._receive_prefill, Callbacks._process, Callbacks._allow, Callbacks._stop,
+                                              Callbacks._keep)}
+
+
+@contextmanager
+def interruptible(callbacks: Callbacks) -> Iterator[None]:
+    """Ctrl-C ends a generation of the main thread.
+
+    While C runs, Python calls its handler where the next callback begins, outside of the block that would catch what the handler raises. There it is
+    caught here; elsewhere, as in the user's part of a callback, it is raised as ever.
+    """
+    import signal
+
+    before: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if frame is None or frame.f_code not in ENTRIES:
+            before(number, frame)
+            return
+        try:
+            before(number, frame)
+        except BaseException as error:
+            callbacks._keep(error)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is handle:
+            signal.signal(signal.SIGINT, before)
+
+
+# ---- prompts ----
+
+
+def prompt_ids(model: Model, prompt: Any) -> Any:
+    """The ids of a prompt: a text, to which the tokenizer's special tokens are added, or ids."""
+    if not isinstance(prompt, str):
+        return ids_array(prompt)
+    return ids_array(tokenizer_of(model).encode(prompt))
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """A model's tokenizer; ArgumentError when it has none."""
+    if model.tokenizer is None:
+        raise ArgumentError("the model has no tokenizer: give token ids, not text")
+    return model.tokenizer

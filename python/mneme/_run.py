@@ -1,0 +1,168 @@
+"""Runs generations: at once, as an iterator, or as an asynchronous iterator."""
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from . import _ffi
+from ._callbacks import CallOptions, Callbacks, array_copy, interruptible, prompt_ids
+from ._generation import Generation, GenerationConfig, Token, sequence_of
+from ._library import ArgumentError, Busy, Handle, check, information, initialized, lib
+
+if TYPE_CHECKING:
+    from ._model import Model
+
+
+class Run:
+    """One generation that is prepared: checked, but not begun."""
+
+    def __init__(self, model: Model, config: GenerationConfig, options: CallOptions) -> None:
+        self.model, self.config, self.options = model, config, options
+        self.session: Handle | None = None
+        self.is_own = False  # the session, which is closed behind the generation
+        self.negative = None if options.negative_prompt is None else prompt_ids(model, options.negative_prompt)
+
+    def start(self, options: Any, result: Any) -> int:
+        """Calls C, which returns a status."""
+        raise NotImplementedError
+
+    def run(self, on_token: Callable[[Token], Any] | None = None, is_left: Callable[[], bool] = lambda: False) -> Generation:
+        """The generation, which ends when on_token returns False or is_left() holds. What a callback raises is raised here."""
+        callbacks = Callbacks(self.options, on_token, is_left, self.session)
+        options, result = initialized(_ffi.mn_generate_options), ctypes.POINTER(_ffi.mn_generation)()
+        callbacks.fill(options, is_beam_search=self.config.get("num_beams") > 1)
+        if self.negative is not None:
+            options.negative_prompt, options.n_negative_prompt = self.negative, len(self.negative)
+        try:
+            with interruptible(callbacks):
+                status = self.start(ctypes.byref(options), ctypes.byref(result))
+            callbacks.raise_first()
+            check(status)
+            return self._result(result.contents)
+        finally:
+            callbacks.progress.close()
+            lib.mn_generation_close(ctypes.byref(result))
+            if self.is_own and self.session is not None:
+                self.session.close()
+
+    def _result(self, g: Any) -> Generation:
+        vocab_size, sequences = 0, []
+        if self.options.output_scores or self.options.output_logits:
+            info = information(_ffi.mn_model_info)
+            check(lib.mn_model_get_info(self.model._pointer, ctypes.byref(info)))
+            vocab_size = info.vocab_size
+        for i in range(g.n_sequences):
+            s = g.sequences[i].contents
+            sequences.append(sequence_of(s, self.options.n_logprobs, array_copy(s.scores, s.n_ids, vocab_size), array_copy(s.logits, s.n_ids, vocab_size)))
+        shape = g.n_steps, g.n_beams, vocab_size
+        return Generation(sequences, g.seed, g.prompt_ms, g.predicted_ms, array_copy(g.beam_scores, *shape), array_copy(g.beam_logits, *shape))
+
+    def give(self, as_stream: bool) -> Generation | Iterator[Token]:
+        """What generate() returns."""
+        if not as_stream:
+            return self.run(self.options.on_token)
+        self._check_stream()
+        return self._stream()
+
+    def give_async(self) -> AsyncIterator[Token]:
+        """What agenerate() returns."""
+        self._check_stream()
+        return self._astream()
+
+    def _check_stream(self) -> None:
+        if self.options.on_token is not None:
+            raise ArgumentError("on_token has no effect in a stream: the iterator yields the tokens")
+
+    def _work(self, put: Callable[[Token | None], Any]) -> tuple[threading.Thread, threading.Event, list[BaseException]]:
+        """A thread that puts every token, then None; it ends early when the event is set. The list: what was raised, for the reader to take out."""
+        left, raised = threading.Event(), list[BaseException]()
+
+        def work() -> None:
+            try:
+                self.run(put, left.is_set)
+            except BaseException as error:
+                raised.append(error)
+            put(None)
+
+        worker = threading.Thread(target=work, name="mneme", daemon=True)
+        worker.start()
+        return worker, left, raised
+
+    def _stream(self) -> Iterator[Token]:
+        """The tokens as they come. Leaving the iterator ends the generation."""
+        tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
+        worker, left, raised = self._work(tokens.put)
+        try:
+            while token := tokens.get():
+                yield token
+            if raised:
+                raise raised.pop()
+        finally:
+            left.set()
+            worker.join()
+
+    async def _astream(self) -> AsyncIterator[Token]:
+        """The same for asyncio: leaving the loop or cancelling the task ends the generation."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        tokens: asyncio.Queue[Token | None] = asyncio.Queue()
+
+        def put(token: Token | None) -> bool:
+            try:
+                loop.call_soon_threadsafe(tokens.put_nowait, token)
+                return True
+            except RuntimeError:  # the loop is closed
+                return False
+
+        worker, left, raised = self._work(put)
+        has_ended = False
+        try:
+            while token := await tokens.get():
+                yield token
+            has_ended = True
+            if raised:
+                raise raised.pop()
+        finally:
+            left.set()
+            while not has_ended:  # the thread ends after one step at most
+                has_ended = await tokens.get() is None
+            worker.join()  # it has nothing to do any more
+
+
+class SessionRun(Run):
+    """A generation that a session goes on with."""
+
+    def __init__(self, session: Any, ids: Any, config: GenerationConfig, options: CallOptions) -> None:
+        super().__init__(session.model, config, options)
+        self.session, self.ids = session, ids
+
+    def start(self, options: Any, result: Any) -> int:
+        assert self.session is not None
+        with Busy(self.session) as pointer:
+            return int(lib.mn_generate(pointer, self.ids, len(self.ids), self.config._pointer, options, result))
+
+
+class BatchRun(Run):
+    """Prompts that are computed together, each as it would be alone."""
+
+    def __init__(self, model: Model, prompts: Any, prefix: Handle | None, config: GenerationConfig, options: CallOptions) -> None:
+        super().__init__(model, config, options)
+        self.prefix, self.ids = prefix, [prompt_ids(model, prompt) for prompt in prompts]
+
+    def start(self, options: Any, result: Any) -> int:
+        rows = (_ffi.mn_batch_row * len(self.ids))()
+        for row, ids in zip(rows, self.ids):
+            row.size, row.prompt, row.n_prompt = ctypes.sizeof(row), ids, len(ids)
+        if self.prefix is None:
+            return self._call(rows, options, result)
+        with Busy(self.prefix) as pointer:
+            for row in rows:
+                row.prefix = pointer
+            return self._call(rows, options, result)
+
+    def _call(self, rows: Any, options: Any, result: Any) -> int:
+        return int(lib.mn_generate_batch(self.model._pointer, None, rows, len(rows), self.config._pointer, options, result))
