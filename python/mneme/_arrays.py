@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ._library import ArgumentError
@@ -43,3 +43,18 @@ def floats(given: Any, name: str) -> Floats:
 
 def pointer(array: Floats) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+
+
+class Memory:
+    """Memory of C as numpy takes it."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, pointer: Any, kind: str, shape: tuple[int, ...], is_read_only: bool) -> None:
+        address = ctypes.addressof(pointer.contents)
+        self.__array_interface__: Mapping[str, Any] = {"version": 3, "typestr": kind, "shape": shape, "data": (address, is_read_only)}
+
+
+def array_copy(pointer: Any, *shape: int) -> Any:
+    """An array of f32 in the result of a generation, copied; None where there is none."""
+    return numpy_module().array(Memory(pointer, "<f4", shape, True)) if pointer else None

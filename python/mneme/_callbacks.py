@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi
-from ._arrays import numpy_module
+from ._arrays import Memory, numpy_module
 from ._generation import Token, token_of
 from ._library import ArgumentError, ids_array, lib
 from ._progress import progress_of
@@ -64,24 +64,6 @@ def _callables(name: str, given: Any) -> list[Any]:
     if not all(map(callable, found)):
         raise ArgumentError(f"{name} must be a list of functions f(input_ids, scores)")
     return found
-
-
-# ---- arrays ----
-
-
-class _Memory:
-    """Memory of C as numpy takes it."""
-
-    __slots__ = ("__array_interface__",)
-
-    def __init__(self, pointer: Any, kind: str, shape: tuple[int, ...], is_read_only: bool) -> None:
-        address = ctypes.addressof(pointer.contents)
-        self.__array_interface__: Mapping[str, Any] = {"version": 3, "typestr": kind, "shape": shape, "data": (address, is_read_only)}
-
-
-def array_copy(pointer: Any, *shape: int) -> Any:
-    """An array of f32 in the result of a generation, copied; None where there is none."""
-    return numpy_module().array(_Memory(pointer, "<f4", shape, True)) if pointer else None
 
 
 # ---- callbacks ----
@@ -152,7 +134,7 @@ class Callbacks:
             if self.raised:
                 return False
             asarray = numpy_module().asarray
-            input_ids, values = asarray(_Memory(ids, "<i4", (n,), True)), asarray(_Memory(scores, "<f4", (vocab_size,), False))
+            input_ids, values = asarray(Memory(ids, "<i4", (n,), True)), asarray(Memory(scores, "<f4", (vocab_size,), False))
             for process in self.options.logits_processor:
                 changed = process(input_ids, values)
                 if changed is not None and changed is not values:
@@ -166,7 +148,7 @@ class Callbacks:
         try:
             if self.raised or self.options.prefix_allowed_tokens_fn is None:
                 return False
-            found = self.options.prefix_allowed_tokens_fn(row, numpy_module().asarray(_Memory(ids, "<i4", (n,), True)))
+            found = self.options.prefix_allowed_tokens_fn(row, numpy_module().asarray(Memory(ids, "<i4", (n,), True)))
             self.allowed = ids_array(found)  # kept until the next call
             allowed[0], n_allowed[0] = ctypes.cast(self.allowed, ctypes.POINTER(ctypes.c_int32)), len(self.allowed)
             return True
@@ -180,7 +162,7 @@ class Callbacks:
                 return True
             if not self.options.stopping_criteria:
                 return False
-            input_ids = numpy_module().asarray(_Memory(ids, "<i4", (n,), True))
+            input_ids = numpy_module().asarray(Memory(ids, "<i4", (n,), True))
             return any([bool(ends(input_ids, None)) for ends in self.options.stopping_criteria])
         except BaseException as error:
             self._keep(error)

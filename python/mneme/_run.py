@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi
-from ._callbacks import CallOptions, Callbacks, array_copy, interruptible, prompt_ids
+from ._arrays import array_copy
+from ._callbacks import CallOptions, Callbacks, interruptible, prompt_ids
 from ._generation import Generation, GenerationConfig, Token, sequence_of
-from ._library import ArgumentError, Busy, Handle, check, information, initialized, lib
+from ._information import model_info
+from ._library import ArgumentError, Busy, Handle, check, initialized, lib
 
 if TYPE_CHECKING:
     from ._model import Model
@@ -49,11 +51,7 @@ class Run:
                 self.session.close()
 
     def _result(self, g: Any) -> Generation:
-        vocab_size, sequences = 0, []
-        if self.options.output_scores or self.options.output_logits:
-            info = information(_ffi.mn_model_info)
-            check(lib.mn_model_get_info(self.model._pointer, ctypes.byref(info)))
-            vocab_size = info.vocab_size
+        vocab_size, sequences = model_info(self.model).vocab_size, []
         for i in range(g.n_sequences):
             s = g.sequences[i].contents
             sequences.append(sequence_of(s, self.options.n_logprobs, array_copy(s.scores, s.n_ids, vocab_size), array_copy(s.logits, s.n_ids, vocab_size)))

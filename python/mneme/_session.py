@@ -194,8 +194,7 @@ class Session(SessionArrays):
         lib.mn_free(ids)
         prepared = self._prepare(prompt, options)
         if not prepared.config.has_limit():
-            info = information(_ffi.mn_model_info)
-            check(lib.mn_model_get_info(self.model._pointer, ctypes.byref(info)))
+            info = model_info(self.model)
             prepared.config.set("max_new_tokens", max(info.max_position_embeddings - len(prompt), 1) if info.max_position_embeddings else 4096)
         return prepared
 
