@@ -13,7 +13,7 @@ static const char *const modes[][6] = {
     {"do_sample", "true", "seed", "7"},
     {"num_beams", "3"},
     {"num_beams", "4", "num_beam_groups", "2", "diversity_penalty", "0.5"},
-    {"num_beams", "3", "do_sample", "true"},
+    {"num_beams", "3", "do_sample", "true", "seed", "7"}, /* the text of one run is looked for in the next */
     {"prompt_lookup_num_tokens", "3"},
     {"penalty_alpha", "0.6", "top_k", "4"},
 };
