@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "bench/bench_caches.h"
+#include "bench/cache_list.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +24,6 @@
 #include "progress.h"
 
 enum {
-    NAME = 160,
     MOST_CASES = 64,
     MOST_REPETITIONS = 99,
     MOST_TOKENS = 1 << 24,
@@ -52,36 +52,10 @@ static const char standard_text[] =
     "a long song, line after line, in the right order. We have paper, and so we are left with the smaller art of "
     "deciding what to write down.\n";
 
-/* All caches of a model without encoder; %d is half of the tokens. */
-static const struct {
-    const char *name, *config;
-} all_cases[] = {
-    {"none", ""},
-    {"dynamic", ""},
-    {"hybrid", ""},
-    {"mamba", ""},
-    {"static", ""},
-    {"offloaded", ""},
-    {"offloaded_static", ""},
-    {"quantized", "nbits=8"},
-    {"quantized", "nbits=4"},
-    {"quantized", "nbits=3"},
-    {"quantized", "nbits=2"},
-    {"quantized", "backend=quanto,nbits=4"},
-    {"quantized", "backend=hqq,nbits=4,axis_key=1,axis_value=1"},
-    {"sliding_window", "window_length=%d"},
-    {"sink", "window_length=%d"},
-    {"quantized+static", "nbits=4"},
-    {"quantized+offloaded", "nbits=4"},
-    {"quantized+sink", "nbits=4,window_length=%d"},
-    {"quantized+sliding_window", "nbits=4,window_length=%d"},
-    {"sink+offloaded", "window_length=%d"},
-};
-
-enum { N_ALL_CASES = sizeof all_cases / sizeof *all_cases };
+static const cache_choice reference_choice = {"dynamic", ""};
 
 typedef struct cache_case {
-    char name[NAME], config[2 * NAME];
+    const cache_choice *is;
     char refused[SENTENCE]; /* why it is not measured; "": it was */
     mn_cache_info cache;    /* at the end; its strings are no longer valid */
     char dtype[8];
@@ -101,6 +75,7 @@ typedef struct comparison {
     const char *form;       /* md, csv, json, jsonl */
     bool has_texts;
     mn_generation_config *config; /* of the texts */
+    cache_choice *choices;        /* [n_cases] */
     cache_case *cases;
     int n_cases, repetitions, width; /* width: of the table's first column */
     size_t n_prompt, n_new, n_text;  /* n_text: tokens of n_prompt + n_new that the text gives */
@@ -212,43 +187,44 @@ static mn_status make_room(comparison *c) {
 
 /* ---- the cases ---- */
 
-static mn_status add_case(comparison *c, const char *name, size_t n, const char *config) {
-    if (c->n_cases == MOST_CASES) MN_FAIL(MN_E_ARG, "more than %d caches", (int)MOST_CASES);
-    if (n >= NAME) MN_FAIL(MN_E_ARG, "cache implementation is '%.60s...', which is no name", name);
-    cache_case *k = &c->cases[c->n_cases++];
-    int half = (int)((c->n_prompt + c->n_new + 1) / 2);
-    memcpy(k->name, name, n);
-    const char *at = strstr(config, "%d");
-    if (at) {
-        snprintf(k->config, sizeof k->config, "%.*s%d%s", (int)(at - config), config, half > 8 ? half : 8, at + 2);
-    } else {
-        snprintf(k->config, sizeof k->config, "%s", config);
-    }
-    return MN_OK;
+static bool names_all(const comparison *c) {
+    return strcmp(option_text(c->o, OPT_CACHE, ""), "all") == 0;
 }
 
-static mn_status list_cases(comparison *c) {
+static mn_status list_choices(comparison *c) {
     const char *names = option_text(c->o, OPT_CACHE, "dynamic");
-    c->cases = mem_alloc(MOST_CASES, sizeof *c->cases);
-    if (!c->cases) return mem_no_memory();
-    if (strcmp(names, "all") == 0) {
-        for (int i = 0; i < N_ALL_CASES; i++)
-            MN_TRY(add_case(c, all_cases[i].name, strlen(all_cases[i].name), all_cases[i].config));
+    c->choices = mem_alloc(MOST_CASES, sizeof *c->choices);
+    if (!c->choices) return mem_no_memory();
+    if (names_all(c)) {
+        cache_list_all(c->choices, c->n_prompt + c->n_new);
+        c->n_cases = LISTED_CACHES;
         return MN_OK;
     }
     for (const char *at = names; *at;) {
         size_t n = is_list(names) ? strcspn(at, ",") : strlen(at);
-        MN_TRY(add_case(c, at, n, ""));
+        if (c->n_cases == MOST_CASES) MN_FAIL(MN_E_ARG, "more than %d caches", (int)MOST_CASES);
+        if (n >= CACHE_NAME) MN_FAIL(MN_E_ARG, "cache implementation is '%.60s...', which is no name", at);
+        memcpy(c->choices[c->n_cases++].name, at, n);
         at += n + (at[n] == ',');
     }
     return MN_OK;
 }
 
-static mn_cache_options case_options(const comparison *c, const char *name, const char *config) {
-    mn_cache_options how = c->cache;
-    how.implementation = name;
-    how.config = config;
-    return how;
+/* With --cache all a cache that is the same as another on this model is left out. */
+static mn_status make_cases(comparison *c) {
+    bytes left_out = {0};
+    mn_status status = MN_OK;
+    if (names_all(c)) status = cache_list_drop_same(c->choices, &c->n_cases, c->e.model, &c->cache, &left_out);
+    if (status == MN_OK && left_out.n)
+        print_message(
+            "left out, because on this model each is the same as the one behind it: %s; a list, as in --cache "
+            "dynamic,hybrid, measures both",
+            bytes_text(&left_out));
+    bytes_clear(&left_out);
+    if (status == MN_OK) c->cases = mem_alloc((size_t)c->n_cases, sizeof *c->cases);
+    if (status == MN_OK && !c->cases) return mem_no_memory();
+    for (int i = 0; status == MN_OK && i < c->n_cases; i++) c->cases[i].is = &c->choices[i];
+    return status;
 }
 
 /* --cache-config as key=value,...; a JSON object is converted. */
@@ -277,25 +253,25 @@ static mn_status given_config(const comparison *c, bytes *out) {
 }
 
 /* Applies --cache-config to the caches that accept it; MN_E_ARG when none does. */
-static mn_status configure_cases(comparison *c) {
-    bytes warned = {0};
-    mn_status status = given_config(c, &warned);
+static mn_status configure_choices(comparison *c) {
+    bytes given = {0};
+    mn_status status = given_config(c, &given);
     int n_taken = 0;
-    for (int i = 0; status == MN_OK && warned.n && i < c->n_cases; i++) {
-        cache_case *k = &c->cases[i];
-        char config[sizeof k->config];
-        int n = snprintf(config, sizeof config, "%s%s%s", k->config, *k->config ? "," : "", bytes_text(&warned));
-        mn_cache_options how = case_options(c, k->name, config);
-        if (n >= (int)sizeof config) {
-            status = status_fail(MN_E_ARG, "--cache-config has %zu bytes; that is too long here", warned.n);
+    for (int i = 0; status == MN_OK && given.n && i < c->n_cases; i++) {
+        cache_choice with = c->choices[i];
+        size_t used = strlen(with.config);
+        int n = snprintf(with.config + used, sizeof with.config - used, "%s%s", used ? "," : "", bytes_text(&given));
+        mn_cache_options how = cache_choice_options(&with, &c->cache);
+        if (n >= (int)(sizeof with.config - used)) {
+            status = status_fail(MN_E_ARG, "--cache-config has %zu bytes; that is too long here", given.n);
         } else if (mn_cache_check(&how, NULL) == MN_OK) {
-            memcpy(k->config, config, sizeof config);
+            c->choices[i] = with;
             n_taken++;
         }
     }
-    if (status == MN_OK && warned.n && n_taken == 0)
+    if (status == MN_OK && given.n && n_taken == 0)
         status = status_fail(MN_E_ARG, "no cache here takes the options: %.250s", mn_last_error());
-    bytes_clear(&warned);
+    bytes_clear(&given);
     return status == MN_E_FORMAT ? MN_E_ARG : status;
 }
 
@@ -355,7 +331,7 @@ static mn_status feed(comparison *c, mn_session *session, cache_case *k, bool is
         start = clock_ms();
         MN_TRY(mn_session_step(session, &c->ids[c->n_prompt + i], 1, NULL));
         ms[1] += clock_ms() - start;
-        progress_line("%s %s: %zu of %zu tokens", k->name, k->config, i + 1, c->n_new);
+        progress_line("%s %s: %zu of %zu tokens", k->is->name, k->is->config, i + 1, c->n_new);
         if (interrupt_seen()) MN_FAIL(MN_E_CANCELLED, "cancelled");
     }
     k->cache.size = sizeof k->cache;
@@ -366,7 +342,7 @@ static mn_status feed(comparison *c, mn_session *session, cache_case *k, bool is
 
 static mn_status open_case(const comparison *c, const cache_case *k, mn_session **session) {
     mn_cache_summary kind;
-    mn_cache_options how = case_options(c, k->name, k->config);
+    mn_cache_options how = cache_choice_options(k->is, &c->cache);
     MN_TRY(cache_resolve(&how, &kind));
     if (kind.preallocates && how.max_cache_len <= 0) how.max_cache_len = (int64_t)(c->n_prompt + c->n_new);
     return mn_session_open(session, c->e.model, &how);
@@ -398,8 +374,8 @@ static double perplexity(double nll, size_t n) {
 static void put_case(bytes *b, const comparison *c, const cache_case *k) {
     bool ran = !*k->refused;
     size_t n = c->n_new;
-    json_put_text_member(b, "cache_implementation", k->name);
-    json_put_text_member(b, "cache_config", k->config);
+    json_put_text_member(b, "cache_implementation", k->is->name);
+    json_put_text_member(b, "cache_config", k->is->config);
     json_put_text_member(b, "refused", k->refused);
     if (ran) {
         json_put_text_member(b, "cache_dtype", k->dtype);
@@ -520,9 +496,9 @@ static void put_rate(char *out, size_t n, double per_second) {
 }
 
 static void put_row(bytes *b, const comparison *c, const cache_case *k) {
-    char name[3 * NAME + 2], size[32], peak[32], rates[2][32], same[48], change[32];
+    char name[3 * CACHE_NAME + 2], size[32], peak[32], rates[2][32], same[48], change[32];
     size_t n = c->n_new;
-    snprintf(name, sizeof name, "%s%s%s", k->name, *k->config ? " " : "", k->config);
+    snprintf(name, sizeof name, "%s%s%s", k->is->name, *k->is->config ? " " : "", k->is->config);
     put_size(size, sizeof size, k->cache.bytes);
     put_size(peak, sizeof peak, k->cache.peak_bytes);
     put_rate(rates[0], sizeof rates[0], rate(c->n_prompt, k->prompt_ms));
@@ -551,7 +527,8 @@ static void put_notes(bytes *b, const comparison *c) {
     for (int i = 0; i < c->n_cases; i++) {
         const cache_case *k = &c->cases[i];
         const char *why = strncmp(k->refused, "left out", 8) == 0 ? "" : "refused: ";
-        if (*k->refused) bytes_printf(b, "%s%s%s: %s%s\n", k->name, *k->config ? " " : "", k->config, why, k->refused);
+        if (*k->refused)
+            bytes_printf(b, "%s%s%s: %s%s\n", k->is->name, *k->is->config ? " " : "", k->is->config, why, k->refused);
     }
     bytes_printf(b, "\nText (%s): a prompt of %zu tokens, then %zu one by one", c->source, c->n_prompt, c->n_new);
     size_t own = c->n_prompt + c->n_new - c->n_text;
@@ -563,7 +540,7 @@ static void put_notes(bytes *b, const comparison *c) {
     for (int i = 0; c->has_texts && i < c->n_cases; i++) {
         const cache_case *k = &c->cases[i];
         if (*k->refused) continue;
-        bytes_printf(b, "\n==> %s%s%s <==\n", k->name, *k->config ? " " : "", k->config);
+        bytes_printf(b, "\n==> %s%s%s <==\n", k->is->name, *k->is->config ? " " : "", k->is->config);
         bytes_append(b, k->text.data ? k->text.data : "", k->text.n);
         bytes_append_text(b, "\n");
     }
@@ -577,7 +554,7 @@ static void print_head(comparison *c) {
     bytes b = {0};
     c->width = 5;
     for (int i = 0; i < c->n_cases; i++) {
-        int n = (int)(strlen(c->cases[i].name) + strlen(c->cases[i].config)) + 1;
+        int n = (int)(strlen(c->cases[i].is->name) + strlen(c->cases[i].is->config)) + 1;
         if (n > c->width) c->width = n;
     }
     if (has_form(c, "md")) put_head(&b, c);
@@ -674,7 +651,7 @@ static mn_status measure(comparison *c, cache_case *k) {
 /* Times the prompt once more, with warm caches. */
 static mn_status time_prompt(comparison *c, double *ms) {
     mn_session *session = NULL;
-    const cache_case dynamic = {.name = "dynamic"};
+    const cache_case dynamic = {.is = &reference_choice};
     MN_TRY(open_case(c, &dynamic, &session));
     double start = clock_ms();
     mn_status status = mn_session_step(session, c->ids, c->n_prompt, NULL);
@@ -686,18 +663,17 @@ static mn_status time_prompt(comparison *c, double *ms) {
 /* `none` computes the whole text for every token. The time it will take is printed first; with --cache all it is left
  * out if it would take longer than all others together. */
 static mn_status resolve_none(comparison *c, double new_ms) {
-    bool is_named = strcmp(option_text(c->o, OPT_CACHE, ""), "all") != 0;
     double n = (double)c->n_new, computed = (double)c->n_prompt * n + n * (n - 1) / 2, prompt_ms = 0;
     cache_case *none = NULL;
     for (int i = 0; i < c->n_cases; i++) {
-        if (strcmp(c->cases[i].name, "none") == 0) none = &c->cases[i];
+        if (strcmp(c->cases[i].is->name, "none") == 0) none = &c->cases[i];
     }
     if (!none) return MN_OK;
     MN_TRY(time_prompt(c, &prompt_ms));
     double rounds = c->repetitions + c->has_texts, token_ms = prompt_ms / (double)c->n_prompt;
     if (c->n_new > 1) token_ms = fmin(token_ms, new_ms / (n - 1));
     double alone = computed * token_ms * rounds / 1e3, others = (c->n_cases - 1) * (prompt_ms + new_ms) * rounds / 1e3;
-    if (is_named || alone <= others) {
+    if (!names_all(c) || alone <= others) {
         print_message("none computes the whole text for every token: about %.1f s", alone);
         return MN_OK;
     }
@@ -711,7 +687,7 @@ static mn_status resolve_none(comparison *c, double new_ms) {
 }
 
 static mn_status measure_all(comparison *c) {
-    cache_case reference = {.name = "dynamic"};
+    cache_case reference = {.is = &reference_choice};
     double ms[2];
     MN_TRY(pass(c, &reference, true, ms));
     MN_TRY(resolve_none(c, ms[1]));
@@ -763,8 +739,9 @@ static int compare_all(comparison *c) {
     status = read_text(c);
     if (status == MN_OK) status = resolve_lengths(c);
     if (status == MN_OK) status = make_room(c);
-    if (status == MN_OK) status = list_cases(c);
-    if (status == MN_OK) status = configure_cases(c);
+    if (status == MN_OK) status = list_choices(c);
+    if (status == MN_OK) status = configure_choices(c);
+    if (status == MN_OK) status = make_cases(c);
     if (status == MN_OK) status = open_config(c);
     if (status == MN_OK) status = measure_all(c);
     if (status != MN_OK) return report(o, exit_of(status), NULL);
@@ -775,8 +752,9 @@ static int compare_all(comparison *c) {
 int bench_caches(const options *o) {
     comparison c = {.o = o};
     int code = compare_all(&c);
-    for (int i = 0; i < c.n_cases; i++) bytes_clear(&c.cases[i].text);
+    for (int i = 0; c.cases && i < c.n_cases; i++) bytes_clear(&c.cases[i].text);
     mem_free(c.cases);
+    mem_free(c.choices);
     mn_generation_config_close(&c.config);
     mem_free(c.ids);
     mem_free(c.reference);
