@@ -77,7 +77,6 @@ class Callbacks:
         self.raised: list[BaseException] = []
         self.progress = progress_of(options.progress)
         self.allowed: Any = None
-        self.is_batch, self.is_refused = session is None, False
 
     def fill(self, c: Any, is_beam_search: bool) -> None:
         """Sets the members of mn_generate_options, which keep the functions."""
@@ -90,8 +89,7 @@ class Callbacks:
             c.process = _ffi.mn_logits_processor(self._process)
         if given.prefix_allowed_tokens_fn:
             c.prefix_allowed = _ffi.mn_prefix_allowed(self._allow)
-        # Beams have no token to show until they end; rows of a batch end together through this, each with a whole step.
-        if given.stopping_criteria or is_beam_search or self.is_batch:
+        if given.stopping_criteria or is_beam_search:  # beams have no token to show until they end
             c.stop = _ffi.mn_stopping(self._stop)
         if given.assistant_model is not None:
             c.assistant = given.assistant_model._pointer
@@ -109,14 +107,13 @@ class Callbacks:
             self.raised.append(error)
 
     def _receive(self, _: Any, event: Any) -> bool:
-        goes_on = False
         try:
-            if not self._is_ended():
-                goes_on = self.on_token is None or self.on_token(token_of(event.contents, self.options.n_logprobs)) is not False
+            if self._is_ended():
+                return False
+            return self.on_token is None or self.on_token(token_of(event.contents, self.options.n_logprobs)) is not False
         except BaseException as error:
             self._keep(error)
-        self.is_refused = self.is_refused or not goes_on
-        return goes_on or self.is_batch
+            return False
 
     def _receive_prefill(self, _: Any, done: int, total: int) -> None:
         try:
@@ -158,7 +155,7 @@ class Callbacks:
 
     def _stop(self, _: Any, row: int, ids: Any, n: int) -> bool:
         try:
-            if self.is_refused or self._is_ended():
+            if self._is_ended():
                 return True
             if not self.options.stopping_criteria:
                 return False

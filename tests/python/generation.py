@@ -180,6 +180,7 @@ def any_row_may_end_a_batch():
                 seen = []
                 ended = model.generate([TEXT, OTHER], max_new_tokens=100, on_token=lambda t: seen.append(t) or len(seen) < most, **fields)
                 assert len(ended) == 2 * fields.get("num_return_sequences", 1) and all(len(s.token_ids) <= most // len(ended) + 2 for s in ended), ended
+                assert {s.finish_reason for s in ended} == {"cancelled"}, ended
 
                 def fail(token):
                     seen.append(token)
