@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ._cache_files import copy_cache_file, describe_cache_file, is_cache_file, legacy_rows, save_tensor, verify_cache_file
 from ._engine import Engine, EngineInfo, PrefixInfo, RequestInfo
-from ._generation import GeneratedSequence, Generation, GenerationConfig, Token
+from ._generation import GeneratedSequence, Generation, GenerationConfig, GenerationField, Token, generation_fields
 from ._information import CacheSummary, MemoryPlan, cache_strategies, check_cache, list_models, machine
-from ._library import (ArgumentError, CancelledError, FileError, FormatError, LimitError, MnemeError, NotFoundError, OutOfMemoryError, RefusedError,
-                       UnsupportedError, lib)
+from ._library import (ArgumentError, CancelledError, FileError, FormatError, LimitError, MnemeError, MnemeWarning, NotFoundError, OutOfMemoryError,
+                       RefusedError, UnsupportedError, lib)
 from ._model import Model
 from ._sampler import Sampler
 from ._session import CacheInfo, Session, select_sessions
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __version__: str = lib.mn_version().decode()
 __all__ = ["ArgumentError", "CacheInfo", "CacheSummary", "CancelledError", "Detokenizer", "Engine", "EngineInfo", "Features", "FileError", "FormatError",
-           "GeneratedSequence", "Generation", "GenerationConfig", "LayerInfo", "LimitError", "MemoryPlan", "MnemeError", "Model", "NotFoundError",
-           "OutOfMemoryError", "PrefixInfo", "Progress", "RefusedError", "RequestInfo", "Sampler", "Segment", "Server", "Session", "Token", "Tokenizer",
-           "Transcript", "UnsupportedError", "Word", "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions",
-           "find_speech_model", "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor", "select_sessions", "step_sessions", "transcribe",
-           "verify_cache_file"]
+           "GeneratedSequence", "Generation", "GenerationConfig", "GenerationField", "LayerInfo", "LimitError", "MemoryPlan", "MnemeError",
+           "MnemeWarning", "Model", "NotFoundError", "OutOfMemoryError", "PrefixInfo", "Progress", "RefusedError", "RequestInfo", "Sampler",
+           "Segment", "Server", "Session", "Token", "Tokenizer", "Transcript", "UnsupportedError", "Word", "cache_strategies", "check_cache",
+           "copy_cache_file", "describe_cache_file", "export_sessions", "find_speech_model", "generation_fields", "is_cache_file", "legacy_rows",
+           "list_models", "machine", "save_tensor", "select_sessions", "step_sessions", "transcribe", "verify_cache_file"]
 
 
 def __getattr__(name: str) -> Any:

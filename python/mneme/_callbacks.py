@@ -35,6 +35,7 @@ class CallOptions:
     negative_prompt: Prompt | None = None
     output_scores: bool = False
     output_logits: bool = False
+    return_sessions: bool = False
     progress: bool | Callable[[int, int], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +53,13 @@ class CallOptions:
     def take(cls, given: dict[str, Any]) -> CallOptions:
         """Takes its own out of the options of a call; what is left are fields of the configuration."""
         return cls(**{f.name: given.pop(f.name) for f in fields(cls) if f.name in given})
+
+    def fill(self, c: Any) -> None:
+        """Sets the members of mn_generate_options that are no callbacks."""
+        c.top_logprobs = -1 if self.top_logprobs is None else self.top_logprobs
+        c.keep_scores, c.keep_logits, c.keep_sessions = self.output_scores, self.output_logits, self.return_sessions
+        if self.assistant_model is not None:
+            c.assistant = self.assistant_model._pointer
 
     @property
     def n_logprobs(self) -> int:
@@ -79,10 +87,8 @@ class Callbacks:
         self.allowed: Any = None
 
     def fill(self, c: Any, is_beam_search: bool) -> None:
-        """Sets the members of mn_generate_options, which keep the functions."""
+        """Sets the callbacks of mn_generate_options, which keep the functions."""
         given = self.options
-        c.top_logprobs = -1 if given.top_logprobs is None else given.top_logprobs
-        c.keep_scores, c.keep_logits = given.output_scores, given.output_logits
         c.on_token = _ffi.mn_token_callback(self._receive)
         c.on_prefill = _ffi.mn_generate_options_on_prefill(self._receive_prefill)
         if given.logits_processor:
@@ -91,8 +97,6 @@ class Callbacks:
             c.prefix_allowed = _ffi.mn_prefix_allowed(self._allow)
         if given.stopping_criteria or is_beam_search:  # beams have no token to show until they end
             c.stop = _ffi.mn_stopping(self._stop)
-        if given.assistant_model is not None:
-            c.assistant = given.assistant_model._pointer
 
     def raise_first(self) -> None:
         """Raises what a callback raised."""

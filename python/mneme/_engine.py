@@ -13,6 +13,7 @@ from ._generation import Generation, GenerationConfig, Token, sequence_of, token
 from ._information import assign, cache_options, path_bytes
 from ._library import ArgumentError, Busy, Handle, MnemeError, check, ids_array, information, initialized, lib
 from ._model import Model
+from ._run import take_session
 from ._session import Session
 from ._session_arrays import AllBusy
 
@@ -86,7 +87,7 @@ class RequestInfo:
 class _Request:
     """What must live until a request is taken: its callback. An exception in it cancels the request and is raised when it is taken."""
 
-    def __init__(self, top_logprobs: int | None, on_token: Callable[[Token], Any] | None) -> None:
+    def __init__(self, top_logprobs: int | None, on_token: Callable[[Token], Any] | None, return_sessions: bool) -> None:
         self.n_logprobs = 0 if top_logprobs is None else 1 + top_logprobs
         self.raised: BaseException | None = None
 
@@ -98,6 +99,7 @@ class _Request:
                 return False
 
         self.options = initialized(_ffi.mn_generate_options)
+        self.options.keep_sessions = return_sessions
         if on_token is not None:
             self.options.on_token = _ffi.mn_token_callback(receive)
         if top_logprobs is not None:
@@ -137,22 +139,23 @@ class Engine(Handle):
 
     def add(self, prompt: Prompt, *, cache: str | None = None, cache_config: dict[str, Any] | None = None, prefix: Session | None = None,
             priority: int = 0, cache_salt: str | None = None, owner: str | None = None, generation_config: Any = None,
-            top_logprobs: int | None = None, on_token: Callable[[Token], Any] | None = None, **fields: Any) -> int:
+            top_logprobs: int | None = None, on_token: Callable[[Token], Any] | None = None, return_sessions: bool = False, **fields: Any) -> int:
         """Adds a request, which joins at a following step; returns its id.
 
-        prompt, generation_config, top_logprobs, on_token, fields: as of Session.generate(). prefix: the request begins as a fork of this session.
+        prompt, generation_config, top_logprobs, on_token, return_sessions, fields: as of Session.generate(). prefix: the request begins as a fork of this session.
         priority: higher ones start first. cache_salt: what was computed is shared only with requests of the same. owner: whose it is.
         """
         if isinstance(prompt, str):
             if self.model.tokenizer is None:
                 raise ArgumentError("the model has no tokenizer: give token ids, not text")
             prompt = self.model.tokenizer.encode(prompt)
-        ids, number, kept, request = ids_array(prompt), ctypes.c_int(), _Request(top_logprobs, on_token), initialized(_ffi.mn_request)
+        ids, number, kept, request = ids_array(prompt), ctypes.c_int(), _Request(top_logprobs, on_token, return_sessions), initialized(_ffi.mn_request)
         request.prompt, request.n_prompt, request.options = ids, len(ids), ctypes.pointer(kept.options)
         if cache is not None or cache_config:
             request.cache = ctypes.pointer(cache_options(cache, **(cache_config or {})))
         assign(request, priority=priority, cache_salt=cache_salt, owner=owner)
         with GenerationConfig(self.model, generation_config, **fields) as config, AllBusy([] if prefix is None else [prefix]) as held, self._taking:
+            config._warn(kept.options)
             request.config, request.prefix = config._pointer.value, held[0]
             check(lib.mn_engine_add(self._pointer, ctypes.byref(request), ctypes.byref(number)))
             self._requests[number.value] = kept
@@ -187,7 +190,8 @@ class Engine(Handle):
             if kept.raised:
                 raise kept.raised
             g = result.contents
-            sequences = [sequence_of(g.sequences[i].contents, kept.n_logprobs, None, None) for i in range(g.n_sequences)]
+            sessions = [take_session(self.model, result, i) if kept.options.keep_sessions else None for i in range(g.n_sequences)]
+            sequences = [sequence_of(g.sequences[i].contents, kept.n_logprobs, None, None, session) for i, session in enumerate(sessions)]
             return number.value, Generation(sequences, g.seed, g.prompt_ms, g.predicted_ms)
         finally:
             lib.mn_generation_close(ctypes.byref(result))

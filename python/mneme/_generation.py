@@ -7,9 +7,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._library import ArgumentError, Handle, check, lib, take_text
+from . import _ffi
+from ._library import ArgumentError, Handle, check, initialized, lib, take_text, warn
+
+if TYPE_CHECKING:
+    from ._session import Session
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class GeneratedSequence:
     draft_accepted: int = 0
     stop_string: int | None = None
     """With finish_reason "stop_string": its index in stop_strings."""
+    session: Session | None = field(default=None, repr=False, compare=False)
+    """With return_sessions: the prompt and token_ids but the last, with their cache. Pages that sequences have in common are held once."""
 
     def __str__(self) -> str:
         return self.text
@@ -142,9 +148,79 @@ class GenerationConfig(Handle):
             raise ArgumentError(f"'{name}' is no field of a generation configuration")
         return json.loads(take_text(ctypes.c_void_p(address)))
 
+    def check(self, session: Session | None = None) -> list[str]:
+        """A line for each field that was set and has no effect, with the reason; ArgumentError where two fields contradict each other.
+
+        session: the one that will generate, whose own cache may not be the one of these fields.
+        """
+        options = initialized(_ffi.mn_generate_options)
+        if session is not None:
+            options.session = session._pointer
+        return self._check(options)
+
+    def _check(self, options: Any = None) -> list[str]:
+        text = ctypes.c_void_p()
+        check(lib.mn_generation_config_check(self._pointer, None if options is None else ctypes.byref(options), ctypes.byref(text)))
+        return take_text(text).splitlines()
+
+    def _warn(self, options: Any = None) -> None:
+        for line in self._check(options):
+            warn(line)
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """The cache that the fields request, as arguments of Model.session(): `model.session(**config.cache)`."""
+        options = initialized(_ffi.mn_cache_options)
+        check(lib.mn_generation_config_cache(self._pointer, ctypes.byref(options)))
+        named = {} if options.implementation is None else {"cache": options.implementation.decode()}
+        return {**named, **_cache_config((options.config or b"").decode())}
+
     def has_limit(self) -> bool:
         """Whether max_new_tokens or max_length is set."""
         return self.get("max_new_tokens") is not None or self.get("max_length") is not None
+
+
+def _cache_config(text: str) -> dict[str, Any]:
+    """A cache_config, an object or a text key=value,..., as a mapping."""
+    if not text or text.startswith("{"):
+        return dict(json.loads(text or "{}"))
+    return {key: _plain_value(value) for key, _, value in (part.strip().partition("=") for part in text.split(","))}
+
+
+def _plain_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@dataclass(frozen=True)
+class GenerationField:
+    """A field of GenerationConfig, which is an option of generate() too."""
+
+    name: str
+    kind: str
+    """"integer", "number", "boolean", "choice", "string", "grammar", "schema", "integers", "strings", "lists of integers", "biases", "object", "pair",
+    "layers" or "options"."""
+    allowed: str
+    """In words, as "1 to 4096"."""
+    default: Any
+    """Without a model's generation_config.json."""
+    help: str
+    only_samples: bool
+    """It has an effect with do_sample alone; top_k in contrastive search, too."""
+    alias: str | None
+    """The name of llama.cpp's flag, where it is another."""
+
+
+def generation_fields() -> list[GenerationField]:
+    """The fields of GenerationConfig, with their allowed values and defaults."""
+    fields: list[GenerationField] = []
+    while found := lib.mn_generation_field_at(len(fields)):
+        f = found.contents
+        fields.append(GenerationField(f.name.decode(), f.kind.decode(), f.allowed.decode(), json.loads(f.standard), f.help.decode(), f.only_samples,
+                                      f.alias.decode() if f.alias else None))
+    return fields
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -178,7 +254,7 @@ def token_of(event: Any, n_logprobs: int) -> Token:
         finish_reason=event.finish_reason.decode() if event.finish_reason else None)
 
 
-def sequence_of(s: Any, n_logprobs: int, scores: Any, logits: Any) -> GeneratedSequence:
+def sequence_of(s: Any, n_logprobs: int, scores: Any, logits: Any, session: Session | None) -> GeneratedSequence:
     logprobs = None
     if s.logprob_ids and n_logprobs:
         logprobs = [{s.logprob_ids[at + k]: s.logprobs[at + k] for k in range(n_logprobs)} for at in range(0, s.n_ids * n_logprobs, n_logprobs)]
@@ -187,4 +263,4 @@ def sequence_of(s: Any, n_logprobs: int, scores: Any, logits: Any) -> GeneratedS
         prompt_tokens=s.prompt_tokens, cached_tokens=s.cached_tokens, logprobs=logprobs, score=s.score if s.has_score else None,
         row=s.row, index=s.index, scores=scores, logits=logits, beam_indices=s.beam_indices[: s.n_ids] if s.beam_indices else None,
         transition_scores=s.transition_scores[: s.n_ids] if s.transition_scores else None, draft_tokens=s.draft_tokens,
-        draft_accepted=s.draft_accepted, stop_string=None if s.stop_string < 0 else s.stop_string)
+        draft_accepted=s.draft_accepted, stop_string=None if s.stop_string < 0 else s.stop_string, session=session)

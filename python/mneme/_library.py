@@ -4,7 +4,9 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import sys
 import threading
+import warnings
 from array import array
 from types import TracebackType
 from typing import Any, TypeVar
@@ -54,6 +56,10 @@ class RefusedError(MnemeError, ValueError):
     """A saved cache does not belong to this model or is damaged."""
 
 
+class MnemeWarning(UserWarning):
+    """A setting that has no effect, with the reason."""
+
+
 ERRORS: dict[int, type[MnemeError]] = {
     _ffi.MN_E_ARG: ArgumentError,
     _ffi.MN_E_NOMEM: OutOfMemoryError,
@@ -86,6 +92,17 @@ def check(status: int) -> None:
         error = ERRORS.get(status, MnemeError)(lib.mn_last_error().decode())
         error.status = status
         raise error
+
+
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+
+def warn(line: str) -> None:
+    """Warns, at the line of the program that called the package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == PACKAGE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(line, MnemeWarning, stacklevel=level)
 
 
 def initialized(kind: Any) -> Any:

@@ -16,6 +16,16 @@ from ._library import ArgumentError, Busy, Handle, check, initialized, lib
 
 if TYPE_CHECKING:
     from ._model import Model
+    from ._session import Session
+
+
+def take_session(model: Model, result: Any, i: int) -> Session:
+    """The session of sequence i, which a generation with keep_sessions has."""
+    from ._session import Session
+
+    handle = ctypes.c_void_p()
+    check(lib.mn_generation_take_session(result, i, ctypes.byref(handle)))
+    return Session._opened(model, handle)
 
 
 class Run:
@@ -23,7 +33,7 @@ class Run:
 
     def __init__(self, model: Model, config: GenerationConfig, options: CallOptions) -> None:
         self.model, self.config, self.options = model, config, options
-        self.session: Handle | None = None
+        self.session: Session | None = None
         self.is_own = False  # the session, which is closed behind the generation
         self.negative = None if options.negative_prompt is None else prompt_ids(model, options.negative_prompt)
 
@@ -34,45 +44,70 @@ class Run:
     def run(self, on_token: Callable[[Token], Any] | None = None, is_left: Callable[[], bool] = lambda: False) -> Generation:
         """The generation, which ends when on_token returns False or is_left() holds. What a callback raises is raised here."""
         callbacks = Callbacks(self.options, on_token, is_left, self.session)
-        options, result = initialized(_ffi.mn_generate_options), ctypes.POINTER(_ffi.mn_generation)()
+        options, result = self._options(), ctypes.POINTER(_ffi.mn_generation)()
         callbacks.fill(options, is_beam_search=self.config.get("num_beams") > 1)
-        if self.negative is not None:
-            options.negative_prompt, options.n_negative_prompt = self.negative, len(self.negative)
         try:
             with interruptible(callbacks):
                 status = self.start(ctypes.byref(options), ctypes.byref(result))
             callbacks.raise_first()
             check(status)
-            return self._result(result.contents)
+            return self._result(result)
         finally:
             callbacks.progress.close()
             lib.mn_generation_close(ctypes.byref(result))
             if self.is_own and self.session is not None:
                 self.session.close()
 
-    def _result(self, g: Any) -> Generation:
-        vocab_size, sequences = model_info(self.model).vocab_size, []
+    def check(self) -> None:
+        """Raises ArgumentError where two settings contradict each other, and warns of those without effect."""
+        options = self._options()
+        if self.session is not None:
+            options.session = self.session._pointer
+        self.config._warn(options)
+
+    def _options(self) -> Any:
+        options = initialized(_ffi.mn_generate_options)
+        self.options.fill(options)
+        if self.negative is not None:
+            options.negative_prompt, options.n_negative_prompt = self.negative, len(self.negative)
+        return options
+
+    def _result(self, result: Any) -> Generation:
+        g, vocab_size, sequences = result.contents, model_info(self.model).vocab_size, []
         for i in range(g.n_sequences):
             s = g.sequences[i].contents
-            sequences.append(sequence_of(s, self.options.n_logprobs, array_copy(s.scores, s.n_ids, vocab_size), array_copy(s.logits, s.n_ids, vocab_size)))
+            scores, logits = array_copy(s.scores, s.n_ids, vocab_size), array_copy(s.logits, s.n_ids, vocab_size)
+            sequences.append(sequence_of(s, self.options.n_logprobs, scores, logits, self._session_of(result, i)))
         shape = g.n_steps, g.n_beams, vocab_size
         return Generation(sequences, g.seed, g.prompt_ms, g.predicted_ms, array_copy(g.beam_scores, *shape), array_copy(g.beam_logits, *shape))
 
+    def _session_of(self, result: Any, i: int) -> Session | None:
+        """With return_sessions, the session of sequence i. Sequence 0 of a generation that a session goes on with is that session."""
+        if not self.options.return_sessions:
+            return None
+        if i == 0 and self.session is not None:
+            self.is_own = False
+            return self.session
+        return take_session(self.model, result, i)
+
     def give(self, as_stream: bool) -> Generation | Iterator[Token]:
         """What generate() returns."""
-        if not as_stream:
-            return self.run(self.options.on_token)
-        self._check_stream()
-        return self._stream()
+        if as_stream:
+            self._check_stream()
+        self.check()
+        return self._stream() if as_stream else self.run(self.options.on_token)
 
     def give_async(self) -> AsyncIterator[Token]:
         """What agenerate() returns."""
         self._check_stream()
+        self.check()
         return self._astream()
 
     def _check_stream(self) -> None:
         if self.options.on_token is not None:
             raise ArgumentError("on_token has no effect in a stream: the iterator yields the tokens")
+        if self.options.return_sessions:
+            raise ArgumentError("return_sessions has no effect in a stream, which yields tokens: generate with a session")
 
     def _work(self, put: Callable[[Token | None], Any]) -> tuple[threading.Thread, threading.Event, list[BaseException]]:
         """A thread that puts every token, then None; it ends early when the event is set. The list: what was raised, for the reader to take out."""
@@ -134,7 +169,7 @@ class Run:
 class SessionRun(Run):
     """A generation that a session goes on with."""
 
-    def __init__(self, session: Any, ids: Any, config: GenerationConfig, options: CallOptions) -> None:
+    def __init__(self, session: Session, ids: Any, config: GenerationConfig, options: CallOptions) -> None:
         super().__init__(session.model, config, options)
         self.session, self.ids = session, ids
 

@@ -27,6 +27,7 @@ class Sampler(Handle):
         ids = ids_array(prompt)
         self._vocab_size = int(model_info(model).vocab_size)
         with GenerationConfig(model, generation_config, **fields) as config:
+            config._warn()
             check(lib.mn_sampler_open(ctypes.byref(self._handle), model._pointer, config._pointer, ids, len(ids)))
 
     @overload

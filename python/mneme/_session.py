@@ -155,6 +155,7 @@ class Session(SessionArrays):
         prefix_allowed_tokens_fn: f(batch_id, input_ids) returns the ids that may be next.
         assistant_model: a Model that drafts tokens. negative_prompt: a text or ids, for guidance_scale.
         top_logprobs: log-probabilities of each token and of this many best ones. output_scores, output_logits: arrays of numpy in the result.
+        return_sessions: each sequence of the result has its .session, which can be forked, saved and gone on with.
         progress: True shows how far a long prompt is, with tqdm or as a line at a terminal; or f(done, total).
         """
         return self._prepare(prompt, options).give(stream)

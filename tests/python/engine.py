@@ -89,6 +89,18 @@ def callbacks_add_and_fail():
         assert len(failed) == 6 and not engine.closed
 
 
+def sequences_have_their_sessions():
+    with mneme.Model(SMALL) as model, mneme.Engine(model) as engine:
+        ids = model.tokenizer.encode(TEXT)
+        for fields in ({}, {"num_beams": 2, "num_return_sequences": 2}):
+            number, other = engine.add(TEXT, max_new_tokens=6, return_sessions=True, **fields), engine.add(TEXT, max_new_tokens=6, **fields)
+            results = engine.run()
+            assert all(s.session is None for s in results[other])
+            for s in results[number]:
+                assert s.session.token_ids == ids + s.token_ids[:-1]
+                assert s.session.generate(ids + s.token_ids, max_new_tokens=4)[0].token_ids == model.generate(ids + s.token_ids, max_new_tokens=4)[0].token_ids
+
+
 def requests_are_added_by_other_threads():
     with mneme.Model(SMALL) as model, mneme.Engine(model) as engine:
         expected, results, numbers = {n: wanted(PROMPTS[n % 4], "-n", str(4 + n)) for n in range(8)}, {}, {}
@@ -215,7 +227,7 @@ def servers_end_with_their_objects():
     assert done.returncode == 5 and not done.stderr and not is_running(int(done.stdout)), done
 
 
-CASES = [requests_get_the_results_they_get_alone, requests_join_wait_and_are_cancelled, callbacks_add_and_fail, requests_are_added_by_other_threads,
+CASES = [requests_get_the_results_they_get_alone, requests_join_wait_and_are_cancelled, callbacks_add_and_fail, sequences_have_their_sessions, requests_are_added_by_other_threads,
          prefixes_are_shared_and_kept, closed_engines_are_refused,
          servers_answer_until_they_are_stopped, servers_listen_on_unix_sockets, servers_that_do_not_start_are_refused, servers_end_with_their_objects]
 

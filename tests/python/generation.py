@@ -15,11 +15,12 @@ import sys
 import tempfile
 import threading
 import unittest
+import warnings
 import weakref
 from pathlib import Path
 from unittest import mock
 
-from runner import COMMAND, SMALL, TEXT, command, main, refused, template_model
+from runner import COMMAND, SMALL, TEXT, command, golden, main, refused, said, template_model
 
 import mneme
 
@@ -306,6 +307,92 @@ def batches_begin_as_forks_of_a_session():
         refused(ValueError, "closed", lambda: model.generate(texts, prefix=session))
 
 
+# Each goes on as a session does that computes everything anew.
+def sequences_have_their_sessions():
+    with mneme.Model(SMALL) as model:
+        prompts = [model.tokenizer.encode(text) for text in (TEXT, OTHER)]
+        for fields in ({}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "seed": 5, "num_return_sequences": 2}):
+            for given in (TEXT, [TEXT, OTHER]):
+                got = model.generate(given, max_new_tokens=8, return_sessions=True, **fields)
+                assert len({id(s.session) for s in got}) == len(got) > 0
+                for s in got:
+                    ids = prompts[s.row] + s.token_ids
+                    same(s.session.token_ids, ids[:-1])
+                    same(s.session.generate(ids, max_new_tokens=5)[0].token_ids, model.generate(ids, max_new_tokens=5)[0].token_ids)
+        with model.session() as session:
+            got = session.generate(TEXT, max_new_tokens=4, num_beams=2, num_return_sequences=2, return_sessions=True)
+            assert got[0].session is session and got[1].session is not session and got[1].session.token_ids == prompts[0] + got[1].token_ids[:-1]
+        left = [weakref.ref(s.session) for s in model.generate([TEXT, OTHER], max_new_tokens=2, return_sessions=True)]
+        assert [ref() for ref in left] == [None, None] and model.generate(TEXT, max_new_tokens=2)[0].session is None
+        refused(ValueError, "return_sessions has no effect in a stream", lambda: model.generate(TEXT, return_sessions=True, stream=True))
+
+
+# ---- configurations ----
+
+
+def settings_without_effect_are_warned_of():
+    def warned(call):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        assert all(w.category is mneme.MnemeWarning and w.filename == __file__ for w in caught), caught
+        return [str(w.message) for w in caught]
+
+    async def read(stream):
+        return [token async for token in stream]
+
+    with tempfile.TemporaryDirectory() as folder, mneme.Model(template_model(folder)) as model:
+        fields = {"max_new_tokens": 2, "temperature": 0.5}
+        done = subprocess.run([COMMAND, "run", SMALL, TEXT, "-n", "2", "--temperature", "0.5", "--no-do-sample"], capture_output=True, text=True)
+        wanted = [re.search("^mneme: warning: (.*)$", done.stderr, re.M)[1]]
+        assert "temperature is 0.5 but has no effect" in wanted[0]
+        same(warned(lambda: model.generate(TEXT, **fields)), wanted)
+        same(warned(lambda: model.generate([TEXT, OTHER], **fields)), wanted)
+        same(warned(lambda: list(model.generate(TEXT, stream=True, **fields))), wanted)
+        same(warned(lambda: model.chat(TEXT, **fields)), wanted)
+        same(warned(lambda: asyncio.run(read(model.agenerate(TEXT, **fields)))), wanted)
+        same(warned(lambda: mneme.Engine(model).add(TEXT, **fields)), wanted)
+        same(warned(lambda: mneme.Sampler(model, [1], temperature=0.5)), wanted)
+        same(warned(lambda: model.generate(TEXT, do_sample=True, **fields)), [])
+        negative = warned(lambda: model.generate(TEXT, max_new_tokens=2, negative_prompt="a"))
+        assert len(negative) == 1 and "guidance_scale is not set" in negative[0]
+        same(warned(lambda: model.generate(TEXT, max_new_tokens=2, num_assistant_tokens=3, assistant_model=model)), [])
+        with model.session("sink", window_length=64) as session:
+            kept = warned(lambda: session.generate(TEXT, max_new_tokens=2, cache_implementation="static"))
+            assert len(kept) == 1 and "the session keeps the cache 'sink'" in kept[0]
+            same(mneme.GenerationConfig(model, cache_implementation="static").check(session), kept)
+        same(mneme.GenerationConfig(model, temperature=0.5).check(), wanted)
+        refused(ValueError, "num_return_sequences is 2", lambda: model.generate(TEXT, num_return_sequences=2, stream=True))
+        refused(ValueError, "num_return_sequences is 2", lambda: mneme.GenerationConfig(model, num_return_sequences=2).check())
+
+
+def fields_are_described():
+    fields = {field.name: field for field in mneme.generation_fields()}
+    page = said("run", "--help-all")
+    config = mneme.GenerationConfig()
+    for field in fields.values():
+        if not field.name.startswith("cache_"):  # the command describes its own options for them
+            line = re.search(rf"^  --{field.name.replace('_', '-')} .*", page, re.M)[0]
+            assert field.help in line, (field, line)
+            assert field.default in (None, config.get(field.name)) and (field.default is None or f"[{json.dumps(field.default)}]" in line), (field, line)
+    assert len(fields) > 50 and fields["max_new_tokens"].alias == "n-predict" and fields["seed"].alias is None
+    assert fields["top_p"].only_samples and not fields["num_beams"].only_samples and fields["num_beams"].allowed == "1 to 4096"
+    assert fields["num_beams"].kind == "integer" and fields["do_sample"].default is False and fields["temperature"].default == 1
+
+
+def configurations_name_the_cache():
+    quantized = {"cache": "quantized", "nbits": 4, "residual_length": 16}
+    for cache_config in ({"nbits": 4, "residual_length": 16}, "nbits=4, residual_length=16"):
+        config = mneme.GenerationConfig(cache_implementation="quantized", cache_config=cache_config)
+        same(config.cache, quantized)
+        with mneme.Model(golden("llama")) as model, model.session(**config.cache) as session:
+            same(session.cache.implementation, "quantized")
+            assert session.layer(0).key_bits == 4
+    same(mneme.GenerationConfig(use_cache=False).cache, {"cache": "none"})
+    same(mneme.GenerationConfig().cache, {})
+    same(mneme.GenerationConfig(cache_config="backend=hqq").cache, {"backend": "hqq"})
+
+
 # ---- constraints ----
 
 
@@ -487,7 +574,8 @@ def progress_of_long_prompts():
 CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised,
          ctrl_c_ends_what_c_computes, any_row_may_end_a_batch, options_are_checked,
          numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
-         batches_begin_as_forks_of_a_session, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left,
+         batches_begin_as_forks_of_a_session, sequences_have_their_sessions, settings_without_effect_are_warned_of, fields_are_described,
+         configurations_name_the_cache, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left,
          progress_of_long_prompts]
 
 if __name__ == "__main__":

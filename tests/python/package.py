@@ -38,10 +38,6 @@ NOT_CALLED = {
     "mn_status_text": "every failure has its own sentence",
     "mn_chat_render": "mn_chat_render_with is the same with options",
     "mn_has_chat_template": "Tokenizer.chat_template is None without one",
-    "mn_generation_take_session": "a fork of the session that generated is the same for one sequence; for batches it is missing",
-    "mn_generation_config_cache": "the library asks for it when a session without a strategy generates",
-    "mn_generation_config_check": "what is refused is an exception of generate",
-    "mn_generation_field_at": "`mneme run --help-all` lists the fields",
 }
 
 
