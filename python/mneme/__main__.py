@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ._information import command_path
+from ._command import command_path
 
 
 def main() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,11 +44,6 @@ def model_info(model: Handle) -> Any:
     info = information(_ffi.mn_model_info)
     check(lib.mn_model_get_info(model._pointer, ctypes.byref(info)))
     return info
-
-
-def command_path() -> str:
-    """The command `mneme` of this package."""
-    return os.environ.get("MNEME_COMMAND") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "mneme")
 
 
 def path_bytes(path: Any) -> bytes:

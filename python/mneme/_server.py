@@ -8,11 +8,8 @@ from collections import deque
 from types import TracebackType
 from typing import Any
 
-from ._information import command_path
-from ._library import ArgumentError, MnemeError, NotFoundError, OutOfMemoryError
-
-# Of the command's exit codes.
-ERRORS: dict[int, type[MnemeError]] = {2: ArgumentError, 3: NotFoundError, 4: OutOfMemoryError}
+from ._command import ERRORS, command_path, flags
+from ._library import MnemeError
 
 
 class Server:
@@ -27,14 +24,8 @@ class Server:
         arguments = [command_path(), "serve", *(["--port", str(port)] if unix is None else ["--unix", str(unix)])]
         if model is not None:
             arguments += ["--model", str(model)]
-        for name, value in options.items():
-            flag = name.replace("_", "-")
-            if isinstance(value, bool):
-                arguments.append(f"--{flag}" if value else f"--no-{flag}")
-            elif value is not None:
-                arguments.append(f"--{flag}={value}")
         try:
-            process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+            process = subprocess.Popen([*arguments, *flags(options)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
         except OSError as error:
             raise MnemeError(f"the command cannot be run: {error}") from None
         self.log: deque[str] = deque(maxlen=1000)

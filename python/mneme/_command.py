@@ -1,0 +1,56 @@
+"""Runs the package's command `mneme`, and takes what it prints as JSON."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from ._library import ArgumentError, CancelledError, MnemeError, NotFoundError, OutOfMemoryError, RefusedError, warn
+
+# Of the command's exit codes.
+ERRORS: dict[int, type[MnemeError]] = {2: ArgumentError, 3: NotFoundError, 4: OutOfMemoryError, 5: CancelledError, 6: RefusedError}
+
+
+def command_path() -> str:
+    """The command `mneme` of this package."""
+    return os.environ.get("MNEME_COMMAND") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "mneme")
+
+
+def flags(options: Mapping[str, Any]) -> list[str]:
+    """Options by their names with _ for -: True is a flag without a value, False the flag with no-, None nothing, a list values joined by commas."""
+    given = []
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            given.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, Mapping):
+            given.append(f"--{flag}={json.dumps(value)}")
+        elif isinstance(value, (list, tuple)):
+            given.append(f"--{flag}={','.join(map(str, value))}")
+        elif value is not None:
+            given.append(f"--{flag}={value}")
+    return given
+
+
+def run_json(*arguments: str, **options: Any) -> Any:
+    """What the command prints with --json. Its failure is an exception with its sentence, its warnings are those of Python."""
+    command = [command_path(), *arguments, *flags(options), "--json"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise MnemeError(f"the command cannot be run: {error}") from None
+    for line in done.stderr.splitlines():
+        if line.startswith("mneme: warning: "):
+            warn(line.removeprefix("mneme: warning: "))
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = None
+    if done.returncode == 0 and found is not None:
+        return found
+    if isinstance(found, dict) and "error" in found:
+        raise ERRORS.get(done.returncode, MnemeError)(found["error"]["message"])
+    said = done.stderr.strip().splitlines()
+    raise MnemeError(f"the command ended with code {done.returncode} and printed no JSON{': ' + said[-1] if said else ''}")
