@@ -5,6 +5,7 @@
 #                   runs with the embedded model and prints a text
 #   ```console      lines that begin with "$ " are commands, other lines are their output; exit code 0 is expected
 #   ```console long the same, in the long tier (MNEME_LONG=1)
+#   ```pycon        statements of Python, which must print what stands below them; docs.py runs them behind the others
 # Commands without a model of this repository take SmolLM2 and are skipped, and counted, where it is not installed.
 # usage: docs.sh SOURCE PREFIX DOCUMENT...
 set -uo pipefail
@@ -75,6 +76,24 @@ run_block() {
   done
 }
 
+# Runs the statements of document $1, with the package of the source folder on the installed library.
+run_python() {
+  local said python=/usr/bin/python3 without=() # Debian's has the packages that scripts/deps installs, numpy among them
+  [ -x $python ] || python=python3
+  [ -e "$smollm2" ] || without=(--without-smollm2)
+  if [ ! -e "$libdir/libmneme.so" ] || ! $python -c 'import numpy'; then
+    skipped=$((skipped + $(grep -c '^>>> ' "$1")))
+    return
+  fi
+  said=$(MNEME_LIBRARY=$libdir/libmneme.so PYTHONPATH=$source/python $python "$source/tests/install/docs.py" "$1" "${without[@]}") ||
+    printf '%s\n' "$said" | grep -v '^\[  '
+  if [[ $said =~ PASSED\ \ \]\ ([0-9]+).*SKIPPED\ \]\ ([0-9]+).*FAILED\ \ \]\ ([0-9]+) ]]; then
+    passed=$((passed + BASH_REMATCH[1])) skipped=$((skipped + BASH_REMATCH[2])) failed=$((failed + BASH_REMATCH[3]))
+  else
+    fail "$1: its Python ended early"
+  fi
+}
+
 for document in "$@"; do
   folder=$work/$(basename "$document" .md)
   mkdir "$folder"
@@ -103,6 +122,10 @@ for document in "$@"; do
       run_block "$file"
     fi
   done
+  if grep -q '^```pycon' "$document"; then
+    blocks=$((blocks + 1))
+    run_python "$document"
+  fi
   [ "$blocks" -gt 0 ] || fail "$document has no block that can be tried"
 done
 echo "[  PASSED  ] $passed test(s)."
