@@ -128,6 +128,7 @@ mn_stopping = CFUNCTYPE(c_bool, c_void_p, c_int, POINTER(c_int32), c_size_t)
 mn_engine_prefixes_visit = CFUNCTYPE(c_bool, c_void_p, POINTER(mn_prefix_info))
 mn_model_options_progress = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
 mn_generate_options_on_prefill = CFUNCTYPE(None, c_void_p, c_size_t, c_size_t)
+mn_generate_options_abort_callback = CFUNCTYPE(c_bool, c_void_p)
 mn_transcribe_options_on_progress = CFUNCTYPE(c_bool, c_void_p, POINTER(mn_transcribe_progress))
 mn_transcribe_options_on_segment = CFUNCTYPE(None, c_void_p, c_size_t, POINTER(mn_segment))
 mn_transcribe_options_on_file = CFUNCTYPE(None, c_void_p, c_size_t, POINTER(mn_transcript))
@@ -310,6 +311,7 @@ mn_generate_options._fields_ = [
     ("n_negative_prompt", c_size_t),
     ("keep_sessions", c_bool),
     ("session", c_void_p),
+    ("abort_callback", mn_generate_options_abort_callback),
 ]
 mn_batch_row._fields_ = [
     ("size", c_size_t),

@@ -203,17 +203,8 @@ static void rows_that_end_release_their_pages(void **state) {
     close_batch(&b);
 }
 
-/* ---- many sequences of one prompt ---- */
+/* ---- batches that are cancelled ---- */
 
-static size_t prefilled;
-static void count_prefill(void *user, size_t done, size_t total) {
-    (void)user;
-    (void)done;
-    prefilled = total;
-}
-
-/* The prompt is computed once; its sequences differ from each other and do not depend on other rows or the number of
- * threads. */
 typedef struct ender {
     int row, n; /* the event of this row at which the batch ends */
 } ender;
@@ -254,6 +245,68 @@ static void any_row_may_cancel_the_batch(void **state) {
     close_batch(&b);
 }
 
+typedef struct aborter {
+    int n_calls, at; /* the call that ends the generation */
+    size_t done, total;
+} aborter;
+
+static bool abort_at(void *user) {
+    aborter *a = user;
+    return ++a->n_calls >= a->at;
+}
+
+static void note_done(void *user, size_t done, size_t total) {
+    aborter *a = user;
+    a->done = done;
+    a->total = total;
+}
+
+/* Ends the batch while its prompts are computed too. */
+static void a_batch_is_aborted_before_any_pass(void **state) {
+    (void)state;
+    batch b;
+    open_batch(&b, "golden/llama", "f32", engine_threads());
+    mn_cache_options options = engine_cache_options(caches[0]);
+    mn_generation *whole = NULL;
+    assert_ok(mn_generate_batch(b.model, &options, b.rows, N_ROWS, b.config, NULL, &whole));
+    size_t before = 0;
+    for (int pass = 1; pass < 16; pass++) {
+        /* Every row that is left is asked before a pass; in these passes all are. */
+        aborter a = {.at = (pass - 1) * N_ROWS + 1};
+        mn_generation *got = NULL;
+        mn_generate_options how;
+        mn_generate_options_init(&how, sizeof how);
+        how.abort_callback = abort_at;
+        how.on_prefill = note_done;
+        how.user = &a;
+        assert_ok(mn_generate_batch(b.model, &options, b.rows, N_ROWS, b.config, &how, &got));
+        assert_true(a.n_calls >= a.at && a.n_calls < a.at + N_ROWS);
+        assert_true(pass == 1 ? a.done == 0 : a.done > before || before == a.total);
+        before = a.done;
+        for (int r = 0; r < N_ROWS; r++) {
+            const mn_sequence *s = got->sequences[r];
+            assert_string_equal(s->finish_reason, "cancelled");
+            assert_true(s->n_ids < (size_t)pass);
+            assert_memory_equal(s->ids, whole->sequences[r]->ids, s->n_ids * sizeof *s->ids);
+        }
+        mn_generation_close(&got);
+    }
+    mn_generation_close(&whole);
+    assert_int_equal(kv_pool_used(b.model->core->pool), 0);
+    close_batch(&b);
+}
+
+/* ---- many sequences of one prompt ---- */
+
+static size_t prefilled;
+static void count_prefill(void *user, size_t done, size_t total) {
+    (void)user;
+    (void)done;
+    prefilled = total;
+}
+
+/* The prompt is computed once; its sequences differ from each other and do not depend on other rows or the number of
+ * threads. */
 static void sequences_of_a_row_share_the_prompt(void **state) {
     (void)state;
     int32_t wanted[4][N_NEW];
@@ -401,6 +454,7 @@ int main(void) {
         cmocka_unit_test(long_prompts_do_not_block_other_rows),
         cmocka_unit_test(rows_that_end_release_their_pages),
         cmocka_unit_test(any_row_may_cancel_the_batch),
+        cmocka_unit_test(a_batch_is_aborted_before_any_pass),
         cmocka_unit_test(sequences_of_a_row_share_the_prompt),
         cmocka_unit_test(a_prefix_is_computed_once),
         cmocka_unit_test(sessions_step_together_as_alone),

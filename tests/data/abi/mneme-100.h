@@ -638,6 +638,9 @@ typedef struct mn_generate_options {
     bool keep_sessions;        /* mn_generation_take_session returns the session of each sequence */
     const mn_session *session; /* for mn_generation_config_check only: the session that will generate; NULL:
                                 * unknown */
+    /* Called before every pass, those of the prompt too; true ends the generation as "cancelled", a batch with all its
+     * rows. In an engine from the request's first pass on. NULL: none. */
+    bool (*abort_callback)(void *user);
 } mn_generate_options;
 
 MN_API void mn_generate_options_init(mn_generate_options *options, size_t size);
