@@ -36,6 +36,10 @@ __all__ = ["ArgumentError", "CacheInfo", "CacheSize", "CacheSummary", "Cancelled
            "find_speech_model", "generation_fields", "inspect", "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor",
            "select_sessions", "step_sessions", "transcribe", "verify_cache_file"]
 
+for _name in __all__:
+    if isinstance(globals().get(_name), type):
+        globals()[_name].__module__ = __name__  # errors, and what is shown of objects, name what programs import
+
 LATER = {"Server": "._server", "bench": "._bench"}
 
 
