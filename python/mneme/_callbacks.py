@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _ffi
 from ._arrays import Memory, numpy_module
 from ._generation import Token, token_of
-from ._library import ArgumentError, ids_array, lib
+from ._library import ArgumentError, ids_array
 from ._progress import progress_of
 
 if TYPE_CHECKING:
@@ -80,22 +80,23 @@ def _callables(name: str, given: Any) -> list[Any]:
 class Callbacks:
     """The callbacks of a call. An exception cannot pass through C: the first one is kept, ends the generation, and is raised behind it."""
 
-    def __init__(self, options: CallOptions, on_token: Callable[[Token], Any] | None, is_left: Callable[[], bool], session: Any) -> None:
-        self.options, self.on_token, self.is_left, self.session = options, on_token, is_left, session
+    def __init__(self, options: CallOptions, on_token: Callable[[Token], Any] | None, is_left: Callable[[], bool]) -> None:
+        self.options, self.on_token, self.is_left = options, on_token, is_left
         self.raised: list[BaseException] = []
         self.progress = progress_of(options.progress)
         self.allowed: Any = None
 
-    def fill(self, c: Any, is_beam_search: bool) -> None:
+    def fill(self, c: Any) -> None:
         """Sets the callbacks of mn_generate_options, which keep the functions."""
         given = self.options
         c.on_token = _ffi.mn_token_callback(self._receive)
         c.on_prefill = _ffi.mn_generate_options_on_prefill(self._receive_prefill)
+        c.abort_callback = _ffi.mn_generate_options_abort_callback(self._abort)
         if given.logits_processor:
             c.process = _ffi.mn_logits_processor(self._process)
         if given.prefix_allowed_tokens_fn:
             c.prefix_allowed = _ffi.mn_prefix_allowed(self._allow)
-        if given.stopping_criteria or is_beam_search:  # beams have no token to show until they end
+        if given.stopping_criteria:
             c.stop = _ffi.mn_stopping(self._stop)
 
     def raise_first(self) -> None:
@@ -122,13 +123,15 @@ class Callbacks:
     def _receive_prefill(self, _: Any, done: int, total: int) -> None:
         try:
             self.progress.update(done, total)
-            ends = self._is_ended()
         except BaseException as error:
             self._keep(error)
-            ends = True
-        # While it runs: a session that is cancelled later would not begin its next call.
-        if ends and done < total and self.session is not None:
-            lib.mn_session_cancel(self.session._handle)
+
+    def _abort(self, _: Any) -> bool:
+        try:
+            return self._is_ended()
+        except BaseException as error:
+            self._keep(error)
+            return True
 
     def _process(self, _: Any, row: int, ids: Any, n: int, scores: Any, vocab_size: int) -> bool:
         try:
@@ -161,8 +164,6 @@ class Callbacks:
         try:
             if self._is_ended():
                 return True
-            if not self.options.stopping_criteria:
-                return False
             input_ids = numpy_module().asarray(Memory(ids, "<i4", (n,), True))
             return any([bool(ends(input_ids, None)) for ends in self.options.stopping_criteria])
         except BaseException as error:
@@ -172,8 +173,8 @@ class Callbacks:
 
 # ---- Ctrl-C ----
 
-ENTRIES = {function.__code__ for function in (Callbacks._receive, Callbacks._receive_prefill, Callbacks._process, Callbacks._allow, Callbacks._stop,
-                                              Callbacks._keep)}
+ENTRIES = {function.__code__ for function in (Callbacks._receive, Callbacks._receive_prefill, Callbacks._abort, Callbacks._process, Callbacks._allow,
+                                              Callbacks._stop, Callbacks._keep)}
 
 
 @contextmanager

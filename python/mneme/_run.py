@@ -43,9 +43,9 @@ class Run:
 
     def run(self, on_token: Callable[[Token], Any] | None = None, is_left: Callable[[], bool] = lambda: False) -> Generation:
         """The generation, which ends when on_token returns False or is_left() holds. What a callback raises is raised here."""
-        callbacks = Callbacks(self.options, on_token, is_left, self.session)
+        callbacks = Callbacks(self.options, on_token, is_left)
         options, result = self._options(), ctypes.POINTER(_ffi.mn_generation)()
-        callbacks.fill(options, is_beam_search=self.config.get("num_beams") > 1)
+        callbacks.fill(options)
         try:
             with interruptible(callbacks):
                 status = self.start(ctypes.byref(options), ctypes.byref(result))

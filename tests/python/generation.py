@@ -571,12 +571,28 @@ def progress_of_long_prompts():
                 same(shown.getvalue(), "".join("\r" + line for line in wanted) if is_terminal else "")
 
 
+def prompts_of_a_batch_are_ended():
+    with mneme.Model(SMALL) as model:
+        fields = {"max_new_tokens": 3, "cache_implementation": "sliding_window", "cache_config": {"window_length": 64}}
+        prompts, seen = [[3 + i * i % 200 for i in range(n)] for n in (1300, 1200)], []
+
+        def end(done, total):
+            seen.append((done, total))
+            raise KeyError("of the callback")
+
+        for num_beams in (1, 2):
+            seen.clear()
+            raises(KeyError, "of the callback", lambda: model.generate(prompts, progress=end, num_beams=num_beams, **fields))
+            assert len(seen) == 1 and seen[0][0] < seen[0][1] // 2 and seen[0][1] == 2500, seen
+            same([len(row.token_ids) for row in model.generate(prompts, num_beams=num_beams, **fields)], [3, 3])
+
+
 CASES = [processors_change_scores, criteria_end_a_text, allowed_ids_are_the_only_ones, exceptions_of_callbacks_are_raised,
          ctrl_c_ends_what_c_computes, any_row_may_end_a_batch, options_are_checked,
          numpy_is_optional, scores_are_those_of_the_command, beams_have_scores_and_indices, drafts_and_negative_prompts, rows_of_a_batch_are_single_runs,
          batches_begin_as_forks_of_a_session, sequences_have_their_sessions, settings_without_effect_are_warned_of, fields_are_described,
          configurations_name_the_cache, constraints_in_every_form, models_of_pydantic_are_schemas, streams_of_asyncio, asyncio_ends_what_is_left,
-         progress_of_long_prompts]
+         progress_of_long_prompts, prompts_of_a_batch_are_ended]
 
 if __name__ == "__main__":
     main(CASES)
