@@ -315,7 +315,7 @@ def examples_of_the_documents_run():
         assert done.returncode == 0 and done.stdout.startswith("The capital of France is Paris.\n") and not done.stderr, (page, done)
 
 
-CASES = [declarations_name_all_functions, functions_are_called_by_the_package, importing_is_light,
+CASES = [declarations_name_all_functions, functions_are_called_by_the_package, importing_is_light, classes_are_named_as_they_are_imported,
          declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c, answers_are_those_of_the_command,
          streams_give_the_same_text, a_stream_that_is_left_ends_the_generation, conversations_compute_what_is_new, sessions_fork_crop_and_save,
          texts_are_encoded_and_decoded, failures_are_exceptions_with_a_sentence, configurations_are_objects_or_mappings, callbacks_end_a_generation,
