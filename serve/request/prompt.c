@@ -297,7 +297,7 @@ static mn_status choose_cache(job *j, const server *s, const json *body, refusal
     mn_status status = mn_generation_config_cache(j->config, &j->cache);
     if (status == MN_OK && !j->cache.implementation) {
         *why = (refusal){400, "missing_field", param};
-        MN_FAIL(MN_E_ARG, "'%s' is missing beside its numbers", param);
+        MN_FAIL(MN_E_ARG, "'%s' is missing beside '%s'", param, is_member ? "cache.config" : "cache_config");
     }
     if (status == MN_OK) status = mn_cache_check(&j->cache, NULL);
     if (status == MN_OK) return MN_OK;

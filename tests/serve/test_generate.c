@@ -425,9 +425,9 @@ static void a_chat_has_the_cache_that_it_names(void **state) {
     expect(&w, "/v1/chat/completions", CHAT "\"cache\":{\"implementation\":\"sink\",\"config\":{\"path\":\"/tmp\"}}}",
            403, "cache.config", "'cache.config' names a folder of the server: 'path'");
     expect(&w, "/v1/completions", TEXT "\"cache\":{\"config\":{}}}", 400, "cache.implementation",
-           "'cache.implementation' is missing beside its numbers");
+           "'cache.implementation' is missing beside 'cache.config'");
     expect(&w, "/v1/completions", TEXT "\"cache_config\":{}}", 400, "cache_implementation",
-           "'cache_implementation' is missing beside its numbers");
+           "'cache_implementation' is missing beside 'cache_config'");
     close_fixture(&w);
     w = open_fixture(true);
     expect(&w, "/v1/chat/completions", CHAT "\"cache\":{" OTHER "}}", 403, "cache.implementation",
