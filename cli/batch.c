@@ -23,9 +23,8 @@ enum {
 /* A line that is being computed. */
 typedef struct batch_row {
     bool is_used;
-    int id;        /* of the engine, which numbers requests like the lines */
-    int number;    /* of the line */
-    json_doc *doc; /* its fields by their own names */
+    int id;     /* of the engine, which numbers requests like the lines */
+    int number; /* of the line */
     batch_line line;
     template_input template;
     prompt prompt;
@@ -40,7 +39,7 @@ typedef struct batch {
     bytes warned;             /* warnings printed so far, each once */
     mn_engine *engine;
     mn_session *common; /* what all prompts after the prefix begin with; NULL: nothing */
-    batch_form common_form;
+    unsigned common_form;
     bool has_common;    /* it was computed or there is none */
     bytes common_cache; /* its names */
     batch_row *rows;    /* [n_rows] places */
@@ -59,9 +58,9 @@ typedef struct batch {
 
 /* ---- a line ---- */
 
-static bool uses_template(const batch *b, batch_form form) {
+static bool uses_template(const batch *b, unsigned form) {
     const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
-    return form != BATCH_COMPLETION && !option_on(b->s->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
+    return form != BODY_COMPLETION_LINE && !option_on(b->s->o, OPT_RAW) && tokenizer && mn_has_chat_template(tokenizer);
 }
 
 /* A text after the prefix. */
@@ -96,7 +95,7 @@ static mn_status refuse_template(const batch *b, const json *line) {
 /* Those of a line of OpenAI's are read as the server reads them; others go to the template as they are. */
 static mn_status read_messages(const batch *b, batch_row *row, const json *list) {
     const mn_tokenizer *tokenizer = mn_model_tokenizer(b->s->e.model);
-    bool own = row->line.form == BATCH_OWN;
+    bool own = row->line.form == BODY_LINE;
     bytes text = {0};
     mn_status status = MN_E_ARG;
     for (int fill = 0; fill < (own ? 1 : 2) && status == MN_E_ARG; fill++) {
@@ -110,11 +109,24 @@ static mn_status read_messages(const batch *b, batch_row *row, const json *list)
     return status;
 }
 
+/* A prompt is a text, a list of token ids, or a list with one of these. */
+static mn_status choose_prompt(const json **text, const json **ids) {
+    const json *list = *text, *first = list && list->kind == JSON_ARRAY && list->n ? list->items : NULL;
+    if (!first) return MN_OK;
+    if (first->kind != JSON_INT && list->n > 1)
+        MN_FAIL(MN_E_ARG, "prompt is a list of %zu, allowed: one prompt in a line", list->n);
+    const json *one = first->kind == JSON_INT ? list : first;
+    *text = one->kind == JSON_ARRAY ? NULL : one;
+    if (!*text) *ids = one;
+    return MN_OK;
+}
+
 static mn_status read_prompt(const batch *b, batch_row *row) {
-    const json *root = json_root(row->doc), *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
+    const json *root = row->line.body, *ids = json_get(root, "ids"), *text = json_get(root, "prompt");
     const json *messages = json_get(root, "messages");
     if ((ids != NULL) + (text != NULL) + (messages != NULL) != 1)
         MN_FAIL(MN_E_ARG, "give one of \"ids\", \"prompt\" and \"messages\"");
+    MN_TRY(choose_prompt(&text, &ids));
     bool is_chat = text && uses_template(b, row->line.form);
     if (!is_chat) MN_TRY(refuse_system(b->s->o));
     if (!is_chat && !messages) MN_TRY(refuse_template(b, root));
@@ -214,17 +226,16 @@ static void clear_row(batch_row *row) {
     template_input_clear(&row->template);
     batch_line_clear(&row->line);
     mn_generation_config_close(&row->config);
-    json_close(&row->doc);
     *row = (batch_row){0};
 }
 
-static mn_status open_row(batch *b, batch_row *row) {
+/* fields: of the line, by their own names. */
+static mn_status open_row(batch *b, batch_row *row, const json *fields) {
     mn_cache_options cache;
     mn_cache_summary kind;
-    const json *root = json_root(row->doc);
     MN_TRY(read_prompt(b, row));
-    MN_TRY(generation_build(&row->config, b->s->o, b->s->e.model, b->s->file, root));
-    MN_TRY(settings_resolve(b->s, row->config, &row->prompt, root, &b->warned, &cache, &kind, &row->answer_limit));
+    MN_TRY(generation_build(&row->config, b->s->o, b->s->e.model, b->s->file, fields));
+    MN_TRY(settings_resolve(b->s, row->config, &row->prompt, fields, &b->warned, &cache, &kind, &row->answer_limit));
     if (!b->has_common) MN_TRY(open_common(b, row, &cache, kind.preallocates));
     return start(b, row, &cache, kind.preallocates);
 }
@@ -233,14 +244,15 @@ static mn_status read_row(batch *b, batch_row *row, const char *text, size_t n) 
     char what[128];
     row->number = b->in->number;
     snprintf(what, sizeof what, "%.90s line %d", b->in->what, row->number);
-    json_doc *given = NULL;
-    MN_TRY(json_parse(&given, text, n, JSON_PYTHON, what));
-    mn_status status = batch_line_read(&row->line, json_root(given));
-    json_close(&given);
-    MN_TRY(status_context(status, "%s", what));
-    MN_TRY(json_parse(&row->doc, row->line.fields.data, row->line.fields.n, JSON_PYTHON, what));
-    bytes_clear(&row->line.fields);
-    return status_context(open_row(b, row), "%s", what);
+    json_doc *doc = NULL, *fields = NULL;
+    MN_TRY(json_parse(&doc, text, n, JSON_PYTHON, what));
+    mn_status status = batch_line_read(&row->line, json_root(doc));
+    if (status == MN_OK) status = json_parse(&fields, row->line.fields.data, row->line.fields.n, JSON_PYTHON, "fields");
+    if (status == MN_OK) status = open_row(b, row, json_root(fields));
+    json_close(&fields);
+    json_close(&doc);
+    row->line.body = NULL;
+    return status_context(status, "%s", what);
 }
 
 /* ---- failures ---- */

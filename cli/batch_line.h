@@ -4,23 +4,21 @@
 #ifndef MNEME_CLI_BATCH_LINE_H
 #define MNEME_CLI_BATCH_LINE_H
 
-#include "loaded_model.h"
 #include "input.h"
+#include "loaded_model.h"
+#include "request/fields.h"
 
-typedef enum batch_form {
-    BATCH_OWN,        /* {"prompt", ...}: answered as `mneme run --json` does */
-    BATCH_CHAT,       /* {"custom_id", "method", "url", "body"} with the url /v1/chat/completions */
-    BATCH_COMPLETION, /* and /v1/completions, whose prompts do not go through the chat template */
-} batch_form;
-
+/* form: BODY_LINE is answered as `mneme run --json` does, BODY_CHAT_LINE and BODY_COMPLETION_LINE as OpenAI does;
+ * prompts of the last do not go through the chat template. */
 typedef struct batch_line {
-    batch_form form;
-    bytes fields;   /* JSON text of an object: the prompt and generation fields by their own names */
-    bytes returned; /* the members id, custom_id and metadata as they were written, a comma behind each */
+    unsigned form;
+    const json *body; /* where the prompt is, and what the chat template gets */
+    bytes fields;     /* JSON text of an object: generation fields by their own names */
+    bytes returned;   /* the members id, custom_id and metadata as they were written, a comma behind each */
 } batch_line;
 
-/* MN_E_ARG for what is no line; names of fields that are unknown stay in `fields` and are refused where they are
- * read. */
+/* root: must stay while `body` is read. MN_E_ARG for what is no line; names of fields that are unknown stay in `fields`
+ * and are refused where they are read. */
 mn_status batch_line_read(batch_line *line, const json *root);
 void batch_line_clear(batch_line *line);
 

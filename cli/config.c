@@ -28,24 +28,15 @@ static mn_status apply_object(mn_generation_config *config, bytes *text) {
     return status;
 }
 
-/* What makes the prompt of a batch line, and is no field. */
-static const char *const prompt_keys[] = {"ids", "prompt", "messages", "tools", "documents", "chat_template_kwargs"};
-
-/* The members of an object but for a row's prompt. */
-static mn_status apply_members(mn_generation_config *config, const json *object, bool is_row) {
+static mn_status apply_members(mn_generation_config *config, const json *object) {
     bytes text = {0}, value = {0};
     bytes_append_text(&text, "{");
     for (size_t i = 0; i < object->n; i++) {
         const char *key = object->members[i].key;
-        bool is_prompt = false;
-        for (size_t k = 0; k < sizeof prompt_keys / sizeof *prompt_keys; k++)
-            is_prompt = is_prompt || strcmp(key, prompt_keys[k]) == 0;
-        if (is_row && is_prompt) continue;
-        if (text.n > 1) bytes_append_text(&text, ",");
-        json_put_string(&text, key, strlen(key));
+        json_put_key(&text, key);
         value.n = 0;
         json_put_as(&value, &object->members[i].value, JSON_PYTHON);
-        bytes_printf(&text, ":%s", sampling_value(key, bytes_text(&value)));
+        bytes_append_text(&text, sampling_value(key, bytes_text(&value)));
     }
     bytes_append_text(&text, "}");
     mn_status status = bytes_status(&value);
@@ -189,9 +180,9 @@ mn_status generation_build(mn_generation_config **config, const options *o, cons
                            const json *row) {
     const given_settings given = given_by(o, file, row);
     MN_TRY(mn_generation_config_open(config, model));
-    mn_status status = file ? status_context(apply_members(*config, given.file, false), "%s", json_what(file)) : MN_OK;
+    mn_status status = file ? status_context(apply_members(*config, given.file), "%s", json_what(file)) : MN_OK;
     if (status == MN_OK) status = apply_options(*config, o);
-    if (status == MN_OK && row) status = apply_members(*config, row, true);
+    if (status == MN_OK && row) status = apply_members(*config, row);
     if (status == MN_OK) status = sampling_choose(*config, &given);
     if (status == MN_OK && model) status = apply_stop_tokens(*config, o, model);
     if (status != MN_OK) mn_generation_config_close(config);

@@ -9,8 +9,8 @@
 /* Reads the file of --generation-config; *doc stays NULL without one. MN_E_ARG for one that is no JSON object. */
 mn_status generation_file_read(json_doc **doc, const options *o);
 
-/* A configuration with everything applied, the strongest last: the model's own, `file` (may be NULL), the options, the
- * members of `row` (a batch line, may be NULL) that are generation fields. Options of sampling turn it on. */
+/* A configuration with everything applied, the strongest last: the model's own, `file` (may be NULL), the options,
+ * `row` (the fields of a batch line, may be NULL). Options of sampling turn it on. */
 mn_status generation_build(mn_generation_config **config, const options *o, const mn_model *model, const json_doc *file,
                            const json *row);
 

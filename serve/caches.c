@@ -191,7 +191,7 @@ mn_status hold_cache_job(job **out, server *s, const json *body, bool *streams, 
 static mn_status finish(bytes *out, job *j, refusal *why) {
     mn_engine *engine = scheduler_engine(j->server->scheduler);
     uint64_t id;
-    MN_TRY(caches_refuse(mn_engine_prefix_of(engine, j->ids, j->n_ids, j->salt, &id), why));
+    MN_TRY(caches_refuse(mn_engine_prefix_of(engine, j->ids, j->n_ids, j->request.salt, &id), why));
     if (j->hold.has_pin || j->hold.has_ttl)
         MN_TRY(caches_refuse(mn_engine_prefix_hold(engine, id, j->hold.pin, j->hold.ttl_ms), why));
     return caches_show(out, j->server, id);
@@ -214,9 +214,9 @@ mn_status create_cache_job(job **out, server *s, const json *body, bool *streams
         return field_wrong(&(field){.name = name}, json_get(body, name), "one prompt", why);
     }
     MN_TRY(prompt_finish(&j, j, s, body, name, streams, why));
-    mn_status status = mn_generation_config_set(j->config, "max_new_tokens", "1");
-    if (status == MN_OK) status = mn_generation_config_set(j->config, "do_sample", "false");
-    if (status == MN_OK) status = mn_generation_config_set(j->config, "num_beams", "1");
+    mn_status status = mn_generation_config_set(j->request.config, "max_new_tokens", "1");
+    if (status == MN_OK) status = mn_generation_config_set(j->request.config, "do_sample", "false");
+    if (status == MN_OK) status = mn_generation_config_set(j->request.config, "num_beams", "1");
     if (status != MN_OK) {
         job_close(j);
         return status;

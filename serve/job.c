@@ -22,7 +22,7 @@ static job *open_empty(const char *prefix) {
     job *j = mem_alloc(1, sizeof *j);
     if (!j) return NULL;
     j->arrived = clock_ms();
-    j->n = 1;
+    j->request = (request_settings){.n = 1, .top_logprobs = -1};
     j->number = -1;
     j->created = (int64_t)time(NULL);
     make_id(j, prefix);
@@ -51,8 +51,8 @@ job *job_open(const dialect *form, const mn_model *model, const char *prefix) {
     j->options.user = j;
     /* Whatever the checkpoint's file says: clients ask for more answers, within the limit of what a job has places for.
      */
-    if (mn_generation_config_open(&j->config, model) == MN_OK &&
-        mn_generation_config_set(j->config, "num_return_sequences", "1") == MN_OK)
+    if (mn_generation_config_open(&j->request.config, model) == MN_OK &&
+        mn_generation_config_set(j->request.config, "num_return_sequences", "1") == MN_OK)
         return j;
     job_close(j);
     return NULL;
@@ -94,7 +94,7 @@ static void close_batch(batch *b) {
 }
 
 const job *job_of_answer(const job *j, size_t index) {
-    return j->batch ? j->batch->jobs[index / (size_t)j->n] : j;
+    return j->batch ? j->batch->jobs[index / (size_t)j->request.n] : j;
 }
 
 /* ---- jobs ---- */
@@ -105,9 +105,9 @@ void job_close(job *j) {
         if (j->batch && atomic_fetch_sub(&j->batch->n_open, 1) == 1) close_batch(j->batch);
         if (j->state) j->dialect->close(j);
         reply_release(j->reply);
-        mn_generation_config_close(&j->config);
+        mn_generation_config_close(&j->request.config);
         mn_free(j->ids);
-        mem_free(j->salt);
+        mem_free(j->request.salt);
         tools_close(&j->tools);
         for (size_t i = 0; i < MOST_TIMED; i++) bytes_clear(&j->streamed[i].held);
         mn_session_close(&j->session);
@@ -117,12 +117,12 @@ void job_close(job *j) {
 
 static mn_status keep_apart(job *j) {
     bytes salt = {0};
-    bytes_printf(&salt, "%s/%s", j->owner, j->salt ? j->salt : "");
+    bytes_printf(&salt, "%s/%s", j->owner, j->request.salt ? j->request.salt : "");
     char *text = bytes_status(&salt) == MN_OK ? mem_copy_text(salt.data, salt.n) : NULL;
     bytes_clear(&salt);
     if (!text) return MN_E_NOMEM;
-    mem_free(j->salt);
-    j->salt = text;
+    mem_free(j->request.salt);
+    j->request.salt = text;
     return MN_OK;
 }
 

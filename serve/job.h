@@ -11,6 +11,7 @@
 #include "metrics.h"
 #include "mneme.h"
 #include "reply.h"
+#include "request/fields.h"
 #include "request/tools.h"
 
 typedef struct job job;
@@ -64,22 +65,17 @@ struct job {
     double arrived;                 /* clock_ms() */
     double last_token[MOST_TIMED];  /* of its first sequences; 0: none yet */
     bool has_token;
-    mn_generation_config *config;
+    request_settings request; /* what the fields of its body set */
     mn_generate_options options;
     int32_t *ids; /* [n_ids] the prompt */
     size_t n_ids;
-    char *salt; /* NULL: none */
-    int n;      /* answers */
-    int first;  /* index of the first of them in the request */
+    int first; /* index of the first of its answers in the request */
     const mn_tokenizer *tokenizer;
-    text_place places[MOST_TIMED];         /* of answers that are streamed */
-    int priority;                          /* as in mn_request */
-    bool has_cache;                        /* the cache below, not the server's */
-    mn_cache_options cache;                /* its texts belong to the configuration, or to the server */
-    tools *tools;                          /* NULL: none */
-    reasoning reasoning;                   /* how it is told apart from answers */
+    text_place places[MOST_TIMED]; /* of answers that are streamed */
+    mn_cache_options cache;        /* if the request has one; its texts belong to the configuration, or to the server */
+    tools *tools;                  /* NULL: none */
+    reasoning reasoning;           /* how it is told apart from answers */
     reasoning_stream streamed[MOST_TIMED]; /* of answers that are streamed */
-    bool echoes;                           /* answers begin with the prompt */
     batch *batch;                          /* NULL: a request with one prompt */
     size_t place;                          /* its index in the batch */
     job *sibling;                          /* the next prompt's, until both are added */
@@ -92,12 +88,10 @@ struct job {
     } hold;                    /* of /v1/caches */
     char name[MOST_PARAMETER]; /* of a saved cache */
     mn_session *session;       /* that is saved, or was loaded; NULL: none */
-    bool includes_usage;
-    bool explains;     /* what was found in the cache, and why no more */
-    bool tells_other;  /* and the different token of a kept text */
-    char id[40];       /* as the client sees it */
-    const char *model; /* its name; owned by the server */
-    int64_t created;   /* seconds since 1970 */
+    bool tells_other;          /* with request.explains: also the different token of a kept text */
+    char id[40];               /* as the client sees it */
+    const char *model;         /* its name; owned by the server */
+    int64_t created;           /* seconds since 1970 */
     /* Of the scheduler. */
     int number; /* the engine's */
     bool is_added, is_cancelled;

@@ -207,7 +207,7 @@ static mn_status make_room(bytes *out, server *s, job *j, refusal *why) {
 static mn_status keep_loaded(bytes *out, server *s, job *j, refusal *why) {
     mn_engine *engine = scheduler_engine(s->scheduler);
     uint64_t id;
-    mn_status status = mn_engine_prefix_add(engine, j->session, j->salt, j->owner, &id);
+    mn_status status = mn_engine_prefix_add(engine, j->session, j->request.salt, j->owner, &id);
     mn_session_close(&j->session);
     if (status == MN_E_FULL) *why = (refusal){429, "cache_quota", NULL};
     if (status == MN_E_REFUSED || status == MN_E_ARG) *why = (refusal){409, "saved_cache_refused", NULL};

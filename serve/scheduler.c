@@ -175,12 +175,12 @@ mn_status scheduler_add(scheduler *s, job *j, refusal *why) {
     mn_request_init(&request, sizeof request);
     request.prompt = j->ids;
     request.n_prompt = j->n_ids;
-    request.config = j->config;
+    request.config = j->request.config;
     request.options = &j->options;
-    request.cache_salt = j->salt;
+    request.cache_salt = j->request.salt;
     request.owner = j->owner;
-    request.priority = j->priority;
-    if (j->has_cache) request.cache = &j->cache;
+    request.priority = j->request.priority;
+    if (j->request.has_cache) request.cache = &j->cache;
     int number = -1;
     mn_status status = mn_engine_add(s->engine, &request, &number);
     pthread_mutex_lock(&s->lock);

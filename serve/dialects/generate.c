@@ -100,7 +100,7 @@ static void put_totals(bytes *out, const totals *t, const job *j, const mn_seque
                  (unsigned long long)c->bytes_per_token);
     if (!j->owner) /* what all held meanwhile is not for one of several */
         bytes_printf(out, ",\"peak_bytes\":%llu", (unsigned long long)c->peak_bytes);
-    if (j->explains) {
+    if (j->request.explains) {
         bytes_append_text(out, ",");
         explain_put(out, j, sequence);
     }

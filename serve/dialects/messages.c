@@ -48,7 +48,7 @@ static void put_message(bytes *out, const job *j) {
 
 /* A stop string of the job, and NULL without a `which`. */
 static void put_stop_sequence(bytes *out, const job *j, int which) {
-    char *stops = which < 0 ? NULL : mn_generation_config_get(j->config, "stop_strings");
+    char *stops = which < 0 ? NULL : mn_generation_config_get(j->request.config, "stop_strings");
     json_doc *doc = NULL;
     const json *list = NULL;
     if (stops && json_parse(&doc, stops, strlen(stops), JSON_STRICT, "stop_strings") == MN_OK) list = json_root(doc);
@@ -62,7 +62,7 @@ static void put_stop_sequence(bytes *out, const job *j, int which) {
 
 /* max_tokens is required, so a text that is shorter ended with the model's context. */
 static const char *length_reason(const job *j, const mn_sequence *s) {
-    char *most = mn_generation_config_get(j->config, "max_new_tokens");
+    char *most = mn_generation_config_get(j->request.config, "max_new_tokens");
     bool is_whole = most && s->n_ids >= (size_t)strtoull(most, NULL, 10);
     mn_free(most);
     return is_whole ? "max_tokens" : "model_context_window_exceeded";

@@ -110,7 +110,7 @@ static void put_text_chunk(bytes *out, job *j, int index, const char *key, const
 }
 
 static void chat_begin(bytes *out, job *j) {
-    for (int i = 0; i < j->n; i++) {
+    for (int i = 0; i < j->request.n; i++) {
         begin_chunk(out, j, i);
         bytes_append_text(out, "\"role\":\"assistant\",\"" CONTENT "\":\"\"");
         end_chunk(out, j, NULL, NULL);
@@ -186,7 +186,7 @@ static void chat_piece(bytes *out, job *j, const mn_token_event *e) {
 }
 
 static void put_last_chunk(bytes *out, job *j, const mn_generation *g, const char *object) {
-    if (j->includes_usage) {
+    if (j->request.includes_usage) {
         bytes_append_text(out, "data: ");
         put_head(out, j, object);
         bytes_append_text(out, "\"choices\":[],");
@@ -254,7 +254,7 @@ static const dialect chat = {.form = BODY_CHAT,
 static char *echo_of(const job *j, size_t *n) {
     char *text = NULL;
     *n = 0;
-    if (j->echoes && mn_detokenize(j->tokenizer, j->ids, j->n_ids, MN_SKIP_SPECIAL, &text, n) != MN_OK) *n = 0;
+    if (j->request.echoes && mn_detokenize(j->tokenizer, j->ids, j->n_ids, MN_SKIP_SPECIAL, &text, n) != MN_OK) *n = 0;
     return text;
 }
 
@@ -287,7 +287,7 @@ static void completion_begin(bytes *out, job *first) {
     for (job *j = first; j; j = j->sibling) {
         size_t n;
         char *echo = echo_of(j, &n);
-        for (int i = 0; n > 0 && i < j->n; i++) put_event(out, j, j->first + i, echo, n, NULL, NULL);
+        for (int i = 0; n > 0 && i < j->request.n; i++) put_event(out, j, j->first + i, echo, n, NULL, NULL);
         mn_free(echo);
     }
 }

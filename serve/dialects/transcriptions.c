@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "request/fields.h"
+#include "server.h"
 
 enum { MOST_TEMPERATURES = 8 };
 

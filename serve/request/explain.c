@@ -25,7 +25,7 @@ void explain_put(bytes *out, const job *j, const mn_sequence *s) {
 }
 
 void explain_put_object(bytes *out, const job *j, const mn_sequence *s) {
-    if (!j->explains) return;
+    if (!j->request.explains) return;
     bytes_append_text(out, ",\"cache\":{");
     explain_put(out, j, s);
     bytes_append_text(out, "}");

@@ -143,7 +143,7 @@ bool field_is_generation(unsigned form, const mn_generation_field *g) {
     for (size_t i = 0; (f = field_at(i)); i++) {
         if (f->bodies & form && strcmp(f->name, g->name) == 0) return false;
     }
-    return form & BODY_TEXT;
+    return form & (BODY_TEXT | BODY_LINES);
 }
 
 /* Whether there is a row of this name with `behind`, "" or ".member", behind it. */
@@ -179,12 +179,14 @@ static void warn(bytes *warning, size_t n_unknown, const char *parent, const jso
     bytes_printf(warning, "%s' ignored", m->key_n > MOST_NAME ? "..." : "");
 }
 
-static bool is_generation(unsigned form, const json_member *m) {
+/* Its name where a member is a field of GenerationConfig; NULL: it is none. */
+static const char *generation_name(unsigned form, const json_member *m) {
     const mn_generation_field *g;
     for (int i = 0; (g = mn_generation_field_at(i)); i++) {
-        if (strlen(g->name) == m->key_n && memcmp(g->name, m->key, m->key_n) == 0) return field_is_generation(form, g);
+        if (strlen(g->name) == m->key_n && memcmp(g->name, m->key, m->key_n) == 0)
+            return field_is_generation(form, g) ? g->name : NULL;
     }
-    return false;
+    return NULL;
 }
 
 static void warn_of_unknown(const json *body, unsigned form, bytes *warning) {
@@ -193,7 +195,7 @@ static void warn_of_unknown(const json *body, unsigned form, bytes *warning) {
     for (size_t i = 0; i < body->n; i++) {
         const json_member *m = &body->members[i];
         const bool is_row = has_row(form, m, "");
-        if (!is_row && !is_generation(form, m)) {
+        if (!is_row && !generation_name(form, m)) {
             warn(warning, n_unknown++, "", m);
         } else if (is_row && m->value.kind == JSON_OBJECT && has_members(form, m)) {
             for (size_t k = 0; k < m->value.n; k++) {
@@ -231,50 +233,36 @@ mn_status fields_check(const json *body, unsigned form, bytes *warning, refusal 
         *why = (refusal){400, "missing_field", f->name};
         MN_FAIL(MN_E_ARG, "'%s' is missing", f->name);
     }
-    warn_of_unknown(body, form, warning);
-    MN_TRY(bytes_status(warning));
+    if (warning) {
+        warn_of_unknown(body, form, warning);
+        MN_TRY(bytes_status(warning));
+    }
     return form & BODY_STRICT ? refuse_unknown(body, form, why) : MN_OK;
 }
 
 /* ---- reading ---- */
 
-/* Several answers of a greedy search would be the same. */
-static mn_status check_answers(const job *j, refusal *why) {
-    if (j->n == 1) return MN_OK;
-    char *samples = mn_generation_config_get(j->config, "do_sample");
-    char *beams = mn_generation_config_get(j->config, "num_beams");
-    const bool is_known = samples && beams;
-    bool is_greedy = is_known && strcmp(samples, "true") != 0 && strcmp(beams, "1") == 0;
-    mn_free(samples);
-    mn_free(beams);
-    if (!is_known) return MN_E_NOMEM;
-    if (!is_greedy) return MN_OK;
-    *why = (refusal){400, "value_out_of_range", "n"};
-    MN_FAIL(MN_E_ARG, "'n' is %d without sampling or beams, allowed: 1, or 'temperature' above 0", j->n);
-}
-
-static mn_status read_generation_fields(job *j, const json *body, refusal *why) {
-    const mn_generation_field *g;
-    for (int i = 0; (g = mn_generation_field_at(i)); i++) {
-        const json *value = value_of(body, g->name);
-        if (!value || !field_is_generation(j->dialect->form, g)) continue;
-        MN_TRY(field_set_config(j, &(field){.name = g->name}, g->name, value, why));
+/* Fields of GenerationConfig by their own names. Of lines also those that are not known: the library refuses them with
+ * the name that was meant. */
+static mn_status read_generation_fields(request_settings *r, const json *body, unsigned form, refusal *why) {
+    for (size_t i = 0; i < body->n; i++) {
+        const json_member *m = &body->members[i];
+        const char *name = generation_name(form, m);
+        if (form & BODY_LINES && !has_row(form, m, "")) name = m->key;
+        if (!name || (m->value.kind == JSON_NULL && form != BODY_LINE)) continue;
+        MN_TRY(field_set_config(r, &(field){.name = name}, name, &m->value, why));
     }
     return MN_OK;
 }
 
-mn_status fields_read(job *j, const json *body, bool *streams, refusal *why) {
+mn_status fields_read(request_settings *r, const json *body, unsigned form, refusal *why) {
     const field *f;
-    j->blame = fields_blame;
     for (size_t i = 0; (f = field_at(i)); i++) {
-        if (!(f->bodies & j->dialect->form) || !f->apply) continue;
+        if (!(f->bodies & form) || !f->apply) continue;
         const json *value = value_of(body, f->name);
-        if (value) MN_TRY(f->apply(j, f, value, why));
+        if (value) MN_TRY(f->apply(r, f, value, why));
     }
-    MN_TRY(read_generation_fields(j, body, why));
-    const json *flag = value_of(body, "stream");
-    if (flag) *streams = flag->boolean;
-    return check_answers(j, why);
+    return read_generation_fields(r, body, form, why);
 }
 
 /* Whether the thread's message is about this field of GenerationConfig. */

@@ -197,7 +197,7 @@ static const char *const constraints[] = {"json_schema", "regex", "grammar"};
 enum { N_CONSTRAINTS = sizeof constraints / sizeof *constraints };
 
 static bool is_set(const job *j, const char *name) {
-    char *value = mn_generation_config_get(j->config, name);
+    char *value = mn_generation_config_get(j->request.config, name);
     bool is_there = value && strcmp(value, "null") != 0;
     mn_free(value);
     return is_there;
@@ -218,7 +218,7 @@ static mn_status force_call(job *j, refusal *why) {
     if (status == MN_OK && schema.n) {
         *why = (refusal){0, "invalid_value", "tools"};
         status = bytes_status(&schema);
-        if (status == MN_OK) status = mn_generation_config_set(j->config, constraints[0], bytes_text(&schema));
+        if (status == MN_OK) status = mn_generation_config_set(j->request.config, constraints[0], bytes_text(&schema));
         if (status == MN_OK) *why = (refusal){0};
         j->blame = blame_tools;
     }
@@ -272,8 +272,27 @@ mn_status prompt_check_length(const server *s, const job *j, const char *name, r
     return MN_OK;
 }
 
+/* Several answers of a greedy search would be the same. */
+static mn_status check_answers(const request_settings *r, refusal *why) {
+    if (r->n == 1) return MN_OK;
+    char *samples = mn_generation_config_get(r->config, "do_sample");
+    char *beams = mn_generation_config_get(r->config, "num_beams");
+    const bool is_known = samples && beams;
+    bool is_greedy = is_known && strcmp(samples, "true") != 0 && strcmp(beams, "1") == 0;
+    mn_free(samples);
+    mn_free(beams);
+    if (!is_known) return MN_E_NOMEM;
+    if (!is_greedy) return MN_OK;
+    *why = (refusal){400, "value_out_of_range", "n"};
+    MN_FAIL(MN_E_ARG, "'n' is %d without sampling or beams, allowed: 1, or 'temperature' above 0", r->n);
+}
+
 mn_status prompt_set(job *j, const json *body, bool *streams, refusal *why) {
-    MN_TRY(fields_read(j, body, streams, why));
+    j->blame = fields_blame;
+    MN_TRY(fields_read(&j->request, body, j->dialect->form, why));
+    MN_TRY(check_answers(&j->request, why));
+    j->options.top_logprobs = j->request.top_logprobs;
+    *streams = j->request.streams;
     MN_TRY(force_call(j, why));
     /* A constraint holds from the first token on: what it describes is the answer. */
     for (size_t i = 0; i < N_CONSTRAINTS; i++)
@@ -286,7 +305,7 @@ static mn_status choose_cache(job *j, const server *s, const json *body, refusal
     const json *object = json_get(body, "cache");
     const bool is_member = json_get(object, "implementation") || json_get(object, "config");
     const char *param = is_member ? "cache.implementation" : "cache_implementation";
-    if (!j->has_cache) return MN_OK;
+    if (!j->request.has_cache) return MN_OK;
     if (s->options.cache_fixed) {
         *why = (refusal){403, "not_permitted", param};
         MN_FAIL(MN_E_ARG, "'%s' is fixed: the server has --cache-fixed", param);
@@ -294,7 +313,7 @@ static mn_status choose_cache(job *j, const server *s, const json *body, refusal
     mn_cache_options_init(&j->cache, sizeof j->cache);
     if (s->options.cache) j->cache = *s->options.cache;
     j->cache.implementation = j->cache.config = NULL;
-    mn_status status = mn_generation_config_cache(j->config, &j->cache);
+    mn_status status = mn_generation_config_cache(j->request.config, &j->cache);
     if (status == MN_OK && !j->cache.implementation) {
         *why = (refusal){400, "missing_field", param};
         MN_FAIL(MN_E_ARG, "'%s' is missing beside '%s'", param, is_member ? "cache.config" : "cache_config");
@@ -315,7 +334,7 @@ mn_status prompt_finish(job **out, job *first, const server *s, const json *body
         if (status == MN_OK) status = choose_cache(j, s, body, why);
         j->model = s->name;
         j->first = n;
-        n += j->n;
+        n += j->request.n;
     }
     if (status == MN_OK)
         *out = first;

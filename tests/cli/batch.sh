@@ -133,6 +133,9 @@ callers_names() {
   json 'not {"id", "custom_id", "metadata"} & set(all[1])'
   json '[x["sequences"][0]["finish_reason"] for x in all[1:3]] == ["stop_string"] * 2 and all[2]["sequences"][0]["text"].startswith("time")'
   json 'all[3]["sequences"][0]["text"] == "\"a cat\""'
+  printf '%s\n' '{"prompt": [1, 403], "max_tokens": 2, "n": 9, "temperature": 1, "seed": 1}' '{"prompt": "Once", "n": null, "max_tokens": 2}' >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl" # more answers than a request to the server may have
+  json 'j["prompt_ids"] == [[1, 403]] and [len(x["sequences"]) for x in all] == [9, 1]'
   for line in '{"ids": [1], "max_token": 3}' '{"ids": [1], "model": "m"}' '{"ids": [1], "stream": true}' '{"ids": [1], "response_format": {"type": "xml"}}'; do
     echo "$line" >"$work/b.jsonl"
     expect 2 run embedded --batch "$work/b.jsonl" -n 2
@@ -160,6 +163,14 @@ openai_lines() {
   json 'j["response"]["body"]["choices"] == [{"index": 0, "text": all[3]["sequences"][0]["text"], "logprobs": None, "finish_reason": "length"}]'
   json 'all[1]["response"]["body"]["choices"][0]["finish_reason"] == "stop" and not all[1]["response"]["body"]["choices"][0]["text"].endswith("was")'
   json '[c["index"] for c in all[2]["response"]["body"]["choices"]] == [0, 1]'
+  # As on the server's routes: null is as if the field were absent, and some fields have no effect.
+  {
+    openai 1 completions '"prompt": "Once upon a", "max_tokens": 4, "temperature": 0'
+    openai 2 completions '"prompt": "Once upon a", "max_tokens": 4, "top_k": null, "echo": false, "prompt_cache_retention": "24h"'
+    openai 3 chat/completions '"prompt": "Once upon a", "max_tokens": 4, "reasoning_effort": "low", "verbosity": "low", "modalities": ["text"], "logprobs": false, "top_logprobs": 0'
+  } >"$work/b.jsonl"
+  expect 0 run embedded --batch "$work/b.jsonl" --temperature 9 --top-k 1 # which leaves the best token alone to be drawn
+  json 'all_of(x["response"]["body"]["choices"][0].get("text", "") in ("", j["response"]["body"]["choices"][0]["text"]) for x in all) and all[2]["response"]["body"]["choices"][0]["message"]["content"] == j["response"]["body"]["choices"][0]["text"]'
   # Chats go through the template, completions do not.
   cp -r "$here/../../models-embedded/stories260K" "$chat"
   echo '{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"}' >"$chat/tokenizer_config.json"
@@ -199,6 +210,16 @@ openai_lines() {
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "stream": true}}|stream is not for lines of a batch
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": ["x", "y"]}}|prompt is a list of 2, allowed: one prompt
 {"custom_id": "a", "url": "/v1/completions", "body": []}|body is no object
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "logprobs": 2}}|logprobs is not for lines of a batch, allowed: false
+{"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "x"}], "logprobs": true}}|logprobs is not for lines of a batch
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "echo": true}}|echo is not for lines of a batch
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "temperature": "hot"}}|'temperature' is "hot", allowed: 0 to 100
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "top_p": 2}}|'top_p' is 2, allowed: 0 to 1
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "n": 0}}|'n' is 0, allowed: whole numbers from 1 to
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}}|'response_format' is .*, allowed: type 'text'
+{"ids": [1], "max_tokens": 0}|'max_tokens' is 0, allowed: whole numbers from 1 to 1048576
+{"ids": [1], "stop": ["a", ""]}|'stop' is \["a",""\], allowed: a string or up to 16
+{"prompt": "x", "messages": []}|'messages' is \[\], allowed: a list of messages
 LINES
 }
 

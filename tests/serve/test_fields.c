@@ -547,7 +547,9 @@ static void documents_have_every_route_and_field(void **state) {
     json_close(&doc);
     client_clear(&a);
     bytes_append_text(&table, "| field | of | allowed | |\n|---|---|---|---|\n");
-    for (size_t i = 0; (f = field_at(i)); i++) put_row(&table, f);
+    for (size_t i = 0; (f = field_at(i)); i++) {
+        if (f->bodies & ~(unsigned)BODY_LINES) put_row(&table, f);
+    }
     check_document("serve.md", &table, "<!-- fields: tools/interface writes this table -->\n",
                    "<!-- end of fields -->");
     bytes page = {0};
