@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 from ._command import run_json
 from ._model import Model
@@ -23,8 +23,7 @@ def bench(model: Model | str | os.PathLike[str] | None = None, **options: Any) -
     What the command warns of, as of samples that differ, is a MnemeWarning. Its failures are exceptions.
     """
     name = model.path if isinstance(model, Model) else model
-    found = run_json("bench", *([] if name is None else ["--model", os.fspath(name)]), **options)
+    found: Any = run_json("bench", *([] if name is None else ["--model", os.fspath(name)]), **options)
     if isinstance(found, list):
-        return found
-    rows = found.pop("caches", None)
-    return [found] if rows is None else [{**found, **row} for row in rows]
+        return cast("list[dict[str, Any]]", found)
+    return [{**found, **row} for row in found.pop("caches", [{}])]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import FrameType
@@ -178,7 +178,7 @@ ENTRIES = {function.__code__ for function in (Callbacks._receive, Callbacks._rec
 
 
 @contextmanager
-def interruptible(callbacks: Callbacks) -> Iterator[None]:
+def interruptible(callbacks: Callbacks) -> Generator[None, None, None]:
     """Ctrl-C ends a generation of the main thread.
 
     While C runs, Python calls its handler where the next callback begins, outside of the block that would catch what the handler raises. There it is

@@ -1,11 +1,12 @@
 """Runs the package's command `mneme`, and takes what it prints as JSON."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from ._library import ArgumentError, CancelledError, MnemeError, NotFoundError, OutOfMemoryError, RefusedError, warn
 
@@ -20,7 +21,7 @@ def command_path() -> str:
 
 def flags(options: Mapping[str, Any]) -> list[str]:
     """Options by their names with _ for -: True is a flag without a value, False the flag with no-, None nothing, a list values joined by commas."""
-    given = []
+    given: list[str] = []
     for name, value in options.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
@@ -28,7 +29,7 @@ def flags(options: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, Mapping):
             given.append(f"--{flag}={json.dumps(value)}")
         elif isinstance(value, (list, tuple)):
-            given.append(f"--{flag}={','.join(map(str, value))}")
+            given.append(f"--{flag}={','.join(map(str, cast('list[Any]', value)))}")
         elif value is not None:
             given.append(f"--{flag}={value}")
     return given
@@ -44,13 +45,12 @@ def run_json(*arguments: str, **options: Any) -> Any:
     for line in done.stderr.splitlines():
         if line.startswith("mneme: warning: "):
             warn(line.removeprefix("mneme: warning: "))
-    try:
+    found: Any = None
+    with contextlib.suppress(ValueError):
         found = json.loads(done.stdout)
-    except ValueError:
-        found = None
     if done.returncode == 0 and found is not None:
         return found
-    if isinstance(found, dict) and "error" in found:
+    if found is not None:
         raise ERRORS.get(done.returncode, MnemeError)(found["error"]["message"])
     said = done.stderr.strip().splitlines()
     raise MnemeError(f"the command ended with code {done.returncode} and printed no JSON{': ' + said[-1] if said else ''}")

@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from . import _ffi
 from ._library import ArgumentError, Handle, check, initialized, lib, take_text, warn
@@ -88,7 +87,11 @@ class Generation(Sequence[GeneratedSequence]):
         """Beams with output_scores: of every step and running beam, an array of numpy [n_steps, n_beams, vocab_size], row by row."""
         self.beam_logits = beam_logits
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> GeneratedSequence: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[GeneratedSequence]: ...
+    def __getitem__(self, index: int | slice) -> GeneratedSequence | list[GeneratedSequence]:
         return self.sequences[index]
 
     def __len__(self) -> int:
@@ -127,9 +130,10 @@ class GenerationConfig(Handle):
             self.set(name, value)
 
     def _load(self, given: Any) -> None:
-        values = given.to_dict() if hasattr(given, "to_dict") else given
-        if not isinstance(values, Mapping):
+        found = given.to_dict() if hasattr(given, "to_dict") else given
+        if not isinstance(found, Mapping):
             raise ArgumentError(f"generation_config must be a mapping or have to_dict(), not {type(given).__name__}")
+        values = cast("Mapping[str, Any]", found)
         text = json.dumps({name: _plain(name, value) for name, value in values.items() if value is not None}).encode()
         check(lib.mn_generation_config_load(self._pointer, text, len(text)))
 
@@ -225,7 +229,7 @@ def generation_fields() -> list[GenerationField]:
 
 def _plain(name: str, value: Any) -> Any:
     """A field's value as JSON has it: schemas also as text, as a file's path or as a model of pydantic, grammars as a path, compiled patterns."""
-    if isinstance(value, os.PathLike) and name in ("json_schema", "grammar", "regex"):
+    if name in ("json_schema", "grammar", "regex") and hasattr(value, "__fspath__"):
         with open(value, encoding="utf-8") as file:
             value = file.read()
     if name == "json_schema" and isinstance(value, str):
@@ -236,9 +240,10 @@ def _plain(name: str, value: Any) -> Any:
     if name == "json_schema" and hasattr(value, "model_json_schema"):
         return value.model_json_schema()
     if name == "regex" and isinstance(value, re.Pattern):
-        if not isinstance(value.pattern, str) or value.flags & ~re.UNICODE:
-            raise ArgumentError(f"regex has {re.RegexFlag(value.flags & ~re.UNICODE)!r}, allowed: a pattern of text without flags")
-        return value.pattern
+        pattern = cast("Any", value)
+        if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
+            raise ArgumentError(f"regex has {re.RegexFlag(pattern.flags & ~re.UNICODE)!r}, allowed: a pattern of text without flags")
+        return pattern.pattern
     return value
 
 

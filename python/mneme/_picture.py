@@ -33,7 +33,7 @@ def session_picture(session: SessionArrays) -> str:
         facts += f", {cache.offloaded_bytes:,} of them offloaded"
     sizes = [(quantized_bytes(layer), exact_bytes(layer, cache.dtype)) for layer in layers]
     most = max((sum(size) for size in sizes), default=0) or 1
-    bars = []
+    bars: list[str] = []
     for i, (layer, size) in enumerate(zip(layers, sizes)):
         title = f"layer {i}, {layer.kind}: {layer.held_tokens} of {layer.tokens} tokens, {size[0] + size[1]:,} bytes, {size[0]:,} of them quantized"
         if layer.kind == "state":

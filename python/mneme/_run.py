@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import _ffi
 from ._arrays import array_copy
 from ._callbacks import CallOptions, Callbacks, interruptible, prompt_ids
-from ._generation import Generation, GenerationConfig, Token, sequence_of
+from ._generation import GeneratedSequence, Generation, GenerationConfig, Token, sequence_of
 from ._information import model_info
 from ._library import ArgumentError, Busy, Handle, check, initialized, lib
 
@@ -73,7 +73,7 @@ class Run:
         return options
 
     def _result(self, result: Any) -> Generation:
-        g, vocab_size, sequences = result.contents, model_info(self.model).vocab_size, []
+        g, vocab_size, sequences = result.contents, model_info(self.model).vocab_size, list[GeneratedSequence]()
         for i in range(g.n_sequences):
             s = g.sequences[i].contents
             scores, logits = array_copy(s.scores, s.n_ids, vocab_size), array_copy(s.logits, s.n_ids, vocab_size)

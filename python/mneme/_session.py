@@ -17,6 +17,7 @@ from ._session_arrays import AllBusy, SessionArrays, layer_array, legacy_layers
 from ._tokenizer import Message
 
 if TYPE_CHECKING:
+    from ._arrays import Floats
     from ._model import Model
 
 
@@ -93,7 +94,7 @@ class Session(SessionArrays):
             infos = [empty.layer(i) for i in range(empty.num_layers)]
         if len(layers) != len(infos):
             raise ArgumentError(f"past has {len(layers)} layers, the model has {len(infos)}, those of cross attention counted")
-        arrays = []
+        arrays: list[Floats] = []
         for i, (info, pair) in enumerate(zip(infos, layers)):
             n = frames if info.kind == "cross" else len(ids)
             for name, given, dim in (("keys", pair[0], info.k_head_dim), ("values", pair[1], info.v_head_dim)):
@@ -212,7 +213,7 @@ def select_sessions(sessions: Sequence[Session], index: Sequence[int]) -> list[S
         own = {session._handle.value: session for session in sessions}
         for address in set(own) - set(rows[: len(chosen)]):
             own[address]._handle = ctypes.c_void_p()  # closed by the call
-    selected = []
+    selected: list[Session] = []
     for at, address in zip(index, rows):
         session = own.pop(address, None)
         selected.append(session or Session._opened(sessions[at].model, ctypes.c_void_p(address)))

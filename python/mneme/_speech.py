@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from . import _ffi
 from ._arrays import empty, floats, pointer
@@ -122,7 +122,7 @@ def recording_bytes(given: Any, sampling_rate: int) -> bytes | None:
     if isinstance(given, (str, os.PathLike)):
         return None
     if isinstance(given, (bytes, bytearray, memoryview)):
-        return bytes(given)
+        return bytes(cast("bytes", given))
     if getattr(getattr(given, "dtype", None), "kind", "f") not in "f":
         raise ArgumentError(f"samples are {given.dtype}, allowed: floating-point numbers from -1 to 1")
     samples = floats(given, "samples")
@@ -193,7 +193,7 @@ def transcribe(recording: Any, model: Model | str | None = None, *, sampling_rat
     on_segment(index, segment), on_file(index, transcript) as they are complete; on_progress(progress) returns False to end, with the text so far.
     """
     several = isinstance(recording, (list, tuple))
-    given = list(recording) if several else [recording]
+    given: list[Any] = [*recording] if several else [recording]
     own = initialized(_ffi.mn_transcribe_options)
     assign(own, **{name: UNCHECKED.get(name) if value is None else value for name, value in options.items()})
     if temperatures is not None:
