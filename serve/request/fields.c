@@ -65,7 +65,7 @@ void field_put_allowed(bytes *out, const field *f) {
 mn_status field_wrong(const field *f, const json *value, const char *allowed, refusal *why) {
     enum { SHOWN = 60 };
     bytes seen = {0}, words = {0};
-    json_put(&seen, value);
+    json_put_as(&seen, value, JSON_PYTHON);
     if (allowed)
         bytes_append_text(&words, allowed);
     else

@@ -214,6 +214,7 @@ openai_lines() {
 {"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "x"}], "logprobs": true}}|logprobs is not for lines of a batch
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "echo": true}}|echo is not for lines of a batch
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "temperature": "hot"}}|'temperature' is "hot", allowed: 0 to 100
+{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "temperature": NaN}}|'temperature' is NaN, allowed: 0 to 100
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "top_p": 2}}|'top_p' is 2, allowed: 0 to 1
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "n": 0}}|'n' is 0, allowed: whole numbers from 1 to
 {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}}|'response_format' is .*, allowed: type 'text'
