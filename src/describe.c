@@ -136,13 +136,12 @@ typedef struct cache_row {
     kv_plan plan;
     kv_spec *specs; /* owned */
     int n;
-    int64_t n_detected; /* positions of an encoder, which cross attention holds for any text */
+    const model_core *core;
 } cache_row;
 
 static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_options *options) {
     MN_TRY(kv_plan_make(&row->plan, options, KV_BF16));
-    const model_config *encoder = model->core->net.config.encoder;
-    row->n_detected = encoder ? encoder->max_position_embeddings : 0;
+    row->core = model->core;
     MN_TRY(model_cache_specs(&row->specs, &row->n, model->core, row->plan.exact));
     const kv_calibration *calibration = NULL; /* calibrated keys have other sizes */
     if (row->plan.self.is_quantized) MN_TRY(model_calibration(&calibration, model->core));
@@ -151,14 +150,8 @@ static mn_status open_row(cache_row *row, mn_model *model, const mn_cache_option
 
 static size_t row_bytes(const cache_row *row, int64_t n_tokens) {
     kv_options options = row->plan.options;
-    size_t total = 0;
     if (options.reserve) options.limit = options.reserve = n_tokens;
-    for (int i = 0; i < row->n; i++) {
-        const kv_spec *spec = &row->specs[i];
-        size_t need = kv_plan_bytes(spec, 1, &options, spec->write_once ? row->n_detected : n_tokens);
-        if (!size_add(total, need, &total)) return SIZE_MAX;
-    }
-    return total;
+    return session_plan_bytes(row->core, &options, row->specs, row->n, n_tokens);
 }
 
 /* The part of it in memory: all, or the pages of two layers if pages are offloaded. */
@@ -167,7 +160,7 @@ static size_t row_resident_bytes(const cache_row *row, int64_t n_tokens) {
     if (!row->plan.self.is_offloaded || row->n <= NEAR_LAYERS) return row_bytes(row, n_tokens);
     size_t most = 0;
     for (int i = 0; i < row->n; i++) {
-        cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1, .n_detected = row->n_detected};
+        cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1, .core = row->core};
         size_t need = row_bytes(&one, n_tokens);
         if (need > most) most = need;
     }

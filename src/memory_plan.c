@@ -121,6 +121,8 @@ static mn_status plan_session(mn_memory_plan *plan, mn_session *s, const planned
     /* The last new token is not computed. */
     if (status == MN_OK)
         status = session_plan_run(&pages, s, specs, n, held.prompt, held.max_new_tokens - 1, held.rows);
+    if (status == MN_OK && s->plan.self.keeps)
+        plan->session_bytes = session_plan_bytes(s->model, &s->plan.options, specs, n, run->prompt);
     if (status == MN_OK) {
         size_t work = work_bytes(s, run, quantize_bytes(specs, n, s->plan.options.page_tokens)), total = 0,
                outgrown = 0;

@@ -199,6 +199,7 @@ mn_memory_plan._fields_ = [
     ("rows_bytes", c_uint64),
     ("cache_bytes", c_uint64),
     ("resident_bytes", c_uint64),
+    ("session_bytes", c_uint64),
 ]
 mn_cache_info._fields_ = [
     ("size", c_size_t),

@@ -81,6 +81,11 @@ mn_status session_specs(kv_spec **specs, int *n, const mn_session *session);
 mn_status session_plan_specs(kv_spec **specs, int *n, const model_core *model, const kv_plan *plan,
                              const kv_calibration *calibration);
 
+/* The bytes that a session with these entries and options reports once n_tokens were computed into it, as
+ * kv_plan_bytes. */
+size_t session_plan_bytes(const model_core *model, const kv_options *options, const kv_spec *specs, int n,
+                          int64_t n_tokens);
+
 /* The length that determines length-dependent rotary angles: that of the attention window, where it is bounded. */
 int64_t session_angle_length(const mn_session *session, int64_t total);
 

@@ -151,6 +151,55 @@ static void mixed_layers_are_planned(void **state) {
     }
 }
 
+/* session_bytes is what a session reports behind such a prompt, to the byte. */
+static void one_session_holds_the_planned_bytes(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *strategy, *config;
+    } caches[] = {
+        {TINY_MODEL, "none", NULL},
+        {TINY_MODEL, "dynamic", NULL},
+        {TINY_MODEL, "static", NULL},
+        {TINY_MODEL, "offloaded", NULL},
+        {TINY_MODEL, "offloaded_static", NULL},
+        {TINY_MODEL, "quantized", "nbits=2"},
+        {TINY_MODEL, "quantized", "backend=quanto,nbits=4"},
+        {TINY_MODEL, "quantized", "backend=hqq,nbits=4,axis_key=1,axis_value=1"},
+        {TINY_MODEL, "sink", "window_length=256"},
+        {TINY_MODEL, "quantized+sink", "window_length=256"},
+        {TINY_MODEL, "quantized+offloaded", NULL},
+        {TINY_MODEL, "quantized+static", NULL},
+        {"golden/jamba", "dynamic", NULL},
+        {"golden/mistral-window", "dynamic", NULL},
+        {"golden/mamba", "dynamic", NULL},
+    };
+    static const int lengths[] = {1, 40, 128, 300, 777};
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
+        changing w = changing_open(caches[i].model, engine_threads());
+        for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+            int32_t ids[MOST_PROMPT];
+            uint64_t seed = 7;
+            mn_session *session = NULL;
+            mn_memory_plan plan = {.size = sizeof plan};
+            mn_cache_info cache = {.size = sizeof cache};
+            const rows_case c = {caches[i].model, caches[i].strategy, caches[i].config, lengths[k], 1, 1};
+            const mn_cache_options options = options_of(&c);
+            assert_ok(mn_memory_plan_make(&plan, w.model, &options, lengths[k], 1, 1, 1));
+            engine_ids(&seed, ids, (size_t)lengths[k], (int32_t)w.vocab);
+            assert_ok(mn_session_open(&session, w.model, &options));
+            const size_t once = strstr(c.model, "amba") ? 1 : (size_t)lengths[k]; /* states are kept of steps */
+            for (size_t at = 0; at < (size_t)lengths[k]; at += once)
+                assert_ok(mn_session_step(session, ids + at, once, NULL));
+            assert_ok(mn_session_cache(session, &cache));
+            if (plan.session_bytes != cache.bytes)
+                fail_msg("%s %s, %d tokens: planned %zu bytes, held %zu", c.model, c.strategy, lengths[k],
+                         (size_t)plan.session_bytes, (size_t)cache.bytes);
+            mn_session_close(&session);
+        }
+        changing_close(&w);
+    }
+}
+
 /* The smallest limit under which a run with on_oom succeeds, and the plan for the cache that it is converted to.
  * `evict` keeps the first tokens and a window of half of the held tokens, in whole pages of each row. */
 static void limits_equal_the_plan_of_the_converted_cache(void **state) {
@@ -196,6 +245,7 @@ int main(void) {
         CHANGING_TEST(runs_hold_the_planned_bytes),
         CHANGING_TEST(prompts_without_a_cache_are_planned_as_rows),
         CHANGING_TEST(mixed_layers_are_planned),
+        CHANGING_TEST(one_session_holds_the_planned_bytes),
         CHANGING_TEST(limits_equal_the_plan_of_the_converted_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
