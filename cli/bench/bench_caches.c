@@ -5,7 +5,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "bench/bench_caches.h"
-#include "bench/cache_list.h"
+#include "bench/comparison.h"
+#include "bench/figures.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,57 +32,27 @@ enum {
     SENTENCE = 320,
 };
 
-/* The text where none is given. */
-static const char standard_text[] =
-    "A reader who opens a long letter does not begin again at its first line whenever a new word comes. What was read "
-    "stays in mind, in some form, and the next word is understood in its light. A language model works in the same "
-    "way. For every word it has seen, each of its layers keeps two short lists of numbers: a key, which says what the "
-    "word can be asked about, and a value, which says what it answers. The next word brings a question, the question "
-    "is compared with every key, and the answers are mixed by how well the keys fit.\n\n"
-    "Those lists grow with the letter. After four thousand words they fill more memory than many a small model does, "
-    "and all of it is read again for every new word. So people have looked for ways to keep less. One can write the "
-    "numbers down more coarsely, as a traveller writes short notes instead of whole sentences; most of the meaning "
-    "stays, and the notebook is thin. One can forget the middle and keep the beginning and the end, which is enough "
-    "for a talk that wanders from subject to subject, but not for a question about the third page. One can put the "
-    "old pages on a shelf and fetch them when their turn comes, which costs time and nothing else.\n\n"
-    "Which of these is right depends on the letter and on the reader. A recipe wants every number; a fairy tale does "
-    "not mind if the colour of the second horse is forgotten. It is better to measure than to guess: read the same "
-    "letter in each way, ask after every word what should come next, and look how often the answers agree. Where they "
-    "always agree, nothing was lost. Where they differ now and then, one can count how much, and set against it what "
-    "was saved. The old poets, who had no paper, called upon Mneme before they began, and she gave them the whole of "
-    "a long song, line after line, in the right order. We have paper, and so we are left with the smaller art of "
-    "deciding what to write down.\n";
-
-static const cache_choice reference_choice = {"dynamic", ""};
-
 typedef struct cache_case {
     const cache_choice *is;
-    char refused[SENTENCE]; /* why it is not measured; "": it was */
-    mn_cache_info cache;    /* at the end; its strings are no longer valid */
-    char dtype[8];
+    char refused[SENTENCE];   /* why it is not measured; "": it was */
+    cache_measure m;          /* of the last repetition */
     long peak_rss;            /* bytes of the process at most while this was measured */
     bytes text;               /* --texts: generated after the prompt */
     double prompt_ms, new_ms; /* medians */
-    size_t same;
-    double kl, nll, reference_nll; /* sums over them */
 } cache_case;
 
 typedef struct comparison {
     const options *o;
     loaded_model e;
     prompt text;
-    const char *source;     /* of the text, for the JSON */
-    mn_cache_options cache; /* options of all caches */
-    const char *form;       /* md, csv, json, jsonl */
+    compared_text t;  /* its first n_prompt tokens and the n_new behind them */
+    const char *form; /* md, csv, json, jsonl */
     bool has_texts;
     mn_generation_config *config; /* of the texts */
     cache_choice *choices;        /* [n_cases] */
     cache_case *cases;
     int n_cases, repetitions, width; /* width: of the table's first column */
-    size_t n_prompt, n_new, n_text;  /* n_text: tokens of n_prompt + n_new that the text gives */
-    int32_t *ids;                    /* [n_prompt + n_new] */
-    float *reference;                /* logits of `dynamic`, [n_new][vocab_size] */
-    double *reference_log_sums;      /* [n_new], log of the sum of their exponentials */
+    size_t n_prompt, n_new;
 } comparison;
 
 /* ---- options ---- */
@@ -125,11 +96,11 @@ static mn_status resolve_lengths(comparison *c) {
     size_t n = c->text.n, context = (size_t)c->e.info.max_position_embeddings;
     MN_TRY(read_number(c->o, OPT_N_PROMPT, 1, MOST_TOKENS, &given));
     MN_TRY(read_number(c->o, OPT_N_GEN, 1, MOST_TOKENS, &fresh));
-    if (c->cache.max_cache_len > 0) context = (size_t)c->cache.max_cache_len;
+    if (c->t.cache.max_cache_len > 0) context = (size_t)c->t.cache.max_cache_len;
     if (context > 0 && n > context) {
         if (input_is_given(c->o))
             print_message("warning: the text has %zu tokens; its first %zu are used, which is what %s holds", n,
-                          context, c->cache.max_cache_len > 0 ? "max_cache_len" : "the model's context");
+                          context, c->t.cache.max_cache_len > 0 ? "max_cache_len" : "the model's context");
         n = context;
     }
     c->n_new = fresh ? (size_t)fresh : n < 2 * STANDARD_NEW ? (n + 1) / 2 : STANDARD_NEW;
@@ -142,47 +113,20 @@ static mn_status resolve_lengths(comparison *c) {
     }
     if (context > 0 && c->n_prompt + c->n_new > context) {
         MN_FAIL(MN_E_ARG, "%zu tokens and %zu new ones pass %zu, which %s; shorten them%s", c->n_prompt, c->n_new,
-                context, c->cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds",
+                context, c->t.cache.max_cache_len > 0 ? "is max_cache_len" : "the model's context holds",
                 loaded_model_beyond(&c->e));
     }
-    c->n_text = n < c->n_prompt + c->n_new ? n : c->n_prompt + c->n_new;
+    c->t.n = c->n_prompt + c->n_new;
+    c->t.n_text = n < c->t.n ? n : c->t.n;
     return MN_OK;
 }
 
-static mn_status random_text(comparison *c) {
-    enum { RANDOM_TOKENS = 384 };
-    c->text.ids = mem_alloc(RANDOM_TOKENS, sizeof *c->text.ids);
-    if (!c->text.ids) return mem_no_memory();
-    c->text.n = RANDOM_TOKENS;
-    for (size_t i = 0; i < RANDOM_TOKENS; i++)
-        c->text.ids[i] = (int32_t)(random_bits(1, 0, i) % (uint64_t)c->e.info.vocab_size);
-    c->source = "random tokens";
-    return MN_OK;
-}
-
-static mn_status read_text(comparison *c) {
-    const mn_tokenizer *tokenizer = mn_model_tokenizer(c->e.model);
-    input in = {0};
-    if (!input_is_given(c->o) && !tokenizer) return random_text(c);
-    c->source = "built in";
-    if (!input_is_given(c->o))
-        return prompt_from_text(&c->text, tokenizer, standard_text, sizeof standard_text - 1, false);
-    mn_status status = input_read(&in, c->o, NULL);
-    if (status == MN_OK) status = prompt_from_input(&c->text, c->o, &in, tokenizer, NULL);
-    c->source = in.kind == INPUT_IDS ? "ids" : option_text(c->o, OPT_TEXT, "");
-    input_clear(&in);
-    return status;
-}
-
-static mn_status make_room(comparison *c) {
-    size_t numbers = 0;
-    if (!size_mul(c->n_new, (size_t)c->e.info.vocab_size, &numbers)) return mem_no_memory();
-    c->ids = mem_alloc(c->n_prompt + c->n_new, sizeof *c->ids);
-    c->reference = mem_alloc_raw(numbers, sizeof *c->reference);
-    c->reference_log_sums = mem_alloc(c->n_new, sizeof *c->reference_log_sums);
-    if (!c->ids || !c->reference || !c->reference_log_sums) return mem_no_memory();
-    memcpy(c->ids, c->text.ids, c->n_text * sizeof *c->ids);
-    return MN_OK;
+static mn_status take_text(comparison *c) {
+    const stretch fresh = {c->n_prompt, c->n_new, true};
+    c->t.ids = mem_alloc(c->t.n, sizeof *c->t.ids);
+    if (!c->t.ids) return mem_no_memory();
+    memcpy(c->t.ids, c->text.ids, c->t.n_text * sizeof *c->t.ids);
+    return comparison_plan(&c->t, &fresh, 1);
 }
 
 /* ---- the cases ---- */
@@ -196,7 +140,7 @@ static mn_status list_choices(comparison *c) {
     c->choices = mem_alloc(MOST_CASES, sizeof *c->choices);
     if (!c->choices) return mem_no_memory();
     if (names_all(c)) {
-        cache_list_all(c->choices, c->n_prompt + c->n_new);
+        cache_list_all(c->choices, c->t.n);
         c->n_cases = LISTED_CACHES;
         return MN_OK;
     }
@@ -214,7 +158,7 @@ static mn_status list_choices(comparison *c) {
 static mn_status make_cases(comparison *c) {
     bytes left_out = {0};
     mn_status status = MN_OK;
-    if (names_all(c)) status = cache_list_drop_same(c->choices, &c->n_cases, c->e.model, &c->cache, &left_out);
+    if (names_all(c)) status = cache_list_drop_same(c->choices, &c->n_cases, c->e.model, &c->t.cache, &left_out);
     if (status == MN_OK && left_out.n)
         print_message(
             "left out, because on this model each is the same as the one behind it: %s; a list, as in --cache "
@@ -261,7 +205,7 @@ static mn_status configure_choices(comparison *c) {
         cache_choice with = c->choices[i];
         size_t used = strlen(with.config);
         int n = snprintf(with.config + used, sizeof with.config - used, "%s%s", used ? "," : "", bytes_text(&given));
-        mn_cache_options how = cache_choice_options(&with, &c->cache);
+        mn_cache_options how = cache_choice_options(&with, &c->t.cache);
         if (n >= (int)(sizeof with.config - used)) {
             status = status_fail(MN_E_ARG, "--cache-config has %zu bytes; that is too long here", given.n);
         } else if (mn_cache_check(&how, NULL) == MN_OK) {
@@ -273,92 +217,6 @@ static mn_status configure_choices(comparison *c) {
         status = status_fail(MN_E_ARG, "no cache here takes the options: %.250s", mn_last_error());
     bytes_clear(&given);
     return status == MN_E_FORMAT ? MN_E_ARG : status;
-}
-
-/* ---- the text through one cache ---- */
-
-static double log_sum(const float *logits, size_t n) {
-    double most = -INFINITY, sum = 0;
-    for (size_t i = 0; i < n; i++) most = fmax(most, (double)logits[i]);
-    for (size_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
-    return most + log(sum);
-}
-
-static int32_t best_of(const float *logits, size_t n) {
-    size_t best = 0;
-    for (size_t i = 1; i < n; i++) {
-        if (logits[i] > logits[best]) best = i;
-    }
-    return (int32_t)best;
-}
-
-/* Keeps the logits of `dynamic` for new token i; after the end of the text its best token is the next. */
-static void note(comparison *c, size_t i, const float *logits) {
-    size_t vocab = (size_t)c->e.info.vocab_size;
-    memcpy(c->reference + i * vocab, logits, vocab * sizeof *logits);
-    c->reference_log_sums[i] = log_sum(logits, vocab);
-    if (c->n_prompt + i >= c->n_text) c->ids[c->n_prompt + i] = best_of(logits, vocab);
-}
-
-static void compare(const comparison *c, cache_case *k, size_t i, const float *logits) {
-    size_t vocab = (size_t)c->e.info.vocab_size;
-    const float *reference = c->reference + i * vocab;
-    double sum = log_sum(logits, vocab), reference_log_sum = c->reference_log_sums[i], kl = 0;
-    for (size_t j = 0; j < vocab; j++) {
-        double log_p = (double)reference[j] - reference_log_sum, log_q = (double)logits[j] - sum;
-        kl += exp(log_p) * (log_p - log_q);
-    }
-    int32_t id = c->ids[c->n_prompt + i];
-    k->kl += fmax(kl, 0);
-    k->nll += sum - (double)logits[id];
-    k->reference_nll += reference_log_sum - (double)reference[id];
-    k->same += best_of(logits, vocab) == best_of(reference, vocab);
-}
-
-/* One pass: times in milliseconds, of the prompt and of the new tokens. */
-static mn_status feed(comparison *c, mn_session *session, cache_case *k, bool is_reference, double ms[2]) {
-    double start = clock_ms();
-    ms[1] = 0;
-    MN_TRY(mn_session_step(session, c->ids, c->n_prompt, NULL));
-    ms[0] = clock_ms() - start;
-    for (size_t i = 0; i < c->n_new; i++) {
-        if (is_reference) {
-            note(c, i, mn_session_logits(session));
-        } else {
-            compare(c, k, i, mn_session_logits(session));
-        }
-        if (i + 1 == c->n_new) break;
-        start = clock_ms();
-        MN_TRY(mn_session_step(session, &c->ids[c->n_prompt + i], 1, NULL));
-        ms[1] += clock_ms() - start;
-        progress_line("%s %s: %zu of %zu tokens", k->is->name, k->is->config, i + 1, c->n_new);
-        if (interrupt_seen()) MN_FAIL(MN_E_CANCELLED, "cancelled");
-    }
-    k->cache.size = sizeof k->cache;
-    MN_TRY(mn_session_cache(session, &k->cache));
-    snprintf(k->dtype, sizeof k->dtype, "%s", k->cache.dtype);
-    return MN_OK;
-}
-
-static mn_status open_case(const comparison *c, const cache_case *k, mn_session **session) {
-    mn_cache_summary kind;
-    mn_cache_options how = cache_choice_options(k->is, &c->cache);
-    MN_TRY(cache_resolve(&how, &kind));
-    if (kind.preallocates && how.max_cache_len <= 0) how.max_cache_len = (int64_t)(c->n_prompt + c->n_new);
-    return mn_session_open(session, c->e.model, &how);
-}
-
-static mn_status pass(comparison *c, cache_case *k, bool is_reference, double ms[2]) {
-    mn_session *session = NULL;
-    MN_TRY(open_case(c, k, &session));
-    interrupt_watch(session);
-    k->same = 0;
-    k->kl = k->nll = k->reference_nll = 0;
-    mn_status status = feed(c, session, k, is_reference, ms);
-    interrupt_unwatch();
-    progress_clear();
-    mn_session_close(&session);
-    return status;
 }
 
 /* ---- printing ---- */
@@ -378,20 +236,20 @@ static void put_case(bytes *b, const comparison *c, const cache_case *k) {
     json_put_text_member(b, "cache_config", k->is->config);
     json_put_text_member(b, "refused", k->refused);
     if (ran) {
-        json_put_text_member(b, "cache_dtype", k->dtype);
+        json_put_text_member(b, "cache_dtype", k->m.dtype);
         bytes_printf(b,
                      ",\"cache_tokens\":%lld,\"cache_seen\":%lld,\"cache_bytes\":%llu,\"cache_peak_bytes\":%llu,"
                      "\"cache_offloaded_bytes\":%llu,\"bytes_per_token\":%llu,\"peak_rss\":%ld",
-                     (long long)k->cache.tokens, (long long)k->cache.seen, (unsigned long long)k->cache.bytes,
-                     (unsigned long long)k->cache.peak_bytes, (unsigned long long)k->cache.offloaded_bytes,
-                     (unsigned long long)k->cache.bytes_per_token, k->peak_rss);
+                     (long long)k->m.cache.tokens, (long long)k->m.cache.seen, (unsigned long long)k->m.cache.bytes,
+                     (unsigned long long)k->m.cache.peak_bytes, (unsigned long long)k->m.cache.offloaded_bytes,
+                     (unsigned long long)k->m.cache.bytes_per_token, k->peak_rss);
         json_put_real_member(b, "prefill_per_second", rate(c->n_prompt, k->prompt_ms));
         json_put_real_member(b, "decode_per_second", rate(n - 1, k->new_ms));
         json_put_real_member(b, "total_ms", k->prompt_ms + k->new_ms);
-        bytes_printf(b, ",\"compared_tokens\":%zu,\"same_tokens\":%zu", n, k->same);
-        json_put_real_member(b, "kl_divergence", k->kl / (double)n);
-        json_put_real_member(b, "perplexity", perplexity(k->nll, n));
-        json_put_real_member(b, "perplexity_change", perplexity(k->nll - k->reference_nll, n) - 1);
+        bytes_printf(b, ",\"compared_tokens\":%zu,\"same_tokens\":%zu", n, k->m.same);
+        json_put_real_member(b, "kl_divergence", k->m.kl / (double)n);
+        json_put_real_member(b, "perplexity", perplexity(k->m.nll, n));
+        json_put_real_member(b, "perplexity_change", perplexity(k->m.nll - k->m.reference_nll, n) - 1);
         if (c->has_texts) {
             bytes_append_text(b, ",\"generated_text\":");
             json_put_string(b, k->text.data ? k->text.data : "", k->text.n);
@@ -402,9 +260,9 @@ static void put_case(bytes *b, const comparison *c, const cache_case *k) {
 /* What all rows have in common. */
 static void put_common(bytes *b, const comparison *c) {
     json_put_text_member(b, "model", c->e.path);
-    json_put_text_member(b, "text", c->source);
+    json_put_text_member(b, "text", c->t.source);
     bytes_printf(b, ",\"n_prompt\":%zu,\"n_gen\":%zu,\"n_generated\":%zu,\"n_threads\":%d,\"repetitions\":%d",
-                 c->n_prompt, c->n_new, c->n_prompt + c->n_new - c->n_text, c->e.info.threads, c->repetitions);
+                 c->n_prompt, c->n_new, c->t.n - c->t.n_text, c->e.info.threads, c->repetitions);
 }
 
 static void put_json(bytes *b, const comparison *c) {
@@ -478,36 +336,19 @@ static void put_csv(bytes *b, const comparison *c, const cache_case *k) {
     bytes_clear(&value);
 }
 
-static void put_size(char *out, size_t n, uint64_t bytes_held) {
-    if (bytes_held < 10 << 20) {
-        snprintf(out, n, "%.1f KiB", (double)bytes_held / 1024);
-    } else {
-        snprintf(out, n, "%.1f MiB", (double)bytes_held / (1 << 20));
-    }
-}
-
-/* Two decimals below 10; - where nothing was timed. */
-static void put_rate(char *out, size_t n, double per_second) {
-    if (isnan(per_second)) {
-        snprintf(out, n, "-");
-    } else {
-        snprintf(out, n, per_second < 10 ? "%.2f" : "%.1f", per_second);
-    }
-}
-
 static void put_row(bytes *b, const comparison *c, const cache_case *k) {
-    char name[3 * CACHE_NAME + 2], size[32], peak[32], rates[2][32], same[48], change[32];
+    char name[3 * CACHE_NAME + 2], size[FIGURE], peak[FIGURE], rates[2][FIGURE], same[48], change[32];
     size_t n = c->n_new;
     snprintf(name, sizeof name, "%s%s%s", k->is->name, *k->is->config ? " " : "", k->is->config);
-    put_size(size, sizeof size, k->cache.bytes);
-    put_size(peak, sizeof peak, k->cache.peak_bytes);
-    put_rate(rates[0], sizeof rates[0], rate(c->n_prompt, k->prompt_ms));
-    put_rate(rates[1], sizeof rates[1], rate(n - 1, k->new_ms));
-    snprintf(same, sizeof same, "%zu of %zu", k->same, n);
-    snprintf(change, sizeof change, "%+.2f %%", (perplexity(k->nll - k->reference_nll, n) - 1) * 100);
+    figure_size(size, k->m.cache.bytes);
+    figure_size(peak, k->m.cache.peak_bytes);
+    figure_rate(rates[0], rate(c->n_prompt, k->prompt_ms));
+    figure_rate(rates[1], rate(n - 1, k->new_ms));
+    snprintf(same, sizeof same, "%zu of %zu", k->m.same, n);
+    snprintf(change, sizeof change, "%+.2f %%", (perplexity(k->m.nll - k->m.reference_nll, n) - 1) * 100);
     bytes_printf(b, "| %-*s | %10s | %10s | %11s | %10s | %7.2f | %14s | %8.5f | %10.3f | %10s |\n", c->width, name,
-                 size, peak, rates[0], rates[1], (k->prompt_ms + k->new_ms) / 1e3, same, k->kl / (double)n,
-                 perplexity(k->nll, n), change);
+                 size, peak, rates[0], rates[1], (k->prompt_ms + k->new_ms) / 1e3, same, k->m.kl / (double)n,
+                 perplexity(k->m.nll, n), change);
 }
 
 static void put_head(bytes *b, const comparison *c) {
@@ -530,8 +371,8 @@ static void put_notes(bytes *b, const comparison *c) {
         if (*k->refused)
             bytes_printf(b, "%s%s%s: %s%s\n", k->is->name, *k->is->config ? " " : "", k->is->config, why, k->refused);
     }
-    bytes_printf(b, "\nText (%s): a prompt of %zu tokens, then %zu one by one", c->source, c->n_prompt, c->n_new);
-    size_t own = c->n_prompt + c->n_new - c->n_text;
+    bytes_printf(b, "\nText (%s): a prompt of %zu tokens, then %zu one by one", c->t.source, c->n_prompt, c->n_new);
+    size_t own = c->t.n - c->t.n_text;
     if (own) bytes_printf(b, ", of which dynamic chose the last %zu", own);
     bytes_printf(
         b,
@@ -583,16 +424,6 @@ static void print_tail(const comparison *c) {
 
 /* ---- measuring ---- */
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, by_size);
-    return (values[n / 2] + values[(n - 1) / 2]) / 2;
-}
-
 /* Resets the peak of resident memory, where the system allows it. */
 static void reset_peak(void) {
     file_append("/proc/self/clear_refs", "5", 1);
@@ -608,9 +439,9 @@ static long peak_now(void) {
 static mn_status write_text(comparison *c, cache_case *k) {
     mn_session *session = NULL;
     mn_generation *generation = NULL;
-    MN_TRY(open_case(c, k, &session));
+    MN_TRY(comparison_open(&session, &c->t, k->is));
     interrupt_watch(session);
-    mn_status status = mn_generate(session, c->ids, c->n_prompt, c->config, NULL, &generation);
+    mn_status status = mn_generate(session, c->t.ids, c->n_prompt, c->config, NULL, &generation);
     interrupt_unwatch();
     if (status == MN_OK) {
         const mn_sequence *sequence = generation->sequences[0];
@@ -628,14 +459,13 @@ static mn_status measure_case(comparison *c, cache_case *k) {
     double samples[2][MOST_REPETITIONS];
     reset_peak();
     for (int i = 0; i < c->repetitions; i++) {
-        double ms[2];
-        MN_TRY(pass(c, k, false, ms));
-        samples[0][i] = ms[0];
-        samples[1][i] = ms[1];
+        MN_TRY(comparison_run(&c->t, k->is, &k->m));
+        samples[0][i] = k->m.prompt_ms;
+        samples[1][i] = k->m.new_ms[0];
     }
     k->peak_rss = peak_now();
-    k->prompt_ms = median(samples[0], c->repetitions);
-    k->new_ms = median(samples[1], c->repetitions);
+    k->prompt_ms = median_of(samples[0], (size_t)c->repetitions);
+    k->new_ms = median_of(samples[1], (size_t)c->repetitions);
     return c->has_texts ? write_text(c, k) : MN_OK;
 }
 
@@ -651,10 +481,10 @@ static mn_status measure(comparison *c, cache_case *k) {
 /* Times the prompt once more, with warm caches. */
 static mn_status time_prompt(comparison *c, double *ms) {
     mn_session *session = NULL;
-    const cache_case dynamic = {.is = &reference_choice};
-    MN_TRY(open_case(c, &dynamic, &session));
+    const cache_choice dynamic = {"dynamic", ""};
+    MN_TRY(comparison_open(&session, &c->t, &dynamic));
     double start = clock_ms();
-    mn_status status = mn_session_step(session, c->ids, c->n_prompt, NULL);
+    mn_status status = mn_session_step(session, c->t.ids, c->n_prompt, NULL);
     *ms = clock_ms() - start;
     mn_session_close(&session);
     return status;
@@ -687,10 +517,9 @@ static mn_status resolve_none(comparison *c, double new_ms) {
 }
 
 static mn_status measure_all(comparison *c) {
-    cache_case reference = {.is = &reference_choice};
-    double ms[2];
-    MN_TRY(pass(c, &reference, true, ms));
-    MN_TRY(resolve_none(c, ms[1]));
+    cache_measure reference;
+    MN_TRY(comparison_run_reference(&c->t, &reference));
+    MN_TRY(resolve_none(c, reference.new_ms[0]));
     print_head(c);
     for (int i = 0; i < c->n_cases; i++) {
         MN_TRY(measure(c, &c->cases[i]));
@@ -707,9 +536,9 @@ static mn_status read_options(comparison *c) {
     c->has_texts = option_on(c->o, OPT_TEXTS);
     MN_TRY(check_options(c->o));
     MN_TRY(read_number(c->o, OPT_REPETITIONS, 1, MOST_REPETITIONS, &c->repetitions));
-    mn_cache_options_init(&c->cache, sizeof c->cache);
-    MN_TRY(cache_options_read(c->o, &c->cache));
-    c->cache.config = NULL;
+    mn_cache_options_init(&c->t.cache, sizeof c->t.cache);
+    MN_TRY(cache_options_read(c->o, &c->t.cache));
+    c->t.cache.config = NULL;
     return MN_OK;
 }
 
@@ -736,9 +565,11 @@ static int compare_all(comparison *c) {
     }
     int code = loaded_model_open(&c->e, o, o->n_positional ? o->positional[0] : NULL, threads);
     if (code != EXIT_DONE) return code;
-    status = read_text(c);
+    c->t.model = c->e.model;
+    c->t.vocab_size = (size_t)c->e.info.vocab_size;
+    status = comparison_read_text(&c->text, &c->t.source, o, &c->e);
     if (status == MN_OK) status = resolve_lengths(c);
-    if (status == MN_OK) status = make_room(c);
+    if (status == MN_OK) status = take_text(c);
     if (status == MN_OK) status = list_choices(c);
     if (status == MN_OK) status = configure_choices(c);
     if (status == MN_OK) status = make_cases(c);
@@ -756,9 +587,7 @@ int bench_caches(const options *o) {
     mem_free(c.cases);
     mem_free(c.choices);
     mn_generation_config_close(&c.config);
-    mem_free(c.ids);
-    mem_free(c.reference);
-    mem_free(c.reference_log_sums);
+    comparison_clear(&c.t);
     prompt_clear(&c.text);
     loaded_model_close(&c.e);
     return code;

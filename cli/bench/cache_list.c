@@ -29,7 +29,9 @@ static const cache_choice all_choices[LISTED_CACHES] = {
 };
 
 void cache_list_all(cache_choice list[LISTED_CACHES], size_t n_tokens) {
-    const int half = (int)((n_tokens + 1) / 2), window = half > 8 ? half : 8;
+    enum { LEAST_WINDOW = 8, MOST_WINDOW = 1 << 30 };
+    const size_t half = (n_tokens + 1) / 2;
+    const int window = half < LEAST_WINDOW ? LEAST_WINDOW : half > MOST_WINDOW ? MOST_WINDOW : (int)half;
     for (int i = 0; i < LISTED_CACHES; i++) {
         list[i] = all_choices[i];
         const char *config = all_choices[i].config, *at = strstr(config, "%d");
