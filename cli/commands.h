@@ -10,6 +10,7 @@ int command_chat(options *o);
 int command_score(options *o);
 int command_tokenize(options *o);
 int command_inspect(options *o);
+int command_advise(options *o);
 int command_doctor(options *o);
 int command_list(options *o);
 int command_pull(options *o);

@@ -55,6 +55,11 @@ static const command commands[] = {
      "  mneme inspect ./model.gguf --context 8192 --json\n"
      "  mneme inspect --kernels\n",
      command_inspect},
+    {"advise", COMMAND_ADVISE, 1, "which cache holds so many tokens in so much memory", "advise [MODEL]",
+     "  mneme advise --context 8192 --memory 512M\n"
+     "  mneme advise ./model.gguf --context 4096 --memory 2G --text book.txt\n"
+     "  mneme advise --context 2000 --rows 8 --memory 400M --time 120 --svg caches.svg\n",
+     command_advise},
     {"bench", COMMAND_BENCH, 1, "measure prefill and decoding, compare caches", "bench [MODEL]",
      "  mneme bench -p 512 -n 128\n"
      "  mneme bench -m ./model.gguf -p 0 -n 64 -d 0,4096 -t 1,2 -o json\n"
@@ -162,7 +167,7 @@ int main(int argc, char **argv) {
     if (!name) {
         status_fail(
             MN_E_ARG,
-            "say what to do: run, chat, serve, transcribe, score, tokenize, inspect, bench, cache, list, pull or doctor; `mneme --help` explains");
+            "say what to do: run, chat, serve, transcribe, score, tokenize, inspect, advise, bench, cache, list, pull or doctor; `mneme --help` explains");
         return finish(report_json(as_json, EXIT_USAGE, NULL));
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

@@ -24,8 +24,8 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_PROMPT] = {"prompt", "-p", OPTION_TEXT, "TEXT", NULL, "the text", TEXTUAL | COMMAND_CACHE, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
     [OPT_FILE] = {"file", "-f", OPTION_TEXT, "FILE", NULL, "the text, read unchanged from a file; - is stdin", TEXTUAL | COMMAND_CACHE, TEXTUAL, 0, 0},
-    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids", TEXTUAL | COMMAND_CACHE | COMMAND_BENCH, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
-    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | COMMAND_CACHE | COMMAND_BENCH, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
+    [OPT_IDS] = {"ids", NULL, OPTION_TEXT, "1,2,3", NULL, "token ids", TEXTUAL | COMMAND_CACHE | COMMAND_BENCH | COMMAND_ADVISE, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
+    [OPT_IDS_FILE] = {"ids_file", NULL, OPTION_TEXT, "FILE", NULL, "token ids from a file", TEXTUAL | COMMAND_CACHE | COMMAND_BENCH | COMMAND_ADVISE, COMMAND_SCORE | COMMAND_TOKENIZE, 0, 0},
     [OPT_MESSAGES] = {"messages", NULL, OPTION_TEXT, "F.json", NULL, "a conversation: [{\"role\": \"user\", \"content\": \"...\"}]", COMMAND_RUN | COMMAND_TOKENIZE, COMMAND_RUN | COMMAND_TOKENIZE, 0, 0},
     [OPT_PREFIX_FILE] = {"prefix_file", NULL, OPTION_TEXT, "F", NULL, "text before every prompt, computed once for all of a batch", COMMAND_RUN, 0, 0, 0},
     [OPT_BATCH] = {"batch", NULL, OPTION_TEXT, "F.jsonl", NULL, "one {\"ids\"}, {\"prompt\"} or {\"messages\"} a line; answers as JSON lines", COMMAND_RUN, COMMAND_RUN, 0, 0},
@@ -47,7 +47,7 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "cache strategy, names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, CACHED, 0, 0},
     [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, COMMAND_CHAT | COMMAND_SCORE, 0, 0},
-    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | COMMAND_CACHE | COMMAND_INSPECT, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE | COMMAND_SERVE, 0, 0},
+    [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | COMMAND_CACHE | COMMAND_INSPECT | COMMAND_ADVISE, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE | COMMAND_SERVE, 0, 0},
     [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "most tokens in the cache; may exceed the model's context", CACHED | COMMAND_CACHE, COMMAND_CHAT | COMMAND_SCORE, 1, INT64_C(1) << 40},
     [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", COMMAND_GENERATES | COMMAND_SCORE, 0, 0, 0},
     [OPT_SAVE_CACHE] = {"save_cache", NULL, OPTION_TEXT, "F", NULL, "write tokens and cache to a file at the end", SAVING, COMMAND_SCORE, 0, 0},
@@ -59,7 +59,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_PREFIX_CACHE] = {"prefix_cache", NULL, OPTION_SWITCH, NULL, "true", "--no-prefix-cache: no cache of prompts that begin alike", COMMAND_SERVE, 0, 0, 0},
     [OPT_PREFIX_MEMORY] = {"prefix_memory", NULL, OPTION_SIZE, "SIZE", "none", "most bytes of the prefix cache; above it, the least valuable prefixes are dropped", COMMAND_SERVE, 0, 1, 0},
     [OPT_CACHE_KEY_FILE] = {"cache_key_file", NULL, OPTION_TEXT, "F", NULL, "saved caches carry an HMAC with the bytes of this file as key; others are not loaded", SAVING | COMMAND_CACHE | COMMAND_SERVE, COMMAND_CACHE, 0, 0},
-    [OPT_CALIBRATION] = {"calibration", NULL, OPTION_TEXT, "F", "the model's own, of cache calibrate", "calibration of quantized keys; none: without one", CACHED | COMMAND_CACHE | COMMAND_INSPECT, 0, 0, 0},
+    [OPT_CALIBRATION] = {"calibration", NULL, OPTION_TEXT, "F", "the model's own, of cache calibrate", "calibration of quantized keys; none: without one", CACHED | COMMAND_CACHE | COMMAND_INSPECT | COMMAND_ADVISE, 0, 0, 0},
     [OPT_ON_OOM] = {"on_oom", NULL, OPTION_CHOICE, "offload|quantize|evict|fail", "fail", "when memory runs out: convert the cache this way and continue", CACHED, COMMAND_SCORE, 0, 0},
 
     [OPT_SPEECH_MODEL] = {"speech_model", NULL, OPTION_TEXT, "MODEL", NULL, "a Whisper model beside the text model: /v1/audio/transcriptions", COMMAND_SERVE, COMMAND_SERVE, 0, 0},
@@ -103,6 +103,12 @@ const option option_table[N_OPTIONS] = {
     [OPT_PLAN_NEW_TOKENS] = {"new_tokens", NULL, OPTION_INTEGER, "N", "1", "plan a run of N new tokens behind such a prompt, in each row", COMMAND_INSPECT, COMMAND_INSPECT, 1, 1 << 24},
     [OPT_PLAN_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "1", "plan N such prompts at once: lines of run --batch, recordings of transcribe", COMMAND_INSPECT, COMMAND_INSPECT, 1, 1 << 16},
 
+    [OPT_ADVISE_CONTEXT] = {"context", "-c --ctx-size", OPTION_INTEGER, "N", "the model's own", "tokens that the cache must hold", COMMAND_ADVISE, COMMAND_ADVISE, 64, INT64_C(1) << 40},
+    [OPT_ADVISE_MEMORY] = {"memory", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches, as --memory-limit of other commands", COMMAND_ADVISE, COMMAND_ADVISE, 1, 0},
+    [OPT_ADVISE_ROWS] = {"rows", NULL, OPTION_INTEGER, "N", "1", "texts of so many tokens at once, each with a cache of its own", COMMAND_ADVISE, COMMAND_ADVISE, 1, 1 << 16},
+    [OPT_ADVISE_TIME] = {"time", NULL, OPTION_INTEGER, "SECONDS", "60", "for measuring, at most; 0: bytes alone", COMMAND_ADVISE, COMMAND_ADVISE, 0, 86400},
+    [OPT_ADVISE_SVG] = {"svg", NULL, OPTION_TEXT, "FILE", NULL, "draw divergence against memory and speed against depth", COMMAND_ADVISE, COMMAND_ADVISE, 0, 0},
+
     [OPT_N_PROMPT] = {"n_prompt", "-p", OPTION_TEXT, "N,...", "512", "prompt sizes", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
     [OPT_N_GEN] = {"n_gen", "-n", OPTION_TEXT, "N,...", "128", "tokens generated", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
     [OPT_N_DEPTH] = {"n_depth", "-d", OPTION_TEXT, "N,...", "0", "tokens in the cache before the test", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
@@ -112,7 +118,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_BENCH_THREADS] = {"threads", "-t", OPTION_TEXT, "N,...", "the cores allowed", "computing threads", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
     [OPT_OUTPUT] = {"output", "-o", OPTION_CHOICE, "md|csv|json|jsonl", "md", "format of the result", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
     [OPT_NO_WARMUP] = {"no_warmup", NULL, OPTION_SWITCH, NULL, NULL, "measure the first run too", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
-    [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_TEXT] = {"text", NULL, OPTION_TEXT, "FILE", "one built in", "compare caches on this text; - is stdin", COMMAND_BENCH | COMMAND_ADVISE, COMMAND_BENCH | COMMAND_ADVISE, 0, 0},
 
     [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "when caches are compared: also the text that each one generates", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
 
@@ -161,7 +167,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", COMMAND_COMPUTES, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", COMMAND_COMPUTES, COMMAND_INSPECT | COMMAND_DOCTOR | COMMAND_BENCH, 0, 0},
     [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (COMMAND_COMPUTES & ~(unsigned)COMMAND_BENCH) | COMMAND_CACHE, COMMAND_SCORE | COMMAND_TRANSCRIBE, 1, MN_MOST_THREADS},
-    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", COMMAND_COMPUTES, COMMAND_GENERATES | COMMAND_INSPECT, 1, 0},
+    [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", COMMAND_COMPUTES & ~(unsigned)COMMAND_ADVISE, COMMAND_GENERATES | COMMAND_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, also for errors", COMMAND_ALL, COMMAND_ALL, 0, 0},
     [OPT_VERBOSE] = {"verbose", "-v", OPTION_SWITCH, NULL, NULL, "report progress on stderr", COMMAND_ALL, COMMAND_DOCTOR, 0, 0},
     [OPT_PRINT_CONFIG] = {"print_config", NULL, OPTION_SWITCH, NULL, NULL, "print every value and where it came from", COMMAND_ALL, 0, 0, 0},

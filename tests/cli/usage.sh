@@ -14,7 +14,7 @@ help_starts_with_examples() {
   local command
   expect 0 --help
   [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
-  for command in run chat transcribe score tokenize inspect bench cache doctor list pull serve; do
+  for command in run chat transcribe score tokenize inspect advise bench cache doctor list pull serve; do
     expect 0 $command --help
     err_empty
     [ "$(head -1 "$work/out")" = "Examples:" ] || problem "starts otherwise"
@@ -196,6 +196,7 @@ numbers_at_their_bounds() {
         besides=(-m "$data/golden/whisper/tiny80" "$data/wav-corner-cases/test-8000Hz-le-2ch-1byteu.wav" --temperature 0 --max-new-tokens 1 --vad-filter)
         ;;
       inspect | doctor) besides=(embedded) ;;
+      advise) besides=(embedded --time 0) ;;
       serve) besides=("$work/absent") ;;
       *) besides=() ;;
     esac
