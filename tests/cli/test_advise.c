@@ -55,11 +55,54 @@ static void short_contexts_stay_short(void **state) {
     }
 }
 
+/* A cache that needs so many bytes, decodes so many tokens a second and diverges by so many nats. */
+static advised_cache made(uint64_t peak, double per_second, double kl) {
+    return (advised_cache){.peak_bytes = peak,
+                           .fits = true,
+                           .is_measured = true,
+                           .m = {.has_begun = true, .median_ms = {1e3 / per_second}, .kl = kl * 10}};
+}
+
+/* The closest one that is at least half as fast as the fastest; the front by hand. */
+static void one_is_chosen(void **state) {
+    (void)state;
+    static const struct {
+        double rows[4][3];
+        int n, chosen;
+        bool front[4];
+    } cases[] = {
+        {{{90, 100, 0}, {90, 99, 0}, {20, 60, 0}, {30, 110, 0.1}}, 4, 0, {true, true, true, true}},
+        {{{20, 49, 0}, {50, 100, 0.01}, {40, 95, 0.02}, {60, 95, 0.02}}, 4, 1, {true, true, true, false}},
+        {{{20, 51, 0}, {50, 100, 0.01}, {40, 95, 0.02}, {60, 120, 0.02}}, 4, 1, {true, true, true, true}},
+        {{{20, 70, 0}, {50, 100, 0.01}, {40, 50, 0.02}, {10, 65, 0}}, 4, 0, {false, true, false, true}},
+        {{{30, 100, 0.5}, {30, 80, 0.5}, {30, 95, 0.4}, {31, 95, 0.4}}, 4, 2, {false, false, true, false}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        advice *a = calloc(1, sizeof *a);
+        assert_non_null(a);
+        a->n = cases[i].n;
+        a->t.n_stretches = 1;
+        a->t.n_compared = 10;
+        for (int k = 0; k < a->n; k++)
+            a->caches[k] = made((uint64_t)cases[i].rows[k][0], cases[i].rows[k][1], cases[i].rows[k][2]);
+        advise_choose(a);
+        if (a->recommended != cases[i].chosen) fail_msg("case %zu: row %d is chosen", i, a->recommended);
+        for (int k = 0; k < a->n; k++)
+            if (a->caches[k].is_on_front != cases[i].front[k]) fail_msg("case %zu: the front and row %d", i, k);
+        a->caches[cases[i].chosen].fits = false; /* neither chosen nor a reason to leave others out */
+        advise_choose(a);
+        assert_int_not_equal(a->recommended, cases[i].chosen);
+        assert_false(a->caches[cases[i].chosen].is_on_front);
+        free(a);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(efforts_fit_in_the_time),
         cmocka_unit_test(more_time_is_used),
         cmocka_unit_test(short_contexts_stay_short),
+        cmocka_unit_test(one_is_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
