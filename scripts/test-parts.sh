@@ -71,17 +71,17 @@ check_clients() {
   fi
 }
 
-# The Python package: its types, and a wheel of it, built from its sdist and tried in an environment of its own.
+# The Python package: its types and reference, and a wheel of it, built from its sdist and tried in an environment of its own.
 check_wheel() {
   local log=$work/wheel code=0
   echo "== wheel"
-  tools/python_types >"$log" 2>&1 || code=$?
+  tools/python_check >"$log" 2>&1 || code=$?
   case $code in
     0) passed=$((passed + 1)) ;;
-    77) skip_part "wheel: types" "mypy and pyright could not be installed" ;;
+    77) skip_part "wheel: types and docs/python.md" "mypy, pyright and griffe could not be installed" ;;
     *)
       tail -20 "$log"
-      fail_case "wheel: types" "$log"
+      fail_case "wheel: types and docs/python.md" "$log"
       ;;
   esac
   if ! { python3 -m venv "$work/pip" && "$work/pip/bin/pip" download -q --no-deps -d "$work" auditwheel; } >"$log" 2>&1; then

@@ -11,8 +11,10 @@ from ._model import Model
 def bench(model: Model | str | os.PathLike[str] | None = None, **options: Any) -> list[dict[str, Any]]:
     """Measures with `mneme bench` in a process of its own, and returns a row for each measurement: `pandas.DataFrame(mneme.bench("smollm2"))`.
 
-    model: a name or path as of Model(), or a Model, whose file is opened anew. options: those of `mneme bench --help-all` with _ for -; True is a flag
-    without a value, False the flag with no-, a list several values.
+    - model: a name or path as of Model(), or a Model, whose file is opened anew.
+    - options: those of `mneme bench --help-all` with _ for -; True is a flag without a value, False the flag with no-, a list several values.
+
+    What the rows are depends on the options:
 
     - n_prompt=[128, 512], n_gen=64, n_depth=[0, 4096], pg, parallel, repetitions=5, threads: a row for each test, with the keys of llama-bench:
       n_prompt, n_gen, n_depth, pl, avg_ts and stddev_ts (tokens a second), samples_ns, cache_bytes.

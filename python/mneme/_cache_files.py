@@ -15,18 +15,18 @@ def is_cache_file(path: str) -> bool:
 
 
 def describe_cache_file(path: str) -> dict[str, Any]:
-    """"bytes", "version", "members" (model, fingerprints, strategy, tokens, ...) and "entries" (name, type, shape, checksum, ...) of a saved cache."""
+    """What a saved cache has: "bytes", "version", "members" (model, fingerprints, strategy, tokens, ...), "entries" (name, type, shape, checksum, ...)."""
     found: dict[str, Any] = described(lib.mn_cache_file_describe, path_bytes(path))
     return found
 
 
 def verify_cache_file(path: str, *, key_file: str | None = None) -> None:
-    """Compares every checksum, with a key the keyed one too; RefusedError where one differs."""
+    """Compares every checksum of a saved cache, with a key the keyed one too; RefusedError where one differs."""
     check(lib.mn_cache_file_verify(path_bytes(path), _optional(key_file)))
 
 
 def copy_cache_file(source: str, target: str, *, compression: Literal["none", "zstd"] | None = None, key_file: str | None = None) -> None:
-    """Writes a verified copy, completely or not at all. compression: None keeps the bytes as they are."""
+    """Writes a verified copy of a saved cache, completely or not at all. compression: None keeps the bytes as they are."""
     check(lib.mn_cache_file_copy(path_bytes(source), path_bytes(target), None if compression is None else compression.encode(), _optional(key_file)))
 
 

@@ -25,16 +25,17 @@ class EngineInfo:
     num_requests_running: int
     num_requests_waiting: int
     n_preemptions: int
+    """How often a request gave its memory to others, to be recomputed."""
     cache_bytes: int
     """Resident bytes of all caches of the model, as memory_limit counts them."""
     memory_limit: int
     """0: none."""
     kept_bytes: int
-    """Of the prefix cache."""
+    """Bytes of the prefix cache."""
     n_kept: int
     """Cached prefixes."""
     n_files: int
-    """Of cache_dir."""
+    """Of cache_dir, with file_bytes."""
     file_bytes: int
     n_files_read: int
     n_files_written: int
@@ -42,6 +43,7 @@ class EngineInfo:
     n_resident_pages: int
     n_offloaded_pages: int
     offloaded_bytes: int
+    """Of caches in files, with n_offloaded_pages pages."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +51,31 @@ class PrefixInfo:
     """A prefix that is cached or being computed: that of its parent, and its own tokens behind it."""
 
     id: int
+    """The same while the engine is open; counts from 1."""
     parent_id: int
     """0: none."""
     salt: str
+    """The cache_salt of its requests."""
     token_ids: list[int]
+    """Its own, behind those of the parent."""
     n_tokens: int
     """Of the whole prefix."""
     is_kept: bool
+    """In memory."""
     is_running: bool
+    """A request computes it."""
     has_file: bool
+    """In cache_dir."""
     is_pinned: bool
+    """Not dropped when memory is needed."""
     bytes: int
+    """Those that it shares with others included."""
     unique_bytes: int
     """Those that dropping it frees."""
     n_hits: int
     """How many requests began with it or a part of it."""
     unused_ms: float
+    """Milliseconds since the last one."""
     ttl_ms: float
     """It is dropped when it was not used for so long; 0: never."""
 
@@ -77,11 +88,15 @@ class RequestInfo:
     """"queued", "prompt" (being computed) or "decode"."""
     prompt_tokens: int
     cached_tokens: int
+    """Of the prompt, those that were found in the prefix cache."""
     prompt_done: int
     """Tokens of the prompt that are computed, cached ones included."""
     generated_tokens: int
+    """Of all its sequences."""
     implementation: str
+    """The strategy of its cache."""
     n_preemptions: int
+    """How often it was preempted and recomputed."""
 
 
 class _Request:
@@ -109,8 +124,22 @@ class _Request:
 class Engine(Handle):
     """Computes requests together: each is added at any time, leaves when it ends, and gets exactly the result that it would get alone.
 
+        with mneme.Engine(model, max_num_seqs=8) as engine:
+            numbers = {engine.add(text, max_new_tokens=10): text for text in ("The sea", "A river", "The sky")}
+            for number, result in engine.results():
+                print(numbers[number], result)
+
+    - cache, cache_config: of requests that name none; as of Model.session().
+    - memory_limit: bytes that all caches of the model may take while the engine is open; 0: the model's limit. Requests wait until theirs fits.
+    - max_num_seqs: sequences computed together at most; 0: no limit.
+    - enable_prefix_caching: what requests computed is kept, as far as memory allows, for requests that begin with the same tokens.
+    - max_slowdown: while prompts are computed, steps take at most about so many times as long, 1.5 to 1000; 0: no limit.
+    - cache_dir: a folder in which cached prefixes are kept as files for the next engine, with cache_dir_limit bytes; 0: no limit.
+    - prefix_ttl_ms: prefixes that were unused for so many milliseconds are dropped. owner_quota, prefix_limit: bytes of the cached prefixes of one owner,
+      and of all. 0: no limit.
+
     One thread steps (step, run, wait, and what is about prefixes); add, cancel, take and wake may be called from any thread, and from callbacks.
-    close() drops the requests that were not taken; no other call may run then. cache: of requests that name none, options: as of Model.session().
+    close() drops the requests that were not taken; no other call may run then.
     """
 
     _name = "engine"
@@ -140,10 +169,16 @@ class Engine(Handle):
     def add(self, prompt: Prompt, *, cache: str | None = None, cache_config: dict[str, Any] | None = None, prefix: Session | None = None,
             priority: int = 0, cache_salt: str | None = None, owner: str | None = None, generation_config: Any = None,
             top_logprobs: int | None = None, on_token: Callable[[Token], Any] | None = None, return_sessions: bool = False, **fields: Any) -> int:
-        """Adds a request, which joins at a following step; returns its id.
+        """Adds a request, which joins at a following step; returns its id, a number that counts from 0.
 
-        prompt, generation_config, top_logprobs, on_token, return_sessions, fields: as of Session.generate(). prefix: the request begins as a fork of this session.
-        priority: higher ones start first. cache_salt: what was computed is shared only with requests of the same. owner: whose it is.
+        - prompt, generation_config, top_logprobs, on_token, return_sessions, fields: as of Session.generate().
+        - cache, cache_config: the engine's where they are not given.
+        - prefix: the request begins as a fork of this session, and has its cache.
+        - priority: higher ones start first and are preempted last.
+        - cache_salt: with enable_prefix_caching, what was computed is shared only with requests of the same.
+        - owner: whose it is. Of waiting requests that of the owner for whom least was computed starts first.
+
+        OutOfMemoryError for a request that alone needs more than the limit.
         """
         if isinstance(prompt, str):
             if self.model.tokenizer is None:
@@ -197,7 +232,7 @@ class Engine(Handle):
             lib.mn_generation_close(ctypes.byref(result))
 
     def results(self) -> Iterator[tuple[int, Generation | MnemeError]]:
-        """Steps until every request has ended, and yields each, by its id, as it ends."""
+        """Steps until every request has ended, and yields the id and the result of each as it ends; of one that failed, its exception."""
         while True:
             n_running = self.step()
             while (taken := self.take()) is not None:

@@ -12,6 +12,8 @@ from . import _ffi
 from ._library import ArgumentError, Handle, check, initialized, lib, take_text, warn
 
 if TYPE_CHECKING:
+    from ._arrays import Floats
+    from ._model import Model
     from ._session import Session
 
 
@@ -22,7 +24,7 @@ class Token:
     text: str
     """Whole characters, never a part of a stop string; may be empty."""
     id: int
-    """-1 in the last event of a sequence, which has finish_reason and the text that was held back."""
+    """-1 in the last one of a sequence, which has finish_reason and the text that was held back."""
     row: int = 0
     """Of the batch."""
     sequence: int = 0
@@ -30,6 +32,7 @@ class Token:
     logprobs: dict[int, float] | None = None
     """Natural log-probabilities by token id, the token's own first; with top_logprobs."""
     finish_reason: str | None = None
+    """As of GeneratedSequence, in the last one of a sequence; else None."""
 
     def __str__(self) -> str:
         return self.text
@@ -48,15 +51,16 @@ class GeneratedSequence:
     cached_tokens: int
     """Of the prompt's tokens, those that the session held already."""
     logprobs: list[dict[int, float]] | None = field(default=None, repr=False)
+    """With top_logprobs: of each new token, natural log-probabilities by token id, its own first."""
     score: float | None = None
     """With beams: the sum of log-probabilities / length ** length_penalty."""
     row: int = 0
     """Of the batch."""
     index: int = 0
     """In its row; with beams the best one first."""
-    scores: Any = field(default=None, repr=False, compare=False)
-    """With output_scores: an array of numpy [n_ids, vocab_size], the scores from which each token was chosen. Beams: Generation.beam_scores."""
-    logits: Any = field(default=None, repr=False, compare=False)
+    scores: Floats | None = field(default=None, repr=False, compare=False)
+    """With output_scores: float32 [n_ids, vocab_size], the scores from which each token was chosen. Beams: Generation.beam_scores."""
+    logits: Floats | None = field(default=None, repr=False, compare=False)
     """With output_logits: the same of the logits as the model gave them. Beams: Generation.beam_logits."""
     beam_indices: list[int] | None = field(default=None, repr=False)
     """With beams: the index in its row of the beam that each token was added to."""
@@ -75,17 +79,22 @@ class GeneratedSequence:
 
 
 class Generation(Sequence[GeneratedSequence]):
-    """What a call of generate() returns: its sequences; text and str() are those of the first."""
+    """What generate() returns: a sequence of GeneratedSequence; text and str() are those of the first."""
 
-    def __init__(self, sequences: list[GeneratedSequence], seed: int, prompt_ms: float, predicted_ms: float, beam_scores: Any = None,
-                 beam_logits: Any = None) -> None:
-        self.sequences = sequences
-        self.seed = seed
-        self.prompt_ms = prompt_ms
-        self.predicted_ms = predicted_ms
-        self.beam_scores = beam_scores
-        """Beams with output_scores: of every step and running beam, an array of numpy [n_steps, n_beams, vocab_size], row by row."""
-        self.beam_logits = beam_logits
+    def __init__(self, sequences: list[GeneratedSequence], seed: int, prompt_ms: float, predicted_ms: float,
+                 beam_scores: Floats | None = None, beam_logits: Floats | None = None) -> None:
+        self.sequences: list[GeneratedSequence] = sequences
+        """In the order of the prompts."""
+        self.seed: int = seed
+        """The one used: with it and do_sample the same text comes again."""
+        self.prompt_ms: float = prompt_ms
+        """Milliseconds until the prompts were computed."""
+        self.predicted_ms: float = predicted_ms
+        """Milliseconds from there to the end."""
+        self.beam_scores: Floats | None = beam_scores
+        """Beams with output_scores: of every step and running beam, float32 [n_steps, n_beams, vocab_size], row by row."""
+        self.beam_logits: Floats | None = beam_logits
+        """Beams with output_logits: the same of the logits."""
 
     @overload
     def __getitem__(self, index: int) -> GeneratedSequence: ...
@@ -99,6 +108,7 @@ class Generation(Sequence[GeneratedSequence]):
 
     @property
     def text(self) -> str:
+        """Of the first sequence."""
         return self.sequences[0].text
 
     @property
@@ -117,11 +127,16 @@ class Generation(Sequence[GeneratedSequence]):
 
 
 class GenerationConfig(Handle):
-    """Transformers' GenerationConfig: the values of a model's generation_config.json, and fields set by their names there."""
+    """Transformers' GenerationConfig: the values of a model's generation_config.json, and fields that are set by their names there.
+
+    - model: None: the defaults that generation_fields() lists.
+    - given: a mapping of fields, or an object with to_dict(), as Transformers' own.
+    - fields: set after it.
+    """
 
     _name = "generation_config"
 
-    def __init__(self, model: Handle | None = None, given: Any = None, **fields: Any) -> None:
+    def __init__(self, model: Model | None = None, given: Any = None, **fields: Any) -> None:
         super().__init__()
         check(lib.mn_generation_config_open(ctypes.byref(self._handle), model._pointer if model else None))
         if given is not None:
@@ -138,7 +153,7 @@ class GenerationConfig(Handle):
         check(lib.mn_generation_config_load(self._pointer, text, len(text)))
 
     def set(self, name: str, value: Any) -> None:
-        """Sets one field by Transformers' name."""
+        """Sets one field by Transformers' name; ArgumentError names the allowed values, for an unknown name the nearest known one."""
         try:
             text = json.dumps(_plain(name, value))
         except TypeError:

@@ -23,13 +23,13 @@ def described(function: Any, *arguments: Any) -> Any:
 
 
 def list_models() -> list[dict[str, str]]:
-    """The models that are found by name: "name", "path", and "use", "text" or "speech"."""
+    """The models on this machine that are found by name: of each "name", "path", and "use", which is "text" or "speech"."""
     models: list[dict[str, str]] = described(lib.mn_models_describe)
     return models
 
 
 def machine(cpu: str = "auto") -> dict[str, Any]:
-    """The level of the processor, of each kernel, cores and memory. cpu: "auto" or a level, as of a model."""
+    """The level of this processor and of each kernel, cores, bytes of available memory. cpu: "auto" or a level, as of Model()."""
     found: dict[str, Any] = described(lib.mn_machine_describe, cpu.encode())
     return found
 
@@ -85,15 +85,17 @@ class CacheSummary:
     preallocates: bool
     """max_cache_len tokens are allocated at once."""
     max_cache_len: int
-    """0: not set."""
+    """Most tokens; 0: not set."""
     page_tokens: int
+    """Tokens in a page."""
     prefill_chunk: int
+    """Tokens of a prompt that are computed together."""
     has_unbounded_context: bool
     """Every query has a window: a text may exceed the model's context."""
 
 
 def check_cache(cache: str | None = None, **options: Any) -> CacheSummary:
-    """Checks the options of a session as far as no model is needed; ArgumentError names what is wrong."""
+    """Checks the arguments of Model.session() as far as no model is needed; ArgumentError names what is wrong."""
     summary = information(_ffi.mn_cache_summary)
     check(lib.mn_cache_check(ctypes.byref(cache_options(cache, **options)), ctypes.byref(summary)))
     return CacheSummary(summary.preallocates, summary.max_cache_len, summary.page_tokens, summary.prefill_chunk, summary.has_unbounded_context)
@@ -101,10 +103,10 @@ def check_cache(cache: str | None = None, **options: Any) -> CacheSummary:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run needs of memory when no limit is set."""
+    """What a run needs of memory when no limit is set, in bytes."""
 
     prompt_bytes: int
-    """Of caches while the prompt is computed, at most."""
+    """Of caches while the prompts are computed, at most."""
     rows_bytes: int
     """Of caches while the rows grow; 0: they do not."""
     cache_bytes: int
@@ -127,14 +129,19 @@ class Planning(Handle):
 
     def memory_plan(self, prompt_tokens: int, max_new_tokens: int, *, rows: int = 1, batch_size: int = 1, cache: str | None = None,
                     **options: Any) -> MemoryPlan:
-        """The memory for batch_size prompts of so many tokens and, behind each, rows of so many new ones. cache, options: as of session()."""
+        """The memory that a run needs.
+
+        - prompt_tokens, batch_size: that many prompts of so many tokens, computed together.
+        - max_new_tokens, rows: behind each of them, rows (beams, answers) of so many new tokens.
+        - cache, options: as of session().
+        """
         plan = information(_ffi.mn_memory_plan)
         check(lib.mn_memory_plan_make(ctypes.byref(plan), self._pointer, ctypes.byref(cache_options(cache, **options)), prompt_tokens,
                                       max_new_tokens, rows, batch_size))
         return MemoryPlan(plan.prompt_bytes, plan.rows_bytes, plan.cache_bytes, plan.resident_bytes)
 
     def cache_warnings(self, cache: str | None = None, **options: Any) -> list[str]:
-        """The options that would have no effect in a session(cache, **options), a line each."""
+        """A line for each argument of session() that would have no effect with this model, with the reason."""
         text = ctypes.c_void_p()
         check(lib.mn_cache_warnings(self._pointer, ctypes.byref(cache_options(cache, **options)), ctypes.byref(text)))
         return take_text(text).splitlines()

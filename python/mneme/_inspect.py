@@ -28,7 +28,9 @@ class ModelMemory:
     packed_bytes: int
     """Weights packed for this processor."""
     buffer_bytes: int
+    """For computing."""
     peak_bytes: int
+    """All of these together."""
     available_bytes: int
     """The memory limit, or the available memory."""
 
@@ -44,8 +46,8 @@ class CacheSize:
     """Of what is not quantized: "f32" or "bf16"."""
     bytes_per_token: int
     context: int
+    """Tokens, for which the bytes are."""
     bytes: int
-    """With that many tokens."""
     largest_context: int | None
     """The most tokens for which there is memory; None: any number."""
     refused: str | None
@@ -57,13 +59,17 @@ class Inspection:
     """A model, what it takes, and what each cache of it would take."""
 
     model: str
+    """Its name or path."""
     architecture: str
     """model_type: "llama", "qwen2", ..."""
     format: str
     """"safetensors" or "gguf"."""
     parameters: int
+    """Elements of all tensors."""
     compute_type: str
+    """In which activations are multiplied."""
     cpu: str
+    """The level of the kernels."""
     threads: int
     has_tokenizer: bool
     has_chat_template: bool
@@ -76,10 +82,11 @@ class Inspection:
 
 
 def inspect(model: Model | str | os.PathLike[str] | None = None, *, context: int = 0, **options: Any) -> Inspection:
-    """What a model is, takes, and what each cache of it would take: that of `mneme inspect`.
+    """What a model is and takes, and what each cache of it would take: that of `mneme inspect`.
 
-    model: a Model, or a name or path as of Model(), which is opened for this call. context: tokens to plan for; 0: the model's own. options: as of
-    Model(), with a name.
+    - model: a Model, or a name or path as of Model(), which is opened for this call.
+    - context: tokens to plan for; 0: the model's own.
+    - options: as of Model(), with a name.
     """
     if isinstance(model, Model):
         if options:

@@ -17,7 +17,8 @@ from . import _ffi
 class MnemeError(Exception):
     """A failure of the library, with its sentence: what was wrong, the value, the values allowed."""
 
-    status = 0
+    status: int = 0
+    """mn_status of the library; 0: the package found it, or the command."""
 
 
 class ArgumentError(MnemeError, ValueError):

@@ -18,8 +18,20 @@ from ._tokenizer import Message, Tokenizer
 class Model(Planning):
     """A checkpoint with its weights packed for this processor.
 
-    name: a folder, a .gguf file, "org/name" in the local Hugging Face cache, a name that `mneme list` shows, "embedded", or None: the text model
-    installed last, else the embedded one. Nothing is downloaded. A model may be used by several threads, each with sessions of its own.
+        model = mneme.Model("smollm2")
+        print(model.chat("What is the capital of France?"))
+        for token in model.generate("The sea", max_new_tokens=20, do_sample=True, seed=7, stream=True):
+            print(token, end="", flush=True)
+
+    - name: a folder, a .gguf file, "org/name" in the local Hugging Face cache, a name that `mneme list` shows, "embedded", or None: the text model
+      installed last, else the embedded one. Nothing is downloaded.
+    - compute_type: the type in which activations are multiplied: "f32" (the reference), "bf16", "int8", or "auto".
+    - cpu: the level of the kernels: "scalar", "avx2", "avx512", "avx512_dot", "neon", or "auto".
+    - threads: computing threads, at most 256; 0: the cores that the process may use.
+    - memory_limit: bytes for weights and caches together; 0: the available memory.
+
+    Several threads may use a model, each with sessions of its own; what they compute takes turns. NotFoundError lists the places searched,
+    OutOfMemoryError comes before anything large is allocated, FormatError and UnsupportedError say what a file has.
     """
 
     _name = "model"
@@ -28,27 +40,36 @@ class Model(Planning):
         super().__init__()
         path = ctypes.c_void_p()
         check(lib.mn_model_find(ctypes.byref(path), None if name is None else str(name).encode()))
-        self.path = take_text(path)
+        self.path: str = take_text(path)
+        """Of the folder or file; "embedded"."""
         options = initialized(_ffi.mn_model_options)
         assign(options, compute_type=compute_type, cpu=cpu, threads=threads, memory_limit=memory_limit)
         check(lib.mn_model_open(ctypes.byref(self._handle), self.path.encode(), ctypes.byref(options)))
         self.tokenizer: Tokenizer | None = Tokenizer._of(self)
+        """Closed with the model; None: the checkpoint has none."""
 
     @property
     def info(self) -> dict[str, Any]:
-        """Everything that `mneme inspect` shows: sizes, tensor types, bytes of each cache."""
+        """Everything that `mneme inspect` shows, as a mapping: sizes, tensor types, bytes of each cache. mneme.inspect() has types."""
         return self.describe()
 
     def describe(self, context: int = 0) -> dict[str, Any]:
-        """The same for a context of so many tokens; 0: the model's own."""
+        """What `info` has, for a context of so many tokens; 0: the model's own."""
         found: dict[str, Any] = described(lib.mn_model_describe, self._pointer, context)
         return found
 
     def session(self, cache: str | None = None, *, dtype: str = "auto", max_cache_len: int = 0, on_oom: str | None = None, **config: Any) -> Session:
-        """An empty session with a cache of this strategy: "dynamic", "quantized+sink", ...; config: Transformers' cache_config, as nbits=4.
+        """An empty session.
 
-        dtype: "auto", "f32" or "bf16", of what is not quantized. max_cache_len: most tokens. on_oom: "offload", "quantize", "evict": what to do when
-        memory runs out. key_file: saved caches get a checksum keyed with the bytes of this file.
+        - cache: a strategy that cache_strategies() lists, or several joined by "+": "dynamic", "static", "quantized+sink", ... None: what the first
+          generation requests (cache_implementation), else "dynamic".
+        - dtype: the type of keys and values that are not quantized: "auto", "f32" or "bf16".
+        - max_cache_len: most tokens; a static cache allocates them at once. 0: no limit. A token more is a LimitError.
+        - on_oom: what to do when memory runs out: "offload", "quantize", "evict" (drop old tokens), or None: OutOfMemoryError.
+        - config: Transformers' cache_config, as nbits=4 or window_length=1024; and page_tokens, prefill_chunk, and key_file, a file with whose bytes the
+          checksum of saved caches is keyed.
+
+        ArgumentError names what is unknown or contradicts another, UnsupportedError what this model cannot have.
         """
         return Session(self, cache, dtype=dtype, max_cache_len=max_cache_len, on_oom=on_oom, **config)
 
@@ -60,11 +81,14 @@ class Model(Planning):
                  **options: Any) -> Iterator[Token]: ...
     def generate(self, prompt: Prompt | Sequence[Prompt], *, stream: bool = False, prefix: Session | None = None,
                  **options: Any) -> Generation | Iterator[Token]:
-        """Continues a text or token ids, on a cache of its own. Options: those of Session.generate.
+        """Continues a text or token ids, on a cache of its own, which is closed behind it.
 
-        A list of texts, or of lists of ids, is a batch: its rows are computed together, each exactly as it would be alone. Token.row and
-        GeneratedSequence.row tell the row, Generation.rows has the sequences of each. prefix: every row begins as a fork of this session, which
-        stays as it is, and of its prompt computes what follows the tokens that both have.
+        - prompt: a text, to which the tokenizer's special tokens are added, or token ids. A list of texts, or of lists of ids, is a batch: its rows are
+          computed together, each exactly as it would be alone. Token.row and GeneratedSequence.row tell the row, Generation.rows has the sequences of
+          each.
+        - stream: returns an iterator over the tokens instead; leaving it ends the generation.
+        - prefix: every row begins as a fork of this session, which stays as it is, and of its prompt computes what follows the tokens that both have.
+        - options: those of Session.generate().
         """
         return self._prepare(prompt, prefix, options).give(stream)
 
@@ -77,7 +101,7 @@ class Model(Planning):
     @overload
     def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
     def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
-        """Answers messages through the chat template, on a cache of its own. Options: those of Session.chat."""
+        """Answers messages through the chat template, on a cache of its own. Messages and options: those of Session.chat()."""
         return self._alone("_prepare_chat", messages, options).give(stream)
 
     def achat(self, messages: str | Sequence[Message], **options: Any) -> AsyncIterator[Token]:

@@ -12,17 +12,28 @@ from ._library import ArgumentError, Busy, Handle, check, ids_array, lib
 
 if TYPE_CHECKING:
     from ._arrays import Floats
+    from ._model import Model
 
 
 class Sampler(Handle):
-    """Chooses tokens from logits as generate() does in greedy search and sampling.
+    """Chooses tokens from logits as generate() does in greedy search and sampling, for loops of your own.
 
-    prompt: the tokens before the first chosen one, which some processors read. fields, generation_config: as of Session.generate().
+        prompt = tokenizer.encode("The sea is")
+        session, sampler = model.session(), mneme.Sampler(model, prompt, do_sample=True, temperature=0.8, seed=7)
+        session.step(prompt)
+        for _ in range(5):
+            token = sampler.choose(session.logits)
+            sampler.accept(token)
+            session.step([token])
+        print(tokenizer.decode(session.token_ids))
+
+    - prompt: the tokens before the first chosen one, which some processors read.
+    - generation_config, fields: as of Session.generate(). ArgumentError for those of other searches, as num_beams.
     """
 
     _name = "sampler"
 
-    def __init__(self, model: Handle, prompt: Sequence[int], *, generation_config: Any = None, **fields: Any) -> None:
+    def __init__(self, model: Model, prompt: Sequence[int], *, generation_config: Any = None, **fields: Any) -> None:
         super().__init__()
         ids = ids_array(prompt)
         self._vocab_size = int(model_info(model).vocab_size)
@@ -35,7 +46,11 @@ class Sampler(Handle):
     @overload
     def choose(self, logits: Any, *, return_scores: Literal[True]) -> tuple[int, Floats]: ...
     def choose(self, logits: Any, *, return_scores: bool = False) -> int | tuple[int, Floats]:
-        """The next token after the prompt and those accepted; a repeated call returns the same one. return_scores: the processed scores too."""
+        """The next token after the prompt and those accepted; a repeated call returns the same one.
+
+        - logits: [vocab_size], of which it makes no change: an array, a tensor or a list.
+        - return_scores: returns the processed scores too, float32 [vocab_size].
+        """
         array, chosen = floats(logits, "logits"), ctypes.c_int32()
         if array.shape != (self._vocab_size,):
             raise ArgumentError(f"logits have the shape {array.shape}, allowed: ({self._vocab_size},)")

@@ -13,11 +13,19 @@ from ._library import MnemeError
 
 
 class Server:
-    """`mneme serve` as a child process, which answers when the object is made: the HTTP interface of OpenAI and Anthropic at .url.
+    """`mneme serve` as a child process, which answers when the object is made: the HTTP interface of OpenAI and Anthropic.
 
-    port: 0 is any free one. unix: the path of a Unix socket instead, with url "unix:PATH". options: those of the command with _ for -, as
-    cache="quantized", max_num_seqs=8; True is a flag without a value, False the flag with no-. timeout: seconds until it must answer. It ends by
-    stop(), by `with`, when it is no longer referred to, and with the interpreter.
+        with mneme.Server("smollm2", max_num_seqs=8) as server:
+            print(server.url + "/v1")                   # the base_url of OpenAI's client
+
+    - model: a name or path as of Model(); None: the model installed last.
+    - port: 0: any free one. unix: the path of a Unix socket instead; url is then "unix:PATH".
+    - timeout: seconds until it must answer.
+    - options: those of `mneme serve --help-all` with _ for -, as cache="quantized"; True is a flag without a value, False the flag with no-, a list
+      values joined by commas.
+
+    It ends by stop(), by `with`, when it is no longer referred to, and with the interpreter. What keeps it from starting is an exception with the
+    command's sentence.
     """
 
     def __init__(self, model: str | None = None, *, port: int = 0, unix: str | None = None, timeout: float = 600, **options: Any) -> None:
@@ -25,7 +33,8 @@ class Server:
         if model is not None:
             arguments += ["--model", str(model)]
         try:
-            process = subprocess.Popen([*arguments, *flags(options)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+            process = subprocess.Popen([*arguments, *flags(options)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                       errors="replace")
         except OSError as error:
             raise MnemeError(f"the command cannot be run: {error}") from None
         self.log: deque[str] = deque(maxlen=1000)
@@ -43,10 +52,12 @@ class Server:
                 raise MnemeError(f"the server does not listen after {timeout} seconds")
             line = self.log[-1] if self.log else f"it ended with code {process.returncode}"
             raise ERRORS.get(process.returncode, MnemeError)(line.removeprefix("mneme: "))
-        self.url = found[0]
+        self.url: str = found[0]
+        """Where it listens: "http://127.0.0.1:PORT", or "unix:PATH"."""
 
     @property
     def pid(self) -> int:
+        """Of its process."""
         return self._process.pid
 
     @property

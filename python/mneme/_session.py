@@ -26,15 +26,30 @@ class CacheInfo:
     """What a session's cache is and takes."""
 
     implementation: str
+    """The strategy: "dynamic", "quantized+sink", ..."""
     dtype: str
+    """Of what is not quantized."""
     tokens: int
+    """Those held."""
     bytes: int
+    """In memory."""
     offloaded_bytes: int
+    """In a file."""
     bytes_per_token: int
 
 
 class Session(SessionArrays):
-    """A sequence of tokens with its cache. Used by one thread at a time."""
+    """A sequence of tokens with its cache, and the logits after the last one. Used by one thread at a time.
+
+        with model.session("quantized", nbits=4) as session:
+            print(session.chat("Name a river.", max_new_tokens=20))
+            fork = session.fork()                       # shares pages until one of the two writes
+            print(session.cache, fork.token_ids[:5])
+            session.save("talk.safetensors")
+        session = mneme.Session.load(model, "talk.safetensors")
+
+    Arguments: those of Model.session().
+    """
 
     _name = "session"
 
@@ -56,7 +71,10 @@ class Session(SessionArrays):
     def load(cls, model: Model, path: str, cache: str | None = None, **options: Any) -> Session:
         """A session from a file of save(); it goes on, bit for bit, as if it had never been interrupted.
 
-        cache: the strategy that the file must have; None: any. options: as of Model.session(), with key_file, whose checksum the file must have.
+        - cache: the strategy that the file must have; None: any.
+        - options: as of Model.session(), with key_file, whose checksum the file must have.
+
+        RefusedError for the file of another model or cache, and for one that is damaged.
         """
         handle = ctypes.c_void_p()
         check(lib.mn_session_load(ctypes.byref(handle), model._pointer, path_bytes(path), ctypes.byref(cache_options(cache, **options))))
@@ -64,7 +82,10 @@ class Session(SessionArrays):
 
     @classmethod
     def open_cached(cls, model: Model, folder: str, token_ids: Sequence[int], cache: str | None = None, **options: Any) -> Session:
-        """A session that begins with the longest prefix of token_ids in a saved cache of this folder, or an empty one. options: as of Model.session()."""
+        """A session that begins with the longest prefix of token_ids that a saved cache of this folder has, or an empty one.
+
+        cache, options: as of Model.session(); a saved cache of another strategy is none.
+        """
         ids, handle = ids_array(token_ids), ctypes.c_void_p()
         check(lib.mn_session_open_cached(ctypes.byref(handle), model._pointer, ctypes.byref(cache_options(cache, **options)), path_bytes(folder), ids,
                                          len(ids)))
@@ -73,7 +94,12 @@ class Session(SessionArrays):
     @classmethod
     def import_file(cls, model: Model, path: str, cache: str | None = None, *, row: int = 0, token_ids: Sequence[int] | None = None,
                     **options: Any) -> Session:
-        """A session from a row of a file in Transformers' legacy format; it has no logits until its next step. token_ids: None: those of the file."""
+        """A session from a row of a file in Transformers' legacy format (export); it has no logits until its next step.
+
+        - row: counted from 0; legacy_rows() tells how many there are.
+        - token_ids: None: those of the file.
+        - cache, options: as of Model.session().
+        """
         handle, ids = ctypes.c_void_p(), None if token_ids is None else ids_array(token_ids)
         if row < 0:
             raise ArgumentError(f"row is {row}, allowed: 0 or more")
@@ -85,8 +111,12 @@ class Session(SessionArrays):
     def from_legacy_cache(cls, model: Model, token_ids: Sequence[int], past: Any, cache: str | None = None, *, row: int = 0, **options: Any) -> Session:
         """A session from keys and values of Transformers; it has no logits until its next step.
 
-        past: a DynamicCache or EncoderDecoderCache, or legacy tuples of numpy arrays or tensors, [rows, heads, tokens, dim]. token_ids: of the row,
-        without padding. cache, options: as of Model.session().
+        - token_ids: those of the row, without padding.
+        - past: a DynamicCache or EncoderDecoderCache, or legacy tuples of numpy arrays or tensors, [rows, heads, tokens, dim], which are copied.
+        - row: of these arrays.
+        - cache, options: as of Model.session().
+
+        ArgumentError names the layer whose array has another shape.
         """
         ids, handle, layers = ids_array(token_ids), ctypes.c_void_p(), legacy_layers(past)
         frames = model_info(model).max_source_positions
@@ -105,7 +135,10 @@ class Session(SessionArrays):
         return cls._opened(model, handle)
 
     def save(self, path: str, *, compress: bool = False) -> None:
-        """Writes tokens and cache to one safetensors file: the old file or the new one, never a part."""
+        """Writes tokens and cache to one safetensors file: the old file or the new one, never a part.
+
+        compress: by zstd, what shrinks by a tenth or more.
+        """
         with Busy(self) as pointer:
             check(lib.mn_session_save(pointer, str(path).encode(), compress))
 
@@ -117,7 +150,7 @@ class Session(SessionArrays):
         return Session._opened(self.model, handle)
 
     def truncate(self, n_keep: int) -> None:
-        """Keeps the first n_keep tokens; negative: drops the last -n_keep."""
+        """Keeps the first n_keep tokens; negative: drops the last -n_keep. It has no logits until its next step."""
         with Busy(self) as pointer:
             check(lib.mn_session_truncate(pointer, n_keep))
 
@@ -146,18 +179,22 @@ class Session(SessionArrays):
     def generate(self, prompt: Prompt, *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
         """Makes the session hold the prompt, of which it computes what is new, and continues it.
 
-        prompt: a text, to which the tokenizer's special tokens are added, or token ids. stream: the tokens as an iterator instead; leaving it ends
-        the generation. Options, by Transformers' names, are the fields of GenerationConfig and:
-        generation_config: a mapping of such fields, or an object with to_dict(); those that are given beside it are above it.
-        on_token: called with each Token; returns False to end. What it or another callback raises ends the generation and is raised here.
-        logits_processor: functions f(input_ids, scores), called for each token after the built-in processors, with arrays of numpy over the
-        library's memory: one dimension, valid until the function returns. They change scores or return others.
-        stopping_criteria: functions f(input_ids, scores), scores being None; a true result ends the sequence.
-        prefix_allowed_tokens_fn: f(batch_id, input_ids) returns the ids that may be next.
-        assistant_model: a Model that drafts tokens. negative_prompt: a text or ids, for guidance_scale.
-        top_logprobs: log-probabilities of each token and of this many best ones. output_scores, output_logits: arrays of numpy in the result.
-        return_sessions: each sequence of the result has its .session, which can be forked, saved and gone on with.
-        progress: True shows how far a long prompt is, with tqdm or as a line at a terminal; or f(done, total).
+        - prompt: a text, to which the tokenizer's special tokens are added, or token ids.
+        - stream: returns an iterator over the tokens instead; leaving it ends the generation.
+        - options: the fields of GenerationConfig by Transformers' names (generation_fields() lists them), as max_new_tokens=20, and the following.
+        - generation_config: a mapping of such fields, or an object with to_dict(); those that are given beside it are above it.
+        - on_token: a function, called with each Token; it returns False to end.
+        - logits_processor: functions f(input_ids, scores), called for each token after the built-in processors, with arrays of numpy over the library's
+          memory: [tokens] int32 and [vocab_size] float32, valid until the function returns. They change scores or return others.
+        - stopping_criteria: functions f(input_ids, scores), scores being None; a true result ends the sequence.
+        - prefix_allowed_tokens_fn: f(batch_id, input_ids) returns the ids that may be next.
+        - assistant_model: a Model that drafts tokens. negative_prompt: a text or ids, for guidance_scale.
+        - top_logprobs: the log-probabilities of each token and of this many best ones. output_scores, output_logits: arrays of numpy in the result.
+        - return_sessions: each sequence of the result has its session, which can be forked, saved and gone on with.
+        - progress: True shows how far a long prompt is, with tqdm or as a line at a terminal; or f(done, total), in tokens.
+
+        What a callback raises ends the generation and is raised here, as is KeyboardInterrupt. A MnemeWarning tells of options without effect;
+        ArgumentError names options that are unknown, out of range, or contradict each other, before anything is computed.
         """
         return self._prepare(prompt, options).give(stream)
 
@@ -170,10 +207,13 @@ class Session(SessionArrays):
     @overload
     def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **options: Any) -> Iterator[Token]: ...
     def chat(self, messages: str | Sequence[Message], *, stream: bool = False, **options: Any) -> Generation | Iterator[Token]:
-        """Answers messages, a str being one of the user, through the chat template. Of the conversation so far the session computes what is new.
+        """Answers messages through the chat template. Of the conversation so far the session computes what is new.
 
-        Options: tools, functions that the template shows, and those of generate(). An answer without max_new_tokens or max_length may take all of
-        the model's context.
+        - messages: a list of {"role": "user", "content": "..."}, the whole conversation; a str is one message of the user.
+        - options: tools, functions that the template shows, and those of generate(). An answer without max_new_tokens or max_length may take all of the
+          model's context.
+
+        UnsupportedError for a model without a chat template.
         """
         return self._prepare_chat(messages, options).give(stream)
 
@@ -205,7 +245,7 @@ class Session(SessionArrays):
 
 
 def select_sessions(sessions: Sequence[Session], index: Sequence[int]) -> list[Session]:
-    """The sessions of these indices, as beam search and batches need: those that are repeated are forked, those that are left out are closed."""
+    """The sessions of these indices, as beam search and batches need them: those that are repeated are forked, those that are left out are closed."""
     chosen = ids_array(index)
     with AllBusy(sessions) as busy:
         rows = (ctypes.c_void_p * max(len(sessions), len(chosen), 1))(*busy)

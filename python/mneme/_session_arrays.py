@@ -14,7 +14,7 @@ from ._library import ArgumentError, Busy, Handle, check, ids_array, information
 if TYPE_CHECKING:
     from ._arrays import Floats
     from ._model import Model
-    from ._session import CacheInfo
+    from ._session import CacheInfo, Session
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class LayerInfo:
 
     @property
     def held_tokens(self) -> int:
+        """Those that were not dropped."""
         return self.tokens - self.first_held + min(self.first_exact, self.first_held)
 
 
@@ -59,7 +60,7 @@ class SessionArrays(Handle):
 
     @property
     def logits(self) -> Floats | None:
-        """The logits after the last token, [vocab_size]; None when the session is empty or was truncated."""
+        """The logits after the last token, a copy, float32 [vocab_size]; None when the session is empty or was truncated."""
         copied = empty([model_info(self.model).vocab_size])
         with Busy(self) as handle:
             address = lib.mn_session_logits(handle)
@@ -73,7 +74,10 @@ class SessionArrays(Handle):
     @overload
     def step(self, token_ids: Sequence[int], *, all_logits: Literal[True]) -> Floats: ...
     def step(self, token_ids: Sequence[int], *, all_logits: bool = False) -> Floats | None:
-        """Appends tokens: computes them into the cache. all_logits: returns the logits after each of them, [n, vocab_size]."""
+        """Appends tokens: computes them into the cache; `logits` are then those after the last one.
+
+        all_logits: returns the logits after each of them, float32 [n, vocab_size]. LimitError when max_cache_len is reached.
+        """
         ids = ids_array(token_ids)
         rows = empty([len(ids), model_info(self.model).vocab_size]) if all_logits else None
         with Busy(self) as handle:
@@ -81,7 +85,7 @@ class SessionArrays(Handle):
         return rows
 
     def sync(self, token_ids: Sequence[int]) -> int:
-        """Makes the session hold exactly these tokens, of which it computes what is new; returns how many it did not compute."""
+        """Makes the session hold exactly these tokens: drops what differs, and computes what is new. Returns how many tokens it could keep."""
         ids, n_reused = ids_array(token_ids), ctypes.c_size_t()
         with Busy(self) as handle:
             check(lib.mn_session_sync(handle, ids, len(ids), ctypes.byref(n_reused)))
@@ -93,7 +97,7 @@ class SessionArrays(Handle):
             check(lib.mn_session_set_cache(handle, ctypes.byref(cache_options(cache, **options))))
 
     def encode(self, features: Any) -> None:
-        """Runs the encoder of an encoder-decoder model over features [num_mel_bins, frames] (Features.window), once, before the first token."""
+        """Runs the encoder of an encoder-decoder model over features, float32 [num_mel_bins, frames] (Features.window()), once, before the first token."""
         array = floats(features, "features")
         if array.ndim == 3 and array.shape[0] == 1:
             array = array[0]
@@ -103,7 +107,7 @@ class SessionArrays(Handle):
             check(lib.mn_session_encode(handle, pointer(array), array.shape[0], array.shape[1]))
 
     def cancel(self) -> None:
-        """Ends the step or generation that runs in another thread; the next one where none runs. From any thread."""
+        """Ends the step (CancelledError) or generation that runs in another thread; the next one where none runs. From any thread."""
         lib.mn_session_cancel(self._pointer)
 
     # ---- layers ----
@@ -135,7 +139,10 @@ class SessionArrays(Handle):
         return tuple(shape)
 
     def keys(self, layer: int, begin: int = 0, n: int | None = None) -> Floats:
-        """A layer's keys, with rotary embedding, dequantized: n tokens from begin on (None: all from there), [heads, n, dim]."""
+        """A layer's keys, with rotary embedding, dequantized: n tokens from begin on (None: all from there), a copy, float32 [heads, n, dim].
+
+        ArgumentError for tokens that the layer does not hold, UnsupportedError for recurrent states.
+        """
         return self._rows(layer, True, begin, n)
 
     def values(self, layer: int, begin: int = 0, n: int | None = None) -> Floats:
@@ -157,10 +164,10 @@ class SessionArrays(Handle):
 
     def export(self, path: str, *, dtype: str = "auto") -> None:
         """Writes keys and values in Transformers' legacy format as a safetensors file: key.0, value.0, ..., ids."""
-        export_sessions([self], path, dtype=dtype)
+        _export([self], path, dtype)
 
     def to_legacy_cache(self) -> tuple[tuple[Floats, ...], ...]:
-        """Keys and values as Transformers' legacy tuples: of each layer (key, value), [1, heads, tokens, dim]; with those of cross attention behind them."""
+        """Keys and values as Transformers' legacy tuples: of each layer (key, value), float32 [1, heads, tokens, dim], behind them those of cross attention."""
         pairs = [(self.keys(i)[None], self.values(i)[None]) for i in range(self.num_layers)]
         n_self = sum(self.layer(i).kind != "cross" for i in range(len(pairs)))
         crossed: list[tuple[Floats, ...]] = [*pairs[n_self:]] or [()] * n_self
@@ -175,8 +182,12 @@ class SessionArrays(Handle):
         return session_picture(self)
 
 
-def export_sessions(sessions: Sequence[SessionArrays], path: str, *, dtype: str = "auto") -> None:
+def export_sessions(sessions: Sequence[Session], path: str, *, dtype: str = "auto") -> None:
     """Writes sessions as the rows of one file in Transformers' legacy format; shorter ones are padded on the left, with an attention_mask."""
+    _export(sessions, path, dtype)
+
+
+def _export(sessions: Sequence[Handle], path: str, dtype: str) -> None:
     with AllBusy(sessions) as rows:
         check(lib.mn_sessions_export(rows, len(sessions), path_bytes(path), dtype.encode()))
 
@@ -207,7 +218,7 @@ class AllBusy:
         self._begun = []
 
 
-def step_sessions(sessions: Sequence[SessionArrays], token_ids: Sequence[int]) -> None:
+def step_sessions(sessions: Sequence[Session], token_ids: Sequence[int]) -> None:
     """Appends token_ids[i] to sessions[i], different sessions of one model, in one pass; each gets the same bits as alone."""
     ids = ids_array(token_ids)
     if len(ids) != len(sessions):

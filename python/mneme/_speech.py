@@ -44,10 +44,15 @@ class Segment:
     words: list[Word] = field(repr=False)
     """With timestamps="word"."""
     avg_logprob: float
+    """Natural logarithm, of a token in the mean."""
     no_speech_prob: float
+    """The probability that the window has no speech."""
     compression_ratio: float
+    """Of the window's text; high where it repeats itself."""
     temperature: float
+    """With which the window's text was chosen."""
     window_start: float
+    """Seconds."""
 
     def __str__(self) -> str:
         return self.text or ""
@@ -60,7 +65,9 @@ class Transcript:
     path: str
     """Of the file, or a name of what is in memory."""
     language: str | None
+    """As "en"; None when it was not found, as in a silent recording."""
     language_probability: float
+    """Among the model's languages; 1 when it was given."""
     duration: float
     """Seconds."""
     text: str | None
@@ -184,13 +191,21 @@ def transcribe(recording: Any, model: Model | str | None = None, *, sampling_rat
                **options: Any) -> Transcript | list[Transcript]:
     """Transcribes a recording, or a list of them side by side.
 
-    recording: a path, "-" for the standard input, the bytes of a file, or samples from -1 to 1 at sampling_rate (one channel). model: a speech
-    model or its name, opened for this call; None: the one installed last. A single recording that fails raises; of a list each has its error.
+        transcript = mneme.transcribe("talk.wav", "whisper-base", language="en")
+        for segment in transcript.segments:
+            print(f"{segment.start:.1f} to {segment.end:.1f} s: {segment}")
+        print(transcript.subtitles("srt"))
 
-    options: language, task ("transcribe", "translate"), timestamps ("none", "segment", "word"), num_beams, condition_on_prev_tokens, max_new_tokens,
-    seed, batch_size, prompt, hotwords, vad_filter, vad_threshold, vad_min_silence_ms, vad_min_speech_ms, vad_speech_pad_ms,
-    compression_ratio_threshold, logprob_threshold, no_speech_threshold (None: not checked), as in mneme_speech.h.
-    on_segment(index, segment), on_file(index, transcript) as they are complete; on_progress(progress) returns False to end, with the text so far.
+    - recording: a path, "-" for the standard input, the bytes of a file, or samples [n] of one channel from -1 to 1 at sampling_rate (in Hz). A list or
+      tuple of these returns a list.
+    - model: a speech Model, or the name of one that is opened for this call; None: the one installed last.
+    - temperatures: tried one after another while a window's text looks wrong. cache, cache_config: as of Model.session().
+    - options: language ("en"; found when not given), task ("transcribe", or "translate" into English), timestamps ("none", "segment", "word"), num_beams,
+      condition_on_prev_tokens, max_new_tokens, seed, batch_size, prompt, hotwords, vad_filter, vad_threshold, vad_min_silence_ms, vad_min_speech_ms,
+      vad_speech_pad_ms, and compression_ratio_threshold, logprob_threshold, no_speech_threshold (None: not checked). docs/transcribe.md has their meaning.
+    - on_segment(index, segment), on_file(index, transcript): called as they are complete. on_progress(progress) returns False to end, with the text so far.
+
+    A single recording that fails raises; of a list, each transcript has its error.
     """
     several = isinstance(recording, (list, tuple))
     given: list[Any] = [*recording] if several else [recording]
@@ -231,7 +246,11 @@ def transcribe(recording: Any, model: Model | str | None = None, *, sampling_rat
 class Features(Handle):
     """The log-mel features of a recording, the input of a speech model: a frame every 10 ms, as Whisper's feature extractor computes them.
 
-    recording: as of transcribe(). n_frames: shorter recordings are padded with silence to this length. len() is the number of frames.
+    - recording, sampling_rate: as of transcribe().
+    - num_mel_bins: bands, 80 or 128 in Whisper.
+    - n_frames: shorter recordings are padded with silence to this length.
+
+    len() is the number of frames.
     """
 
     _name = "features"
@@ -255,7 +274,7 @@ class Features(Handle):
         return int(lib.mn_features_count(self._pointer))
 
     def window(self, first: int = 0, n: int | None = None) -> Floats:
-        """n frames from the first on, [num_mel_bins, n], the input of Session.encode(); None: all. After the end they are those of silence."""
+        """n frames from the first on, float32 [num_mel_bins, n], the input of Session.encode(); None: all. After the end they are those of silence."""
         n = max(len(self) - first, 0) if n is None else n
         if n < 0:
             raise ArgumentError(f"n is {n}, allowed: 0 or more")

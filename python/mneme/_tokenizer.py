@@ -14,7 +14,15 @@ Message = Mapping[str, Any]
 
 
 class Tokenizer(Handle):
-    """The tokenizer of a checkpoint, by its folder or .gguf file, or that of a model (Model.tokenizer)."""
+    """The tokenizer of a checkpoint, by the path of its folder or .gguf file, of which it reads no weights; a model has its own.
+
+        tokenizer = model.tokenizer                     # or mneme.Tokenizer(path)
+        ids = tokenizer.encode("The sea is wide.")
+        print(ids, tokenizer.decode(ids), [tokenizer.convert_ids_to_tokens(i) for i in ids])
+        print(tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}]))
+
+    len() is the size of the vocabulary.
+    """
 
     _name = "tokenizer"
 
@@ -50,7 +58,11 @@ class Tokenizer(Handle):
         return int(lib.mn_vocab_size(self._pointer))
 
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special_tokens: bool = True) -> list[int]:
-        """The token ids of a text. Special tokens spelled in it are ordinary text unless parse_special_tokens."""
+        """The token ids of a text.
+
+        - add_special_tokens: those that the tokenizer puts around a text, as bos.
+        - parse_special_tokens: False: special tokens that are spelled in the text are ordinary text.
+        """
         flags = (_ffi.MN_ADD_SPECIAL if add_special_tokens else 0) | (0 if parse_special_tokens else _ffi.MN_NO_PARSE)
         ids, n, data = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t(), text.encode()
         check(lib.mn_tokenize(self._pointer, data, len(data), flags, ctypes.byref(ids), ctypes.byref(n)))
@@ -60,7 +72,7 @@ class Tokenizer(Handle):
             lib.mn_free(ids)
 
     def decode(self, token_ids: int | Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of token ids."""
+        """The text of token ids; ArgumentError for one out of range."""
         ids = ids_array([token_ids] if isinstance(token_ids, int) else token_ids)
         text, n = ctypes.c_void_p(), ctypes.c_size_t()
         flags = _ffi.MN_SKIP_SPECIAL if skip_special_tokens else 0
@@ -91,14 +103,17 @@ class Tokenizer(Handle):
 
     @property
     def bos_token_id(self) -> int | None:
+        """The token that begins a text; None: there is none."""
         return self._special("bos_token")
 
     @property
     def eos_token_id(self) -> int | None:
+        """The token that ends a text; None: there is none."""
         return self._special("eos_token")
 
     @property
     def pad_token_id(self) -> int | None:
+        """The filler token; None: there is none."""
         return self._special("pad_token")
 
     @property
@@ -110,7 +125,15 @@ class Tokenizer(Handle):
     def apply_chat_template(self, messages: str | Sequence[Message], *, add_generation_prompt: bool = True,
                             tools: Sequence[Mapping[str, Any]] | None = None, documents: Sequence[Mapping[str, Any]] | None = None,
                             **template_kwargs: Any) -> str:
-        """Messages rendered through the chat template; a str is one message of the user."""
+        """Messages rendered through the chat template, as a text.
+
+        - messages: a list of {"role": "user", "content": "..."}; a str is one message of the user.
+        - add_generation_prompt: ends with the beginning of an answer.
+        - tools: functions that the model may call; documents: what it may quote from, a list of {"title", "text"}.
+        - template_kwargs: variables of the template, as enable_thinking=False.
+
+        UnsupportedError without a template; ArgumentError with the template's own message.
+        """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         data = _json_text("messages", list(messages))
@@ -125,7 +148,7 @@ class Tokenizer(Handle):
 
 
 class Detokenizer(Handle):
-    """Token ids to text as they come: what push() and finish() return, joined, is what decode() returns for all ids."""
+    """Turns token ids into text as they come: what push() and finish() return, joined, is what decode() returns for all ids."""
 
     _name = "detokenizer"
 

@@ -106,6 +106,13 @@ def constants_are_those_of_c():
     assert len(names) > 10
 
 
+def the_reference_is_written_from_the_docstrings():
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "tools/python_reference"), "--check"], capture_output=True, text=True)
+    if done.returncode == 77:
+        raise unittest.SkipTest("griffe is not installed")
+    assert done.returncode == 0, done.stderr
+
+
 # ---- generation ----
 
 
@@ -306,17 +313,23 @@ def examples_of_the_documents_run():
     models = os.environ.get("MNEME_TEST_MODELS")
     if not models or not os.path.isdir(models) or not any(name.startswith("SmolLM2") for name in os.listdir(models)):
         raise unittest.SkipTest("SmolLM2 is not installed")
-    for page in ("README.md", "python/README.md"):
+    lacking = [word for word, is_here in (("numpy", importlib.util.find_spec("numpy")), (".logits", importlib.util.find_spec("numpy")),
+                                          ("whisper-base", os.path.isdir(os.path.join(models, "whisper-base")))) if not is_here]
+    for page in ("README.md", "python/README.md", "docs/python.md"):
         with open(os.path.join(ROOT, page)) as file:
             blocks = re.findall(r"```python\n(.*?)```", file.read(), re.S)
-        program = "".join(block for block in blocks if importlib.util.find_spec("numpy") or "numpy" not in block)
+        # Of the reference, which has signatures too, those that call something.
+        blocks = [block for block in blocks if page != "docs/python.md" or re.search("mneme\\.|model\\.", block)]
+        program = "".join(block for block in ["import mneme\n", *blocks] if not any(word in block for word in lacking))
         with tempfile.TemporaryDirectory() as folder:
+            os.symlink(os.path.join(ROOT, "tests/data/audio/jfk.wav"), os.path.join(folder, "talk.wav"))
             done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, env={**os.environ, "MNEME_MODELS": models})
         assert done.returncode == 0 and done.stdout.startswith("The capital of France is Paris.\n") and not done.stderr, (page, done)
 
 
 CASES = [declarations_name_all_functions, functions_are_called_by_the_package, importing_is_light, classes_are_named_as_they_are_imported,
-         declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c, answers_are_those_of_the_command,
+         declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c,
+         the_reference_is_written_from_the_docstrings, answers_are_those_of_the_command,
          streams_give_the_same_text, a_stream_that_is_left_ends_the_generation, conversations_compute_what_is_new, sessions_fork_crop_and_save,
          texts_are_encoded_and_decoded, failures_are_exceptions_with_a_sentence, configurations_are_objects_or_mappings, callbacks_end_a_generation,
          closed_and_forked_objects_are_refused, the_interpreter_may_end_at_any_time, ctrl_c_ends_a_generation, the_command_is_part_of_the_package,
