@@ -2,11 +2,8 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi
@@ -107,7 +104,8 @@ class Callbacks:
     def _is_ended(self) -> bool:
         return bool(self.raised) or self.is_left()
 
-    def _keep(self, error: BaseException) -> None:
+    def keep(self, error: BaseException) -> None:
+        """The first is raised, by raise_first()."""
         if not self.raised:
             self.raised.append(error)
 
@@ -117,20 +115,20 @@ class Callbacks:
                 return False
             return self.on_token is None or self.on_token(token_of(event.contents, self.options.n_logprobs)) is not False
         except BaseException as error:
-            self._keep(error)
+            self.keep(error)
             return False
 
     def _receive_prefill(self, _: Any, done: int, total: int) -> None:
         try:
             self.progress.update(done, total)
         except BaseException as error:
-            self._keep(error)
+            self.keep(error)
 
     def _abort(self, _: Any) -> bool:
         try:
             return self._is_ended()
         except BaseException as error:
-            self._keep(error)
+            self.keep(error)
             return True
 
     def _process(self, _: Any, row: int, ids: Any, n: int, scores: Any, vocab_size: int) -> bool:
@@ -145,7 +143,7 @@ class Callbacks:
                     values[...] = changed
             return True
         except BaseException as error:
-            self._keep(error)
+            self.keep(error)
             return False
 
     def _allow(self, _: Any, row: int, ids: Any, n: int, allowed: Any, n_allowed: Any) -> bool:
@@ -157,7 +155,7 @@ class Callbacks:
             allowed[0], n_allowed[0] = ctypes.cast(self.allowed, ctypes.POINTER(ctypes.c_int32)), len(self.allowed)
             return True
         except BaseException as error:
-            self._keep(error)
+            self.keep(error)
             return False
 
     def _stop(self, _: Any, row: int, ids: Any, n: int) -> bool:
@@ -167,45 +165,8 @@ class Callbacks:
             input_ids = numpy_module().asarray(Memory(ids, "<i4", (n,), True))
             return any([bool(ends(input_ids, None)) for ends in self.options.stopping_criteria])
         except BaseException as error:
-            self._keep(error)
+            self.keep(error)
             return True
-
-
-# ---- Ctrl-C ----
-
-ENTRIES = {function.__code__ for function in (Callbacks._receive, Callbacks._receive_prefill, Callbacks._abort, Callbacks._process, Callbacks._allow,
-                                              Callbacks._stop, Callbacks._keep)}
-
-
-@contextmanager
-def interruptible(callbacks: Callbacks) -> Generator[None, None, None]:
-    """Ctrl-C ends a generation of the main thread.
-
-    While C runs, Python calls its handler where the next callback begins, outside of the block that would catch what the handler raises. There it is
-    caught here; elsewhere, as in the user's part of a callback, it is raised as ever.
-    """
-    import signal
-
-    before: Any = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if frame is None or frame.f_code not in ENTRIES:
-            before(number, frame)
-            return
-        try:
-            before(number, frame)
-        except BaseException as error:
-            callbacks._keep(error)
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is handle:
-            signal.signal(signal.SIGINT, before)
 
 
 # ---- prompts ----

@@ -11,6 +11,7 @@ from . import _ffi
 from ._callbacks import Prompt
 from ._generation import Generation, GenerationConfig, Token, sequence_of, token_of
 from ._information import assign, cache_options, path_bytes
+from ._interrupt import interruptible
 from ._library import ArgumentError, Busy, Handle, MnemeError, check, ids_array, information, initialized, lib
 from ._model import Model
 from ._run import take_session
@@ -202,9 +203,12 @@ class Engine(Handle):
 
     def step(self) -> int:
         """Computes the next tokens of every request; returns how many requests have not ended."""
-        n_running = ctypes.c_size_t()
-        with Busy(self) as handle:
-            check(lib.mn_engine_step(handle, ctypes.byref(n_running)))
+        n_running, interrupts = ctypes.c_size_t(), list[BaseException]()
+        with Busy(self) as handle, interruptible(interrupts.append):
+            status = lib.mn_engine_step(handle, ctypes.byref(n_running))
+        if interrupts:
+            raise interrupts[0]
+        check(status)
         return n_running.value
 
     def take(self) -> tuple[int, Generation | MnemeError] | None:

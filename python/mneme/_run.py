@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import _ffi
 from ._arrays import array_copy
-from ._callbacks import CallOptions, Callbacks, interruptible, prompt_ids
+from ._callbacks import CallOptions, Callbacks, prompt_ids
 from ._generation import GeneratedSequence, Generation, GenerationConfig, Token, sequence_of
 from ._information import model_info
+from ._interrupt import interruptible
 from ._library import ArgumentError, Busy, Handle, check, initialized, lib
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Run:
         options, result = self._options(), ctypes.POINTER(_ffi.mn_generation)()
         callbacks.fill(options)
         try:
-            with interruptible(callbacks):
+            with interruptible(callbacks.keep):
                 status = self.start(ctypes.byref(options), ctypes.byref(result))
             callbacks.raise_first()
             check(status)

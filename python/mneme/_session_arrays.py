@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from . import _ffi
 from ._arrays import empty, floats, numpy_module, pointer
 from ._information import cache_options, model_info, path_bytes
+from ._interrupt import compute
 from ._library import ArgumentError, Busy, Handle, check, ids_array, information, lib
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ class SessionArrays(Handle):
         ids = ids_array(token_ids)
         rows = empty([len(ids), model_info(self.model).vocab_size]) if all_logits else None
         with Busy(self) as handle:
-            check(lib.mn_session_step(handle, ids, len(ids), None if rows is None else pointer(rows)))
+            compute(handle, ids, lambda: check(lib.mn_session_step(handle, ids, len(ids), None if rows is None else pointer(rows))))
         return rows
 
     def sync(self, token_ids: Sequence[int]) -> int:
         """Makes the session hold exactly these tokens: drops what differs, and computes what is new. Returns how many tokens it could keep."""
         ids, n_reused = ids_array(token_ids), ctypes.c_size_t()
         with Busy(self) as handle:
-            check(lib.mn_session_sync(handle, ids, len(ids), ctypes.byref(n_reused)))
+            compute(handle, ids, lambda: check(lib.mn_session_sync(handle, ids, len(ids), ctypes.byref(n_reused))))
         return n_reused.value
 
     def set_cache(self, cache: str, **options: Any) -> None:

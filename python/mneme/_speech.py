@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from . import _ffi
 from ._arrays import empty, floats, pointer
 from ._information import assign, cache_options, path_bytes
+from ._interrupt import interruptible
 from ._library import ERRORS, ArgumentError, Busy, Handle, MnemeError, check, initialized, lib, take_text
 from ._model import Model
 
@@ -151,7 +152,7 @@ def find_speech_model(name: str | None = None) -> str:
 
 
 class _Callbacks:
-    """The callbacks of a transcription. The first exception of one ends it and is raised behind it; Ctrl-C too, for Python handles it in them."""
+    """The callbacks of a transcription. The first exception of one ends it and is raised behind it, as is Ctrl-C."""
 
     def __init__(self, options: Any, on_progress: Callable[[Progress], Any] | None, on_segment: Callable[[int, Segment], Any] | None,
                  on_file: Callable[[int, Transcript], Any] | None) -> None:
@@ -161,7 +162,7 @@ class _Callbacks:
             try:
                 return self.raised is None and call() is not False
             except BaseException as error:
-                self.raised = error
+                self.keep(error)
                 return False
 
         def progress(_: Any, p: Any) -> bool:
@@ -177,6 +178,10 @@ class _Callbacks:
         options.on_progress = _ffi.mn_transcribe_options_on_progress(progress)
         options.on_segment = _ffi.mn_transcribe_options_on_segment(segment)
         options.on_file = _ffi.mn_transcribe_options_on_file(complete)
+
+    def keep(self, error: BaseException) -> None:
+        """The first is raised."""
+        self.raised = self.raised or error
 
 
 @overload
@@ -227,9 +232,11 @@ def transcribe(recording: Any, model: Model | str | None = None, *, sampling_rat
     try:
         used = opened or model
         assert isinstance(used, Model)
-        check(lib.mn_transcribe(used._pointer, paths, len(given), ctypes.byref(own), ctypes.byref(result)))
+        with interruptible(callbacks.keep):
+            status = lib.mn_transcribe(used._pointer, paths, len(given), ctypes.byref(own), ctypes.byref(result))
         if callbacks.raised:
             raise callbacks.raised
+        check(status)
         transcripts = [_transcript(result.contents.files[i].contents) for i in range(result.contents.n_files)]
     finally:
         lib.mn_transcription_close(ctypes.byref(result))

@@ -281,7 +281,10 @@ def sessions_are_shown_as_html():
         assert f"60 tokens held, 60 seen, {info.quantized_tokens} quantized" in text and f"{session.cache.bytes:,} bytes" in text
         per_token = info.num_key_value_heads * (info.k_head_dim + info.v_head_dim)
         assert f"layer 0, self: 60 of 60 tokens, {per_token * 4 * (60 - info.quantized_tokens) + per_token * info.quantized_tokens // 2:,} bytes" in text
-        assert text.count("layer ") == session.num_layers
+        assert text.count("layer ") == session.num_layers + 1
+        assert f"tokens of layer 0, from the first to the newest: 4 exact, {info.quantized_tokens} quantized, {56 - info.quantized_tokens} exact" in text
+        widths = [float(rect.get("width")) for rect in root.find(".//svg[@aria-label='tokens']").iter("rect")]
+        assert [round(width * 60 / 360) for width in widths] == [4, 0, info.quantized_tokens, 56 - info.quantized_tokens]
         session.close()
         assert "closed" in session._repr_html_()
     with mneme.Model(golden("jamba")) as model, model.session() as session:
@@ -292,6 +295,7 @@ def sessions_are_shown_as_html():
         info = session.layer(0)
         assert info.first_held > 0 and info.window_length == 24 and info.first_exact == 4 and info.held_tokens < 60
         assert "60 seen" in session._repr_html_()
+        assert f"newest: 4 exact, {60 - info.held_tokens} dropped, {info.held_tokens - 4} exact" in session._repr_html_()
 
 
 # ---- loops of a program's own ----

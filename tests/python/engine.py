@@ -227,7 +227,8 @@ def servers_end_with_their_objects():
     assert done.returncode == 5 and not done.stderr and not is_running(int(done.stdout)), done
 
 
-CASES = [requests_get_the_results_they_get_alone, requests_join_wait_and_are_cancelled, callbacks_add_and_fail, sequences_have_their_sessions, requests_are_added_by_other_threads,
+CASES = [requests_get_the_results_they_get_alone, requests_join_wait_and_are_cancelled, callbacks_add_and_fail, sequences_have_their_sessions,
+         requests_are_added_by_other_threads,
          prefixes_are_shared_and_kept, closed_engines_are_refused,
          servers_answer_until_they_are_stopped, servers_listen_on_unix_sockets, servers_that_do_not_start_are_refused, servers_end_with_their_objects]
 
