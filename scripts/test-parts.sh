@@ -96,6 +96,26 @@ check_wheel() {
   fi
 }
 
+# The notebooks of examples/, with packages by name from the Python package index, in a virtual environment that is kept. Transformers is not
+# among them: the cells that compare with it are skipped.
+check_notebooks() {
+  local env=${XDG_CACHE_HOME:-$HOME/.cache}/mneme/notebooks models=${MNEME_MODELS:-${XDG_DATA_HOME:-$HOME/.local/share}/mneme/models} log=$work/notebooks
+  echo "== notebooks"
+  if [ -z "${MNEME_TEST_SMOLLM2:-}" ] || [ ! -e "$models/whisper-base" ]; then
+    skip_part notebooks "without SmolLM2 or whisper-base"
+  elif ! { { [ -x "$env/bin/pip" ] || python3 -m venv "$env"; } && "$env/bin/pip" install -q --upgrade nbclient ipykernel matplotlib numpy gguf; } >"$log" 2>&1; then
+    tail -3 "$log"
+    skip_part notebooks "the packages could not be installed"
+  elif scripts/build mneme libmneme >"$log" 2>&1; then
+    scripts/notebooks --check --python "$env/bin/python" >"$log" 2>"$work/warnings" || cat "$work/warnings"
+    cat "$log"
+    add_counts "$log" notebooks
+  else
+    tail -20 "$log"
+    fail_case "notebooks: the build" "$log"
+  fi
+}
+
 # Requests made from the server's own description, by Schemathesis from the Python package index.
 check_api() {
   local env=${XDG_CACHE_HOME:-$HOME/.cache}/mneme/api log=$work/api
