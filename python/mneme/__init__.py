@@ -24,15 +24,16 @@ from ._speech import Features, Progress, Segment, Transcript, Word, find_speech_
 from ._tokenizer import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
+    from ._advise import Advice, AdvisedCache, advise
     from ._bench import bench
     from ._server import Server
 
 __version__: str = lib.mn_version().decode()
-__all__ = ["ArgumentError", "CacheInfo", "CacheSize", "CacheSummary", "CancelledError", "Detokenizer", "Engine", "EngineInfo", "Features", "FileError",
-           "FormatError", "GeneratedSequence", "Generation", "GenerationConfig", "GenerationField", "Inspection", "LayerInfo", "LimitError",
-           "MemoryPlan", "MnemeError", "MnemeWarning", "Model", "ModelMemory", "NotFoundError", "OutOfMemoryError", "PrefixInfo", "Progress",
+__all__ = ["Advice", "AdvisedCache", "ArgumentError", "CacheInfo", "CacheSize", "CacheSummary", "CancelledError", "Detokenizer", "Engine", "EngineInfo",
+           "Features", "FileError", "FormatError", "GeneratedSequence", "Generation", "GenerationConfig", "GenerationField", "Inspection", "LayerInfo",
+           "LimitError", "MemoryPlan", "MnemeError", "MnemeWarning", "Model", "ModelMemory", "NotFoundError", "OutOfMemoryError", "PrefixInfo", "Progress",
            "RefusedError", "RequestInfo", "Sampler", "Segment", "Server", "Session", "TensorType", "Token", "Tokenizer", "Transcript",
-           "UnsupportedError", "Word", "bench", "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions",
+           "UnsupportedError", "Word", "advise", "bench", "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions",
            "find_speech_model", "generation_fields", "inspect", "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor",
            "select_sessions", "step_sessions", "transcribe", "verify_cache_file"]
 
@@ -40,7 +41,7 @@ for _name in __all__:
     if isinstance(globals().get(_name), type):
         globals()[_name].__module__ = __name__  # errors, and what is shown of objects, name what programs import
 
-LATER = {"Server": "._server", "bench": "._bench"}
+LATER = {"Server": "._server", "bench": "._bench", "Advice": "._advise", "AdvisedCache": "._advise", "advise": "._advise"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""How far the computation of a prompt is."""
+"""How far the computation of a prompt is, or another one that is counted."""
 from __future__ import annotations
 
 import sys
@@ -14,7 +14,7 @@ class Progress:
     """Shows nothing."""
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` tokens are computed."""
+        """`done` of `total` tokens, or of what is counted, are done."""
 
     def close(self) -> None:
         """The call has ended."""
@@ -33,10 +33,13 @@ class _Line(Progress):
 
     is_shown = False
 
+    def __init__(self, what: str, unit: str, least: int) -> None:
+        self.what, self.unit, self.least = what, unit, least
+
     def update(self, done: int, total: int) -> None:
-        if total > LONG_PROMPT:
+        if total > self.least:
             self.is_shown = True
-            print(f"\rprompt: {done} of {total} tokens ({100 * done // total}%)", end="", file=sys.stderr, flush=True)
+            print(f"\r{self.what}: {done} of {total} {self.unit} ({100 * done // total}%)", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self.is_shown:
@@ -48,12 +51,12 @@ class _Bar(Progress):
 
     bar: Any = None
 
-    def __init__(self, tqdm: Any) -> None:
-        self.tqdm = tqdm
+    def __init__(self, tqdm: Any, what: str, unit: str, least: int) -> None:
+        self.tqdm, self.what, self.unit, self.least = tqdm, what, unit, least
 
     def update(self, done: int, total: int) -> None:
-        if total > LONG_PROMPT:
-            self.bar = self.bar or self.tqdm(total=total, desc="prompt", unit=" tokens", leave=False)
+        if total > self.least:
+            self.bar = self.bar or self.tqdm(total=total, desc=self.what, unit=f" {self.unit}", leave=False)
             self.bar.update(done - self.bar.n)
 
     def close(self) -> None:
@@ -61,13 +64,14 @@ class _Bar(Progress):
             self.bar.close()
 
 
-def progress_of(given: bool | Callable[[int, int], Any] | None) -> Progress:
-    """progress=True: a bar of tqdm when it is installed, else a line when stderr is a terminal; a function: f(done, total)."""
+def progress_of(given: bool | Callable[[int, int], Any] | None, what: str = "prompt", unit: str = "tokens", least: int = LONG_PROMPT) -> Progress:
+    """progress=True: a bar of tqdm when it is installed, else a line when stderr is a terminal; a function: f(done, total). `what` is counted in units; a
+    bar is shown for more than `least`."""
     if callable(given):
         return _Called(given)
     if not given:
         return Progress()
     try:
-        return _Bar(import_module("tqdm.auto").tqdm)
+        return _Bar(import_module("tqdm.auto").tqdm, what, unit, least)
     except ImportError:
-        return _Line() if sys.stderr is not None and sys.stderr.isatty() else Progress()
+        return _Line(what, unit, least) if sys.stderr is not None and sys.stderr.isatty() else Progress()
