@@ -1,8 +1,8 @@
 /* Mneme: text generation with every KV-cache strategy.
  *
- * Reading order: status, model, text, cache and session, generation, sampler; then mneme_engine.h (many requests) and
- * mneme_speech.h (transcription), which this header includes. A program needs little of it: open a model, open a
- * session, call mn_generate (examples/generate.c); or drive the cache by hand with mn_session_step
+ * Reading order: status, model, text, cache and session, generation, sampler, embeddings; then mneme_engine.h (many
+ * requests) and mneme_speech.h (transcription), which this header includes. A program needs little of it: open a model,
+ * open a session, call mn_generate (examples/generate.c); or drive the cache by hand with mn_session_step
  * (examples/own_loop.c).
  *
  * Rules that hold everywhere. Handles are opaque: mn_x_open creates one, mn_x_close(&handle) closes it, accepts NULL
@@ -710,6 +710,26 @@ MN_API mn_status mn_sampler_accept(mn_sampler *sampler, int32_t id);
 
 /* The seed in use: the configuration's, or a random one. */
 MN_API uint64_t mn_sampler_seed(const mn_sampler *sampler);
+
+/* ---- embeddings ---- */
+
+typedef struct mn_embed_options {
+    size_t size;         /* sizeof(mn_embed_options) */
+    const char *pooling; /* from the rows of the tokens to what is returned: "none": all rows; "mean": their mean, the
+                          * default; "cls": the row of the first token; "last": that of the last token */
+    bool normalize;      /* divide each row that is returned by its L2 norm (a row of zeros stays); default false */
+} mn_embed_options;
+
+MN_API void mn_embed_options_init(mn_embed_options *options, size_t size);
+
+/* The embedding of a text of n_ids >= 1 tokens: the hidden states behind the last norm (Transformers'
+ * last_hidden_state), pooled. out, owned by the caller: f32 [n_ids][hidden_size] for "none", else [hidden_size]; its
+ * contents are undefined after a failure. options: NULL for the defaults. The text is computed from its beginning, with
+ * a dynamic cache that is freed behind it and without logits; special tokens are those among the ids. Several threads
+ * may embed texts with one model; their computations take turns. MN_E_ARG for no ids, an id out of range, more ids than
+ * learned positions or another pooling; MN_E_UNSUPPORTED for encoder-decoder models; MN_E_NOMEM. */
+MN_API mn_status mn_model_embed(mn_model *model, const int32_t *ids, size_t n_ids, const mn_embed_options *options,
+                                float *out);
 
 /* ---- machine ---- */
 

@@ -77,6 +77,10 @@ class mn_batch_row(Structure):
     pass
 
 
+class mn_embed_options(Structure):
+    pass
+
+
 class mn_engine_options(Structure):
     pass
 
@@ -320,6 +324,11 @@ mn_batch_row._fields_ = [
     ("n_prompt", c_size_t),
     ("config", c_void_p),
     ("prefix", c_void_p),
+]
+mn_embed_options._fields_ = [
+    ("size", c_size_t),
+    ("pooling", c_char_p),
+    ("normalize", c_bool),
 ]
 mn_engine_options._fields_ = [
     ("size", c_size_t),
@@ -565,6 +574,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mn_sampler_choose": (c_int, [c_void_p, POINTER(c_float), POINTER(c_float), POINTER(c_int32)]),
     "mn_sampler_accept": (c_int, [c_void_p, c_int32]),
     "mn_sampler_seed": (c_uint64, [c_void_p]),
+    "mn_embed_options_init": (None, [POINTER(mn_embed_options), c_size_t]),
+    "mn_model_embed": (c_int, [c_void_p, POINTER(c_int32), c_size_t, POINTER(mn_embed_options), POINTER(c_float)]),
     "mn_machine_describe": (c_int, [c_char_p, POINTER(c_void_p)]),
     "mn_engine_options_init": (None, [POINTER(mn_engine_options), c_size_t]),
     "mn_engine_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(mn_engine_options)]),

@@ -1,8 +1,9 @@
-/* Small numbers: bf16 and f16 conversion, integer helpers, the counter-based random generator.
+/* Small numbers: bf16 and f16 conversion, integer helpers, L2 norms, the counter-based random generator.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_NUM_H
 #define MN_BASE_NUM_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -64,6 +65,14 @@ static inline int64_t min_i64(int64_t a, int64_t b) {
 }
 static inline int64_t max_i64(int64_t a, int64_t b) {
     return a > b ? a : b;
+}
+
+/* x [n] divided by its L2 norm, computed in double precision; zeros stay. out may be x. */
+static inline void f32_normalize(float *out, const float *x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    double scale = sum > 0 ? 1 / sqrt(sum) : 0;
+    for (size_t i = 0; i < n; i++) out[i] = (float)((double)x[i] * scale);
 }
 
 /* Counter-based random bits: the same (seed, stream, counter) gives the same number whatever else is computed. Philox

@@ -111,7 +111,7 @@ static forward_row row_of(const feed *f, int64_t most) {
         }
         if (f->states) row.states = f->states + done * (size_t)s->model->net.config.hidden_size;
     }
-    if (end == total && !f->logits) {
+    if (end == total && !f->logits && !f->skips_logits) {
         row.want = WANT_LAST;
         row.logits = s->logits;
     }
@@ -190,7 +190,7 @@ static void finish(feed *f) {
     mn_session *s = f->session;
     size_t vocab = (size_t)s->model->net.config.vocab_size;
     if (f->logits) memcpy(s->logits, f->logits + (f->n - 1) * vocab, vocab * sizeof *s->logits);
-    s->has_logits = true;
+    s->has_logits = !f->skips_logits;
     f->is_done = true;
     if (!s->plan.self.keeps) session_drop_pages(s);
 }

@@ -23,6 +23,7 @@ typedef struct feed {
     int64_t pause;      /* a pass computes no further than to this length, where it can; 0: none */
     bool is_prompt;     /* it can be computed in small pieces beside others */
     bool is_draft;      /* its tokens are verified by another feed later */
+    bool skips_logits;  /* the session has no logits afterwards; not with `logits` */
     /* It waits while its model would compute only such feeds and short drafts are computed, so that theirs join it. */
     bool waits_for_drafts;
     mn_session *shares_pages_with; /* not fed, but with pages of the session: its cache is made smaller, too, when

@@ -159,6 +159,19 @@ static mn_status open_and_step(scene *s, const scenario *own) {
     return status;
 }
 
+static mn_status embed(scene *s, const scenario *own) {
+    static float rows[N_IDS * 512];
+    mn_embed_options options;
+    mn_model_info info = {.size = sizeof info};
+    mn_embed_options_init(&options, sizeof options);
+    options.pooling = own->argument;
+    MN_TRY(mn_model_get_info(s->model, &info));
+    assert_true(info.hidden_size <= 512);
+    MN_TRY(mn_model_embed(s->model, s->ids, N_IDS, &options, rows));
+    note(s, rows, (strcmp(own->argument, "none") == 0 ? N_IDS : 1) * (size_t)info.hidden_size * sizeof *rows);
+    return MN_OK;
+}
+
 static mn_status step(scene *s, const scenario *own) {
     (void)own;
     MN_TRY(mn_session_step(s->sessions[0], s->ids + N_FED, N_IDS - N_FED, NULL));
@@ -378,6 +391,8 @@ static const scenario scenarios[] = {
     {"steps, hybrid", .model = "golden/gemma2", .cache = {.implementation = "hybrid", .page_tokens = 16},
      .run = open_and_step},
     {"steps, states", .model = "golden/mamba", .cache = {.implementation = "dynamic"}, .run = open_and_step},
+    {"embed", .model = LLAMA, .run = embed, .argument = "mean"},
+    {"embed every token", .model = "golden/jamba", .run = embed, .argument = "none"},
     {"go on", .model = LLAMA, .cache = {.implementation = "quantized+offloaded", .page_tokens = 16}, .n_sessions = 1,
      .run = step},
     {"synchronise", .model = LLAMA, .cache = {.implementation = "dynamic", .page_tokens = 16}, .n_sessions = 1,

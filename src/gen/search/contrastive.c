@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/num.h"
 
 typedef struct candidate {
     mn_session *fork; /* reused by all steps; NULL: not needed yet */
@@ -34,11 +35,7 @@ static size_t most_feeds(const search_setup *setup) {
 }
 
 static void add_context(contrastive *s, const float *state) {
-    float *to = s->context + s->n_context++ * s->hidden;
-    double sum = 0;
-    for (size_t i = 0; i < s->hidden; i++) sum += (double)state[i] * (double)state[i];
-    double scale = sum > 0 ? 1 / sqrt(sum) : 0;
-    for (size_t i = 0; i < s->hidden; i++) to[i] = (float)((double)state[i] * scale);
+    f32_normalize(s->context + s->n_context++ * s->hidden, state, s->hidden);
 }
 
 static mn_status open(void **state, const search_setup *setup) {

@@ -61,6 +61,7 @@ static void check_structs(mn_model *model, mn_session *session) {
     CHECK_INIT(mn_chat_options, mn_chat_options_init);
     CHECK_INIT(mn_cache_options, mn_cache_options_init);
     CHECK_INIT(mn_generate_options, mn_generate_options_init);
+    CHECK_INIT(mn_embed_options, mn_embed_options_init);
     CHECK_INIT(mn_engine_options, mn_engine_options_init);
     CHECK_INIT(mn_request, mn_request_init);
     CHECK_INIT(mn_transcribe_options, mn_transcribe_options_init);
