@@ -3,16 +3,25 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _ffi
-from ._callbacks import CallOptions, Prompt
+from ._arrays import empty, numpy_module, pointer
+from ._callbacks import CallOptions, Prompt, prompt_ids
 from ._generation import Generation, GenerationConfig, Token
-from ._information import Planning, assign, described
+from ._information import Planning, assign, described, model_info
 from ._library import check, initialized, lib, take_text
 from ._run import BatchRun, Run
 from ._session import Session
 from ._tokenizer import Message, Tokenizer
+
+if TYPE_CHECKING:
+    from ._arrays import Floats
+
+
+def _is_batch(prompt: Any) -> bool:
+    """Whether these are several texts or lists of ids."""
+    return not isinstance(prompt, str) and hasattr(prompt, "__len__") and len(prompt) > 0 and hasattr(prompt[0], "__len__")
 
 
 class Model(Planning):
@@ -108,8 +117,33 @@ class Model(Planning):
         """chat() for asyncio, as agenerate()."""
         return self._alone("_prepare_chat", messages, options).give_async()
 
+    @overload
+    def embed(self, texts: Prompt | Sequence[Prompt], *, pooling: Literal["mean", "cls", "last"] = "mean", normalize: bool = True) -> Floats: ...
+    @overload
+    def embed(self, texts: Prompt | Sequence[Prompt], *, pooling: Literal["none"], normalize: bool = True) -> Floats | list[Floats]: ...
+    def embed(self, texts: Prompt | Sequence[Prompt], *, pooling: str = "mean", normalize: bool = True) -> Floats | list[Floats]:
+        """Embeddings: the hidden states behind the last norm (Transformers' last_hidden_state), pooled, as arrays of numpy, float32.
+
+        texts: a text or token ids: the result is [hidden_size]; a list of them: [n_texts, hidden_size], each row as for its text alone. pooling:
+        "mean" of the tokens, "cls": the first token, "last": the last one; "none": all tokens, [n_ids, hidden_size], of several texts a list of such
+        arrays. normalize: rows are divided by their L2 norm. Special tokens are added to a text and are tokens like the others.
+        """
+        rows = [self._embed(text, pooling, normalize) for text in (texts if _is_batch(texts) else [texts])]
+        if not _is_batch(texts):
+            return rows[0]
+        stacked: Floats | list[Floats] = rows if pooling == "none" else numpy_module().stack(rows)
+        return stacked
+
+    def _embed(self, text: Any, pooling: str, normalize: bool) -> Floats:
+        ids, width = prompt_ids(self, text), model_info(self).hidden_size
+        options = initialized(_ffi.mn_embed_options)
+        assign(options, pooling=pooling, normalize=normalize)
+        out = empty([len(ids), width] if pooling == "none" else [width])
+        check(lib.mn_model_embed(self._pointer, ids, len(ids), ctypes.byref(options), pointer(out)))
+        return out
+
     def _prepare(self, prompt: Any, prefix: Session | None, options: dict[str, Any]) -> Run:
-        is_batch = not isinstance(prompt, str) and hasattr(prompt, "__len__") and len(prompt) > 0 and hasattr(prompt[0], "__len__")
+        is_batch = _is_batch(prompt)
         if not is_batch and prefix is None:
             return self._alone("_prepare", prompt, options)
         call = CallOptions.take(options)

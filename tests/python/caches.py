@@ -336,6 +336,34 @@ def pieces_of_text_are_those_of_decode():
         refused(ValueError, "-1", lambda: tokenizer.token_bytes(-1))
 
 
+# The head's product with the states gives the logits of a session; the rest follows by definition.
+def embeddings_are_the_states_before_the_head():
+    np = need_numpy()
+    head = read_safetensors(os.path.join(golden("llama-untied-bias"), "model.safetensors"))["lm_head.weight"].astype(np.float64)
+    ids, other = [5, 9, 31, 200, 7, 7, 13], [4, 80, 3]
+    with mneme.Model(golden("llama-untied-bias"), compute_type="f32") as model:
+        states = model.embed(ids, pooling="none", normalize=False)
+        assert states.shape == (7, 96) and states.dtype == np.float32
+        with model.session() as session:
+            assert np.abs(states @ head.T - session.step(ids, all_logits=True)).max() < 2e-4
+        rows = {"mean": states.mean(axis=0, dtype=np.float64), "cls": states[0], "last": states[-1]}
+        for pooling, wanted in rows.items():
+            for normalize in (False, True):
+                both = model.embed([ids, other], pooling=pooling, normalize=normalize)
+                assert both.shape == (2, 96) and np.abs(both[0] - wanted / (np.linalg.norm(wanted) if normalize else 1)).max() < 1e-5
+                for row, text in zip(both, (ids, other)):
+                    assert np.array_equal(row, model.embed(text, pooling=pooling, normalize=normalize))
+        assert abs(np.linalg.norm(model.embed(np.array(ids))) - 1) < 1e-5
+        assert [rows.shape for rows in model.embed([ids, other], pooling="none")] == [(7, 96), (3, 96)]
+        refused(ValueError, "pooling is 'max', allowed: none, mean, cls, last", lambda: model.embed(ids, pooling="max"))
+        refused(ValueError, "token 0 is 320, allowed: 0 to 319", lambda: model.embed([320]))
+        refused(ValueError, "no token was given", lambda: model.embed([]))
+    with mneme.Model("embedded") as model:
+        texts = ["The sea is wide.", "A cat"]
+        assert np.array_equal(model.embed(texts), model.embed([model.tokenizer.encode(text) for text in texts]))
+        assert np.array_equal(model.embed(texts[1]), model.embed(texts)[1])
+
+
 def numpy_is_needed_by_arrays_alone():
     program = ("import sys\nsys.modules['numpy'] = None\nimport mneme\nmodel = mneme.Model('embedded')\nsession = model.session()\nsession.step([1, 2])\n"
                "print(session.layer(0).tokens, session.sync([1, 2, 3]))\ntry:\n    session.logits\nexcept ImportError as error:\n    print(error)\n")
@@ -346,7 +374,8 @@ def numpy_is_needed_by_arrays_alone():
 CASES = [logits_are_those_of_transformers, forks_and_crops_have_the_logits_of_new_sessions, keys_and_values_are_those_of_transformers,
          operations_have_the_logits_of_transformers, caches_of_transformers_become_sessions, legacy_files_have_the_same_arrays,
          saved_caches_are_described_and_verified, models_and_caches_are_described, calibrations_are_used, sessions_are_shown_as_html,
-         samplers_choose_the_tokens_of_generate, pieces_of_text_are_those_of_decode, numpy_is_needed_by_arrays_alone]
+         samplers_choose_the_tokens_of_generate, pieces_of_text_are_those_of_decode, numpy_is_needed_by_arrays_alone,
+         embeddings_are_the_states_before_the_head]
 
 
 if __name__ == "__main__":

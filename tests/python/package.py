@@ -38,8 +38,6 @@ NOT_CALLED = {
     "mn_status_text": "every failure has its own sentence",
     "mn_chat_render": "mn_chat_render_with is the same with options",
     "mn_has_chat_template": "Tokenizer.chat_template is None without one",
-    "mn_model_embed": "there is no method for it",
-    "mn_embed_options_init": "the same",
 }
 
 
