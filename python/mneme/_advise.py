@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from ._command import ERRORS, command_path, flags
 from ._library import MnemeError
@@ -60,7 +60,13 @@ class Advice(Sequence[AdvisedCache]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> AdvisedCache: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[AdvisedCache]: ...
+
+    def __getitem__(self, index: int | slice) -> AdvisedCache | list[AdvisedCache]:
         return self.rows[index]
 
     def __iter__(self) -> Iterator[AdvisedCache]:

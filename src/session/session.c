@@ -84,11 +84,11 @@ mn_status session_specs(kv_spec **specs, int *n, const mn_session *s) {
 
 size_t session_plan_bytes(const model_core *model, const kv_options *options, const kv_spec *specs, int n,
                           int64_t n_tokens) {
-    const model_config *heard = model->net.config.encoder;
-    const int64_t n_heard = heard ? heard->max_position_embeddings : 0; /* which cross attention holds for any text */
+    const model_config *from = model->net.config.encoder;
+    const int64_t n_encoded = from ? from->max_position_embeddings : 0; /* cross attention holds all of them */
     size_t total = 0;
     for (int i = 0; i < n; i++) {
-        size_t need = kv_plan_bytes(&specs[i], 1, options, specs[i].write_once ? n_heard : n_tokens);
+        size_t need = kv_plan_bytes(&specs[i], 1, options, specs[i].write_once ? n_encoded : n_tokens);
         if (!size_add(total, need, &total)) return SIZE_MAX;
     }
     return total;

@@ -296,6 +296,9 @@ typedef struct mn_memory_plan {
     uint64_t resident_bytes; /* of the process: what it holds now, cache_bytes, and what computing needs beside them;
                                 not less than its peak until now. Weights that are read where they are mapped count once
                                 they were read */
+    uint64_t session_bytes;  /* what mn_session_cache reports as bytes of one session once the prompt is computed in one
+                                call, offloaded bytes included; states of recurrent layers: one by one, since earlier
+                                ones are kept of steps */
 } mn_memory_plan;
 
 /* The plan of a session with these options; a strategy that allocates all at once without max_cache_len: for as many
