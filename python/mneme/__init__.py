@@ -37,9 +37,16 @@ __all__ = ["Advice", "AdvisedCache", "ArgumentError", "CacheInfo", "CacheSize", 
            "find_speech_model", "generation_fields", "inspect", "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor",
            "select_sessions", "step_sessions", "transcribe", "verify_cache_file"]
 
+
+def _named(value: Any) -> Any:
+    """Errors, and what is shown of objects, name the module that programs import."""
+    if isinstance(value, type):
+        value.__module__ = __name__
+    return value
+
+
 for _name in __all__:
-    if isinstance(globals().get(_name), type):
-        globals()[_name].__module__ = __name__  # errors, and what is shown of objects, name what programs import
+    _named(globals().get(_name))
 
 LATER = {"Server": "._server", "bench": "._bench", "Advice": "._advise", "AdvisedCache": "._advise", "advise": "._advise"}
 
@@ -47,5 +54,5 @@ LATER = {"Server": "._server", "bench": "._bench", "Advice": "._advise", "Advise
 def __getattr__(name: str) -> Any:
     """What few programs need and takes long to import."""
     if name in LATER:
-        return getattr(import_module(LATER[name], __name__), name)
+        return _named(getattr(import_module(LATER[name], __name__), name))
     raise AttributeError(f"module 'mneme' has no attribute '{name}'")
