@@ -156,15 +156,15 @@ static size_t row_bytes(const cache_row *row, int64_t n_tokens) {
 
 /* The part of it in memory: all, or the pages of two layers if pages are offloaded. */
 static size_t row_resident_bytes(const cache_row *row, int64_t n_tokens) {
-    enum { NEAR_LAYERS = 2 };
-    if (!row->plan.self.is_offloaded || row->n <= NEAR_LAYERS) return row_bytes(row, n_tokens);
+    enum { RESIDENT_LAYERS = 2 };
+    if (!row->plan.self.is_offloaded || row->n <= RESIDENT_LAYERS) return row_bytes(row, n_tokens);
     size_t most = 0;
     for (int i = 0; i < row->n; i++) {
         cache_row one = {.plan = row->plan, .specs = &row->specs[i], .n = 1, .core = row->core};
         size_t need = row_bytes(&one, n_tokens);
         if (need > most) most = need;
     }
-    return most > SIZE_MAX / NEAR_LAYERS ? SIZE_MAX : most * NEAR_LAYERS;
+    return most > SIZE_MAX / RESIDENT_LAYERS ? SIZE_MAX : most * RESIDENT_LAYERS;
 }
 
 /* The most tokens whose cache fits into `room` bytes; `most` where all do. */
