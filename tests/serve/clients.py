@@ -548,10 +548,10 @@ def main():
         if a.model == "tiny" or not os.path.exists(speech):
             speech = tiny_speech(work)
         SPEECH.update(file=short_recording(work, 0.8 if a.model == "tiny" else 60), model=os.path.basename(speech))
-        heard = subprocess.run([a.mneme, "transcribe", "-m", speech, SPEECH["file"], "--timestamps", "word", "--json"], check=True, capture_output=True)
-        heard = json.loads(heard.stdout)
-        words = [(w["word"].lstrip(" "), w["start"], w["end"]) for s in heard["segments"] for w in s["words"]]
-        SPEECH.update(text=heard["text"].lstrip(" "), seconds=heard["duration"], words=words)
+        transcript = subprocess.run([a.mneme, "transcribe", "-m", speech, SPEECH["file"], "--timestamps", "word", "--json"], check=True, capture_output=True)
+        transcript = json.loads(transcript.stdout)
+        words = [(w["word"].lstrip(" "), w["start"], w["end"]) for s in transcript["segments"] for w in s["words"]]
+        SPEECH.update(text=transcript["text"].lstrip(" "), seconds=transcript["duration"], words=words)
         server = Server(a.mneme, model, keys, "--speech-model", speech)
         relay = Relay(server.port, a.record) if a.record else None
         url = f"http://127.0.0.1:{relay.port if relay else server.port}"
