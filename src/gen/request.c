@@ -350,9 +350,12 @@ mn_status request_advance(request *r) {
     return MN_OK;
 }
 
+bool request_is_aborted(const request *r) {
+    return !r->is_done && r->options.abort_callback && r->options.abort_callback(r->options.user);
+}
+
 bool request_is_cancelled(request *r) {
     if (r->setup.session && atomic_exchange(&r->setup.session->cancelled, false)) return true;
-    if (!r->is_done && r->options.abort_callback && r->options.abort_callback(r->options.user)) return true;
     for (size_t k = 0; k < r->n_opened; k++) {
         if (r->sequences[k].cancelled) return true;
     }

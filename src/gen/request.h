@@ -121,7 +121,10 @@ void request_choose(request *r);
 /* When all feeds are computed: runs the search and starts its next feeds; the first time, the prompt. */
 mn_status request_advance(request *r);
 
-/* Whether it was cancelled: by one of its callbacks or mn_session_cancel. */
+/* What its abort_callback says. */
+bool request_is_aborted(const request *r);
+
+/* Whether it was cancelled: by its token callback or mn_session_cancel. */
 bool request_is_cancelled(request *r);
 
 /* Ends it: for MN_E_CANCELLED with a partial result, for another failure with this status and the thread's message. A

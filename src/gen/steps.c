@@ -72,7 +72,8 @@ void steps_choose(steps *s) {
     s->n_active = 0;
     for (size_t i = 0; i < s->n; i++) {
         request *r = s->requests[i];
-        mn_status status = request_advance(r);
+        /* Asked before the token callback: behind it another thread of the caller may be busy with the token. */
+        mn_status status = request_is_aborted(r) ? MN_E_CANCELLED : request_advance(r);
         if (status == MN_OK && request_is_cancelled(r)) status = MN_E_CANCELLED;
         if (status != MN_OK) request_stop(r, status);
         if (!r->is_done) s->n_active = request_list_feeds(r, s->active, s->n_active);
