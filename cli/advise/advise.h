@@ -32,7 +32,7 @@ typedef struct advice {
     double time_ms;
     prompt text;
     compared_text t;       /* the text up to the depth of the measurements, repeated where it is shorter */
-    size_t compared_depth; /* tokens before and in the compared stretch */
+    size_t compared_depth; /* tokens before and in the compared segment */
     uint64_t computed_tokens;
     double whole_ms; /* about what measuring all of it takes; 0: not known, or done */
     advised_cache caches[LISTED_CACHES];
@@ -67,13 +67,13 @@ void advise_choose(advice *a);
 void advise_put_sentence(bytes *b, const advice *a);
 void advise_put_flags(bytes *b, const advice *a, const advised_cache *k);
 
-/* Figures of a measured cache: tokens a second in the deepest stretch, the mean divergence with its standard error.
+/* Figures of a measured cache: tokens a second in the deepest segment, the mean divergence with its standard error.
  * NAN: not known, as where a cache has neither dropped nor quantized a token yet. */
 double advised_speed(const advice *a, const advised_cache *k);
 double advised_divergence(const advice *a, const advised_cache *k);
 double advised_error(const advice *a, const advised_cache *k);
-/* Tokens in the cache in the middle of a stretch. */
-size_t stretch_depth(const stretch *s);
+/* Tokens in the cache in the middle of a segment. */
+size_t segment_depth(const segment *s);
 
 void advise_put_table(bytes *b, const advice *a);
 void advise_put_json(bytes *b, const advice *a);

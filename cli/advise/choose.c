@@ -11,7 +11,7 @@
 static const double least_share = 0.5;
 
 double advised_speed(const advice *a, const advised_cache *k) {
-    return k->is_measured ? 1e3 / k->m.median_ms[a->t.n_stretches - 1] : NAN;
+    return k->is_measured ? 1e3 / k->m.median_ms[a->t.n_segments - 1] : NAN;
 }
 
 double advised_divergence(const advice *a, const advised_cache *k) {

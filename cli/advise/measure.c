@@ -13,7 +13,7 @@ enum {
     FIRST_DEPTH = 256, /* of the run that tells how fast the machine is */
     MOST_COMPARED = 128,
     LEAST_COMPARED = 16,
-    TIMED_STRETCHES = 3, /* at quarters of the depth */
+    TIMED_SEGMENTS = 3, /* at quarters of the depth */
     LEAST_TIMED = 4,
     MOST_DEPTH = 1 << 24,
 };
@@ -21,14 +21,14 @@ enum {
 /* Some caches are slower than dynamic. */
 static const double slack = 1.25;
 
-/* Tokens of a stretch that is only timed. */
+/* Tokens of a segment that is only timed. */
 static size_t n_timed(const pass_effort *effort) {
     const size_t n = effort->n_compared / 8;
     return n > LEAST_TIMED ? n : LEAST_TIMED;
 }
 
 static double single_tokens(const pass_effort *effort) {
-    return (double)(effort->n_compared - 1 + TIMED_STRETCHES * (n_timed(effort) - 1));
+    return (double)(effort->n_compared - 1 + TIMED_SEGMENTS * (n_timed(effort) - 1));
 }
 
 static double effort_ms(const pass_cost *cost, const pass_effort *effort) {
@@ -46,18 +46,18 @@ pass_effort advise_effort(const pass_cost *cost, int n_passes, double left_ms, s
     return effort;
 }
 
-size_t stretch_depth(const stretch *s) {
+size_t segment_depth(const segment *s) {
     return s->begin + s->n / 2;
 }
 
-/* The stretch that ends at that depth. */
-static stretch stretch_at(size_t depth, size_t n, bool is_compared) {
+/* The segment that ends at that depth. */
+static segment segment_at(size_t depth, size_t n, bool is_compared) {
     if (n > depth / 2) n = depth / 2;
-    return (stretch){depth - n, n, is_compared};
+    return (segment){depth - n, n, is_compared};
 }
 
-/* Adds a stretch in the order of depth, unless it touches one that is there. */
-static void add_stretch(stretch *list, int *n, stretch s) {
+/* Adds a segment in the order of depth, unless it touches one that is there. */
+static void add_segment(segment *list, int *n, segment s) {
     int at = 0;
     while (at < *n && list[at].begin < s.begin) at++;
     if (at > 0 && list[at - 1].begin + list[at - 1].n > s.begin) return;
@@ -69,14 +69,14 @@ static void add_stretch(stretch *list, int *n, stretch s) {
 
 /* What is compared is at the end of the text, or of the depth; speeds are measured there, at the depth and at quarters
  * of it. */
-static mn_status plan_stretches(advice *a, const pass_effort *effort) {
-    stretch list[MOST_STRETCHES];
+static mn_status plan_segments(advice *a, const pass_effort *effort) {
+    segment list[MAX_SEGMENTS];
     int n = 0;
     a->compared_depth = a->text.n < effort->depth ? a->text.n : effort->depth;
-    add_stretch(list, &n, stretch_at(a->compared_depth, effort->n_compared, true));
-    add_stretch(list, &n, stretch_at(effort->depth, n_timed(effort), false));
-    for (size_t part = TIMED_STRETCHES; part > 0; part--)
-        add_stretch(list, &n, stretch_at(effort->depth * part / (TIMED_STRETCHES + 1), n_timed(effort), false));
+    add_segment(list, &n, segment_at(a->compared_depth, effort->n_compared, true));
+    add_segment(list, &n, segment_at(effort->depth, n_timed(effort), false));
+    for (size_t part = TIMED_SEGMENTS; part > 0; part--)
+        add_segment(list, &n, segment_at(effort->depth * part / (TIMED_SEGMENTS + 1), n_timed(effort), false));
     a->t.n = a->t.n_text = effort->depth;
     return comparison_plan(&a->t, list, n);
 }
@@ -85,8 +85,8 @@ static mn_status plan_stretches(advice *a, const pass_effort *effort) {
 static pass_cost cost_of(const advice *a, const cache_measure *m) {
     size_t n_single = 0;
     double single_ms = 0;
-    for (int i = 0; i < a->t.n_stretches; i++) {
-        n_single += a->t.stretches[i].n - 1;
+    for (int i = 0; i < a->t.n_segments; i++) {
+        n_single += a->t.segments[i].n - 1;
         single_ms += m->new_ms[i];
     }
     return (pass_cost){m->prompt_ms / (double)(a->t.n - 1 - n_single), single_ms / (double)n_single};
@@ -115,7 +115,7 @@ static mn_status repeat_text(advice *a, size_t depth) {
 
 static mn_status run_reference(advice *a, const pass_effort *effort, pass_cost *cost) {
     cache_measure m;
-    MN_TRY(plan_stretches(a, effort));
+    MN_TRY(plan_segments(a, effort));
     MN_TRY(comparison_run_reference(&a->t, &m));
     *cost = cost_of(a, &m);
     a->computed_tokens += a->t.n - 1;

@@ -236,9 +236,9 @@ static void put_ends(bytes *b, const advice *a, double end, const axis *y) {
 static void put_speed(bytes *b, const advice *a) {
     const compared_text *t = &a->t;
     axis y = {.first = BOTTOM, .last = TOP},
-         x = {0, (double)stretch_depth(&t->stretches[t->n_stretches - 1]), RIGHT_BEGIN, RIGHT_END, false};
+         x = {0, (double)segment_depth(&t->segments[t->n_segments - 1]), RIGHT_BEGIN, RIGHT_END, false};
     for (int i = 0; i < a->n; i++)
-        for (int k = 0; a->caches[i].is_measured && k < t->n_stretches; k++)
+        for (int k = 0; a->caches[i].is_measured && k < t->n_segments; k++)
             y.high = fmax(y.high, 1e3 / a->caches[i].m.median_ms[k]);
     put_titles(b, RIGHT_BEGIN, RIGHT_END, "Speed against depth", "tokens in the cache", "tokens a second, one row");
     const double deepest = x.high;
@@ -250,13 +250,13 @@ static void put_speed(bytes *b, const advice *a) {
         if (!k->is_measured) continue;
         bytes_printf(b, "<polyline class=\"speed\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"",
                      colour_of(i));
-        for (int s = 0; s < t->n_stretches; s++)
-            bytes_printf(b, "%.1f,%.1f ", place(&x, (double)stretch_depth(&t->stretches[s])),
+        for (int s = 0; s < t->n_segments; s++)
+            bytes_printf(b, "%.1f,%.1f ", place(&x, (double)segment_depth(&t->segments[s])),
                          place(&y, 1e3 / k->m.median_ms[s]));
         bytes_append_text(b, "\"/>\n");
-        for (int s = 0; s < t->n_stretches; s++)
+        for (int s = 0; s < t->n_segments; s++)
             bytes_printf(b, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
-                         place(&x, (double)stretch_depth(&t->stretches[s])), place(&y, 1e3 / k->m.median_ms[s]),
+                         place(&x, (double)segment_depth(&t->segments[s])), place(&y, 1e3 / k->m.median_ms[s]),
                          colour_of(i));
     }
     put_ends(b, a, place(&x, deepest), &y);

@@ -33,7 +33,7 @@ static void put_measured_notes(bytes *b, const advice *a) {
     bytes_printf(b,
                  "t/s: of one row, at a depth of %zu tokens. KL: from dynamic, in nats, mean and standard error of %zu "
                  "tokens at a depth of %zu; -: no token has been dropped or quantized there yet.\n",
-                 stretch_depth(&a->t.stretches[a->t.n_stretches - 1]), a->t.n_compared, a->compared_depth);
+                 segment_depth(&a->t.segments[a->t.n_segments - 1]), a->t.n_compared, a->compared_depth);
     bytes_printf(b, "Text (%s): %zu tokens%s.", a->t.source, a->text.n,
                  a->t.n > a->text.n ? ", repeated for the speed alone" : "");
     if (a->compared_depth < (size_t)a->context)
@@ -87,9 +87,9 @@ void advise_put_table(bytes *b, const advice *a) {
 static void put_speeds(bytes *b, const advice *a, const advised_cache *k) {
     json_put_key(b, "speeds");
     bytes_append_text(b, "[");
-    for (int i = 0; i < a->t.n_stretches; i++) {
+    for (int i = 0; i < a->t.n_segments; i++) {
         bytes_append_text(b, i ? ",{" : "{");
-        json_put_int_member(b, "n_depth", (int64_t)stretch_depth(&a->t.stretches[i]));
+        json_put_int_member(b, "n_depth", (int64_t)segment_depth(&a->t.segments[i]));
         json_put_real_member(b, "decode_per_second", 1e3 / k->m.median_ms[i]);
         bytes_append_text(b, "}");
     }

@@ -122,7 +122,7 @@ static mn_status resolve_lengths(comparison *c) {
 }
 
 static mn_status take_text(comparison *c) {
-    const stretch fresh = {c->n_prompt, c->n_new, true};
+    const segment fresh = {c->n_prompt, c->n_new, true};
     c->t.ids = mem_alloc(c->t.n, sizeof *c->t.ids);
     if (!c->t.ids) return mem_no_memory();
     memcpy(c->t.ids, c->text.ids, c->t.n_text * sizeof *c->t.ids);

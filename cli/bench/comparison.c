@@ -59,15 +59,15 @@ mn_status comparison_read_text(prompt *text, const char **source, const options 
     return status;
 }
 
-mn_status comparison_plan(compared_text *t, const stretch *stretches, int n) {
+mn_status comparison_plan(compared_text *t, const segment *segments, int n) {
     size_t numbers = 0;
     mem_free(t->reference);
     mem_free(t->reference_log_sums);
-    t->n_stretches = n;
+    t->n_segments = n;
     t->n_compared = 0;
     for (int i = 0; i < n; i++) {
-        t->stretches[i] = stretches[i];
-        if (stretches[i].is_compared) t->n_compared += stretches[i].n;
+        t->segments[i] = segments[i];
+        if (segments[i].is_compared) t->n_compared += segments[i].n;
     }
     t->reference_log_sums = mem_alloc(t->n_compared, sizeof *t->reference_log_sums);
     t->reference =
@@ -131,7 +131,7 @@ typedef struct text_run {
     const cache_choice *choice;
     mn_session *session;
     cache_measure *out;
-    double *token_ms; /* of the tokens of a stretch */
+    double *token_ms; /* of the tokens of a segment */
     size_t n_looked;  /* at compared tokens */
 } text_run;
 
@@ -144,8 +144,8 @@ static mn_status step(text_run *r, size_t begin, size_t n, double *ms) {
     return MN_OK;
 }
 
-static mn_status run_stretch(text_run *r, int index) {
-    const stretch *s = &r->t->stretches[index];
+static mn_status run_segment(text_run *r, int index) {
+    const segment *s = &r->t->segments[index];
     double *sum = &r->out->new_ms[index];
     for (size_t i = 0; i < s->n; i++) {
         const size_t fed = s->begin + i;
@@ -178,15 +178,15 @@ static mn_status look_for_losses(const text_run *r) {
     return MN_OK;
 }
 
-static mn_status run_stretches(text_run *r) {
+static mn_status run_segments(text_run *r) {
     size_t fed = 0;
-    for (int i = 0; i < r->t->n_stretches; i++) {
-        const stretch *s = &r->t->stretches[i];
+    for (int i = 0; i < r->t->n_segments; i++) {
+        const segment *s = &r->t->segments[i];
         double ms = 0;
         progress_line("%s %s: %zu of %zu tokens", r->choice->name, r->choice->config, fed, r->t->n - 1);
         if (s->begin > fed) MN_TRY(step(r, fed, s->begin - fed, &ms));
         r->out->prompt_ms += ms;
-        MN_TRY(run_stretch(r, i));
+        MN_TRY(run_segment(r, i));
         if (s->is_compared) MN_TRY(look_for_losses(r));
         fed = s->begin + s->n - 1;
     }
@@ -212,7 +212,7 @@ static mn_status run(const compared_text *t, compared_text *to_note, const cache
     mn_status status = comparison_open(&r.session, t, choice);
     if (status == MN_OK) {
         interrupt_watch(r.session);
-        status = run_stretches(&r);
+        status = run_segments(&r);
         interrupt_unwatch();
         progress_clear();
     }

@@ -7,15 +7,15 @@
 #include "input.h"
 #include "loaded_model.h"
 
-enum { MOST_STRETCHES = 16 };
+enum { MAX_SEGMENTS = 16 };
 
 /* Tokens that are computed one by one, as in generation. The distribution of the next token is looked at n times:
- * behind ids[begin - 1], and behind each of ids[begin .. begin + n - 2]. What is before and between stretches is
+ * behind ids[begin - 1], and behind each of ids[begin .. begin + n - 2]. What is before and between segments is
  * computed in one call. */
-typedef struct stretch {
+typedef struct segment {
     size_t begin, n;
     bool is_compared; /* with dynamic; false: only timed */
-} stretch;
+} segment;
 
 typedef struct compared_text {
     mn_model *model;
@@ -24,8 +24,8 @@ typedef struct compared_text {
     size_t n, n_text;       /* n_text: of them, those of the text; behind it the best token of dynamic is the next */
     const char *source;     /* of the text, for people and JSON; borrowed */
     double end_ms;          /* of clock_ms, when a run ends with MN_E_FULL; 0: never */
-    stretch stretches[MOST_STRETCHES];
-    int n_stretches;
+    segment segments[MAX_SEGMENTS];
+    int n_segments;
     size_t vocab_size, n_compared;
     float *reference;           /* logits of dynamic, [n_compared][vocab_size], owned */
     double *reference_log_sums; /* [n_compared], log of the sum of their exponentials, owned */
@@ -35,9 +35,9 @@ typedef struct compared_text {
 typedef struct cache_measure {
     mn_cache_info cache; /* at the end; its strings are no longer valid */
     char dtype[8];
-    double prompt_ms;                 /* of what was computed in one call */
-    double new_ms[MOST_STRETCHES];    /* of each stretch, in which n - 1 tokens are computed */
-    double median_ms[MOST_STRETCHES]; /* of one token of them; NAN where there is none */
+    double prompt_ms;               /* of what was computed in one call */
+    double new_ms[MAX_SEGMENTS];    /* of each segment, in which n - 1 tokens are computed */
+    double median_ms[MAX_SEGMENTS]; /* of one token of them; NAN where there is none */
     bool has_begun; /* when the last token was compared, tokens had been quantized where the cache quantizes, and
                      * dropped where it has a window */
     size_t same;    /* how often the best token is that of dynamic */
@@ -48,8 +48,8 @@ typedef struct cache_measure {
  * tokenizer. *source: borrowed, for compared_text. */
 mn_status comparison_read_text(prompt *text, const char **source, const options *o, const loaded_model *e);
 
-/* Sets the stretches of a text whose other members are set, and makes room for what dynamic expects. MN_E_NOMEM. */
-mn_status comparison_plan(compared_text *t, const stretch *stretches, int n);
+/* Sets the segments of a text whose other members are set, and makes room for what dynamic expects. MN_E_NOMEM. */
+mn_status comparison_plan(compared_text *t, const segment *segments, int n);
 void comparison_clear(compared_text *t);
 
 /* A session for it: where the cache allocates all at once, for the whole text. */

@@ -235,7 +235,7 @@ static void average(double *y, const double *sum, double factor, size_t n) {
     }
 }
 
-/* ---- bases from sums ---- */
+/* ---- matrices from sums ---- */
 
 typedef struct workspace {
     double *a, *b, *u, *root, *inverse_root; /* [dim][dim] */

@@ -59,7 +59,7 @@ void voice_close(voice **v) {
 
 /* ---- decisions ---- */
 
-static mn_status end_stretch(voice *v) {
+static mn_status end_segment(voice *v) {
     int64_t n_voiced = v->n_voiced;
     v->n_voiced = 0;
     if (n_voiced == 0 || n_voiced < v->limits.min_speech) return MN_OK;
@@ -73,7 +73,7 @@ static mn_status decide_frame(voice *v, int64_t frame, double energy, double flo
         if (v->n_voiced++ == 0) v->begin = frame;
         v->end = frame + 1;
     } else if (v->n_voiced && frame + 1 - v->end >= v->limits.min_silence) {
-        return end_stretch(v);
+        return end_segment(v);
     }
     return MN_OK;
 }
@@ -122,7 +122,7 @@ mn_status voice_finish(voice *v) {
     int64_t n_blocks = (v->n_frames + BLOCK - 1) / BLOCK;
     while (v->n_decided < n_blocks)
         MN_TRY(decide_block(v, n_blocks, (int)min_i64(BLOCK, v->n_frames - v->n_decided * BLOCK)));
-    MN_TRY(end_stretch(v));
+    MN_TRY(end_segment(v));
     if (v->parts->n == 0) return MN_OK;
     int64_t *end = &v->parts->list[v->parts->n - 1].end;
     *end = min_i64(*end, v->n_total);

@@ -7,7 +7,7 @@
 static const pass_cost costs[] = {{0.05, 0.1}, {1.2, 7}, {1, 100}, {50, 200}, {500, 500}, {1.5, 1.5}};
 enum { N_COSTS = sizeof costs / sizeof *costs };
 
-/* Four stretches: one is compared, three are timed. In each the last token is not computed. */
+/* Four segments: one is compared, three are timed. In each the last token is not computed. */
 static double effort_cost(const pass_cost *cost, pass_effort e) {
     size_t timed = e.n_compared / 8 < 4 ? 4 : e.n_compared / 8, single = e.n_compared - 1 + 3 * (timed - 1);
     return cost->token_ms * (double)e.depth + cost->single_ms * (double)single;
@@ -81,7 +81,7 @@ static void one_is_chosen(void **state) {
         advice *a = calloc(1, sizeof *a);
         assert_non_null(a);
         a->n = cases[i].n;
-        a->t.n_stretches = 1;
+        a->t.n_segments = 1;
         a->t.n_compared = 10;
         for (int k = 0; k < a->n; k++)
             a->caches[k] = made((uint64_t)cases[i].rows[k][0], cases[i].rows[k][1], cases[i].rows[k][2]);

@@ -145,7 +145,7 @@ ban '\<(verbs?|[a-z]+_verb|verb_[a-z_]+|VERB_[A-Z]+)\>' "a command" cli
 ban '\<(TODO|FIXME|XXX|HACK)\>' "do it, or leave it out" src cli serve include examples tests
 
 # Words that only this project would know: quantize, calibration, resident, sequence, vocabulary translation, confidence and requested are the field's.
-private='seal(s|ed|ing)?|settle[sd]?|kin|retelling|scribe|sureness|wish(es|ed)?|relieve[sd]?|timelines?|kv_look|is_said|quiet_tokens|is_endless'
+private='seal(s|ed|ing)?|settle[sd]?|kin|retelling|scribe|sureness|wish(es|ed)?|relieve[sd]?|timelines?|kv_look|is_said|quiet_tokens|is_endless|stretch(es)?'
 hits=$(grep -rnIiE --exclude-dir=data --exclude=check.sh "(^|[^a-z])($private)([^a-z]|\$)" src cli serve include examples tests bench tools scripts cmake share docs ./*.md || true)
 [ -z "$hits" ] || complain "$hits"$'\n'"  (use the field's word)"
 
