@@ -1,17 +1,14 @@
 """Which cache holds so many tokens in so much memory: `mneme advise` in a child process."""
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from ._command import ERRORS, command_path, flags
-from ._library import MnemeError
+from ._command import run_json
 from ._progress import progress_of
 
 MEASURED = re.compile(r"mneme: measured (\d+) of (\d+): ")
@@ -92,30 +89,14 @@ def advise(model: str | os.PathLike[str] | None = None, *, context: int | None =
             file.write(" ".join(map(str, text)))
             file.flush()
             given["ids_file"] = file.name
-        return Advice(_run([command_path(), "advise", "--json", "-v", *flags(given)], progress))
+        shown = progress_of(progress, "measuring", "caches", 0)
 
+        def show(line: str) -> None:
+            found = MEASURED.match(line)
+            if found:
+                shown.update(int(found[1]), int(found[2]))
 
-def _run(command: list[str], progress: bool | Callable[[int, int], Any] | None) -> dict[str, Any]:
-    """The JSON that the command prints; Ctrl-C and errors of the callback end it."""
-    shown, last = progress_of(progress, "measuring", "caches", 0), ""
-    try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
-    except OSError as error:
-        raise MnemeError(f"the command cannot be run: {error}") from None
-    with process:
-        assert process.stdout and process.stderr
         try:
-            for line in process.stderr:
-                last, found = line.rstrip("\n"), MEASURED.match(line)
-                if found:
-                    shown.update(int(found[1]), int(found[2]))
-            answer = process.stdout.read()
-        except BaseException:
-            process.terminate()
-            raise
+            return Advice(run_json("advise", "-v", on_line=show, **given))
         finally:
             shown.close()
-    if process.returncode:
-        raise ERRORS.get(process.returncode, MnemeError)(last.removeprefix("mneme: "))
-    result: dict[str, Any] = json.loads(answer)
-    return result

@@ -5,7 +5,8 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ._library import ArgumentError, CancelledError, MnemeError, NotFoundError, OutOfMemoryError, RefusedError, warn
@@ -35,22 +36,33 @@ def flags(options: Mapping[str, Any]) -> list[str]:
     return given
 
 
-def run_json(*arguments: str, **options: Any) -> Any:
-    """What the command prints with --json. Its failure is an exception with its sentence, its warnings are those of Python."""
-    command = [command_path(), *arguments, *flags(options), "--json"]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    except OSError as error:
-        raise MnemeError(f"the command cannot be run: {error}") from None
-    for line in done.stderr.splitlines():
-        if line.startswith("mneme: warning: "):
-            warn(line.removeprefix("mneme: warning: "))
-    found: Any = None
-    with contextlib.suppress(ValueError):
-        found = json.loads(done.stdout)
-    if done.returncode == 0 and found is not None:
+def run_json(*arguments: str, on_line: Callable[[str], Any] | None = None, **options: Any) -> Any:
+    """What the command prints with --json. Its failure is an exception with its sentence, its warnings are those of Python; on_line gets each line of
+    its standard error as it comes. Ctrl-C and errors of on_line end the command."""
+    command, last = [command_path(), *arguments, *flags(options), "--json"], ""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:  # not a pipe, which would fill up while lines are read
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace")
+        except OSError as error:
+            raise MnemeError(f"the command cannot be run: {error}") from None
+        with process:
+            assert process.stderr
+            try:
+                for line in map(str.rstrip, process.stderr):
+                    last = line or last
+                    if line.startswith("mneme: warning: "):
+                        warn(line.removeprefix("mneme: warning: "))
+                    elif on_line:
+                        on_line(line)
+            except BaseException:
+                process.terminate()
+                raise
+        output.seek(0)
+        found: Any = None
+        with contextlib.suppress(ValueError):
+            found = json.load(output)
+    if process.returncode == 0 and found is not None:
         return found
     if found is not None:
-        raise ERRORS.get(done.returncode, MnemeError)(found["error"]["message"])
-    said = done.stderr.strip().splitlines()
-    raise MnemeError(f"the command ended with code {done.returncode} and printed no JSON{': ' + said[-1] if said else ''}")
+        raise ERRORS.get(process.returncode, MnemeError)(found["error"]["message"])
+    raise MnemeError(f"the command ended with code {process.returncode} and printed no JSON{': ' + last if last else ''}")

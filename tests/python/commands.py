@@ -3,6 +3,7 @@
 usage: commands.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]     LIBMNEME `installed`: the package that Python finds, with its own library
 SPDX-License-Identifier: Apache-2.0"""
 import dataclasses
+import json
 import os
 import stat
 import tempfile
@@ -106,6 +107,9 @@ def failures_of_the_command_are_exceptions():
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert with_command(folder, "[]", "mneme: warning: a line\nother", 0, lambda: mneme.bench()) == []
+        lines: list[str] = []  # an answer larger than a pipe, before the lines
+        assert len(with_command(folder, json.dumps(["x" * 99] * 2000), "a\nb", 0, lambda: _command.run_json("bench", on_line=lines.append))) == 2000
+        assert lines == ["a", "b"]
         assert [(str(w.message), w.category, w.filename) for w in caught] == [("a line", mneme.MnemeWarning, __file__)]
     with mock.patch.dict(os.environ, MNEME_COMMAND="/nothere/mneme"):
         refused(mneme.MnemeError, "the command cannot be run", lambda: mneme.bench())
