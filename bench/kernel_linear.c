@@ -79,15 +79,19 @@ typedef struct kind {
     const char *name;
     weight_form form;
     dtype type;
+    bool coarse;
 } kind;
 
 static const kind kinds[] = {
-    {"f32", WEIGHT_F32, DTYPE_F32},
-    {"bf16", WEIGHT_BF16, DTYPE_BF16},
-    {"int8 (Q8_0)", WEIGHT_INT, DTYPE_Q8_0},
-    {"int4 (Q4_0)", WEIGHT_INT, DTYPE_Q4_0},
-    {"int4+min (Q4_K)", WEIGHT_INT, DTYPE_Q4_K},
-    {"int8/16 (Q6_K)", WEIGHT_INT, DTYPE_Q6_K},
+    {"f32", WEIGHT_F32, DTYPE_F32, false},
+    {"bf16", WEIGHT_BF16, DTYPE_BF16, false},
+    {"int8 (Q8_0)", WEIGHT_INT, DTYPE_Q8_0, false},
+    {"int4 (Q4_0)", WEIGHT_INT, DTYPE_Q4_0, false},
+    {"int4+min (Q4_K)", WEIGHT_INT, DTYPE_Q4_K, false},
+    {"int8/16 (Q6_K)", WEIGHT_INT, DTYPE_Q6_K, false},
+    {"Q8_0, 8 bits", WEIGHT_INT, DTYPE_Q8_0, true},
+    {"Q4_0, 8 bits", WEIGHT_INT, DTYPE_Q4_0, true},
+    {"Q4_K, 8 bits", WEIGHT_INT, DTYPE_Q4_K, true},
 };
 
 typedef struct task {
@@ -113,14 +117,13 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
     void *block;
     char *weights = allocate_weights(size, &block);
     void *x = mem_alloc(inputs + 64 * (size_t)m, sizeof(float));
-    float *scale = mem_alloc(inputs / ACT_GROUP + 1, sizeof(float)),
-          *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
-    int32_t *sum = mem_alloc(inputs / ACT_SUM_GROUP + 1, sizeof(int32_t));
-    if (!x || !scale || !y || !sum) exit(1);
+    float *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
+    act_group *groups = mem_alloc(inputs / ACT_GROUP + 1, sizeof *groups);
+    if (!x || !y || !groups) exit(1);
     fill_weights(weights, &layout);
     memset(x, 0x35, (inputs + 64 * (size_t)m) * sizeof(float));
-    for (size_t i = 0; i < inputs / ACT_GROUP; i++) scale[i] = 1e-3f;
-    activations acts = {.form = what->form, .m = m, .k = k, .x = x, .scale = scale, .sum = sum};
+    for (size_t i = 0; i < inputs / ACT_GROUP; i++) groups[i].scale = 1e-3f;
+    activations acts = {.form = what->form, .m = m, .k = k, .x = x, .groups = groups, .coarse = what->coarse};
     task t = {.job = {.layout = &layout,
                       .weights = weights,
                       .x = &acts,
@@ -138,9 +141,8 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
            operations / time.best * 1e-9, (double)size / time.median * 1e-9, (double)size / time.best * 1e-9);
     mem_free(block);
     mem_free(x);
-    mem_free(scale);
+    mem_free(groups);
     mem_free(y);
-    mem_free(sum);
 }
 
 static void bench_read(void) {

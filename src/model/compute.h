@@ -50,12 +50,11 @@ void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, v
 /* Rows of activations in every form that some weight needs. */
 typedef struct act_rows {
     int m, k;
-    const float *f32; /* [m][k] */
-    bf16 *rounded;    /* [m][act_bf16_stride(k)] */
-    int8_t *codes;    /* [m][2][k] */
-    float *scale;     /* [m][k / 32] */
-    int32_t *sum;     /* [m][k / 16] */
-    bool coarse;      /* codes have 8 bits */
+    const float *f32;  /* [m][k] */
+    bf16 *rounded;     /* [m][act_bf16_stride(k)] */
+    void *codes;       /* int16 [m][k]; int8 with coarse */
+    act_group *groups; /* [m][k / 32] */
+    bool coarse;       /* codes have 8 bits */
 } act_rows;
 
 typedef unsigned form_set; /* bit i: weight_form i is needed */

@@ -61,9 +61,8 @@ static int token_buffers(network *net, token_buffer out[MOST_TOKEN_BUFFERS]) {
         {&other->slot_cos, local, sizeof(float)},
         {&other->slot_sin, local, sizeof(float)},
         {&ws->rows.rounded, k * act_bf16_stride((int)widest), sizeof(bf16)},
-        {&ws->rows.codes, k * widest * ACT_PLANES, 1},
-        {&ws->rows.scale, k * (widest / ACT_GROUP + 1), sizeof(float)},
-        {&ws->rows.sum, k * (widest / ACT_SUM_GROUP + 1), sizeof(int32_t)},
+        {&ws->rows.codes, k * widest, sizeof(int16_t)},
+        {&ws->rows.groups, k * (widest / ACT_GROUP + 1), sizeof(act_group)},
     };
     memcpy(out, buffers, sizeof buffers);
     return (int)(sizeof buffers / sizeof *buffers);

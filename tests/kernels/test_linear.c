@@ -16,8 +16,8 @@ typedef struct problem {
     dtype type;
     int m;
     activations acts;
-    guarded weights, x, scale, sum; /* x: in the matrix's form */
-    double *exact, *terms;          /* [m][n] */
+    guarded weights, x, groups; /* x: in the matrix's form */
+    double *exact, *terms;      /* [m][n] */
 } problem;
 
 /* The value of row r, input j after rounding. */
@@ -27,8 +27,10 @@ static double act_at(const problem *p, int r, int j) {
     case WEIGHT_F32: return ((const float *)p->x.data)[r * k + j];
     case WEIGHT_BF16: return f32_from_bf16(((const bf16 *)p->x.data)[(size_t)r * act_bf16_stride(k) + (size_t)j]);
     default: {
-        const int8_t *row = (const int8_t *)p->x.data + r * ACT_PLANES * k;
-        return (double)(256 * row[j] + row[k + j]) * ((const float *)p->scale.data)[r * k / 32 + j / 32];
+        static const int place[] = {0, 2, 1, 3};
+        const int at = r * k + j, wide_at = at / 4 * 4 + place[at % 4];
+        const int code = p->acts.coarse ? ((const int8_t *)p->x.data)[at] : ((const int16_t *)p->x.data)[wide_at];
+        return (double)code * ((const act_group *)p->groups.data)[at / 32].scale;
     }
     }
 }
@@ -40,10 +42,9 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     assert_non_null(x);
     random_floats(seed, x, m * k);
     bool coarse = test_random(seed) % 2;
-    static const size_t unit[] = {sizeof(float), sizeof(bf16), ACT_PLANES};
+    const size_t unit[] = {sizeof(float), sizeof(bf16), coarse ? 1 : sizeof(int16_t)};
     p->x = guarded_make((m ? (m - 1) * stride + even : 0) * unit[p->layout.form], SHIFT);
-    p->scale = guarded_make(m * k / ACT_GROUP * sizeof(float), SHIFT);
-    p->sum = guarded_make(m * k / ACT_SUM_GROUP * sizeof(int32_t), SHIFT);
+    p->groups = guarded_make(m * k / ACT_GROUP * sizeof(act_group), SHIFT);
     for (size_t r = 0; r < m; r++) {
         const float *row = x + r * k;
         if (p->layout.form == WEIGHT_F32) memcpy((float *)p->x.data + r * k, row, k * sizeof *row);
@@ -52,12 +53,12 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
             if (k % 2) ((bf16 *)p->x.data)[r * stride + k] = 0;
         }
         if (p->layout.form == WEIGHT_INT) {
-            ref->quantize_row((int8_t *)p->x.data + r * ACT_PLANES * k, (float *)p->scale.data + r * k / ACT_GROUP,
-                              (int32_t *)p->sum.data + r * k / ACT_SUM_GROUP, row, (int)k, coarse);
+            ref->quantize_row((char *)p->x.data + r * k * unit[WEIGHT_INT],
+                              (act_group *)p->groups.data + r * k / ACT_GROUP, row, (int)k, coarse);
         }
     }
     mem_free(x);
-    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->scale.data, p->sum.data, coarse};
+    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->groups.data, coarse};
 }
 
 /* Magnitudes of scale * code and min that a stored weight is made of: what rounding errors are in proportion to. */
@@ -123,8 +124,7 @@ static problem problem_make(uint64_t *seed, dtype type, weight_form form, int m,
 static void problem_free(problem *p) {
     guarded_free(&p->weights);
     guarded_free(&p->x);
-    guarded_free(&p->scale);
-    guarded_free(&p->sum);
+    guarded_free(&p->groups);
     mem_free(p->exact);
     mem_free(p->terms);
 }
@@ -329,90 +329,96 @@ static void rounded_plain_weights(void **state) {
 }
 
 /* Every code at its limit, in both signs: no level may lose bits of a sum of products. */
+static void check_extremes(dtype type, int fill, bool coarse, int code) {
+    enum { N = 16, K = 256 };
+    const dtype_info *info = &dtype_table[type];
+    size_t row_bytes = (size_t)(K / info->block * info->bytes);
+    uint8_t *stored = mem_alloc(N, row_bytes);
+    int8_t narrow[K];
+    int16_t wide[K];
+    act_group groups[K / 32];
+    float y[N], w[K];
+    assert_non_null(stored);
+    /* All bytes alike: the scales too are then some finite number, 0xFFFF excepted. */
+    uint64_t seed = 1;
+    random_blocks(&seed, type, stored, N * K, 1.0);
+    for (int b = 0; b < N * K / info->block; b++) {
+        uint8_t *block = stored + b * info->bytes;
+        f16 d;
+        size_t at = type == DTYPE_Q6_K ? 208 : type == DTYPE_Q3_K ? 108 : 0;
+        memcpy(&d, block + at, sizeof d);
+        memset(block, fill ? 0xFF : type == DTYPE_Q8_0 ? 0x80 : 0x00, (size_t)info->bytes);
+        if (type == DTYPE_Q8_0 && fill) memset(block, 0x7F, (size_t)info->bytes);
+        memcpy(block + at, &d, sizeof d);
+    }
+    for (int j = 0; j < K; j++) {
+        narrow[j] = (int8_t)code;
+        wide[j] = (int16_t)code;
+    }
+    for (int g = 0; g < K / 32; g++) {
+        groups[g] = (act_group){1, {16 * code, 16 * code, 32 * code}, {0}};
+        for (int i = 0; i < 3; i++) groups[g].scaled_sum[i] = (float)groups[g].sum[i];
+    }
+    weight_layout layout;
+    weight_layout_make(&layout, WEIGHT_INT, type, N, K);
+    guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
+            scratch = guarded_make(pack_scratch_bytes(&layout), 0);
+    const stored_matrix from = {.type = type, .data = stored, .row_bytes = row_bytes};
+    weight_pack(packed.data, &layout, &from, 0, 1, scratch.data);
+    activations acts = {WEIGHT_INT, 1, K, coarse ? (const void *)narrow : wide, groups, coarse};
+    linear_job job = {
+        .layout = &layout, .weights = packed.data, .x = &acts, .row_end = 1, .panel_end = 1, .y = y, .y_stride = N};
+    FOR_LEVELS(level, CPU_SCALAR) {
+        kernel_table table;
+        kernel_table_fill(&table, level);
+        table.linear_int(&job);
+        for (int output = 0; output < N; output++) {
+            double exact = 0, terms = 0;
+            info->to_f32(w, stored + (size_t)output * row_bytes, K);
+            for (int j = 0; j < K; j++) {
+                exact += (double)w[j] * code;
+                terms += fabs((double)w[j] * code);
+            }
+            check_close(y[output], exact, terms, info->block == 256 ? 0x1.02p13 + 64 : 64, "%s %s fill %d code %d",
+                        info->name, cpu_level_name(level), fill, code);
+        }
+    }
+    guarded_free(&packed);
+    guarded_free(&scratch);
+    mem_free(stored);
+}
+
 static void extreme_codes_do_not_saturate(void **state) {
     (void)state;
     static const dtype types[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q6_K, DTYPE_Q3_K};
-    enum { N = 16, K = 256 };
-    for (int i = 0; i < 5; i++) {
-        for (int fill = 0; fill < 4; fill++) {
-            const dtype_info *info = &dtype_table[types[i]];
-            size_t row_bytes = (size_t)(K / info->block * info->bytes);
-            uint8_t *stored = mem_alloc(N, row_bytes);
-            int8_t x[ACT_PLANES * K];
-            float scale[K / 32], y[N], w[K];
-            int32_t sum[K / 16];
-            assert_non_null(stored);
-            /* All bytes alike: the scales too are then some finite number, 0xFFFF excepted. */
-            uint64_t seed = 1;
-            random_blocks(&seed, types[i], stored, N * K, 1.0);
-            for (int b = 0; b < N * K / info->block; b++) {
-                uint8_t *block = stored + b * info->bytes;
-                f16 d;
-                size_t at = types[i] == DTYPE_Q6_K ? 208 : types[i] == DTYPE_Q3_K ? 108 : 0;
-                memcpy(&d, block + at, sizeof d);
-                memset(block, fill % 2 ? 0xFF : types[i] == DTYPE_Q8_0 ? 0x80 : 0x00, (size_t)info->bytes);
-                if (types[i] == DTYPE_Q8_0 && fill % 2) memset(block, 0x7F, (size_t)info->bytes);
-                memcpy(block + at, &d, sizeof d);
-            }
-            /* The largest codes of both signs: 127 * 256 + 127 and -(127 * 256) - 128. */
-            memset(x, fill / 2 ? 127 : -127, K);
-            memset(x + K, fill / 2 ? 127 : -128, K);
-            const int code = 256 * x[0] + x[K];
-            for (int g = 0; g < K / 32; g++) scale[g] = 1;
-            for (int g = 0; g < K / 16; g++) sum[g] = 16 * code;
-            weight_layout layout;
-            weight_layout_make(&layout, WEIGHT_INT, types[i], N, K);
-            guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
-                    scratch = guarded_make(pack_scratch_bytes(&layout), 0);
-            const stored_matrix from = {.type = types[i], .data = stored, .row_bytes = row_bytes};
-            weight_pack(packed.data, &layout, &from, 0, 1, scratch.data);
-            activations acts = {WEIGHT_INT, 1, K, x, scale, sum, false};
-            linear_job job = {.layout = &layout,
-                              .weights = packed.data,
-                              .x = &acts,
-                              .row_end = 1,
-                              .panel_end = 1,
-                              .y = y,
-                              .y_stride = N};
-            FOR_LEVELS(level, CPU_SCALAR) {
-                kernel_table table;
-                kernel_table_fill(&table, level);
-                table.linear_int(&job);
-                for (int output = 0; output < N; output++) {
-                    double exact = 0, terms = 0;
-                    info->to_f32(w, stored + (size_t)output * row_bytes, K);
-                    for (int j = 0; j < K; j++) {
-                        exact += (double)w[j] * code;
-                        terms += fabs((double)w[j] * code);
-                    }
-                    check_close(y[output], exact, terms, info->block == 256 ? 0x1.02p13 + 64 : 64, "%s %s fill %d",
-                                info->name, cpu_level_name(level), fill);
-                }
-            }
-            guarded_free(&packed);
-            guarded_free(&scratch);
-            mem_free(stored);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        for (int fill = 0; fill < 2; fill++) {
+            check_extremes(types[i], fill, false, ACT_LARGEST);
+            check_extremes(types[i], fill, false, -ACT_LARGEST);
+            check_extremes(types[i], fill, true, ACT_LARGEST_COARSE);
+            check_extremes(types[i], fill, true, -ACT_LARGEST_COARSE);
         }
     }
 }
 
-static void check_quantized(const float *x, const int8_t *q, const float *scale, const int32_t *sum, int k,
-                            bool coarse) {
-    const float unit = coarse ? 256 : 1;
+static void check_quantized(const float *x, const void *codes, const act_group *groups, int k, bool coarse) {
+    static const int place[] = {0, 2, 1, 3};
     for (int g = 0; g < k / 32; g++) {
+        const act_group *group = &groups[g];
         float largest = 0;
+        int sum[2] = {0};
         for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[g * 32 + i]));
-        assert_true(scale[g] == (largest < 0x1p-111f ? 0 : largest / 32512));
+        assert_true(group->scale == (largest < 0x1p-111f ? 0 : largest / (coarse ? 127 : 32512)));
         for (int i = g * 32; i < g * 32 + 32; i++) {
-            int expected = scale[g] > 0 ? (int)(unit * rintf(x[i] / (unit * scale[g]))) : 0;
-            int code = 256 * q[i] + q[k + i];
+            int expected = group->scale > 0 ? (int)rintf(x[i] / group->scale) : 0;
+            int code = coarse ? ((const int8_t *)codes)[i] : ((const int16_t *)codes)[i / 4 * 4 + place[i % 4]];
             if (code != expected) fail_msg("code %d of %g: %d, expected %d", i, x[i], code, expected);
+            sum[i % 32 / 16] += code;
         }
-        for (int half = 0; half < 2; half++) {
-            int total = 0;
-            for (int i = 0; i < 16; i++) total += 256 * q[g * 32 + half * 16 + i] + q[k + g * 32 + half * 16 + i];
-            assert_int_equal(sum[2 * g + half], total);
-        }
+        assert_int_equal(group->sum[0], sum[0]);
+        assert_int_equal(group->sum[1], sum[1]);
+        assert_int_equal(group->sum[2], sum[0] + sum[1]);
+        for (int i = 0; i < 3; i++) assert_true(group->scaled_sum[i] == group->scale * (float)group->sum[i]);
     }
 }
 
@@ -421,8 +427,8 @@ static void rows_are_quantized(void **state) {
     (void)state;
     enum { K = 320 };
     uint64_t seed = 16;
-    guarded x = guarded_make(K * sizeof(float), SHIFT), q = guarded_make(K * ACT_PLANES, 1),
-            scale = guarded_make(K / 8, SHIFT), sum = guarded_make(K / 4, SHIFT);
+    guarded x = guarded_make(K * sizeof(float), SHIFT), wide = guarded_make(K * sizeof(int16_t), 2),
+            narrow = guarded_make(K, 1), groups = guarded_make(K / 32 * sizeof(act_group), SHIFT);
     float *values = x.data;
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
@@ -438,24 +444,30 @@ static void rows_are_quantized(void **state) {
             values[128] = -32512;
             values[160] = -11.0f; /* a negative extreme */
             bool coarse = round % 2;
-            table.quantize_row(q.data, scale.data, sum.data, values, K, coarse);
-            check_quantized(values, q.data, scale.data, sum.data, K, coarse);
-            for (int i = 0; coarse && i < K; i++) assert_int_equal(((int8_t *)q.data)[K + i], 0);
+            void *codes = coarse ? narrow.data : wide.data;
+            table.quantize_row(codes, groups.data, values, K, coarse);
+            check_quantized(values, codes, groups.data, K, coarse);
         }
-        guarded_check(&q, "q");
-        guarded_check(&scale, "scale");
-        guarded_check(&sum, "sum");
+        guarded_check(&wide, "16-bit codes");
+        guarded_check(&narrow, "8-bit codes");
+        guarded_check(&groups, "groups");
         values[5] = NAN;
         values[40] = -INFINITY;
-        table.quantize_row(q.data, scale.data, sum.data, values, 64, false);
-        assert_true(isnan(((float *)scale.data)[0]) && isinf(((float *)scale.data)[1]));
-        for (int i = 0; i < 64 * ACT_PLANES; i++) assert_int_equal(((int8_t *)q.data)[i], 0);
-        for (int i = 0; i < 4; i++) assert_int_equal(((int32_t *)sum.data)[i], 0);
+        table.quantize_row(wide.data, groups.data, values, 64, false);
+        const act_group *group = groups.data;
+        assert_true(isnan(group[0].scale) && isinf(group[1].scale));
+        for (int i = 0; i < 64; i++) assert_int_equal(((int16_t *)wide.data)[i], 0);
+        for (int g = 0; g < 2; g++) {
+            for (int i = 0; i < 3; i++) {
+                assert_int_equal(group[g].sum[i], 0);
+                assert_true(isnan(group[g].scaled_sum[i])); /* 0 times it: outputs with mins are affected as well */
+            }
+        }
     }
     guarded_free(&x);
-    guarded_free(&q);
-    guarded_free(&scale);
-    guarded_free(&sum);
+    guarded_free(&wide);
+    guarded_free(&narrow);
+    guarded_free(&groups);
 }
 
 /* kernels: bf16_row */

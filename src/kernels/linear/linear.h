@@ -5,10 +5,9 @@
  *
  *   WEIGHT_F32   panel [k][16] float32
  *   WEIGHT_BF16  panel [k/2][16][2] bf16 (k rounded up to even, the pad is zero); activations are rounded to bf16
- *   WEIGHT_INT   codes of 4 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 16 bits
- * with
- *                one scale for each run of 32 inputs. All quantized file types become this:  w = d * (code - zero)  or
- *                w = d * code + min.
+ *   WEIGHT_INT   codes of 4 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 16 bits,
+ *                or 8, with one scale for each run of 32 inputs. All quantized file types become this:
+ *                w = d * (code - zero)  or  w = d * code + min.
  *
  * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int, for each group: acc
  * += (d * dot) * d_a, where dot is the exact integer sum of (code - zero) * activation, then, with mins, acc += min *
@@ -34,8 +33,7 @@
 #include "base/num.h"
 #include "tensor/dtype.h"
 
-enum { PANEL = 16, ACT_GROUP = 32, ACT_SUM_GROUP = 16, ACT_PLANES = 2 };
-#define ACT_LARGEST 32512.0f /* 127 * 256: both bytes of a code are in int8_t */
+enum { PANEL = 16, ACT_GROUP = 32, ACT_SUM_GROUP = 16, ACT_LARGEST = 127 * 256, ACT_LARGEST_COARSE = 127 };
 
 typedef enum weight_form { WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT } weight_form;
 
@@ -53,16 +51,33 @@ typedef struct weight_layout {
     bool has_min; /* w = d * code + min instead */
 } weight_layout;
 
+/* What rows of integer codes have for each run of 32 inputs. The sums are of the codes of its halves, and of all. */
+typedef struct act_group {
+    float scale; /* activation = scale * code */
+    int32_t sum[3];
+    float scaled_sum[3]; /* scale * sum */
+} act_group;
+
 /* Activations in the form that a weight form needs, in consecutive rows. x needs the alignment of its elements only. */
 typedef struct activations {
     weight_form form;
     int m, k;      /* rows, inputs */
     const void *x; /* f32 [m][k]; bf16 [m][act_bf16_stride(k)], of which k rounded up to even are read, the pad zero;
-                      int8 [m][2][k], upper bytes, then lower ones: code = 256 * upper + lower (k a multiple of 32) */
-    const float *scale; /* WEIGHT_INT: [m][k / 32] */
-    const int32_t *sum; /* WEIGHT_INT: [m][k / 16] sums of the codes of each run of 16 */
-    bool coarse;        /* WEIGHT_INT: all lower bytes are 0, and need not be read */
+                      WEIGHT_INT: codes, int16 [m][k] with input i of a row at act_place(i), k a multiple of 32 */
+    const act_group *groups; /* WEIGHT_INT: [m][k / 32] */
+    bool coarse;             /* WEIGHT_INT: codes have 8 bits, x is int8 [m][k] in the order of the inputs */
 } activations;
+
+/* Where a row of 16-bit codes has input i. Four inputs have the order 0, 2, 1, 3: each pair is multiplied by the even
+ * or the odd bytes of a 32-bit lane of weights. */
+static inline int act_place(int i) {
+    return (i & ~3) | (i & 1) << 1 | (i >> 1 & 1);
+}
+
+/* Which sum of an act_group is that of a weight group, which begins at input `begin`. */
+static inline int act_sum_of(int group, int begin) {
+    return group == ACT_GROUP ? 2 : begin % ACT_GROUP / ACT_SUM_GROUP;
+}
 
 /* Elements from one bf16 row to the next: an odd number of cache lines, so that the same column of many rows, which a
  * tile reads together, maps to as many sets of the first-level cache. */
@@ -86,10 +101,10 @@ typedef struct linear_job {
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the
  * kernel. y and bias need the alignment of floats only.
  *
- * quantize_row(q, scale, sum, x, k, coarse): k a multiple of 32. For each 32 inputs scale = max |x| / 32512 and code =
- * x / scale rounded to nearest, ties to even; with coarse 256 times the rounded x / (256 scale): 8 bits. Below max |x|
- * = 2^-111 both are 0. sum [k / 16] of q. A NaN or infinity makes q 0 and scale NaN or infinite, so that it affects
- * every output. bf16_row(y, x, n): bf16_from_f32 of n values. */
+ * quantize_row(codes, groups, x, k, coarse): a row as activations has it; k a multiple of 32. For each 32 inputs scale
+ * = max |x| / 32512, or 127 with coarse, and code = x / scale rounded to nearest, ties to even. Below max |x| = 2^-111
+ * both are 0. A NaN or infinity makes the codes 0 and the scale NaN or infinite, so that it affects every output.
+ * bf16_row(y, x, n): bf16_from_f32 of n values. */
 
 /* ---- packing (pack.c) ---- */
 

@@ -62,9 +62,6 @@ static inline vi i_shift_right16(vi a) {
 static inline vi i_add16(vi a, vi b) {
     return _mm256_add_epi16(a, b);
 }
-static inline vi i_shift_left8(vi a) {
-    return _mm256_slli_epi32(a, 8);
-}
 static inline vi i_add32(vi a, vi b) {
     return _mm256_add_epi32(a, b);
 }

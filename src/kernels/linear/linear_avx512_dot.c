@@ -34,8 +34,9 @@ static void linear_bf16(const linear_job *job) {
  * panels. */
 #define EACH_ROW(M) M(0) M(1) M(2) M(3) M(4) M(5)
 
-INLINE __m512i dot4(__m512i acc, __m512i codes, __m512i x) {
-    return _mm512_dpbusd_epi32(acc, codes, x);
+/* The four bytes of a lane times four 8-bit codes; or two 16-bit numbers of a lane times two 16-bit codes. */
+INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool coarse) {
+    return coarse ? _mm512_dpbusd_epi32(acc, codes, x) : _mm512_dpwssd_epi32(acc, codes, x);
 }
 
 /* The steps of int_tile for a row; their names are its variables. */
@@ -43,34 +44,26 @@ INLINE __m512i dot4(__m512i acc, __m512i codes, __m512i x) {
     __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                                     \
     __m512i i##r##a, i##r##b;
 #define START(r)                                                                                                       \
-    int32_t sum##r = 0;                                                                                                \
     if (n_rows > r) {                                                                                                  \
-        sum##r = group_sum[r * n_sums];                                                                                \
-        if (group == ACT_GROUP) sum##r += group_sum[r * n_sums + 1];                                                   \
         i##r##a = i_value(0);                                                                                          \
+        if (zero != 0) i##r##a = i_value(-zero * sums[r * n_groups].sum[which]);                                       \
         if (n_panels == 2) i##r##b = i##r##a;                                                                          \
     }
 #define DOT(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
-        __m512i input = i_broadcast(at + r * next_row);                                                                \
-        i##r##a = dot4(i##r##a, wa, input);                                                                            \
-        if (n_panels == 2) i##r##b = dot4(i##r##b, wb, input);                                                         \
-    }
-#define NEXT_PLANE(r)                                                                                                  \
-    if (n_rows > r) {                                                                                                  \
-        const __m512i start = i_value(-zero * sum##r);                                                                 \
-        i##r##a = i_add32(i_shift_left8(i##r##a), start);                                                              \
-        if (n_panels == 2) i##r##b = i_add32(i_shift_left8(i##r##b), start);                                           \
+        const __m512i input = i_broadcast(inputs + r * next_row);                                                      \
+        i##r##a = dot(i##r##a, wa, input, coarse);                                                                     \
+        if (n_panels == 2) i##r##b = dot(i##r##b, wb, input, coarse);                                                  \
     }
 #define SCALE(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_broadcast(act_scale + r * n_scales);                                                    \
+        const __m512 input = v_broadcast(&sums[r * n_groups].scale);                                                   \
         f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                               \
         if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                            \
     }
 #define MIN(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_value(act_scale[r * n_scales] * (float)sum##r);                                         \
+        const __m512 input = v_broadcast(&sums[r * n_groups].scaled_sum[which]);                                       \
         f##r##a = v_fma(ma, input, f##r##a);                                                                           \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                                        \
     }
@@ -79,20 +72,30 @@ INLINE __m512i dot4(__m512i acc, __m512i codes, __m512i x) {
         v_store(chains + r * n_panels * PANEL, f##r##a);                                                               \
         if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                             \
     }
+/* The numbers in bits `shift` and above of a lane's parts, masked, times the activations at an offset. */
+#define PART(shift, offset)                                                                                            \
+    {                                                                                                                  \
+        const __m512i wa = part_of(packed_a, shift, !coarse && (shift) + bits == 16, mask),                            \
+                      wb = n_panels == 2 ? part_of(packed_b, shift, !coarse && (shift) + bits == 16, mask) : wa;       \
+        const char *inputs = at + (offset);                                                                            \
+        EACH_ROW(DOT)                                                                                                  \
+    }
+
+INLINE __m512i part_of(__m512i codes, const int shift, const bool is_top, __m512i mask) {
+    const __m512i shifted = shift ? _mm512_srli_epi16(codes, shift) : codes;
+    return is_top ? shifted : i_and(shifted, mask);
+}
 
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels, const int bits,
-                     const int group) {
+                     const int group, const bool coarse) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
-    const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, next_row = ACT_PLANES * k;
-    const size_t n_scales = k / ACT_GROUP, n_sums = k / ACT_SUM_GROUP;
-    const char *first = panel_at(job, panel);
-    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * next_row;
-    const float *scale = job->x->scale + (size_t)row * n_scales;
-    const int32_t *sum = job->x->sum + (size_t)row * n_sums;
-    const int quads = group / 4, zero = layout->zero;
-    const bool coarse = job->x->coarse;
-    const __m512i low = _mm512_set1_epi8(15);
+    const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, n_groups = k / ACT_GROUP;
+    const size_t input_bytes = coarse ? 1 : 2, next_row = k * input_bytes;
+    const char *first = panel_at(job, panel), *x = (const char *)job->x->x + (size_t)row * next_row;
+    const act_group *groups = job->x->groups + (size_t)row * n_groups;
+    const int zero = layout->zero;
+    const __m512i mask = coarse ? _mm512_set1_epi8(15) : _mm512_set1_epi16(bits == 4 ? 15 : 255);
     const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
 
     EACH_ROW(DECLARE)
@@ -100,47 +103,39 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     for (size_t begin = 0; begin < k; begin += (size_t)group) {
         const size_t half = begin / ACT_GROUP % 2, part = begin % INT_SPAN / (size_t)group;
         const char *span = first + INT_FACTOR_BYTES + begin / INT_SPAN * shape.span;
-        const char *codes =
-            span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
-        /* Sums of the upper bytes are multiplied by 256; those of the lower ones start from -zero * (sum of
-         * activations). */
-        const int32_t *group_sum = sum + begin / ACT_SUM_GROUP;
+        const char *w = span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
+        const char *at = x + begin * input_bytes;
+        const act_group *sums = groups + begin / ACT_GROUP;
+        const int which = act_sum_of(group, (int)begin);
         /* Scales and mins of a span are as many cache lines as it has groups, or half as many. */
         __builtin_prefetch(span + part * 64 + ahead, 0, 2);
         if (n_panels == 2) __builtin_prefetch(span + part * 64 + next_panel + ahead, 0, 2);
         EACH_ROW(START)
 
-        UNROLLED for (int plane = 0; plane < ACT_PLANES; plane++) {
-            const int8_t *at = x + (size_t)plane * k + begin;
-            const char *w = codes;
-            if (plane == 1) { EACH_ROW(NEXT_PLANE) }
-            if (plane == 1 && coarse) break;
-            UNROLLED for (int quad = 0; quad < quads; quad += 8 / bits, w += 64) {
-                if (plane == 0) {
-                    __builtin_prefetch(w + ahead, 0, 2);
-                    if (n_panels == 2) __builtin_prefetch(w + next_panel + ahead, 0, 2);
-                }
-                __m512i packed_a = i_load(w), packed_b = packed_a;
-                if (n_panels == 2) packed_b = i_load(w + next_panel);
-                __m512i wa = packed_a, wb = packed_b;
-                if (bits == 4) {
-                    wa = i_and(packed_a, low);
-                    wb = i_and(packed_b, low);
-                }
+        UNROLLED for (int i = 0; i < group; i += 32 / bits, w += 64, at += 32 / (size_t)bits * input_bytes) {
+            __builtin_prefetch(w + ahead, 0, 2);
+            if (n_panels == 2) __builtin_prefetch(w + next_panel + ahead, 0, 2);
+            const __m512i packed_a = i_load(w), packed_b = n_panels == 2 ? i_load(w + next_panel) : packed_a;
+            if (bits == 4 && coarse) {
+                PART(0, 0)
+                PART(4, 4)
+            } else if (bits == 4) {
+                PART(0, 0)
+                PART(4, 8)
+                PART(8, 4)
+                PART(12, 12)
+            } else if (coarse) {
+                const __m512i wa = packed_a, wb = packed_b;
+                const char *inputs = at;
                 EACH_ROW(DOT)
-                at += 4;
-                if (bits == 4) {
-                    wa = i_and(i_shift_right16(packed_a), low);
-                    wb = i_and(i_shift_right16(packed_b), low);
-                    EACH_ROW(DOT)
-                    at += 4;
-                }
+            } else {
+                PART(0, 0)
+                PART(8, 4)
             }
         }
 
         const char *d = span + part * PANEL * sizeof(f16);
         const __m512 da = v_half(d), db = n_panels == 2 ? v_half(d + next_panel) : da;
-        const float *act_scale = scale + begin / ACT_GROUP;
         EACH_ROW(SCALE)
         if (layout->has_min) {
             const __m512 ma = v_half(d + shape.mins), mb = n_panels == 2 ? v_half(d + shape.mins + next_panel) : ma;
@@ -153,38 +148,44 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     store_tile(job, row, panel, n_rows, n_panels, chains);
 }
 
-/* Tiles of codes of some bits and groups: int<bits>g<group>_R_P, and the arrays int<bits>g<group>_P. */
-#define INT_TILE(bits, group, rows, panels)                                                                            \
-    static void int##bits##g##group##_##rows##_##panels(const linear_job *job, int row, int panel) {                   \
-        int_tile(job, row, panel, rows, panels, bits, group);                                                          \
+/* Tiles of codes of some bits and groups times activations of 8 (x8) or 16 bits (x16): int<bits>g<group>x<8|16>_R_P,
+ * and the arrays int<bits>g<group>x<8|16>_P. */
+#define INT_TILE(name, bits, group, rows, panels, coarse)                                                              \
+    static void name##_##rows##_##panels(const linear_job *job, int row, int panel) {                                  \
+        int_tile(job, row, panel, rows, panels, bits, group, coarse);                                                  \
     }
-#define INT_TILES_OF(bits, group, panels)                                                                              \
-    INT_TILE(bits, group, 1, panels)                                                                                   \
-    INT_TILE(bits, group, 2, panels)                                                                                   \
-    INT_TILE(bits, group, 3, panels)                                                                                   \
-    INT_TILE(bits, group, 4, panels)                                                                                   \
-    INT_TILE(bits, group, 5, panels)                                                                                   \
-    INT_TILE(bits, group, 6, panels)                                                                                   \
-    static const tile int##bits##g##group##_##panels[] = {NULL,                                                        \
-                                                          int##bits##g##group##_1_##panels,                            \
-                                                          int##bits##g##group##_2_##panels,                            \
-                                                          int##bits##g##group##_3_##panels,                            \
-                                                          int##bits##g##group##_4_##panels,                            \
-                                                          int##bits##g##group##_5_##panels,                            \
-                                                          int##bits##g##group##_6_##panels};
-#define INT_TILES(bits, group)                                                                                         \
-    INT_TILES_OF(bits, group, 1)                                                                                       \
-    INT_TILES_OF(bits, group, 2)                                                                                       \
-    static const tile_set int##bits##g##group = {6, 2, int##bits##g##group##_1, int##bits##g##group##_2, 4};
+#define INT_TILES_OF(name, bits, group, panels, coarse)                                                                \
+    INT_TILE(name, bits, group, 1, panels, coarse)                                                                     \
+    INT_TILE(name, bits, group, 2, panels, coarse)                                                                     \
+    INT_TILE(name, bits, group, 3, panels, coarse)                                                                     \
+    INT_TILE(name, bits, group, 4, panels, coarse)                                                                     \
+    INT_TILE(name, bits, group, 5, panels, coarse)                                                                     \
+    INT_TILE(name, bits, group, 6, panels, coarse)                                                                     \
+    static const tile name##_##panels[] = {NULL,                                                                       \
+                                           name##_1_##panels,                                                          \
+                                           name##_2_##panels,                                                          \
+                                           name##_3_##panels,                                                          \
+                                           name##_4_##panels,                                                          \
+                                           name##_5_##panels,                                                          \
+                                           name##_6_##panels};
+#define INT_TILES(name, bits, group, coarse)                                                                           \
+    INT_TILES_OF(name, bits, group, 1, coarse)                                                                         \
+    INT_TILES_OF(name, bits, group, 2, coarse)                                                                         \
+    static const tile_set name = {6, 2, name##_1, name##_2, 4};
 
-INT_TILES(4, 16)
-INT_TILES(4, 32)
-INT_TILES(8, 16)
-INT_TILES(8, 32)
+INT_TILES(int4g16x16, 4, 16, false)
+INT_TILES(int4g32x16, 4, 32, false)
+INT_TILES(int8g16x16, 8, 16, false)
+INT_TILES(int8g32x16, 8, 32, false)
+INT_TILES(int4g16x8, 4, 16, true)
+INT_TILES(int4g32x8, 4, 32, true)
+INT_TILES(int8g16x8, 8, 16, true)
+INT_TILES(int8g32x8, 8, 32, true)
 
 static void linear_int(const linear_job *job) {
-    static const tile_set *const sets[2][2] = {{&int4g16, &int4g32}, {&int8g16, &int8g32}};
-    drive(job, sets[job->layout->bits == 8][job->layout->group == 32]);
+    static const tile_set *const sets[2][2][2] = {{{&int4g16x16, &int4g32x16}, {&int8g16x16, &int8g32x16}},
+                                                  {{&int4g16x8, &int4g32x8}, {&int8g16x8, &int8g32x8}}};
+    drive(job, sets[job->x->coarse][job->layout->bits == 8][job->layout->group == 32]);
 }
 
 void linear_avx512_dot_fill(kernel_table *table) {

@@ -59,9 +59,6 @@ static inline vi i_and(vi a, vi b) {
 static inline vi i_shift_right16(vi a) {
     return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(a), 4));
 }
-static inline vi i_shift_left8(vi a) {
-    return vshlq_n_s32(a, 8);
-}
 static inline vi i_add32(vi a, vi b) {
     return vaddq_s32(a, b);
 }

@@ -50,30 +50,32 @@ static int code_at(const uint8_t *codes, int bits, int lane, int i) {
     return codes[quad / 2 * 4 * PANEL + lane * 4 + i % 4] >> (quad % 2 * 4) & 15;
 }
 
+/* The code of activation i of a row. */
+static int32_t act_code(const activations *x, int row, int i) {
+    const size_t first = (size_t)row * (size_t)x->k;
+    if (x->coarse) return ((const int8_t *)x->x)[first + (size_t)i];
+    return ((const int16_t *)x->x)[first + (size_t)act_place(i)];
+}
+
 static void panel_int(const linear_job *job, int row, int panel) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const char *packed = panel_at(job, panel), *spans = packed + INT_FACTOR_BYTES;
-    const int8_t *x = (const int8_t *)job->x->x + (size_t)row * ACT_PLANES * (size_t)layout->k;
-    const float *scale = job->x->scale + (size_t)row * (size_t)(layout->k / ACT_GROUP);
-    const int32_t *sums = job->x->sum + (size_t)row * (size_t)(layout->k / ACT_SUM_GROUP);
+    const act_group *groups = job->x->groups + (size_t)row * (size_t)(layout->k / ACT_GROUP);
     float acc[PANEL] = {0};
     for (int begin = 0; begin < layout->k; begin += layout->group) {
         const char *span = spans + (size_t)(begin / INT_SPAN) * shape.span;
         const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(begin / ACT_GROUP % 2) * shape.half_codes;
         const f16 *d = (const f16 *)span + begin % INT_SPAN / layout->group * PANEL;
         const f16 *min = (const f16 *)(span + shape.mins) + begin % INT_SPAN / layout->group * PANEL;
-        int32_t sum = sums[begin / ACT_SUM_GROUP];
-        if (layout->group == ACT_GROUP) sum += sums[begin / ACT_SUM_GROUP + 1];
-        float d_a = scale[begin / ACT_GROUP];
+        const act_group *group = &groups[begin / ACT_GROUP];
+        const int sum = act_sum_of(layout->group, begin);
         for (int lane = 0; lane < PANEL; lane++) {
-            int32_t dot = -layout->zero * sum;
-            for (int i = 0; i < layout->group; i++) {
-                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) *
-                       (256 * x[begin + i] + x[layout->k + begin + i]);
-            }
-            acc[lane] += f32_from_f16(d[lane]) * (float)dot * d_a;
-            if (layout->has_min) acc[lane] += f32_from_f16(min[lane]) * (d_a * (float)sum);
+            int32_t dot = -layout->zero * group->sum[sum];
+            for (int i = 0; i < layout->group; i++)
+                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) * act_code(job->x, row, begin + i);
+            acc[lane] += f32_from_f16(d[lane]) * (float)dot * group->scale;
+            if (layout->has_min) acc[lane] += f32_from_f16(min[lane]) * group->scaled_sum[sum];
         }
     }
     for (int lane = 0; lane < PANEL; lane++) acc[lane] *= ((const float *)packed)[lane];

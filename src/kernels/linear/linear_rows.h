@@ -20,31 +20,35 @@ static inline uint32_t rows_largest(const float *x) {
     return (uint32_t)largest;
 }
 
-static inline void rows_quantize(int8_t *q, float *scale, int32_t *sum, const float *x, int k, bool coarse) {
-    int8_t *lower = q + k;
-    const int shift = coarse ? 8 : 0;
-    const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
-    for (int begin = 0; begin < k; begin += ACT_GROUP, scale++, sum += 2, x += ACT_GROUP) {
+static inline void rows_quantize(void *codes, act_group *groups, const float *x, int k, bool coarse) {
+    int8_t *narrow = codes;
+    uint32_t *pairs = codes;
+    const float most = coarse ? ACT_LARGEST_COARSE : ACT_LARGEST, round = 0x1.8p23f; /* x + round has the nearest
+                                                                 integer, ties to even, in its low bits */
+    for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
         float largest = f32_from_bits(rows_largest(x));
         int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
-        *scale = largest < 0x1p-111f ? 0 : largest / ACT_LARGEST;
-        float divisor = ordinary ? *scale * (float)(1 << shift) : 1;
+        const float scale = largest < 0x1p-111f ? 0 : largest / most, divisor = ordinary ? scale : 1;
         uint32_t mask = ordinary ? ~0u : 0;
-        int32_t codes[ACT_GROUP];
-        int8_t upper_half[ACT_GROUP], lower_half[ACT_GROUP];
-        for (int i = 0; i < ACT_GROUP; i++) {
-            codes[i] = (int32_t)((f32_bits(x[i] / divisor + round) - f32_bits(round)) & mask) * (1 << shift);
-            int32_t upper = (codes[i] + 128) >> 8;
-            upper_half[i] = (int8_t)upper;
-            lower_half[i] = (int8_t)(codes[i] - upper * 256);
+        int32_t code[ACT_GROUP];
+        for (int i = 0; i < ACT_GROUP; i++)
+            code[i] = (int32_t)((f32_bits(x[i] / divisor + round) - f32_bits(round)) & mask);
+        int32_t first = 0, second = 0;
+        for (int i = 0; i < ACT_SUM_GROUP; i++) {
+            first += code[i];
+            second += code[ACT_SUM_GROUP + i];
         }
-        for (int half = 0; half < 2; half++) {
-            int32_t total = 0;
-            for (int i = 0; i < ACT_SUM_GROUP; i++) total += codes[half * ACT_SUM_GROUP + i];
-            sum[half] = total;
+        *groups = (act_group){scale, {first, second, first + second}, {0}};
+        for (int i = 0; i < 3; i++) groups->scaled_sum[i] = scale * (float)groups->sum[i];
+        if (coarse) {
+            for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];
+            continue;
         }
-        memcpy(q + begin, upper_half, sizeof upper_half);
-        memcpy(lower + begin, lower_half, sizeof lower_half);
+        uint32_t *out = pairs + begin / 2;
+        for (int i = 0; i < ACT_GROUP; i += 4) {
+            out[i / 2] = (uint32_t)(code[i] & 0xFFFF) | (uint32_t)code[i + 2] << 16;
+            out[i / 2 + 1] = (uint32_t)(code[i + 1] & 0xFFFF) | (uint32_t)code[i + 3] << 16;
+        }
     }
 }
 

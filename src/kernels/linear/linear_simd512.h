@@ -52,9 +52,6 @@ static inline vi i_and(vi a, vi b) {
 static inline vi i_shift_right16(vi a) {
     return _mm512_srli_epi16(a, 4);
 }
-static inline vi i_shift_left8(vi a) {
-    return _mm512_slli_epi32(a, 8);
-}
 static inline vi i_add32(vi a, vi b) {
     return _mm512_add_epi32(a, b);
 }
