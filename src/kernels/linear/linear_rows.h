@@ -22,9 +22,9 @@ static inline uint32_t rows_largest(const float *x) {
 
 static inline void rows_quantize(void *codes, act_group *groups, const float *x, int k, bool coarse) {
     int8_t *narrow = codes;
-    uint32_t *pairs = codes;
-    const float most = coarse ? ACT_LARGEST_COARSE : ACT_LARGEST, round = 0x1.8p23f; /* x + round has the nearest
-                                                                 integer, ties to even, in its low bits */
+    int16_t *wide = codes;
+    const float most = coarse ? ACT_LARGEST_COARSE : ACT_LARGEST;
+    const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
     for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
         float largest = f32_from_bits(rows_largest(x));
         int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
@@ -44,11 +44,14 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
             for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];
             continue;
         }
-        uint32_t *out = pairs + begin / 2;
+        int16_t ordered[ACT_GROUP];
         for (int i = 0; i < ACT_GROUP; i += 4) {
-            out[i / 2] = (uint32_t)(code[i] & 0xFFFF) | (uint32_t)code[i + 2] << 16;
-            out[i / 2 + 1] = (uint32_t)(code[i + 1] & 0xFFFF) | (uint32_t)code[i + 3] << 16;
+            ordered[i] = (int16_t)code[i];
+            ordered[i + 1] = (int16_t)code[i + 2];
+            ordered[i + 2] = (int16_t)code[i + 1];
+            ordered[i + 3] = (int16_t)code[i + 3];
         }
+        memcpy(wide + begin, ordered, sizeof ordered);
     }
 }
 
