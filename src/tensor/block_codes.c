@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/block_codes.h"
+
+#include <string.h>
+
 #include "tensor/bytes16.h"
 
 #include "base/num.h"
@@ -70,36 +73,60 @@ static void two_bits(uint8_t *codes, const uint8_t *qs) {
     }
 }
 
-static void q2_k(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
-    float d = load_f16(b + 80), dmin = load_f16(b + 82);
+/* The scales and mins of n groups. */
+static void multiply(const block_factors *from, int n, float *scales, float *mins) {
+    for (int g = 0; g < n; g++) scales[g] = f32_from_f16(from->scale) * (float)from->scales[g];
+    for (int g = 0; mins && g < n; g++) mins[g] = f32_from_f16(from->min) * (float)from->mins[g];
+}
+
+/* Stored minima are subtracted. */
+static f16 negative(const uint8_t *stored) {
+    return (f16)(load_u16(stored) ^ 0x8000);
+}
+
+static void q2_k_factors(const uint8_t *b, block_factors *out) {
+    *out = (block_factors){.scale = load_u16(b + 80), .min = negative(b + 82)};
     for (int g = 0; g < 16; g++) {
-        scales[g] = d * (float)(b[g] & 15);
-        mins[g] = -(dmin * (float)(b[g] >> 4));
+        out->scales[g] = (int8_t)(b[g] & 15);
+        out->mins[g] = (int8_t)(b[g] >> 4);
     }
+}
+
+static void q2_k(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
+    block_factors factors;
+    q2_k_factors(b, &factors);
+    multiply(&factors, 16, scales, mins);
     two_bits(codes, b + 16);
+}
+
+static void q3_k_factors(const uint8_t *b, block_factors *out) {
+    const uint8_t *packed = b + 96;
+    *out = (block_factors){.scale = load_u16(b + 108)};
+    for (int g = 0; g < 16; g++) {
+        int low4 = packed[g % 8] >> (4 * (g / 8)) & 15, high2 = packed[8 + g % 4] >> (2 * (g / 4)) & 3;
+        out->scales[g] = (int8_t)((low4 | high2 << 4) - 32);
+    }
 }
 
 static void q3_k(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
     (void)mins;
-    const uint8_t *high = b, *packed = b + 96;
-    float d = load_f16(b + 108);
-    for (int g = 0; g < 16; g++) {
-        int low4 = packed[g % 8] >> (4 * (g / 8)) & 15, high2 = packed[8 + g % 4] >> (2 * (g / 4)) & 3;
-        scales[g] = d * (float)((low4 | high2 << 4) - 32);
-    }
+    const uint8_t *high = b;
+    block_factors factors;
+    q3_k_factors(b, &factors);
+    multiply(&factors, 16, scales, NULL);
     two_bits(codes, b + 32);
     for (int i = 0; i < 256; i++) codes[i] |= (uint8_t)((high[i % 32] >> (i / 32) & 1) << 2); /* zero is 4 */
 }
 
 /* Scales and minima of Q4_K and Q5_K: eight of six bits each, in 12 bytes. */
-static void k_scales(const uint8_t *b, float *scales, float *mins) {
+static void k_factors(const uint8_t *b, block_factors *out) {
     const uint8_t *s = b + 4;
-    float d = load_f16(b), dmin = load_f16(b + 2);
+    *out = (block_factors){.scale = load_u16(b), .min = negative(b + 2)};
     for (int j = 0; j < 4; j++) {
-        scales[j] = d * (float)(s[j] & 63);
-        mins[j] = -(dmin * (float)(s[j + 4] & 63));
-        scales[j + 4] = d * (float)((s[j + 8] & 15) | s[j] >> 6 << 4);
-        mins[j + 4] = -(dmin * (float)(s[j + 8] >> 4 | s[j + 4] >> 6 << 4));
+        out->scales[j] = (int8_t)(s[j] & 63);
+        out->mins[j] = (int8_t)(s[j + 4] & 63);
+        out->scales[j + 4] = (int8_t)((s[j + 8] & 15) | s[j] >> 6 << 4);
+        out->mins[j + 4] = (int8_t)(s[j + 8] >> 4 | s[j + 4] >> 6 << 4);
     }
 }
 
@@ -110,20 +137,30 @@ static void k_nibbles(uint8_t *codes, const uint8_t *qs) {
 }
 
 static void q4_k(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
-    k_scales(b, scales, mins);
+    block_factors factors;
+    k_factors(b, &factors);
+    multiply(&factors, 8, scales, mins);
     k_nibbles(codes, b + 16);
 }
 
 static void q5_k(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
-    k_scales(b, scales, mins);
+    block_factors factors;
+    k_factors(b, &factors);
+    multiply(&factors, 8, scales, mins);
     k_nibbles(codes, b + 48);
     for (int i = 0; i < 256; i++) codes[i] |= (uint8_t)((b[16 + i % 32] >> (i / 32) & 1) << 4);
 }
 
+static void q6_k_factors(const uint8_t *b, block_factors *out) {
+    *out = (block_factors){.scale = load_u16(b + 208)};
+    memcpy(out->scales, b + 192, 16);
+}
+
 static void q6_k(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
     (void)mins;
-    float d = load_f16(b + 208);
-    for (int g = 0; g < 16; g++) scales[g] = d * (float)(int8_t)b[192 + g];
+    block_factors factors;
+    q6_k_factors(b, &factors);
+    multiply(&factors, 16, scales, NULL);
     for (int quarter = 0; quarter < 8; quarter++) { /* of 32 values; four to each half */
         int half = quarter / 4, k = quarter % 4;
         const uint8_t *low = b + 64 * half + 32 * (k & 1), *high = b + 128 + 32 * half;
@@ -133,15 +170,21 @@ static void q6_k(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
     }
 }
 
-static void iq4_xs(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
-    (void)mins;
-    float d = load_f16(b);
+static void iq4_xs_factors(const uint8_t *b, block_factors *out) {
+    *out = (block_factors){.scale = load_u16(b)};
     int scales_high = load_u16(b + 2);
     for (int g = 0; g < 8; g++) {
         int low4 = b[4 + g / 2] >> (4 * (g % 2)) & 15, high2 = scales_high >> (2 * g) & 3;
-        scales[g] = d * (float)((low4 | high2 << 4) - 32);
-        nibbles(codes + 32 * g, b + 8 + 16 * g);
+        out->scales[g] = (int8_t)((low4 | high2 << 4) - 32);
     }
+}
+
+static void iq4_xs(const uint8_t *b, uint8_t *codes, float *scales, float *mins) {
+    (void)mins;
+    block_factors factors;
+    iq4_xs_factors(b, &factors);
+    multiply(&factors, 8, scales, NULL);
+    for (int g = 0; g < 8; g++) nibbles(codes + 32 * g, b + 8 + 16 * g);
     for (int i = 0; i < 256; i++) codes[i] = iq4_codes[codes[i]];
 }
 
@@ -149,18 +192,18 @@ static void iq4_xs(const uint8_t *b, uint8_t *codes, float *scales, float *mins)
 
 /* clang-format off */
 const dtype_codes dtype_codes_table[N_DTYPES] = {
-    /*               group  max  zero  has_min  decode */
-    [DTYPE_Q4_0]   = {32,   15,  8,    false,   q4_0},
-    [DTYPE_Q4_1]   = {32,   15,  0,    true,    q4_1},
-    [DTYPE_Q5_0]   = {32,   31,  16,   false,   q5_0},
-    [DTYPE_Q5_1]   = {32,   31,  0,    true,    q5_1},
-    [DTYPE_Q8_0]   = {32,   255, SIGNED_ZERO, false, q8_0},
-    [DTYPE_Q2_K]   = {16,   3,   0,    true,    q2_k},
-    [DTYPE_Q3_K]   = {16,   7,   4,    false,   q3_k},
-    [DTYPE_Q4_K]   = {32,   15,  0,    true,    q4_k},
-    [DTYPE_Q5_K]   = {32,   31,  0,    true,    q5_k},
-    [DTYPE_Q6_K]   = {16,   63,  32,   false,   q6_k},
-    [DTYPE_IQ4_NL] = {32,   255, SIGNED_ZERO, false, iq4_nl},
-    [DTYPE_IQ4_XS] = {32,   255, SIGNED_ZERO, false, iq4_xs},
+    /*               group  max  zero  has_min  decode, factors */
+    [DTYPE_Q4_0]   = {32,   15,  8,    false,   q4_0, NULL},
+    [DTYPE_Q4_1]   = {32,   15,  0,    true,    q4_1, NULL},
+    [DTYPE_Q5_0]   = {32,   31,  16,   false,   q5_0, NULL},
+    [DTYPE_Q5_1]   = {32,   31,  0,    true,    q5_1, NULL},
+    [DTYPE_Q8_0]   = {32,   255, SIGNED_ZERO, false, q8_0, NULL},
+    [DTYPE_Q2_K]   = {16,   3,   0,    true,    q2_k, q2_k_factors},
+    [DTYPE_Q3_K]   = {16,   7,   4,    false,   q3_k, q3_k_factors},
+    [DTYPE_Q4_K]   = {32,   15,  0,    true,    q4_k, k_factors},
+    [DTYPE_Q5_K]   = {32,   31,  0,    true,    q5_k, k_factors},
+    [DTYPE_Q6_K]   = {16,   63,  32,   false,   q6_k, q6_k_factors},
+    [DTYPE_IQ4_NL] = {32,   255, SIGNED_ZERO, false, iq4_nl, NULL},
+    [DTYPE_IQ4_XS] = {32,   255, SIGNED_ZERO, false, iq4_xs, iq4_xs_factors},
 };
 /* clang-format on */

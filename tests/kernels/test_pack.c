@@ -78,15 +78,24 @@ typedef struct int_weight {
 static int_weight int_at(const packed *m, int output, int input) {
     const weight_layout *l = &m->layout;
     const char *panel = panel_of(m, output);
-    int lane = output % PANEL, in_span = input % 64, groups = 64 / l->group;
-    size_t scale_bytes = (size_t)groups * PANEL * 2, head = scale_bytes * (l->has_min ? 2 : 1);
-    const char *span = panel + 64 + (size_t)(input / 64) * (head + (size_t)(64 * PANEL * l->bits / 8));
-    size_t index = (size_t)(in_span / l->group * PANEL + lane);
-    float factor = ((const float *)panel)[lane];
-    int_weight w = {.scale = f32_from_f16(((const f16 *)span)[index]) * factor};
-    if (l->has_min) w.min = f32_from_f16(((const f16 *)(span + scale_bytes))[index]) * factor;
-    const uint8_t *codes = (const uint8_t *)span + head;
-    int quad = in_span / 4;
+    const int lane = output % PANEL, inputs = l->byte_scales ? 256 : 64, in_span = input % inputs;
+    const size_t scale_bytes = (size_t)(inputs / l->group * PANEL) * (l->byte_scales ? 1 : 2);
+    const size_t first = l->byte_scales ? 64 : 0, head = first + scale_bytes * (l->has_min ? 2 : 1);
+    const char *span = panel + 64 + (size_t)(input / inputs) * (head + (size_t)(inputs * PANEL * l->bits / 8));
+    const size_t index = (size_t)(in_span / l->group * PANEL + lane);
+    const float factor = ((const float *)panel)[lane];
+    int_weight w = {0};
+    if (l->byte_scales) {
+        const float super = f32_from_f16(((const f16 *)span)[lane]), min = f32_from_f16(((const f16 *)span)[16 + lane]);
+        assert_true(factor == (output < l->n ? 1 : 0));
+        w.scale = super * (float)((const int8_t *)span + first)[index];
+        if (l->has_min) w.min = min * (float)((const int8_t *)span + first + scale_bytes)[index];
+    } else {
+        w.scale = f32_from_f16(((const f16 *)span)[index]) * factor;
+        if (l->has_min) w.min = f32_from_f16(((const f16 *)(span + scale_bytes))[index]) * factor;
+    }
+    const uint8_t *codes = (const uint8_t *)span + head + in_span / 32 * 32 * PANEL * l->bits / 8;
+    const int quad = in_span % 32 / 4;
     if (l->bits == 8) {
         w.code = codes[(quad * PANEL + lane) * 4 + in_span % 4];
     } else {
@@ -211,12 +220,6 @@ static void dense_forms_hold_the_rows(void **state) {
     }
 }
 
-/* The difference allowed between a packed and a stored scale of the K formats and of IQ4_XS, whose scales are
- * products. */
-static bool has_product_scales(dtype type) {
-    return (type >= DTYPE_Q2_K && type <= DTYPE_Q6_K) || type == DTYPE_IQ4_XS;
-}
-
 static void check_int(const packed *m, dtype type) {
     const weight_layout *l = &m->layout;
     for (int i = 0; i < l->n_panels * PANEL; i++) {
@@ -224,10 +227,8 @@ static void check_int(const packed *m, dtype type) {
             int_weight w = int_at(m, i, j);
             float stored = i < l->n ? m->values[i * l->k + j] : 0;
             assert_in_range(w.code, 0, l->max_code);
-            float product = w.scale * (float)(w.code - l->zero), value = product + w.min;
-            /* Two roundings of 2^-11; the products of the formats are rounded to float32 as well. */
-            double allowed = has_product_scales(type) ? (fabs(product) + fabs(w.min)) * 0x1.01p-11 : 0;
-            if (!(fabs((double)value - stored) <= allowed)) {
+            float value = w.scale * (float)(w.code - l->zero) + w.min;
+            if (value != stored) {
                 fail_msg("%s [%d][%d]: %.9g, expected %.9g", dtype_table[type].name, i, j, value, stored);
             }
         }
@@ -259,7 +260,9 @@ static void layouts_are_compact(void **state) {
     assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 / 2 + 2048 / 32 * 2));
     weight_layout_make(&l, WEIGHT_INT, DTYPE_Q6_K, 64, 2048);
     assert_int_equal(l.bits, 8);
-    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 + 2048 / 16 * 2));
+    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 + 2048 / 256 * 4 + 2048 / 16));
+    weight_layout_make(&l, WEIGHT_INT, DTYPE_Q4_K, 64, 2048);
+    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 / 2 + 2048 / 256 * 4 + 2048 / 32 * 2));
     weight_layout_make(&l, WEIGHT_INT, DTYPE_F32, 64, 2050);
     assert_int_equal(l.form, WEIGHT_BF16);
     weight_layout_make(&l, WEIGHT_BF16, DTYPE_F32, 1, 3);

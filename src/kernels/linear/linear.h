@@ -13,15 +13,19 @@
  * += (d * dot) * d_a, where dot is the exact integer sum of (code - zero) * activation, then, with mins, acc += min *
  * (d_a * sum of activations). So its bits do not depend on the number of rows or panels of a call.
  *
- * Bytes of a WEIGHT_INT panel: 16 float32 factors (powers of two, one an output), then for each 64 inputs (the last 32
- * may be padding) the scales f16 [64 / group][16], with has_min the mins likewise, and the codes:
- *   8 bits  [16 quads of inputs][16 outputs][4 inputs] bytes
- *   4 bits  [8 pairs of quads][16 outputs][4 inputs] bytes: the first quad of a pair in the low nibbles, the second in
- * the
- *           high ones
- * The finished chain is multiplied by the factor. The factor moves the largest scale of an output to the upper end of
- * f16, so that f16 scales of a file are stored exactly, and the products of the K formats with an error of 2^-11 of
- * themselves or, if that is more, 2^-39 of the output's largest scale.
+ * Bytes of a WEIGHT_INT panel: 16 float32 factors (powers of two, one an output), by which finished chains are
+ * multiplied, then the spans. A span of 64 inputs (the last 32 may be padding) has the scales f16 [64 / group][16],
+ * with has_min the mins likewise, and the codes. The factor moves the largest scale of an output to the upper end of
+ * f16, so that f16 scales of a file are stored exactly.
+ *
+ * With byte_scales (super-blocks of a file) a span has 256 inputs: f16 [2][16], of which the first is multiplied by the
+ * scales, int8 [256 / group][16], and the second, 0 without has_min, by the mins, int8 likewise, which has_min alone
+ * has; then the codes. Factors are 1.
+ *
+ * Codes of 32 inputs:
+ *   8 bits  [8 quads of inputs][16 outputs][4 inputs] bytes
+ *   4 bits  [4 pairs of quads][16 outputs][4 inputs] bytes: the first quad of a pair in the low nibbles, the second in
+ *           the high ones
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_LINEAR_LINEAR_H
 #define MN_KERNELS_LINEAR_LINEAR_H
@@ -44,11 +48,12 @@ typedef struct weight_layout {
     int n_panels;       /* ceil(n / 16); outputs beyond n are zero */
     size_t panel_bytes; /* from one panel to the next, a multiple of 64 */
     /* WEIGHT_INT only */
-    int bits;     /* 4 or 8: width of a stored code */
-    int group;    /* 16 or 32 inputs share a scale */
-    int zero;     /* subtracted from every code; 0 when has_min */
-    int max_code; /* no code is larger */
-    bool has_min; /* w = d * code + min instead */
+    int bits;         /* 4 or 8: width of a stored code */
+    int group;        /* 16 or 32 inputs share a scale */
+    int zero;         /* subtracted from every code; 0 when has_min */
+    int max_code;     /* no code is larger */
+    bool has_min;     /* w = d * code + min instead */
+    bool byte_scales; /* scales and mins are products of an f16 and a byte */
 } weight_layout;
 
 /* What rows of integer codes have for each run of 32 inputs. The sums are of the codes of its halves, and of all. */

@@ -32,6 +32,10 @@ static inline vf v_fma(vf a, vf b, vf c) {
 static inline vf v_half(const char *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+/* Eight signed bytes. */
+static inline vf v_bytes(const char *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 static inline vf v_low(vf pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
 }

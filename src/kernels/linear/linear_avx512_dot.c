@@ -93,58 +93,69 @@ INLINE void fetch(const char *line, size_t next_panel, const int n_panels) {
     if (n_panels == 2) __builtin_prefetch(line + next_panel, 0, 2);
 }
 
+/* The scales or mins of a group at `at`; with byte scales they are multiplied by f16 numbers at `super`. */
+INLINE __m512 scales_at(const char *at, const char *super, bool byte_scales) {
+    return byte_scales ? v_mul(v_half(super), v_bytes(at)) : v_half(at);
+}
+
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels, const int bits,
                      const int group, const bool coarse) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, n_groups = k / ACT_GROUP;
     const size_t input_bytes = coarse ? 1 : 2, next_row = k * input_bytes;
-    const char *first = panel_at(job, panel), *x = (const char *)job->x->x + (size_t)row * next_row;
-    const act_group *groups = job->x->groups + (size_t)row * n_groups;
+    const bool byte_scales = layout->byte_scales;
+    const char *at = (const char *)job->x->x + (size_t)row * next_row, *span = panel_at(job, panel) + INT_FACTOR_BYTES;
+    const act_group *sums = job->x->groups + (size_t)row * n_groups, *const last = sums + n_groups;
     const int zero = layout->zero;
     const __m512i mask = coarse ? _mm512_set1_epi8(15) : _mm512_set1_epi16(bits == 4 ? 15 : 255);
     const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
 
     EACH_ROW(DECLARE)
 
-    for (size_t begin = 0; begin < k; begin += (size_t)group) {
-        const size_t half = begin / ACT_GROUP % 2, part = begin % INT_SPAN / (size_t)group;
-        const char *span = first + INT_FACTOR_BYTES + begin / INT_SPAN * shape.span;
-        const char *w = span + shape.codes + half * shape.half_codes + begin % ACT_GROUP * (size_t)(PANEL * bits / 8);
-        const char *at = x + begin * input_bytes;
-        const act_group *sums = groups + begin / ACT_GROUP;
-        const int which = act_sum_of(group, (int)begin);
-        /* Scales and mins of a span are as many cache lines as it has groups, or half as many. */
-        if (n_rows > 1) fetch(span + part * 64 + ahead, next_panel, n_panels);
-        EACH_ROW(START)
-
-        UNROLLED for (int i = 0; i < group; i += 32 / bits, w += 64, at += 32 / (size_t)bits * input_bytes) {
-            if (n_rows > 1) fetch(w + ahead, next_panel, n_panels);
-            const __m512i packed_a = i_load(w), packed_b = n_panels == 2 ? i_load(w + next_panel) : packed_a;
-            if (bits == 4 && coarse) {
-                PART(0, 0)
-                PART(4, 4)
-            } else if (bits == 4) {
-                PART(0, 0)
-                PART(4, 8)
-                PART(8, 4)
-                PART(12, 12)
-            } else if (coarse) {
-                const __m512i wa = packed_a, wb = packed_b;
-                const char *inputs = at;
-                EACH_ROW(DOT)
-            } else {
-                PART(0, 0)
-                PART(8, 4)
+    for (; sums < last; span += shape.span) {
+        const char *w = span + shape.codes, *end = span + shape.span, *scales = span + shape.scales, *fetched = span;
+        for (; w < end && sums < last; sums++) {
+            /* Factors, scales and mins of a span are at most as many lines as it has runs of 32. */
+            if (n_rows > 1 && fetched < span + shape.codes) fetch(fetched + ahead, next_panel, n_panels);
+            fetched += 64;
+            UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {
+                const int which = act_sum_of(group, begin);
+                EACH_ROW(START)
+                UNROLLED for (int i = 0; i < group; i += 32 / bits) {
+                    if (n_rows > 1) fetch(w + ahead, next_panel, n_panels);
+                    const __m512i packed_a = i_load(w), packed_b = n_panels == 2 ? i_load(w + next_panel) : packed_a;
+                    if (bits == 4 && coarse) {
+                        PART(0, 0)
+                        PART(4, 4)
+                    } else if (bits == 4) {
+                        PART(0, 0)
+                        PART(4, 8)
+                        PART(8, 4)
+                        PART(12, 12)
+                    } else if (coarse) {
+                        const __m512i wa = packed_a, wb = packed_b;
+                        const char *inputs = at;
+                        EACH_ROW(DOT)
+                    } else {
+                        PART(0, 0)
+                        PART(8, 4)
+                    }
+                    w += 64;
+                    at += 32 / (size_t)bits * input_bytes;
+                }
+                const __m512 da = scales_at(scales, span, byte_scales),
+                             db = n_panels == 2 ? scales_at(scales + next_panel, span + next_panel, byte_scales) : da;
+                EACH_ROW(SCALE)
+                if (layout->has_min) {
+                    const char *mins = scales + (shape.mins - shape.scales), *super = span + PANEL * sizeof(f16);
+                    const __m512 ma = scales_at(mins, super, byte_scales),
+                                 mb =
+                                     n_panels == 2 ? scales_at(mins + next_panel, super + next_panel, byte_scales) : ma;
+                    EACH_ROW(MIN)
+                }
+                scales += shape.group;
             }
-        }
-
-        const char *d = span + part * PANEL * sizeof(f16);
-        const __m512 da = v_half(d), db = n_panels == 2 ? v_half(d + next_panel) : da;
-        EACH_ROW(SCALE)
-        if (layout->has_min) {
-            const __m512 ma = v_half(d + shape.mins), mb = n_panels == 2 ? v_half(d + shape.mins + next_panel) : ma;
-            EACH_ROW(MIN)
         }
     }
 
@@ -153,19 +164,19 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     store_tile(job, row, panel, n_rows, n_panels, chains);
 }
 
-/* Tiles of codes of some bits and groups times activations of 8 (x8) or 16 bits (x16): int<bits>g<group>x<8|16>_R_P,
- * and the arrays int<bits>g<group>x<8|16>_P. */
-#define INT_TILE(name, bits, group, rows, panels, coarse)                                                              \
+/* Tiles of codes of some bits times activations of 8 (x8) or 16 bits (x16): int<bits>x<8|16>_R_P, and the arrays
+ * int<bits>x<8|16>_P. */
+#define INT_TILE(name, rows, panels, bits, group, coarse)                                                                     \
     static void name##_##rows##_##panels(const linear_job *job, int row, int panel) {                                  \
-        int_tile(job, row, panel, rows, panels, bits, group, coarse);                                                  \
+        int_tile(job, row, panel, rows, panels, bits, group, coarse);                                                         \
     }
-#define INT_TILES_OF(name, bits, group, panels, coarse)                                                                \
-    INT_TILE(name, bits, group, 1, panels, coarse)                                                                     \
-    INT_TILE(name, bits, group, 2, panels, coarse)                                                                     \
-    INT_TILE(name, bits, group, 3, panels, coarse)                                                                     \
-    INT_TILE(name, bits, group, 4, panels, coarse)                                                                     \
-    INT_TILE(name, bits, group, 5, panels, coarse)                                                                     \
-    INT_TILE(name, bits, group, 6, panels, coarse)                                                                     \
+#define INT_TILES_OF(name, panels, bits, group, coarse)                                                                       \
+    INT_TILE(name, 1, panels, bits, group, coarse)                                                                            \
+    INT_TILE(name, 2, panels, bits, group, coarse)                                                                            \
+    INT_TILE(name, 3, panels, bits, group, coarse)                                                                            \
+    INT_TILE(name, 4, panels, bits, group, coarse)                                                                            \
+    INT_TILE(name, 5, panels, bits, group, coarse)                                                                            \
+    INT_TILE(name, 6, panels, bits, group, coarse)                                                                            \
     static const tile name##_##panels[] = {NULL,                                                                       \
                                            name##_1_##panels,                                                          \
                                            name##_2_##panels,                                                          \
@@ -173,9 +184,9 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                                            name##_4_##panels,                                                          \
                                            name##_5_##panels,                                                          \
                                            name##_6_##panels};
-#define INT_TILES(name, bits, group, coarse)                                                                           \
-    INT_TILES_OF(name, bits, group, 1, coarse)                                                                         \
-    INT_TILES_OF(name, bits, group, 2, coarse)                                                                         \
+#define INT_TILES(name, bits, group, coarse)                                                                                  \
+    INT_TILES_OF(name, 1, bits, group, coarse)                                                                                \
+    INT_TILES_OF(name, 2, bits, group, coarse)                                                                                \
     static const tile_set name = {6, 2, name##_1, name##_2, 4};
 
 INT_TILES(int4g16x16, 4, 16, false)

@@ -5,22 +5,29 @@
 
 #include "kernels/linear/linear.h"
 
-enum { INT_FACTOR_BYTES = PANEL * 4, INT_SPAN = 64 /* inputs of a span, the repeating unit of a panel */ };
+enum { INT_FACTOR_BYTES = PANEL * 4, INT_SUPER_BYTES = 2 * PANEL * 2 };
 
-/* Bytes from the start of a span, and of a span. */
+/* Bytes from the start of a span, the repeating unit of a panel. */
 typedef struct int_shape {
-    size_t mins;       /* after the scales */
-    size_t codes;      /* after the mins */
-    size_t half_codes; /* bytes of the codes of 32 inputs */
+    int inputs;    /* of a span */
+    size_t scales; /* after the f16 factors of byte scales */
+    size_t mins;
+    size_t group; /* of the scales of one group */
+    size_t codes;
+    size_t block; /* of the codes of 32 inputs */
     size_t span;
 } int_shape;
 
 static inline int_shape int_shape_of(const weight_layout *layout) {
     int_shape shape;
-    shape.mins = (size_t)(INT_SPAN / layout->group) * PANEL * sizeof(f16);
-    shape.codes = shape.mins * (layout->has_min ? 2 : 1);
-    shape.half_codes = (size_t)(ACT_GROUP * PANEL * layout->bits / 8);
-    shape.span = shape.codes + 2 * shape.half_codes;
+    shape.inputs = layout->byte_scales ? 256 : 64;
+    shape.group = layout->byte_scales ? PANEL : PANEL * sizeof(f16);
+    const size_t bytes = (size_t)(shape.inputs / layout->group) * shape.group;
+    shape.scales = layout->byte_scales ? INT_SUPER_BYTES : 0;
+    shape.mins = shape.scales + bytes;
+    shape.codes = shape.mins + (layout->has_min ? bytes : 0);
+    shape.block = (size_t)(ACT_GROUP * PANEL * layout->bits / 8);
+    shape.span = shape.codes + (size_t)(shape.inputs / ACT_GROUP) * shape.block;
     return shape;
 }
 

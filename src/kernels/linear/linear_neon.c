@@ -32,6 +32,12 @@ static inline vf v_fma(vf a, vf b, vf c) {
 static inline vf v_half(const char *p) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)p)));
 }
+/* Four signed bytes. */
+static inline vf v_bytes(const char *p) {
+    int32_t bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(bytes))))));
+}
 static inline vf v_low(vf pairs) {
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(pairs), 16));
 }

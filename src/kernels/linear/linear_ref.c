@@ -43,7 +43,7 @@ static void panel_bf16(const linear_job *job, int row, int panel) {
     finish(job, row, panel, acc);
 }
 
-/* The code of input i (0..31) of half a span. */
+/* The code of input i of a run of 32. */
 static int code_at(const uint8_t *codes, int bits, int lane, int i) {
     int quad = i / 4;
     if (bits == 8) return codes[quad * 4 * PANEL + lane * 4 + i % 4];
@@ -57,6 +57,14 @@ static int32_t act_code(const activations *x, int row, int i) {
     return ((const int16_t *)x->x)[first + (size_t)act_place(i)];
 }
 
+/* The scale or min of a group of a span. */
+static float scale_at(const weight_layout *layout, const char *span, bool is_min, int group, int lane) {
+    const int_shape shape = int_shape_of(layout);
+    const char *at = span + (is_min ? shape.mins : shape.scales) + (size_t)group * shape.group;
+    if (!layout->byte_scales) return f32_from_f16(((const f16 *)at)[lane]);
+    return f32_from_f16(((const f16 *)span)[(is_min ? PANEL : 0) + lane]) * (float)((const int8_t *)at)[lane];
+}
+
 static void panel_int(const linear_job *job, int row, int panel) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
@@ -64,18 +72,17 @@ static void panel_int(const linear_job *job, int row, int panel) {
     const act_group *groups = job->x->groups + (size_t)row * (size_t)(layout->k / ACT_GROUP);
     float acc[PANEL] = {0};
     for (int begin = 0; begin < layout->k; begin += layout->group) {
-        const char *span = spans + (size_t)(begin / INT_SPAN) * shape.span;
-        const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(begin / ACT_GROUP % 2) * shape.half_codes;
-        const f16 *d = (const f16 *)span + begin % INT_SPAN / layout->group * PANEL;
-        const f16 *min = (const f16 *)(span + shape.mins) + begin % INT_SPAN / layout->group * PANEL;
-        const act_group *group = &groups[begin / ACT_GROUP];
+        const char *span = spans + (size_t)(begin / shape.inputs) * shape.span;
+        const int in_span = begin % shape.inputs, group = in_span / layout->group;
+        const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(in_span / ACT_GROUP) * shape.block;
+        const act_group *act = &groups[begin / ACT_GROUP];
         const int sum = act_sum_of(layout->group, begin);
         for (int lane = 0; lane < PANEL; lane++) {
-            int32_t dot = -layout->zero * group->sum[sum];
+            int32_t dot = -layout->zero * act->sum[sum];
             for (int i = 0; i < layout->group; i++)
                 dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) * act_code(job->x, row, begin + i);
-            acc[lane] += f32_from_f16(d[lane]) * (float)dot * group->scale;
-            if (layout->has_min) acc[lane] += f32_from_f16(min[lane]) * group->scaled_sum[sum];
+            acc[lane] += scale_at(layout, span, false, group, lane) * (float)dot * act->scale;
+            if (layout->has_min) acc[lane] += scale_at(layout, span, true, group, lane) * act->scaled_sum[sum];
         }
     }
     for (int lane = 0; lane < PANEL; lane++) acc[lane] *= ((const float *)packed)[lane];

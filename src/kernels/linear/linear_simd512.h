@@ -32,6 +32,11 @@ static inline vf v_half(const char *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
+/* Sixteen signed bytes. */
+static inline vf v_bytes(const char *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
 static inline vi i_load(const char *p) {
     return _mm512_loadu_si512(p);
 }

@@ -34,7 +34,9 @@ void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int 
     out->zero = codes->zero;
     out->max_code = codes->max_code;
     out->has_min = codes->has_min;
-    out->panel_bytes = INT_FACTOR_BYTES + round_up(inputs, INT_SPAN) / INT_SPAN * int_shape_of(out).span;
+    out->byte_scales = codes->factors != NULL;
+    const int_shape shape = int_shape_of(out);
+    out->panel_bytes = INT_FACTOR_BYTES + (size_t)ceil_div(k, shape.inputs) * shape.span;
 }
 
 size_t weight_layout_bytes(const weight_layout *layout) {
@@ -164,7 +166,7 @@ static int scale_exponent(const float *scales, const float *mins, int n) {
 static void put_scales(char *span, const weight_layout *layout, size_t offset, const float *values, int lane,
                        float power) {
     int_shape shape = int_shape_of(layout);
-    int per_span = INT_SPAN / layout->group;
+    int per_span = shape.inputs / layout->group;
     for (int g = 0; g < layout->k / layout->group; g++) {
         f16 value = f16_from_f32(values[g] * power);
         char *at = span + (size_t)(g / per_span) * shape.span + offset;
@@ -172,11 +174,27 @@ static void put_scales(char *span, const weight_layout *layout, size_t offset, c
     }
 }
 
+/* Byte scales: one span for each super-block. */
+static void put_factors(char *span, const weight_layout *layout, const source *from, const uint8_t *block, int lane) {
+    const int_shape shape = int_shape_of(layout);
+    const int groups = shape.inputs / layout->group;
+    for (int begin = 0; begin < layout->k; begin += shape.inputs, span += shape.span, block += from->type->bytes) {
+        block_factors factors;
+        from->codes->factors(block, &factors);
+        memcpy(span + (size_t)lane * sizeof(f16), &factors.scale, sizeof(f16));
+        memcpy(span + (size_t)(PANEL + lane) * sizeof(f16), &factors.min, sizeof(f16));
+        for (int g = 0; g < groups; g++) {
+            memcpy(span + shape.scales + (size_t)(g * PANEL + lane), &factors.scales[g], 1);
+            if (layout->has_min) memcpy(span + shape.mins + (size_t)(g * PANEL + lane), &factors.mins[g], 1);
+        }
+    }
+}
+
 static void put_codes(char *span, const weight_layout *layout, const uint8_t *codes, int lane) {
     int_shape shape = int_shape_of(layout);
     for (int begin = 0; begin < layout->k; begin += ACT_GROUP) {
-        char *out = span + (size_t)(begin / INT_SPAN) * shape.span + shape.codes +
-                    (size_t)(begin / ACT_GROUP % 2) * shape.half_codes + (size_t)lane * 4;
+        char *out = span + (size_t)(begin / shape.inputs) * shape.span + shape.codes +
+                    (size_t)(begin % shape.inputs / ACT_GROUP) * shape.block + (size_t)lane * 4;
         for (int i = 0; i < ACT_GROUP; i += 32 / layout->bits, out += PANEL * 4) {
             uint32_t quad, next;
             memcpy(&quad, codes + begin + i, sizeof quad);
@@ -230,13 +248,17 @@ static void pack_int_lane(char *panel, const weight_layout *layout, const source
         read_inputs(row.x, from, output, 0, layout->k);
         plain_scales(&row, layout->k);
     }
-    int up = scale_exponent(row.scales, layout->has_min ? row.mins : NULL, groups);
+    int up = layout->byte_scales ? 0 : scale_exponent(row.scales, layout->has_min ? row.mins : NULL, groups);
     float power = ldexpf(1, up), factor = ldexpf(1, -up);
     if (!from->codes) plain_codes(&row, layout, power);
     memcpy(panel + (size_t)lane * sizeof factor, &factor, sizeof factor);
     char *span = panel + INT_FACTOR_BYTES;
-    put_scales(span, layout, 0, row.scales, lane, power);
-    if (layout->has_min) put_scales(span, layout, int_shape_of(layout).mins, row.mins, lane, power);
+    if (layout->byte_scales) {
+        put_factors(span, layout, from, source_row(from, output), lane);
+    } else {
+        put_scales(span, layout, 0, row.scales, lane, power);
+        if (layout->has_min) put_scales(span, layout, int_shape_of(layout).mins, row.mins, lane, power);
+    }
     put_codes(span, layout, row.codes, lane);
 }
 
