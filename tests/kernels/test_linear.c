@@ -252,9 +252,9 @@ static void odd_sizes(void **state) {
         dtype type;
     } kinds[] = {{WEIGHT_F32, DTYPE_F32},  {WEIGHT_BF16, DTYPE_BF16}, {WEIGHT_INT, DTYPE_Q8_0},
                  {WEIGHT_INT, DTYPE_Q4_0}, {WEIGHT_INT, DTYPE_Q5_1},  {WEIGHT_INT, DTYPE_Q2_K},
-                 {WEIGHT_INT, DTYPE_Q6_K}};
+                 {WEIGHT_INT, DTYPE_Q6_K}, {WEIGHT_INT, DTYPE_Q5_K}};
     uint64_t seed = 12;
-    for (int kind = 0; kind < 7; kind++) {
+    for (int kind = 0; kind < 8; kind++) {
         for (int i = 0; i < 12; i++) {
             int block = dtype_table[kinds[kind].type].block, k = block == 1    ? inputs[i % 5]
                                                                  : block == 32 ? 32 + i % 3 * 32
@@ -288,7 +288,8 @@ static void bits_do_not_depend_on_the_division(void **state) {
         int k;
     } kinds[] = {{WEIGHT_F32, DTYPE_F32, 301},  {WEIGHT_BF16, DTYPE_BF16, 301}, {WEIGHT_INT, DTYPE_Q8_0, 288},
                  {WEIGHT_INT, DTYPE_Q4_0, 288}, {WEIGHT_INT, DTYPE_Q4_1, 288},  {WEIGHT_INT, DTYPE_Q5_1, 288},
-                 {WEIGHT_INT, DTYPE_Q6_K, 512}, {WEIGHT_INT, DTYPE_Q2_K, 512},  {WEIGHT_INT, DTYPE_Q3_K, 512}};
+                 {WEIGHT_INT, DTYPE_Q6_K, 512}, {WEIGHT_INT, DTYPE_Q2_K, 512},  {WEIGHT_INT, DTYPE_Q3_K, 512},
+                 {WEIGHT_INT, DTYPE_Q5_K, 512}, {WEIGHT_INT, DTYPE_IQ4_XS, 512}};
     static const int rows[] = {1, 7, 13, 64};
     uint64_t seed = 14;
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {

@@ -95,11 +95,22 @@ static int_weight int_at(const packed *m, int output, int input) {
         if (l->has_min) w.min = f32_from_f16(((const f16 *)(span + scale_bytes))[index]) * factor;
     }
     const uint8_t *codes = (const uint8_t *)span + head + in_span / 32 * 32 * PANEL * l->bits / 8;
-    const int quad = in_span % 32 / 4;
+    const int quad = in_span % 32 / 4, place = lane * 4 + in_span % 4;
     if (l->bits == 8) {
-        w.code = codes[(quad * PANEL + lane) * 4 + in_span % 4];
+        w.code = codes[quad * PANEL * 4 + place];
     } else {
-        w.code = codes[(quad / 2 * PANEL + lane) * 4 + in_span % 4] >> (quad % 2 ? 4 : 0) & 15;
+        const uint16_t *words = (const uint16_t *)(const void *)codes + lane * 2 + in_span % 4 / 2;
+        const int pair = quad * 2 + in_span % 2;
+        if (l->bits == 4) w.code = codes[quad / 2 * PANEL * 4 + place] >> (quad % 2 ? 4 : 0) & 15;
+        if (l->bits == 5 && pair < 15) w.code = words[pair / 3 * 32] >> pair % 3 * 5 & 31;
+        for (int j = 0; l->bits == 5 && pair == 15 && j < 5; j++) w.code |= words[j * 32] >> 15 << j;
+        if (l->bits == 6) {
+            const int in_half = pair % 8;
+            words += pair / 8 * 3 * 32;
+            if (in_half < 6) w.code = words[in_half / 2 * 32] >> in_half % 2 * 6 & 63;
+            if (in_half == 6) w.code = words[0] >> 12 | (words[64] >> 12 & 3) << 4;
+            if (in_half == 7) w.code = words[32] >> 12 | words[64] >> 14 << 4;
+        }
     }
     return w;
 }
@@ -259,8 +270,10 @@ static void layouts_are_compact(void **state) {
     assert_int_equal(l.bits, 4);
     assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 / 2 + 2048 / 32 * 2));
     weight_layout_make(&l, WEIGHT_INT, DTYPE_Q6_K, 64, 2048);
-    assert_int_equal(l.bits, 8);
-    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 + 2048 / 256 * 4 + 2048 / 16));
+    assert_int_equal(l.bits, 6);
+    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 * 6 / 8 + 2048 / 256 * 4 + 2048 / 16));
+    weight_layout_make(&l, WEIGHT_INT, DTYPE_Q5_0, 64, 2048);
+    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 * 5 / 8 + 2048 / 32 * 2));
     weight_layout_make(&l, WEIGHT_INT, DTYPE_Q4_K, 64, 2048);
     assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 / 2 + 2048 / 256 * 4 + 2048 / 32 * 2));
     weight_layout_make(&l, WEIGHT_INT, DTYPE_F32, 64, 2050);

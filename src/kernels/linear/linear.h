@@ -5,9 +5,9 @@
  *
  *   WEIGHT_F32   panel [k][16] float32
  *   WEIGHT_BF16  panel [k/2][16][2] bf16 (k rounded up to even, the pad is zero); activations are rounded to bf16
- *   WEIGHT_INT   codes of 4 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 16 bits,
- *                or 8, with one scale for each run of 32 inputs. All quantized file types become this:
- *                w = d * (code - zero)  or  w = d * code + min.
+ *   WEIGHT_INT   codes of 4, 5, 6 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 16
+ * bits, or 8, with one scale for each run of 32 inputs. All quantized file types become this: w = d * (code - zero)  or
+ * w = d * code + min.
  *
  * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int, for each group: acc
  * += (d * dot) * d_a, where dot is the exact integer sum of (code - zero) * activation, then, with mins, acc += min *
@@ -26,6 +26,12 @@
  *   8 bits  [8 quads of inputs][16 outputs][4 inputs] bytes
  *   4 bits  [4 pairs of quads][16 outputs][4 inputs] bytes: the first quad of a pair in the low nibbles, the second in
  *           the high ones
+ *   6 bits  for each half [3 words][16 outputs] of two 16-bit parts
+ *   5 bits  [5 words][16 outputs] of two 16-bit parts
+ * Parts have the codes of pairs of inputs, the lower part that of the first: pair 2 q is inputs 4 q and 4 q + 2, pair
+ * 2 q + 1 the two after them. 6 bits: word j has pairs 2 j and 2 j + 1 from bits 0 and 6 on; bits 12 to 15 of words 0
+ * and 1 are the lower bits of pairs 6 and 7, those of word 2 their upper two each. 5 bits: word j has pairs 3 j to 3 j
+ * + 2 from bits 0, 5 and 10 on; its bit 15 is bit j of pair 15.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_LINEAR_LINEAR_H
 #define MN_KERNELS_LINEAR_LINEAR_H
@@ -48,7 +54,7 @@ typedef struct weight_layout {
     int n_panels;       /* ceil(n / 16); outputs beyond n are zero */
     size_t panel_bytes; /* from one panel to the next, a multiple of 64 */
     /* WEIGHT_INT only */
-    int bits;         /* 4 or 8: width of a stored code */
+    int bits;         /* 4, 5, 6 or 8: width of a stored code */
     int group;        /* 16 or 32 inputs share a scale */
     int zero;         /* subtracted from every code; 0 when has_min */
     int max_code;     /* no code is larger */

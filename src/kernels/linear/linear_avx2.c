@@ -60,8 +60,11 @@ static inline vf v_broadcast(const void *unit) {
 static inline vi i_and(vi a, vi b) {
     return _mm256_and_si256(a, b);
 }
-static inline vi i_shift_right16(vi a) {
-    return _mm256_srli_epi16(a, 4);
+static inline vi i_or(vi a, vi b) {
+    return _mm256_or_si256(a, b);
+}
+static inline vi i_shift16(vi a, int left) {
+    return left < 0 ? _mm256_srli_epi16(a, -left) : _mm256_slli_epi16(a, left);
 }
 static inline vi i_add16(vi a, vi b) {
     return _mm256_add_epi16(a, b);

@@ -51,7 +51,7 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool coarse) {
     }
 #define DOT(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
-        const __m512i input = i_broadcast(inputs + r * next_row);                                                      \
+        const __m512i input = i_broadcast(at + r * next_row);                                                          \
         i##r##a = dot(i##r##a, wa, input, coarse);                                                                     \
         if (n_panels == 2) i##r##b = dot(i##r##b, wb, input, coarse);                                                  \
     }
@@ -72,18 +72,38 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool coarse) {
         v_store(chains + r * n_panels * PANEL, f##r##a);                                                               \
         if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                             \
     }
-/* The numbers in bits `shift` and above of a lane's parts, masked, times the activations at an offset. */
-#define PART(shift, offset)                                                                                            \
-    {                                                                                                                  \
-        const __m512i wa = part_of(packed_a, shift, !coarse && (shift) + bits == 16, mask),                            \
-                      wb = n_panels == 2 ? part_of(packed_b, shift, !coarse && (shift) + bits == 16, mask) : wa;       \
-        const char *inputs = at + (offset);                                                                            \
-        EACH_ROW(DOT)                                                                                                  \
+/* The codes of a pair of a group (linear.h) in 16-bit parts. */
+INLINE __m512i pair_of(const char *words, const int pair, const int bits) {
+    const __m512i mask = _mm512_set1_epi16((short)((1 << bits) - 1));
+    if (bits == 8) {
+        const __m512i quad = i_load(words + pair / 2 * 64);
+        return pair % 2 ? i_shift16(quad, -8) : i_and(quad, mask);
     }
+    if (bits == 4) {
+        const int shift = pair / 2 % 2 * 4 + pair % 2 * 8;
+        const __m512i codes = i_shift16(i_load(words + pair / 4 * 64), -shift);
+        return shift == 12 ? codes : i_and(codes, mask);
+    }
+    if (bits == 6 && pair < 6) return i_and(i_shift16(i_load(words + pair / 2 * 64), -(pair % 2 * 6)), mask);
+    if (bits == 6) {
+        const __m512i upper = i_shift16(i_load(words + 128), -(8 + (pair - 6) * 2));
+        const __m512i lower = i_shift16(i_load(words + (pair - 6) * 64), -12);
+        return _mm512_ternarylogic_epi32(lower, upper, _mm512_set1_epi16(0x30), 0xF8); /* lower | (upper & mask) */
+    }
+    if (pair < 15) return i_and(i_shift16(i_load(words + pair / 3 * 64), -(pair % 3 * 5)), mask);
+    __m512i code = i_shift16(i_load(words), -15);
+    UNROLLED for (int j = 1; j < 5; j++) {
+        const __m512i bit = i_shift16(i_load(words + j * 64), j - 15);
+        code = _mm512_ternarylogic_epi32(code, bit, _mm512_set1_epi16((short)(1 << j)), 0xF8);
+    }
+    return code;
+}
 
-INLINE __m512i part_of(__m512i codes, const int shift, const bool is_top, __m512i mask) {
-    const __m512i shifted = shift ? _mm512_srli_epi16(codes, shift) : codes;
-    return is_top ? shifted : i_and(shifted, mask);
+/* The codes of a quad of a group as bytes. */
+INLINE __m512i quad_of(const char *words, const int quad, const int bits) {
+    if (bits == 8) return i_load(words + quad * 64);
+    if (bits == 4) return i_and(i_shift16(i_load(words + quad / 2 * 64), -(quad % 2 * 4)), _mm512_set1_epi8(15));
+    return i_or(pair_of(words, 2 * quad, bits), i_shift16(pair_of(words, 2 * quad + 1, bits), 8));
 }
 
 /* A line of each panel, into the second-level cache. A single row reads as fast as the processor's own prefetcher does,
@@ -93,9 +113,9 @@ INLINE void fetch(const char *line, size_t next_panel, const int n_panels) {
     if (n_panels == 2) __builtin_prefetch(line + next_panel, 0, 2);
 }
 
-/* The scales or mins of a group at `at`; with byte scales they are multiplied by f16 numbers at `super`. */
-INLINE __m512 scales_at(const char *at, const char *super, bool byte_scales) {
-    return byte_scales ? v_mul(v_half(super), v_bytes(at)) : v_half(at);
+/* The scales or mins of a group at `at`; byte scales are multiplied by those of the super-block. */
+INLINE __m512 scales_at(const char *at, __m512 super, bool byte_scales) {
+    return byte_scales ? v_mul(super, v_bytes(at)) : v_half(at);
 }
 
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels, const int bits,
@@ -108,50 +128,42 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const char *at = (const char *)job->x->x + (size_t)row * next_row, *span = panel_at(job, panel) + INT_FACTOR_BYTES;
     const act_group *sums = job->x->groups + (size_t)row * n_groups, *const last = sums + n_groups;
     const int zero = layout->zero;
-    const __m512i mask = coarse ? _mm512_set1_epi8(15) : _mm512_set1_epi16(bits == 4 ? 15 : 255);
     const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
 
     EACH_ROW(DECLARE)
 
     for (; sums < last; span += shape.span) {
         const char *w = span + shape.codes, *end = span + shape.span, *scales = span + shape.scales, *fetched = span;
+        /* Not numbers of super-blocks without byte scales, and then not used. */
+        const __m512 super_a = v_half(span), super_min_a = v_half(span + PANEL * sizeof(f16));
+        const __m512 super_b = n_panels == 2 ? v_half(span + next_panel) : super_a,
+                     super_min_b = n_panels == 2 ? v_half(span + next_panel + PANEL * sizeof(f16)) : super_a;
         for (; w < end && sums < last; sums++) {
             /* Factors, scales and mins of a span are at most as many lines as it has runs of 32. */
             if (n_rows > 1 && fetched < span + shape.codes) fetch(fetched + ahead, next_panel, n_panels);
             fetched += 64;
             UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {
-                const int which = act_sum_of(group, begin);
+                const int which = act_sum_of(group, begin), n_steps = group / (coarse ? 4 : 2),
+                          lines = group * bits / 32;
                 EACH_ROW(START)
-                UNROLLED for (int i = 0; i < group; i += 32 / bits) {
-                    if (n_rows > 1) fetch(w + ahead, next_panel, n_panels);
-                    const __m512i packed_a = i_load(w), packed_b = n_panels == 2 ? i_load(w + next_panel) : packed_a;
-                    if (bits == 4 && coarse) {
-                        PART(0, 0)
-                        PART(4, 4)
-                    } else if (bits == 4) {
-                        PART(0, 0)
-                        PART(4, 8)
-                        PART(8, 4)
-                        PART(12, 12)
-                    } else if (coarse) {
-                        const __m512i wa = packed_a, wb = packed_b;
-                        const char *inputs = at;
-                        EACH_ROW(DOT)
-                    } else {
-                        PART(0, 0)
-                        PART(8, 4)
-                    }
-                    w += 64;
-                    at += 32 / (size_t)bits * input_bytes;
+                UNROLLED for (int step = 0; step < n_steps; step++, at += 4) {
+                    const int line = step * lines / n_steps;
+                    if (n_rows > 1 && (step == 0 || line != (step - 1) * lines / n_steps))
+                        fetch(w + line * 64 + ahead, next_panel, n_panels);
+                    const __m512i wa = coarse ? quad_of(w, step, bits) : pair_of(w, step, bits);
+                    __m512i wb = wa;
+                    if (n_panels == 2)
+                        wb = coarse ? quad_of(w + next_panel, step, bits) : pair_of(w + next_panel, step, bits);
+                    EACH_ROW(DOT)
                 }
-                const __m512 da = scales_at(scales, span, byte_scales),
-                             db = n_panels == 2 ? scales_at(scales + next_panel, span + next_panel, byte_scales) : da;
+                w += lines * 64;
+                const __m512 da = scales_at(scales, super_a, byte_scales),
+                             db = n_panels == 2 ? scales_at(scales + next_panel, super_b, byte_scales) : da;
                 EACH_ROW(SCALE)
                 if (layout->has_min) {
-                    const char *mins = scales + (shape.mins - shape.scales), *super = span + PANEL * sizeof(f16);
-                    const __m512 ma = scales_at(mins, super, byte_scales),
-                                 mb =
-                                     n_panels == 2 ? scales_at(mins + next_panel, super + next_panel, byte_scales) : ma;
+                    const char *mins = scales + (shape.mins - shape.scales);
+                    const __m512 ma = scales_at(mins, super_min_a, byte_scales),
+                                 mb = n_panels == 2 ? scales_at(mins + next_panel, super_min_b, byte_scales) : ma;
                     EACH_ROW(MIN)
                 }
                 scales += shape.group;
@@ -166,17 +178,17 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 /* Tiles of codes of some bits times activations of 8 (x8) or 16 bits (x16): int<bits>x<8|16>_R_P, and the arrays
  * int<bits>x<8|16>_P. */
-#define INT_TILE(name, rows, panels, bits, group, coarse)                                                                     \
+#define INT_TILE(name, rows, panels, bits, group, coarse)                                                              \
     static void name##_##rows##_##panels(const linear_job *job, int row, int panel) {                                  \
-        int_tile(job, row, panel, rows, panels, bits, group, coarse);                                                         \
+        int_tile(job, row, panel, rows, panels, bits, group, coarse);                                                  \
     }
-#define INT_TILES_OF(name, panels, bits, group, coarse)                                                                       \
-    INT_TILE(name, 1, panels, bits, group, coarse)                                                                            \
-    INT_TILE(name, 2, panels, bits, group, coarse)                                                                            \
-    INT_TILE(name, 3, panels, bits, group, coarse)                                                                            \
-    INT_TILE(name, 4, panels, bits, group, coarse)                                                                            \
-    INT_TILE(name, 5, panels, bits, group, coarse)                                                                            \
-    INT_TILE(name, 6, panels, bits, group, coarse)                                                                            \
+#define INT_TILES_OF(name, panels, bits, group, coarse)                                                                \
+    INT_TILE(name, 1, panels, bits, group, coarse)                                                                     \
+    INT_TILE(name, 2, panels, bits, group, coarse)                                                                     \
+    INT_TILE(name, 3, panels, bits, group, coarse)                                                                     \
+    INT_TILE(name, 4, panels, bits, group, coarse)                                                                     \
+    INT_TILE(name, 5, panels, bits, group, coarse)                                                                     \
+    INT_TILE(name, 6, panels, bits, group, coarse)                                                                     \
     static const tile name##_##panels[] = {NULL,                                                                       \
                                            name##_1_##panels,                                                          \
                                            name##_2_##panels,                                                          \
@@ -184,24 +196,32 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                                            name##_4_##panels,                                                          \
                                            name##_5_##panels,                                                          \
                                            name##_6_##panels};
-#define INT_TILES(name, bits, group, coarse)                                                                                  \
-    INT_TILES_OF(name, 1, bits, group, coarse)                                                                                \
-    INT_TILES_OF(name, 2, bits, group, coarse)                                                                                \
+#define INT_TILES(name, bits, group, coarse)                                                                           \
+    INT_TILES_OF(name, 1, bits, group, coarse)                                                                         \
+    INT_TILES_OF(name, 2, bits, group, coarse)                                                                         \
     static const tile_set name = {6, 2, name##_1, name##_2, 4};
 
 INT_TILES(int4g16x16, 4, 16, false)
 INT_TILES(int4g32x16, 4, 32, false)
-INT_TILES(int8g16x16, 8, 16, false)
+INT_TILES(int5g32x16, 5, 32, false)
+INT_TILES(int6g16x16, 6, 16, false)
 INT_TILES(int8g32x16, 8, 32, false)
 INT_TILES(int4g16x8, 4, 16, true)
 INT_TILES(int4g32x8, 4, 32, true)
-INT_TILES(int8g16x8, 8, 16, true)
+INT_TILES(int5g32x8, 5, 32, true)
+INT_TILES(int6g16x8, 6, 16, true)
 INT_TILES(int8g32x8, 8, 32, true)
 
 static void linear_int(const linear_job *job) {
-    static const tile_set *const sets[2][2][2] = {{{&int4g16x16, &int4g32x16}, {&int8g16x16, &int8g32x16}},
-                                                  {{&int4g16x8, &int4g32x8}, {&int8g16x8, &int8g32x8}}};
-    drive(job, sets[job->x->coarse][job->layout->bits == 8][job->layout->group == 32]);
+    static const tile_set *const wide[] = {[4] = &int4g32x16, [5] = &int5g32x16, [6] = &int6g16x16, [8] = &int8g32x16};
+    static const tile_set *const narrow[] = {[4] = &int4g32x8, [5] = &int5g32x8, [6] = &int6g16x8, [8] = &int8g32x8};
+    const weight_layout *layout = job->layout;
+    const bool coarse = job->x->coarse;
+    if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) {
+        drive(job, coarse ? &int4g16x8 : &int4g16x16);
+    } else {
+        drive(job, (coarse ? narrow : wide)[layout->bits]);
+    }
 }
 
 void linear_avx512_dot_fill(kernel_table *table) {

@@ -62,8 +62,11 @@ static inline vf v_broadcast(const void *unit) {
 static inline vi i_and(vi a, vi b) {
     return vandq_s32(a, b);
 }
-static inline vi i_shift_right16(vi a) {
-    return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(a), 4));
+static inline vi i_or(vi a, vi b) {
+    return vorrq_s32(a, b);
+}
+static inline vi i_shift16(vi a, int left) {
+    return vreinterpretq_s32_u16(vshlq_u16(vreinterpretq_u16_s32(a), vdupq_n_s16((int16_t)left)));
 }
 static inline vi i_add32(vi a, vi b) {
     return vaddq_s32(a, b);

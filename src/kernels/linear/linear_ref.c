@@ -45,9 +45,22 @@ static void panel_bf16(const linear_job *job, int row, int panel) {
 
 /* The code of input i of a run of 32. */
 static int code_at(const uint8_t *codes, int bits, int lane, int i) {
-    int quad = i / 4;
-    if (bits == 8) return codes[quad * 4 * PANEL + lane * 4 + i % 4];
-    return codes[quad / 2 * 4 * PANEL + lane * 4 + i % 4] >> (quad % 2 * 4) & 15;
+    const int quad = i / 4, place = lane * 4 + i % 4;
+    if (bits == 8) return codes[quad * 4 * PANEL + place];
+    if (bits == 4) return codes[quad / 2 * 4 * PANEL + place] >> (quad % 2 * 4) & 15;
+    const uint16_t *words = (const uint16_t *)(const void *)codes + lane * 2 + i % 4 / 2;
+    const int next = 2 * PANEL;
+    if (bits == 6) {
+        const uint16_t *of = words + i / 16 * 3 * next;
+        const int pair = quad % 4 * 2 + i % 2;
+        if (pair < 6) return of[pair / 2 * next] >> (pair % 2 * 6) & 63;
+        return of[(pair - 6) * next] >> 12 | (of[2 * next] >> (12 + (pair - 6) * 2) & 3) << 4;
+    }
+    const int pair = quad * 2 + i % 2;
+    if (pair < 15) return words[pair / 3 * next] >> (pair % 3 * 5) & 31;
+    int code = 0;
+    for (int j = 0; j < 5; j++) code |= (words[j * next] >> 15) << j;
+    return code;
 }
 
 /* The code of activation i of a row. */

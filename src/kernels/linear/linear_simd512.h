@@ -54,8 +54,12 @@ static inline vf v_broadcast(const void *unit) {
 static inline vi i_and(vi a, vi b) {
     return _mm512_and_si512(a, b);
 }
-static inline vi i_shift_right16(vi a) {
-    return _mm512_srli_epi16(a, 4);
+static inline vi i_or(vi a, vi b) {
+    return _mm512_or_si512(a, b);
+}
+static inline vi i_shift16(vi a, int left) {
+    const __m128i count = _mm_cvtsi32_si128(left < 0 ? -left : left);
+    return left < 0 ? _mm512_srl_epi16(a, count) : _mm512_sll_epi16(a, count);
 }
 static inline vi i_add32(vi a, vi b) {
     return _mm512_add_epi32(a, b);

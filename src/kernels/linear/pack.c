@@ -29,7 +29,7 @@ void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int 
     case WEIGHT_INT: break;
     }
     const dtype_codes *codes = codes_of(type);
-    out->bits = codes->max_code < 16 ? 4 : 8;
+    out->bits = codes->max_code < 16 ? 4 : codes->max_code < 32 ? 5 : codes->max_code < 64 ? 6 : 8;
     out->group = codes->group;
     out->zero = codes->zero;
     out->max_code = codes->max_code;
@@ -190,20 +190,54 @@ static void put_factors(char *span, const weight_layout *layout, const source *f
     }
 }
 
-static void put_codes(char *span, const weight_layout *layout, const uint8_t *codes, int lane) {
-    int_shape shape = int_shape_of(layout);
-    for (int begin = 0; begin < layout->k; begin += ACT_GROUP) {
-        char *out = span + (size_t)(begin / shape.inputs) * shape.span + shape.codes +
-                    (size_t)(begin % shape.inputs / ACT_GROUP) * shape.block + (size_t)lane * 4;
-        for (int i = 0; i < ACT_GROUP; i += 32 / layout->bits, out += PANEL * 4) {
+/* The words of the pairs of codes of 32 inputs (5 bits), or 16 (6 bits): one part, that of the lower inputs or the
+ * upper. */
+static int make_words(uint16_t *words, const uint8_t *codes, int bits, int part) {
+    unsigned pairs[16];
+    const int n_words = bits == 6 ? 3 : 5, n_pairs = bits == 6 ? 8 : 16, in_word = 16 / bits;
+    for (int p = 0; p < n_pairs; p++) pairs[p] = codes[pair_input(p) + 2 * part];
+    for (int j = 0; j < n_words; j++) {
+        unsigned word = 0;
+        for (int i = 0; i < in_word; i++) word |= pairs[in_word * j + i] << (bits * i);
+        if (bits == 5) word |= (pairs[15] >> j & 1) << 15;
+        if (bits == 6 && j < 2) word |= (pairs[6 + j] & 15) << 12;
+        if (bits == 6 && j == 2) word |= (pairs[6] >> 4) << 12 | (pairs[7] >> 4) << 14;
+        words[j] = (uint16_t)word;
+    }
+    return n_words;
+}
+
+/* One output's codes of 32 inputs; out: its 32 bits of the first word. */
+static void put_block(char *out, const uint8_t *codes, int bits) {
+    if (bits == 4 || bits == 8) {
+        for (int i = 0; i < ACT_GROUP; i += 32 / bits, out += PANEL * 4) {
             uint32_t quad, next;
-            memcpy(&quad, codes + begin + i, sizeof quad);
-            if (layout->bits == 4) {
-                memcpy(&next, codes + begin + i + 4, sizeof next);
+            memcpy(&quad, codes + i, sizeof quad);
+            if (bits == 4) {
+                memcpy(&next, codes + i + 4, sizeof next);
                 quad |= next << 4;
             }
             memcpy(out, &quad, sizeof quad);
         }
+        return;
+    }
+    for (int begin = 0; begin < ACT_GROUP; begin += bits == 6 ? ACT_SUM_GROUP : ACT_GROUP) {
+        uint16_t parts[2][5];
+        int n = 0;
+        for (int part = 0; part < 2; part++) n = make_words(parts[part], codes + begin, bits, part);
+        for (int j = 0; j < n; j++, out += PANEL * 4) {
+            const uint32_t word = parts[0][j] | (uint32_t)parts[1][j] << 16;
+            memcpy(out, &word, sizeof word);
+        }
+    }
+}
+
+static void put_codes(char *span, const weight_layout *layout, const uint8_t *codes, int lane) {
+    const int_shape shape = int_shape_of(layout);
+    for (int begin = 0; begin < layout->k; begin += ACT_GROUP) {
+        char *block = span + (size_t)(begin / shape.inputs) * shape.span + shape.codes +
+                      (size_t)(begin % shape.inputs / ACT_GROUP) * shape.block;
+        put_block(block + (size_t)lane * 4, codes + begin, layout->bits);
     }
 }
 
