@@ -90,6 +90,7 @@ static const kind kinds[] = {
     {"int4+min (Q4_K)", WEIGHT_INT, DTYPE_Q4_K, false},
     {"int6 (Q6_K)", WEIGHT_INT, DTYPE_Q6_K, false},
     {"int5+min (Q5_K)", WEIGHT_INT, DTYPE_Q5_K, false},
+    {"IQ4_XS", WEIGHT_INT, DTYPE_IQ4_XS, false},
     {"Q8_0, 8 bits", WEIGHT_INT, DTYPE_Q8_0, true},
     {"Q4_0, 8 bits", WEIGHT_INT, DTYPE_Q4_0, true},
     {"Q4_K, 8 bits", WEIGHT_INT, DTYPE_Q4_K, true},

@@ -192,18 +192,18 @@ static void iq4_xs(const uint8_t *b, uint8_t *codes, float *scales, float *mins)
 
 /* clang-format off */
 const dtype_codes dtype_codes_table[N_DTYPES] = {
-    /*               group  max  zero  has_min  decode, factors */
-    [DTYPE_Q4_0]   = {32,   15,  8,    false,   q4_0, NULL},
-    [DTYPE_Q4_1]   = {32,   15,  0,    true,    q4_1, NULL},
-    [DTYPE_Q5_0]   = {32,   31,  16,   false,   q5_0, NULL},
-    [DTYPE_Q5_1]   = {32,   31,  0,    true,    q5_1, NULL},
-    [DTYPE_Q8_0]   = {32,   255, SIGNED_ZERO, false, q8_0, NULL},
-    [DTYPE_Q2_K]   = {16,   3,   0,    true,    q2_k, q2_k_factors},
-    [DTYPE_Q3_K]   = {16,   7,   4,    false,   q3_k, q3_k_factors},
-    [DTYPE_Q4_K]   = {32,   15,  0,    true,    q4_k, k_factors},
-    [DTYPE_Q5_K]   = {32,   31,  0,    true,    q5_k, k_factors},
-    [DTYPE_Q6_K]   = {16,   63,  32,   false,   q6_k, q6_k_factors},
-    [DTYPE_IQ4_NL] = {32,   255, SIGNED_ZERO, false, iq4_nl, NULL},
-    [DTYPE_IQ4_XS] = {32,   255, SIGNED_ZERO, false, iq4_xs, iq4_xs_factors},
+    /*               group  max  zero  levels  has_min  decode, factors */
+    [DTYPE_Q4_0]   = {32,   15,  8,    NULL, false,   q4_0, NULL},
+    [DTYPE_Q4_1]   = {32,   15,  0,    NULL, true,    q4_1, NULL},
+    [DTYPE_Q5_0]   = {32,   31,  16,   NULL, false,   q5_0, NULL},
+    [DTYPE_Q5_1]   = {32,   31,  0,    NULL, true,    q5_1, NULL},
+    [DTYPE_Q8_0]   = {32,   255, SIGNED_ZERO, NULL, false, q8_0, NULL},
+    [DTYPE_Q2_K]   = {16,   3,   0,    NULL, true,    q2_k, q2_k_factors},
+    [DTYPE_Q3_K]   = {16,   7,   4,    NULL, false,   q3_k, q3_k_factors},
+    [DTYPE_Q4_K]   = {32,   15,  0,    NULL, true,    q4_k, k_factors},
+    [DTYPE_Q5_K]   = {32,   31,  0,    NULL, true,    q5_k, k_factors},
+    [DTYPE_Q6_K]   = {16,   63,  32,   NULL, false,   q6_k, q6_k_factors},
+    [DTYPE_IQ4_NL] = {32,   255, SIGNED_ZERO, iq4_codes, false, iq4_nl, NULL},
+    [DTYPE_IQ4_XS] = {32,   255, SIGNED_ZERO, iq4_codes, false, iq4_xs, iq4_xs_factors},
 };
 /* clang-format on */

@@ -22,9 +22,10 @@ typedef struct block_factors {
 } block_factors;
 
 typedef struct dtype_codes {
-    int group;    /* 16 or 32 */
-    int max_code; /* codes are 0..max_code, at most 255 */
-    int zero;     /* 0 when has_min */
+    int group;             /* 16 or 32 */
+    int max_code;          /* codes are 0..max_code, at most 255 */
+    int zero;              /* 0 when has_min */
+    const uint8_t *levels; /* [16] the only codes of a type that stores their numbers; NULL: all codes are possible */
     bool has_min;
     /* One block (dtype_info.block values) to codes [block], scales [block / group] and mins (as many; untouched without
      * has_min). NULL for types without blocks. */

@@ -103,6 +103,7 @@ static int_weight int_at(const packed *m, int output, int input) {
         const int pair = quad * 2 + in_span % 2;
         if (l->bits == 4) w.code = codes[quad / 2 * PANEL * 4 + place] >> (quad % 2 ? 4 : 0) & 15;
         if (l->bits == 5 && pair < 15) w.code = words[pair / 3 * 32] >> pair % 3 * 5 & 31;
+        if (l->levels) w.code = l->levels[w.code];
         for (int j = 0; l->bits == 5 && pair == 15 && j < 5; j++) w.code |= words[j * 32] >> 15 << j;
         if (l->bits == 6) {
             const int in_half = pair % 8;
@@ -272,6 +273,8 @@ static void layouts_are_compact(void **state) {
     weight_layout_make(&l, WEIGHT_INT, DTYPE_Q6_K, 64, 2048);
     assert_int_equal(l.bits, 6);
     assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 * 6 / 8 + 2048 / 256 * 4 + 2048 / 16));
+    weight_layout_make(&l, WEIGHT_INT, DTYPE_IQ4_XS, 64, 2048);
+    assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 / 2 + 2048 / 256 * 4 + 2048 / 32));
     weight_layout_make(&l, WEIGHT_INT, DTYPE_Q5_0, 64, 2048);
     assert_int_equal(weight_layout_bytes(&l), 64u * (4 + 2048 * 5 / 8 + 2048 / 32 * 2));
     weight_layout_make(&l, WEIGHT_INT, DTYPE_Q4_K, 64, 2048);

@@ -26,6 +26,7 @@
  *   8 bits  [8 quads of inputs][16 outputs][4 inputs] bytes
  *   4 bits  [4 pairs of quads][16 outputs][4 inputs] bytes: the first quad of a pair in the low nibbles, the second in
  *           the high ones
+ *           with levels: numbers of the codes, which are levels[number]
  *   6 bits  for each half [3 words][16 outputs] of two 16-bit parts
  *   5 bits  [5 words][16 outputs] of two 16-bit parts
  * Parts have the codes of pairs of inputs, the lower part that of the first: pair 2 q is inputs 4 q and 4 q + 2, pair
@@ -54,12 +55,13 @@ typedef struct weight_layout {
     int n_panels;       /* ceil(n / 16); outputs beyond n are zero */
     size_t panel_bytes; /* from one panel to the next, a multiple of 64 */
     /* WEIGHT_INT only */
-    int bits;         /* 4, 5, 6 or 8: width of a stored code */
-    int group;        /* 16 or 32 inputs share a scale */
-    int zero;         /* subtracted from every code; 0 when has_min */
-    int max_code;     /* no code is larger */
-    bool has_min;     /* w = d * code + min instead */
-    bool byte_scales; /* scales and mins are products of an f16 and a byte */
+    int bits;              /* 4, 5, 6 or 8: width of a stored code */
+    int group;             /* 16 or 32 inputs share a scale */
+    int zero;              /* subtracted from every code; 0 when has_min */
+    const uint8_t *levels; /* [16] codes that 4 bits are the numbers of; NULL: they are the codes */
+    int max_code;          /* no code is larger */
+    bool has_min;          /* w = d * code + min instead */
+    bool byte_scales;      /* scales and mins are products of an f16 and a byte */
 } weight_layout;
 
 /* What rows of integer codes have for each run of 32 inputs. The sums are of the codes of its halves, and of all. */

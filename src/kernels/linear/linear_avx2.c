@@ -66,6 +66,12 @@ static inline vi i_or(vi a, vi b) {
 static inline vi i_shift16(vi a, int left) {
     return left < 0 ? _mm256_srli_epi16(a, -left) : _mm256_slli_epi16(a, left);
 }
+static inline vi i_table(const uint8_t *bytes) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes));
+}
+static inline vi i_choose(vi table, vi numbers) {
+    return _mm256_shuffle_epi8(table, numbers);
+}
 static inline vi i_add16(vi a, vi b) {
     return _mm256_add_epi16(a, b);
 }

@@ -73,7 +73,7 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool coarse) {
         if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                             \
     }
 /* The codes of a pair of a group (linear.h) in 16-bit parts. */
-INLINE __m512i pair_of(const char *words, const int pair, const int bits) {
+INLINE __m512i pair_of(const char *words, const int pair, const int bits, const bool has_levels, __m512i levels) {
     const __m512i mask = _mm512_set1_epi16((short)((1 << bits) - 1));
     if (bits == 8) {
         const __m512i quad = i_load(words + pair / 2 * 64);
@@ -82,6 +82,7 @@ INLINE __m512i pair_of(const char *words, const int pair, const int bits) {
     if (bits == 4) {
         const int shift = pair / 2 % 2 * 4 + pair % 2 * 8;
         const __m512i codes = i_shift16(i_load(words + pair / 4 * 64), -shift);
+        if (has_levels) return i_choose(levels, i_or(i_and(codes, mask), _mm512_set1_epi16((short)0x8000)));
         return shift == 12 ? codes : i_and(codes, mask);
     }
     if (bits == 6 && pair < 6) return i_and(i_shift16(i_load(words + pair / 2 * 64), -(pair % 2 * 6)), mask);
@@ -100,10 +101,14 @@ INLINE __m512i pair_of(const char *words, const int pair, const int bits) {
 }
 
 /* The codes of a quad of a group as bytes. */
-INLINE __m512i quad_of(const char *words, const int quad, const int bits) {
+INLINE __m512i quad_of(const char *words, const int quad, const int bits, const bool has_levels, __m512i levels) {
     if (bits == 8) return i_load(words + quad * 64);
-    if (bits == 4) return i_and(i_shift16(i_load(words + quad / 2 * 64), -(quad % 2 * 4)), _mm512_set1_epi8(15));
-    return i_or(pair_of(words, 2 * quad, bits), i_shift16(pair_of(words, 2 * quad + 1, bits), 8));
+    if (bits == 4) {
+        const __m512i codes = i_and(i_shift16(i_load(words + quad / 2 * 64), -(quad % 2 * 4)), _mm512_set1_epi8(15));
+        return has_levels ? i_choose(levels, codes) : codes;
+    }
+    return i_or(pair_of(words, 2 * quad, bits, false, levels),
+                i_shift16(pair_of(words, 2 * quad + 1, bits, false, levels), 8));
 }
 
 /* A line of each panel, into the second-level cache. A single row reads as fast as the processor's own prefetcher does,
@@ -119,12 +124,13 @@ INLINE __m512 scales_at(const char *at, __m512 super, bool byte_scales) {
 }
 
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels, const int bits,
-                     const int group, const bool coarse) {
+                     const bool has_levels, const int group, const bool coarse) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, n_groups = k / ACT_GROUP;
     const size_t input_bytes = coarse ? 1 : 2, next_row = k * input_bytes;
     const bool byte_scales = layout->byte_scales;
+    const __m512i levels = has_levels ? i_table(layout->levels) : i_value(0);
     const char *at = (const char *)job->x->x + (size_t)row * next_row, *span = panel_at(job, panel) + INT_FACTOR_BYTES;
     const act_group *sums = job->x->groups + (size_t)row * n_groups, *const last = sums + n_groups;
     const int zero = layout->zero;
@@ -150,10 +156,12 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                     const int line = step * lines / n_steps;
                     if (n_rows > 1 && (step == 0 || line != (step - 1) * lines / n_steps))
                         fetch(w + line * 64 + ahead, next_panel, n_panels);
-                    const __m512i wa = coarse ? quad_of(w, step, bits) : pair_of(w, step, bits);
+                    const __m512i wa = coarse ? quad_of(w, step, bits, has_levels, levels)
+                                              : pair_of(w, step, bits, has_levels, levels);
                     __m512i wb = wa;
                     if (n_panels == 2)
-                        wb = coarse ? quad_of(w + next_panel, step, bits) : pair_of(w + next_panel, step, bits);
+                        wb = coarse ? quad_of(w + next_panel, step, bits, has_levels, levels)
+                                    : pair_of(w + next_panel, step, bits, has_levels, levels);
                     EACH_ROW(DOT)
                 }
                 w += lines * 64;
@@ -176,41 +184,40 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     store_tile(job, row, panel, n_rows, n_panels, chains);
 }
 
-/* Tiles of codes of some bits times activations of 8 (x8) or 16 bits (x16): int<bits>x<8|16>_R_P, and the arrays
- * int<bits>x<8|16>_P. */
-#define INT_TILE(name, rows, panels, bits, group, coarse)                                                              \
+/* Tiles of codes of some bits (4 of levels: levels) and groups times activations of 8 (x8) or 16 bits (x16): NAME_R_P.
+ * Four and more rows, divided evenly into tiles of at most six, have three or more in each. */
+#define INT_TILE(name, rows, panels, bits, has_levels, group, coarse)                                                  \
     static void name##_##rows##_##panels(const linear_job *job, int row, int panel) {                                  \
-        int_tile(job, row, panel, rows, panels, bits, group, coarse);                                                  \
+        int_tile(job, row, panel, rows, panels, bits, has_levels, group, coarse);                                      \
     }
-#define INT_TILES_OF(name, panels, bits, group, coarse)                                                                \
-    INT_TILE(name, 1, panels, bits, group, coarse)                                                                     \
-    INT_TILE(name, 2, panels, bits, group, coarse)                                                                     \
-    INT_TILE(name, 3, panels, bits, group, coarse)                                                                     \
-    INT_TILE(name, 4, panels, bits, group, coarse)                                                                     \
-    INT_TILE(name, 5, panels, bits, group, coarse)                                                                     \
-    INT_TILE(name, 6, panels, bits, group, coarse)                                                                     \
-    static const tile name##_##panels[] = {NULL,                                                                       \
-                                           name##_1_##panels,                                                          \
-                                           name##_2_##panels,                                                          \
-                                           name##_3_##panels,                                                          \
-                                           name##_4_##panels,                                                          \
-                                           name##_5_##panels,                                                          \
-                                           name##_6_##panels};
-#define INT_TILES(name, bits, group, coarse)                                                                           \
-    INT_TILES_OF(name, 1, bits, group, coarse)                                                                         \
-    INT_TILES_OF(name, 2, bits, group, coarse)                                                                         \
-    static const tile_set name = {6, 2, name##_1, name##_2, 4};
+#define INT_TILES(name, bits, has_levels, group, coarse)                                                               \
+    INT_TILE(name, 1, 1, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 2, 1, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 3, 1, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 4, 1, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 5, 1, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 6, 1, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 3, 2, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 4, 2, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 5, 2, bits, has_levels, group, coarse)                                                              \
+    INT_TILE(name, 6, 2, bits, has_levels, group, coarse)                                                              \
+    static const tile name##_narrow[] = {                                                                              \
+        NULL, name##_1_1, name##_2_1, name##_3_1, name##_4_1, name##_5_1, name##_6_1};                                 \
+    static const tile name##_wide[] = {NULL, NULL, NULL, name##_3_2, name##_4_2, name##_5_2, name##_6_2};              \
+    static const tile_set name = {6, 2, name##_narrow, name##_wide, 4};
 
-INT_TILES(int4g16x16, 4, 16, false)
-INT_TILES(int4g32x16, 4, 32, false)
-INT_TILES(int5g32x16, 5, 32, false)
-INT_TILES(int6g16x16, 6, 16, false)
-INT_TILES(int8g32x16, 8, 32, false)
-INT_TILES(int4g16x8, 4, 16, true)
-INT_TILES(int4g32x8, 4, 32, true)
-INT_TILES(int5g32x8, 5, 32, true)
-INT_TILES(int6g16x8, 6, 16, true)
-INT_TILES(int8g32x8, 8, 32, true)
+INT_TILES(int4g16x16, 4, false, 16, false)
+INT_TILES(int4g32x16, 4, false, 32, false)
+INT_TILES(levels_x16, 4, true, 32, false)
+INT_TILES(int5g32x16, 5, false, 32, false)
+INT_TILES(int6g16x16, 6, false, 16, false)
+INT_TILES(int8g32x16, 8, false, 32, false)
+INT_TILES(int4g16x8, 4, false, 16, true)
+INT_TILES(int4g32x8, 4, false, 32, true)
+INT_TILES(levels_x8, 4, true, 32, true)
+INT_TILES(int5g32x8, 5, false, 32, true)
+INT_TILES(int6g16x8, 6, false, 16, true)
+INT_TILES(int8g32x8, 8, false, 32, true)
 
 static void linear_int(const linear_job *job) {
     static const tile_set *const wide[] = {[4] = &int4g32x16, [5] = &int5g32x16, [6] = &int6g16x16, [8] = &int8g32x16};
@@ -219,6 +226,8 @@ static void linear_int(const linear_job *job) {
     const bool coarse = job->x->coarse;
     if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) {
         drive(job, coarse ? &int4g16x8 : &int4g16x16);
+    } else if (layout->levels) {
+        drive(job, coarse ? &levels_x8 : &levels_x16);
     } else {
         drive(job, (coarse ? narrow : wide)[layout->bits]);
     }

@@ -68,6 +68,12 @@ static inline vi i_or(vi a, vi b) {
 static inline vi i_shift16(vi a, int left) {
     return vreinterpretq_s32_u16(vshlq_u16(vreinterpretq_u16_s32(a), vdupq_n_s16((int16_t)left)));
 }
+static inline vi i_table(const uint8_t *bytes) {
+    return vreinterpretq_s32_u8(vld1q_u8(bytes));
+}
+static inline vi i_choose(vi table, vi numbers) {
+    return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(numbers)));
+}
 static inline vi i_add32(vi a, vi b) {
     return vaddq_s32(a, b);
 }

@@ -43,8 +43,8 @@ static void panel_bf16(const linear_job *job, int row, int panel) {
     finish(job, row, panel, acc);
 }
 
-/* The code of input i of a run of 32. */
-static int code_at(const uint8_t *codes, int bits, int lane, int i) {
+/* What the bits of input i of a run of 32 are. */
+static int bits_at(const uint8_t *codes, int bits, int lane, int i) {
     const int quad = i / 4, place = lane * 4 + i % 4;
     if (bits == 8) return codes[quad * 4 * PANEL + place];
     if (bits == 4) return codes[quad / 2 * 4 * PANEL + place] >> (quad % 2 * 4) & 15;
@@ -61,6 +61,12 @@ static int code_at(const uint8_t *codes, int bits, int lane, int i) {
     int code = 0;
     for (int j = 0; j < 5; j++) code |= (words[j * next] >> 15) << j;
     return code;
+}
+
+/* The code of input i of a run of 32. */
+static int code_at(const uint8_t *codes, const weight_layout *layout, int lane, int i) {
+    const int bits = bits_at(codes, layout->bits, lane, i);
+    return layout->levels ? layout->levels[bits] : bits;
 }
 
 /* The code of activation i of a row. */
@@ -93,7 +99,7 @@ static void panel_int(const linear_job *job, int row, int panel) {
         for (int lane = 0; lane < PANEL; lane++) {
             int32_t dot = -layout->zero * act->sum[sum];
             for (int i = 0; i < layout->group; i++)
-                dot += code_at(codes, layout->bits, lane, begin % ACT_GROUP + i) * act_code(job->x, row, begin + i);
+                dot += code_at(codes, layout, lane, begin % ACT_GROUP + i) * act_code(job->x, row, begin + i);
             acc[lane] += scale_at(layout, span, false, group, lane) * (float)dot * act->scale;
             if (layout->has_min) acc[lane] += scale_at(layout, span, true, group, lane) * act->scaled_sum[sum];
         }

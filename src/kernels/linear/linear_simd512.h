@@ -4,6 +4,7 @@
 #define MN_KERNELS_LINEAR_LINEAR_SIMD512_H
 
 #include <immintrin.h>
+#include <stdint.h>
 #include <string.h>
 
 typedef __m512 vf;
@@ -60,6 +61,12 @@ static inline vi i_or(vi a, vi b) {
 static inline vi i_shift16(vi a, int left) {
     const __m128i count = _mm_cvtsi32_si128(left < 0 ? -left : left);
     return left < 0 ? _mm512_srl_epi16(a, count) : _mm512_sll_epi16(a, count);
+}
+static inline vi i_table(const uint8_t *bytes) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes));
+}
+static inline vi i_choose(vi table, vi numbers) {
+    return _mm512_shuffle_epi8(table, numbers);
 }
 static inline vi i_add32(vi a, vi b) {
     return _mm512_add_epi32(a, b);

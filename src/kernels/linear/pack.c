@@ -29,7 +29,8 @@ void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int 
     case WEIGHT_INT: break;
     }
     const dtype_codes *codes = codes_of(type);
-    out->bits = codes->max_code < 16 ? 4 : codes->max_code < 32 ? 5 : codes->max_code < 64 ? 6 : 8;
+    out->bits = codes->levels || codes->max_code < 16 ? 4 : codes->max_code < 32 ? 5 : codes->max_code < 64 ? 6 : 8;
+    out->levels = codes->levels;
     out->group = codes->group;
     out->zero = codes->zero;
     out->max_code = codes->max_code;
@@ -232,6 +233,13 @@ static void put_block(char *out, const uint8_t *codes, int bits) {
     }
 }
 
+/* Codes become the numbers of their levels. */
+static void number_levels(uint8_t *codes, const weight_layout *layout) {
+    uint8_t numbers[256] = {0};
+    for (int i = 0; i < 16; i++) numbers[layout->levels[i]] = (uint8_t)i;
+    for (int i = 0; i < layout->k; i++) codes[i] = numbers[codes[i]];
+}
+
 static void put_codes(char *span, const weight_layout *layout, const uint8_t *codes, int lane) {
     const int_shape shape = int_shape_of(layout);
     for (int begin = 0; begin < layout->k; begin += ACT_GROUP) {
@@ -293,6 +301,7 @@ static void pack_int_lane(char *panel, const weight_layout *layout, const source
         put_scales(span, layout, 0, row.scales, lane, power);
         if (layout->has_min) put_scales(span, layout, int_shape_of(layout).mins, row.mins, lane, power);
     }
+    if (layout->levels) number_levels(row.codes, layout);
     put_codes(span, layout, row.codes, lane);
 }
 
