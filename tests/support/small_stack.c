@@ -9,6 +9,13 @@
 
 enum { GUARD = 4096, PAINT = 0xA5 };
 
+/* What the thread sanitizer keeps of a thread lies on its stack. */
+#ifdef __SANITIZE_THREAD__
+enum { SANITIZER = 1 << 20 };
+#else
+enum { SANITIZER = 0 };
+#endif
+
 typedef struct job {
     void (*work)(void *);
     void *data;
@@ -25,6 +32,7 @@ bool run_on_stack(size_t size, void (*work)(void *), void *data, size_t *used) {
     pthread_attr_t attributes;
     job j = {work, data};
     if (build_slowness() > 1) size *= 8;
+    size += SANITIZER;
     unsigned char *memory = mmap(NULL, GUARD + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return false;
     unsigned char *stack = memory + GUARD;
@@ -36,7 +44,8 @@ bool run_on_stack(size_t size, void (*work)(void *), void *data, size_t *used) {
     pthread_attr_destroy(&attributes);
     size_t untouched = 0;
     while (untouched < size && stack[untouched] == PAINT) untouched++;
-    if (used) *used = size - untouched;
+    const size_t touched = size - untouched;
+    if (used) *used = touched > SANITIZER ? touched - SANITIZER : 0;
     munmap(memory, GUARD + size);
     return ran;
 }
