@@ -182,6 +182,13 @@ static folders make_folders(void) {
 
 /* ---- tests ---- */
 
+/* The thread sanitizer has a thread of its own, which does not enter the sandbox, and starts none after a fork. */
+#ifdef __SANITIZE_THREAD__
+enum { HAS_FOREIGN_THREADS = 1 };
+#else
+enum { HAS_FOREIGN_THREADS = 0 };
+#endif
+
 /* A plain answer and a stream, a cache that is offloaded, texts that go to disk, the memory of the process. */
 static void check_that_it_serves(int port) {
     static const char plain[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":200,\"temperature\":0}",
@@ -201,7 +208,7 @@ static void check_that_it_serves(int port) {
 
 static void R46_a_server_starts_no_program_and_opens_no_file_of_others(void **state) {
     (void)state;
-    if (serve_sandbox_lacks()) skip();
+    if (HAS_FOREIGN_THREADS || serve_sandbox_lacks()) skip();
     const folders f = make_folders();
     for (int i = 0; i < (test_is_long() ? 50 : 1); i++) {
         remote w = open_remote(&f, true);
@@ -228,6 +235,7 @@ static void R46_a_server_starts_no_program_and_opens_no_file_of_others(void **st
 /* The same is possible without it: what the test above tries is worth trying. */
 static void without_the_sandbox_all_of_it_works(void **state) {
     (void)state;
+    if (HAS_FOREIGN_THREADS) skip();
     const folders f = make_folders();
     remote w = open_remote(&f, false);
     const tries all = {0};

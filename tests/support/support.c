@@ -8,8 +8,8 @@
 enum { N_PATHS = 4, PATH_BYTES = 4096 };
 
 static char *next_path(void) {
-    static char paths[N_PATHS][PATH_BYTES];
-    static int i_path;
+    static _Thread_local char paths[N_PATHS][PATH_BYTES];
+    static _Thread_local int i_path;
     i_path = (i_path + 1) % N_PATHS;
     return paths[i_path];
 }
