@@ -5,6 +5,7 @@
 
 #include "support/blocks.h"
 #include "support/kernel_check.h"
+#include "tensor/block_codes.h"
 
 /* A stored matrix, packed; values[n][k] are the values of the rows, in the order of outputs. */
 typedef struct packed {
@@ -238,7 +239,7 @@ static void check_int(const packed *m, dtype type) {
         for (int j = 0; j < l->k; j++) {
             int_weight w = int_at(m, i, j);
             float stored = i < l->n ? m->values[i * l->k + j] : 0;
-            assert_in_range(w.code, 0, l->max_code);
+            assert_in_range(w.code, 0, dtype_codes_table[type].max_code);
             float value = w.scale * (float)(w.code - l->zero) + w.min;
             if (value != stored) {
                 fail_msg("%s [%d][%d]: %.9g, expected %.9g", dtype_table[type].name, i, j, value, stored);

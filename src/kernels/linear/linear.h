@@ -30,9 +30,10 @@
  *   6 bits  for each half [3 words][16 outputs] of two 16-bit parts
  *   5 bits  [5 words][16 outputs] of two 16-bit parts
  * Parts have the codes of pairs of inputs, the lower part that of the first: pair 2 q is inputs 4 q and 4 q + 2, pair
- * 2 q + 1 the two after them. 6 bits: word j has pairs 2 j and 2 j + 1 from bits 0 and 6 on; bits 12 to 15 of words 0
- * and 1 are the lower bits of pairs 6 and 7, those of word 2 their upper two each. 5 bits: word j has pairs 3 j to 3 j
- * + 2 from bits 0, 5 and 10 on; its bit 15 is bit j of pair 15.
+ * 2 q + 1 the two after them.
+ *   6 bits  word j has pairs 2 j and 2 j + 1 from bits 0 and 6 on; bits 12 to 15 of words 0 and 1 are the lower bits of
+ *           pairs 6 and 7, those of word 2 their upper two each
+ *   5 bits  word j has pairs 3 j, 3 j + 1 and 3 j + 2 from bits 0, 5 and 10 on; its bit 15 is bit j of pair 15
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_KERNELS_LINEAR_LINEAR_H
 #define MN_KERNELS_LINEAR_LINEAR_H
@@ -59,7 +60,6 @@ typedef struct weight_layout {
     int group;             /* 16 or 32 inputs share a scale */
     int zero;              /* subtracted from every code; 0 when has_min */
     const uint8_t *levels; /* [16] codes that 4 bits are the numbers of; NULL: they are the codes */
-    int max_code;          /* no code is larger */
     bool has_min;          /* w = d * code + min instead */
     bool byte_scales;      /* scales and mins are products of an f16 and a byte */
 } weight_layout;

@@ -145,7 +145,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         const __m512 super_b = n_panels == 2 ? v_half(span + next_panel) : super_a,
                      super_min_b = n_panels == 2 ? v_half(span + next_panel + PANEL * sizeof(f16)) : super_a;
         for (; w < end && sums < last; sums++) {
-            /* Factors, scales and mins of a span are at most as many lines as it has runs of 32. */
+            /* A line of the factors, scales and mins with each run of 32; only those of Q2_K have one line more. */
             if (n_rows > 1 && fetched < span + shape.codes) fetch(fetched + ahead, next_panel, n_panels);
             fetched += 64;
             UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {

@@ -31,10 +31,4 @@ static inline int_shape int_shape_of(const weight_layout *layout) {
     return shape;
 }
 
-/* The input of a run of 32, or 16, that a pair (linear.h) has in its lower part; the upper part has the second after
- * it. */
-static inline int pair_input(int pair) {
-    return pair / 2 * 4 + pair % 2;
-}
-
 #endif

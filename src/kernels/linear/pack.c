@@ -33,7 +33,6 @@ void weight_layout_make(weight_layout *out, weight_form wanted, dtype type, int 
     out->levels = codes->levels;
     out->group = codes->group;
     out->zero = codes->zero;
-    out->max_code = codes->max_code;
     out->has_min = codes->has_min;
     out->byte_scales = codes->factors != NULL;
     const int_shape shape = int_shape_of(out);
@@ -189,6 +188,12 @@ static void put_factors(char *span, const weight_layout *layout, const source *f
             if (layout->has_min) memcpy(span + shape.mins + (size_t)(g * PANEL + lane), &factors.mins[g], 1);
         }
     }
+}
+
+/* The input of a run of 32, or 16, that a pair (linear.h) has in its lower part; the upper part has the second after
+ * it. */
+static int pair_input(int pair) {
+    return pair / 2 * 4 + pair % 2;
 }
 
 /* The words of the pairs of codes of 32 inputs (5 bits), or 16 (6 bits): one part, that of the lower inputs or the
