@@ -34,7 +34,7 @@ bool test_is_long(void) {
 }
 
 bool test_samples(int i, int every) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return test_is_long() || i % every == 0;
 #else
     (void)i, (void)every;
