@@ -40,7 +40,7 @@ def main():
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         keys = os.path.join(work, "keys")
-        with open(keys, "w") as f:
+        with open(keys, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
             f.write(clients.KEY + "\n")
         caches = os.path.join(work, "caches")  # with these every operation is one that the server can do
         server = clients.Server(a.mneme, clients.tiny_model(work), keys, "--log-requests", "--speech-model", clients.tiny_speech(work), "--cache-dir", caches)

@@ -75,12 +75,14 @@ class Server:
 
     def __init__(self, mneme, model, keys, *options):
         self.process = subprocess.Popen([mneme, "serve", model, "--port", "0", "--api-key-file", keys, *options], stderr=subprocess.PIPE, text=True)
+        said = []
         for line in self.process.stderr:
+            said.append(line)
             found = re.match(r"listening on http://127\.0\.0\.1:(\d+) ", line)
             if found:
                 break
         else:
-            sys.exit("mneme serve did not start")
+            sys.exit("mneme serve did not start: " + "".join(said))
         self.port = int(found[1])
         self.log = ""  # after close, all that it said
         self.reader = threading.Thread(target=self.read, daemon=True)
