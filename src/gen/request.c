@@ -301,8 +301,8 @@ static void end(request *r) {
     r->ended = clock_ms();
     cache->size = sizeof *cache;
     if (r->setup.session->cache) mn_session_cache(r->setup.session, cache);
+    unwatch(r); /* the result may outlive the model; others of the pool write the watch until here */
     cache->peak_bytes = r->watch.most;
-    unwatch(r); /* the result may outlive the model */
     snprintf(r->implementation, sizeof r->implementation, "%s", r->setup.session->plan.name);
     snprintf(r->original_implementation, sizeof r->original_implementation, "%s",
              cache->original_implementation ? cache->original_implementation : "");
