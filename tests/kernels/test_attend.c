@@ -24,7 +24,6 @@ static void every_level(const fixture_shape *shape, level_check check) {
 static void random_shapes(uint64_t seed, int count, level_check check) {
     uint64_t state = seed;
     for (int i = 0; i < (test_is_long() ? count : count / 2); i++) {
-        if (!test_samples(i, 3)) continue;
         const int *dim = dims[test_random(&state) % (i % 5 ? N_DIMS - 2 : N_DIMS)];
         fixture_shape shape = {
             .form = (form)(i % N_FORMS), .k_dim = dim[0], .v_dim = dim[1], .seed = seed + (uint64_t)i};
@@ -93,7 +92,6 @@ static void every_dimension_and_page_size_matches_the_oracle(void **state) {
             shape.page_tokens = page_sizes[j], shape.n_queries = 1 + i % 2, shape.n_tokens = page_sizes[j] / 2 + 9;
             shape.range = i % 2 ? RANGE_WHOLE : RANGE_CAUSAL, shape.seed = (uint64_t)(i * 10 + j);
             every_level(&shape, check_oracle);
-            if (!test_samples(1, 2)) continue;
             shape.form = (form)((i + j + 1) % N_FORMS);
             every_level(&shape, check_oracle);
         }
@@ -115,9 +113,8 @@ static void check_company(const kernel_table *table, const fixture_shape *shape)
 
 static void a_row_has_the_same_bits_among_any_rows(void **state) {
     (void)state;
-    random_shapes(2000, 60 / test_stride(2), check_company);
+    random_shapes(2000, 60, check_company);
     for (int group = 1; group <= 9; group += group < 4 ? 1 : 4) {
-        if (!test_samples(group, 2)) continue;
         fixture_shape shape = {
             .k_dim = 64, .v_dim = 64, .page_tokens = 128, .group = group, .n_queries = 20, .n_tokens = 300};
         shape.form = (form)(group % N_FORMS), shape.range = group % 3 ? RANGE_CAUSAL : RANGE_WINDOW;
