@@ -41,7 +41,7 @@ for row in rows:
         if name not in presets:
             wrong.append(f"{goal}: there is no preset {name}")
 wrong += [f"{goal} has two rows" for goal in sorted({g for g in goals if goals.count(g) > 1})]
-samples = (root / "docs/reliability.md").read_text().split("## With the address sanitizer\n")[1].split("\n## ")[0]
+samples = (root / "docs/reliability.md").read_text().split("## With the address or the thread sanitizer\n")[1].split("\n## ")[0]
 for path in sorted((root / "tests").glob("*/test_*.c")):
     is_sampled = re.search(r"\b(test_samples|strategy_tries|strategy_is_brief)\(", path.read_text()) is not None
     if is_sampled and f"`{path.stem}`" not in samples:
