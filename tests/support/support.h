@@ -55,8 +55,9 @@ const char *whisper_path(const char *model); /* "whisper-tiny.en", "whisper-base
 /* Whether the long tier runs: MNEME_LONG=1. */
 bool test_is_long(void);
 
-/* Whether member i of a product of strategies, models or shapes is tried: each one, but with the address or the thread sanitizer only one
- * of `every`, because a slow build looks for faults of memory or threads, which members share. MNEME_LONG has them all. */
+/* Whether member i of a product of strategies, models or shapes is tried: each one, but with the address or the thread
+ * sanitizer only one of `every`, because a slow build looks for faults of memory or threads, which members share.
+ * MNEME_LONG has them all. */
 bool test_samples(int i, int every);
 /* The distance between the allocations that a test lets fail in turn: 1, and in the short tier with the address or
  * the thread sanitizer `every`. */
