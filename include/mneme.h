@@ -680,6 +680,32 @@ MN_API mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cach
                                    size_t n_rows, const mn_generation_config *config,
                                    const mn_generate_options *options, mn_generation **generation);
 
+/* The same step by step, for loops of one's own, such as an iterator over tokens: open is mn_generate or
+ * mn_generate_batch up to the first step, and fails as they do; then *generator is NULL. What it was given (session,
+ * prompts, configurations, what options name) must remain valid until it is closed, rows and options themselves are
+ * copied; until then no other call uses the session, but mn_session_cancel. Used by one thread at a time. Results are
+ * those of the one call, bit for bit; predicted_ms includes the time between steps. */
+typedef struct mn_generator mn_generator;
+MN_API mn_status mn_generator_open(mn_generator **generator, mn_session *session, const int32_t *prompt,
+                                   size_t n_prompt, const mn_generation_config *config,
+                                   const mn_generate_options *options);
+MN_API mn_status mn_generator_open_batch(mn_generator **generator, mn_model *model, const mn_cache_options *cache,
+                                         const mn_batch_row *rows, size_t n_rows, const mn_generation_config *config,
+                                         const mn_generate_options *options);
+
+/* One step: a pass of the prompts, or the next tokens of every row; callbacks are called here. *is_done: nothing is
+ * left to do. After a failure the generator can only be closed. MN_E_ARG in a callback of it, and behind
+ * mn_generator_finish.
+ */
+MN_API mn_status mn_generator_step(mn_generator *generator, bool *is_done);
+
+/* The result, owned by the caller; rows that have not ended end as "cancelled", with the tokens generated so far. It
+ * can be taken once. */
+MN_API mn_status mn_generator_finish(mn_generator *generator, mn_generation **generation);
+
+/* At any time but in a callback of it; NULL inside is allowed. */
+MN_API void mn_generator_close(mn_generator **generator);
+
 /* With keep_sessions: transfers the session of sequence i (of n_sequences) to the caller, who closes it. It holds the
  * prompt and the sequence's ids except the last, which was never computed. Sessions that are not taken are closed with
  * the generation; until then they keep their pages. MN_E_ARG when there is none: keep_sessions was not set, it has been

@@ -1,5 +1,5 @@
-/* One prompt with a session of the caller's, and rows of a batch: requests that begin together, stepped until all have
- * ended.
+/* One prompt with a session of the caller's, and rows of a batch: requests that begin together, stepped by the caller
+ * or in one call until all have ended.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -9,16 +9,17 @@
 #include "gen/result.h"
 #include "gen/steps.h"
 
-typedef struct gen_run {
+struct mn_generator {
     mn_generate_options options;
     void (*on_prefill)(void *user, size_t done,
                        size_t total); /* of the options; receives the progress of all rows together */
-    gen_result *result;
-    size_t n_open; /* requests of the result that are opened */
+    gen_result *result;               /* NULL: taken, or lost to a failure */
+    size_t n_open;                    /* requests of the result that are opened */
     steps steps;
     size_t prompt_done;
     double started, prompt_ended;
-} gen_run;
+    bool is_stepping; /* callbacks are called */
+};
 
 void mn_generate_options_init(mn_generate_options *options, size_t size) {
     const mn_generate_options full = {.top_logprobs = -1};
@@ -27,7 +28,7 @@ void mn_generate_options_init(mn_generate_options *options, size_t size) {
 
 /* ---- the loop ---- */
 
-static void report_prefill(gen_run *run) {
+static void report_prefill(mn_generator *run) {
     size_t done = 0, total = 0;
     for (size_t i = 0; i < run->n_open; i++) {
         done += run->result->requests[i]->prompt_done;
@@ -40,7 +41,7 @@ static void report_prefill(gen_run *run) {
 }
 
 /* A failed request fails all; a cancelled one cancels all. */
-static mn_status judge(gen_run *run) {
+static mn_status judge(mn_generator *run) {
     bool cancelled = false;
     for (size_t i = 0; i < run->n_open; i++) {
         MN_TRY(request_status(run->result->requests[i]));
@@ -54,16 +55,13 @@ static mn_status judge(gen_run *run) {
     return MN_OK;
 }
 
-static mn_status run_all(gen_run *run) {
-    while (run->steps.n > 0) {
-        steps_choose(&run->steps);
-        MN_TRY(judge(run));
-        if (run->steps.n == 0) break; /* cancelled: what these steps would compute is closed */
-        steps_compute(&run->steps);
-        report_prefill(run);
-        MN_TRY(judge(run));
-    }
-    return MN_OK;
+static mn_status step(mn_generator *run) {
+    steps_choose(&run->steps);
+    MN_TRY(judge(run));
+    if (run->steps.n == 0) return MN_OK; /* ended, or cancelled: what these steps would compute is closed */
+    steps_compute(&run->steps);
+    report_prefill(run);
+    return judge(run);
 }
 
 /* ---- entry points ---- */
@@ -78,7 +76,7 @@ static mn_status row_at(mn_batch_row *row, const mn_batch_row *rows, size_t i) {
     return options_take(row, sizeof *row, at, "mn_batch_row");
 }
 
-static mn_status begin(gen_run *run, size_t n_rows, const mn_generate_options *given) {
+static mn_status begin(mn_generator *run, size_t n_rows, const mn_generate_options *given) {
     mn_generate_options_init(&run->options, sizeof run->options);
     MN_TRY(options_take(&run->options, sizeof run->options, given, "mn_generate_options"));
     run->on_prefill = run->options.on_prefill;
@@ -88,8 +86,8 @@ static mn_status begin(gen_run *run, size_t n_rows, const mn_generate_options *g
 }
 
 /* Opens the next row, with the caller's session or a new one. */
-static mn_status add(gen_run *run, const mn_batch_row *row, const mn_generation_config *config, mn_session *session,
-                     bool is_own) {
+static mn_status add(mn_generator *run, const mn_batch_row *row, const mn_generation_config *config,
+                     mn_session *session, bool is_own) {
     gen_result *result = run->result;
     request *r = mem_alloc(1, sizeof *r);
     if (!r) {
@@ -108,50 +106,133 @@ static mn_status add(gen_run *run, const mn_batch_row *row, const mn_generation_
     return steps_add(&run->steps, r);
 }
 
-static mn_status finish(gen_run *run, mn_status status, mn_generation **generation) {
-    gen_result *result = run->result;
-    if (status == MN_OK) status = result_reserve(result);
-    if (status == MN_OK) status = run_all(run);
-    steps_clear(&run->steps);
-    if (status == MN_OK) {
-        result->public.prompt_ms = run->prompt_ended - run->started;
-        result->public.predicted_ms = clock_ms() - run->prompt_ended;
-        status = result_publish(result);
+static mn_status open_one(mn_generator *run, mn_session *session, const int32_t *prompt, size_t n_prompt,
+                          const mn_generation_config *config, const mn_generate_options *options) {
+    const mn_batch_row row = {.size = sizeof(mn_batch_row), .prompt = prompt, .n_prompt = n_prompt, .config = config};
+    const mn_generation_config *own = config ? config : session->owner->generation;
+    MN_TRY(begin(run, 1, options));
+    MN_TRY(cache_request_follow(session, own, n_prompt));
+    MN_TRY(add(run, &row, own, session, false));
+    return result_reserve(run->result);
+}
+
+static mn_status open_rows(mn_generator *run, mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows,
+                           size_t n_rows, const mn_generation_config *config, const mn_generate_options *options) {
+    if (n_rows == 0 || n_rows > 65536) MN_FAIL(MN_E_ARG, "a batch of %zu rows, allowed: 1 to 65536", n_rows);
+    MN_TRY(begin(run, n_rows, options));
+    for (size_t i = 0; i < n_rows; i++) {
+        mn_batch_row row;
+        mn_session *session = NULL;
+        MN_TRY(row_at(&row, rows, i));
+        const mn_generation_config *own = row.config ? row.config : config ? config : model->generation;
+        mn_status status = request_session(&session, model, cache, &row, own);
+        if (status == MN_OK) status = add(run, &row, own, session, true);
+        if (status != MN_OK) return n_rows > 1 ? status_context(status, "row %zu", i) : status;
     }
-    if (status != MN_OK) result_close(&result);
-    *generation = result ? &result->public : NULL;
+    return result_reserve(run->result);
+}
+
+static void drop(mn_generator *run) {
+    steps_clear(&run->steps);
+    result_close(&run->result);
+}
+
+/* The result of requests that have ended. */
+static mn_status publish(mn_generator *run, mn_generation **generation) {
+    gen_result *result = run->result;
+    result->public.prompt_ms = run->prompt_ended - run->started;
+    result->public.predicted_ms = clock_ms() - run->prompt_ended;
+    MN_TRY(result_publish(result));
+    run->result = NULL;
+    *generation = &result->public;
+    return MN_OK;
+}
+
+/* In one call: all steps of a run that was opened with `status`. */
+static mn_status finish(mn_generator *run, mn_status status, mn_generation **generation) {
+    *generation = NULL;
+    while (status == MN_OK && run->steps.n > 0) status = step(run);
+    if (status == MN_OK) status = publish(run, generation);
+    drop(run);
     return status;
 }
 
 mn_status mn_generate(mn_session *session, const int32_t *prompt, size_t n_prompt, const mn_generation_config *config,
                       const mn_generate_options *options, mn_generation **generation) {
-    gen_run run = {0};
-    const mn_batch_row row = {.size = sizeof(mn_batch_row), .prompt = prompt, .n_prompt = n_prompt, .config = config};
-    mn_status status = begin(&run, 1, options);
-    const mn_generation_config *own = config ? config : session->owner->generation;
-    if (status == MN_OK) status = cache_request_follow(session, own, n_prompt);
-    if (status == MN_OK) status = add(&run, &row, own, session, false);
-    return finish(&run, status, generation);
+    mn_generator run = {0};
+    return finish(&run, open_one(&run, session, prompt, n_prompt, config, options), generation);
 }
 
 mn_status mn_generate_batch(mn_model *model, const mn_cache_options *cache, const mn_batch_row *rows, size_t n_rows,
                             const mn_generation_config *config, const mn_generate_options *options,
                             mn_generation **generation) {
-    gen_run run = {0};
+    mn_generator run = {0};
+    return finish(&run, open_rows(&run, model, cache, rows, n_rows, config, options), generation);
+}
+
+/* ---- step by step ---- */
+
+/* The opened generator, or nothing. */
+static mn_status give(mn_generator **out, mn_generator *run, mn_status status) {
+    if (status == MN_OK)
+        *out = run;
+    else
+        mn_generator_close(&run);
+    return status;
+}
+
+mn_status mn_generator_open(mn_generator **generator, mn_session *session, const int32_t *prompt, size_t n_prompt,
+                            const mn_generation_config *config, const mn_generate_options *options) {
+    *generator = NULL;
+    mn_generator *run = mem_alloc(1, sizeof *run);
+    if (!run) return MN_E_NOMEM;
+    return give(generator, run, open_one(run, session, prompt, n_prompt, config, options));
+}
+
+mn_status mn_generator_open_batch(mn_generator **generator, mn_model *model, const mn_cache_options *cache,
+                                  const mn_batch_row *rows, size_t n_rows, const mn_generation_config *config,
+                                  const mn_generate_options *options) {
+    *generator = NULL;
+    mn_generator *run = mem_alloc(1, sizeof *run);
+    if (!run) return MN_E_NOMEM;
+    return give(generator, run, open_rows(run, model, cache, rows, n_rows, config, options));
+}
+
+/* Refuses calls in a callback and those behind the result or a failure. */
+static mn_status is_open(const mn_generator *run, const char *call) {
+    if (run->is_stepping) MN_FAIL(MN_E_ARG, "%s in a callback of the generator", call);
+    if (!run->result) MN_FAIL(MN_E_ARG, "%s: this generator has given its result, or failed", call);
+    return MN_OK;
+}
+
+mn_status mn_generator_step(mn_generator *generator, bool *is_done) {
+    MN_TRY(is_open(generator, "mn_generator_step"));
+    generator->is_stepping = true;
+    mn_status status = generator->steps.n > 0 ? step(generator) : MN_OK;
+    generator->is_stepping = false;
+    if (status != MN_OK) drop(generator);
+    *is_done = generator->steps.n == 0;
+    return status;
+}
+
+mn_status mn_generator_finish(mn_generator *generator, mn_generation **generation) {
     *generation = NULL;
-    if (n_rows == 0 || n_rows > 65536) MN_FAIL(MN_E_ARG, "a batch of %zu rows, allowed: 1 to 65536", n_rows);
-    mn_status status = begin(&run, n_rows, options);
-    for (size_t i = 0; status == MN_OK && i < n_rows; i++) {
-        mn_batch_row row;
-        mn_session *session = NULL;
-        status = row_at(&row, rows, i);
-        if (status != MN_OK) break;
-        const mn_generation_config *own = row.config ? row.config : config ? config : model->generation;
-        status = request_session(&session, model, cache, &row, own);
-        if (status == MN_OK) status = add(&run, &row, own, session, true);
-        if (status != MN_OK && n_rows > 1) status = status_context(status, "row %zu", i);
+    MN_TRY(is_open(generator, "mn_generator_finish"));
+    mn_status status = MN_OK;
+    while (status == MN_OK && generator->steps.n > 0) {
+        request *r = generator->steps.requests[0];
+        steps_stop(&generator->steps, r, MN_E_CANCELLED);
+        status = request_status(r);
     }
-    return finish(&run, status, generation);
+    if (status == MN_OK) status = publish(generator, generation);
+    drop(generator);
+    return status;
+}
+
+void mn_generator_close(mn_generator **generator) {
+    if (*generator) drop(*generator);
+    mem_free(*generator);
+    *generator = NULL;
 }
 
 mn_status mn_generation_take_session(mn_generation *generation, size_t i, mn_session **session) {
