@@ -160,8 +160,6 @@ class Engine(Handle):
         check(lib.mn_engine_open(ctypes.byref(self._handle), model._pointer, ctypes.byref(options)))
 
     def close(self) -> None:
-        if self._handle.value and self._lock.locked():
-            raise ArgumentError("this engine is in use: it is closed when its step has returned")
         super().close()
         self._requests = {}
 

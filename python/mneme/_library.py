@@ -150,6 +150,7 @@ class Handle:
         self._handle = ctypes.c_void_p()
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._is_dropped = False  # while it was in use
 
     @property
     def closed(self) -> bool:
@@ -166,6 +167,8 @@ class Handle:
     def close(self) -> None:
         """Frees it; nothing happens when it is closed already."""
         if self._handle.value and self._process == os.getpid():
+            if self._lock.locked():
+                raise ArgumentError(f"this {self._name} is in use: it can be closed when the call that uses it has ended")
             getattr(lib, f"mn_{self._name}_close")(ctypes.byref(self._handle))
         self._handle = ctypes.c_void_p()
 
@@ -176,7 +179,9 @@ class Handle:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if getattr(self, "_lock", None) and self._lock.locked():
+            self._is_dropped = True  # of objects that are dropped together, what uses this one may come later
+        elif getattr(self, "_handle", None):
             self.close()
 
     def __reduce__(self) -> str:
@@ -197,3 +202,5 @@ class Busy:
 
     def __exit__(self, *_: object) -> None:
         self._owner._lock.release()
+        if self._owner._is_dropped:
+            self._owner.close()

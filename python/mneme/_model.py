@@ -95,7 +95,7 @@ class Model(Planning):
         - prompt: a text, to which the tokenizer's special tokens are added, or token ids. A list of texts, or of lists of ids, is a batch: its rows are
           computed together, each exactly as it would be alone. Token.row and GeneratedSequence.row tell the row, Generation.rows has the sequences of
           each.
-        - stream: returns an iterator over the tokens instead; leaving it ends the generation.
+        - stream: returns an iterator over the tokens instead, which computes while it is read; leaving it ends the generation.
         - prefix: every row begins as a fork of this session, which stays as it is, and of its prompt computes what follows the tokens that both have.
         - options: those of Session.generate().
         """

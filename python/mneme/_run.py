@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import ctypes
-import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi
@@ -12,7 +12,7 @@ from ._arrays import array_copy
 from ._callbacks import CallOptions, Callbacks, prompt_ids
 from ._generation import GeneratedSequence, Generation, GenerationConfig, Token, sequence_of
 from ._information import model_info
-from ._interrupt import interruptible
+from ._interrupt import interrupts, interruptible, kept
 from ._library import ArgumentError, Busy, Handle, check, initialized, lib
 
 if TYPE_CHECKING:
@@ -29,8 +29,17 @@ def take_session(model: Model, result: Any, i: int) -> Session:
     return Session._opened(model, handle)
 
 
+class Stepped(Handle):
+    """A generation in C that is stepped."""
+
+    _name = "generator"
+
+
 class Run:
     """One generation that is prepared: checked, but not begun."""
+
+    whole: Any  # the function in C of the whole generation
+    opening: Any  # that of one that is stepped
 
     def __init__(self, model: Model, config: GenerationConfig, options: CallOptions) -> None:
         self.model, self.config, self.options = model, config, options
@@ -38,8 +47,8 @@ class Run:
         self.is_own = False  # the session, which is closed behind the generation
         self.negative = None if options.negative_prompt is None else prompt_ids(model, options.negative_prompt)
 
-    def start(self, options: Any, result: Any) -> int:
-        """Calls C, which returns a status."""
+    def arguments(self) -> AbstractContextManager[tuple[Any, ...]]:
+        """Those of the functions in C before the options; what they name is kept from others until the context is left."""
         raise NotImplementedError
 
     def run(self, on_token: Callable[[Token], Any] | None = None, is_left: Callable[[], bool] = lambda: False) -> Generation:
@@ -48,16 +57,15 @@ class Run:
         options, result = self._options(), ctypes.POINTER(_ffi.mn_generation)()
         callbacks.fill(options)
         try:
-            with interruptible(callbacks.keep):
-                status = self.start(ctypes.byref(options), ctypes.byref(result))
+            with self.arguments() as given, interruptible(callbacks.keep):
+                status = self.whole(*given, ctypes.byref(options), ctypes.byref(result))
             callbacks.raise_first()
             check(status)
             return self._result(result)
         finally:
             callbacks.progress.close()
             lib.mn_generation_close(ctypes.byref(result))
-            if self.is_own and self.session is not None:
-                self.session.close()
+            self._close_own()
 
     def check(self) -> None:
         """Raises ArgumentError where two settings contradict each other, and warns of those without effect."""
@@ -110,6 +118,33 @@ class Run:
         if self.options.return_sessions:
             raise ArgumentError("return_sessions has no effect in a stream, which yields tokens: generate with a session")
 
+    def _stream(self) -> Iterator[Token]:
+        """The tokens as they are asked for: C computes between them, in the thread that reads. Leaving the iterator ends the generation."""
+        tokens, generator, is_done = list[Token](), Stepped(), ctypes.c_bool()
+        callbacks = Callbacks(self.options, tokens.append, lambda: False)
+        options = self._options()
+        callbacks.fill(options)
+        try:
+            with self.arguments() as given, interrupts():
+                check(self.opening(ctypes.byref(generator._handle), *given, ctypes.byref(options)))
+                try:
+                    while not is_done.value:
+                        with kept(callbacks.keep):
+                            status = lib.mn_generator_step(generator._pointer, ctypes.byref(is_done))
+                        yield from tokens
+                        tokens.clear()
+                        callbacks.raise_first()
+                        check(status)
+                finally:
+                    generator.close()
+        finally:
+            callbacks.progress.close()
+            self._close_own()
+
+    def _close_own(self) -> None:
+        if self.is_own and self.session is not None:
+            self.session.close()
+
     def _work(self, put: Callable[[Token | None], Any]) -> tuple[threading.Thread, threading.Event, list[BaseException]]:
         """A thread that puts every token, then None; it ends early when the event is set. The list: what was raised, for the reader to take out."""
         left, raised = threading.Event(), list[BaseException]()
@@ -125,21 +160,8 @@ class Run:
         worker.start()
         return worker, left, raised
 
-    def _stream(self) -> Iterator[Token]:
-        """The tokens as they come. Leaving the iterator ends the generation."""
-        tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
-        worker, left, raised = self._work(tokens.put)
-        try:
-            while token := tokens.get():
-                yield token
-            if raised:
-                raise raised.pop()
-        finally:
-            left.set()
-            worker.join()
-
     async def _astream(self) -> AsyncIterator[Token]:
-        """The same for asyncio: leaving the loop or cancelling the task ends the generation."""
+        """The same for asyncio, from a thread of its own: leaving the loop or cancelling the task ends the generation."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -170,33 +192,34 @@ class Run:
 class SessionRun(Run):
     """A generation that a session goes on with."""
 
+    whole, opening = lib.mn_generate, lib.mn_generator_open
+
     def __init__(self, session: Session, ids: Any, config: GenerationConfig, options: CallOptions) -> None:
         super().__init__(session.model, config, options)
         self.session, self.ids = session, ids
 
-    def start(self, options: Any, result: Any) -> int:
+    @contextmanager
+    def arguments(self) -> Generator[tuple[Any, ...], Any, Any]:
         assert self.session is not None
         with Busy(self.session) as pointer:
-            return int(lib.mn_generate(pointer, self.ids, len(self.ids), self.config._pointer, options, result))
+            yield pointer, self.ids, len(self.ids), self.config._pointer
 
 
 class BatchRun(Run):
     """Prompts that are computed together, each as it would be alone."""
 
+    whole, opening = lib.mn_generate_batch, lib.mn_generator_open_batch
+
     def __init__(self, model: Model, prompts: Any, prefix: Handle | None, config: GenerationConfig, options: CallOptions) -> None:
         super().__init__(model, config, options)
         self.prefix, self.ids = prefix, [prompt_ids(model, prompt) for prompt in prompts]
 
-    def start(self, options: Any, result: Any) -> int:
+    @contextmanager
+    def arguments(self) -> Generator[tuple[Any, ...], Any, Any]:
         rows = (_ffi.mn_batch_row * len(self.ids))()
         for row, ids in zip(rows, self.ids):
             row.size, row.prompt, row.n_prompt = ctypes.sizeof(row), ids, len(ids)
-        if self.prefix is None:
-            return self._call(rows, options, result)
-        with Busy(self.prefix) as pointer:
+        with nullcontext() if self.prefix is None else Busy(self.prefix) as pointer:
             for row in rows:
                 row.prefix = pointer
-            return self._call(rows, options, result)
-
-    def _call(self, rows: Any, options: Any, result: Any) -> int:
-        return int(lib.mn_generate_batch(self.model._pointer, None, rows, len(rows), self.config._pointer, options, result))
+            yield self.model._pointer, None, rows, len(rows), self.config._pointer

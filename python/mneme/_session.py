@@ -180,7 +180,7 @@ class Session(SessionArrays):
         """Makes the session hold the prompt, of which it computes what is new, and continues it.
 
         - prompt: a text, to which the tokenizer's special tokens are added, or token ids.
-        - stream: returns an iterator over the tokens instead; leaving it ends the generation.
+        - stream: returns an iterator over the tokens instead, which computes while it is read; leaving it ends the generation.
         - options: the fields of GenerationConfig by Transformers' names (generation_fields() lists them), as max_new_tokens=20, and the following.
         - generation_config: a mapping of such fields, or an object with to_dict(); those that are given beside it are above it.
         - on_token: a function, called with each Token; it returns False to end.

@@ -48,7 +48,7 @@ def a_second_thread_is_refused():
         for owner, name, begin, calls in (
                 (session, "session", lambda on_token: session.generate(TEXT, max_new_tokens=5, on_token=on_token),
                  (lambda: session.step([1]), lambda: session.generate(TEXT), lambda: session.token_ids, lambda: session.cache, session.fork,
-                  lambda: session.truncate(0), lambda: session.layer(0), lambda: list(session.generate(TEXT, stream=True)))),
+                  lambda: session.truncate(0), session.close, lambda: session.layer(0), lambda: list(session.generate(TEXT, stream=True)))),
                 (engine, "engine", lambda on_token: (engine.add(TEXT, max_new_tokens=5, on_token=on_token), engine.run()),
                  (engine.step, lambda: engine.info, engine.prefixes, engine.close))):
             is_inside, may_go_on = threading.Event(), threading.Event()
@@ -173,6 +173,9 @@ def the_interpreter_may_end_in_any_computation():
                      "threading.Thread(target=engine.run, daemon=True).start()\nbegun.wait()",
         "a callback": "def leave(token):\n    sys.exit(0)\nmodel.generate('a', on_token=leave, **ENDLESS)",
         "asyncio": "import asyncio\nasync def read():\n    async for token in model.agenerate('a', **ENDLESS):\n        return\nasyncio.run(read())",
+        "a stream in a circle": "import gc\nclass Keeper:\n    pass\nkeeper = Keeper()\nkeeper.session = model.session()\n"
+                                "keeper.stream = keeper.session.generate('a', stream=True, **ENDLESS)\nnext(keeper.stream)\nkeeper.self = keeper\n"
+                                "handle = keeper.session._handle\ndel keeper\ngc.collect()\nassert not handle.value",
         "objects that are left": "session = model.session()\nsession.generate('a', max_new_tokens=2)\nfork = session.fork()\nmodel.close()",
     }
     for name, program in ways.items():

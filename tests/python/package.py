@@ -38,6 +38,7 @@ NOT_CALLED = {
     "mn_status_text": "every failure has its own sentence",
     "mn_chat_render": "mn_chat_render_with is the same with options",
     "mn_has_chat_template": "Tokenizer.chat_template is None without one",
+    "mn_generator_finish": "a stream has given its tokens",
 }
 
 
@@ -149,6 +150,11 @@ def a_stream_that_is_left_ends_the_generation():
         tokens.close()
         assert len(session) < len(model.tokenizer.encode(TEXT)) + 400
         assert threading.active_count() == 1
+        left = session.generate(TEXT, max_new_tokens=400, stream=True)
+        assert next(left).id == first[0].id  # one that is not read on keeps its session
+        refused(ValueError, "this session is in use", session.close)
+        refused(ValueError, "this session is in use", lambda: session.generate(TEXT))
+        del left
         again = session.generate(TEXT, max_new_tokens=2)
         assert again[0].finish_reason == "length"
         assert again[0].token_ids == [t.id for t in first]
