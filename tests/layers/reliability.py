@@ -41,11 +41,11 @@ for row in rows:
         if name not in presets:
             wrong.append(f"{goal}: there is no preset {name}")
 wrong += [f"{goal} has two rows" for goal in sorted({g for g in goals if goals.count(g) > 1})]
-samples = (root / "docs/reliability.md").read_text().split("## With the address or the thread sanitizer\n")[1].split("\n## ")[0]
+samples = (root / "docs/reliability.md").read_text().split("## With sanitizers\n")[1].split("\n## ")[0]
 for path in sorted((root / "tests").glob("*/test_*.c")):
     is_sampled = re.search(r"\b(test_samples|strategy_tries|strategy_is_brief)\(", path.read_text()) is not None
     if is_sampled and f"`{path.stem}`" not in samples:
-        wrong.append(f"{path.stem} tries a sample with the address sanitizer and has no row")
+        wrong.append(f"{path.stem} tries a sample with sanitizers and has no row")
 release_only = re.search(r"^release_only='(.*)'$", (root / "scripts/test").read_text(), re.M).group(1)
 left_out = [f"test_{name}" for names in re.findall(r"test_\(([^)]*)\)", release_only) for name in names.split("|")]
 wrong += [f"{name} is not run with the address sanitizer and has no row" for name in left_out if f"`{name}`" not in samples]

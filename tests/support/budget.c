@@ -6,16 +6,10 @@
 #include "support/small_stack.h"
 #include "support/support.h"
 
-#if defined(__has_feature)
-#define HAS(feature) __has_feature(feature)
-#else
-#define HAS(feature) 0
-#endif
-
 #if defined(TESTS_SLOWNESS)
 enum { SLOWNESS = TESTS_SLOWNESS };
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HAS(address_sanitizer) ||                       \
-    HAS(thread_sanitizer) || HAS(memory_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || TEST_HAS(address_sanitizer) ||                  \
+    TEST_HAS(thread_sanitizer) || TEST_HAS(memory_sanitizer)
 enum { SLOWNESS = 12 };
 #elif !defined(__OPTIMIZE__)
 enum { SLOWNESS = 8 };

@@ -24,11 +24,7 @@ bool real_model_is_long(void) {
 }
 
 bool real_model_is_brief(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return !real_model_is_long(); /* one prompt covers the same code as all */
-#else
-    return false;
-#endif
+    return TEST_IS_SANITIZED && !real_model_is_long(); /* one prompt covers the same code as all */
 }
 
 /* Whether the i-th prompt, of n ids, is run. */

@@ -44,13 +44,7 @@ const char *const strategy_models[N_STRATEGY_MODELS] = {"golden/llama",       "g
                                                         "golden/phi3-window", "golden/llama-rope-yarn"};
 const char *const strategy_dtypes[2] = {"f32", "bf16"};
 
-#if defined(__SANITIZE_THREAD__) || defined(MN_MEMORY_SANITIZER)
-enum { IS_SANITIZED = true, ONE_IN = 7, ONE_IN_LONG = 7 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { IS_SANITIZED = true, ONE_IN = 2 * N_STRATEGY_MODELS, ONE_IN_LONG = 2 };
-#else
-enum { IS_SANITIZED = false, ONE_IN = 3, ONE_IN_LONG = 1 };
-#endif
+enum { ONE_IN = TEST_IS_SANITIZED ? 2 * N_STRATEGY_MODELS : 3, ONE_IN_LONG = TEST_IS_SANITIZED ? 2 : 1 };
 
 static int one_in(void) {
     return test_is_long() ? ONE_IN_LONG : ONE_IN;
@@ -78,11 +72,11 @@ void strategy_need_rows(const char *table, const char *const *first, size_t size
 }
 
 bool strategy_is_long(void) {
-    return test_is_long() && !IS_SANITIZED;
+    return test_is_long() && !TEST_IS_SANITIZED;
 }
 
 bool strategy_is_brief(void) {
-    return IS_SANITIZED && one_in() > 2;
+    return TEST_IS_SANITIZED && one_in() > 2;
 }
 
 bool strategy_tries(int i, int form, int j) {

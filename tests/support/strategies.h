@@ -29,8 +29,7 @@ void strategy_need_rows(const char *table, const char *const *first, size_t size
 bool strategy_is_long(void);
 bool strategy_is_brief(void); /* under sanitizers: few combinations */
 /* Whether strategy i is tried in that form (of strategy_dtypes) with the j-th model: the short tier takes one in three
- * combinations, with the address sanitizer one in nine; the long one all, with the address sanitizer every other. The
- * thread and memory sanitizers, which are slowest, take every seventh. */
+ * combinations, with a sanitizer one in twelve; the long one all, with a sanitizer every other. */
 bool strategy_tries(int i, int form, int j);
 
 typedef struct strategy_fixture {

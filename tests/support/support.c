@@ -34,12 +34,7 @@ bool test_is_long(void) {
 }
 
 bool test_samples(int i, int every) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return test_is_long() || i % every == 0;
-#else
-    (void)i, (void)every;
-    return true;
-#endif
+    return !TEST_IS_SANITIZED || test_is_long() || i % every == 0;
 }
 
 int test_stride(int every) {

@@ -55,14 +55,26 @@ const char *whisper_path(const char *model); /* "whisper-tiny.en", "whisper-base
 /* Whether the long tier runs: MNEME_LONG=1. */
 bool test_is_long(void);
 
-/* Whether member i of a product of strategies, models or shapes is tried: each one, but with the address or the thread
- * sanitizer only one of `every`, because a slow build looks for faults of memory or threads, which members share.
- * MNEME_LONG has them all. */
+/* Whether a sanitizer checks this build: gcc's macros, clang's features. */
+#if defined(__has_feature)
+#define TEST_HAS(feature) __has_feature(feature)
+#else
+#define TEST_HAS(feature) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || TEST_HAS(address_sanitizer) ||                    \
+    TEST_HAS(thread_sanitizer) || TEST_HAS(memory_sanitizer) || TEST_HAS(undefined_behavior_sanitizer)
+enum { TEST_IS_SANITIZED = true };
+#else
+enum { TEST_IS_SANITIZED = false };
+#endif
+
+/* Whether member i of a product of strategies, models or shapes is tried: each one, but with a sanitizer only one of
+ * `every`, because a slow build looks for faults that members share. MNEME_LONG has them all. */
 bool test_samples(int i, int every);
-/* The distance between the allocations that a test lets fail in turn: 1, and in the short tier with the address or
- * the thread sanitizer `every`. */
+/* The distance between the allocations that a test lets fail in turn: 1, and in the short tier with a sanitizer
+ * `every`. */
 int test_stride(int every);
-/* Skips the case in the short tier with either sanitizer: numbers of operations that other cases try one by one.
+/* Skips the case in the short tier with a sanitizer: numbers of operations that other cases try one by one.
  */
 void test_of_numbers(void);
 
