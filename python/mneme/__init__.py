@@ -1,6 +1,7 @@
 """Text generation with every KV-cache strategy.
 
     import mneme
+    mneme.pull("smollm2")
     model = mneme.Model("smollm2")
     print(model.chat("What is the capital of France?"))
 """
@@ -26,6 +27,7 @@ from ._tokenizer import Detokenizer, Tokenizer
 if TYPE_CHECKING:
     from ._advise import Advice, AdvisedCache, advise
     from ._bench import bench
+    from ._pull import pull
     from ._server import Server
 
 __version__: str = lib.mn_version().decode()
@@ -34,7 +36,7 @@ __all__ = ["Advice", "AdvisedCache", "ArgumentError", "CacheInfo", "CacheSize", 
            "LimitError", "MemoryPlan", "MnemeError", "MnemeWarning", "Model", "ModelMemory", "NotFoundError", "OutOfMemoryError", "PrefixInfo", "Progress",
            "RefusedError", "RequestInfo", "Sampler", "Segment", "Server", "Session", "TensorType", "Token", "Tokenizer", "Transcript",
            "UnsupportedError", "Word", "advise", "bench", "cache_strategies", "check_cache", "copy_cache_file", "describe_cache_file", "export_sessions",
-           "find_speech_model", "generation_fields", "inspect", "is_cache_file", "legacy_rows", "list_models", "machine", "save_tensor",
+           "find_speech_model", "generation_fields", "inspect", "is_cache_file", "legacy_rows", "list_models", "machine", "pull", "save_tensor",
            "select_sessions", "step_sessions", "transcribe", "verify_cache_file"]
 
 
@@ -48,7 +50,7 @@ def _named(value: Any) -> Any:
 for _name in __all__:
     _named(globals().get(_name))
 
-LATER = {"Server": "._server", "bench": "._bench", "Advice": "._advise", "AdvisedCache": "._advise", "advise": "._advise"}
+LATER = {"Server": "._server", "bench": "._bench", "pull": "._pull", "Advice": "._advise", "AdvisedCache": "._advise", "advise": "._advise"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,9 @@
 """What Python has of the command: inspections, measurements, failures as exceptions. Oracles are the command's answers.
 usage: commands.py SOURCE_FOLDER LIBMNEME MNEME [CASE...]     LIBMNEME `installed`: the package that Python finds, with its own library
 SPDX-License-Identifier: Apache-2.0"""
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import stat
@@ -115,7 +117,20 @@ def failures_of_the_command_are_exceptions():
         refused(mneme.MnemeError, "the command cannot be run", lambda: mneme.bench())
 
 
-CASES = [inspections_are_those_of_the_command, measurements_are_rows, rows_become_a_table, failures_of_the_command_are_exceptions]
+def models_are_fetched():
+    refused(ValueError, "'nothere' is neither the name of a model that can be fetched nor a URL", lambda: mneme.pull("nothere"))
+    refused(ValueError, "--sha256", lambda: mneme.pull("smollm2", sha256="x"))
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as said:
+        assert with_command(folder, '{"path": "/models/a.gguf", "sha256": "00"}', "a line\nanother", 0, lambda: mneme.pull("a")) == "/models/a.gguf"
+    assert said.getvalue() == "a line\nanother\n"
+    models = os.environ.get("MNEME_TEST_MODELS", "")
+    if not os.path.exists(os.path.join(models, "SmolLM2-135M-Instruct.Q4_1.gguf")):
+        raise unittest.SkipTest("SmolLM2 is not installed")
+    with mock.patch.dict(os.environ, MNEME_MODELS=models), contextlib.redirect_stderr(io.StringIO()):
+        assert mneme.pull("smollm2") == os.path.join(models, "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+CASES = [inspections_are_those_of_the_command, measurements_are_rows, rows_become_a_table, failures_of_the_command_are_exceptions, models_are_fetched]
 
 
 if __name__ == "__main__":

@@ -330,7 +330,8 @@ def examples_of_the_documents_run():
         with tempfile.TemporaryDirectory() as folder:
             os.symlink(os.path.join(ROOT, "tests/data/audio/jfk.wav"), os.path.join(folder, "talk.wav"))
             done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, env={**os.environ, "MNEME_MODELS": models})
-        assert done.returncode == 0 and done.stdout.startswith("The capital of France is Paris.\n") and not done.stderr, (page, done)
+        said = re.sub(r".*SmolLM2\S* is installed\n", "", done.stderr)  # by pull
+        assert done.returncode == 0 and done.stdout.startswith("The capital of France is Paris.\n") and not said, (page, done)
 
 
 CASES = [declarations_name_all_functions, functions_are_called_by_the_package, importing_is_light, classes_are_named_as_they_are_imported,
