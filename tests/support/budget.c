@@ -8,13 +8,10 @@
 
 #if defined(TESTS_SLOWNESS)
 enum { SLOWNESS = TESTS_SLOWNESS };
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || TEST_HAS(address_sanitizer) ||                  \
-    TEST_HAS(thread_sanitizer) || TEST_HAS(memory_sanitizer)
-enum { SLOWNESS = 12 };
 #elif !defined(__OPTIMIZE__)
-enum { SLOWNESS = 8 };
+enum { SLOWNESS = TEST_IS_SANITIZED ? 12 : 8 };
 #else
-enum { SLOWNESS = 1 };
+enum { SLOWNESS = TEST_IS_SANITIZED ? 12 : 1 };
 #endif
 
 enum { BUSY_MACHINE = 4 };
