@@ -24,7 +24,8 @@ fuzz() {
       passed=$((passed + 1))
       echo "  $name: $(tail -1 "$log")"
     else
-      tail -20 "$log"
+      grep -m 1 -A 40 '^==[0-9]*==ERROR: \|runtime error: ' "$log" >"$work/report" || tail -20 "$log" >"$work/report" # the stack is not at the end
+      cat "$work/report"
       fail_case "$name" "$log"
     fi
   done
