@@ -178,8 +178,11 @@ static void change_member(forged *f, uint64_t *seed) {
     size_t i = below(seed, f->n_members), other = below(seed, f->n_members);
     const char *value = f->members[i].value;
     if (below(seed, 10) == 0) {
+        char *owned = f->values[i];
         f->members[i].value = f->members[other].value;
         f->members[other].value = value;
+        f->values[i] = f->values[other];
+        f->values[other] = owned;
         return;
     }
     size_t n = strlen(value), at = below(seed, n);
@@ -192,9 +195,6 @@ static void change_member(forged *f, uint64_t *seed) {
     free(f->values[i]);
     f->values[i] = changed;
     f->members[i].value = changed;
-    for (size_t k = 0; k < f->n_members; k++) { /* frees a text that was exchanged before */
-        if (k != i && f->members[k].value == value) f->members[k].value = changed;
-    }
 }
 
 void restored_mutate(const archive *a, const char *path, uint64_t *seed) {
