@@ -1,4 +1,5 @@
-/* Small numbers: bf16 and f16 conversion, integer helpers, L2 norms, the counter-based random generator.
+/* Small numbers: hexadecimal digits, bf16 and f16 conversion, integer helpers, L2 norms, the counter-based random
+ * generator.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_BASE_NUM_H
 #define MN_BASE_NUM_H
@@ -10,6 +11,13 @@
 
 typedef uint16_t bf16; /* upper half of an IEEE float32 */
 typedef uint16_t f16;  /* IEEE half */
+
+/* A hexadecimal digit's value; -1: it is none. */
+static inline int hex_value(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
 
 static inline uint32_t f32_bits(float x) {
     uint32_t u;

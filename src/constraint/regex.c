@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/num.h"
 #include "base/utf8.h"
 #include "constraint/parts.h"
 
@@ -57,12 +58,6 @@ static uint32_t take_code(parser *p) {
     uint32_t code = utf8_decode(p->text + p->at, length);
     p->at += length;
     return code;
-}
-
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 /* Exactly `least` to `most` hexadecimal digits; false (nothing read) when there are fewer. */

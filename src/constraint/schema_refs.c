@@ -1,9 +1,9 @@
 /* References of a schema: identifiers, anchors and pointers within one document.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "constraint/schema.h"
 
 /* ---- addresses, RFC 3986 ---- */
@@ -187,13 +187,12 @@ static bool decode_step(const char **at, char *out, size_t room) {
     size_t n = 0;
     const char *text = *at;
     for (; *text && *text != '/'; n++) {
-        unsigned hex;
         if (n + 1 >= room) return false;
         if (text[0] == '~' && (text[1] == '0' || text[1] == '1')) {
             out[n] = text[1] == '0' ? '~' : '/';
             text += 2;
-        } else if (text[0] == '%' && sscanf(text + 1, "%2x", &hex) == 1 && text[1] && text[2] && text[1] != ' ') {
-            out[n] = (char)hex;
+        } else if (text[0] == '%' && hex_value(text[1]) >= 0 && hex_value(text[2]) >= 0) {
+            out[n] = (char)(hex_value(text[1]) << 4 | hex_value(text[2]));
             text += 3;
         } else {
             out[n] = *text++;

@@ -89,7 +89,7 @@ static const char *const schemas[] = {
     "{\"definitions\":{\"list\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"object\",\"properties\":{\"head\":{\"type\":\"boolean\"},\"tail\":"
     "{\"$ref\":\"#/definitions/list\"}},\"required\":[\"head\",\"tail\"]}]}},\"$ref\":\"#/definitions/list\"}",
     "{\"type\":\"object\",\"properties\":{\"left\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]},\"right\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"required\":[\"left\",\"right\"]}",
-    "{\"$defs\":{\"a~b/c%\":{\"type\":\"integer\",\"maximum\":5}},\"$ref\":\"#/$defs/a~0b~1c%25\",\"minimum\":4}",
+    "{\"$defs\":{\"a~b/c%-1%\":{\"type\":\"integer\",\"maximum\":5}},\"$ref\":\"#/$defs/a~0b~1c%-1%25\",\"minimum\":4}",
     "{\"$defs\":{\"base\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"integer\",\"minimum\":0}},\"required\":[\"id\"]}},\"allOf\":[{\"$ref\":\"#/$defs/base\"},"
     "{\"properties\":{\"next\":{\"$ref\":\"#\"},\"id\":{\"maximum\":9}}}]}",
     "{\"$ref\":\"#list\",\"$defs\":{\"l\":{\"$anchor\":\"list\",\"type\":\"array\",\"items\":{\"$ref\":\"#b\"},\"maxItems\":2},\"b\":{\"$anchor\":\"b\",\"type\":\"boolean\"}}}",

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/num.h"
 #include "base/utf8.h"
 
 static bool piece_is(const vocab *v, uint32_t id, const char *text, size_t n) {
@@ -94,12 +95,6 @@ void vocab_clear(vocab *v) {
     mem_free(v->slots);
     bytes_clear(&v->text);
     *v = (vocab){0};
-}
-
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 int vocab_byte_of(const char *text, size_t n) {
