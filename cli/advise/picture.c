@@ -115,11 +115,12 @@ static void put_number(bytes *b, boxes *taken, double x, double y, int number) {
     char text[16];
     snprintf(text, sizeof text, "%d", number);
     for (int k = 0; k < RINGS * DIRECTIONS; k++) {
-        const double angle = (k % DIRECTIONS) * 6.283185307 / DIRECTIONS, radius = 16 + 9.0 * (k / DIRECTIONS);
+        const int circle = k / DIRECTIONS;
+        const double angle = (k % DIRECTIONS) * 6.283185307 / DIRECTIONS, radius = 16 + 9.0 * circle;
         const double at = x + radius * cos(angle), level = y - radius * sin(angle);
         const box a = {at - half, level - height, at + half, level + height};
         if (!is_free(taken, a)) continue;
-        if (k >= DIRECTIONS)
+        if (circle > 0)
             bytes_printf(b, "<path d=\"M%.1f %.1fL%.1f %.1f\" stroke=\"#909090\" stroke-width=\"0.7\"/>\n", x, y,
                          x + (radius - 9) * cos(angle), y - (radius - 9) * sin(angle));
         put_label(b, at, level + 5, "middle", colour_of(number - 1), text);
@@ -136,10 +137,11 @@ static bool decades(const advice *a, axis *y) {
         if (kl > 0) low = fmin(low, kl);
         if (kl > 0) high = fmax(high, kl);
     }
-    *y = (axis){pow(10, floor(log10(low))), pow(10, floor(log10(high)) + 1), BOTTOM - ZERO_BAND, TOP, true};
-    if (high > 0) return true;
     *y = (axis){0.1, 1, BOTTOM - ZERO_BAND, TOP, true};
-    return false;
+    if (high == 0) return false;
+    y->low = pow(10, floor(log10(low)));
+    y->high = pow(10, floor(log10(high)) + 1);
+    return true;
 }
 
 static double level_of(const axis *y, double kl) {
@@ -148,8 +150,9 @@ static double level_of(const axis *y, double kl) {
 
 static void put_decades(bytes *b, const axis *y) {
     char text[FIGURE];
-    const int decade = (int)ceil((log10(y->high) - log10(y->low)) / 8);
-    for (double value = y->low; value <= y->high * 1.0001; value *= pow(10, decade)) {
+    const int low = (int)lround(log10(y->low)), high = (int)lround(log10(y->high)), step = (high - low + 7) / 8;
+    for (int decade = low; decade <= high; decade += step) {
+        const double value = pow(10, decade);
         put_line_at(b, false, place(y, value), LEFT_BEGIN, LEFT_END);
         snprintf(text, sizeof text, "%.0e", value);
         if (value >= 0.00009 && value < 1000) snprintf(text, sizeof text, "%g", value);

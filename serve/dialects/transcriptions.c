@@ -292,8 +292,8 @@ static void read_temperature(transcription *t, const json *value) {
     double from = value ? number_of(value) : 0;
     mn_transcribe_options *o = &t->options;
     if (from < 1e-6) return;
-    for (double to = from; to < 1 + 1e-6 && o->n_temperatures < MOST_TEMPERATURES; to += 0.2)
-        t->temperatures[o->n_temperatures++] = to;
+    for (int i = 0; i < MOST_TEMPERATURES && from + 0.2 * i < 1 + 1e-6; i++)
+        t->temperatures[o->n_temperatures++] = from + 0.2 * i;
     o->temperatures = t->temperatures;
 }
 

@@ -360,12 +360,12 @@ static uint32_t leave_state(const member_names *n, const uint32_t *nodes, uint32
 
 uint32_t names_others(member_names *n, const uint32_t *values) {
     const run *r = &n->automaton->r;
-    uint32_t *nodes = mem_alloc(2 * r->n_states, sizeof *nodes), *loops = nodes + r->n_states;
-    uint32_t node = NET_FAIL;
+    uint32_t *nodes = mem_alloc(2 * r->n_states, sizeof *nodes), node = NET_FAIL;
     if (!nodes) {
         net_check(n->b->g, MN_E_NOMEM);
         return NET_FAIL;
     }
+    uint32_t *loops = nodes + r->n_states;
     for (uint32_t s = 0; s < r->n_states; s++) {
         nodes[s] = !is_alive(n, s) ? (uint32_t)NET_FAIL : is_in(n, s, n->automaton->any) ? values[s] : UNKNOWN;
     }

@@ -494,7 +494,7 @@ mn_status prefix_adopt(prefix_entry **out, prefix_root *root, const int32_t *ids
         status = MN_E_NOMEM;
     }
     *out = e;
-    if (status != MN_OK) {
+    if (!e) {
         kv_close(&cache);
         return status;
     }

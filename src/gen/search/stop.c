@@ -40,7 +40,7 @@ static void match_from(stop_text *s, size_t at, bool with_names, stop_match *m) 
 /* Shows the first n bytes of what is held, but for special tokens. */
 static void release(stop_text *s, size_t n) {
     for (size_t at = 0, end; at < n; at = end) {
-        const char *change = memchr(s->seen.data + at, !s->seen.data[at], n - at);
+        const char *change = memchr(s->seen.data + at, s->seen.data[at] ? 0 : 1, n - at);
         end = change ? (size_t)(change - s->seen.data) : n;
         if (s->seen.data[at]) bytes_append(&s->text, s->held.data + at, end - at);
     }
