@@ -42,7 +42,9 @@ def caches_are_measured_with_progress():
     assert seen == [(i, 17) for i in range(1, 18)], seen
     assert advice.answer["text"] == "ids" and advice.answer["n_text"] == 300
     assert all(row.measured and row.decode_per_second > 0 for row in advice) and any(row.pareto for row in advice)
-    assert advice.recommended.kl_divergence == min(row.kl_divergence for row in advice if row.kl_divergence is not None)
+    figures = [row for row in advice if row.kl_divergence is not None]
+    fastest = max(row.decode_per_second for row in figures)
+    assert advice.recommended.kl_divergence == min(row.kl_divergence for row in figures if row.decode_per_second >= 0.5 * fastest)
 
 
 def failures_have_the_sentence_of_the_command():
