@@ -77,7 +77,7 @@ def _callables(name: str, given: Any) -> list[Any]:
 class Callbacks:
     """The callbacks of a call. An exception cannot pass through C: the first one is kept, ends the generation, and is raised behind it."""
 
-    def __init__(self, options: CallOptions, on_token: Callable[[Token], Any] | None, is_left: Callable[[], bool]) -> None:
+    def __init__(self, options: CallOptions, on_token: Callable[[Token], Any] | None, is_left: Callable[[], bool] = lambda: False) -> None:
         self.options, self.on_token, self.is_left = options, on_token, is_left
         self.raised: list[BaseException] = []
         self.progress = progress_of(options.progress)

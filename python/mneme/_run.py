@@ -121,7 +121,7 @@ class Run:
     def _stream(self) -> Iterator[Token]:
         """The tokens as they are asked for: C computes between them, in the thread that reads. Leaving the iterator ends the generation."""
         tokens, generator, is_done = list[Token](), Stepped(), ctypes.c_bool()
-        callbacks = Callbacks(self.options, tokens.append, lambda: False)
+        callbacks = Callbacks(self.options, tokens.append)
         options = self._options()
         callbacks.fill(options)
         try:
