@@ -391,8 +391,8 @@ MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_option
  * s. */
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
-/* Opens a session from such a file. It continues, bit for bit, as if it had never been interrupted. Everything is
- * verified first. The file may preallocate at most the model's context (or expected->max_cache_len) and cannot name an
+/* Opens a session from such a file. It continues, bit for bit, as if it had never been interrupted, where the model has
+ * the compute_type and cpu that it was computed with. Everything is verified first. The file may preallocate at most the model's context (or expected->max_cache_len) and cannot name an
  * offload folder. expected: the strategy that the file must have and the other options of the session; NULL, or without
  * an implementation: any strategy. MN_E_REFUSED when the file belongs to another model, tokenizer or strategy, or is
  * damaged; MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must not change while the session is open: its pages
@@ -401,8 +401,8 @@ MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const ch
                                  const mn_cache_options *expected);
 
 /* Opens a session with these options that begins with the longest prefix of ids found in a saved cache (*.safetensors)
- * in `folder`, or an empty one. Ignored are files of other models and strategies, damaged files, files and folders that
- * belong to another user, that others may write or that are symbolic links, a missing folder, and, with
+ * in `folder`, or an empty one. Ignored are files of other models and strategies, those computed with another
+ * compute_type or cpu, damaged files, files and folders that belong to another user, that others may write or that are symbolic links, a missing folder, and, with
  * options->key_file, files that were not saved with that key. */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options,
                                         const char *folder, const int32_t *ids, size_t n);

@@ -40,6 +40,7 @@ enum {
     "rope"                        /* JSON object: parameters of the rotary                                             \
                                    * embedding applied to the keys */
 #define ARCHIVE_TOKENS  "tokens"  /* how many, decimal */
+#define ARCHIVE_COMPUTE "compute" /* compute type and CPU level that made the numbers, "int8 avx2" */
 #define ARCHIVE_CREATED "created" /* RFC 3339, UTC */
 #define ARCHIVE_IDS     "ids"     /* entry I32 [tokens] */
 

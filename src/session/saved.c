@@ -33,7 +33,10 @@ static mn_status tokenizer_fingerprint(char out[FINGERPRINT_HEX], const tokenize
 }
 
 mn_status saved_identity_of(saved_identity *out, const mn_model *model) {
-    MN_TRY(model_fingerprint(out->model, model->core));
+    const model_core *core = model->core;
+    *out = (saved_identity){.takes_any_compute = false};
+    MN_TRY(model_fingerprint(out->model, core));
+    snprintf(out->compute, sizeof out->compute, "%s %s", core->compute_name, cpu_level_name(core->compute.kernels.level));
     return tokenizer_fingerprint(out->tokenizer, model->text);
 }
 
@@ -140,6 +143,7 @@ static mn_status write_archive(save *w, const save_call *call) {
         {ARCHIVE_ROPE, bytes_text(&w->rope)},
         {ARCHIVE_TOKENS, w->tokens},
         {"cached_tokens", cached},
+        {ARCHIVE_COMPUTE, call->identity->compute},
         {ARCHIVE_CREATED, w->created},
         {salt_name, call->salt},
     };
@@ -203,7 +207,10 @@ static mn_status check_identity(const archive *a, const saved_identity *own) {
     }
     MN_TRY(want_member(a, ARCHIVE_TOKENIZER_FINGERPRINT, &value));
     if (strcmp(value, own->tokenizer) != 0) MN_FAIL(MN_E_REFUSED, "the saved cache belongs to another tokenizer");
-    return MN_OK;
+    value = archive_member_of(a, ARCHIVE_COMPUTE);
+    if (own->takes_any_compute || (value && strcmp(value, own->compute) == 0)) return MN_OK;
+    MN_FAIL(MN_E_REFUSED, "the saved cache was computed in '%.31s', not in '%s' as here", value ? value : "an unknown type",
+            own->compute);
 }
 
 static const char *text_of(const json *object, const char *name) {
@@ -436,6 +443,7 @@ mn_status mn_session_load(mn_session **session, mn_model *model, const char *pat
     *session = NULL;
     if (!path || !*path) MN_FAIL(MN_E_ARG, "no file was named to load the cache from");
     MN_TRY(saved_identity_of(&identity, model));
+    identity.takes_any_compute = true;
     return saved_read(session, model, path, expected, &identity);
 }
 

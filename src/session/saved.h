@@ -9,6 +9,8 @@
 
 typedef struct saved_identity {
     char model[FINGERPRINT_HEX], tokenizer[FINGERPRINT_HEX]; /* tokenizer: "" without one */
+    char compute[32];                                        /* as ARCHIVE_COMPUTE */
+    bool takes_any_compute; /* also reads what another compute type or CPU level made, with other last bits */
 } saved_identity;
 
 mn_status saved_identity_of(saved_identity *out, const mn_model *model);

@@ -197,6 +197,33 @@ static void salts_stay_apart(void **state) {
     close_fixture(&w);
 }
 
+/* Their numbers are not those that this model would compute. */
+static void files_of_another_compute_type_are_misses(void **state) {
+    static const struct {
+        const char *type, *cpu;
+    } others[] = {{"bf16", "auto"}, {"int8", "auto"}, {"f32", "scalar"}};
+    (void)state;
+    fixture w = open_fixture("golden/llama");
+    const char *folder = scratch_empty("texts");
+    make_texts(&w, 5);
+    mn_engine *engine = open_engine(&w, plain, folder, 0, 0);
+    check(&w, engine, plain, 0, NULL);
+    mn_engine_close(&engine);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        fixture other = open_fixture_in("golden/llama", others[i].type, others[i].cpu);
+        memcpy(other.texts, w.texts, sizeof w.texts);
+        engine = open_engine(&other, plain, folder, 0, 0);
+        assert_int_equal(info_of(engine).n_files, 0);
+        assert_int_equal(check(&other, engine, plain, 0, NULL), 0);
+        mn_engine_close(&engine);
+        close_fixture(&other);
+    }
+    engine = open_engine(&w, plain, folder, 0, 0);
+    assert_true(check(&w, engine, plain, 0, NULL) > 0);
+    mn_engine_close(&engine);
+    close_fixture(&w);
+}
+
 static void folders_of_others_are_refused(void **state) {
     (void)state;
     fixture w = open_fixture("golden/llama");
@@ -383,6 +410,7 @@ int main(void) {
         cmocka_unit_test(damaged_files_are_misses),
         cmocka_unit_test(a_replaced_file_is_a_miss),
         cmocka_unit_test(salts_stay_apart),
+        cmocka_unit_test(files_of_another_compute_type_are_misses),
         cmocka_unit_test(folders_of_others_are_refused),
         cmocka_unit_test(a_longer_text_replaces_its_beginnings),
         cmocka_unit_test(what_files_have_is_not_written_again),

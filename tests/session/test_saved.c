@@ -662,7 +662,7 @@ static void save_prefix(mn_model *model, engine_cache cache, const int32_t *ids,
 static void the_longest_prefix_wins(void **state) {
     (void)state;
     fixture w = open_fixture(tiny);
-    mn_model *other = engine_model("golden/llama", "f32", "auto", 1);
+    mn_model *other = engine_model("golden/llama", "f32", "auto", 1), *rounded = engine_model(tiny, "bf16", "auto", 1);
     engine_cache plain = {.implementation = "dynamic", .page_tokens = 4, .dtype = "f32"};
     engine_cache coded = {.implementation = "quantized", .page_tokens = 16, .dtype = "f32"};
     engine_cache sink = {
@@ -686,9 +686,10 @@ static void the_longest_prefix_wins(void **state) {
     cached(&w, plain, folder, ids, 25, 24, "longer than the text"); /* its last logits are computed */
     cached(&w, plain, folder, ids, 30, 30, "the text itself");
     cached(&w, plain, folder, ids, 1, 0, "one token");
-    /* The same tokens and more: with other strategies, of another model, damaged, and no cache at all. */
+    /* The same tokens and more: with other strategies, of another model, another type, damaged, and no cache at all. */
     save_prefix(w.model, coded, ids, 50, "0.safetensors");
     save_prefix(other, plain, ids, 60, "1.safetensors");
+    save_prefix(rounded, plain, ids, 65, "2.safetensors");
     cached(&w, plain, folder, ids, 100, 30, "others are passed over");
     cached(&w, coded, folder, ids, 100, 50, "the other strategy finds its own");
     save_prefix(w.model, coded, ids, 30, "b0.safetensors"); /* as long as what the next finds */
