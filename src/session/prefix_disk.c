@@ -323,12 +323,13 @@ static void take_back(prefix_disk *d) {
 
 /* ---- writing ---- */
 
-/* The name is a hash of what the file holds. */
+/* The name is a hash of what the file holds and of what made it: servers of several models can share a folder. */
 static mn_status path_of(char **out, const prefix_disk *d, const prefix_root *root, const mn_session *s) {
     char name[2 * HASH_HEX + 16], text[HASH_HEX], strategy[HASH_HEX];
     bytes path = {0}, all = {0};
     hash_put(text, hash_of(s->ids, s->n_ids * sizeof *s->ids));
-    bytes_printf(&all, "%s %s %d ", s->plan.name, kv_codec_name(s->plan.exact), s->plan.options.page_tokens);
+    bytes_printf(&all, "%s %s %s %s %s %d ", d->identity.model, d->identity.tokenizer, d->identity.compute,
+                 s->plan.name, kv_codec_name(s->plan.exact), s->plan.options.page_tokens);
     kv_config_put(&all, &s->plan.config);
     bytes_append_text(&all, root->salt);
     mn_status status = bytes_status(&all);

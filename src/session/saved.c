@@ -36,7 +36,8 @@ mn_status saved_identity_of(saved_identity *out, const mn_model *model) {
     const model_core *core = model->core;
     *out = (saved_identity){.takes_any_compute = false};
     MN_TRY(model_fingerprint(out->model, core));
-    snprintf(out->compute, sizeof out->compute, "%s %s", core->compute_name, cpu_level_name(core->compute.kernels.level));
+    snprintf(out->compute, sizeof out->compute, "%s %s", core->compute_name,
+             cpu_level_name(core->compute.kernels.level));
     return tokenizer_fingerprint(out->tokenizer, model->text);
 }
 
@@ -209,8 +210,8 @@ static mn_status check_identity(const archive *a, const saved_identity *own) {
     if (strcmp(value, own->tokenizer) != 0) MN_FAIL(MN_E_REFUSED, "the saved cache belongs to another tokenizer");
     value = archive_member_of(a, ARCHIVE_COMPUTE);
     if (own->takes_any_compute || (value && strcmp(value, own->compute) == 0)) return MN_OK;
-    MN_FAIL(MN_E_REFUSED, "the saved cache was computed in '%.31s', not in '%s' as here", value ? value : "an unknown type",
-            own->compute);
+    MN_FAIL(MN_E_REFUSED, "the saved cache was computed in '%.31s', not in '%s' as here",
+            value ? value : "an unknown type", own->compute);
 }
 
 static const char *text_of(const json *object, const char *name) {

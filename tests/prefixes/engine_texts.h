@@ -35,8 +35,8 @@ static inline void make_texts(fixture *w, uint64_t seed) {
     }
 }
 
-static inline fixture open_fixture_in(const char *path, const char *compute, const char *cpu) {
-    fixture w = {.model = engine_model(path, compute, cpu, engine_threads())};
+static inline fixture open_fixture_in(const char *path, const char *type, const char *cpu) {
+    fixture w = {.model = engine_model(path, type, cpu, engine_threads())};
     w.vocab = (size_t)engine_vocab(w.model);
     assert_ok(mn_generation_config_open(&w.config, w.model));
     assert_ok(mn_generation_config_set(w.config, "ignore_eos", "true"));

@@ -725,6 +725,7 @@ static void the_longest_prefix_wins(void **state) {
     mn_session *session = NULL;
     assert_fails(MN_E_ARG, "dynamic", mn_session_open_cached(&session, w.model, &wrong, folder, ids, 100));
     assert_null(session);
+    mn_model_close(&rounded);
     mn_model_close(&other);
     close_fixture(&w);
 }
