@@ -12,13 +12,15 @@ enum { MOST_TEMPERATURES = 8 };
 /* What a recording is called in messages. */
 static const char *const file_name = "file";
 
+typedef enum answer_format { AS_JSON, AS_TEXT, AS_SRT, AS_VERBOSE, AS_VTT } answer_format;
+
 /* What a request asks for: the job's state. */
 typedef struct transcription {
     bytes file;
     char *language, *prompt, *hotwords; /* NULL: none */
     double temperatures[MOST_TEMPERATURES];
     mn_transcribe_options options;
-    enum { AS_JSON, AS_TEXT, AS_SRT, AS_VERBOSE, AS_VTT } format;
+    answer_format format;
     bool has_segments, has_words; /* AS_VERBOSE */
     const char *task;
     struct server *server;
@@ -247,7 +249,7 @@ static mn_status read_format(transcription *t, const json *body, refusal *why) {
     static const char granularities[] = "timestamp_granularities[]";
     const json *format = json_get(body, "response_format"), *list = json_get(body, granularities);
     for (size_t i = 0; format && i < sizeof names / sizeof *names; i++) {
-        if (json_is_string(format, names[i])) t->format = (int)i;
+        if (json_is_string(format, names[i])) t->format = (answer_format)i;
     }
     if (list && list->n && t->format != AS_VERBOSE)
         return wrong(granularities, list, "none, or 'response_format' verbose_json", why);

@@ -336,11 +336,11 @@ size_t names_explore(member_names *n) {
 
 /* ---- the automaton as nodes of the schema's network ---- */
 
-enum { UNKNOWN = UINT32_MAX };
+static const uint32_t unknown = UINT32_MAX;
 
-/* nodes: by state, UNKNOWN until it is made. loops: by state, what earlier nodes that lead to it were given instead. */
+/* nodes: by state, unknown until it is made. loops: by state, what earlier nodes that lead to it were given instead. */
 static uint32_t node_of(net *g, const uint32_t *nodes, uint32_t *loops, uint32_t state) {
-    if (nodes[state] != UNKNOWN) return nodes[state];
+    if (nodes[state] != unknown) return nodes[state];
     if (!loops[state]) loops[state] = net_loop(g, NET_FAIL);
     return loops[state];
 }
@@ -367,11 +367,11 @@ uint32_t names_others(member_names *n, const uint32_t *values) {
     }
     uint32_t *loops = nodes + r->n_states;
     for (uint32_t s = 0; s < r->n_states; s++) {
-        nodes[s] = !is_alive(n, s) ? (uint32_t)NET_FAIL : is_in(n, s, n->automaton->any) ? values[s] : UNKNOWN;
+        nodes[s] = !is_alive(n, s) ? (uint32_t)NET_FAIL : is_in(n, s, n->automaton->any) ? values[s] : unknown;
     }
     /* From the last state to the first, so that most nodes come after those that they lead to. */
     for (uint32_t s = (uint32_t)r->n_states; s-- > r->start && schema_ok(n->b);) {
-        if (nodes[s] != UNKNOWN) continue;
+        if (nodes[s] != unknown) continue;
         nodes[s] = leave_state(n, nodes, loops, s);
         if (loops[s]) net_loop_body(n->b->g, loops[s], nodes[s]);
     }

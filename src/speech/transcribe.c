@@ -152,7 +152,7 @@ static mn_status read_context(token_list *ids, const char *what, const char *tex
     mn_status status = bytes_status(&spaced);
     if (status == MN_OK) status = tokenizer_encode(model->text, spaced.data, spaced.n, 0, ids);
     bytes_clear(&spaced);
-    return status_context(status, what);
+    return status_context(status, "%s", what);
 }
 
 static mn_status read_cache(window_transcriber_setup *setup, const mn_cache_options *given) {

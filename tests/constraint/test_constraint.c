@@ -68,8 +68,8 @@ static const char *const schemas[] = {
     ORDER,
     "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":4}",
     "{\"type\":\"string\",\"pattern\":\"^[à-ÿ€-₿😀-😏]{2,5}$\"}",
-    "{\"properties\":{\"ab\":{}},\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\"é$\":{\"type\":[\"null\",\"integer\"]}},\"additionalProperties\":"
-    "{\"type\":\"boolean\"},\"propertyNames\":{\"maxLength\":4},\"maxProperties\":3}"};
+    ("{\"properties\":{\"ab\":{}},\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\"é$\":{\"type\":[\"null\",\"integer\"]}},\"additionalProperties\":"
+     "{\"type\":\"boolean\"},\"propertyNames\":{\"maxLength\":4},\"maxProperties\":3}")};
 static const char *const regexes[] = {
     "(yes|no|maybe)",   "[A-Z][a-z]+( [A-Z][a-z]+){1,3}", "\\d{4}-\\d{2}-\\d{2}", "[^\\n]{3,30}",
     "(éß|😀|日本){2,4}", " ?[a-z]+(, [a-z]+)*\\.",         "[ \n\t]{2,5}x"};
