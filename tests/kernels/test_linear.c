@@ -30,7 +30,8 @@ static double act_at(const problem *p, int r, int j) {
         static const int place[] = {0, 2, 1, 3};
         const int at = r * k + j, wide_at = at / 4 * 4 + place[at % 4];
         const int code = p->acts.coarse ? ((const int8_t *)p->x.data)[at] : ((const int16_t *)p->x.data)[wide_at];
-        return (double)code * ((const act_group *)p->groups.data)[at / 32].scale;
+        const act_group *group = &((const act_group *)p->groups.data)[at / 32];
+        return ((double)code + (p->acts.coarse && j % 32 == group->place ? 128 * group->upper : 0)) * group->scale;
     }
     }
 }
@@ -356,7 +357,7 @@ static void check_extremes(dtype type, int fill, bool coarse, int code) {
         wide[j] = (int16_t)code;
     }
     for (int g = 0; g < K / 32; g++) {
-        groups[g] = (act_group){1, {16 * code, 16 * code, 32 * code}, {0}};
+        groups[g] = (act_group){.scale = 1, .sum = {16 * code, 16 * code, 32 * code}};
         for (int i = 0; i < 3; i++) groups[g].scaled_sum[i] = (float)groups[g].sum[i];
     }
     weight_layout layout;
@@ -401,17 +402,31 @@ static void extreme_codes_do_not_saturate(void **state) {
     }
 }
 
-static void check_quantized(const float *x, const void *codes, const act_group *groups, int k, bool coarse) {
+/* n_apart: adds the groups in which an input is apart. */
+static void check_quantized(const float *x, const void *codes, const act_group *groups, int k, bool coarse,
+                            int *n_apart) {
     static const int place[] = {0, 2, 1, 3};
     for (int g = 0; g < k / 32; g++) {
         const act_group *group = &groups[g];
-        float largest = 0;
+        float largest = 0, second = 0, scale;
         int sum[2] = {0};
-        for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[g * 32 + i]));
-        assert_true(group->scale == (largest < 0x1p-111f ? 0 : largest / (coarse ? 127 : 32512)));
+        for (int i = 0; i < 32; i++) {
+            const float magnitude = fabsf(x[g * 32 + i]);
+            second = fmaxf(second, fminf(largest, magnitude));
+            largest = fmaxf(largest, magnitude);
+        }
+        const bool is_apart = coarse && largest >= 0x1p-111f && largest > 3 * second;
+        scale = is_apart ? fmaxf(second / 127, largest / 16256) : largest / (coarse ? 127 : 32512);
+        assert_true(group->scale == (largest < 0x1p-111f ? 0 : scale));
+        if (!is_apart) assert_int_equal(group->upper, 0);
+        *n_apart += is_apart;
         for (int i = g * 32; i < g * 32 + 32; i++) {
             int expected = group->scale > 0 ? (int)rintf(x[i] / group->scale) : 0;
             int code = coarse ? ((const int8_t *)codes)[i] : ((const int16_t *)codes)[i / 4 * 4 + place[i % 4]];
+            if (is_apart && fabsf(x[i]) == largest) {
+                assert_int_equal(group->place, i % 32);
+                code += 128 * group->upper;
+            }
             if (code != expected) fail_msg("code %d of %g: %d, expected %d", i, x[i], code, expected);
             sum[i % 32 / 16] += code;
         }
@@ -432,6 +447,7 @@ static void rows_are_quantized(void **state) {
     float *values = x.data;
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
+        int n_apart = 0;
         kernel_table_fill(&table, level);
         for (int round = 0; round < 50; round++) {
             random_floats(&seed, values, K);
@@ -442,12 +458,15 @@ static void rows_are_quantized(void **state) {
                 values[128 + i] = (float)(i * 1016 - 16255) * 0.5f; /* ties */
             }
             values[128] = -32512;
-            values[160] = -11.0f; /* a negative extreme */
+            values[160] = -11.0f;                          /* a negative extreme */
+            for (int i = 193; i < 224; i++) values[i] = 0; /* one value */
+            values[224] = round % 4 < 2 ? 1e6f : -1e6f;    /* more than 128 times the others */
             bool coarse = round % 2;
             void *codes = coarse ? narrow.data : wide.data;
             table.quantize_row(codes, groups.data, values, K, coarse);
-            check_quantized(values, codes, groups.data, K, coarse);
+            check_quantized(values, codes, groups.data, K, coarse, &n_apart);
         }
+        assert_true(n_apart > 25); /* of 250 groups */
         guarded_check(&wide, "16-bit codes");
         guarded_check(&narrow, "8-bit codes");
         guarded_check(&groups, "groups");

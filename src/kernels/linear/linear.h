@@ -45,7 +45,16 @@
 #include "base/num.h"
 #include "tensor/dtype.h"
 
-enum { PANEL = 16, ACT_GROUP = 32, ACT_SUM_GROUP = 16, ACT_LARGEST = 127 * 256, ACT_LARGEST_COARSE = 127 };
+enum {
+    PANEL = 16,
+    ACT_GROUP = 32,
+    ACT_SUM_GROUP = 16,
+    ACT_LARGEST = 127 * 256,
+    ACT_LARGEST_COARSE = 127,
+    ACT_APART = 3,   /* an input whose magnitude is more than so many times the next largest of its group is apart */
+    ACT_UPPER = 128, /* what the upper part of its code is multiplied by */
+    ACT_LARGEST_APART = 127 * ACT_UPPER
+};
 
 typedef enum weight_form { WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT } weight_form;
 
@@ -67,6 +76,8 @@ typedef struct weight_layout {
 /* What rows of integer codes have for each run of 32 inputs. The sums are of the codes of its halves, and of all. */
 typedef struct act_group {
     float scale; /* activation = scale * code */
+    /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: none is apart. */
+    int16_t place, upper;
     int32_t sum[3];
     float scaled_sum[3]; /* scale * sum */
 } act_group;
@@ -115,8 +126,10 @@ typedef struct linear_job {
  * kernel. y and bias need the alignment of floats only.
  *
  * quantize_row(codes, groups, x, k, coarse): a row as activations has it; k a multiple of 32. For each 32 inputs scale
- * = max |x| / 32512, or 127 with coarse, and code = x / scale rounded to nearest, ties to even. Below max |x| = 2^-111
- * both are 0. A NaN or infinity makes the codes 0 and the scale NaN or infinite, so that it affects every output.
+ * = max |x| / 32512, or 127 with coarse, and code = x / scale rounded to nearest, ties to even. With coarse one input
+ * of the 32 can be apart: if its magnitude is more than 3 times the next largest one, that / 127 is the scale, at least
+ * max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111 scale and codes are 0. A NaN or infinity makes the
+ * codes 0 and the scale NaN or infinite, so that it affects every output.
  * bf16_row(y, x, n): bf16_from_f32 of n values. */
 
 /* ---- packing (pack.c) ---- */

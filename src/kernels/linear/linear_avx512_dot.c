@@ -55,6 +55,12 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool coarse) {
         i##r##a = dot(i##r##a, wa, input, coarse);                                                                     \
         if (n_panels == 2) i##r##b = dot(i##r##b, wb, input, coarse);                                                  \
     }
+#define APART(r)                                                                                                       \
+    if (n_rows > r && int_has_apart(&sums[r * n_groups], group, begin)) {                                              \
+        const act_group *act = &sums[r * n_groups];                                                                    \
+        i##r##a = apart(i##r##a, w, act, group, bits, has_levels, levels);                                             \
+        if (n_panels == 2) i##r##b = apart(i##r##b, w + next_panel, act, group, bits, has_levels, levels);             \
+    }
 #define SCALE(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
         const __m512 input = v_broadcast(&sums[r * n_groups].scale);                                                   \
@@ -111,6 +117,14 @@ INLINE __m512i quad_of(const char *words, const int quad, const int bits, const 
                 i_shift16(pair_of(words, 2 * quad + 1, bits, false, levels), 8));
 }
 
+/* Adds the upper part of the input that is apart times its weights. Few groups have one. */
+INLINE __m512i apart(__m512i acc, const char *words, const act_group *act, const int group, const int bits,
+                     const bool has_levels, __m512i levels) {
+    const __m512i quad = quad_of(words, act->place % group / 4, bits, has_levels, levels);
+    const __m512i codes = act->place % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
+    return _mm512_dpwssd_epi32(acc, codes, i_value(int_apart_factor(act)));
+}
+
 /* A line of each panel, into the second-level cache. A single row reads as fast as the processor's own prefetcher does,
  * and is slower with this. */
 INLINE void fetch(const char *line, size_t next_panel, const int n_panels) {
@@ -164,6 +178,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                                     : pair_of(w + next_panel, step, bits, has_levels, levels);
                     EACH_ROW(DOT)
                 }
+                if (coarse) { EACH_ROW(APART) }
                 w += lines * 64;
                 const __m512 da = scales_at(scales, super_a, byte_scales),
                              db = n_panels == 2 ? scales_at(scales + next_panel, super_b, byte_scales) : da;

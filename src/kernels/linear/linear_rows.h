@@ -20,26 +20,48 @@ static inline uint32_t rows_largest(const float *x) {
     return (uint32_t)largest;
 }
 
+/* The input of the largest magnitude if it is apart (linear.h); -1: none. second: the next largest magnitude. */
+static inline int rows_apart(const float *x, float largest, float *second) {
+    int32_t next = 0, n_largest = 0, place = 0, bits = (int32_t)f32_bits(largest);
+    for (int i = 0; i < ACT_GROUP; i++) {
+        const int32_t magnitude = (int32_t)(f32_bits(x[i]) & 0x7FFFFFFFu), is_largest = magnitude == bits;
+        const int32_t other = is_largest ? 0 : magnitude;
+        n_largest += is_largest;
+        place += is_largest ? i : 0;
+        next = other > next ? other : next;
+    }
+    *second = f32_from_bits((uint32_t)next);
+    return n_largest == 1 && largest > ACT_APART * *second ? place : -1;
+}
+
 static inline void rows_quantize(void *codes, act_group *groups, const float *x, int k, bool coarse) {
     int8_t *narrow = codes;
     int16_t *wide = codes;
-    const float most = coarse ? ACT_LARGEST_COARSE : ACT_LARGEST;
     const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
     for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
-        float largest = f32_from_bits(rows_largest(x));
+        float largest = f32_from_bits(rows_largest(x)), second = 0;
         int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
-        const float scale = largest < 0x1p-111f ? 0 : largest / most, divisor = ordinary ? scale : 1;
+        const int apart = coarse && ordinary ? rows_apart(x, largest, &second) : -1;
+        float scale = largest < 0x1p-111f ? 0 : largest / (coarse ? ACT_LARGEST_COARSE : ACT_LARGEST);
+        if (apart >= 0) scale = fmaxf(second / ACT_LARGEST_COARSE, largest / ACT_LARGEST_APART);
+        const float divisor = ordinary ? scale : 1;
         uint32_t mask = ordinary ? ~0u : 0;
         int32_t code[ACT_GROUP];
         for (int i = 0; i < ACT_GROUP; i++)
             code[i] = (int32_t)((f32_bits(x[i] / divisor + round) - f32_bits(round)) & mask);
-        int32_t first = 0, second = 0;
+        int32_t first = 0, last = 0;
         for (int i = 0; i < ACT_SUM_GROUP; i++) {
             first += code[i];
-            second += code[ACT_SUM_GROUP + i];
+            last += code[ACT_SUM_GROUP + i];
         }
-        *groups = (act_group){scale, {first, second, first + second}, {0}};
+        *groups = (act_group){.scale = scale, .sum = {first, last, first + last}};
         for (int i = 0; i < 3; i++) groups->scaled_sum[i] = scale * (float)groups->sum[i];
+        if (apart >= 0) {
+            const int32_t lower = ((code[apart] + ACT_UPPER / 2) & (ACT_UPPER - 1)) - ACT_UPPER / 2;
+            groups->place = (int16_t)apart;
+            groups->upper = (int16_t)((code[apart] - lower) / ACT_UPPER);
+            code[apart] = lower;
+        }
         if (coarse) {
             for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];
             continue;
