@@ -164,7 +164,7 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_SHA256] = {"sha256", NULL, OPTION_TEXT, "HEX", NULL, "the SHA-256 that the file of the URL must have", COMMAND_PULL, COMMAND_PULL, 0, 0},
 
-    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8", "auto", "type in which activations are multiplied; f32 is the reference", COMMAND_COMPUTES, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE, 0, 0},
+    [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8|int8_a8", "auto", "type in which activations are multiplied; f32 is the reference", COMMAND_COMPUTES, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", COMMAND_COMPUTES, COMMAND_INSPECT | COMMAND_DOCTOR | COMMAND_BENCH, 0, 0},
     [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (COMMAND_COMPUTES & ~(unsigned)COMMAND_BENCH) | COMMAND_CACHE, COMMAND_SCORE | COMMAND_TRANSCRIBE, 1, MN_MOST_THREADS},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", COMMAND_COMPUTES & ~(unsigned)COMMAND_ADVISE, COMMAND_GENERATES | COMMAND_INSPECT, 1, 0},

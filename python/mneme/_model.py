@@ -34,7 +34,7 @@ class Model(Planning):
 
     - name: a folder, a .gguf file, "org/name" in the local Hugging Face cache, a name that `mneme list` shows, "embedded", or None: the text model
       installed last, else the embedded one. Nothing is downloaded.
-    - compute_type: the type in which activations are multiplied: "f32" (the reference), "bf16", "int8", or "auto".
+    - compute_type: the type in which activations are multiplied: "f32" (the reference), "bf16", "int8", "int8_a8", or "auto".
     - cpu: the level of the kernels: "scalar", "avx2", "avx512", "avx512_dot", "neon", or "auto".
     - threads: computing threads, at most 256; 0: the cores that the process may use.
     - memory_limit: bytes for weights and caches together; 0: the available memory.

@@ -26,7 +26,7 @@ typedef struct model_core {
     kv_calibration *calibration;  /* of that file; NULL: not loaded */
     kv_calibration *calibrations; /* all loaded ones, which sessions may still use; owned */
     size_t available_bytes;       /* memory limit, or what was free at opening */
-    const char *compute_name;     /* "f32", "bf16", "int8" */
+    const char *compute_name;     /* "f32", "bf16", "int8", "int8_a8" */
     size_t n_left_out;            /* tensors of parts that are not text */
 } model_core;
 

@@ -88,9 +88,13 @@ static mn_status open_files(model_core *model, const char *path) {
 typedef struct compute_choice {
     const char *name;
     weight_form form;
+    bool coarse; /* activations of integer products have 8 bits */
 } compute_choice;
 
-static const compute_choice compute_choices[] = {{"f32", WEIGHT_F32}, {"bf16", WEIGHT_BF16}, {"int8", WEIGHT_INT}};
+static const compute_choice compute_choices[] = {{"f32", WEIGHT_F32, false},
+                                                 {"bf16", WEIGHT_BF16, false},
+                                                 {"int8", WEIGHT_INT, false},
+                                                 {"int8_a8", WEIGHT_INT, true}};
 
 static const tensor *first_matrix(const model_weights *bound) {
     const weight_source *layer = bound->layers[0];
@@ -108,9 +112,10 @@ static mn_status choose_compute(model_core *model, const char *name, const model
         if (!chosen) continue;
         model->compute_name = compute_choices[i].name;
         model->net.form = compute_choices[i].form;
+        model->net.workspace.rows.coarse = compute_choices[i].coarse;
         return MN_OK;
     }
-    MN_FAIL(MN_E_ARG, "compute_type is '%s', allowed: auto, f32, bf16, int8", name);
+    MN_FAIL(MN_E_ARG, "compute_type is '%s', allowed: auto, f32, bf16, int8, int8_a8", name);
 }
 
 static size_t scratch_need(const model_config *c, bool lazy) {

@@ -504,7 +504,7 @@ words_of_transformers() {
     json 'j["compute_type"] == {"value": "'"${dtype#*:}"'", "origin": "flag"}'
   done
   expect 2 run "$llama" --ids 1 --dtype float8
-  err_has "'float8' is not one of auto|f32|bf16|int8"
+  err_has "'float8' is not one of auto|f32|bf16|int8|int8_a8"
   for word in offloaded:offload quantized:quantize sink:evict; do
     expect 0 run "$llama" --print-config --json --on-oom "${word%:*}"
     json 'j["on_oom"]["value"] == "'"${word#*:}"'"'

@@ -79,7 +79,7 @@ bad_values() {
   expect 2 run embedded hi --threads many
   err_has "'many' is not a whole number"
   expect 2 run embedded hi --compute-type f64
-  err_has "'f64' is not one of auto\|f32\|bf16\|int8"
+  err_has "'f64' is not one of auto\|f32\|bf16\|int8\|int8_a8"
   expect 2 run embedded hi --memory-limit lots
   err_has "512M or 1.5GiB"
   expect 2 run embedded hi --memory-limit -5

@@ -498,7 +498,7 @@ static void invalid_model_options_are_refused(void **state) {
     mn_model_options_init(&standard, sizeof standard);
     mn_model_options o = standard;
     o.compute_type = "f64";
-    check_options(o, MN_E_ARG, "auto, f32, bf16, int8");
+    check_options(o, MN_E_ARG, "auto, f32, bf16, int8, int8_a8");
     o = standard;
     o.cpu = "z80";
     check_options(o, MN_E_ARG, "z80");

@@ -165,7 +165,7 @@ static void the_same_weights_give_the_same_bits(void **state) {
                                               {"golden/mistral-full", "llama"},
                                               {"golden/qwen2", "qwen2"},
                                               {"golden/qwen3", "qwen3"}};
-    static const char *const forms[] = {"f32", "bf16", "int8"};
+    static const char *const forms[] = {"f32", "bf16", "int8", "int8_a8"};
     const dtype plain[] = {DTYPE_F32};
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
         oracle o = oracle_open(data_path(families[f][0]));
@@ -175,7 +175,7 @@ static void the_same_weights_give_the_same_bits(void **state) {
         char path[1024];
         snprintf(path, sizeof path, "%s", scratch_path("same.gguf"));
         save_model(&o, families[f][1], &(type_list){plain, 1, 0}, FILL_ROUND, path);
-        for (int c = 0; c < 3; c++) {
+        for (size_t c = 0; c < sizeof forms / sizeof forms[0]; c++) {
             float *wanted = logits_of(families[f][0], forms[c], ids), *got = logits_of(path, forms[c], ids);
             engine_same_bits(got, wanted, N_IDS, (size_t)o.vocab, "%s in %s", families[f][0], forms[c]);
             free(wanted);

@@ -8,7 +8,7 @@
 enum { N_TOKENS = 150, N_ROWS = 7, N_STEPS = 6, N_THREADS = 3 };
 
 static const char *const models[] = {"golden/mixtral", "golden/jamba", "golden/mamba"};
-static const char *const computes[] = {"f32", "bf16", "int8"};
+static const char *const computes[] = {"f32", "bf16", "int8", "int8_a8"};
 static const int threads[N_THREADS] = {1, 2, 5};
 static const engine_cache cache = {.page_tokens = 16};
 

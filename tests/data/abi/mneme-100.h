@@ -89,8 +89,9 @@ enum { MN_MOST_THREADS = 256 };
 
 typedef struct mn_model_options {
     size_t size;              /* sizeof(mn_model_options) */
-    const char *compute_type; /* type in which activations are multiplied: "auto", "f32" (the reference),
-                               * "bf16", "int8" */
+    const char *compute_type; /* type in which activations are multiplied: "auto", "f32" (the reference), "bf16",
+                               * "int8" (of quantized weights; activations have 16 bits), "int8_a8" (8 bits: long
+                               * prompts are faster, results less exact) */
     const char *cpu;          /* "auto", or a level: "scalar", "avx2", "avx512", "avx512_dot", "neon" */
     int threads;              /* computing threads, including the caller, at most MN_MOST_THREADS; 0: the
                                * cores available to this process */
@@ -391,19 +392,19 @@ MN_API mn_status mn_session_set_cache(mn_session *session, const mn_cache_option
  * s. */
 MN_API mn_status mn_session_save(const mn_session *session, const char *path, bool compress);
 
-/* Opens a session from such a file. It continues, bit for bit, as if it had never been interrupted. Everything is
- * verified first. The file may preallocate at most the model's context (or expected->max_cache_len) and cannot name an
- * offload folder. expected: the strategy that the file must have and the other options of the session; NULL, or without
- * an implementation: any strategy. MN_E_REFUSED when the file belongs to another model, tokenizer or strategy, or is
- * damaged; MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO, MN_E_NOMEM. The file must not change while the session is open: its pages
- * are used where they are mapped. */
+/* Opens a session from such a file. It continues, bit for bit, as if it had never been interrupted, where the model has
+ * the compute_type and cpu that it was computed with. Everything is verified first. The file may preallocate at most
+ * the model's context (or expected->max_cache_len) and cannot name an offload folder. expected: the strategy that the
+ * file must have and the other options of the session; NULL, or without an implementation: any strategy. MN_E_REFUSED
+ * when the file belongs to another model, tokenizer or strategy, or is damaged; MN_E_ARG, MN_E_NOT_FOUND, MN_E_IO,
+ * MN_E_NOMEM. The file must not change while the session is open: its pages are used where they are mapped. */
 MN_API mn_status mn_session_load(mn_session **session, mn_model *model, const char *path,
                                  const mn_cache_options *expected);
 
 /* Opens a session with these options that begins with the longest prefix of ids found in a saved cache (*.safetensors)
- * in `folder`, or an empty one. Ignored are files of other models and strategies, damaged files, files and folders that
- * belong to another user, that others may write or that are symbolic links, a missing folder, and, with
- * options->key_file, files that were not saved with that key. */
+ * in `folder`, or an empty one. Ignored are files of other models and strategies, those computed with another
+ * compute_type or cpu, damaged files, files and folders that belong to another user, that others may write or that are
+ * symbolic links, a missing folder, and, with options->key_file, files that were not saved with that key. */
 MN_API mn_status mn_session_open_cached(mn_session **session, mn_model *model, const mn_cache_options *options,
                                         const char *folder, const int32_t *ids, size_t n);
 
