@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/support.h"
 
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "base/num.h"
 
-enum { N_PATHS = 4, PATH_BYTES = 4096 };
+enum { N_PATHS = 64, PATH_BYTES = 4096 };
 
+/* Of all threads: a thread's own would take part of its stack, which some tests make small. */
 static char *next_path(void) {
-    static _Thread_local char paths[N_PATHS][PATH_BYTES];
-    static _Thread_local int i_path;
-    i_path = (i_path + 1) % N_PATHS;
-    return paths[i_path];
+    static char paths[N_PATHS][PATH_BYTES];
+    static atomic_uint n_calls;
+    return paths[atomic_fetch_add(&n_calls, 1) % N_PATHS];
 }
 
 const char *data_path(const char *name) {

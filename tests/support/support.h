@@ -37,8 +37,7 @@
         }                                                                                                              \
     } while (0)
 
-/* "tests/data/<name>" as an absolute path; valid until the fourth call after it by the same
- * thread. */
+/* "tests/data/<name>" as an absolute path; valid until the 64th call after it. */
 const char *data_path(const char *name);
 
 /* A path inside the data that are not part of the project ($MNEME_SHARED, else ../shared beside the source), or NULL
@@ -46,8 +45,7 @@ const char *data_path(const char *name);
 const char *shared_path(const char *name);
 
 /* A real model: the path `given`, or where that is NULL `name` as the library finds it in $MNEME_TEST_MODELS
- * (tests/run). NULL when it is not installed; valid until the fourth call after it by the same
- * thread. */
+ * (tests/run). NULL when it is not installed; valid until the 64th call after it. */
 const char *real_model_path(const char *given, const char *name);
 const char *smollm2_path(void);              /* $MNEME_TEST_SMOLLM2, else SmolLM2-135M-Instruct.Q4_1.gguf */
 const char *whisper_path(const char *model); /* "whisper-tiny.en", "whisper-base" */
