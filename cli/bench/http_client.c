@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "pull/libcurl.h"
+#include "models/libcurl.h"
 
 enum { CONNECT_MS = 30000 };
 

@@ -9,7 +9,7 @@
 #include "base/distance.h"
 #include "base/num.h"
 #include "base/utf8.h"
-#include "model/config_rules.h"
+#include "model/config/config_rules.h"
 
 const config_word rope_type_words[] = {
     {"default", ROPE_DEFAULT},

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "model/config_rules.h"
+#include "model/config/config_rules.h"
 
 /* clang-format off */
 /* Read for some type. */

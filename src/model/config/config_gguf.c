@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "model/config_rules.h"
+#include "model/config/config_rules.h"
 
 typedef struct source {
     const gguf *file;

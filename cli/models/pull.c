@@ -21,7 +21,7 @@
 #include "loaded_model.h"
 #include "output.h"
 #include "progress.h"
-#include "pull/download.h"
+#include "models/download.h"
 #include "commands.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifdef MNEME_HAVE_LIBCURL
 
-#include "pull/libcurl.h"
+#include "models/libcurl.h"
 
 #include <dlfcn.h>
 #include <string.h>

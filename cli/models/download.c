@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pull/download.h"
+#include "models/download.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ void download_forget(const char *path) {
 
 #ifdef MNEME_HAVE_LIBCURL
 
-#include "pull/libcurl.h"
+#include "models/libcurl.h"
 
 enum {
     FROM_BYTES = 1 << 16,

@@ -1,6 +1,6 @@
 /* The table of model types, and the fields that have one meaning in both formats.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "model/config_rules.h"
+#include "model/config/config_rules.h"
 
 static const config_key gpt2_keys[] = {
     {"hidden_size", "n_embd"},

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "model/config_rules.h"
+#include "model/config/config_rules.h"
 
 static const config_word activation_words[] = {
     {"silu", ACTIVATION_SILU},          {"swish", ACTIVATION_SILU},
