@@ -14,6 +14,7 @@ int command_advise(options *o);
 int command_doctor(options *o);
 int command_list(options *o);
 int command_pull(options *o);
+int command_pack(options *o);
 int command_bench(options *o);
 int command_cache(options *o);
 int command_transcribe(options *o);

@@ -354,12 +354,13 @@ static option_origin put_row_value(bytes *value, const options *o, int id, const
     return origin;
 }
 
-/* The folder with the model's own calibration. */
-static option_origin put_calibration_folder(bytes *value) {
-    const char *own = getenv("MNEME_CALIBRATIONS");
+/* The folder that a file named after the model is looked for in. */
+static option_origin put_model_folder(bytes *value, const options *o, int id) {
+    const char *own = getenv(id == OPT_CALIBRATION ? "MNEME_CALIBRATIONS" : "MNEME_PACKED");
     bytes folder = {0};
     value->n = 0;
-    if (calibration_folder(&folder) == MN_OK) json_put_string(value, folder.data, folder.n);
+    mn_status status = id == OPT_CALIBRATION ? calibration_folder(&folder) : packed_folder(&folder, o);
+    if (status == MN_OK) json_put_string(value, folder.data, folder.n);
     bytes_clear(&folder);
     return own && *own ? ORIGIN_ENVIRONMENT : ORIGIN_DEFAULT;
 }
@@ -369,8 +370,8 @@ static void print_row(bytes *b, const options *o, int id, const mn_generation_co
     char place[96] = "";
     bytes value = {0};
     option_origin origin = put_row_value(&value, o, id, config, file);
-    if (id == OPT_CALIBRATION && !option_is_set(o, OPT_CALIBRATION)) {
-        origin = put_calibration_folder(&value);
+    if ((id == OPT_CALIBRATION || id == OPT_PACKED_DIR) && !option_is_set(o, (option_id)id)) {
+        origin = put_model_folder(&value, o, id);
         snprintf(place, sizeof place, "(a file named after the model)");
     }
     bool is_described = row->standard && strchr(row->standard, ' ') && origin == ORIGIN_DEFAULT;

@@ -59,6 +59,22 @@ mn_status calibration_path(bytes *path, const mn_model *model) {
     return status == MN_OK ? bytes_status(path) : status;
 }
 
+mn_status packed_folder(bytes *path, const options *o) {
+    const char *named = option_text(o, OPT_PACKED_DIR, NULL), *own = getenv("MNEME_PACKED");
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (named) {
+        bytes_append_text(path, strcmp(named, "none") == 0 ? "" : named);
+    } else if (own && *own) {
+        bytes_append_text(path, own);
+    } else if (cache && *cache) {
+        bytes_printf(path, "%s/mneme/packed", cache);
+    } else {
+        bytes_printf(path, "%s/.cache/mneme/packed", home ? home : ".");
+    }
+    bytes_text(path);
+    return bytes_status(path);
+}
+
 /* The calibration of --calibration, else the one that `mneme cache calibrate` made for this model. */
 static mn_status use_calibration(const options *o, mn_model *model) {
     const char *named = option_text(o, OPT_CALIBRATION, NULL);
@@ -83,8 +99,14 @@ static mn_status open_path(loaded_model *e, const options *o, int threads, int64
     how.threads = threads ? threads : (int)option_number(o, OPT_THREADS, how.threads);
     how.memory_limit = (uint64_t)memory_limit;
     how.progress = progress_shown() ? progress_loading : NULL;
+    bytes folder = {0};
+    MN_TRY(packed_folder(&folder, o));
+    /* The name of a file there is computed from weights, which takes a while. `pack` packs what it saves. */
+    const bool maps = file_is_directory(folder.data) && o->command->bit != COMMAND_PACK;
+    how.packed_dir = maps ? folder.data : NULL;
     double start = clock_ms();
     mn_status status = mn_model_open(&e->model, e->path, &how);
+    bytes_clear(&folder);
     e->info.size = sizeof e->info;
     if (status == MN_OK) status = mn_model_get_info(e->model, &e->info);
     e->load_ms = clock_ms() - start;
@@ -95,9 +117,9 @@ static mn_status open_path(loaded_model *e, const options *o, int threads, int64
 static int describe(const loaded_model *e, const options *o) {
     if (e->info.warning) print_message("warning: %s", e->info.warning);
     if (option_on(o, OPT_VERBOSE)) {
-        print_message("model %s: %s, %.1f M parameters, %s on %s, %d threads, loaded in %.0f ms", e->path,
+        print_message("model %s: %s, %.1f M parameters, %s on %s, %d threads, %s in %.0f ms", e->path,
                       e->info.architecture, (double)e->info.parameters / 1e6, e->info.compute_type, e->info.cpu,
-                      e->info.threads, e->load_ms);
+                      e->info.threads, e->info.mapped_bytes ? "packed weights mapped" : "loaded", e->load_ms);
     }
     return EXIT_DONE;
 }

@@ -34,6 +34,9 @@ void loaded_model_bound(const loaded_model *e, mn_cache_summary *summary);
 
 /* A folder of the user's data: $VARIABLE, else $XDG_DATA_HOME/mneme/NAME, else ~/.local/share/mneme/NAME. */
 mn_status data_folder(bytes *path, const char *variable, const char *name);
+/* The folder of packed weights: --packed-dir, else $MNEME_PACKED, else $XDG_CACHE_HOME/mneme/packed, else
+ * ~/.cache/mneme/packed. Empty: --packed-dir none. */
+mn_status packed_folder(bytes *path, const options *o);
 /* The folder of calibrations: $MNEME_CALIBRATIONS, else $XDG_DATA_HOME/mneme/calibrations, else
  * ~/.local/share/mneme/calibrations. */
 mn_status calibration_folder(bytes *path);

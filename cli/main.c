@@ -86,6 +86,10 @@ static const command commands[] = {
      "  mneme pull smollm2           into the models folder; `mneme run` finds it\n"
      "  mneme pull https://example.org/model.gguf --sha256 HEX\n",
      command_pull},
+    {"pack", COMMAND_PACK, 1, "keep a model's packed weights: it opens faster", "pack [MODEL]",
+     "  mneme pack                   of the model that `mneme run` takes\n"
+     "  mneme pack ./model.gguf --compute-type bf16\n",
+     command_pack},
     {"doctor", COMMAND_DOCTOR, 1, "check that everything is in place", "doctor [MODEL]",
      "  mneme doctor\n"
      "  mneme doctor ./model --json\n",

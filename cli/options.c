@@ -166,6 +166,7 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_COMPUTE_TYPE] = {"compute_type", "--dtype --torch-dtype", OPTION_CHOICE, "auto|f32|bf16|int8|int8_a8", "auto", "type in which activations are multiplied; f32 is the reference", COMMAND_COMPUTES, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE, 0, 0},
     [OPT_CPU] = {"cpu", NULL, OPTION_TEXT, "LEVEL", "auto", "scalar, avx2, avx512, avx512_dot or neon", COMMAND_COMPUTES, COMMAND_INSPECT | COMMAND_DOCTOR | COMMAND_BENCH, 0, 0},
+    [OPT_PACKED_DIR] = {"packed_dir", NULL, OPTION_TEXT, "D", "the user's own, of mneme pack", "folder of packed weights, which are mapped in place of packing; none: no folder", COMMAND_COMPUTES, COMMAND_PACK, 0, 0},
     [OPT_THREADS] = {"threads", "-t", OPTION_INTEGER, "N", "the cores allowed", "computing threads", (COMMAND_COMPUTES & ~(unsigned)COMMAND_BENCH) | COMMAND_CACHE, COMMAND_SCORE | COMMAND_TRANSCRIBE, 1, MN_MOST_THREADS},
     [OPT_MEMORY_LIMIT] = {"memory_limit", NULL, OPTION_SIZE, "SIZE", "available memory", "for weights and caches: 512M, 1.5GiB", COMMAND_COMPUTES & ~(unsigned)COMMAND_ADVISE, COMMAND_GENERATES | COMMAND_INSPECT, 1, 0},
     [OPT_JSON] = {"json", NULL, OPTION_SWITCH, NULL, NULL, "one JSON object on stdout, also for errors", COMMAND_ALL, COMMAND_ALL, 0, 0},

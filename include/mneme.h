@@ -99,6 +99,9 @@ typedef struct mn_model_options {
     /* Called in the opening thread while weights are packed; NULL: never. */
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
     void *progress_user;
+    /* Folder with files of mn_model_save_packed: those of this model are mapped, which takes the place of packing.
+     * Damaged files, and files and folders that others may write, are passed over. NULL: none. */
+    const char *packed_dir;
 } mn_model_options;
 
 MN_API void mn_model_options_init(mn_model_options *options, size_t size);
@@ -120,6 +123,11 @@ MN_API mn_status mn_models_describe(char **text);
  * and compared with the memory limit before anything large is allocated: MN_E_NOMEM. Damaged files: MN_E_FORMAT; an
  * unknown architecture: MN_E_UNSUPPORTED. options: NULL for the defaults. */
 MN_API mn_status mn_model_open(mn_model **model, const char *path, const mn_model_options *options);
+
+/* Writes the packed weights of a model to `folder`, which is made, for mn_model_options.packed_dir: about the bytes of
+ * the checkpoint again. They belong to this checkpoint and compute_type; the same file is replaced. *n_bytes: of all
+ * files, may be NULL. MN_E_UNSUPPORTED where weights are packed for each use; MN_E_IO, MN_E_NOMEM. */
+MN_API mn_status mn_model_save_packed(const mn_model *model, const char *folder, uint64_t *n_bytes);
 
 /* The order in which a program closes things is free: the model stays, with its tokenizer, until every session and
  * engine of it is closed too, and every request of an engine that drafts with it has ended. */
@@ -143,6 +151,7 @@ typedef struct mn_model_info {
     int64_t max_source_positions; /* of the encoder, whose input has twice as many frames; 0: no encoder */
     bool has_learned_positions;   /* a table of max_position_embeddings rows limits the context of every
                                    * cache */
+    uint64_t mapped_bytes;        /* of packed_bytes, those that lie in files of packed_dir */
 } mn_model_info;
 
 MN_API mn_status mn_model_get_info(const mn_model *model, mn_model_info *info);

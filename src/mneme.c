@@ -10,6 +10,7 @@
 #include "session/session.h"
 #include "model/embedded.h"
 #include "model/locate.h"
+#include "model/packed.h"
 #include "text/chat.h"
 
 #define DIGITS_OF(number) #number
@@ -182,6 +183,14 @@ mn_status mn_model_open(mn_model **model, const char *path, const mn_model_optio
     return MN_OK;
 }
 
+mn_status mn_model_save_packed(const mn_model *model, const char *folder, uint64_t *n_bytes) {
+    uint64_t n = 0;
+    if (!folder || !*folder) MN_FAIL(MN_E_ARG, "no folder was named to save the packed weights to");
+    MN_TRY(packed_save(model->core, folder, &n));
+    if (n_bytes) *n_bytes = n;
+    return MN_OK;
+}
+
 void mn_model_close(mn_model **model) {
     mn_model *m = *model;
     *model = NULL;
@@ -225,6 +234,7 @@ mn_status mn_model_get_info(const mn_model *model, mn_model_info *info) {
         .parameters = count_parameters(core),
         .file_bytes = tensor_set_file_bytes(model_tensors(core)),
         .packed_bytes = model_packed_bytes(core),
+        .mapped_bytes = packed_mapped_bytes(core),
         .available_bytes = core->available_bytes,
         .threads = core->compute.n_threads,
         .has_tokenizer = model->text != NULL,

@@ -145,6 +145,7 @@ mn_model_options._fields_ = [
     ("memory_limit", c_uint64),
     ("progress", mn_model_options_progress),
     ("progress_user", c_void_p),
+    ("packed_dir", c_char_p),
 ]
 mn_model_info._fields_ = [
     ("size", c_size_t),
@@ -169,6 +170,7 @@ mn_model_info._fields_ = [
     ("num_mel_bins", c_int32),
     ("max_source_positions", c_int64),
     ("has_learned_positions", c_bool),
+    ("mapped_bytes", c_uint64),
 ]
 mn_chat_options._fields_ = [
     ("size", c_size_t),
@@ -495,6 +497,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mn_model_find_speech": (c_int, [POINTER(c_void_p), c_char_p]),
     "mn_models_describe": (c_int, [POINTER(c_void_p)]),
     "mn_model_open": (c_int, [POINTER(c_void_p), c_char_p, POINTER(mn_model_options)]),
+    "mn_model_save_packed": (c_int, [c_void_p, c_char_p, POINTER(c_uint64)]),
     "mn_model_close": (None, [POINTER(c_void_p)]),
     "mn_model_get_info": (c_int, [c_void_p, POINTER(mn_model_info)]),
     "mn_model_fingerprint": (c_int, [c_void_p, POINTER(c_void_p)]),

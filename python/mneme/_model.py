@@ -9,7 +9,7 @@ from . import _ffi
 from ._arrays import empty, numpy_module, pointer
 from ._callbacks import CallOptions, Prompt, prompt_ids
 from ._generation import Generation, GenerationConfig, Token
-from ._information import Planning, assign, described, model_info
+from ._information import Planning, assign, described, model_info, path_bytes
 from ._library import check, initialized, lib, take_text
 from ._run import BatchRun, Run
 from ._session import Session
@@ -38,6 +38,7 @@ class Model(Planning):
     - cpu: the level of the kernels: "scalar", "avx2", "avx512", "avx512_dot", "neon", or "auto".
     - threads: computing threads, at most 256; 0: the cores that the process may use.
     - memory_limit: bytes for weights and caches together; 0: the available memory.
+    - packed_dir: a folder of save_packed(), whose files of this model are mapped in place of packing. Damaged ones are passed over.
 
     Several threads may use a model, each with sessions of its own; what they compute takes turns. NotFoundError lists the places searched,
     OutOfMemoryError comes before anything large is allocated, FormatError and UnsupportedError say what a file has.
@@ -45,7 +46,8 @@ class Model(Planning):
 
     _name = "model"
 
-    def __init__(self, name: str | None = None, *, compute_type: str = "auto", cpu: str = "auto", threads: int = 0, memory_limit: int = 0) -> None:
+    def __init__(self, name: str | None = None, *, compute_type: str = "auto", cpu: str = "auto", threads: int = 0, memory_limit: int = 0,
+                 packed_dir: str | None = None) -> None:
         super().__init__()
         path = ctypes.c_void_p()
         check(lib.mn_model_find(ctypes.byref(path), None if name is None else str(name).encode()))
@@ -53,9 +55,17 @@ class Model(Planning):
         """Of the folder or file; "embedded"."""
         options = initialized(_ffi.mn_model_options)
         assign(options, compute_type=compute_type, cpu=cpu, threads=threads, memory_limit=memory_limit)
+        if packed_dir is not None:
+            options.packed_dir = path_bytes(packed_dir)
         check(lib.mn_model_open(ctypes.byref(self._handle), self.path.encode(), ctypes.byref(options)))
         self.tokenizer: Tokenizer | None = Tokenizer._of(self)
         """Closed with the model; None: the checkpoint has none."""
+
+    def save_packed(self, folder: str) -> int:
+        """Writes the packed weights to a folder, which is made, for Model(packed_dir=...): about the bytes of the checkpoint, which are returned."""
+        n_bytes = ctypes.c_uint64()
+        check(lib.mn_model_save_packed(self._pointer, path_bytes(folder), ctypes.byref(n_bytes)))
+        return n_bytes.value
 
     @property
     def info(self) -> dict[str, Any]:

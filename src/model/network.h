@@ -27,7 +27,8 @@ typedef struct packed_weights {
     float *final_norm_bias;              /* [hidden_size] or NULL */
     weight head;                         /* [vocab_size] outputs */
     weight convolutions[N_CONVOLUTIONS]; /* of an encoder's convolutions: [hidden_size] outputs */
-    char *arena;                         /* all packed panels */
+    char *arena;                         /* all packed panels, or NULL: */
+    struct archive *mapped;              /* the file that holds them (model/packed.h) */
     size_t packed_bytes;
 } packed_weights;
 

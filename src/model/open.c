@@ -10,6 +10,7 @@
 #include "model/embedded.h"
 #include "model/encoder.h"
 #include "model/locate.h"
+#include "model/packed.h"
 #include "model/weights.h"
 #include "tensor/safetensors.h"
 
@@ -175,6 +176,8 @@ static mn_status prepare(model_core *model, const mn_model_options *options) {
     if (model->encoder) scratch = largest(scratch, scratch_need(&model->encoder->net.config, lazy));
     MN_TRY(check_need(model, model_packed_bytes(model) + scratch * (size_t)model->compute.n_threads));
     MN_TRY(open_scratch(&model->compute, scratch));
+    MN_TRY(packed_map(&model->net, model, options->packed_dir));
+    if (model->encoder) MN_TRY(packed_map(&model->encoder->net, model, options->packed_dir));
     MN_TRY(weights_pack(&model->net, model_tensors(model), lazy,
                         (weights_progress){options->progress, options->progress_user}));
     model->reference = model->net.form == WEIGHT_F32;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kv/archive.h"
 
 /* Panels of a packing task; and how often the pages of the files that were read are given back: stored values take up
  * to four times the bytes of packed ones. */
@@ -145,7 +146,7 @@ static void list_one(weight *w, weight **out, int *n) {
     ++*n;
 }
 
-/* Lists all matrices in the order in which a pass reads them; out NULL: only counts them. */
+/* out NULL: only counts them. */
 static int list_weights(packed_weights *weights, const model_config *config, weight **out) {
     int n = 0;
     size_t experts = (size_t)config->num_local_experts;
@@ -158,6 +159,24 @@ static int list_weights(packed_weights *weights, const model_config *config, wei
     }
     list_one(&weights->head, out, &n);
     return n;
+}
+
+mn_status weights_list(weight ***out, int *n, network *net) {
+    *out = mem_alloc((size_t)list_weights(&net->weights, &net->config, NULL), sizeof **out);
+    *n = *out ? list_weights(&net->weights, &net->config, *out) : 0;
+    return *out ? MN_OK : MN_E_NOMEM;
+}
+
+mn_status weights_place(network *net, const char *panels) {
+    weight **list = NULL;
+    int n = 0;
+    MN_TRY(weights_list(&list, &n, net));
+    for (int i = 0; i < n; i++) {
+        list[i]->packed = panels;
+        panels += weight_layout_bytes(&list[i]->layout);
+    }
+    mem_free(list);
+    return MN_OK;
 }
 
 /* ---- packing ---- */
@@ -187,18 +206,6 @@ static void pack_task(void *arg, int task, int thread) {
     if (thread == 0 && job->progress.report) job->progress.report(job->progress.user, done, job->total);
 }
 
-/* Allocates all panels in one block. */
-static mn_status place_panels(packed_weights *weights, weight **list, int n) {
-    weights->arena = mem_alloc_raw(weights->packed_bytes, 1);
-    if (!weights->arena) return MN_E_NOMEM;
-    char *at = weights->arena;
-    for (int i = 0; i < n; i++) {
-        list[i]->packed = at;
-        at += weight_layout_bytes(&list[i]->layout);
-    }
-    return MN_OK;
-}
-
 static mn_status make_scratch(char **scratch, int n_threads, weight **list, int n) {
     size_t most = 0;
     for (int i = 0; i < n; i++) {
@@ -225,27 +232,31 @@ static mn_status number_tasks(int *first_task, weight **list, int n) {
     return MN_OK;
 }
 
+static mn_status run_packing(pack_job *job, network *net, int n) {
+    packed_weights *weights = &net->weights;
+    weights->arena = mem_alloc_raw(weights->packed_bytes, 1);
+    if (!weights->arena) return MN_E_NOMEM;
+    MN_TRY(weights_place(net, weights->arena));
+    MN_TRY(make_scratch(job->scratch, net->compute->n_threads, job->weights, n));
+    MN_TRY(number_tasks(job->first_task, job->weights, n));
+    thread_run(net->compute->pool, job->first_task[n], pack_task, job);
+    return MN_OK;
+}
+
 mn_status weights_pack(network *net, const tensor_set *files, bool lazy, weights_progress progress) {
     if (lazy) return MN_OK;
-    packed_weights *weights = &net->weights;
-    size_t capacity = (size_t)list_weights(weights, &net->config, NULL);
-    int n_threads = net->compute->n_threads;
-    pack_job job = {.progress = progress, .files = files, .total = weights->packed_bytes};
-    job.weights = mem_alloc(capacity, sizeof *job.weights);
-    job.first_task = mem_alloc(capacity + 1, sizeof *job.first_task);
-    job.scratch = mem_alloc((size_t)n_threads, sizeof *job.scratch);
-    mn_status status = job.weights && job.first_task && job.scratch ? MN_OK : MN_E_NOMEM;
-    if (status == MN_OK) {
-        int n = list_weights(weights, &net->config, job.weights);
-        status = make_scratch(job.scratch, n_threads, job.weights, n);
-        if (status == MN_OK) status = place_panels(weights, job.weights, n);
-        if (status == MN_OK) status = number_tasks(job.first_task, job.weights, n);
-        if (status == MN_OK) {
-            thread_run(net->compute->pool, job.first_task[n], pack_task, &job);
-            if (progress.report)
-                progress.report(progress.user, job.total, job.total); /* this thread may have had no task */
-        }
+    int n_threads = net->compute->n_threads, n = 0;
+    pack_job job = {.progress = progress, .files = files, .total = net->weights.packed_bytes};
+    mn_status status = MN_OK;
+    if (!net->weights.mapped) {
+        status = weights_list(&job.weights, &n, net);
+        job.first_task = mem_alloc((size_t)n + 1, sizeof *job.first_task);
+        job.scratch = mem_alloc((size_t)n_threads, sizeof *job.scratch);
+        if (!job.first_task || !job.scratch) status = MN_E_NOMEM;
+        if (status == MN_OK) status = run_packing(&job, net, n);
     }
+    if (status == MN_OK && progress.report)
+        progress.report(progress.user, job.total, job.total); /* this thread may have had no task */
     for (int i = 0; job.scratch && i < n_threads; i++) mem_free(job.scratch[i]);
     mem_free(job.scratch);
     mem_free(job.first_task);
@@ -267,5 +278,6 @@ void weights_clear(packed_weights *weights, int64_t n_layers) {
     mem_free(weights->final_norm_bias);
     mem_free(weights->head.bias);
     mem_free(weights->arena);
+    archive_close(&weights->mapped);
     *weights = (packed_weights){0};
 }

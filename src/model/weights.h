@@ -18,9 +18,15 @@ weight_form weight_form_for(dtype type, weight_form model_form, bool is_auto);
  * file holds A of state-space layers, not its logarithm. */
 mn_status weights_plan(network *net, const model_weights *bound, bool is_auto, bool is_gguf);
 
-/* Allocates the arena and packs all panels with the model's threads. The pages of the files, which hold the tensors,
- * are given back on the way. Weights are left to be packed on the fly when `lazy` (float32 computation only). */
+/* Allocates the arena and packs all panels with the model's threads, unless they are mapped. The pages of the files,
+ * which hold the tensors, are given back on the way. Weights are left to be packed on the fly when `lazy` (float32
+ * computation only). */
 mn_status weights_pack(network *net, const tensor_set *files, bool lazy, weights_progress progress);
+
+/* Lists all matrices in the order in which a pass reads them; the list is owned by the caller. */
+mn_status weights_list(weight ***out, int *n, network *net);
+/* The panels of all matrices are one block, in that order: sets where they are. */
+mn_status weights_place(network *net, const char *panels);
 void weights_clear(packed_weights *weights, int64_t n_layers);
 
 #endif

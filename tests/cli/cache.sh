@@ -327,6 +327,38 @@ calibrations_are_chosen() {
   json 'j["calibration"] == {"value": "'"$file"'", "origin": "flag"}'
 }
 
+# `pack` writes what the next command maps.
+packed_weights_are_mapped() {
+  local model=$here/../data/golden/llama folder=$work/packed run
+  run=(run "$model" --ids 3,4,5 -n 6)
+  expect 0 "${run[@]}" -v
+  err_has " loaded in "
+  cp "$work/out" "$work/wanted"
+  MNEME_PACKED=$folder expect 0 pack "$model" --json
+  json 'j["packed_dir"] == "'"$folder"'" and j["packed_bytes"] > 0 and j["compute_type"] == "f32"'
+  MNEME_PACKED=$folder expect 0 "${run[@]}" -v
+  err_has " packed weights mapped in "
+  cmp -s "$work/out" "$work/wanted" || problem "mapped weights give other tokens"
+  expect 0 "${run[@]}" -v --packed-dir "$folder"
+  err_has " packed weights mapped in "
+  for other in "--packed-dir none" "--compute-type bf16" "--packed-dir $work/absent"; do
+    # shellcheck disable=SC2086
+    MNEME_PACKED=$folder expect 0 "${run[@]}" -v $other
+    err_has " loaded in "
+  done
+  printf x | dd of="$(find "$folder" -name '*.safetensors')" bs=1 seek=5000 conv=notrunc status=none
+  MNEME_PACKED=$folder expect 0 "${run[@]}" -v
+  err_has " loaded in "
+  cmp -s "$work/out" "$work/wanted" || problem "a damaged file changes the tokens"
+  MNEME_PACKED=$folder expect 0 pack "$model"
+  MNEME_PACKED=$folder expect 0 "${run[@]}" -v
+  err_has " packed weights mapped in "
+  MNEME_PACKED=$folder expect 0 run "$model" --print-config --json
+  json 'j["packed_dir"] == {"value": "'"$folder"'", "origin": "environment"}'
+  expect 2 pack "$model" --packed-dir none
+  err_is_sentence
+}
+
 wrong_caches_are_refused() {
   expect 0 run "$tiny" --ids "$prompt" -n 2 --save-cache "$work/good"
   expect 6 run embedded -n 2 --load-cache "$work/good"
@@ -494,6 +526,7 @@ check "Python reads the file" python_reads_them
 check "the safetensors package reads a saved session" package_reads_sessions
 check "a run that was saved goes on" runs_go_on
 check "calibrations are chosen" calibrations_are_chosen
+check "packed weights are mapped" packed_weights_are_mapped
 check "wrong caches are refused" wrong_caches_are_refused
 check "a folder of caches is used" folders_are_used
 check "memory that ends" memory_that_ends

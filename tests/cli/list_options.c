@@ -25,7 +25,7 @@ int main(int n, char **arguments) {
     } commands[] = {{COMMAND_RUN, "run"},         {COMMAND_SCORE, "score"},   {COMMAND_TOKENIZE, "tokenize"},
                     {COMMAND_INSPECT, "inspect"}, {COMMAND_DOCTOR, "doctor"}, {COMMAND_BENCH, "bench"},
                     {COMMAND_CACHE, "cache"},     {COMMAND_CHAT, "chat"},     {COMMAND_TRANSCRIBE, "transcribe"},
-                    {COMMAND_SERVE, "serve"},     {COMMAND_ADVISE, "advise"}};
+                    {COMMAND_SERVE, "serve"},     {COMMAND_ADVISE, "advise"}, {COMMAND_PACK, "pack"}};
     char flag[80];
     if (n > 1 && strcmp(arguments[1], "serve") == 0) {
         list_of_server();

@@ -271,6 +271,19 @@ def calibrations_are_used():
         refused(FileNotFoundError, "nothere", lambda: model.set_calibration("/nothere"))
 
 
+def packed_weights_are_saved_and_mapped():
+    with tempfile.TemporaryDirectory() as folder:
+        packed = os.path.join(folder, "packed")
+        with mneme.Model(golden("llama")) as model:
+            wanted, n_bytes = list(model.generate([3, 4, 5], max_new_tokens=8)[0].token_ids), model.save_packed(packed)
+        (name,) = os.listdir(packed)
+        assert 0 < os.path.getsize(os.path.join(packed, name)) - n_bytes < 4096
+        with mneme.Model(golden("llama"), packed_dir=packed) as model:
+            assert list(model.generate([3, 4, 5], max_new_tokens=8)[0].token_ids) == wanted
+        with mneme.Model(golden("llama")) as model:
+            refused(mneme.ArgumentError, "no folder was named", lambda: model.save_packed(""))
+
+
 def sessions_are_shown_as_html():
     with mneme.Model(golden("llama")) as model, model.session("quantized", nbits=4, residual_length=16, page_tokens=16) as session:
         session.step(IDS)
@@ -373,7 +386,8 @@ def numpy_is_needed_by_arrays_alone():
 
 CASES = [logits_are_those_of_transformers, forks_and_crops_have_the_logits_of_new_sessions, keys_and_values_are_those_of_transformers,
          operations_have_the_logits_of_transformers, caches_of_transformers_become_sessions, legacy_files_have_the_same_arrays,
-         saved_caches_are_described_and_verified, models_and_caches_are_described, calibrations_are_used, sessions_are_shown_as_html,
+         saved_caches_are_described_and_verified, models_and_caches_are_described, calibrations_are_used, packed_weights_are_saved_and_mapped,
+         sessions_are_shown_as_html,
          samplers_choose_the_tokens_of_generate, pieces_of_text_are_those_of_decode, numpy_is_needed_by_arrays_alone,
          embeddings_are_the_states_before_the_head]
 
