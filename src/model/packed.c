@@ -62,6 +62,14 @@ static mn_status open_panels(archive **out, const uint8_t **panels, const char *
     return status;
 }
 
+/* Whether the folder itself, if the path is a link, and the file are this user's. */
+static bool are_own(const char *folder, const bytes *path) {
+    bytes self = {0};
+    const bool is_own = path_join(&self, folder, ".") == MN_OK && file_is_own(bytes_text(&self));
+    bytes_clear(&self);
+    return is_own && file_is_own(path->data);
+}
+
 mn_status packed_map(network *net, const model_core *model, const char *folder) {
     packed_weights *weights = &net->weights;
     char identity[FINGERPRINT_HEX];
@@ -70,7 +78,7 @@ mn_status packed_map(network *net, const model_core *model, const char *folder) 
     if (!folder || weights->packed_bytes == 0) return MN_OK;
     mn_status status = identity_of(identity, net, model);
     if (status == MN_OK) status = path_of(&path, folder, identity);
-    if (status == MN_OK && file_is_own(bytes_text(&path))) {
+    if (status == MN_OK && are_own(folder, &path)) {
         status = open_panels(&weights->mapped, &panels, bytes_text(&path), identity, weights->packed_bytes);
         if (status == MN_OK) status = weights_place(net, (const char *)panels);
         if (status != MN_OK) archive_close(&weights->mapped);

@@ -137,6 +137,10 @@ static void damaged_files_are_passed_over(void **state) {
     assert_int_equal(chmod(path, 0666), 0);
     check("golden/llama", "int8", folder, false);
     assert_int_equal(chmod(path, 0600), 0);
+    assert_int_equal(chmod(folder, 0777), 0);
+    check("golden/llama", "int8", folder, false);
+    assert_int_equal(chmod(folder, 0700), 0);
+    check("golden/llama", "int8", folder, true);
     assert_int_equal(truncate(path, s.st_size - 1), 0);
     check("golden/llama", "int8", folder, false);
     assert_int_equal(truncate(path, 0), 0);
