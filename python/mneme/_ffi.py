@@ -223,6 +223,7 @@ mn_cache_info._fields_ = [
     ("has_unbounded_context", c_bool),
     ("limit", c_int64),
     ("seen", c_int64),
+    ("unique_bytes", c_uint64),
 ]
 mn_layer_info._fields_ = [
     ("size", c_size_t),

@@ -60,6 +60,8 @@ def session_picture(session: SessionArrays) -> str:
     facts = f"{escape(cache.implementation)}, {escape(cache.dtype)}: {cache.tokens} tokens held, {seen} seen, {quantized} quantized, {cache.bytes:,} bytes"
     if cache.offloaded_bytes:
         facts += f", {cache.offloaded_bytes:,} of them offloaded"
+    if cache.unique_bytes + cache.offloaded_bytes < cache.bytes:
+        facts += f", {cache.bytes - cache.unique_bytes - cache.offloaded_bytes:,} shared with other sessions or a file"
     sizes = [(quantized_bytes(layer), exact_bytes(layer, cache.dtype)) for layer in layers]
     most = max((sum(size) for size in sizes), default=0) or 1
     bars: list[str] = []

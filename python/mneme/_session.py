@@ -35,6 +35,8 @@ class CacheInfo:
     """In memory."""
     offloaded_bytes: int
     """In a file."""
+    unique_bytes: int
+    """In memory and held by no other session: what closing this one frees."""
     bytes_per_token: int
 
 
@@ -170,7 +172,8 @@ class Session(SessionArrays):
         info = information(_ffi.mn_cache_info)
         with Busy(self) as pointer:
             check(lib.mn_session_cache(pointer, ctypes.byref(info)))
-        return CacheInfo(info.implementation.decode(), info.dtype.decode(), info.tokens, info.bytes, info.offloaded_bytes, info.bytes_per_token)
+        return CacheInfo(info.implementation.decode(), info.dtype.decode(), info.tokens, info.bytes, info.offloaded_bytes,
+                         info.unique_bytes, info.bytes_per_token)
 
     @overload
     def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **options: Any) -> Generation: ...

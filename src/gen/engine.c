@@ -452,7 +452,7 @@ static bool has_room(const mn_engine *e, request *r) {
     for (size_t i = 0; i < e->steps.n; i++) {
         request *other = e->steps.requests[i];
         const mn_session *s = other->setup.session;
-        if (!add_demand(&running, other, s->cache ? session_bytes(s, NULL) : 0)) return false;
+        if (!add_demand(&running, other, session_count(s).bytes)) return false;
     }
     if (fits(e, &running, r, kv_pool_used(e->model->core->pool))) return true;
     const size_t least = e->prefixes ? bytes_of_running(e) : 0;

@@ -210,21 +210,21 @@ static mn_status truncate_pages(void *arg) {
 
 typedef struct size_call {
     const kv_cache *cache;
-    size_t n_bytes, n_offloaded;
+    session_sizes sizes;
 } size_call;
 
 static mn_status count_pages(void *arg) {
     size_call *call = arg;
-    call->n_bytes = kv_bytes(call->cache);
-    call->n_offloaded = kv_offloaded_held(call->cache);
+    call->sizes = (session_sizes){.bytes = kv_bytes(call->cache),
+                                  .offloaded = kv_offloaded_held(call->cache),
+                                  .unique = kv_unique_bytes(call->cache)};
     return MN_OK;
 }
 
-size_t session_bytes(const mn_session *s, size_t *n_offloaded) {
+session_sizes session_count(const mn_session *s) {
     size_call call = {.cache = s->cache};
-    with_pages(s, count_pages, &call);
-    if (n_offloaded) *n_offloaded = call.n_offloaded;
-    return call.n_bytes;
+    if (s->cache) with_pages(s, count_pages, &call);
+    return call.sizes;
 }
 
 typedef struct read_call {
@@ -513,22 +513,23 @@ static int64_t furthest_limit(const mn_session *s) {
 mn_status mn_session_cache(const mn_session *s, mn_cache_info *info) {
     bool keeps = s->plan.self.keeps;
     int64_t most = furthest_limit(s), seen = keeps ? kv_length(s->cache) : 0;
-    size_t n_offloaded = 0, n_bytes = keeps ? session_bytes(s, &n_offloaded) : 0;
+    const session_sizes sizes = keeps ? session_count(s) : (session_sizes){0};
     mn_cache_info full = {
         .implementation = s->plan.name,
         .dtype = kv_codec_name(s->plan.exact),
         .tokens = most ? min_i64(most, seen) : seen,
         .next_position = (int64_t)s->n_ids,
-        .bytes = n_bytes,
+        .bytes = sizes.bytes,
         .peak_bytes = kv_peak_bytes(s->cache),
         .bytes_per_token = kv_cache_token_bytes(s->cache),
         .max_cache_len = most,
         .num_layers = kv_entries(s->cache),
-        .offloaded_bytes = n_offloaded,
+        .offloaded_bytes = sizes.offloaded,
         .original_implementation = *s->original_implementation ? s->original_implementation : NULL,
         .has_unbounded_context = session_has_unbounded_context(s),
         .limit = s->plan.options.limit,
         .seen = seen,
+        .unique_bytes = sizes.unique,
     };
     return options_give(info, &full, sizeof full, "mn_cache_info");
 }

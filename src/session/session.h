@@ -154,11 +154,16 @@ mn_status session_open_over(mn_session **out, const mn_session *empty, const int
 /* An empty session of the same model and strategy. */
 mn_status session_open_like(mn_session **out, const mn_session *like);
 
-/* kv_fork, kv_refork, kv_bytes with kv_offloaded_held (NULL: not wanted), kv_read of a session's cache. All of them are
- * safe while other threads compute sessions that share its pages, as is session_go_back. */
+/* Bytes of the pages of a cache: kv_bytes, kv_offloaded_held, kv_unique_bytes. */
+typedef struct session_sizes {
+    size_t bytes, offloaded, unique;
+} session_sizes;
+
+/* kv_fork, kv_refork, the sizes, kv_read of a session's cache; sizes are 0 without one. All of them are safe while
+ * other threads compute sessions that share its pages, as is session_go_back. */
 mn_status session_fork_cache(kv_cache **fork, const mn_session *session);
 mn_status session_refork_cache(mn_session *fork, const mn_session *session);
-size_t session_bytes(const mn_session *session, size_t *n_offloaded);
+session_sizes session_count(const mn_session *session);
 mn_status session_read_rows(const mn_session *session, int entry, bool is_key, int64_t begin, int n, float *rows);
 
 /* mn_session_fork; the logits are copied only on request. */

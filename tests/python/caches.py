@@ -298,6 +298,13 @@ def sessions_are_shown_as_html():
         assert f"tokens of layer 0, from the first to the newest: 4 exact, {info.quantized_tokens} quantized, {56 - info.quantized_tokens} exact" in text
         widths = [float(rect.get("width")) for rect in root.find(".//svg[@aria-label='tokens']").iter("rect")]
         assert [round(width * 60 / 360) for width in widths] == [4, 0, info.quantized_tokens, 56 - info.quantized_tokens]
+        assert session.cache.unique_bytes == session.cache.bytes and "shared" not in session._repr_html_()
+        with session.fork() as fork:
+            fork.step([7])
+            shared = session.cache.bytes - session.cache.unique_bytes
+            assert 0 < shared <= session.cache.bytes and f"{shared:,} shared with other sessions" in session._repr_html_()
+            assert 0 < fork.cache.unique_bytes < fork.cache.bytes
+        assert session.cache.unique_bytes == session.cache.bytes
         session.close()
         assert "closed" in session._repr_html_()
     with mneme.Model(golden("jamba")) as model, model.session() as session:

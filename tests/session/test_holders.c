@@ -52,7 +52,12 @@ static void sessions_and_forks(void **state) {
     mn_session *s = NULL, *fork = NULL, *late = NULL;
     assert_ok(mn_session_open(&s, w.model, NULL));
     assert_ok(mn_session_step(s, w.ids, N_PROMPT, NULL));
+    mn_cache_info alone = {.size = sizeof alone}, forked = {.size = sizeof forked};
+    assert_ok(mn_session_cache(s, &alone));
+    assert_true(alone.unique_bytes == alone.bytes && alone.bytes > 0);
     assert_ok(mn_session_fork(&fork, s));
+    assert_ok(mn_session_cache(fork, &forked));
+    assert_true(forked.unique_bytes == 0 && forked.bytes == alone.bytes);
     mn_model_close(&w.model);
     assert_null(w.model);
     check_rest(s, &w, wanted, "a session");

@@ -480,6 +480,8 @@ typedef struct mn_cache_info {
     bool has_unbounded_context;          /* every query has a window: a text may exceed the model's context */
     int64_t limit;                       /* max_cache_len as requested: further tokens are refused; 0: no limit */
     int64_t seen;                        /* tokens computed into the cache, including those dropped since */
+    uint64_t unique_bytes;               /* resident bytes of pages that no other session holds: what closing this one
+                                          * frees. 0 for a generation */
 } mn_cache_info;
 
 MN_API mn_status mn_session_cache(const mn_session *session, mn_cache_info *info);
