@@ -3,6 +3,8 @@
 # shellcheck source-path=SCRIPTDIR disable=SC2317
 source "$(dirname "$0")/lib.sh"
 model=$here/../data/golden/llama
+# Buffers are as many as threads: limits of memory are for two.
+export MNEME_THREADS=2
 # So many ids, all of them in the vocabulary.
 ids_of() { seq 0 $(($1 - 1)) | awk '{ print 3 + $1 % 300 }' | paste -sd,; }
 
@@ -109,13 +111,10 @@ PYTHON
 
 # The recommended cache holds the tokens where --memory-limit is that memory, and the exact one that does not fit fails.
 recommendation_fits() {
-  local memory flags
-  expect 0 advise "$model" --context 1000 --memory 1G --time 0 --json
-  # Buffers, which are among the fixed bytes, are as many as threads.
-  memory=$((($(sed -n 's/.*"fixed_bytes":\([0-9]*\).*/\1/p' "$work/out") + $(grep -o '"cache_peak_bytes":[0-9]*' "$work/out" | sed -n '1s/.*://p')) / 1024 - 1))K
+  local memory=2352K flags
   expect 0 advise "$model" --context 1000 --memory $memory --time 0 --json
   json 'not j["caches"][0]["fits"] and j["recommendation"]["cache_implementation"] != "dynamic"'
-  json '[r["fits"] for r in j["caches"]] == [j["fixed_bytes"] + r["cache_peak_bytes"] <= j["memory_bytes"] == '"${memory%K}"' << 10 for r in j["caches"]]'
+  json '[r["fits"] for r in j["caches"]] == [j["fixed_bytes"] + r["cache_peak_bytes"] <= j["memory_bytes"] == 2352 << 10 for r in j["caches"]]'
   [ $have_python = 1 ] || { uncounted=1; return; }
   flags=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["recommendation"]["flags"])' "$work/out")
   # shellcheck disable=SC2086

@@ -15,8 +15,8 @@ IDS = [(7 * i + i * i) % 300 + 3 for i in range(300)]
 
 # The bytes are those of a session with the same cache.
 def rows_are_those_of_the_command():
-    advice = mneme.advise(golden("llama"), context=300, memory="4M", time=0)
-    wanted = command("advise", golden("llama"), "--context", "300", "--memory", "4M", "--time", "0", "--json")
+    advice = mneme.advise(golden("llama"), context=300, memory="64M", time=0)
+    wanted = command("advise", golden("llama"), "--context", "300", "--memory", "64M", "--time", "0", "--json")
     assert len(advice) == len(wanted["caches"]) == 17
     for row, other in zip(advice, wanted["caches"]):
         assert dataclasses.asdict(row) == {name: other.get(name, getattr(mneme.AdvisedCache, name, None)) for name in dataclasses.asdict(row)}, row
@@ -36,7 +36,7 @@ def caches_are_measured_with_progress():
     seen = []
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "caches.svg")
-        advice = mneme.advise(golden("llama"), context=300, memory=4 << 20, text=IDS, time=3600, svg=path,
+        advice = mneme.advise(golden("llama"), context=300, memory=64 << 20, text=IDS, time=3600, svg=path,
                               progress=lambda done, total: seen.append((done, total)))
         xml.etree.ElementTree.parse(path)
     assert seen == [(i, 17) for i in range(1, 18)], seen
