@@ -1,5 +1,7 @@
 /* What a run needs of memory, before it runs.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +24,7 @@ typedef struct planned_run {
 /* What differs from run to run and from machine to machine: code of shared libraries that the kernel maps in clusters
  * of pages, what the allocator has freed and not returned, a thread's stack and arena. Measured: 0.3 to 0.9 MiB with
  * two threads. */
-enum { PROCESS_BYTES = 512 << 10, THREAD_BYTES = 128 << 10 };
+enum { PROCESS_BYTES = 1 << 20, THREAD_BYTES = 128 << 10 };
 
 static mn_status check_number(const char *name, int64_t n, int64_t least, int64_t most) {
     if (n >= least && n <= most) return MN_OK;
@@ -36,6 +38,32 @@ static size_t status_bytes(const char *name) {
     text[file_head(text, sizeof text - 1, "/proc/self/status")] = 0;
     const char *line = strstr(text, name);
     return line ? strtoull(line + strlen(name), NULL, 10) * 1024 : 0;
+}
+
+/* Bytes of the file with this code, a program or a library, that are not in memory now: the kernel maps pages around
+ * each that is used, more of them or fewer, and a run may use all. 0 where the system does not say. */
+static size_t unread_code_bytes(void) {
+    enum { MOST_TEXT = 16 << 20 };
+    const uintptr_t here = (uintptr_t)&unread_code_bytes;
+    bytes text = {0};
+    size_t size = 0, resident = 0;
+    unsigned long of_file = 0; /* by inode; the mappings of a file follow one another */
+    bool is_ours = false;
+    if (file_read(&text, "/proc/self/smaps", MOST_TEXT) != MN_OK) return 0;
+    for (const char *line = bytes_text(&text), *end; (end = strchr(line, '\n')); line = end + 1) {
+        uintptr_t first, behind;
+        unsigned long inode;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &first, &behind, &inode) == 3) {
+            if (inode != of_file && is_ours) break;
+            if (inode != of_file) size = resident = 0;
+            is_ours = is_ours || (first <= here && here < behind);
+            of_file = inode;
+        }
+        if (strncmp(line, "Size:", 5) == 0) size += strtoull(line + 5, NULL, 10) * 1024;
+        if (strncmp(line, "Rss:", 4) == 0) resident += strtoull(line + 4, NULL, 10) * 1024;
+    }
+    bytes_clear(&text);
+    return is_ours && size > resident ? size - resident : 0;
 }
 
 /* Prompts of which one pass computes tokens. */
@@ -127,8 +155,7 @@ static mn_status plan_session(mn_memory_plan *plan, mn_session *s, const planned
         size_t work = work_bytes(s, run, quantize_bytes(specs, n, s->plan.options.page_tokens)), total = 0,
                outgrown = 0;
         const size_t peak = status_bytes("VmHWM:");
-        /* Of the program's code no more than was used lies in memory; a run may use all. */
-        work += speech_bytes(s->model, run->batch_size) + status_bytes("VmExe:") + PROCESS_BYTES +
+        work += speech_bytes(s->model, run->batch_size) + unread_code_bytes() + PROCESS_BYTES +
                 THREAD_BYTES * (size_t)s->model->compute.n_threads;
         bool fits = count_caches(plan, s, &held, &pages) &&
                     size_mul(pages.outgrown, (size_t)held.batch_size, &outgrown) &&
