@@ -41,16 +41,18 @@ static size_t status_bytes(const char *name) {
 }
 
 /* Bytes of the file with this code, a program or a library, that are not in memory now: the kernel maps pages around
- * each that is used, more of them or fewer, and a run may use all. 0 where the system does not say. */
-static size_t unread_code_bytes(void) {
+ * each that is used, more of them or fewer, and a run may use all. 0 where the system does not say. MN_E_NOMEM. */
+static mn_status unread_code_bytes(size_t *out) {
     enum { MOST_TEXT = 16 << 20 };
     const uintptr_t here = (uintptr_t)&unread_code_bytes;
     bytes text = {0};
     size_t size = 0, resident = 0;
     unsigned long of_file = 0; /* by inode; the mappings of a file follow one another */
     bool is_ours = false;
-    if (file_read(&text, "/proc/self/smaps", MOST_TEXT) != MN_OK) return 0;
-    for (const char *line = bytes_text(&text), *end; (end = strchr(line, '\n')); line = end + 1) {
+    *out = 0;
+    const mn_status status = file_read(&text, "/proc/self/smaps", MOST_TEXT);
+    const char *line = status == MN_OK ? bytes_text(&text) : "";
+    for (const char *end; (end = strchr(line, '\n')); line = end + 1) {
         uintptr_t first, behind;
         unsigned long inode;
         if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &first, &behind, &inode) == 3) {
@@ -63,7 +65,8 @@ static size_t unread_code_bytes(void) {
         if (strncmp(line, "Rss:", 4) == 0) resident += strtoull(line + 4, NULL, 10) * 1024;
     }
     bytes_clear(&text);
-    return is_ours && size > resident ? size - resident : 0;
+    if (is_ours && size > resident) *out = size - resident;
+    return status == MN_E_NOMEM ? status : MN_OK;
 }
 
 /* Prompts of which one pass computes tokens. */
@@ -142,10 +145,12 @@ static mn_status plan_session(mn_memory_plan *plan, mn_session *s, const planned
     kv_spec *specs = NULL;
     kv_run_bytes pages = {0};
     int n = 0;
+    size_t unread = 0;
     planned_run held = *run; /* by whose caches pages are held; without a cache, rows of all prompts are texts alike */
     if (!s->plan.self.keeps) held.rows = run->rows * run->batch_size;
     if (!s->plan.self.keeps) held.batch_size = 1;
-    mn_status status = session_specs(&specs, &n, s);
+    mn_status status = unread_code_bytes(&unread);
+    if (status == MN_OK) status = session_specs(&specs, &n, s);
     /* The last new token is not computed. */
     if (status == MN_OK)
         status = session_plan_run(&pages, s, specs, n, held.prompt, held.max_new_tokens - 1, held.rows);
@@ -155,7 +160,7 @@ static mn_status plan_session(mn_memory_plan *plan, mn_session *s, const planned
         size_t work = work_bytes(s, run, quantize_bytes(specs, n, s->plan.options.page_tokens)), total = 0,
                outgrown = 0;
         const size_t peak = status_bytes("VmHWM:");
-        work += speech_bytes(s->model, run->batch_size) + unread_code_bytes() + PROCESS_BYTES +
+        work += speech_bytes(s->model, run->batch_size) + unread + PROCESS_BYTES +
                 THREAD_BYTES * (size_t)s->model->compute.n_threads;
         bool fits = count_caches(plan, s, &held, &pages) &&
                     size_mul(pages.outgrown, (size_t)held.batch_size, &outgrown) &&
