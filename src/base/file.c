@@ -114,7 +114,8 @@ mn_status file_map_open(file_map *out, const char *path) {
             status = status_fail(code == ENOMEM ? MN_E_NOMEM : MN_E_IO, "cannot map '%s' (%lld bytes): %s", path,
                                  (long long)info.st_size, strerror(code));
         } else {
-            *out = (file_map){data, (size_t)info.st_size};
+            *out = (file_map){data, (size_t)info.st_size,
+                              (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
         }
     }
     close(fd);

@@ -32,6 +32,7 @@ mn_status file_open_input(int *fd, const char *path);
 typedef struct file_map {
     const uint8_t *data; /* NULL for an empty file */
     size_t n;            /* bytes */
+    int64_t changed_ns;  /* when the file was last changed, since 1970; 0 for an empty one */
 } file_map;
 
 /* As file_open; MN_E_NOMEM where the address space has no room. */

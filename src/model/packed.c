@@ -9,6 +9,7 @@
 #include "kv/archive.h"
 #include "model/encoder.h"
 #include "model/weights.h"
+#include "tensor/fingerprint.h"
 
 enum { LAYOUT_VERSION = 1 }; /* of panels, as kernels/linear/linear.h describes them */
 
@@ -31,6 +32,7 @@ static mn_status identity_of(char out[FINGERPRINT_HEX], network *net, const mode
     mn_status status = fingerprint_open(&f);
     if (status == MN_OK) {
         fingerprint_add_sized(f, whole, sizeof whole);
+        tensor_set_add_files(f, model_tensors(model));
         for (int i = 0; i < n; i++) {
             fingerprint_add_sized(f, list[i]->source.tensor->name, strlen(list[i]->source.tensor->name));
             add_layout(f, &list[i]->layout);

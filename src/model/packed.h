@@ -1,7 +1,7 @@
 /* Files of packed weights: what weights_pack makes of a checkpoint, mapped when the model is opened again.
  *
- * A file belongs to the weights (sampled, as in the model's fingerprint), the configuration and the layouts of the
- * panels.
+ * A file belongs to the weights (sampled, as in the model's fingerprint), the sizes and times of the checkpoint's
+ * files, the configuration and the layouts of the panels.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_MODEL_PACKED_H
 #define MN_MODEL_PACKED_H

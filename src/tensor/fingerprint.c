@@ -51,3 +51,10 @@ mn_status tensor_set_fingerprint(char out[FINGERPRINT_HEX], const tensor_set *se
 mn_status tensor_set_fingerprint_sampled(char out[FINGERPRINT_HEX], const tensor_set *set) {
     return take(out, set, "sampled", FINGERPRINT_WHOLE);
 }
+
+void tensor_set_add_files(fingerprint *f, const tensor_set *set) {
+    for (size_t i = 0; i < set->n_files; i++) {
+        const int64_t numbers[] = {(int64_t)set->files[i].map.n, set->files[i].map.changed_ns};
+        fingerprint_add_sized(f, numbers, sizeof numbers);
+    }
+}

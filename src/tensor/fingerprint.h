@@ -23,4 +23,8 @@ enum {
  * function. */
 mn_status tensor_set_fingerprint_sampled(char out[FINGERPRINT_HEX], const tensor_set *set);
 
+/* Adds the size of every file and when it was last changed: with the samples, any change of a file is noticed, and a
+ * copy counts as another file unless it keeps the time. */
+void tensor_set_add_files(fingerprint *f, const tensor_set *set);
+
 #endif

@@ -483,7 +483,7 @@ mn_status gguf_open(gguf **out, const char *path) {
 }
 
 mn_status gguf_open_memory(gguf **out, const void *data, size_t n, const char *what) {
-    return finish(out, open_one(out, what, &(file_map){data, n}), true);
+    return finish(out, open_one(out, what, &(file_map){data, n, 0}), true);
 }
 
 /* ---- reading metadata ---- */

@@ -42,7 +42,7 @@ mn_status tensor_set_map(tensor_set *set, const char *path) {
 
 mn_status tensor_set_borrow(tensor_set *set, const void *data, size_t n) {
     MN_TRY(grow_files(set, 1));
-    set->files[set->n_files++] = (tensor_file){.map = {data, n}, .borrowed = true};
+    set->files[set->n_files++] = (tensor_file){.map = {data, n, 0}, .borrowed = true};
     return MN_OK;
 }
 

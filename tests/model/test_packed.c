@@ -2,8 +2,10 @@
  * other layouts and those that others may write are passed over.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "session/session.h"
@@ -19,7 +21,7 @@ static mn_model *open_with(const char *path, const char *type, const char *folde
     options.compute_type = type;
     options.threads = 1;
     options.packed_dir = folder;
-    assert_ok(mn_model_open(&model, data_path(path), &options));
+    assert_ok(mn_model_open(&model, *path == '/' ? path : data_path(path), &options));
     return model;
 }
 
@@ -150,6 +152,50 @@ static void damaged_files_are_passed_over(void **state) {
     assert_int_equal(scratch_count(folder), 1);
 }
 
+/* A weight changed by hand may lie between the samples of the fingerprint. */
+static void files_are_of_the_checkpoint_as_it_was(void **state) {
+    (void)state;
+    const char *folder = scratch_empty("packed"), *model = scratch_empty("model");
+    char command[4096], weights[1024];
+    snprintf(command, sizeof command, "cp '%s'/* '%s'", data_path("golden/llama"), model);
+    assert_int_equal(system(command), 0);
+    snprintf(weights, sizeof weights, "%s/model.safetensors", model);
+    save(model, "int8", folder);
+    check(model, "int8", folder, true);
+    struct stat s;
+    assert_int_equal(stat(weights, &s), 0);
+    struct timespec times[] = {s.st_atim, {s.st_mtim.tv_sec, (s.st_mtim.tv_nsec + 1) % 1000000000}};
+    assert_int_equal(utimensat(AT_FDCWD, weights, times, 0), 0);
+    check(model, "int8", folder, false);
+    times[1] = s.st_mtim;
+    assert_int_equal(utimensat(AT_FDCWD, weights, times, 0), 0);
+    check(model, "int8", folder, true);
+}
+
+/* Each process writes the file again while the others map it: whoever opens it has all of it. */
+static void processes_save_and_map_one_file(void **state) {
+    enum { PROCESSES = 4, ROUNDS = 12 };
+    (void)state;
+    const char *folder = scratch_empty("packed");
+    save("golden/llama", "int8", folder);
+    for (int p = 0; p < PROCESSES; p++) {
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child > 0) continue;
+        for (int round = 0; round < ROUNDS; round++) {
+            save("golden/llama", "int8", folder);
+            check("golden/llama", "int8", folder, true);
+        }
+        _exit(0);
+    }
+    for (int p = 0; p < PROCESSES; p++) {
+        int status = -1;
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(scratch_count(folder), 1);
+}
+
 static void what_cannot_be_saved_is_refused(void **state) {
     (void)state;
     mn_model *model = open_with("golden/llama", "int8", NULL);
@@ -162,7 +208,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mapped_weights_compute_the_same_bits), cmocka_unit_test(an_encoder_has_a_file_of_its_own),
         cmocka_unit_test(files_are_of_their_layouts),           cmocka_unit_test(damaged_files_are_passed_over),
-        cmocka_unit_test(what_cannot_be_saved_is_refused),
+        cmocka_unit_test(what_cannot_be_saved_is_refused),      cmocka_unit_test(files_are_of_the_checkpoint_as_it_was),
+        cmocka_unit_test(processes_save_and_map_one_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
