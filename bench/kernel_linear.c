@@ -79,7 +79,7 @@ typedef struct kind {
     const char *name;
     weight_form form;
     dtype type;
-    bool coarse;
+    bool a8;
 } kind;
 
 static const kind kinds[] = {
@@ -125,7 +125,7 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
     fill_weights(weights, &layout);
     memset(x, 0x35, (inputs + 64 * (size_t)m) * sizeof(float));
     for (size_t i = 0; i < inputs / ACT_GROUP; i++) groups[i].scale = 1e-3f;
-    activations acts = {.form = what->form, .m = m, .k = k, .x = x, .groups = groups, .coarse = what->coarse};
+    activations acts = {.form = what->form, .m = m, .k = k, .x = x, .groups = groups, .a8 = what->a8};
     task t = {.job = {.layout = &layout,
                       .weights = weights,
                       .x = &acts,

@@ -311,11 +311,11 @@ static void head(const batch *b, const float *states, int n, float *normed, line
     workspace *ws = &net->workspace;
     to.w = &net->weights.head;
     row_norm norm = block_norm(b, net->weights.final_norm, net->weights.final_norm_bias);
-    const bool coarse = ws->rows.coarse;
-    ws->rows.coarse = false; /* of few rows, which are no faster with 8 bits */
+    const bool a8 = ws->rows.a8;
+    ws->rows.a8 = false; /* of few rows, which are no faster with 8 bits */
     compute_rows(net->compute, &ws->rows, states, n, (int)net->config.hidden_size, &norm, normed, form_of(to.w));
     compute_linear(net->compute, &ws->rows, &to, 1);
-    ws->rows.coarse = coarse;
+    ws->rows.a8 = a8;
     for (int r = 0; r < n; r++) finish_logits(net, to.rows ? to.rows[r] : to.y + r * to.stride);
 }
 

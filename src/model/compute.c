@@ -50,9 +50,9 @@ static void convert_row(const row_job *job, int r) {
         if (k % 2) y[k] = 0;
     }
     if (job->forms & 1u << WEIGHT_INT) {
-        const size_t row_bytes = (size_t)k * (rows->coarse ? 1 : sizeof(int16_t));
+        const size_t row_bytes = (size_t)k * (rows->a8 ? 1 : sizeof(int16_t));
         kernels->quantize_row((char *)rows->codes + (size_t)r * row_bytes,
-                              rows->groups + (size_t)r * (size_t)(k / ACT_GROUP), x, k, rows->coarse);
+                              rows->groups + (size_t)r * (size_t)(k / ACT_GROUP), x, k, rows->a8);
     }
 }
 
@@ -155,7 +155,7 @@ void compute_activate(compute *c, float *x, int m, int k, activation act) {
 /* ---- linear layers ---- */
 
 static activations act_view(const act_rows *rows, weight_form form) {
-    activations view = {.form = form, .m = rows->m, .k = rows->k, .groups = rows->groups, .coarse = rows->coarse};
+    activations view = {.form = form, .m = rows->m, .k = rows->k, .groups = rows->groups, .a8 = rows->a8};
     view.x = form == WEIGHT_F32    ? (const void *)rows->f32
              : form == WEIGHT_BF16 ? (const void *)rows->rounded
                                    : (const void *)rows->codes;

@@ -52,9 +52,9 @@ typedef struct act_rows {
     int m, k;
     const float *f32;  /* [m][k] */
     bf16 *rounded;     /* [m][act_bf16_stride(k)] */
-    void *codes;       /* int16 [m][k]; int8 with coarse */
+    void *codes;       /* int16 [m][k]; int8 with a8 */
     act_group *groups; /* [m][k / 32] */
-    bool coarse;       /* codes have 8 bits */
+    bool a8;           /* codes have 8 bits */
 } act_rows;
 
 typedef unsigned form_set; /* bit i: weight_form i is needed */

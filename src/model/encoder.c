@@ -47,7 +47,7 @@ static size_t convolved_values(const model_config *c) {
 mn_status encoder_make(model_core *model, bool lazy) {
     encoder *e = model->encoder;
     const model_config *c = &e->net.config;
-    e->net.workspace.rows.coarse = model->net.form == WEIGHT_INT;
+    e->net.workspace.rows.a8 = model->net.form == WEIGHT_INT;
     e->unfolded = mem_alloc_raw(unfolded_values(c), sizeof *e->unfolded);
     e->convolved = mem_alloc_raw(convolved_values(c), sizeof *e->convolved);
     if (!e->unfolded || !e->convolved) return MN_E_NOMEM;

@@ -89,7 +89,7 @@ static mn_status open_files(model_core *model, const char *path) {
 typedef struct compute_choice {
     const char *name;
     weight_form form;
-    bool coarse; /* activations of integer products have 8 bits */
+    bool a8; /* activations of integer products have 8 bits */
 } compute_choice;
 
 static const compute_choice compute_choices[] = {{"f32", WEIGHT_F32, false},
@@ -113,7 +113,7 @@ static mn_status choose_compute(model_core *model, const char *name, const model
         if (!chosen) continue;
         model->compute_name = compute_choices[i].name;
         model->net.form = compute_choices[i].form;
-        model->net.workspace.rows.coarse = compute_choices[i].coarse;
+        model->net.workspace.rows.a8 = compute_choices[i].a8;
         return MN_OK;
     }
     MN_FAIL(MN_E_ARG, "compute_type is '%s', allowed: auto, f32, bf16, int8, int8_a8", name);

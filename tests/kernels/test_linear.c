@@ -29,9 +29,9 @@ static double act_at(const problem *p, int r, int j) {
     default: {
         static const int place[] = {0, 2, 1, 3};
         const int at = r * k + j, wide_at = at / 4 * 4 + place[at % 4];
-        const int code = p->acts.coarse ? ((const int8_t *)p->x.data)[at] : ((const int16_t *)p->x.data)[wide_at];
+        const int code = p->acts.a8 ? ((const int8_t *)p->x.data)[at] : ((const int16_t *)p->x.data)[wide_at];
         const act_group *group = &((const act_group *)p->groups.data)[at / 32];
-        return ((double)code + (p->acts.coarse && j % 32 == group->place ? 128 * group->upper : 0)) * group->scale;
+        return ((double)code + (p->acts.a8 && j % 32 == group->place ? 128 * group->upper : 0)) * group->scale;
     }
     }
 }
@@ -42,8 +42,8 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     float *x = mem_alloc(m * k + 1, sizeof *x);
     assert_non_null(x);
     random_floats(seed, x, m * k);
-    bool coarse = test_random(seed) % 2;
-    const size_t unit[] = {sizeof(float), sizeof(bf16), coarse ? 1 : sizeof(int16_t)};
+    bool a8 = test_random(seed) % 2;
+    const size_t unit[] = {sizeof(float), sizeof(bf16), a8 ? 1 : sizeof(int16_t)};
     p->x = guarded_make((m ? (m - 1) * stride + even : 0) * unit[p->layout.form], SHIFT);
     p->groups = guarded_make(m * k / ACT_GROUP * sizeof(act_group), SHIFT);
     for (size_t r = 0; r < m; r++) {
@@ -55,11 +55,11 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
         }
         if (p->layout.form == WEIGHT_INT) {
             ref->quantize_row((char *)p->x.data + r * k * unit[WEIGHT_INT],
-                              (act_group *)p->groups.data + r * k / ACT_GROUP, row, (int)k, coarse);
+                              (act_group *)p->groups.data + r * k / ACT_GROUP, row, (int)k, a8);
         }
     }
     mem_free(x);
-    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->groups.data, coarse};
+    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->groups.data, a8};
 }
 
 /* Magnitudes of scale * code and min that a stored weight is made of: what rounding errors are in proportion to. */
@@ -330,7 +330,7 @@ static void rounded_plain_weights(void **state) {
 }
 
 /* Every code at its limit, in both signs: no level may lose bits of a sum of products. */
-static void check_extremes(dtype type, int fill, bool coarse, int code) {
+static void check_extremes(dtype type, int fill, bool a8, int code) {
     enum { N = 16, K = 256 };
     const dtype_info *info = &dtype_table[type];
     size_t row_bytes = (size_t)(K / info->block * info->bytes);
@@ -366,7 +366,7 @@ static void check_extremes(dtype type, int fill, bool coarse, int code) {
             scratch = guarded_make(pack_scratch_bytes(&layout), 0);
     const stored_matrix from = {.type = type, .data = stored, .row_bytes = row_bytes};
     weight_pack(packed.data, &layout, &from, 0, 1, scratch.data);
-    activations acts = {WEIGHT_INT, 1, K, coarse ? (const void *)narrow : wide, groups, coarse};
+    activations acts = {WEIGHT_INT, 1, K, a8 ? (const void *)narrow : wide, groups, a8};
     linear_job job = {
         .layout = &layout, .weights = packed.data, .x = &acts, .row_end = 1, .panel_end = 1, .y = y, .y_stride = N};
     FOR_LEVELS(level, CPU_SCALAR) {
@@ -396,15 +396,15 @@ static void extreme_codes_do_not_saturate(void **state) {
         for (int fill = 0; fill < 2; fill++) {
             check_extremes(types[i], fill, false, ACT_LARGEST);
             check_extremes(types[i], fill, false, -ACT_LARGEST);
-            check_extremes(types[i], fill, true, ACT_LARGEST_COARSE);
-            check_extremes(types[i], fill, true, -ACT_LARGEST_COARSE);
+            check_extremes(types[i], fill, true, ACT_LARGEST_A8);
+            check_extremes(types[i], fill, true, -ACT_LARGEST_A8);
         }
     }
 }
 
-/* n_apart: adds the groups in which an input is apart. */
-static void check_quantized(const float *x, const void *codes, const act_group *groups, int k, bool coarse,
-                            int *n_apart) {
+/* n_outliers: adds the groups that have an outlier. */
+static void check_quantized(const float *x, const void *codes, const act_group *groups, int k, bool a8,
+                            int *n_outliers) {
     static const int place[] = {0, 2, 1, 3};
     for (int g = 0; g < k / 32; g++) {
         const act_group *group = &groups[g];
@@ -415,15 +415,15 @@ static void check_quantized(const float *x, const void *codes, const act_group *
             second = fmaxf(second, fminf(largest, magnitude));
             largest = fmaxf(largest, magnitude);
         }
-        const bool is_apart = coarse && largest >= 0x1p-111f && largest > 3 * second;
-        scale = is_apart ? fmaxf(second / 127, largest / 16256) : largest / (coarse ? 127 : 32512);
+        const bool is_outlier = a8 && largest >= 0x1p-111f && largest > 3 * second;
+        scale = is_outlier ? fmaxf(second / 127, largest / 16256) : largest / (a8 ? 127 : 32512);
         assert_true(group->scale == (largest < 0x1p-111f ? 0 : scale));
-        if (!is_apart) assert_int_equal(group->upper, 0);
-        *n_apart += is_apart;
+        if (!is_outlier) assert_int_equal(group->upper, 0);
+        *n_outliers += is_outlier;
         for (int i = g * 32; i < g * 32 + 32; i++) {
             int expected = group->scale > 0 ? (int)rintf(x[i] / group->scale) : 0;
-            int code = coarse ? ((const int8_t *)codes)[i] : ((const int16_t *)codes)[i / 4 * 4 + place[i % 4]];
-            if (is_apart && fabsf(x[i]) == largest) {
+            int code = a8 ? ((const int8_t *)codes)[i] : ((const int16_t *)codes)[i / 4 * 4 + place[i % 4]];
+            if (is_outlier && fabsf(x[i]) == largest) {
                 assert_int_equal(group->place, i % 32);
                 code += 128 * group->upper;
             }
@@ -447,7 +447,7 @@ static void rows_are_quantized(void **state) {
     float *values = x.data;
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
-        int n_apart = 0;
+        int n_outliers = 0;
         kernel_table_fill(&table, level);
         for (int round = 0; round < 50; round++) {
             random_floats(&seed, values, K);
@@ -461,12 +461,12 @@ static void rows_are_quantized(void **state) {
             values[160] = -11.0f;                          /* a negative extreme */
             for (int i = 193; i < 224; i++) values[i] = 0; /* one value */
             values[224] = round % 4 < 2 ? 1e6f : -1e6f;    /* more than 128 times the others */
-            bool coarse = round % 2;
-            void *codes = coarse ? narrow.data : wide.data;
-            table.quantize_row(codes, groups.data, values, K, coarse);
-            check_quantized(values, codes, groups.data, K, coarse, &n_apart);
+            bool a8 = round % 2;
+            void *codes = a8 ? narrow.data : wide.data;
+            table.quantize_row(codes, groups.data, values, K, a8);
+            check_quantized(values, codes, groups.data, K, a8, &n_outliers);
         }
-        assert_true(n_apart > 25); /* of 250 groups */
+        assert_true(n_outliers > 25); /* of 250 groups */
         guarded_check(&wide, "16-bit codes");
         guarded_check(&narrow, "8-bit codes");
         guarded_check(&groups, "groups");

@@ -50,10 +50,11 @@ enum {
     ACT_GROUP = 32,
     ACT_SUM_GROUP = 16,
     ACT_LARGEST = 127 * 256,
-    ACT_LARGEST_COARSE = 127,
-    ACT_APART = 3,   /* an input whose magnitude is more than so many times the next largest of its group is apart */
+    ACT_LARGEST_A8 = 127,
+    ACT_OUTLIER =
+        3, /* an input whose magnitude is more than so many times the next largest of its group is an outlier */
     ACT_UPPER = 128, /* what the upper part of its code is multiplied by */
-    ACT_LARGEST_APART = 127 * ACT_UPPER
+    ACT_LARGEST_OUTLIER = 127 * ACT_UPPER
 };
 
 typedef enum weight_form { WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT } weight_form;
@@ -76,7 +77,7 @@ typedef struct weight_layout {
 /* What rows of integer codes have for each run of 32 inputs. The sums are of the codes of its halves, and of all. */
 typedef struct act_group {
     float scale; /* activation = scale * code */
-    /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: none is apart. */
+    /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: no outlier. */
     int16_t place, upper;
     int32_t sum[3];
     float scaled_sum[3]; /* scale * sum */
@@ -89,7 +90,7 @@ typedef struct activations {
     const void *x; /* f32 [m][k]; bf16 [m][act_bf16_stride(k)], of which k rounded up to even are read, the pad zero;
                       WEIGHT_INT: codes, int16 [m][k] with input i of a row at act_place(i), k a multiple of 32 */
     const act_group *groups; /* WEIGHT_INT: [m][k / 32] */
-    bool coarse;             /* WEIGHT_INT: codes have 8 bits, x is int8 [m][k] in the order of the inputs */
+    bool a8;                 /* WEIGHT_INT: codes have 8 bits, x is int8 [m][k] in the order of the inputs */
 } activations;
 
 /* Where a row of 16-bit codes has input i. Four inputs have the order 0, 2, 1, 3: each pair is multiplied by the even
@@ -125,12 +126,12 @@ typedef struct linear_job {
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the
  * kernel. y and bias need the alignment of floats only.
  *
- * quantize_row(codes, groups, x, k, coarse): a row as activations has it; k a multiple of 32. For each 32 inputs scale
- * = max |x| / 32512, or 127 with coarse, and code = x / scale rounded to nearest, ties to even. With coarse one input
- * of the 32 can be apart: if its magnitude is more than 3 times the next largest one, that / 127 is the scale, at least
- * max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111 scale and codes are 0. A NaN or infinity makes the
- * codes 0 and the scale NaN or infinite, so that it affects every output.
- * bf16_row(y, x, n): bf16_from_f32 of n values. */
+ * quantize_row(codes, groups, x, k, a8): a row as activations has it; k a multiple of 32. For each 32 inputs scale
+ * = max |x| / 32512, or 127 with a8, and code = x / scale rounded to nearest, ties to even. With a8 one input
+ * of the 32 can be an outlier: if its magnitude is more than 3 times the next largest one, that / 127 is the scale, at
+ * least max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111 scale and codes are 0. A NaN or infinity
+ * makes the codes 0 and the scale NaN or infinite, so that it affects every output. bf16_row(y, x, n): bf16_from_f32 of
+ * n values. */
 
 /* ---- packing (pack.c) ---- */
 

@@ -35,8 +35,8 @@ static void linear_bf16(const linear_job *job) {
 #define EACH_ROW(M) M(0) M(1) M(2) M(3) M(4) M(5)
 
 /* The four bytes of a lane times four 8-bit codes; or two 16-bit numbers of a lane times two 16-bit codes. */
-INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool coarse) {
-    return coarse ? _mm512_dpbusd_epi32(acc, codes, x) : _mm512_dpwssd_epi32(acc, codes, x);
+INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
+    return a8 ? _mm512_dpbusd_epi32(acc, codes, x) : _mm512_dpwssd_epi32(acc, codes, x);
 }
 
 /* The steps of int_tile for a row; their names are its variables. */
@@ -52,14 +52,14 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool coarse) {
 #define DOT(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
         const __m512i input = i_broadcast(at + r * next_row);                                                          \
-        i##r##a = dot(i##r##a, wa, input, coarse);                                                                     \
-        if (n_panels == 2) i##r##b = dot(i##r##b, wb, input, coarse);                                                  \
+        i##r##a = dot(i##r##a, wa, input, a8);                                                                         \
+        if (n_panels == 2) i##r##b = dot(i##r##b, wb, input, a8);                                                      \
     }
-#define APART(r)                                                                                                       \
-    if (n_rows > r && int_has_apart(&sums[r * n_groups], group, begin)) {                                              \
+#define OUTLIER(r)                                                                                                     \
+    if (n_rows > r && int_has_outlier(&sums[r * n_groups], group, begin)) {                                            \
         const act_group *act = &sums[r * n_groups];                                                                    \
-        i##r##a = apart(i##r##a, w, act, group, bits, has_levels, levels);                                             \
-        if (n_panels == 2) i##r##b = apart(i##r##b, w + next_panel, act, group, bits, has_levels, levels);             \
+        i##r##a = add_outlier(i##r##a, w, act, group, bits, has_levels, levels);                                       \
+        if (n_panels == 2) i##r##b = add_outlier(i##r##b, w + next_panel, act, group, bits, has_levels, levels);       \
     }
 #define SCALE(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
@@ -117,12 +117,12 @@ INLINE __m512i quad_of(const char *words, const int quad, const int bits, const 
                 i_shift16(pair_of(words, 2 * quad + 1, bits, false, levels), 8));
 }
 
-/* Adds the upper part of the input that is apart times its weights. Few groups have one. */
-INLINE __m512i apart(__m512i acc, const char *words, const act_group *act, const int group, const int bits,
-                     const bool has_levels, __m512i levels) {
+/* Adds the upper part of the outlier times its weights. Few groups have one. */
+INLINE __m512i add_outlier(__m512i acc, const char *words, const act_group *act, const int group, const int bits,
+                           const bool has_levels, __m512i levels) {
     const __m512i quad = quad_of(words, act->place % group / 4, bits, has_levels, levels);
     const __m512i codes = act->place % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
-    return _mm512_dpwssd_epi32(acc, codes, i_value(int_apart_factor(act)));
+    return _mm512_dpwssd_epi32(acc, codes, i_value(int_outlier_factor(act)));
 }
 
 /* A line of each panel, into the second-level cache. A single row reads as fast as the processor's own prefetcher does,
@@ -138,11 +138,11 @@ INLINE __m512 scales_at(const char *at, __m512 super, bool byte_scales) {
 }
 
 INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows, const int n_panels, const int bits,
-                     const bool has_levels, const int group, const bool coarse) {
+                     const bool has_levels, const int group, const bool a8) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, n_groups = k / ACT_GROUP;
-    const size_t input_bytes = coarse ? 1 : 2, next_row = k * input_bytes;
+    const size_t input_bytes = a8 ? 1 : 2, next_row = k * input_bytes;
     const bool byte_scales = layout->byte_scales;
     const __m512i levels = has_levels ? i_table(layout->levels) : i_value(0);
     const char *at = (const char *)job->x->x + (size_t)row * next_row, *span = panel_at(job, panel) + INT_FACTOR_BYTES;
@@ -163,22 +163,21 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
             if (n_rows > 1 && fetched < span + shape.codes) fetch(fetched + ahead, next_panel, n_panels);
             fetched += 64;
             UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {
-                const int which = act_sum_of(group, begin), n_steps = group / (coarse ? 4 : 2),
-                          lines = group * bits / 32;
+                const int which = act_sum_of(group, begin), n_steps = group / (a8 ? 4 : 2), lines = group * bits / 32;
                 EACH_ROW(START)
                 UNROLLED for (int step = 0; step < n_steps; step++, at += 4) {
                     const int line = step * lines / n_steps;
                     if (n_rows > 1 && (step == 0 || line != (step - 1) * lines / n_steps))
                         fetch(w + line * 64 + ahead, next_panel, n_panels);
-                    const __m512i wa = coarse ? quad_of(w, step, bits, has_levels, levels)
-                                              : pair_of(w, step, bits, has_levels, levels);
+                    const __m512i wa =
+                        a8 ? quad_of(w, step, bits, has_levels, levels) : pair_of(w, step, bits, has_levels, levels);
                     __m512i wb = wa;
                     if (n_panels == 2)
-                        wb = coarse ? quad_of(w + next_panel, step, bits, has_levels, levels)
-                                    : pair_of(w + next_panel, step, bits, has_levels, levels);
+                        wb = a8 ? quad_of(w + next_panel, step, bits, has_levels, levels)
+                                : pair_of(w + next_panel, step, bits, has_levels, levels);
                     EACH_ROW(DOT)
                 }
-                if (coarse) { EACH_ROW(APART) }
+                if (a8) { EACH_ROW(OUTLIER) }
                 w += lines * 64;
                 const __m512 da = scales_at(scales, super_a, byte_scales),
                              db = n_panels == 2 ? scales_at(scales + next_panel, super_b, byte_scales) : da;
@@ -201,21 +200,21 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 /* Tiles of codes of some bits (4 of levels: levels) and groups times activations of 8 (x8) or 16 bits (x16): NAME_R_P.
  * Four and more rows, divided evenly into tiles of at most six, have three or more in each. */
-#define INT_TILE(name, rows, panels, bits, has_levels, group, coarse)                                                  \
+#define INT_TILE(name, rows, panels, bits, has_levels, group, a8)                                                      \
     static void name##_##rows##_##panels(const linear_job *job, int row, int panel) {                                  \
-        int_tile(job, row, panel, rows, panels, bits, has_levels, group, coarse);                                      \
+        int_tile(job, row, panel, rows, panels, bits, has_levels, group, a8);                                          \
     }
-#define INT_TILES(name, bits, has_levels, group, coarse)                                                               \
-    INT_TILE(name, 1, 1, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 2, 1, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 3, 1, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 4, 1, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 5, 1, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 6, 1, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 3, 2, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 4, 2, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 5, 2, bits, has_levels, group, coarse)                                                              \
-    INT_TILE(name, 6, 2, bits, has_levels, group, coarse)                                                              \
+#define INT_TILES(name, bits, has_levels, group, a8)                                                                   \
+    INT_TILE(name, 1, 1, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 2, 1, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 3, 1, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 4, 1, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 5, 1, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 6, 1, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 3, 2, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 4, 2, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 5, 2, bits, has_levels, group, a8)                                                                  \
+    INT_TILE(name, 6, 2, bits, has_levels, group, a8)                                                                  \
     static const tile name##_narrow[] = {                                                                              \
         NULL, name##_1_1, name##_2_1, name##_3_1, name##_4_1, name##_5_1, name##_6_1};                                 \
     static const tile name##_wide[] = {NULL, NULL, NULL, name##_3_2, name##_4_2, name##_5_2, name##_6_2};              \
@@ -238,13 +237,13 @@ static void linear_int(const linear_job *job) {
     static const tile_set *const wide[] = {[4] = &int4g32x16, [5] = &int5g32x16, [6] = &int6g16x16, [8] = &int8g32x16};
     static const tile_set *const narrow[] = {[4] = &int4g32x8, [5] = &int5g32x8, [6] = &int6g16x8, [8] = &int8g32x8};
     const weight_layout *layout = job->layout;
-    const bool coarse = job->x->coarse;
+    const bool a8 = job->x->a8;
     if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) {
-        drive(job, coarse ? &int4g16x8 : &int4g16x16);
+        drive(job, a8 ? &int4g16x8 : &int4g16x16);
     } else if (layout->levels) {
-        drive(job, coarse ? &levels_x8 : &levels_x16);
+        drive(job, a8 ? &levels_x8 : &levels_x16);
     } else {
-        drive(job, (coarse ? narrow : wide)[layout->bits]);
+        drive(job, (a8 ? narrow : wide)[layout->bits]);
     }
 }
 

@@ -72,7 +72,7 @@ static int code_at(const uint8_t *codes, const weight_layout *layout, int lane, 
 /* The code of activation i of a row. */
 static int32_t act_code(const activations *x, int row, int i) {
     const size_t first = (size_t)row * (size_t)x->k;
-    if (x->coarse) {
+    if (x->a8) {
         const act_group *group = &x->groups[(first + (size_t)i) / ACT_GROUP];
         const int upper = i % ACT_GROUP == group->place ? group->upper * ACT_UPPER : 0;
         return ((const int8_t *)x->x)[first + (size_t)i] + upper;

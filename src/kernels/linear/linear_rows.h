@@ -20,8 +20,8 @@ static inline uint32_t rows_largest(const float *x) {
     return (uint32_t)largest;
 }
 
-/* The input of the largest magnitude if it is apart (linear.h); -1: none. second: the next largest magnitude. */
-static inline int rows_apart(const float *x, float largest, float *second) {
+/* The input of the largest magnitude if it is an outlier (linear.h); -1: none. second: the next largest magnitude. */
+static inline int rows_outlier(const float *x, float largest, float *second) {
     int32_t next = 0, n_largest = 0, place = 0, bits = (int32_t)f32_bits(largest);
     for (int i = 0; i < ACT_GROUP; i++) {
         const int32_t magnitude = (int32_t)(f32_bits(x[i]) & 0x7FFFFFFFu), is_largest = magnitude == bits;
@@ -31,19 +31,19 @@ static inline int rows_apart(const float *x, float largest, float *second) {
         next = other > next ? other : next;
     }
     *second = f32_from_bits((uint32_t)next);
-    return n_largest == 1 && largest > ACT_APART * *second ? place : -1;
+    return n_largest == 1 && largest > ACT_OUTLIER * *second ? place : -1;
 }
 
-static inline void rows_quantize(void *codes, act_group *groups, const float *x, int k, bool coarse) {
+static inline void rows_quantize(void *codes, act_group *groups, const float *x, int k, bool a8) {
     int8_t *narrow = codes;
     int16_t *wide = codes;
     const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
     for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
         float largest = f32_from_bits(rows_largest(x)), second = 0;
         int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
-        const int apart = coarse && ordinary ? rows_apart(x, largest, &second) : -1;
-        float scale = largest < 0x1p-111f ? 0 : largest / (coarse ? ACT_LARGEST_COARSE : ACT_LARGEST);
-        if (apart >= 0) scale = fmaxf(second / ACT_LARGEST_COARSE, largest / ACT_LARGEST_APART);
+        const int outlier = a8 && ordinary ? rows_outlier(x, largest, &second) : -1;
+        float scale = largest < 0x1p-111f ? 0 : largest / (a8 ? ACT_LARGEST_A8 : ACT_LARGEST);
+        if (outlier >= 0) scale = fmaxf(second / ACT_LARGEST_A8, largest / ACT_LARGEST_OUTLIER);
         const float divisor = ordinary ? scale : 1;
         uint32_t mask = ordinary ? ~0u : 0;
         int32_t code[ACT_GROUP];
@@ -56,13 +56,13 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
         }
         *groups = (act_group){.scale = scale, .sum = {first, last, first + last}};
         for (int i = 0; i < 3; i++) groups->scaled_sum[i] = scale * (float)groups->sum[i];
-        if (apart >= 0) {
-            const int32_t lower = ((code[apart] + ACT_UPPER / 2) & (ACT_UPPER - 1)) - ACT_UPPER / 2;
-            groups->place = (int16_t)apart;
-            groups->upper = (int16_t)((code[apart] - lower) / ACT_UPPER);
-            code[apart] = lower;
+        if (outlier >= 0) {
+            const int32_t lower = ((code[outlier] + ACT_UPPER / 2) & (ACT_UPPER - 1)) - ACT_UPPER / 2;
+            groups->place = (int16_t)outlier;
+            groups->upper = (int16_t)((code[outlier] - lower) / ACT_UPPER);
+            code[outlier] = lower;
         }
-        if (coarse) {
+        if (a8) {
             for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];
             continue;
         }
