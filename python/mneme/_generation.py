@@ -126,6 +126,10 @@ class Generation(Sequence[GeneratedSequence]):
         return f"Generation({self.sequences!r})"
 
 
+# Of Transformers, where this library has no value to compare with.
+_DEFAULTS = {"max_length": 20, "assistant_lookbehind": 10, "target_lookbehind": 10}
+
+
 class GenerationConfig(Handle):
     """Transformers' GenerationConfig: the values of a model's generation_config.json, and fields that are set by their names there.
 
@@ -149,8 +153,22 @@ class GenerationConfig(Handle):
         if not isinstance(found, Mapping):
             raise ArgumentError(f"generation_config must be a mapping or have to_dict(), not {type(given).__name__}")
         values = cast("Mapping[str, Any]", found)
-        text = json.dumps({name: _plain(name, value) for name, value in values.items() if value is not None}).encode()
+        values = {name: value for name, value in values.items() if value is not None}
+        if hasattr(given, "to_dict"):
+            values = {name: value for name, value in values.items() if not self._is_default(name, values)}
+        text = json.dumps({name: _plain(name, value) for name, value in values.items()}).encode()
         check(lib.mn_generation_config_load(self._pointer, text, len(text)))
+
+    def _is_default(self, name: str, values: Mapping[str, Any]) -> bool:
+        """Whether a field only repeats what holds already: an object of Transformers lists all, and no warning is due for those."""
+        if name == "do_sample":
+            return False  # without it, sampling options that are set turn it on
+        if name in _DEFAULTS:
+            return bool(values[name] == _DEFAULTS[name]) and (name != "max_length" or "max_new_tokens" in values)
+        try:
+            return bool(self.get(name) == values[name])
+        except ArgumentError:
+            return False
 
     def set(self, name: str, value: Any) -> None:
         """Sets one field by Transformers' name; ArgumentError names the allowed values, for an unknown name the nearest known one."""

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import warnings
 
 from runner import COMMAND, ROOT, SMALL, TEXT, command, main, refused, template_model
 import mneme
@@ -250,6 +251,26 @@ def configurations_are_objects_or_mappings():
         assert model.generate(TEXT, generation_config={"max_new_tokens": 9, "num_beams": 2}, max_new_tokens=5)[0].token_ids == wanted
 
 
+# Transformers' own objects list every field. Those that repeat what holds are no requests; the others count.
+def configurations_that_list_all_fields_request_what_differs():
+    class Given:
+        def __init__(self, **fields):
+            self.fields = {"max_length": 20, "do_sample": False, "temperature": 1.0, "top_k": 50, "num_beams": 1, "assistant_lookbehind": 10, **fields}
+
+        def to_dict(self):
+            return self.fields
+
+    with mneme.Model(SMALL) as model, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wanted = model.generate(TEXT, max_new_tokens=9)[0].token_ids
+        assert model.generate(TEXT, generation_config=Given(max_new_tokens=9))[0].token_ids == wanted and not caught
+        assert len(model.generate(TEXT, generation_config=Given())[0].token_ids) + len(model.tokenizer.encode(TEXT)) == 20 and not caught
+        assert model.generate(TEXT, generation_config=Given(max_new_tokens=9, temperature=0.5))[0].token_ids == wanted
+        assert any("temperature" in str(w.message) for w in caught), caught
+        assert model.generate(TEXT, generation_config=Given(max_new_tokens=9, max_length=30))[0].token_ids == wanted
+        assert any("max_length" in str(w.message) for w in caught), caught
+
+
 def callbacks_end_a_generation():
     with mneme.Model(SMALL) as model, model.session() as session:
         seen = []
@@ -338,7 +359,8 @@ CASES = [declarations_name_all_functions, functions_are_called_by_the_package, i
          declarations_are_those_written_from_the_header, structs_have_the_layout_of_c, constants_are_those_of_c,
          the_reference_is_written_from_the_docstrings, answers_are_those_of_the_command,
          streams_give_the_same_text, a_stream_that_is_left_ends_the_generation, conversations_compute_what_is_new, sessions_fork_crop_and_save,
-         texts_are_encoded_and_decoded, failures_are_exceptions_with_a_sentence, configurations_are_objects_or_mappings, callbacks_end_a_generation,
+         texts_are_encoded_and_decoded, failures_are_exceptions_with_a_sentence, configurations_are_objects_or_mappings,
+         configurations_that_list_all_fields_request_what_differs, callbacks_end_a_generation,
          closed_and_forked_objects_are_refused, the_interpreter_may_end_at_any_time, ctrl_c_ends_a_generation, the_command_is_part_of_the_package,
          examples_of_the_documents_run]
 
