@@ -144,12 +144,37 @@ static void measure(job *j, const mn_token_event *event) {
     *last = now;
 }
 
+static bool take_part(void *user, reasoning_part part, const char *text, size_t n) {
+    job_delta *d = user;
+    if (part != REASONING_MARKER) bytes_append(part == REASONING_TEXT ? &d->reasoning : &d->content, text, n);
+    return true;
+}
+
+job_delta job_tell_apart(job *j, const mn_token_event *e) {
+    job_delta d = {0};
+    reasoning_stream *s = &j->streamed[e->sequence];
+    reasoning_push(s, &j->reasoning, e->text, e->n_text, take_part, &d);
+    if (e->sequence == 0 && e->id >= 0) j->n_reasoning_tokens += s->state != REASONING_OVER;
+    if (e->finish_reason) reasoning_finish(s, &j->reasoning, take_part, &d);
+    return d;
+}
+
+static void count_reasoning(job *j, const mn_token_event *e) {
+    if (e->sequence > 0 || !j->reasoning.begin || j->streamed[0].state == REASONING_OVER) return;
+    job_delta d = job_tell_apart(j, e);
+    bytes_clear(&d.reasoning);
+    bytes_clear(&d.content);
+}
+
 bool job_on_token(void *user, const mn_token_event *event) {
     job *j = user;
     measure(j, event);
     if (j->batch && j->batch->has_failed) return false;
-    if (!j->reply->streams) return true;
     bytes out = {0};
+    if (!j->reply->streams) {
+        count_reasoning(j, event);
+        return true;
+    }
     j->dialect->piece(&out, j, event);
     return reply_put(j->reply, &out);
 }

@@ -75,6 +75,7 @@ struct job {
     mn_cache_options cache;        /* if the request has one; its texts belong to the configuration, or to the server */
     tools *tools;                  /* NULL: none */
     reasoning reasoning;           /* how it is told apart from answers */
+    int64_t n_reasoning_tokens;    /* before the first answer's text, with the markers; also where there are none */
     reasoning_stream streamed[MOST_TIMED]; /* of answers that are streamed */
     batch *batch;                          /* NULL: a request with one prompt */
     size_t place;                          /* its index in the batch */
@@ -115,6 +116,14 @@ mn_status job_adopt(job *j, const char *owner, bool keeps_apart, refusal *why);
 mn_status job_join(job *first, size_t n);
 /* The job whose answer has this index in the generations of a request, or of a batch, taken together. */
 const job *job_of_answer(const job *j, size_t index);
+
+/* What an event adds to an answer, or to what is thought before it. */
+typedef struct job_delta {
+    bytes reasoning, content; /* the caller clears both */
+} job_delta;
+
+/* e: its text may be held until more is known; the last event of an answer, with a finish_reason, gives all. */
+job_delta job_tell_apart(job *j, const mn_token_event *e);
 
 /* Called by the thread that computes. */
 bool job_on_token(void *user, const mn_token_event *event);

@@ -98,9 +98,9 @@ static void put_call(bytes *out, const tools_call *call, const bytes *input) {
 
 /* ---- streams ---- */
 
-/* What a message is beside its job. */
+/* What a message is beside its job. Its blocks: thinking, text, calls, each only if there is some. */
 typedef struct stream_state {
-    bool has_text; /* the block of text, the first one, has begun */
+    bool has_thinking, has_text; /* the block has begun; that of thinking ends where another one begins */
 } stream_state;
 
 static void begin_block(bytes *out, size_t index) {
@@ -110,11 +110,16 @@ static void begin_block(bytes *out, size_t index) {
                  index);
 }
 
+static void end_block(bytes *out, size_t index) {
+    bytes_printf(out, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":%zu}\n\n", index);
+}
+
 static void begin_text(bytes *out, job *j) {
     stream_state *m = j->state;
     if (m->has_text) return;
+    if (m->has_thinking) end_block(out, 0);
     m->has_text = true;
-    begin_block(out, 0);
+    begin_block(out, m->has_thinking);
     bytes_append_text(out, "{\"type\":\"text\",\"text\":\"\"}}\n\n");
 }
 
@@ -126,15 +131,26 @@ static void begin_delta(bytes *out, size_t index, const char *type, const char *
 }
 
 static void put_text(bytes *out, job *j, const char *text, size_t n) {
+    const stream_state *m = j->state;
     if (n == 0) return;
     begin_text(out, j);
-    begin_delta(out, 0, "text_delta", "text");
+    begin_delta(out, m->has_thinking, "text_delta", "text");
     json_put_string(out, text, n);
     bytes_append_text(out, "}}\n\n");
 }
 
-static void end_block(bytes *out, size_t index) {
-    bytes_printf(out, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":%zu}\n\n", index);
+/* Nothing is signed: thinking that comes back is not passed to the template. */
+static void put_thinking(bytes *out, job *j, const bytes *text) {
+    stream_state *m = j->state;
+    if (text->n == 0) return;
+    if (!m->has_thinking) {
+        begin_block(out, 0);
+        bytes_append_text(out, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n");
+    }
+    m->has_thinking = true;
+    begin_delta(out, 0, "thinking_delta", "thinking");
+    json_put_string(out, text->data, text->n);
+    bytes_append_text(out, "}}\n\n");
 }
 
 static void put_call_events(bytes *out, size_t index, const tools_call *call) {
@@ -153,33 +169,39 @@ static void messages_begin(bytes *out, job *j) {
     bytes_append_text(out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,");
     put_usage(out, j->n_ids, 0, 0); /* how many are cached is known at the end */
     bytes_append_text(out, "}}\n\n");
-    if (!j->tools) begin_text(out, j);
     bytes_append_text(out, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
 }
 
 /* With tools, what may become a call is held back. */
 static void messages_piece(bytes *out, job *j, const mn_token_event *e) {
-    size_t shown, n;
-    if (!j->tools) {
-        put_text(out, j, e->text, e->n_text);
-        return;
+    job_delta d = job_tell_apart(j, e);
+    put_thinking(out, j, &d.reasoning);
+    if (j->tools) {
+        size_t shown, n;
+        const bytes *text = tools_push(j->tools, 0, d.content.data, d.content.n, &shown, &n);
+        if (n > shown) put_text(out, j, text->data + shown, n - shown);
+    } else {
+        put_text(out, j, d.content.data, d.content.n);
     }
-    const bytes *text = tools_push(j->tools, 0, e->text, e->n_text, &shown, &n);
-    if (n > shown) put_text(out, j, text->data + shown, n - shown);
+    out->failed = out->failed || d.reasoning.failed || d.content.failed;
+    bytes_clear(&d.reasoning);
+    bytes_clear(&d.content);
 }
 
 static void messages_end(bytes *out, job *j, const mn_generation *g) {
     const mn_sequence *s = g->sequences[0];
     const stream_state *m = j->state;
-    tools_answer parts = tools_split(j->tools, s->text, s->n_text);
+    const reasoning_place at = reasoning_find(&j->reasoning, s->text, s->n_text);
+    const char *text = s->text + at.answer;
+    tools_answer parts = tools_split(j->tools, text, s->n_text - at.answer);
     if (j->tools) {
         size_t shown, n;
         tools_push(j->tools, 0, "", 0, &shown, &n);
-        if (parts.n_text > shown) put_text(out, j, s->text + shown, parts.n_text - shown);
+        if (parts.n_text > shown) put_text(out, j, text + shown, parts.n_text - shown);
     }
-    if (parts.n == 0) begin_text(out, j);
-    size_t index = m->has_text;
-    if (m->has_text) end_block(out, 0);
+    if (parts.n == 0 && !m->has_thinking) begin_text(out, j);
+    size_t index = (size_t)m->has_thinking + m->has_text;
+    if (index) end_block(out, index - 1);
     for (size_t i = 0; i < parts.n; i++) put_call_events(out, index++, &parts.calls[i]);
     bytes_append_text(out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
     put_stop(out, j, s, parts.n > 0);
@@ -191,17 +213,24 @@ static void messages_end(bytes *out, job *j, const mn_generation *g) {
 
 static void messages_whole(bytes *out, job *j, const mn_generation *g) {
     const mn_sequence *s = g->sequences[0];
-    tools_answer parts = tools_split(j->tools, s->text, s->n_text);
-    bool has_text = parts.n_text > 0 || parts.n == 0;
+    const reasoning_place at = reasoning_find(&j->reasoning, s->text, s->n_text);
+    const char *text = s->text + at.answer;
+    tools_answer parts = tools_split(j->tools, text, s->n_text - at.answer);
+    const bool has_thinking = at.end > at.begin, has_text = parts.n_text > 0 || (parts.n == 0 && !has_thinking);
     put_message(out, j);
     bytes_append_text(out, ",\"content\":[");
+    if (has_thinking) {
+        bytes_append_text(out, "{\"type\":\"thinking\",\"thinking\":");
+        json_put_string(out, s->text + at.begin, at.end - at.begin);
+        bytes_append_text(out, ",\"signature\":\"\"}");
+    }
     if (has_text) {
-        bytes_append_text(out, "{\"type\":\"text\",\"text\":");
-        json_put_string(out, s->text, parts.n_text);
+        bytes_append_text(out, has_thinking ? ",{\"type\":\"text\",\"text\":" : "{\"type\":\"text\",\"text\":");
+        json_put_string(out, text, parts.n_text);
         bytes_append_text(out, "}");
     }
     for (size_t i = 0; i < parts.n; i++) {
-        if (i || has_text) bytes_append_text(out, ",");
+        if (i || has_text || has_thinking) bytes_append_text(out, ",");
         put_call(out, &parts.calls[i], &parts.calls[i].arguments);
     }
     bytes_append_text(out, "],");

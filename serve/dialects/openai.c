@@ -132,17 +132,6 @@ static void put_calls(bytes *out, const tools_answer *parts, bool is_stream) {
     bytes_append_text(out, "]");
 }
 
-/* What an event adds to a message, by its parts. */
-typedef struct delta {
-    bytes reasoning, content;
-} delta;
-
-static bool take_part(void *user, reasoning_part part, const char *text, size_t n) {
-    delta *d = user;
-    if (part != REASONING_MARKER) bytes_append(part == REASONING_TEXT ? &d->reasoning : &d->content, text, n);
-    return true;
-}
-
 /* The content of an event, and the calls at the end. With tools, what may become a call is held back; at the end it is
  * one, or text after all. e: whose log-probabilities are written; NULL: none. Returns why the answer ended. */
 static const char *put_content(bytes *out, job *j, int index, const bytes *content, const mn_token_event *e,
@@ -170,10 +159,7 @@ static const char *put_content(bytes *out, job *j, int index, const bytes *conte
 }
 
 static void chat_piece(bytes *out, job *j, const mn_token_event *e) {
-    delta d = {0};
-    reasoning_stream *s = &j->streamed[e->sequence];
-    reasoning_push(s, &j->reasoning, e->text, e->n_text, take_part, &d);
-    if (e->finish_reason) reasoning_finish(s, &j->reasoning, take_part, &d);
+    job_delta d = job_tell_apart(j, e);
     if (d.reasoning.n) put_text_chunk(out, j, e->sequence, REASONING, d.reasoning.data, d.reasoning.n, e);
     const char *reason = put_content(out, j, e->sequence, &d.content, d.reasoning.n ? NULL : e, e->finish_reason);
     if (reason) {

@@ -18,39 +18,66 @@ typedef struct response {
     turns input;        /* the turns of this request; from adopt on, all but the instructions */
     bytes echo;         /* members that repeat the request */
     bool is_stored;
-    bool has_text; /* the events of the text, the first item, have begun */
+    /* The events of the item have begun: that of reasoning comes first, then the text, and calls. */
+    bool has_reasoning, has_text, reasoning_is_over;
+    bytes thought; /* so far */
     int n_events;
 } response;
 
-/* What is computed, split into text and calls. */
+/* What is computed, split into reasoning, text and calls. */
 typedef struct output {
     const mn_sequence *sequence;
+    const char *text, *reasoning;
+    size_t n_reasoning;
+    int64_t reasoning_tokens; /* with the markers */
     tools_answer parts;
 } output;
 
 static bool has_text(const output *a) {
-    return a->parts.n_text > 0 || a->parts.n == 0;
+    return a->parts.n_text > 0 || (a->parts.n == 0 && a->n_reasoning == 0);
 }
 
 /* ---- what is written ---- */
 
-/* The message has the response's random part. */
-static void put_item_id(bytes *out, const job *j) {
-    bytes_printf(out, "\"msg_%s\"", strchr(j->id, '_') + 1);
+/* Items that have a text: names of their parts and events. */
+typedef struct item_kind {
+    const char *prefix, *part, *members; /* members: of the part, behind its text */
+    const char *item;                    /* members of the item, before its content */
+    const char *delta, *done, *logprobs; /* events, and their last member */
+} item_kind;
+
+static const item_kind message_item = {"msg_",
+                                       "output_text",
+                                       ",\"annotations\":[],\"logprobs\":[]",
+                                       "\"type\":\"message\",\"role\":\"assistant\"",
+                                       "response.output_text.delta",
+                                       "response.output_text.done",
+                                       ",\"logprobs\":[]"};
+static const item_kind reasoning_item = {"rs_",
+                                         "reasoning_text",
+                                         "",
+                                         "\"type\":\"reasoning\",\"summary\":[]",
+                                         "response.reasoning_text.delta",
+                                         "response.reasoning_text.done",
+                                         ""};
+
+/* An item has the response's random part. */
+static void put_item_id(bytes *out, const job *j, const item_kind *kind) {
+    bytes_printf(out, "\"%s%s\"", kind->prefix, strchr(j->id, '_') + 1);
 }
 
-static void put_part(bytes *out, const char *text, size_t n) {
-    bytes_append_text(out, "{\"type\":\"output_text\",\"text\":");
+static void put_part(bytes *out, const item_kind *kind, const char *text, size_t n) {
+    bytes_printf(out, "{\"type\":\"%s\",\"text\":", kind->part);
     json_put_string(out, text, n);
-    bytes_append_text(out, ",\"annotations\":[],\"logprobs\":[]}");
+    bytes_printf(out, "%s}", kind->members);
 }
 
-/* a NULL: it has no text yet. */
-static void put_item(bytes *out, const job *j, const char *status, const output *a) {
+/* text NULL: it has none yet. */
+static void put_item(bytes *out, const job *j, const item_kind *kind, const char *status, const char *text, size_t n) {
     bytes_append_text(out, "{\"id\":");
-    put_item_id(out, j);
-    bytes_printf(out, ",\"type\":\"message\",\"status\":\"%s\",\"role\":\"assistant\",\"content\":[", status);
-    if (a) put_part(out, a->sequence->text, a->parts.n_text);
+    put_item_id(out, j, kind);
+    bytes_printf(out, ",%s,\"status\":\"%s\",\"content\":[", kind->item, status);
+    if (text) put_part(out, kind, text, n);
     bytes_append_text(out, "]}");
 }
 
@@ -68,20 +95,24 @@ static void put_call(bytes *out, const tools_call *call, bool is_whole) {
 }
 
 static void put_output(bytes *out, const job *j, const char *status, const output *a) {
-    if (has_text(a)) put_item(out, j, status, a);
+    const bool is_cut = !has_text(a) && a->parts.n == 0; /* within the reasoning */
+    if (a->n_reasoning) put_item(out, j, &reasoning_item, is_cut ? status : "completed", a->reasoning, a->n_reasoning);
+    if (a->n_reasoning && has_text(a)) bytes_append_text(out, ",");
+    if (has_text(a)) put_item(out, j, &message_item, status, a->text, a->parts.n_text);
     for (size_t i = 0; i < a->parts.n; i++) {
-        if (i || has_text(a)) bytes_append_text(out, ",");
+        if (i || has_text(a) || a->n_reasoning) bytes_append_text(out, ",");
         put_call(out, &a->parts.calls[i], true);
     }
 }
 
 /* Every token of the prompt that was not found in the cache is put there. */
-static void put_usage(bytes *out, const mn_sequence *s) {
+static void put_usage(bytes *out, const output *a) {
+    const mn_sequence *s = a->sequence;
     bytes_printf(out,
                  "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":%zu,\"cache_write_tokens\":%zu},"
-                 "\"output_tokens\":%zu,\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%zu}",
+                 "\"output_tokens\":%zu,\"output_tokens_details\":{\"reasoning_tokens\":%lld},\"total_tokens\":%zu}",
                  s->prompt_tokens, s->cached_tokens, s->prompt_tokens - s->cached_tokens, s->n_ids,
-                 s->prompt_tokens + s->n_ids);
+                 (long long)a->reasoning_tokens, s->prompt_tokens + s->n_ids);
 }
 
 /* "completed", or why it is not: the limits are all that ends a text early. */
@@ -118,7 +149,7 @@ static void put_response(bytes *out, const job *j, const char *status, const out
     if (a) put_output(out, j, is_incomplete ? "incomplete" : "completed", a);
     bytes_append_text(out, "],\"usage\":");
     if (s)
-        put_usage(out, s);
+        put_usage(out, a);
     else
         bytes_append_text(out, "null");
     if (s) explain_put_object(out, j, s);
@@ -140,26 +171,48 @@ static void put_response_event(bytes *out, job *j, const char *type, const char 
     bytes_append_text(out, "}\n\n");
 }
 
-static void put_item_event(bytes *out, job *j, const char *type, const char *status, const output *a) {
+/* Reasoning is the first item where there is some, and the text comes next. */
+static int index_of(const job *j, const item_kind *kind) {
+    const response *r = j->state;
+    return kind == &message_item && r->has_reasoning;
+}
+
+/* text NULL: it has none yet. */
+static void put_item_event(bytes *out, job *j, const char *type, const item_kind *kind, const char *status,
+                           const char *text, size_t n) {
     begin_event(out, j, type);
-    bytes_append_text(out, "\"output_index\":0,\"item\":");
-    put_item(out, j, status, a);
+    bytes_printf(out, "\"output_index\":%d,\"item\":", index_of(j, kind));
+    put_item(out, j, kind, status, text, n);
     bytes_append_text(out, "}\n\n");
 }
 
-/* An event of the text: its name for the text is delta or text, or it has the whole part. */
-static void put_text_event(bytes *out, job *j, const char *type, const char *member, const char *text, size_t n) {
+/* An event of a text: its name for the text is delta or text, or it has the whole part. */
+static void put_text_event(bytes *out, job *j, const char *type, const item_kind *kind, const char *member,
+                           const char *text, size_t n) {
     begin_event(out, j, type);
     bytes_append_text(out, "\"item_id\":");
-    put_item_id(out, j);
-    bytes_printf(out, ",\"output_index\":0,\"content_index\":0,\"%s\":", member);
+    put_item_id(out, j, kind);
+    bytes_printf(out, ",\"output_index\":%d,\"content_index\":0,\"%s\":", index_of(j, kind), member);
     if (strcmp(member, "part") == 0) {
-        put_part(out, text, n);
+        put_part(out, kind, text, n);
     } else {
         json_put_string(out, text, n);
-        bytes_append_text(out, ",\"logprobs\":[]");
+        bytes_append_text(out, kind->logprobs);
     }
     bytes_append_text(out, "}\n\n");
+}
+
+static void begin_item(bytes *out, job *j, const item_kind *kind, bool *has_begun) {
+    if (*has_begun) return;
+    *has_begun = true;
+    put_item_event(out, j, "response.output_item.added", kind, "in_progress", NULL, 0);
+    put_text_event(out, j, "response.content_part.added", kind, "part", "", 0);
+}
+
+static void end_item(bytes *out, job *j, const item_kind *kind, const char *status, const char *text, size_t n) {
+    put_text_event(out, j, kind->done, kind, "text", text, n);
+    put_text_event(out, j, "response.content_part.done", kind, "part", text, n);
+    put_item_event(out, j, "response.output_item.done", kind, status, text, n);
 }
 
 static void put_call_event(bytes *out, job *j, const char *type, size_t index, const tools_call *call, bool is_whole) {
@@ -178,61 +231,81 @@ static void put_arguments_event(bytes *out, job *j, const char *type, size_t ind
     bytes_printf(out, ",\"name\":\"%s\"}\n\n", call->name);
 }
 
-static void begin_text(bytes *out, job *j) {
+/* What is thought is whole when the text or a call begins. */
+static void end_reasoning(bytes *out, job *j, const char *status) {
     response *r = j->state;
-    if (r->has_text) return;
-    r->has_text = true;
-    put_item_event(out, j, "response.output_item.added", "in_progress", NULL);
-    put_text_event(out, j, "response.content_part.added", "part", "", 0);
+    if (!r->has_reasoning || r->reasoning_is_over) return;
+    r->reasoning_is_over = true;
+    end_item(out, j, &reasoning_item, status, r->thought.data, r->thought.n);
+}
+
+static void put_reasoning(bytes *out, job *j, const bytes *text) {
+    response *r = j->state;
+    if (text->n == 0) return;
+    begin_item(out, j, &reasoning_item, &r->has_reasoning);
+    put_text_event(out, j, reasoning_item.delta, &reasoning_item, "delta", text->data, text->n);
+    bytes_append(&r->thought, text->data, text->n);
 }
 
 static void put_delta(bytes *out, job *j, const char *text, size_t n) {
+    response *r = j->state;
     if (n == 0) return;
-    begin_text(out, j);
-    put_text_event(out, j, "response.output_text.delta", "delta", text, n);
+    end_reasoning(out, j, "completed");
+    begin_item(out, j, &message_item, &r->has_text);
+    put_text_event(out, j, message_item.delta, &message_item, "delta", text, n);
 }
 
 static void responses_begin(bytes *out, job *j) {
     put_response_event(out, j, "response.created", "in_progress", NULL, NULL, NULL);
     put_response_event(out, j, "response.in_progress", "in_progress", NULL, NULL, NULL);
-    if (!j->tools) begin_text(out, j);
 }
 
 /* With tools, what may become a call is held back. */
 static void responses_piece(bytes *out, job *j, const mn_token_event *e) {
-    size_t shown, n;
-    if (!j->tools) {
-        put_delta(out, j, e->text, e->n_text);
-        return;
+    const response *r = j->state;
+    job_delta d = job_tell_apart(j, e);
+    put_reasoning(out, j, &d.reasoning);
+    if (j->tools) {
+        size_t shown, n;
+        const bytes *text = tools_push(j->tools, 0, d.content.data, d.content.n, &shown, &n);
+        if (n > shown) put_delta(out, j, text->data + shown, n - shown);
+    } else {
+        put_delta(out, j, d.content.data, d.content.n);
     }
-    const bytes *text = tools_push(j->tools, 0, e->text, e->n_text, &shown, &n);
-    if (n > shown) put_delta(out, j, text->data + shown, n - shown);
+    out->failed = out->failed || d.reasoning.failed || d.content.failed || r->thought.failed;
+    bytes_clear(&d.reasoning);
+    bytes_clear(&d.content);
 }
 
 static void keep(const job *j, const output *a) {
     response *r = j->state;
     if (!r->is_stored || strcmp(a->sequence->finish_reason, "cancelled") == 0) return;
-    if (turns_answer(&r->input, a->sequence->text, &a->parts) == MN_OK)
+    if (turns_answer(&r->input, a->text, &a->parts) == MN_OK)
         conversations_keep(r->server->conversations, j->id, j->owner, &r->input.messages);
 }
 
 static output split(const job *j, const mn_generation *g) {
     const mn_sequence *s = g->sequences[0];
-    return (output){s, tools_split(j->tools, s->text, s->n_text)};
+    const reasoning_place at = reasoning_find(&j->reasoning, s->text, s->n_text);
+    return (output){.sequence = s,
+                    .text = s->text + at.answer,
+                    .reasoning = s->text + at.begin,
+                    .n_reasoning = at.end - at.begin,
+                    .reasoning_tokens = at.answer ? j->n_reasoning_tokens : 0,
+                    .parts = tools_split(j->tools, s->text + at.answer, s->n_text - at.answer)};
 }
 
 static void end_text(bytes *out, job *j, const char *status, const output *a) {
-    const mn_sequence *s = a->sequence;
+    response *r = j->state;
     if (j->tools) {
         size_t shown, n;
         tools_push(j->tools, 0, "", 0, &shown, &n);
-        if (a->parts.n_text > shown) put_delta(out, j, s->text + shown, a->parts.n_text - shown);
+        if (a->parts.n_text > shown) put_delta(out, j, a->text + shown, a->parts.n_text - shown);
     }
+    end_reasoning(out, j, has_text(a) || a->parts.n ? "completed" : status);
     if (!has_text(a)) return;
-    begin_text(out, j);
-    put_text_event(out, j, "response.output_text.done", "text", s->text, a->parts.n_text);
-    put_text_event(out, j, "response.content_part.done", "part", s->text, a->parts.n_text);
-    put_item_event(out, j, "response.output_item.done", status, a);
+    begin_item(out, j, &message_item, &r->has_text);
+    end_item(out, j, &message_item, status, a->text, a->parts.n_text);
 }
 
 static void responses_end(bytes *out, job *j, const mn_generation *g) {
@@ -242,7 +315,7 @@ static void responses_end(bytes *out, job *j, const mn_generation *g) {
     end_text(out, j, is_completed ? "completed" : "incomplete", &a);
     for (size_t i = 0; i < a.parts.n; i++) {
         const tools_call *call = &a.parts.calls[i];
-        size_t index = i + has_text(&a);
+        size_t index = i + has_text(&a) + (a.n_reasoning > 0);
         put_call_event(out, j, "response.output_item.added", index, call, false);
         put_arguments_event(out, j, "response.function_call_arguments.delta", index, call, "delta");
         put_arguments_event(out, j, "response.function_call_arguments.done", index, call, "arguments");
@@ -272,6 +345,7 @@ static void close_response(job *j) {
     mem_free(r->previous);
     bytes_clear(&r->instructions);
     bytes_clear(&r->echo);
+    bytes_clear(&r->thought);
     turns_close(&r->input);
     mem_free(r);
 }
@@ -297,6 +371,7 @@ static mn_status adopt_response(job *j, refusal *why) {
     mn_status status = bytes_status(&before);
     if (status == MN_OK) status = turns_take(&all, j, r->server, false, "input", why);
     turns_close(&all);
+    prompt_close_reasoning(j);
     return status;
 }
 

@@ -287,6 +287,11 @@ static mn_status check_answers(const request_settings *r, refusal *why) {
     MN_FAIL(MN_E_ARG, "'n' is %d without sampling or beams, allowed: 1, or 'temperature' above 0", r->n);
 }
 
+void prompt_close_reasoning(job *j) {
+    for (size_t i = 0; i < N_CONSTRAINTS; i++)
+        j->reasoning.is_open = j->reasoning.is_open && !is_set(j, constraints[i]);
+}
+
 mn_status prompt_set(job *j, const json *body, bool *streams, refusal *why) {
     j->blame = fields_blame;
     MN_TRY(fields_read(&j->request, body, j->dialect->form, why));
@@ -294,9 +299,7 @@ mn_status prompt_set(job *j, const json *body, bool *streams, refusal *why) {
     j->options.top_logprobs = j->request.top_logprobs;
     *streams = j->request.streams;
     MN_TRY(force_call(j, why));
-    /* A constraint holds from the first token on: what it describes is the answer. */
-    for (size_t i = 0; i < N_CONSTRAINTS; i++)
-        j->reasoning.is_open = j->reasoning.is_open && !is_set(j, constraints[i]);
+    prompt_close_reasoning(j);
     return MN_OK;
 }
 

@@ -28,6 +28,9 @@ mn_status prompt_needs_tokenizer(const server *s, refusal *why);
 mn_status prompt_check(const server *s, const json *body, refusal *why);
 /* The prompt has some token, and no more than the model's context. name: its field. */
 mn_status prompt_check_length(const server *s, const job *j, const char *name, refusal *why);
+/* A constraint holds from the first token on: what it describes is the answer, also where the prompt begins the
+ * reasoning. For jobs that have their prompt and their settings. */
+void prompt_close_reasoning(job *j);
 /* Sets the job, which has its tools, from the body. */
 mn_status prompt_set(job *j, const json *body, bool *streams, refusal *why);
 /* Sets jobs that have their prompts, the field `name`, from the body, and checks them. Takes them: on failure they

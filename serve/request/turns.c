@@ -181,6 +181,8 @@ mn_status turns_take(turns *t, job *j, const server *s, bool continues, const ch
     if (status == MN_OK) status = bytes_status(&functions);
     if (status == MN_OK) status = mn_chat_render_with(s->tokenizer, list.data, list.n, &options, &text, &n);
     if (status == MN_OK) {
+        j->reasoning = reasoning_of(mn_chat_template(s->tokenizer, j->tools != NULL), text, n);
+        j->reasoning.is_open = j->reasoning.is_open && !continues;
         bytes_append(&prompt, text, n);
         if (continues) bytes_append(&prompt, t->text.data, t->text.n);
         if (j->tools) bytes_append_text(&prompt, tools_prefix(j->tools));

@@ -237,6 +237,22 @@ def openai_responses_schema(url, model, wanted):
     expect(type(json.loads(final.output_text)["ok"]), bool)
 
 
+# A regular expression makes the model think.
+def openai_responses_reasoning(url, model, wanted):
+    ask = {"model": model, "input": TALK, "extra_body": {"regex": "<think>[ab]{4}</think>[xy]{3}", "temperature": 0}}
+    whole = open_openai(url).responses.create(**ask)
+    with open_openai(url).responses.stream(**ask) as stream:
+        kinds = [event.type for event in stream]
+        last = stream.get_final_response()
+    for r in (whole, last):
+        expect([item.type for item in r.output], ["reasoning", "message"])
+        expect(len(r.output[0].content[0].text), 4)
+        expect(set(r.output_text) <= set("xy") and len(r.output_text), 3)
+        expect(r.usage.output_tokens_details.reasoning_tokens > 0, True)
+    expect(whole.output[0].content[0].text, last.output[0].content[0].text)
+    expect(kinds.index("response.reasoning_text.delta") < kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta"), True)
+
+
 def openai_responses_tools(url, model, wanted):
     """A call, streamed, and its result, for which the response before is continued."""
     c, ask = open_openai(url), {"model": model, "max_output_tokens": 100, "temperature": 0}
@@ -291,6 +307,22 @@ def anthropic_messages_stream(url, model, wanted):
     expect(text, wanted)
     expect([b.text for b in final.content], [wanted])
     expect(final.usage.output_tokens > 0 and final.usage.cache_read_input_tokens > 0, True)
+
+
+# As openai_responses_reasoning; thinking that is sent back is taken.
+def anthropic_thinking(url, model, wanted):
+    ask = {"model": model, "messages": TALK, "max_tokens": 100, "extra_body": {"regex": "<think>[ab]{4}</think>[xy]{3}", "temperature": 0}}
+    c = open_anthropic(url)
+    whole = c.messages.create(**ask)
+    with c.messages.stream(**ask) as stream:
+        thought = "".join(event.thinking for event in stream if event.type == "thinking")
+        last = stream.get_final_message()
+    for r in (whole, last):
+        expect([block.type for block in r.content], ["thinking", "text"])
+        expect((r.content[0].thinking, set(r.content[1].text) <= set("xy"), len(r.content[1].text)), (thought, True, 3))
+    expect(len(thought), 4)
+    again = TALK + [{"role": "assistant", "content": [block.model_dump() for block in whole.content]}, {"role": "user", "content": "So?"}]
+    expect(c.messages.create(**ask | {"messages": again}).content[1].type, "text")
 
 
 def anthropic_count(url, model, wanted):
@@ -492,8 +524,8 @@ CONTINUED = {}  # what `mneme run` says to the text itself: text
 SPEECH = {}  # what is transcribed: file, model, and what `mneme transcribe` says: text, seconds, words
 
 CASES = [openai_speech_plain, openai_speech_words, openai_speech_stream, openai_speech_errors, openai_chat_plain, openai_chat_stream, openai_completion_plain,
-         openai_completion_stream, openai_responses_plain, openai_responses_stream, openai_responses_continued, openai_responses_schema,
-         openai_responses_tools, openai_chat_tools, openai_errors, anthropic_messages_plain, anthropic_messages_stream, anthropic_count, anthropic_stops, anthropic_tools, anthropic_errors, hub_chat_plain,
+         openai_completion_stream, openai_responses_plain, openai_responses_stream, openai_responses_continued, openai_responses_schema, openai_responses_reasoning,
+         openai_responses_tools, openai_chat_tools, openai_errors, anthropic_messages_plain, anthropic_messages_stream, anthropic_thinking, anthropic_count, anthropic_stops, anthropic_tools, anthropic_errors, hub_chat_plain,
          hub_chat_stream, langchain_chat_plain, langchain_chat_stream, litellm_chat_plain, litellm_chat_stream, agents_run, curl_chat_plain, curl_chat_stream, curl_completion_plain, curl_completion_stream,
          prometheus_metrics]
 

@@ -128,7 +128,7 @@ static void check_usage(const json *usage, const mn_sequence *s, size_t n_prompt
 }
 
 static void check_message_stream(answer_text *a, const mn_sequence *s, size_t n_prompt, size_t asked) {
-    static const char *const before[] = {"message_start", "content_block_start", "ping"}, *const after[] = {
+    static const char *const before[] = {"message_start", "ping", "content_block_start"}, *const after[] = {
                                                                                               "content_block_stop",
                                                                                               "message_delta",
                                                                                               "message_stop"};

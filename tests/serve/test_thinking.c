@@ -249,6 +249,200 @@ static void prompts_may_begin_the_reasoning(void **state) {
     close_fixture(&w);
 }
 
+/* ---- the other dialects ---- */
+
+static const char *word(const json *object, const char *key) {
+    const json *value = json_get(object, key);
+    if (!value || value->kind != JSON_STRING) fail_msg("'%s' is no string", key);
+    return value->string;
+}
+
+/* "type text;" of a block of a message. */
+static void put_block(bytes *out, const json *block) {
+    const char *type = word(block, "type"), *text = "";
+    if (strcmp(type, "thinking") == 0) assert_string_equal(word(block, "signature"), "");
+    if (strcmp(type, "tool_use") != 0) text = word(block, type);
+    bytes_printf(out, "%s %s;", type, text);
+}
+
+/* The blocks of a message that comes in events: they begin, grow and end one after the other. */
+typedef struct blocks {
+    bytes done;
+    char type[16];
+    bytes text;
+    int64_t n;
+    bool is_open;
+} blocks;
+
+static void take_message_event(blocks *b, const json *event) {
+    const char *type = word(event, "type");
+    const json *block = json_get(event, "content_block"), *delta = json_get(event, "delta");
+    if (strncmp(type, "content_block_", 14) == 0) assert_int_equal(json_get(event, "index")->integer, b->n);
+    if (block) {
+        assert_false(b->is_open);
+        b->is_open = true;
+        snprintf(b->type, sizeof b->type, "%s", word(block, "type"));
+        if (strcmp(b->type, "tool_use") != 0) assert_string_equal(word(block, b->type), "");
+    } else if (strcmp(type, "content_block_delta") == 0) {
+        char name[32];
+        assert_true(b->is_open);
+        snprintf(name, sizeof name, "%s_delta", b->type);
+        if (strcmp(b->type, "tool_use") == 0) return;
+        assert_string_equal(word(delta, "type"), name);
+        bytes_append_text(&b->text, word(delta, b->type));
+    } else if (strcmp(type, "content_block_stop") == 0) {
+        assert_true(b->is_open);
+        bytes_printf(&b->done, "%s %s;", b->type, bytes_text(&b->text));
+        b->text.n = 0;
+        b->is_open = false;
+        b->n++;
+    }
+}
+
+/* "type text;" of an item of a response. */
+static void put_item(bytes *out, const json *item) {
+    const json *content = json_get(item, "content");
+    bytes_printf(out, "%s ", word(item, "type"));
+    for (size_t i = 0; content && i < content->n; i++) bytes_append_text(out, word(&content->items[i], "text"));
+    bytes_append_text(out, ";");
+}
+
+/* Each item's text grows to what its last events and the whole response have. */
+static void take_response_event(blocks *b, const json *event) {
+    const char *type = word(event, "type");
+    const json *item = json_get(event, "item"), *index = json_get(event, "output_index"), *part;
+    if (index) assert_int_equal(index->integer, b->n);
+    if (strcmp(type, "response.output_item.added") == 0) {
+        assert_false(b->is_open);
+        b->is_open = true;
+        b->text.n = 0;
+        snprintf(b->type, sizeof b->type, "%s", word(item, "type"));
+    } else if (strstr(type, "_text.delta")) {
+        assert_true(strncmp(type, strcmp(b->type, "reasoning") == 0 ? "response.reasoning" : "response.output", 15) ==
+                    0);
+        bytes_append_text(&b->text, word(event, "delta"));
+    } else if (strstr(type, "_text.done")) {
+        assert_string_equal(word(event, "text"), bytes_text(&b->text));
+    } else if ((part = json_get(event, "part"))) {
+        assert_string_equal(word(part, "type"), strcmp(b->type, "reasoning") == 0 ? "reasoning_text" : "output_text");
+        assert_string_equal(word(part, "text"), bytes_text(&b->text));
+    } else if (strcmp(type, "response.output_item.done") == 0) {
+        assert_true(b->is_open);
+        b->is_open = false;
+        b->n++;
+        put_item(&b->done, item);
+    }
+}
+
+/* The blocks or items of an answer, and of its stream; what is in both is compared with `wanted`. */
+static void check_dialect(const fixture *w, const char *path, const char *fields, const char *wanted, bool thinks) {
+    const bool is_message = strcmp(path, "/v1/messages") == 0;
+    char body[2048];
+    snprintf(body, sizeof body, "{%s,%s}", is_message ? USER ",\"max_tokens\":200" : "\"input\":\"Rome?\"", fields);
+    answer_text a = client_ask(w->port, path, body);
+    if (a.status != 200) fail_msg("%s: %d %s", body, a.status, a.body.data);
+    json_doc *doc = client_json(&a);
+    const json *list = json_get(json_root(doc), is_message ? "content" : "output");
+    bytes whole = {0};
+    for (size_t i = 0; i < list->n; i++) (is_message ? put_block : put_item)(&whole, &list->items[i]);
+    assert_string_equal(bytes_text(&whole), wanted);
+    int64_t n_reasoning = -1;
+    if (!is_message) {
+        const json *usage = json_get(json_root(doc), "usage");
+        n_reasoning = json_get(json_get(usage, "output_tokens_details"), "reasoning_tokens")->integer;
+        if ((n_reasoning > 0) != thinks || n_reasoning > json_get(usage, "output_tokens")->integer)
+            fail_msg("%s: %lld tokens of reasoning", body, (long long)n_reasoning);
+    }
+    json_close(&doc);
+    client_clear(&a);
+
+    bytes streamed = {0};
+    blocks b = {0};
+    bytes_printf(&streamed, "{\"stream\":true,%s", body + 1);
+    a = client_ask(w->port, path, bytes_text(&streamed));
+    for (const char *at = bytes_text(&a.body); (at = strstr(at, "data: ")); at++) {
+        at += 6;
+        assert_ok(json_parse(&doc, at, strcspn(at, "\n"), JSON_STRICT, "event"));
+        (is_message ? take_message_event : take_response_event)(&b, json_root(doc));
+        const json *last = json_get(json_root(doc), "response");
+        if (last && strcmp(word(last, "status"), "completed") == 0) {
+            const json *details = json_get(json_get(last, "usage"), "output_tokens_details");
+            assert_int_equal(json_get(details, "reasoning_tokens")->integer, n_reasoning);
+            assert_int_equal(json_get(last, "output")->n, b.n);
+        }
+        json_close(&doc);
+    }
+    assert_false(b.is_open);
+    assert_string_equal(bytes_text(&b.done), wanted);
+    bytes_clear(&b.done);
+    bytes_clear(&b.text);
+    bytes_clear(&whole);
+    bytes_clear(&streamed);
+    client_clear(&a);
+}
+
+#define TOOLS_OF_MESSAGES  "\"tools\":[{\"name\":\"go\",\"input_schema\":{}}],"
+#define TOOLS_OF_RESPONSES "\"tools\":[{\"type\":\"function\",\"name\":\"go\",\"parameters\":{}}],"
+
+static void other_dialects_have_it_in_their_form(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields, *reasoning, *text;
+        bool thinks, calls;
+    } of[] = {
+        {GREEDY("<think>\\\\nOne </thin or two[.]\\\\n</think>\\\\n\\\\nRome[.]"), "One </thin or two.", "Rome.", true,
+         false},
+        {GREEDY("<think>\\\\n\\\\n</think>\\\\n\\\\nRome[.]"), NULL, "Rome.", true, false},
+        {GREEDY("Rome[.] <think>a</think>"), NULL, "Rome. <think>a</think>", false, false},
+        {GREEDY("\\\\n<thin air"), NULL, "\n<thin air", false, false},
+        {GREEDY("<think>a </thin"), "a </thin", NULL, true, false},
+        {GREEDY("<think>" CALL "</think>I see[.] " CALL), "<tool_call>{\"name\": \"go\"}</tool_call>", "I see.", true,
+         true},
+        {GREEDY("<think>hm</think>" CALL), "hm", NULL, true, true},
+    };
+    fixture w = open_fixture(TOOL_SIGN TEMPLATE);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        for (int is_message = 0; is_message < 2; is_message++) {
+            const char *tools = is_message ? TOOLS_OF_MESSAGES : TOOLS_OF_RESPONSES;
+            bytes wanted = {0}, fields = {0};
+            bytes_printf(&fields, "%s%s", of[i].calls ? tools : "", of[i].fields);
+            if (of[i].reasoning)
+                bytes_printf(&wanted, "%s %s;", is_message ? "thinking" : "reasoning", of[i].reasoning);
+            if (of[i].text) bytes_printf(&wanted, "%s %s;", is_message ? "text" : "message", of[i].text);
+            if (of[i].calls) bytes_append_text(&wanted, is_message ? "tool_use ;" : "function_call ;");
+            check_dialect(&w, is_message ? "/v1/messages" : "/v1/responses", bytes_text(&fields), bytes_text(&wanted),
+                          of[i].thinks);
+            bytes_clear(&wanted);
+            bytes_clear(&fields);
+        }
+    }
+    close_fixture(&w);
+}
+
+/* Of a conversation that is kept the answer alone goes on. */
+static void kept_conversations_are_without_it(void **state) {
+    (void)state;
+    fixture w = open_fixture(TEMPLATE);
+    answer_text a = client_ask(w.port, "/v1/responses", "{\"input\":\"Rome?\"," GREEDY("<think>a</think>Yes[.]") "}");
+    json_doc *doc = client_json(&a);
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"input\":\"So\",\"max_output_tokens\":1,\"temperature\":0,\"previous_response_id\":\"%s\"}",
+             word(json_root(doc), "id"));
+    json_close(&doc);
+    client_clear(&a);
+    a = client_ask(w.port, "/v1/responses", body);
+    doc = client_json(&a);
+    size_t n;
+    const char *const settings[] = {"max_new_tokens", "1", NULL};
+    mn_generation *g = alone(&w, "<s>user: Rome?\nassistant: Yes.\nuser: So\nassistant:", settings, &n);
+    assert_int_equal(json_get(json_get(json_root(doc), "usage"), "input_tokens")->integer, n);
+    mn_generation_close(&g);
+    json_close(&doc);
+    client_clear(&a);
+    close_fixture(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_and_variables_reach_the_template),
@@ -257,6 +451,8 @@ int main(void) {
         cmocka_unit_test(reasoning_comes_apart_from_the_answer),
         cmocka_unit_test(answers_and_calls_have_their_own),
         cmocka_unit_test(prompts_may_begin_the_reasoning),
+        cmocka_unit_test(other_dialects_have_it_in_their_form),
+        cmocka_unit_test(kept_conversations_are_without_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
