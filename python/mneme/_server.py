@@ -86,7 +86,7 @@ def _read(process: subprocess.Popen[str], log: deque[str], found: list[str], is_
         for line in lines:
             log.append(line.rstrip("\n"))
             if line.startswith("listening on ") and not found:
-                found.append(line.split()[2])
+                found.append(line.removeprefix("listening on ").rpartition(" model=")[0])
                 is_known.set()
     process.wait()
     is_known.set()

@@ -341,9 +341,8 @@ packed_weights_are_mapped() {
   cmp -s "$work/out" "$work/wanted" || problem "mapped weights give other tokens"
   expect 0 "${run[@]}" -v --packed-dir "$folder"
   err_has " packed weights mapped in "
-  for other in "--packed-dir none" "--compute-type bf16" "--packed-dir $work/absent"; do
-    # shellcheck disable=SC2086
-    MNEME_PACKED=$folder expect 0 "${run[@]}" -v $other
+  for other in --packed-dir=none --compute-type=bf16 "--packed-dir=$work/absent"; do
+    MNEME_PACKED=$folder expect 0 "${run[@]}" -v "$other"
     err_has " loaded in "
   done
   printf x | dd of="$(find "$folder" -name '*.safetensors')" bs=1 seek=5000 conv=notrunc status=none

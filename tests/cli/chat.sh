@@ -234,13 +234,12 @@ reasoning() {
 }
 
 template_variables_that_are_none() {
-  local flags
+  local flag value flags
   echo '{"role": "user"}' >"$work/object.json"
-  while read -r flags; do
-    # shellcheck disable=SC2086
-    expect 2 tokenize "$open" --messages "$work/hi.json" $flags
+  while read -r flag value; do
+    expect 2 tokenize "$open" --messages "$work/hi.json" "$flag" ${value:+"$value"}
     err_is_sentence
-    err_has "${flags%%[ =]*}"
+    err_has "${flag%%=*}"
   done <<LIST
 --tools $work/object.json
 --tools [1]

@@ -147,9 +147,10 @@ wrong_files() {
 local_file() {
   fresh
   cp "$model" "$work/own.gguf"
-  expect 0 pull "file://$work/own.gguf" --sha256 "$sha256"
+  local folder=file://${work// /%20}
+  expect 0 pull "$folder/own.gguf" --sha256 "$sha256"
   installed own.gguf
-  expect 1 pull "file://$work/absent.gguf"
+  expect 1 pull "$folder/absent.gguf"
   err_is_sentence
   err_has "there is no file at file://"
   installed own.gguf

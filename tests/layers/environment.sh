@@ -20,7 +20,7 @@ wanted="HOME=FOLDER/home LC_ALL=C.UTF-8 MNEME_LONG=1 MNEME_TEST_MODELS=/models M
 TMPDIR=FOLDER TZ=UTC XDG_CACHE_HOME=FOLDER/cache XDG_CONFIG_HOME=FOLDER/config XDG_DATA_HOME=FOLDER/data XDG_RUNTIME_DIR=FOLDER/runtime
 XDG_STATE_HOME=FOLDER/state"
 env -i "${hostile[@]}" "$run" env >"$work/out" || complain "tests/run: exit code $?"
-seen=$(sort "$work/out" | sed -E "s,$work/a b/mneme-[A-Za-z0-9]{6},FOLDER," | tr '\n' ' ')
+seen=$(sort "$work/out" | sed -E "s,$work/a b/mneme tést-[A-Za-z0-9]{6},FOLDER," | tr '\n' ' ')
 [ "$seen" = "$(tr '\n' ' ' <<<"$wanted")" ] || complain "a test sees $seen"
 
 # The exit code is the test's, its folders are there, and nothing is left.
