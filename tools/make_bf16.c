@@ -2,9 +2,9 @@
  *
  *     make_bf16 gguf MODEL.gguf OUT.gguf     the same model, matrices rounded to bfloat16, vectors in float32
  *     make_bf16 folder MODEL.gguf FOLDER     config.json and model.safetensors in bfloat16 (type llama, default rope)
- *     make_bf16 random OUT.gguf              the shape of TinyLlama-1.1B with random weights and an artificial
- * vocabulary make_bf16 shape CONFIG.json FOLDER     config.json and random weights for it, of any model type; no
- * tokenizer
+ *     make_bf16 random OUT.gguf [CONFIG.json]   random weights and an artificial vocabulary for a configuration of the
+ *                                            type llama without rope scaling; without one, TinyLlama-1.1B's shape
+ *     make_bf16 shape CONFIG.json FOLDER     config.json and random weights for it, of any model type; no tokenizer
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -308,6 +308,8 @@ static const model_config tinyllama = {
     .rotary_dim = 64,
 };
 
+enum { CONFIG_LIMIT = 1 << 20 };
+
 enum { WORD_NORMAL = 1, WORD_UNKNOWN = 2, WORD_CONTROL = 3, WORD_BYTE = 6 }; /* token types of GGUF files */
 
 /* A vocabulary of the SentencePiece kind: three special words, the bytes, and numbered words. */
@@ -349,8 +351,15 @@ static mn_status put_vocabulary(gguf_writer *w, size_t n) {
     return status;
 }
 
-static mn_status random_gguf(const char *path) {
-    const model_config *c = &tinyllama;
+static mn_status read_config(model_config *config, const char *path) {
+    json_doc *doc = NULL;
+    mn_status status = json_open(&doc, path, JSON_PYTHON, CONFIG_LIMIT);
+    if (status == MN_OK) status = config_from_json(config, json_root(doc), path);
+    json_close(&doc);
+    return status;
+}
+
+static mn_status random_gguf(const char *path, const model_config *c) {
     gguf_writer w = {0};
     entry_list list = {0};
     const struct {
@@ -368,7 +377,7 @@ static mn_status random_gguf(const char *path) {
         {"llama.attention.head_count_kv", c->num_key_value_heads},
     };
     gguf_writer_text(&w, "general.architecture", "llama");
-    gguf_writer_text(&w, "general.name", "TinyLlama-1.1B shape, random weights");
+    gguf_writer_text(&w, "general.name", "random weights");
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         gguf_writer_int(&w, sizes[i].key, GGUF_U32, sizes[i].value);
     gguf_writer_real(&w, "llama.attention.layer_norm_rms_epsilon", GGUF_F32, c->norm_eps);
@@ -381,8 +390,6 @@ static mn_status random_gguf(const char *path) {
     return status;
 }
 
-enum { CONFIG_LIMIT = 1 << 20 };
-
 static mn_status copy_config(const char *path, const char *folder) {
     bytes text = {0}, to = {0};
     mn_status status = file_read(&text, path, CONFIG_LIMIT);
@@ -394,11 +401,9 @@ static mn_status copy_config(const char *path, const char *folder) {
 }
 
 static mn_status random_folder(const char *path, const char *folder) {
-    json_doc *doc = NULL;
     model_config config = {0};
     entry_list list = {0};
-    mn_status status = json_open(&doc, path, JSON_PYTHON, CONFIG_LIMIT);
-    if (status == MN_OK) status = config_from_json(&config, json_root(doc), path);
+    mn_status status = read_config(&config, path);
     if (status == MN_OK && mkdir(folder, 0777) != 0 && errno != EEXIST)
         status = status_fail(MN_E_IO, "%s: %s", folder, strerror(errno));
     if (status == MN_OK) status = list_weights(&list, &config, false, NULL);
@@ -406,20 +411,31 @@ static mn_status random_folder(const char *path, const char *folder) {
     if (status == MN_OK) status = copy_config(path, folder);
     mem_free(list.items);
     model_config_clear(&config);
-    json_close(&doc);
+    return status;
+}
+
+static mn_status random_of_config(const char *path, const char *config_path) {
+    model_config config = {0};
+    mn_status status = read_config(&config, config_path);
+    if (status == MN_OK && config.model_type != MODEL_LLAMA)
+        status = status_fail(MN_E_ARG, "%s: model_type must be 'llama'", config_path);
+    if (status == MN_OK) status = random_gguf(path, &config);
+    model_config_clear(&config);
     return status;
 }
 
 static const char usage[] = "usage: make_bf16 gguf MODEL.gguf OUT.gguf\n"
                             "       make_bf16 folder MODEL.gguf FOLDER\n"
-                            "       make_bf16 random OUT.gguf\n"
+                            "       make_bf16 random OUT.gguf [CONFIG.json]\n"
                             "       make_bf16 shape CONFIG.json FOLDER\n";
 
 int main(int n, char **words) {
     mn_status status;
     gguf *file = NULL;
     if (n == 3 && strcmp(words[1], "random") == 0) {
-        status = random_gguf(words[2]);
+        status = random_gguf(words[2], &tinyllama);
+    } else if (n == 4 && strcmp(words[1], "random") == 0) {
+        status = random_of_config(words[2], words[3]);
     } else if (n == 4 && strcmp(words[1], "shape") == 0) {
         status = random_folder(words[2], words[3]);
     } else if (n == 4 && (strcmp(words[1], "gguf") == 0 || strcmp(words[1], "folder") == 0)) {
