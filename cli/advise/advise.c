@@ -78,7 +78,7 @@ static int advise(advice *a) {
     status = read_sizes(a);
     if (status != MN_OK) return report(o, exit_of(status), "context");
     status = read_text(a);
-    if (status != MN_OK) return report(o, status == MN_E_NOT_FOUND ? EXIT_USAGE : exit_of(status), "text");
+    if (status != MN_OK) return report(o, exit_of(status), "text");
     status = advise_plan(a);
     if (status != MN_OK) return report(o, exit_of(status), "memory");
     if (a->e.info.max_position_embeddings > 0 && a->context > a->e.info.max_position_embeddings)

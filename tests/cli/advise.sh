@@ -227,7 +227,7 @@ refusals() {
   err_has 'allowed: 0 to 86400'
   expect 2 advise "$model" --memory much
   err_has "'much' is not a size"
-  expect 2 advise embedded --text "$work/absent"
+  expect 1 advise embedded --text "$work/absent"
   err_is_sentence
   err_has "$work/absent"
   expect 2 advise embedded --text "$work/short"
