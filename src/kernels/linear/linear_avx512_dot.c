@@ -39,7 +39,8 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
     return a8 ? _mm512_dpbusd_epi32(acc, codes, x) : _mm512_dpwssd_epi32(acc, codes, x);
 }
 
-/* The steps of int_tile for a row; their names are its variables. */
+/* The steps of int_tile for a row; their names are its variables. A single row of a single panel has two sums, i0a and
+ * i0b, since one product would wait for the one before it. */
 #define DECLARE(r)                                                                                                     \
     __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                                     \
     __m512i i##r##a, i##r##b;
@@ -48,12 +49,14 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
         i##r##a = i_value(0);                                                                                          \
         if (zero != 0) i##r##a = i_value(-zero * sums[r * n_groups].sum[which]);                                       \
         if (n_panels == 2) i##r##b = i##r##a;                                                                          \
+        if (is_single) i##r##b = i_value(0);                                                                           \
     }
 #define DOT(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
         const __m512i input = i_broadcast(at + r * next_row);                                                          \
-        i##r##a = dot(i##r##a, wa, input, a8);                                                                         \
-        if (n_panels == 2) i##r##b = dot(i##r##b, wb, input, a8);                                                      \
+        const bool second = is_single && step % 2;                                                                     \
+        if (!second) i##r##a = dot(i##r##a, wa, input, a8);                                                            \
+        if (n_panels == 2 || second) i##r##b = dot(i##r##b, wb, input, a8);                                            \
     }
 #define OUTLIER(r)                                                                                                     \
     if (n_rows > r && int_has_outlier(&sums[r * n_groups], group, begin)) {                                            \
@@ -87,9 +90,11 @@ INLINE __m512i pair_of(const char *words, const int pair, const int bits, const 
     }
     if (bits == 4) {
         const int shift = pair / 2 % 2 * 4 + pair % 2 * 8;
-        const __m512i codes = i_shift16(i_load(words + pair / 4 * 64), -shift);
-        if (has_levels) return i_choose(levels, i_or(i_and(codes, mask), _mm512_set1_epi16((short)0x8000)));
-        return shift == 12 ? codes : i_and(codes, mask);
+        const __m512i words_of = i_load(words + pair / 4 * 64), codes = i_shift16(words_of, -shift);
+        if (!has_levels) return shift == 12 ? codes : i_and(codes, mask);
+        /* Of both pairs of a quad at once, which is computed once. */
+        const __m512i quad = i_choose(levels, i_and(i_shift16(words_of, -(shift & 4)), _mm512_set1_epi8(15)));
+        return pair % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
     }
     if (bits == 6 && pair < 6) return i_and(i_shift16(i_load(words + pair / 2 * 64), -(pair % 2 * 6)), mask);
     if (bits == 6) {
@@ -143,7 +148,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const int_shape shape = int_shape_of(layout);
     const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, n_groups = k / ACT_GROUP;
     const size_t input_bytes = a8 ? 1 : 2, next_row = k * input_bytes;
-    const bool byte_scales = layout->byte_scales;
+    const bool byte_scales = layout->byte_scales, is_single = n_rows == 1 && n_panels == 1;
     const __m512i levels = has_levels ? i_table(layout->levels) : i_value(0);
     const char *at = (const char *)job->x->x + (size_t)row * next_row, *span = panel_at(job, panel) + INT_FACTOR_BYTES;
     const act_group *sums = job->x->groups + (size_t)row * n_groups, *const last = sums + n_groups;
@@ -177,6 +182,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                                 : pair_of(w + next_panel, step, bits, has_levels, levels);
                     EACH_ROW(DOT)
                 }
+                if (is_single) i0a = i_add32(i0a, i0b);
                 if (a8) { EACH_ROW(OUTLIER) }
                 w += lines * 64;
                 const __m512 da = scales_at(scales, super_a, byte_scales),
