@@ -159,11 +159,27 @@ job_delta job_tell_apart(job *j, const mn_token_event *e) {
     return d;
 }
 
+job_delta job_tell_visible(job *j, const mn_token_event *e) {
+    job_delta d = job_tell_apart(j, e);
+    if (!j->tools) return d;
+    size_t shown, n;
+    const bytes *text = tools_push(j->tools, e->sequence, d.content.data, d.content.n, &shown, &n);
+    d.content.n = 0;
+    if (n > shown) bytes_append(&d.content, text->data + shown, n - shown);
+    return d;
+}
+
+void job_delta_clear(bytes *out, job_delta *d) {
+    out->failed = out->failed || d->reasoning.failed || d->content.failed;
+    bytes_clear(&d->reasoning);
+    bytes_clear(&d->content);
+}
+
 static void count_reasoning(job *j, const mn_token_event *e) {
     if (e->sequence > 0 || !j->reasoning.begin || j->streamed[0].state == REASONING_OVER) return;
+    bytes none = {0};
     job_delta d = job_tell_apart(j, e);
-    bytes_clear(&d.reasoning);
-    bytes_clear(&d.content);
+    job_delta_clear(&none, &d);
 }
 
 bool job_on_token(void *user, const mn_token_event *event) {

@@ -124,6 +124,10 @@ typedef struct job_delta {
 
 /* e: its text may be held until more is known; the last event of an answer, with a finish_reason, gives all. */
 job_delta job_tell_apart(job *j, const mn_token_event *e);
+/* The same; of the content only what may be shown already: with tools, what may become a call is held back. */
+job_delta job_tell_visible(job *j, const mn_token_event *e);
+/* Clears both; when one of them has failed, so has `out`. */
+void job_delta_clear(bytes *out, job_delta *d);
 
 /* Called by the thread that computes. */
 bool job_on_token(void *user, const mn_token_event *event);

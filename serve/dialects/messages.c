@@ -172,20 +172,11 @@ static void messages_begin(bytes *out, job *j) {
     bytes_append_text(out, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
 }
 
-/* With tools, what may become a call is held back. */
 static void messages_piece(bytes *out, job *j, const mn_token_event *e) {
-    job_delta d = job_tell_apart(j, e);
+    job_delta d = job_tell_visible(j, e);
     put_thinking(out, j, &d.reasoning);
-    if (j->tools) {
-        size_t shown, n;
-        const bytes *text = tools_push(j->tools, 0, d.content.data, d.content.n, &shown, &n);
-        if (n > shown) put_text(out, j, text->data + shown, n - shown);
-    } else {
-        put_text(out, j, d.content.data, d.content.n);
-    }
-    out->failed = out->failed || d.reasoning.failed || d.content.failed;
-    bytes_clear(&d.reasoning);
-    bytes_clear(&d.content);
+    put_text(out, j, d.content.data, d.content.n);
+    job_delta_clear(out, &d);
 }
 
 static void messages_end(bytes *out, job *j, const mn_generation *g) {

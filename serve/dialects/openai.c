@@ -166,9 +166,7 @@ static void chat_piece(bytes *out, job *j, const mn_token_event *e) {
         begin_chunk(out, j, e->sequence);
         end_chunk(out, j, NULL, reason);
     }
-    out->failed = out->failed || d.reasoning.failed || d.content.failed;
-    bytes_clear(&d.reasoning);
-    bytes_clear(&d.content);
+    job_delta_clear(out, &d);
 }
 
 static void put_last_chunk(bytes *out, job *j, const mn_generation *g, const char *object) {

@@ -260,21 +260,13 @@ static void responses_begin(bytes *out, job *j) {
     put_response_event(out, j, "response.in_progress", "in_progress", NULL, NULL, NULL);
 }
 
-/* With tools, what may become a call is held back. */
 static void responses_piece(bytes *out, job *j, const mn_token_event *e) {
     const response *r = j->state;
-    job_delta d = job_tell_apart(j, e);
+    job_delta d = job_tell_visible(j, e);
     put_reasoning(out, j, &d.reasoning);
-    if (j->tools) {
-        size_t shown, n;
-        const bytes *text = tools_push(j->tools, 0, d.content.data, d.content.n, &shown, &n);
-        if (n > shown) put_delta(out, j, text->data + shown, n - shown);
-    } else {
-        put_delta(out, j, d.content.data, d.content.n);
-    }
-    out->failed = out->failed || d.reasoning.failed || d.content.failed || r->thought.failed;
-    bytes_clear(&d.reasoning);
-    bytes_clear(&d.content);
+    put_delta(out, j, d.content.data, d.content.n);
+    out->failed = out->failed || r->thought.failed;
+    job_delta_clear(out, &d);
 }
 
 static void keep(const job *j, const output *a) {
