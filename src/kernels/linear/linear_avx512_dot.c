@@ -81,8 +81,16 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
         v_store(chains + r * n_panels * PANEL, f##r##a);                                                               \
         if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                             \
     }
+/* The levels of a pair of 4-bit codes in 16-bit parts. Those of both pairs of a quad are looked up at once: the second
+ * time, the compiler finds the same expression. */
+INLINE __m512i level_pair_of(const char *words, const int pair, __m512i levels) {
+    const __m512i codes = i_shift16(i_load(words + pair / 4 * 64), -(pair / 2 % 2 * 4));
+    const __m512i quad = i_choose(levels, i_and(codes, _mm512_set1_epi8(15)));
+    return pair % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
+}
+
 /* The codes of a pair of a group (linear.h) in 16-bit parts. */
-INLINE __m512i pair_of(const char *words, const int pair, const int bits, const bool has_levels, __m512i levels) {
+INLINE __m512i pair_of(const char *words, const int pair, const int bits) {
     const __m512i mask = _mm512_set1_epi16((short)((1 << bits) - 1));
     if (bits == 8) {
         const __m512i quad = i_load(words + pair / 2 * 64);
@@ -90,11 +98,8 @@ INLINE __m512i pair_of(const char *words, const int pair, const int bits, const 
     }
     if (bits == 4) {
         const int shift = pair / 2 % 2 * 4 + pair % 2 * 8;
-        const __m512i words_of = i_load(words + pair / 4 * 64), codes = i_shift16(words_of, -shift);
-        if (!has_levels) return shift == 12 ? codes : i_and(codes, mask);
-        /* Of both pairs of a quad at once, which is computed once. */
-        const __m512i quad = i_choose(levels, i_and(i_shift16(words_of, -(shift & 4)), _mm512_set1_epi8(15)));
-        return pair % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
+        const __m512i codes = i_shift16(i_load(words + pair / 4 * 64), -shift);
+        return shift == 12 ? codes : i_and(codes, mask);
     }
     if (bits == 6 && pair < 6) return i_and(i_shift16(i_load(words + pair / 2 * 64), -(pair % 2 * 6)), mask);
     if (bits == 6) {
@@ -118,8 +123,14 @@ INLINE __m512i quad_of(const char *words, const int quad, const int bits, const 
         const __m512i codes = i_and(i_shift16(i_load(words + quad / 2 * 64), -(quad % 2 * 4)), _mm512_set1_epi8(15));
         return has_levels ? i_choose(levels, codes) : codes;
     }
-    return i_or(pair_of(words, 2 * quad, bits, false, levels),
-                i_shift16(pair_of(words, 2 * quad + 1, bits, false, levels), 8));
+    return i_or(pair_of(words, 2 * quad, bits), i_shift16(pair_of(words, 2 * quad + 1, bits), 8));
+}
+
+/* What a step multiplies: a quad by 8-bit activations, a pair by 16-bit ones. */
+INLINE __m512i weights_of(const char *words, const int step, const int bits, const bool has_levels, const bool a8,
+                          __m512i levels) {
+    if (a8) return quad_of(words, step, bits, has_levels, levels);
+    return has_levels ? level_pair_of(words, step, levels) : pair_of(words, step, bits);
 }
 
 /* Adds the upper part of the outlier times its weights. Few groups have one. */
@@ -174,12 +185,9 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                     const int line = step * lines / n_steps;
                     if (n_rows > 1 && (step == 0 || line != (step - 1) * lines / n_steps))
                         fetch(w + line * 64 + ahead, next_panel, n_panels);
-                    const __m512i wa =
-                        a8 ? quad_of(w, step, bits, has_levels, levels) : pair_of(w, step, bits, has_levels, levels);
+                    const __m512i wa = weights_of(w, step, bits, has_levels, a8, levels);
                     __m512i wb = wa;
-                    if (n_panels == 2)
-                        wb = a8 ? quad_of(w + next_panel, step, bits, has_levels, levels)
-                                : pair_of(w + next_panel, step, bits, has_levels, levels);
+                    if (n_panels == 2) wb = weights_of(w + next_panel, step, bits, has_levels, a8, levels);
                     EACH_ROW(DOT)
                 }
                 if (is_single) i0a = i_add32(i0a, i0b);
