@@ -101,7 +101,7 @@ static void R17_pages_are_free_one_step_after_a_client_left(void **state) {
     static const char *const modes[] = {"", ",\"penalty_alpha\":0.6,\"top_k\":4", ",\"num_beams\":3"};
     static const char *const stages[] = {"queued", "prompt", "decode", "decode"};
     enum { N_STAGES = 4 };
-    const int rounds = test_is_long() ? 1000 : 48;
+    const int rounds = test_is_long() ? (TEST_IS_SANITIZED ? 200 : 1000) : 48;
     fixture w = open_fixture((serve_options){.max_num_seqs = 4});
     for (int i = 0; i < rounds; i++) {
         const int stage = i % N_STAGES;
@@ -127,7 +127,7 @@ static void R19_cancelling_disturbs_nobody(void **state) {
     (void)state;
     enum { N = 8, MOST = 24 };
     static const char fields[] = "{\"max_new_tokens\":24,\"do_sample\":true,\"seed\":5}";
-    const int rounds = test_is_long() ? 2500 : 8;
+    const int rounds = test_is_long() ? (TEST_IS_SANITIZED ? 500 : 2500) : 8;
     uint64_t seed = 19;
     fixture w = open_fixture((serve_options){.max_num_seqs = 5});
     for (int round = 0; round < rounds; round++) {
