@@ -9,26 +9,39 @@ skip_part() {
   not_run+=("$1")
 }
 
-# Every fuzzer for a minute each, from its seeds.
+# Every fuzzer for a minute from its seeds, as many at a time as there are processors.
 fuzz() {
-  local file name log=$work/fuzz
+  local name names=()
   echo "== fuzz"
-  cmake -S . -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang-14 -DMNEME_FUZZ=ON -DMNEME_LEVELS=OFF -DBUILD_TESTING=ON \
-    -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$log" 2>&1 ||
-    cat "$log"
-  for file in tests/fuzz/fuzz_*.c; do
-    name=$(basename "$file" .c)
-    mkdir -p "build/fuzz/found/$name"
-    if cmake --build build/fuzz --target "$name" >"$log" 2>&1 &&
-      (cd build/fuzz && "./$name" -max_total_time=60 -rss_limit_mb=4096 "found/$name" "../../tests/fuzz/corpus/${name#fuzz_}") >"$log" 2>&1; then
+  for name in tests/fuzz/fuzz_*.c; do names+=("$(basename "$name" .c)"); done
+  build fuzz build_fuzzers "${names[@]}" || return 0
+  for name in "${names[@]}"; do
+    while [ "$(jobs -r | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    run_fuzzer "$name" &
+  done
+  wait
+  for name in "${names[@]}"; do
+    if [ "$(cat "$work/$name code")" = 0 ]; then
       passed=$((passed + 1))
-      echo "  $name: $(tail -1 "$log")"
+      echo "  $name: $(tail -1 "$work/$name")"
     else
-      grep -m 1 -A 40 '^==[0-9]*==ERROR: \|runtime error: ' "$log" >"$work/report" || tail -20 "$log" >"$work/report" # the stack is not at the end
-      cat "$work/report"
-      fail_case "$name" "$log"
+      grep -m 1 -A 40 '^==[0-9]*==ERROR: \|runtime error: ' "$work/$name" || tail -20 "$work/$name" # the stack is not at the end
+      fail_case "$name" "$work/$name"
     fi
   done
+}
+
+build_fuzzers() { # build_fuzzers NAME...
+  cmake -S . -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang-14 -DMNEME_FUZZ=ON -DMNEME_LEVELS=OFF -DBUILD_TESTING=ON \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo && cmake --build build/fuzz -j "$jobs" --target "$@"
+}
+
+# Leaves the fuzzer's output and exit code in $work. usage: run_fuzzer NAME
+run_fuzzer() {
+  local code=0
+  mkdir -p "build/fuzz/found/$1"
+  (cd build/fuzz && exec "./$1" -max_total_time=60 -rss_limit_mb=4096 "found/$1" "../../tests/fuzz/corpus/${1#fuzz_}") >"$work/$1" 2>&1 || code=$?
+  echo "$code" >"$work/$1 code"
 }
 
 # Checks of sources and coverage, one case each. usage: examine COMMAND [arguments]
