@@ -5,6 +5,8 @@ source "$(dirname "$0")/lib.sh"
 model=$here/../data/golden/llama
 # Buffers are as many as threads: limits of memory are for two.
 export MNEME_THREADS=2
+# The rows of all_choices (cli/bench/cache_list.c) without none, hybrid and mamba.
+n_caches=17
 # So many ids, all of them in the vocabulary.
 ids_of() { seq 0 $(($1 - 1)) | awk '{ print 3 + $1 % 300 }' | paste -sd,; }
 
@@ -24,8 +26,8 @@ for row in json.load(open(sys.argv[1]))["caches"]: print(row["cache_bytes"], row
     expect 0 run "$model" --ids "$(ids_of $tokens)" -n 1 --ignore-eos $flags --json
     json 'j["cache"]["bytes"] == int(args[0])' "$bytes"
   done <"$work/rows"
-  [ $n = 17 ] || problem "$n rows"
-  json 'len(args) == 17 == len(set(args)) and not any("hybrid" in f or "mamba" in f or "none" in f for f in args)' $(cut -d' ' -f2- "$work/rows" | tr ' ' '_')
+  [ $n = $n_caches ] || problem "$n rows"
+  json 'len(args) - 1 == int(args[0]) == len(set(args[1:])) and not any("hybrid" in f or "mamba" in f or "none" in f for f in args)' $n_caches $(cut -d' ' -f2- "$work/rows" | tr ' ' '_')
 }
 
 # Rows have caches of their own.
@@ -87,18 +89,19 @@ PYTHON
 front_by_definition() {
   measure
   [ $have_python = 1 ] || { uncounted=1; return; }
-  python3 - "$work/measured" <<'PYTHON' || problem "another front or recommendation"
+  python3 - "$work/measured" $n_caches <<'PYTHON' || problem "another front or recommendation"
 import json, sys
+n_caches = int(sys.argv[2])
 j = json.load(open(sys.argv[1]))
 rows = [r for r in j["caches"] if r["fits"] and r["measured"] and r["kl_divergence"] is not None]
-assert len(rows) == len(j["caches"]) == 17
+assert len(rows) == len(j["caches"]) == n_caches
 def better(a, b):
     keys = "cache_peak_bytes", "kl_divergence"
     worse = any(a[k] > b[k] for k in keys) or a["decode_per_second"] < 0.9 * b["decode_per_second"]
     return not worse and (any(a[k] < b[k] for k in keys) or 0.9 * a["decode_per_second"] > b["decode_per_second"])
 for row in j["caches"]:
     assert row["pareto"] == (row in rows and not any(better(other, row) for other in rows)), row
-assert 0 < sum(r["pareto"] for r in rows) < 17
+assert 0 < sum(r["pareto"] for r in rows) < n_caches
 fastest = max(r["decode_per_second"] for r in rows)
 best = min((r for r in rows if r["decode_per_second"] >= fastest / 2), key=lambda r: r["kl_divergence"])
 assert all(j["recommendation"][k] == best[k] for k in ("cache_implementation", "cache_config", "flags")), (best, j["recommendation"])
@@ -146,7 +149,7 @@ limits_are_exact() {
 picture() {
   measure
   [ $have_python = 1 ] || { uncounted=1; return; }
-  python3 - "$work" <<'PYTHON' || problem "another picture"
+  python3 - "$work" $n_caches <<'PYTHON' || problem "another picture"
 import json, sys
 import xml.etree.ElementTree as tree
 work = sys.argv[1]
@@ -156,7 +159,7 @@ assert "href" not in text and "script" not in text and "url(" not in text
 root = tree.fromstring(text)
 ns = "{http://www.w3.org/2000/svg}"
 marks = [c for c in root.iter(ns + "circle") if c.get("class") == "mark"]
-assert len(marks) == sum(r["measured"] and r["kl_divergence"] is not None for r in rows) == 17
+assert len(marks) == sum(r["measured"] and r["kl_divergence"] is not None for r in rows) == int(sys.argv[2])
 assert sum(m.get("fill-opacity") == "1" for m in marks) == sum(r["pareto"] for r in rows)
 assert sum(p.get("class") == "speed" for p in root.iter(ns + "polyline")) == sum(r["measured"] for r in rows)
 for mark, row in zip(marks, rows):
@@ -184,8 +187,8 @@ PYTHON
 # What is computed is counted: dynamic on 256 tokens, on all, then every cache that fits. No time: nothing.
 time_limits_work() {
   measure
-  json 'j["computed_tokens"] == 255 + 399 * 18 and j["time"] == 3600'
-  grep -q '^mneme: 17 of 17 caches hold 400 tokens; measuring them on ids takes 3600 s at most (--time)$' "$work/said" || problem "the time is not said"
+  json 'j["computed_tokens"] == 255 + 399 * (int(args[0]) + 1) and j["time"] == 3600' $n_caches
+  grep -q "^mneme: $n_caches of $n_caches caches hold 400 tokens; measuring them on ids takes 3600 s at most (--time)\$" "$work/said" || problem "the time is not said"
   expect 0 advise "$model" --ids "$(ids_of 400)" --context 400 --memory 4M --time 0 --json
   err_empty
   json 'j["computed_tokens"] == 0 == j["n_depth"] and not any(r["measured"] or r["pareto"] for r in j["caches"])'

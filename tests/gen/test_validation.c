@@ -442,7 +442,7 @@ static void fields_of_sampling_need_it(void **state) {
         }
         n += field->only_samples;
     }
-    assert_int_equal(n, 7);
+    assert_true(n >= 7);
 }
 
 int main(void) {
