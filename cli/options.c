@@ -45,8 +45,8 @@ const option option_table[N_OPTIONS] = {
     [OPT_SCORES_OUT] = {"scores_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "processed scores, F32 [steps][rows][vocab]", COMMAND_RUN, 0, 0, 0},
     [OPT_LOGITS_OUT] = {"logits_out", NULL, OPTION_TEXT, "F.safetensors", NULL, "raw logits, F32 [steps][rows][vocab]", COMMAND_RUN, 0, 0, 0},
 
-    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "cache strategy, names joined by +; bench: all, or a list a,b; --help-all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, CACHED, 0, 0},
-    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help-all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, COMMAND_CHAT | COMMAND_SCORE, 0, 0},
+    [OPT_CACHE] = {"cache_implementation", "--cache", OPTION_TEXT, "NAME", "dynamic", "cache strategy, names joined by +; bench: all, or a list a,b; --help all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, CACHED, 0, 0},
+    [OPT_CACHE_CONFIG] = {"cache_config", NULL, OPTION_TEXT, "k=v,...", NULL, "as nbits=4,window_length=1024; --help all lists them", CACHED | COMMAND_CACHE | COMMAND_INSPECT, COMMAND_CHAT | COMMAND_SCORE, 0, 0},
     [OPT_CACHE_DTYPE] = {"cache_dtype", NULL, OPTION_CHOICE, "auto|f32|bf16", "auto", "type of exact keys and values", CACHED | COMMAND_CACHE | COMMAND_INSPECT | COMMAND_ADVISE, COMMAND_SCORE | COMMAND_BENCH | COMMAND_TRANSCRIBE | COMMAND_SERVE, 0, 0},
     [OPT_MAX_CACHE_LEN] = {"max_cache_len", "-c --ctx-size", OPTION_INTEGER, "N", NULL, "most tokens in the cache; may exceed the model's context", CACHED | COMMAND_CACHE, COMMAND_CHAT | COMMAND_SCORE, 1, INT64_C(1) << 40},
     [OPT_NO_CACHE] = {"no_cache", "--no-use-cache", OPTION_SWITCH, NULL, NULL, "the same as --cache none", COMMAND_GENERATES | COMMAND_SCORE, 0, 0, 0},
@@ -122,7 +122,7 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_TEXTS] = {"texts", NULL, OPTION_SWITCH, NULL, NULL, "when caches are compared: also the text that each one generates", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
 
-    [OPT_SERVE] = {"serve", NULL, OPTION_TEXT, "URL", NULL, "measure an OpenAI-compatible server: http://HOST:PORT or unix:PATH; the options are in --help-all", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
+    [OPT_SERVE] = {"serve", NULL, OPTION_TEXT, "URL", NULL, "measure an OpenAI-compatible server: http://HOST:PORT or unix:PATH; the options are in --help all", COMMAND_BENCH, COMMAND_BENCH, 0, 0},
     [OPT_ENDPOINT] = {"endpoint", NULL, OPTION_CHOICE, "completions|chat", "completions", "--serve: /v1/completions or /v1/chat/completions", COMMAND_BENCH, 0, 0, 0},
     [OPT_NUM_PROMPTS] = {"num_prompts", NULL, OPTION_INTEGER, "N", "100", "--serve: requests", COMMAND_BENCH, 0, 1, 100000},
     [OPT_REQUEST_RATE] = {"request_rate", NULL, OPTION_TEXT, "R|inf", "inf", "--serve: requests a second on average, at random moments (a Poisson process); inf: all at once", COMMAND_BENCH, 0, 0, 0},
@@ -363,7 +363,7 @@ static mn_status unknown_flag(const command *c, const char *flag) {
     const char *near = text_nearest(bare, names);
     int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
     if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
-    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help-all` lists those there are", shown, flag, c->name);
+    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help all` lists those there are", shown, flag, c->name);
 }
 
 /* ---- setting values ---- */
@@ -684,7 +684,7 @@ static mn_status read_config_member(options *o, const char *what, const json_mem
         status = set_field(o, field, bytes_text(&text), ORIGIN_CONFIG_FILE);
     }
     if (status == MN_OK && !known) {
-        status = status_fail(MN_E_ARG, "no such option; `mneme run --help-all` lists those there are");
+        status = status_fail(MN_E_ARG, "no such option; `mneme run --help all` lists those there are");
     }
     bytes_clear(&text);
     return status_context(status, "%s: '%s'", what, member->key);

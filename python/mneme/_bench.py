@@ -12,7 +12,7 @@ def bench(model: Model | str | os.PathLike[str] | None = None, **options: Any) -
     """Measures with `mneme bench` in a process of its own, and returns a row for each measurement: `pandas.DataFrame(mneme.bench("smollm2"))`.
 
     - model: a name or path as of Model(), or a Model, whose file is opened anew.
-    - options: those of `mneme bench --help-all` with _ for -; True is a flag without a value, False the flag with no-, a list several values.
+    - options: those of `mneme bench --help all` with _ for -; True is a flag without a value, False the flag with no-, a list several values.
 
     What the rows are depends on the options:
 

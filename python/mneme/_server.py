@@ -21,7 +21,7 @@ class Server:
     - model: a name or path as of Model(); None: the model installed last.
     - port: 0: any free one. unix: the path of a Unix socket instead; url is then "unix:PATH".
     - timeout: seconds until it must answer.
-    - options: those of `mneme serve --help-all` with _ for -, as cache="quantized"; True is a flag without a value, False the flag with no-, a list
+    - options: those of `mneme serve --help all` with _ for -, as cache="quantized"; True is a flag without a value, False the flag with no-, a list
       values joined by commas.
 
     It ends by stop(), by `with`, when it is no longer referred to, and with the interpreter. What keeps it from starting is an exception with the

@@ -64,7 +64,7 @@ unknown_flags() {
   expect 2 run embedded hello --tempreature=1
   err_has "did you mean --temperature\?"
   expect 2 run embedded hello --zzzzzzzzz
-  err_has "help-all"
+  err_has "help all"
   expect 2 score embedded --do-sample
   err_is_sentence
   expect 2 run embedded hello -Z
