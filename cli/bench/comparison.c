@@ -161,20 +161,25 @@ static mn_status run_segment(text_run *r, int index) {
     return MN_OK;
 }
 
-/* The model's own windows do not count. */
+/* Whether the cache has done what makes its numbers others: dropped tokens, if it has a window (those of the model do
+ * not count), and quantized some, if it quantizes. */
 static mn_status look_for_losses(const text_run *r) {
-    const char *name = r->choice->name;
-    const bool has_window = strstr(name, "sliding_window") || strstr(name, "sink");
-    bool drops = !has_window, quantizes = !strstr(name, "quantized");
+    enum { EXACT_BITS = 16 };
+    const mn_cache_options how = cache_choice_options(r->choice, &r->t->cache);
+    mn_cache_summary kind = {.size = sizeof kind};
     mn_cache_info cache = {.size = sizeof cache};
+    MN_TRY(mn_cache_check(&how, &kind));
     MN_TRY(mn_session_cache(r->session, &cache));
+    bool drops = !kind.has_unbounded_context, has_codes = false, quantizes = false;
     for (int i = 0; i < cache.num_layers; i++) {
         mn_layer_info layer = {.size = sizeof layer};
         MN_TRY(mn_session_layer(r->session, i, &layer));
         drops = drops || (layer.window_length > 0 && layer.tokens > layer.window_length);
+        if (strcmp(layer.kind, "state") != 0)
+            has_codes = has_codes || layer.key_bits < EXACT_BITS || layer.value_bits < EXACT_BITS;
         quantizes = quantizes || layer.quantized_tokens > 0;
     }
-    r->out->has_begun = drops && quantizes;
+    r->out->has_begun = drops && (quantizes || !has_codes);
     return MN_OK;
 }
 
