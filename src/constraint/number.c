@@ -110,13 +110,13 @@ bool multiple_add(multiple *m, const decimal *d) {
 typedef struct reader {
     net *g;
     uint32_t next;
-    unsigned part;                 /* digits after the point, at most */
-    uint64_t of;                   /* the number times 10^scale is a multiple of it */
-    int scale;                     /* below zero: of so many zeros */
-    uint32_t *size;                /* by digits left: how many remainders are to be told apart */
-    uint32_t *row;                 /* in free_nodes, by digits left */
-    uint32_t *rests_lo, *rests_hi; /* of the first digits of two limits, by digits left */
-    uint32_t *free_nodes;          /* where no limit holds: by digits left and remainder */
+    unsigned part;                           /* digits after the point, at most */
+    uint64_t of;                             /* the number times 10^scale is a multiple of it */
+    int scale;                               /* below zero: of so many zeros */
+    uint32_t *size;                          /* by digits left: how many remainders are to be told apart */
+    uint32_t *row;                           /* in free_nodes, by digits left */
+    uint32_t *remainders_lo, *remainders_hi; /* of the first digits of two limits, by digits left */
+    uint32_t *free_nodes;                    /* where no limit holds: by digits left and remainder */
 } reader;
 
 /* How many of the digits left count for the remainder. Those after them are zeros. */
@@ -154,8 +154,8 @@ static bool fill_free(reader *r, unsigned digits) {
     r->size = mem_alloc(4 * lengths, sizeof *r->size);
     if (!r->size) return net_check(r->g, MN_E_NOMEM);
     r->row = r->size + lengths;
-    r->rests_lo = r->row + lengths;
-    r->rests_hi = r->rests_lo + lengths;
+    r->remainders_lo = r->row + lengths;
+    r->remainders_hi = r->remainders_lo + lengths;
     for (unsigned left = 0; left <= digits; left++) {
         uint64_t size = r->of;
         int count = counting(r, left);
@@ -217,10 +217,10 @@ static uint32_t limited_node(const reader *r, const place *p) {
 }
 
 /* The remainders of the first digits of d. */
-static void follow(const reader *r, const decimal *d, unsigned digits, uint32_t *rests) {
-    rests[digits] = 0;
+static void follow(const reader *r, const decimal *d, unsigned digits, uint32_t *remainders) {
+    remainders[digits] = 0;
     for (unsigned left = digits; left > 0; left--)
-        rests[left - 1] = step(r, left, rests[left], digit_of(d, (int)left - 1 - (int)r->part));
+        remainders[left - 1] = step(r, left, remainders[left], digit_of(d, (int)left - 1 - (int)r->part));
 }
 
 /* Numbers with n digits before the point, of those from lo to hi. */
@@ -229,8 +229,8 @@ static uint32_t with_digits(const reader *r, int n, limit lo, limit hi) {
     unsigned digits = (unsigned)n + r->part, same = digits; /* lo and hi agree until so many digits are left */
     const decimal *low = lo.at && whole_digits(lo.at) == n ? lo.at : NULL;
     const decimal *high = hi.at && whole_digits(hi.at) == n ? hi.at : NULL;
-    if (low) follow(r, low, digits, r->rests_lo);
-    if (high) follow(r, high, digits, r->rests_hi);
+    if (low) follow(r, low, digits, r->remainders_lo);
+    if (high) follow(r, high, digits, r->remainders_hi);
     while (low && high && same > 0 &&
            digit_of(low, (int)same - 1 - (int)r->part) == digit_of(high, (int)same - 1 - (int)r->part))
         same--;
@@ -245,8 +245,8 @@ static uint32_t with_digits(const reader *r, int n, limit lo, limit hi) {
         place at_lo = p, at_hi = p;
         at_lo.lo = p.lo = low;
         at_hi.hi = p.hi = high;
-        at_lo.rest = low ? r->rests_lo[left] : DEAD;
-        at_hi.rest = high ? r->rests_hi[left] : DEAD;
+        at_lo.rest = low ? r->remainders_lo[left] : DEAD;
+        at_hi.rest = high ? r->remainders_hi[left] : DEAD;
         p.rest = low ? at_lo.rest : high ? at_hi.rest : 0;
         if (left == digits) node = limited_node(r, &p);
         if (left < digits && low && high && left >= same) both_node = limited_node(r, &p);

@@ -447,7 +447,7 @@ def models_of_pydantic_are_schemas():
 def streams_of_asyncio():
     with tempfile.TemporaryDirectory() as folder, mneme.Model(template_model(folder)) as model, model.session() as session:
         wanted = list(model.generate(TEXT, max_new_tokens=20, top_logprobs=1, stream=True))
-        talk = model.chat("Hi", max_new_tokens=9).text
+        conversation = model.chat("Hi", max_new_tokens=9).text
 
         async def read(stream):
             return [token async for token in stream]
@@ -459,7 +459,7 @@ def streams_of_asyncio():
 
         *same_ones, of_session, batch, chat = asyncio.run(several())
         assert same_ones == [wanted] * 3 and [t.id for t in of_session] == [t.id for t in wanted] and {t.row for t in batch} == {0, 1}
-        assert "".join(map(str, chat)) == talk and threading.active_count() == 1
+        assert "".join(map(str, chat)) == conversation and threading.active_count() == 1
 
 
 def asyncio_ends_what_is_left():

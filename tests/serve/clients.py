@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 if "MNEME_TEST_RUN" not in os.environ:  # an environment of its own
     os.execv(HERE + "/../run", ["run", sys.executable, *sys.argv])
 KEY = "a-key-of-the-clients-0123"
-TALK = [{"role": "user", "content": "Once upon a time"}]
+CONVERSATION = [{"role": "user", "content": "Once upon a time"}]
 MOST = 16
 CITY = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}}, "required": ["city"], "additionalProperties": False}
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
@@ -168,14 +168,14 @@ def open_hub(url):
 
 
 def openai_chat_plain(url, model, wanted):
-    r = open_openai(url).chat.completions.create(model=model, messages=TALK, max_tokens=MOST, temperature=0)
+    r = open_openai(url).chat.completions.create(model=model, messages=CONVERSATION, max_tokens=MOST, temperature=0)
     expect(r.choices[0].message.content, wanted)
     expect(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens)
 
 
 def openai_chat_stream(url, model, wanted):
     text, usage = "", None
-    with open_openai(url).chat.completions.create(model=model, messages=TALK, max_tokens=MOST, temperature=0, stream=True,
+    with open_openai(url).chat.completions.create(model=model, messages=CONVERSATION, max_tokens=MOST, temperature=0, stream=True,
                                                   stream_options={"include_usage": True}) as stream:
         for chunk in stream:
             usage = chunk.usage or usage
@@ -185,14 +185,14 @@ def openai_chat_stream(url, model, wanted):
 
 
 def openai_completion_plain(url, model, wanted):
-    r = open_openai(url).completions.create(model=model, prompt=TALK[0]["content"], max_tokens=MOST, temperature=0)
+    r = open_openai(url).completions.create(model=model, prompt=CONVERSATION[0]["content"], max_tokens=MOST, temperature=0)
     expect(r.choices[0].text, CONTINUED["text"])
     expect(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens)
 
 
 def openai_completion_stream(url, model, wanted):
     text, usage = "", None
-    with open_openai(url).completions.create(model=model, prompt=TALK[0]["content"], max_tokens=MOST, temperature=0, stream=True,
+    with open_openai(url).completions.create(model=model, prompt=CONVERSATION[0]["content"], max_tokens=MOST, temperature=0, stream=True,
                                              stream_options={"include_usage": True}) as stream:
         for chunk in stream:
             usage = chunk.usage or usage
@@ -202,14 +202,14 @@ def openai_completion_stream(url, model, wanted):
 
 
 def openai_responses_plain(url, model, wanted):
-    r = open_openai(url).responses.create(model=model, input=TALK[0]["content"], max_output_tokens=MOST, temperature=0)
+    r = open_openai(url).responses.create(model=model, input=CONVERSATION[0]["content"], max_output_tokens=MOST, temperature=0)
     expect(r.output_text, wanted)
     expect(r.usage.input_tokens_details.cached_tokens > 0, True)
 
 
 def openai_responses_stream(url, model, wanted):
     text, last, numbers = "", None, []
-    with open_openai(url).responses.create(model=model, input=TALK, max_output_tokens=MOST, temperature=0, stream=True) as stream:
+    with open_openai(url).responses.create(model=model, input=CONVERSATION, max_output_tokens=MOST, temperature=0, stream=True) as stream:
         for event in stream:
             numbers.append(event.sequence_number)
             last = event
@@ -222,16 +222,16 @@ def openai_responses_stream(url, model, wanted):
 
 def openai_responses_continued(url, model, wanted):
     c = open_openai(url)
-    first = c.responses.create(model=model, input=TALK, max_output_tokens=MOST, temperature=0)
+    first = c.responses.create(model=model, input=CONVERSATION, max_output_tokens=MOST, temperature=0)
     second = c.responses.create(model=model, input="Go on", previous_response_id=first.id, max_output_tokens=MOST, temperature=0)
-    talk = TALK + [{"role": "assistant", "content": wanted}, {"role": "user", "content": "Go on"}]
-    whole = c.chat.completions.create(model=model, messages=talk, max_tokens=MOST, temperature=0)
+    conversation = CONVERSATION + [{"role": "assistant", "content": wanted}, {"role": "user", "content": "Go on"}]
+    whole = c.chat.completions.create(model=model, messages=conversation, max_tokens=MOST, temperature=0)
     expect(second.output_text, whole.choices[0].message.content)
     expect(second.usage.input_tokens, whole.usage.prompt_tokens)
 
 
 def openai_responses_schema(url, model, wanted):
-    with open_openai(url).responses.stream(model=model, input=TALK, temperature=0, text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}) as stream:
+    with open_openai(url).responses.stream(model=model, input=CONVERSATION, temperature=0, text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}) as stream:
         final = [event for event in stream][-1].response
     expect(final.status, "completed")
     expect(type(json.loads(final.output_text)["ok"]), bool)
@@ -239,7 +239,7 @@ def openai_responses_schema(url, model, wanted):
 
 # A regular expression makes the model think.
 def openai_responses_reasoning(url, model, wanted):
-    ask = {"model": model, "input": TALK, "extra_body": {"regex": "<think>[ab]{4}</think>[xy]{3}", "temperature": 0}}
+    ask = {"model": model, "input": CONVERSATION, "extra_body": {"regex": "<think>[ab]{4}</think>[xy]{3}", "temperature": 0}}
     whole = open_openai(url).responses.create(**ask)
     with open_openai(url).responses.stream(**ask) as stream:
         kinds = [event.type for event in stream]
@@ -258,7 +258,7 @@ def openai_responses_tools(url, model, wanted):
     c, ask = open_openai(url), {"model": model, "max_output_tokens": 100, "temperature": 0}
     function = {"type": "function", "name": "weather", "parameters": CITY, "strict": True}
     arguments, last = "", None
-    with c.responses.create(**ask, input=TALK, tools=[function], tool_choice={"type": "function", "name": "weather"}, stream=True) as stream:
+    with c.responses.create(**ask, input=CONVERSATION, tools=[function], tool_choice={"type": "function", "name": "weather"}, stream=True) as stream:
         for event in stream:
             last = event
             if event.type == "response.function_call_arguments.delta":
@@ -268,7 +268,7 @@ def openai_responses_tools(url, model, wanted):
     expect(json.loads(arguments)["city"] in ("Rome", "Oslo"), True)
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "warm"}
     second = c.responses.create(**ask, previous_response_id=last.response.id, input=[result])
-    whole = c.responses.create(**ask, input=TALK + [call.model_dump(), result])
+    whole = c.responses.create(**ask, input=CONVERSATION + [call.model_dump(), result])
     expect(second.output_text, whole.output_text)
     expect(second.usage.input_tokens, whole.usage.input_tokens)
 
@@ -276,16 +276,16 @@ def openai_responses_tools(url, model, wanted):
 def openai_chat_tools(url, model, wanted):
     c, ask = open_openai(url), {"model": model, "max_tokens": 100, "temperature": 0}
     function = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
-    message = c.chat.completions.create(**ask, messages=TALK, tools=[function], tool_choice="required").choices[0].message
+    message = c.chat.completions.create(**ask, messages=CONVERSATION, tools=[function], tool_choice="required").choices[0].message
     [call] = message.tool_calls
     expect(json.loads(call.function.arguments)["city"] in ("Rome", "Oslo"), True)
-    talk = TALK + [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "warm"}]
-    expect(type(c.chat.completions.create(**ask, messages=talk).choices[0].message.content), str)
+    conversation = CONVERSATION + [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "warm"}]
+    expect(type(c.chat.completions.create(**ask, messages=conversation).choices[0].message.content), str)
 
 
 def openai_errors(url, model, wanted):
     import openai
-    c, ask = open_openai(url), {"model": model, "messages": TALK}
+    c, ask = open_openai(url), {"model": model, "messages": CONVERSATION}
     expect_error(openai.NotFoundError, 404, "there is no model 'none'", lambda: c.chat.completions.create(**ask | {"model": "none"}))
     expect_error(openai.BadRequestError, 400, "'top_p' is 3", lambda: c.chat.completions.create(**ask, top_p=3))
     expect_error(openai.BadRequestError, 400, "previous_response_id", lambda: c.responses.create(model=model, input="a", previous_response_id="resp_none"))
@@ -294,14 +294,14 @@ def openai_errors(url, model, wanted):
 
 
 def anthropic_messages_plain(url, model, wanted):
-    r = open_anthropic(url).messages.create(model=model, messages=TALK, max_tokens=MOST, extra_body={"temperature": 0})
+    r = open_anthropic(url).messages.create(model=model, messages=CONVERSATION, max_tokens=MOST, extra_body={"temperature": 0})
     expect([b.text for b in r.content], [wanted])
     expect(r.usage.cache_read_input_tokens > 0 and r.usage.input_tokens > 0, True)
 
 
 def anthropic_messages_stream(url, model, wanted):
-    talk = [{"role": "user", "content": [{"type": "text", "text": TALK[0]["content"], "cache_control": {"type": "ephemeral"}}]}]
-    with open_anthropic(url).messages.stream(model=model, messages=talk, max_tokens=MOST, extra_body={"temperature": 0}) as stream:
+    conversation = [{"role": "user", "content": [{"type": "text", "text": CONVERSATION[0]["content"], "cache_control": {"type": "ephemeral"}}]}]
+    with open_anthropic(url).messages.stream(model=model, messages=conversation, max_tokens=MOST, extra_body={"temperature": 0}) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     expect(text, wanted)
@@ -311,7 +311,7 @@ def anthropic_messages_stream(url, model, wanted):
 
 # As openai_responses_reasoning; thinking that is sent back is taken.
 def anthropic_thinking(url, model, wanted):
-    ask = {"model": model, "messages": TALK, "max_tokens": 100, "extra_body": {"regex": "<think>[ab]{4}</think>[xy]{3}", "temperature": 0}}
+    ask = {"model": model, "messages": CONVERSATION, "max_tokens": 100, "extra_body": {"regex": "<think>[ab]{4}</think>[xy]{3}", "temperature": 0}}
     c = open_anthropic(url)
     whole = c.messages.create(**ask)
     with c.messages.stream(**ask) as stream:
@@ -321,19 +321,19 @@ def anthropic_thinking(url, model, wanted):
         expect([block.type for block in r.content], ["thinking", "text"])
         expect((r.content[0].thinking, set(r.content[1].text) <= set("xy"), len(r.content[1].text)), (thought, True, 3))
     expect(len(thought), 4)
-    again = TALK + [{"role": "assistant", "content": [block.model_dump() for block in whole.content]}, {"role": "user", "content": "So?"}]
+    again = CONVERSATION + [{"role": "assistant", "content": [block.model_dump() for block in whole.content]}, {"role": "user", "content": "So?"}]
     expect(c.messages.create(**ask | {"messages": again}).content[1].type, "text")
 
 
 def anthropic_count(url, model, wanted):
     c = open_anthropic(url)
-    r = c.messages.create(model=model, messages=TALK, system="Be brief", max_tokens=1)
-    expect(c.messages.count_tokens(model=model, messages=TALK, system="Be brief").input_tokens, r.usage.input_tokens + r.usage.cache_read_input_tokens)
+    r = c.messages.create(model=model, messages=CONVERSATION, system="Be brief", max_tokens=1)
+    expect(c.messages.count_tokens(model=model, messages=CONVERSATION, system="Be brief").input_tokens, r.usage.input_tokens + r.usage.cache_read_input_tokens)
 
 
 def anthropic_stops(url, model, wanted):
     stop = wanted[len(wanted) // 2:len(wanted) // 2 + 3]
-    r = open_anthropic(url).messages.create(model=model, messages=TALK, max_tokens=MOST, stop_sequences=["none such", stop], extra_body={"temperature": 0})
+    r = open_anthropic(url).messages.create(model=model, messages=CONVERSATION, max_tokens=MOST, stop_sequences=["none such", stop], extra_body={"temperature": 0})
     expect((r.stop_reason, r.stop_sequence), ("stop_sequence", stop))
     expect(r.content[0].text, wanted[:wanted.index(stop)])
 
@@ -342,22 +342,22 @@ def anthropic_tools(url, model, wanted):
     """A call, streamed, and its result."""
     c, ask = open_anthropic(url), {"model": model, "max_tokens": 100, "extra_body": {"temperature": 0}}
     tool = {"name": "weather", "description": "The weather.", "input_schema": CITY, "cache_control": {"type": "ephemeral"}}
-    with c.messages.stream(**ask, messages=TALK, tools=[tool], tool_choice={"type": "any", "disable_parallel_tool_use": True}) as stream:
+    with c.messages.stream(**ask, messages=CONVERSATION, tools=[tool], tool_choice={"type": "any", "disable_parallel_tool_use": True}) as stream:
         partial = "".join(e.delta.partial_json for e in stream if e.type == "content_block_delta" and e.delta.type == "input_json_delta")
         final = stream.get_final_message()
     [use] = final.content
     expect((final.stop_reason, use.type, use.name, use.input), ("tool_use", "tool_use", "weather", json.loads(partial)))
     expect(use.input["city"] in ("Rome", "Oslo"), True)
-    talk = TALK + [{"role": "assistant", "content": [use.model_dump(include={"type", "id", "name", "input"})]},
+    conversation = CONVERSATION + [{"role": "assistant", "content": [use.model_dump(include={"type", "id", "name", "input"})]},
                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "warm"}]}]}]
-    r = c.messages.create(**ask, messages=talk, tools=[tool])
-    count = c.messages.count_tokens(model=model, messages=talk, tools=[tool]).input_tokens
+    r = c.messages.create(**ask, messages=conversation, tools=[tool])
+    count = c.messages.count_tokens(model=model, messages=conversation, tools=[tool]).input_tokens
     expect(count, r.usage.input_tokens + r.usage.cache_read_input_tokens)
 
 
 def anthropic_errors(url, model, wanted):
     import anthropic
-    c, ask = open_anthropic(url), {"model": model, "messages": TALK, "max_tokens": MOST}
+    c, ask = open_anthropic(url), {"model": model, "messages": CONVERSATION, "max_tokens": MOST}
     image = [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://localhost/a.png"}}]}]
     expect_error(anthropic.BadRequestError, 400, "image", lambda: c.messages.create(**ask | {"messages": image}))
     expect_error(anthropic.NotFoundError, 404, "there is no model 'none'", lambda: c.messages.create(**ask | {"model": "none"}))
@@ -365,22 +365,22 @@ def anthropic_errors(url, model, wanted):
 
 
 def hub_chat_plain(url, model, wanted):
-    r = open_hub(url).chat_completion(model=model, messages=TALK, max_tokens=MOST, temperature=0)
+    r = open_hub(url).chat_completion(model=model, messages=CONVERSATION, max_tokens=MOST, temperature=0)
     expect(r.choices[0].message.content, wanted)
 
 
 def hub_chat_stream(url, model, wanted):
     client = open_hub(url)  # it closes its streams when it goes
-    chunks = client.chat_completion(model=model, messages=TALK, max_tokens=MOST, temperature=0, stream=True)
+    chunks = client.chat_completion(model=model, messages=CONVERSATION, max_tokens=MOST, temperature=0, stream=True)
     expect("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), wanted)
 
 
 def langchain_chat_plain(url, model, wanted):
-    expect(open_langchain(url, model).invoke(TALK[0]["content"]).content, wanted)
+    expect(open_langchain(url, model).invoke(CONVERSATION[0]["content"]).content, wanted)
 
 
 def langchain_chat_stream(url, model, wanted):
-    expect("".join(c.content for c in open_langchain(url, model).stream(TALK[0]["content"])), wanted)
+    expect("".join(c.content for c in open_langchain(url, model).stream(CONVERSATION[0]["content"])), wanted)
 
 
 def open_langchain(url, model):
@@ -401,12 +401,12 @@ def open_litellm():
 
 
 def litellm_chat_plain(url, model, wanted):
-    r = open_litellm().completion(model="openai/" + model, api_base=url + "/v1", api_key=KEY, messages=TALK, max_tokens=MOST, temperature=0)
+    r = open_litellm().completion(model="openai/" + model, api_base=url + "/v1", api_key=KEY, messages=CONVERSATION, max_tokens=MOST, temperature=0)
     expect(r.choices[0].message.content, wanted)
 
 
 def litellm_chat_stream(url, model, wanted):
-    chunks = open_litellm().completion(model="openai/" + model, api_base=url + "/v1", api_key=KEY, messages=TALK, max_tokens=MOST, temperature=0, stream=True)
+    chunks = open_litellm().completion(model="openai/" + model, api_base=url + "/v1", api_key=KEY, messages=CONVERSATION, max_tokens=MOST, temperature=0, stream=True)
     expect("".join(c.choices[0].delta.content or "" for c in chunks), wanted)
 
 
@@ -429,7 +429,7 @@ def agents_run(url, model, wanted):
     client = openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0)
     settings = agents.ModelSettings(temperature=0, max_tokens=100, tool_choice="required")
     agent = agents.Agent("a", instructions="Be brief.", tools=[weather], model=agents.OpenAIChatCompletionsModel(model, client), model_settings=settings)
-    result = agents.Runner.run_sync(agent, TALK[0]["content"], max_turns=3)
+    result = agents.Runner.run_sync(agent, CONVERSATION[0]["content"], max_turns=3)
     expect(len(called) > 0, True)
     expect(type(result.final_output), str)
 
@@ -442,23 +442,23 @@ def run_curl(url, path, body):
 
 
 def curl_chat_plain(url, model, wanted):
-    answer = json.loads(run_curl(url, "/v1/chat/completions", {"messages": TALK, "max_tokens": MOST, "temperature": 0}))
+    answer = json.loads(run_curl(url, "/v1/chat/completions", {"messages": CONVERSATION, "max_tokens": MOST, "temperature": 0}))
     expect(answer["choices"][0]["message"]["content"], wanted)
 
 
 def curl_chat_stream(url, model, wanted):
-    events = run_curl(url, "/v1/chat/completions", {"messages": TALK, "max_tokens": MOST, "temperature": 0, "stream": True}).split("\n\n")
+    events = run_curl(url, "/v1/chat/completions", {"messages": CONVERSATION, "max_tokens": MOST, "temperature": 0, "stream": True}).split("\n\n")
     expect(events[-2:], ["data: [DONE]", ""])
     expect("".join(json.loads(e[6:])["choices"][0]["delta"].get("content", "") for e in events[:-2]), wanted)
 
 
 def curl_completion_plain(url, model, wanted):
-    answer = json.loads(run_curl(url, "/v1/completions", {"prompt": TALK[0]["content"], "max_tokens": MOST, "temperature": 0}))
+    answer = json.loads(run_curl(url, "/v1/completions", {"prompt": CONVERSATION[0]["content"], "max_tokens": MOST, "temperature": 0}))
     expect(answer["choices"][0]["text"], CONTINUED["text"])
 
 
 def curl_completion_stream(url, model, wanted):
-    events = run_curl(url, "/v1/completions", {"prompt": TALK[0]["content"], "max_tokens": MOST, "temperature": 0, "stream": True}).split("\n\n")
+    events = run_curl(url, "/v1/completions", {"prompt": CONVERSATION[0]["content"], "max_tokens": MOST, "temperature": 0, "stream": True}).split("\n\n")
     expect(events[-2:], ["data: [DONE]", ""])
     expect("".join(json.loads(e[6:])["choices"][0]["text"] for e in events[:-2]), CONTINUED["text"])
 
@@ -481,7 +481,7 @@ def prometheus_metrics(url, model, wanted):
         return {(s.name, s.labels.get("finished_reason"), s.labels.get("le")): s.value for f in families for s in f.samples}
 
     before = read()
-    usage = open_openai(url).completions.create(model=model, prompt=TALK[0]["content"], max_tokens=MOST, temperature=0).usage
+    usage = open_openai(url).completions.create(model=model, prompt=CONVERSATION[0]["content"], max_tokens=MOST, temperature=0).usage
     after = read()
     for name, n in (("prompt", usage.prompt_tokens), ("generation", usage.completion_tokens)):
         expect(after[f"mneme_{name}_tokens_total", None, None] - before[f"mneme_{name}_tokens_total", None, None], n)
@@ -537,10 +537,10 @@ def busy_servers_say_so(mneme, model, name, keys):
     server = Server(mneme, model, keys, "--max-queue", "1")
     url = f"http://127.0.0.1:{server.port}"
     try:
-        long = open_openai(url).chat.completions.create(model=name, messages=TALK, max_tokens=4000, stream=True, extra_body={"ignore_eos": True})
+        long = open_openai(url).chat.completions.create(model=name, messages=CONVERSATION, max_tokens=4000, stream=True, extra_body={"ignore_eos": True})
         next(iter(long))
-        expect_error(openai.RateLimitError, 429, "are not taken now", lambda: open_openai(url).chat.completions.create(model=name, messages=TALK))
-        expect_error(anthropic.RateLimitError, 429, "rate_limit_error", lambda: open_anthropic(url).messages.create(model=name, messages=TALK, max_tokens=1))
+        expect_error(openai.RateLimitError, 429, "are not taken now", lambda: open_openai(url).chat.completions.create(model=name, messages=CONVERSATION))
+        expect_error(anthropic.RateLimitError, 429, "rate_limit_error", lambda: open_anthropic(url).messages.create(model=name, messages=CONVERSATION, max_tokens=1))
         long.close()
     finally:
         server.close()
@@ -569,14 +569,14 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         model = tiny_model(work) if a.model == "tiny" else a.model
         name = os.path.basename(model)
-        keys, talk = os.path.join(work, "keys"), os.path.join(work, "talk.json")
+        keys, conversation = os.path.join(work, "keys"), os.path.join(work, "conversation.json")
         with open(keys, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
             f.write(KEY + "\n")
-        with open(talk, "w") as f:
-            json.dump(TALK, f)
-        said = subprocess.run([a.mneme, "run", model, "--messages", talk, "-n", str(MOST), "--greedy", "--json"], check=True, capture_output=True)
+        with open(conversation, "w") as f:
+            json.dump(CONVERSATION, f)
+        said = subprocess.run([a.mneme, "run", model, "--messages", conversation, "-n", str(MOST), "--greedy", "--json"], check=True, capture_output=True)
         wanted = json.loads(said.stdout)["sequences"][0]["text"]
-        said = subprocess.run([a.mneme, "run", model, "--raw", TALK[0]["content"], "-n", str(MOST), "--greedy", "--json"], check=True, capture_output=True)
+        said = subprocess.run([a.mneme, "run", model, "--raw", CONVERSATION[0]["content"], "-n", str(MOST), "--greedy", "--json"], check=True, capture_output=True)
         CONTINUED.update(text=json.loads(said.stdout)["sequences"][0]["text"])
         speech = os.path.join(os.environ["MNEME_TEST_MODELS"], "whisper-tiny.en")
         if a.model == "tiny" or not os.path.exists(speech):

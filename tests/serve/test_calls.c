@@ -97,7 +97,7 @@ static void list_events(bytes *out, const fixture *w, const char *path, const ch
 
 static const struct {
     const char *body, *chat; /* the same, as a chat: fields of /apply-template */
-} talks[] = {
+} chats[] = {
     {"{\"max_tokens\":4," MESSAGES_TOOLS "," HI "}", CHAT_TOOLS "," HI},
     {"{\"max_tokens\":4," MESSAGES_TOOLS ",\"tool_choice\":{\"type\":\"none\"}," HI "}", HI},
     {"{\"max_tokens\":4,\"system\":[{\"type\":\"text\",\"text\":\"Be\",\"cache_control\":{\"type\":\"ephemeral\"}}],"
@@ -124,9 +124,9 @@ static const struct {
 static void messages_with_tools_are_the_chats(void **state) {
     (void)state;
     fixture w = open_calling(NULL);
-    for (size_t i = 0; i < sizeof talks / sizeof *talks; i++) {
-        json_doc *chat = chat_prompt(&w, talks[i].chat),
-                 *doc = ask(&w, "/v1/messages/count_tokens", talks[i].body, 200);
+    for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
+        json_doc *chat = chat_prompt(&w, chats[i].chat),
+                 *doc = ask(&w, "/v1/messages/count_tokens", chats[i].body, 200);
         size_t n = tokens_of(&w, word(json_root(chat), "prompt"));
         assert_int_equal(number(json_root(doc), "input_tokens"), n);
         json_close(&doc);
@@ -135,7 +135,7 @@ static void messages_with_tools_are_the_chats(void **state) {
         size_t n_prompt;
         mn_generation *g = alone(&w, word(json_root(chat), "prompt"), settings, &n_prompt);
         bytes body = {0};
-        bytes_printf(&body, "{\"temperature\":0,%s", talks[i].body + 1);
+        bytes_printf(&body, "{\"temperature\":0,%s", chats[i].body + 1);
         doc = ask(&w, "/v1/messages", bytes_text(&body), 200);
         const json *content = json_get(json_root(doc), "content");
         assert_string_equal(word(&content->items[0], "text"), g->sequences[0]->text);

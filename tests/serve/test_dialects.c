@@ -69,7 +69,7 @@ static answer_text ask_stream(int port, const char *path, const char *body) {
 
 static const struct {
     const char *body, *prompt, *settings[5];
-} talks[] = {
+} chats[] = {
     {"{" ASK "20,\"messages\":[{\"role\":\"user\",\"content\":\"Once upon a time\"}]}",
      "<s>user: Once upon a time\nassistant:",
      {"max_new_tokens", "20"}},
@@ -166,12 +166,12 @@ static void messages_are_the_librarys(void **state) {
     (void)state;
     fixture w = serve_embedded(PLAIN_TEMPLATE, (serve_options){0});
     int n_reasons[4] = {0};
-    for (size_t i = 0; i < sizeof talks / sizeof *talks; i++) {
-        size_t n_prompt, asked = (size_t)strtoul(talks[i].settings[1], NULL, 10);
-        mn_generation *g = alone(&w, talks[i].prompt, talks[i].settings, &n_prompt);
+    for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
+        size_t n_prompt, asked = (size_t)strtoul(chats[i].settings[1], NULL, 10);
+        mn_generation *g = alone(&w, chats[i].prompt, chats[i].settings, &n_prompt);
         const mn_sequence *s = g->sequences[0];
         for (int round = 0; round < 2; round++) {
-            answer_text a = client_ask(w.port, "/v1/messages", talks[i].body);
+            answer_text a = client_ask(w.port, "/v1/messages", chats[i].body);
             if (a.status != 200) fail_msg("talk %zu: %d: %s", i, a.status, bytes_text(&a.body));
             json_doc *doc = client_json(&a);
             const json *message = json_root(doc), *content = json_get(message, "content");
@@ -191,10 +191,10 @@ static void messages_are_the_librarys(void **state) {
             json_close(&doc);
             client_clear(&a);
         }
-        answer_text a = ask_stream(w.port, "/v1/messages", talks[i].body);
+        answer_text a = ask_stream(w.port, "/v1/messages", chats[i].body);
         check_message_stream(&a, s, n_prompt, asked);
         client_clear(&a);
-        a = client_ask(w.port, "/v1/messages/count_tokens", talks[i].body);
+        a = client_ask(w.port, "/v1/messages/count_tokens", chats[i].body);
         assert_int_equal(a.status, 200);
         json_doc *doc = client_json(&a);
         assert_int_equal(number(json_root(doc), "input_tokens"), n_prompt);

@@ -282,21 +282,21 @@ static void streams_have_the_text_in_pieces(void **state) {
 
 /* ---- both at once ---- */
 
-typedef struct talker {
+typedef struct text_client {
     pthread_t thread;
     int port;
     atomic_bool stops;
     int n; /* answers */
     bytes wanted;
-} talker;
+} text_client;
 
 static const char *choices_of(bytes *body) {
     const char *at = strstr(bytes_text(body), "\"text\":");
     return at ? at : "";
 }
 
-static void *talk(void *arg) {
-    talker *t = arg;
+static void *converse(void *arg) {
+    text_client *t = arg;
     while (!atomic_load(&t->stops)) {
         answer_text a =
             client_ask(t->port, "/v1/completions", "{\"prompt\":\"Once upon\",\"max_tokens\":24,\"temperature\":0}");
@@ -319,9 +319,9 @@ static void *transcribe_some(void *arg) {
 static void texts_and_transcripts_stay_the_same_together(void **state) {
     (void)state;
     fixture w = open_fixture();
-    talker t = {.port = w.port};
+    text_client t = {.port = w.port};
     pthread_t other;
-    assert_int_equal(pthread_create(&t.thread, NULL, talk, &t), 0);
+    assert_int_equal(pthread_create(&t.thread, NULL, converse, &t), 0);
     assert_int_equal(pthread_create(&other, NULL, transcribe_some, &w), 0);
     transcribe_some(&w);
     pthread_join(other, NULL);

@@ -142,15 +142,15 @@ static void sizes_are_limited(void **state) {
 /* The folder of offloaded pages is set by the session that loads; no file contains it. */
 static void paths_are_ignored(void **state) {
     const fixture *w = *state;
-    mn_cache_options far;
-    mn_cache_options_init(&far, sizeof far);
+    mn_cache_options offloaded;
+    mn_cache_options_init(&offloaded, sizeof offloaded);
     mn_session *session = NULL;
     bytes config = {0}, file = {0};
     bytes_printf(&config, "path=%s,home=file", w->folder);
-    far.implementation = "offloaded";
-    far.dtype = "f32";
-    far.config = bytes_text(&config);
-    save_as(w, w->path, far);
+    offloaded.implementation = "offloaded";
+    offloaded.dtype = "f32";
+    offloaded.config = bytes_text(&config);
+    save_as(w, w->path, offloaded);
     assert_ok(file_read(&file, w->path, 1 << 24));
     assert_null(memmem(file.data, file.n, w->folder, strlen(w->folder)));
     assert_non_null(memmem(file.data, file.n, "home", 4)); /* the other keys are saved */
