@@ -30,7 +30,6 @@ const kv_strategy kv_strategies[] = {
 enum {
     N_NAMES = sizeof kv_strategies / sizeof kv_strategies[0] - 1,
     PLAIN = KV_TRAIT_NATURAL | KV_TRAIT_GROWS, /* the defaults of every cache */
-    WINDOWS = KV_TRAIT_WINDOW | KV_TRAIT_SINKS,
 };
 
 /* Combinations that are refused, and why. The first matching row gives the reason. */
@@ -40,8 +39,7 @@ static const struct {
 } conflicts[] = {
     {KV_TRAIT_EMPTIES, ~0u, "'none' keeps no keys and values"},
     {KV_TRAIT_GROWS, KV_TRAIT_PREALLOCATES, "one grows page by page, the other allocates everything at once"},
-    {KV_TRAIT_NATURAL, KV_TRAIT_WINDOW | KV_TRAIT_SINKS,
-     "one keeps the windows of the model's layers, the other replaces them"},
+    {KV_TRAIT_NATURAL, KV_TRAIT_WINDOWS, "one keeps the windows of the model's layers, the other replaces them"},
     {KV_TRAIT_WINDOW, KV_TRAIT_SINKS, "each sets a window of its own"},
 };
 
@@ -104,7 +102,7 @@ static void take_traits(kv_plan_part *part) {
     part->preallocates = part->traits & KV_TRAIT_PREALLOCATES;
     part->is_quantized = part->traits & KV_TRAIT_QUANTIZED;
     part->is_offloaded = part->traits & KV_TRAIT_OFFLOADED;
-    part->windows = part->traits & WINDOWS;
+    part->windows = part->traits & KV_TRAIT_WINDOWS;
 }
 
 typedef struct name_list {
@@ -158,7 +156,7 @@ static mn_status read_part(kv_plan *plan, kv_plan_part *part, const char *text, 
 
 /* The default plan of cross attention, which is filled once and attended to as a whole. */
 static void default_cross(kv_plan *plan) {
-    plan->cross.traits = plan->self.traits & ~(unsigned)WINDOWS;
+    plan->cross.traits = plan->self.traits & ~(unsigned)KV_TRAIT_WINDOWS;
     memcpy(plan->cross.name, plan->self.name, sizeof plan->cross.name);
     take_traits(&plan->cross);
 }
@@ -517,7 +515,7 @@ mn_status kv_plan_add(kv_plan *out, const kv_plan *plan, kv_trait trait, int64_t
         MN_TRY(add_to_part(&made.cross, &plan->cross, s));
     }
     name_plan(&made);
-    if (s->traits & WINDOWS) {
+    if (s->traits & KV_TRAIT_WINDOWS) {
         made.config.is_set[CONFIG_WINDOW_LENGTH] = true;
         made.config.numbers[CONFIG_WINDOW_LENGTH] = window_length;
     }
@@ -542,7 +540,7 @@ static const kv_layer_rule *rule_of(const kv_plan *plan, int layer) {
 }
 
 static mn_status check_model(const kv_plan *plan, const kv_spec *specs, int n_specs, int n_layers) {
-    enum { OF_PAGES = KV_TRAIT_QUANTIZED | KV_TRAIT_OFFLOADED | KV_TRAIT_WINDOW | KV_TRAIT_SINKS };
+    enum { OF_PAGES = KV_TRAIT_QUANTIZED | KV_TRAIT_OFFLOADED | KV_TRAIT_WINDOWS };
     bool has_cross = false, has_pages = false;
     for (int i = 0; i < n_specs; i++) {
         has_cross = has_cross || specs[i].write_once;

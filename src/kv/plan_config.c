@@ -12,8 +12,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 
-#define WINDOWS (KV_TRAIT_WINDOW | KV_TRAIT_SINKS)
-
 /* clang-format off */
 const config_row config_rows[N_CONFIG_KEYS] = {
     [CONFIG_MAX_CACHE_LEN] = {"max_cache_len", 1, INT64_C(1) << 40, NULL, 0, "1 to 2^40", "no limit", "most tokens in the cache; static allocates them at once"},
@@ -29,7 +27,7 @@ const config_row config_rows[N_CONFIG_KEYS] = {
     [CONFIG_AXIS_VALUE] = {"axis_value", -1, 1, NULL, KV_TRAIT_QUANTIZED, "quanto 0, -1; hqq 0, 1", "0", "along which values share a scale"},
     [CONFIG_FIRST_EXACT] = {"first_exact", 0, 128, NULL, KV_TRAIT_QUANTIZED, "0 to 128", "4; quanto, hqq 0", "first tokens that always stay exact"},
     [CONFIG_LAYERS] = {"layers", 0, 0, NULL, KV_TRAIT_QUANTIZED, "as 0-1:bf16,5:k4v2bit,rest:4bit", "all alike", "forms of single layers"},
-    [CONFIG_WINDOW_LENGTH] = {"window_length", 1, INT64_C(1) << 30, NULL, WINDOWS, "1 to 2^30", "sink 1024, else the model's", "tokens that a query attends to, sinks included"},
+    [CONFIG_WINDOW_LENGTH] = {"window_length", 1, INT64_C(1) << 30, NULL, KV_TRAIT_WINDOWS, "1 to 2^30", "sink 1024, else the model's", "tokens that a query attends to, sinks included"},
     [CONFIG_NUM_SINK_TOKENS] = {"num_sink_tokens", 0, INT64_C(1) << 30, NULL, KV_TRAIT_SINKS, "0 to window_length - 1", "4", "first tokens that stay"},
     [CONFIG_HOME] = {"home", 0, 0, "memory, file", KV_TRAIT_OFFLOADED, "memory, file", "file", "where full pages are kept"},
     [CONFIG_PATH] = {"path", 0, 0, NULL, KV_TRAIT_OFFLOADED, "a folder", "$TMPDIR or /var/tmp", "folder of that file"},

@@ -47,6 +47,7 @@ typedef enum kv_trait {
     KV_TRAIT_OFFLOADED = 32,   /* full pages are offloaded */
     KV_TRAIT_WINDOW = 64,      /* only the newest tokens are kept */
     KV_TRAIT_SINKS = 128,      /* the first ones and the newest */
+    KV_TRAIT_WINDOWS = KV_TRAIT_WINDOW | KV_TRAIT_SINKS,
 } kv_trait;
 
 typedef struct config_row {
