@@ -85,9 +85,7 @@ static mn_status refuse_template(const batch *b, const json *line) {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json *value = json_get(line, keys[i]);
         if (value && value->kind != JSON_NULL)
-            MN_FAIL(MN_E_ARG,
-                    "%s: for the chat template, which token ids, --raw and models without one do not go through",
-                    keys[i]);
+            MN_FAIL(MN_E_ARG, "%s: for the chat template; not with token ids, --raw or a model without one", keys[i]);
     }
     return template_refuse(b->s->o);
 }

@@ -215,8 +215,9 @@ mn_status prompt_from_chat(prompt *p, const mn_tokenizer *tokenizer, const templ
 mn_status refuse_system(const options *o) {
     bool is_given = option_is_set(o, OPT_SYSTEM) && o->set[OPT_SYSTEM].origin == ORIGIN_FLAG;
     if (!is_given) return MN_OK;
-    MN_FAIL(MN_E_ARG, "--system is for a text that goes through a chat template; --raw, token ids, messages and models "
-                      "without a template have no place for it");
+    MN_FAIL(MN_E_ARG,
+            "--system is for a text that goes through a chat template; not for --raw, token ids, messages, models "
+            "without a template");
 }
 
 mn_status prompt_from_input(prompt *p, const options *o, const input *in, const mn_tokenizer *tokenizer,

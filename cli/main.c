@@ -142,7 +142,7 @@ static int unknown_command(const char *name, bool as_json) {
     if (near) {
         status_fail(MN_E_ARG, "unknown command '%.60s'; did you mean %s?", name, near);
     } else {
-        status_fail(MN_E_ARG, "unknown command '%.60s'; `mneme --help` lists those there are", name);
+        status_fail(MN_E_ARG, "unknown command '%.60s'; `mneme --help` lists all commands", name);
     }
     return report_json(as_json, EXIT_USAGE, NULL);
 }
@@ -171,7 +171,7 @@ int main(int argc, char **argv) {
     if (!name) {
         status_fail(
             MN_E_ARG,
-            "say what to do: run, chat, serve, transcribe, score, tokenize, inspect, advise, bench, cache, list, pull or doctor; `mneme --help` explains");
+            "no command; allowed: run, chat, serve, transcribe, score, tokenize, inspect, advise, bench, cache, list, pull, pack, doctor; see `mneme --help`");
         return finish(report_json(as_json, EXIT_USAGE, NULL));
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

@@ -81,10 +81,10 @@ const option option_table[N_OPTIONS] = {
 
     [OPT_SYSTEM] = {"system", NULL, OPTION_TEXT, "TEXT", NULL, "the system message", COMMAND_GENERATES, COMMAND_GENERATES, 0, 0},
     [OPT_TOOLS] = {"tools", NULL, OPTION_TEXT, "F.json", NULL, "functions that the model may call, for its chat template: a file, or the list itself", TEMPLATED, COMMAND_CHAT, 0, 0},
-    [OPT_DOCUMENTS] = {"documents", NULL, OPTION_TEXT, "F.json", NULL, "documents for the chat template, [{\"title\": \"...\", \"text\": \"...\"}]: the same", TEMPLATED, COMMAND_CHAT, 0, 0},
+    [OPT_DOCUMENTS] = {"documents", NULL, OPTION_TEXT, "F.json", NULL, "documents for the template, [{\"title\": \"...\", \"text\": \"...\"}] or a file", TEMPLATED, COMMAND_CHAT, 0, 0},
     [OPT_TEMPLATE_VAR] = {"template_var", "--chat-template-kwargs", OPTION_LINES, "NAME=VALUE", NULL, "a variable of the chat template, as enable_thinking=false, or an object of them; repeated: several", TEMPLATED, COMMAND_CHAT, 0, 0},
-    [OPT_THINKING] = {"thinking", NULL, OPTION_SWITCH, NULL, "the template's own", "enable_thinking of the chat template; --no-thinking: false, and reasoning that comes all the same is not shown", TEMPLATED, COMMAND_CHAT, 0, 0},
-    [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a file at the end, as /save does", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
+    [OPT_THINKING] = {"thinking", NULL, OPTION_SWITCH, NULL, "the template's own", "sets enable_thinking of the chat template; --no-thinking: to false, and any reasoning is hidden", TEMPLATED, COMMAND_CHAT, 0, 0},
+    [OPT_SAVE] = {"save", NULL, OPTION_TEXT, "FOLDER", NULL, "write text, settings and cache to a folder at exit, as /save does", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
     [OPT_LOAD] = {"load", NULL, OPTION_TEXT, "FOLDER", NULL, "continue a saved conversation, as /load does", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
     [OPT_STATS] = {"stats", NULL, OPTION_SWITCH, NULL, NULL, "after every turn: tokens, cached tokens, speed, cache", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
     [OPT_NO_HISTORY] = {"no_history", NULL, OPTION_SWITCH, NULL, NULL, "neither read nor write the history of lines", COMMAND_CHAT, COMMAND_CHAT, 0, 0},
@@ -132,7 +132,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_RANDOM_PREFIX_LEN] = {"random_prefix_len", NULL, OPTION_INTEGER, "N", "0", "--serve: tokens that all prompts begin with, besides those of --random-input-len", COMMAND_BENCH, 0, 0, 1 << 20},
     [OPT_SERVE_IGNORE_EOS] = {"ignore_eos", NULL, OPTION_SWITCH, NULL, "true", "--serve: answers go on past the end token; --no-ignore-eos for servers that refuse the field", COMMAND_BENCH, 0, 0, 0},
     [OPT_METRIC_PERCENTILES] = {"metric_percentiles", NULL, OPTION_TEXT, "99,...", "99", "--serve: percentiles of the times, beside mean and median", COMMAND_BENCH, 0, 0, 0},
-    [OPT_BENCH_SEED] = {"seed", NULL, OPTION_INTEGER, "N", "0", "--serve: of the words and the moments of requests", COMMAND_BENCH, 0, 0, INT64_C(1) << 53},
+    [OPT_BENCH_SEED] = {"seed", NULL, OPTION_INTEGER, "N", "0", "--serve: seed of words and arrival times", COMMAND_BENCH, 0, 0, INT64_C(1) << 53},
     [OPT_BENCH_API_KEY_FILE] = {"api_key_file", NULL, OPTION_TEXT, "F", NULL, "--serve: the API key is the first line of this file", COMMAND_BENCH, 0, 0, 0},
 
     [OPT_LANGUAGE] = {"language", "-l", OPTION_TEXT, "LANGUAGE", "detected", "language spoken: a code or an English name", COMMAND_TRANSCRIBE, COMMAND_TRANSCRIBE, 0, 0},
@@ -157,7 +157,7 @@ const option option_table[N_OPTIONS] = {
     [OPT_SEED] = {"seed", "-s", OPTION_INTEGER, "N", "0", "seed of sampling above temperature 0", COMMAND_TRANSCRIBE, 0, 0, INT64_C(1) << 53},
     [OPT_BATCH_SIZE] = {"batch_size", NULL, OPTION_INTEGER, "N", "8", "recordings transcribed together; results do not depend on it", COMMAND_TRANSCRIBE, 0, 1, 256},
 
-    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert: compress what shrinks by a tenth or more", COMMAND_CACHE | COMMAND_GENERATES | COMMAND_SCORE, COMMAND_CACHE, 0, 0},
+    [OPT_ZSTD] = {"zstd", NULL, OPTION_SWITCH, NULL, NULL, "cp, convert, saving: compress what shrinks by a tenth", COMMAND_CACHE | COMMAND_GENERATES | COMMAND_SCORE, COMMAND_CACHE, 0, 0},
     [OPT_PLAIN] = {"plain", NULL, OPTION_SWITCH, NULL, NULL, "cp: compress nothing; such a file loads fastest", COMMAND_CACHE, COMMAND_CACHE, 0, 0},
     [OPT_LEGACY] = {"legacy", NULL, OPTION_SWITCH, NULL, NULL, "convert: write key.N and value.N, [rows][heads][tokens][dim], as Transformers' legacy format", COMMAND_CACHE, COMMAND_CACHE, 0, 0},
     [OPT_ROW] = {"row", NULL, OPTION_INTEGER, "N", "0", "convert: which row of a file in the legacy format", COMMAND_CACHE, COMMAND_CACHE, 0, 1000000},
@@ -363,7 +363,7 @@ static mn_status unknown_flag(const command *c, const char *flag) {
     const char *near = text_nearest(bare, names);
     int shown = (int)(dashes + length > 80 ? 80 : dashes + length);
     if (near) MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; did you mean --%s?", shown, flag, near);
-    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help all` lists those there are", shown, flag, c->name);
+    MN_FAIL(MN_E_ARG, "unknown flag '%.*s'; `mneme %s --help all` lists all flags", shown, flag, c->name);
 }
 
 /* ---- setting values ---- */
@@ -684,7 +684,7 @@ static mn_status read_config_member(options *o, const char *what, const json_mem
         status = set_field(o, field, bytes_text(&text), ORIGIN_CONFIG_FILE);
     }
     if (status == MN_OK && !known) {
-        status = status_fail(MN_E_ARG, "no such option; `mneme run --help all` lists those there are");
+        status = status_fail(MN_E_ARG, "no such option; `mneme run --help all` lists all options");
     }
     bytes_clear(&text);
     return status_context(status, "%s: '%s'", what, member->key);

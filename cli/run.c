@@ -209,8 +209,8 @@ static void tell_new_turn(const run *r) {
     while (common < n && common < r->prompt.n && held[common] == r->prompt.ids[common]) common++;
     if (common < n && r->prompt.is_chat && option_is_set(r->s.o, OPT_LOAD_CACHE))
         print_message(
-            "the text begins a new conversation and keeps %zu of the %zu tokens of '%s'; without a text the run goes on behind "
-            "them, and `mneme chat --load FOLDER` goes on with a conversation that chat saved",
+            "the prompt begins a new conversation and keeps %zu of the %zu tokens of '%s'; without one the run continues after "
+            "them, and `mneme chat --load FOLDER` continues a conversation that chat saved",
             common, n, option_text(r->s.o, OPT_LOAD_CACHE, ""));
 }
 

@@ -127,9 +127,9 @@ static void put_engine(bytes *out, const char *labels, const mn_engine_info *e) 
     bytes_printf(out, "mneme_kv_cache_usage_ratio{%s} ", labels);
     json_put_real(out, usage);
     bytes_append_text(out, "\n");
-    put_one(out, labels, "mneme_prefix_cache_bytes", "gauge", "Bytes of pages kept for prompts to come, each once.",
+    put_one(out, labels, "mneme_prefix_cache_bytes", "gauge", "Bytes of the prefix cache, each page once.",
             e->kept_bytes);
-    put_one(out, labels, "mneme_prefix_cache_entries", "gauge", "Texts kept for prompts to come.", e->n_kept);
+    put_one(out, labels, "mneme_prefix_cache_entries", "gauge", "Cached prefixes.", e->n_kept);
 }
 
 static void put_counts(bytes *out, const char *labels, metrics *m) {

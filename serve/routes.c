@@ -72,7 +72,7 @@ const char *route_lacks(const route *r, const server *s) {
     if (r->form & (BODY_DIALECT | BODY_COUNT_TOKENS | BODY_GENERATE | BODY_CACHE) && !s->has_text)
         return "the model is a speech model: it answers /v1/audio/transcriptions";
     if (r->form & (BODY_CACHE | BODY_HOLD) && s->options.no_prefix_cache)
-        return "nothing is kept for prompts to come: the server was started with --no-prefix-cache";
+        return "there is no prefix cache: the server was started with --no-prefix-cache";
     return NULL;
 }
 

@@ -29,7 +29,7 @@ typedef struct serve_options {
     uint64_t cache_dir_limit;      /* bytes of its files; 0: no limit */
     double cache_ttl;              /* seconds; what was not used for so long is no longer kept in memory; 0: no limit */
     uint64_t cache_quota;          /* bytes kept in memory for one API key, and again of its saved files; 0: no limit */
-    bool no_prefix_cache;          /* nothing is kept for prompts to come; without cache_dir */
+    bool no_prefix_cache;          /* requests share no prefixes; without cache_dir */
     uint64_t prefix_memory;        /* bytes kept in memory of all keys; 0: no limit but the memory's */
     size_t max_num_seqs;           /* computed together; 0: no limit */
     size_t max_queue;              /* requests that wait or are computed; 0: 256 */

@@ -86,8 +86,7 @@ static mn_status list_caches(advice *a) {
     for (int i = 0; i < n; i++) a->caches[i] = (advised_cache){.is = list[i]};
     a->n = n;
     if (status == MN_OK && left_out.n && option_on(a->o, OPT_VERBOSE))
-        print_message("left out, because on this model each is the same as the one behind it: %s",
-                      bytes_text(&left_out));
+        print_message("left out, each the same on this model as the one in parentheses: %s", bytes_text(&left_out));
     bytes_clear(&left_out);
     return status;
 }

@@ -160,10 +160,9 @@ static mn_status make_cases(comparison *c) {
     mn_status status = MN_OK;
     if (names_all(c)) status = cache_list_drop_same(c->choices, &c->n_cases, c->e.model, &c->t.cache, &left_out);
     if (status == MN_OK && left_out.n)
-        print_message(
-            "left out, because on this model each is the same as the one behind it: %s; a list, as in --cache "
-            "dynamic,hybrid, measures both",
-            bytes_text(&left_out));
+        print_message("left out, each the same on this model as the one in parentheses: %s; a list, as in --cache "
+                      "dynamic,hybrid, measures both",
+                      bytes_text(&left_out));
     bytes_clear(&left_out);
     if (status == MN_OK) c->cases = mem_alloc((size_t)c->n_cases, sizeof *c->cases);
     if (status == MN_OK && !c->cases) return mem_no_memory();

@@ -487,7 +487,7 @@ static mn_status unknown_command(const char *name, size_t n) {
     snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), name);
     const char *near = text_nearest(word, names);
     if (near) MN_FAIL(MN_E_ARG, "unknown command '/%s'; did you mean /%s?", word, near);
-    MN_FAIL(MN_E_ARG, "unknown command '/%s'; /help lists those there are", word);
+    MN_FAIL(MN_E_ARG, "unknown command '/%s'; /help lists all commands", word);
 }
 
 bool chat_command(chat *c, const char *line, size_t n) {

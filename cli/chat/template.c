@@ -107,7 +107,7 @@ mn_status template_refuse(const options *o) {
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         if (!option_is_set(o, ids[i]) || o->set[ids[i]].origin != ORIGIN_FLAG) continue;
         MN_FAIL(MN_E_ARG,
-                "--%s is for the chat template; --raw, token ids and models without a template have no place for it",
+                "--%s is for the chat template; not allowed with --raw, token ids, or a model without a template",
                 flag_spelling(flag, sizeof flag, option_table[ids[i]].name));
     }
     return MN_OK;

@@ -210,7 +210,7 @@ static mn_status judge(transfer *t, CURLcode code, const char *detail) {
     const char *why = is_stopped ? "cancelled" : *detail ? detail : t->curl.easy_strerror(code);
     mn_status failure = is_stopped ? MN_E_CANCELLED : MN_E_IO;
     if (fstat(t->fd, &info) != 0 || info.st_size == 0) return status_fail(failure, "%s: %s", t->d->url, why);
-    return status_fail(failure, "%s: %s; %lld bytes are in %s, and the same command goes on behind them", t->d->url,
+    return status_fail(failure, "%s: %s; %lld bytes are in %s, and the same command continues after them", t->d->url,
                        why, (long long)info.st_size, t->d->path);
 }
 

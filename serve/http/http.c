@@ -327,8 +327,7 @@ static bool is_own_origin(const exchange *x) {
 /* A body with a recording. */
 static enum MHD_Result begin_form(exchange *x) {
     x->has_recording = speech_enter(x->server->speech);
-    if (!x->has_recording)
-        return refuse_early(x, 429, "queue_full", "the server has as many recordings as it takes at a time");
+    if (!x->has_recording) return refuse_early(x, 429, "queue_full", "too many recordings at a time");
     x->form = form_open(x->connection, x->route->form);
     return x->form ? MHD_YES
                    : refuse_early(x, 400, "wrong_content_type", "the Content-Type has no boundary that can be used");

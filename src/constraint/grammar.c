@@ -81,7 +81,7 @@ static bool at_line_end(const parser *p) {
     return p->at == p->n || next_is(p, "\n") || next_is(p, "\r");
 }
 
-/* White space and comments; ends of lines too when a rule may go on behind them. */
+/* White space and comments; ends of lines too when a rule may continue after them. */
 static void skip(parser *p, bool lines) {
     while (p->at < p->n) {
         if (next_is(p, "#")) {
@@ -147,7 +147,7 @@ static uint32_t take_escape(parser *p, size_t place) {
     if (!take_hex(p, digits, &code)) {
         fail(p, MN_E_ARG, place, "\\x needs 2 hexadecimal digits, \\u 4, \\U 8");
     } else if (code > CODE_LAST || (code >= 0xD800 && code < 0xE000)) {
-        fail(p, MN_E_ARG, place, "this is no character's number");
+        fail(p, MN_E_ARG, place, "no character of Unicode");
     }
     return code;
 }

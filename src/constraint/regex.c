@@ -87,7 +87,7 @@ static uint32_t take_number(parser *p, int digits, size_t place) {
         }
     }
     if (!good || code > CODE_LAST || (code >= 0xD800 && code < 0xE000)) {
-        fail(p, MN_E_ARG, place, "this is no character's number");
+        fail(p, MN_E_ARG, place, "no character of Unicode");
         return 0;
     }
     return code;

@@ -675,7 +675,7 @@ mn_status mn_engine_prefixes(mn_engine *e, bool (*visit)(void *user, const mn_pr
 }
 
 static mn_status need_prefixes(const mn_engine *e, const char *call) {
-    if (!e->prefixes) MN_FAIL(MN_E_ARG, "the engine keeps no texts: enable_prefix_caching is not set");
+    if (!e->prefixes) MN_FAIL(MN_E_ARG, "the engine has no prefix cache: enable_prefix_caching is not set");
     return refuse_inside(e, call);
 }
 
@@ -686,7 +686,7 @@ mn_status mn_engine_prefix_of(mn_engine *e, const int32_t *ids, size_t n, const 
     MN_TRY(session_open_plan(&empty, e->model, &e->cache));
     mn_status status = prefix_root_of(&root, e->prefixes, empty, salt);
     mn_session_close(&empty);
-    if (status == MN_OK && !root) status = status_fail(MN_E_NOT_FOUND, "texts with this cache are not kept");
+    if (status == MN_OK && !root) status = status_fail(MN_E_NOT_FOUND, "prefixes of this cache are not shared");
     return status == MN_OK ? prefix_id_of(id, root, ids, n) : status;
 }
 
@@ -713,7 +713,7 @@ mn_status mn_engine_prefix_add(mn_engine *e, const mn_session *session, const ch
     if (session->owner != e->model) MN_FAIL(MN_E_ARG, "the session is of another model than the engine");
     if (mn_session_length(session) == 0) MN_FAIL(MN_E_ARG, "the session has no tokens");
     MN_TRY(prefix_root_of(&root, e->prefixes, session, salt));
-    if (!root) MN_FAIL(MN_E_REFUSED, "texts with the cache '%s' are not shared", session->plan.name);
+    if (!root) MN_FAIL(MN_E_REFUSED, "prefixes of the cache '%s' are not shared", session->plan.name);
     return prefix_add(id, root, session, of);
 }
 

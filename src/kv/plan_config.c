@@ -33,7 +33,7 @@ const config_row config_rows[N_CONFIG_KEYS] = {
     [CONFIG_PATH] = {"path", 0, 0, NULL, KV_TRAIT_OFFLOADED, "a folder", "$TMPDIR or /var/tmp", "folder of that file"},
     [CONFIG_COMPUTE_DTYPE] = {"compute_dtype", 0, 0, "float32, torch.float32, f32, float16, torch.float16, bfloat16, torch.bfloat16", KV_TRAIT_QUANTIZED, "float32, float16, bfloat16", "float32", "accepted; computation with quantized numbers is always in float32"},
     [CONFIG_DEVICE] = {"device", 0, 0, NULL, 0, "a device", "cpu", "accepted; caches are always in the memory of the CPU"},
-    [CONFIG_IMPLEMENTATION] = {"cache_implementation", 0, 0, NULL, 0, "the cache implementation", "the one there is", "accepted where it names the same cache"},
+    [CONFIG_IMPLEMENTATION] = {"cache_implementation", 0, 0, NULL, 0, "the cache implementation", "the one in use", "accepted where it names the same cache"},
 };
 /* clang-format on */
 

@@ -10,7 +10,7 @@ n_caches=18
 all_of_them() {
   expect 0 bench "$model" --cache all --json
   # A Llama has no windows and no states of its own. And about none, which a busy machine leaves out.
-  [ "$(grep -c '^mneme: left out, .* the one behind it: hybrid (dynamic), mamba (dynamic); ' "$work/err")" = 1 ] || problem "what is left out is not said once"
+  [ "$(grep -c '^mneme: left out, .* the one in parentheses: hybrid (dynamic), mamba (dynamic); ' "$work/err")" = 1 ] || problem "what is left out is not said once"
   [ "$(wc -l <"$work/err")" = 2 ] || problem "stderr is not two lines"
   err_has '^mneme: none (computes|is left out: it computes) the whole text for every token'
   json 'len(all) == 1 and j["text"] == "random tokens" and j["n_prompt"] == 256 and j["n_gen"] == 128 and j["n_generated"] == 0'

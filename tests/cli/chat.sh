@@ -74,7 +74,7 @@ loaded_conversations() {
   expect 0 run "$chat" "Tell it again" -n 4 --load-cache "$work/cache" --json
   err_is_sentence
   kept=$(sed -E 's/.*keeps ([0-9]+) of the ([0-9]+) tokens.*/\1 \2/' "$work/err")
-  err_has 'the text begins a new conversation .* without a text the run goes on .*`mneme chat --load FOLDER`'
+  err_has 'the prompt begins a new conversation .* without one the run continues .*`mneme chat --load FOLDER`'
   json "j['usage']['cached_tokens'] == int('$kept'.split()[0]) < int('$kept'.split()[1])"
   # No conversation is begun: the run goes on, or the text is not one.
   expect 0 run "$chat" -n 4 --load-cache "$work/cache"

@@ -75,7 +75,7 @@ resumed() {
   fresh
   expect 1 pull "$url/cut/m.gguf"
   err_is_sentence
-  err_has "; $half bytes are in .*/m\.gguf\.part, and the same command goes on behind them\$"
+  err_has "; $half bytes are in .*/m\.gguf\.part, and the same command continues after them\$"
   only m.gguf.part m.gguf.part.from
   expect 0 pull "$url/cut/m.gguf"
   installed m.gguf

@@ -232,6 +232,6 @@ check "paths of sockets that cannot be used are refused" paths_of_sockets
 check "key files that others may use are refused" key_files_are_private
 check "requests that run may end" requests_may_end
 check "the formats of the log" formats_of_the_log
-check "what is kept for prompts to come" without_a_prefix_cache
+check "the server without a prefix cache" without_a_prefix_cache
 check "docs/serve.md has the options" documented_options
 finish

@@ -85,9 +85,9 @@ static void contradictory_settings_are_refused(void **state) {
         {"{\"json_schema\": true, \"grammar\": \"a\"}", false, "json_schema and grammar are both set"},
         {"{\"grammar\": \"a\", \"regex\": \"a\"}", false, "regex and grammar are both set"},
         {"{\"num_beams\": 2}", true,
-         "a draft model serves greedy search and sampling, but these settings select "
+         "a draft model needs greedy search or sampling, but these settings select "
          "beam search"},
-        {"{\"num_beams\": 2, \"prompt_lookup_num_tokens\": 4}", false, "prompt_lookup_num_tokens serves"},
+        {"{\"num_beams\": 2, \"prompt_lookup_num_tokens\": 4}", false, "prompt_lookup_num_tokens needs"},
         {"{\"num_beams\": 2, \"do_sample\": true, \"dola_layers\": \"low\"}", false, "select beam sampling"},
         {"{\"penalty_alpha\": 0.5}", true, "select contrastive search"},
         {"{\"prompt_lookup_num_tokens\": 4}", true, "a draft model and prompt_lookup_num_tokens were both"},

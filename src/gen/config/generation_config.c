@@ -32,7 +32,7 @@
     S(min_p, NULL, REAL, 0, 1, "null", 0, \
       "0 to 1", "drop tokens below this share of the best one's probability") \
     S(typical_p, NULL, REAL, 1e-6, 1, "1", 1, \
-      "1e-6 to 1", "keep the tokens of most typical information of this much probability") \
+      "1e-6 to 1", "keep the most typical tokens of this much probability") \
     S(epsilon_cutoff, NULL, REAL, 0, 1, "0", 0, \
       "0 (off) to 1", "drop tokens below this probability") \
     S(eta_cutoff, NULL, REAL, 0, 1, "0", 0, \
@@ -66,9 +66,9 @@
     X(forced_bos_token_id, NULL, INT, 0, 2147483647, "null", -1, \
       "a token id", "the token after a prompt of one") \
     X(forced_eos_token_id, NULL, IDS, 0, 2147483647, "null", 0, \
-      "token ids", "what the last token may be when the length ends the text") \
+      "token ids", "tokens allowed as the last one at the length limit") \
     X(exponential_decay_length_penalty, NULL, DECAY, 1e-6, 1e6, "null", 0, \
-      "[start, factor], factor from 1e-6 to 1e6", "after start new tokens the end token gains by this factor each") \
+      "[start, factor], factor from 1e-6 to 1e6", "past start new tokens, end tokens gain this factor per token") \
     X(json_schema, NULL, SCHEMA, 0, 0, "null", 0, \
       "a JSON schema: an object, true or false", "the text is JSON that follows it") \
     X(regex, NULL, TEXT, 0, 0, "null", 0, \
@@ -102,11 +102,11 @@
     X(prompt_lookup_num_tokens, NULL, INT, 1, 1e6, "null", -1, \
       "1 to 1000000", "draft this many tokens from the text itself") \
     X(max_matching_ngram_size, NULL, INT, 1, 1e6, "2", 2, \
-      "1 to 1000000", "tokens that must agree for such a draft") \
+      "1 to 1000000", "longest n-gram matched for such a draft") \
     X(num_assistant_tokens, NULL, INT, 1, 1e6, "20", 20, \
       "1 to 1000000", "tokens that a draft model drafts") \
     X(num_assistant_tokens_schedule, NULL, CHOICE, 0, 0, "\"constant\"", 0, \
-      "\"constant\"|\"heuristic\"|\"heuristic_transient\"", "whether their number adapts to the accepted ones") \
+      "\"constant\"|\"heuristic\"|\"heuristic_transient\"", "whether draft length adapts to accepted tokens") \
     X(assistant_confidence_threshold, NULL, REAL, 0, 1, "0.4", 0, \
       "0 to 1", "a draft ends below this probability") \
     X(use_cache, NULL, BOOL, 0, 1, "true", 1, \

@@ -115,7 +115,7 @@ static mn_status check_helpers(const mn_generation_config *c, const mn_generate_
     for (size_t i = 0; i < N; i++) {
         if (!helpers[i].is_given) continue;
         if (!is_plain(mode))
-            MN_FAIL(MN_E_ARG, "%s serves greedy search and sampling, but these settings select %s", helpers[i].name,
+            MN_FAIL(MN_E_ARG, "%s needs greedy search or sampling, but these settings select %s", helpers[i].name,
                     names[mode]);
         for (size_t j = i + 1; j < N; j++) {
             if (helpers[j].is_given)
