@@ -30,7 +30,15 @@ mn_status metrics_job(job **out, server *s, const json *body, bool *streams, ref
     return ask(out, write_metrics);
 }
 
-/* ---- /ready, /props ---- */
+/* ---- /health, /ready, /props ---- */
+
+mn_status health_answer(bytes *out, server *s, const json *body, refusal *why) {
+    (void)s;
+    (void)body;
+    (void)why;
+    bytes_append_text(out, "{\"status\":\"ok\"}");
+    return bytes_status(out);
+}
 
 mn_status ready_answer(bytes *out, server *s, const json *body, refusal *why) {
     (void)body;

@@ -347,14 +347,6 @@ mn_status models_answer(bytes *out, server *s, const json *body, refusal *why) {
     return bytes_status(out);
 }
 
-mn_status health_answer(bytes *out, server *s, const json *body, refusal *why) {
-    (void)s;
-    (void)body;
-    (void)why;
-    bytes_append_text(out, "{\"status\":\"ok\"}");
-    return bytes_status(out);
-}
-
 mn_status template_answer(bytes *out, server *s, const json *body, refusal *why) {
     char *text = NULL;
     size_t n = 0;
