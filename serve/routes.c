@@ -21,7 +21,7 @@ static const route routes[] = {
     {"POST", "/v1/audio/transcriptions", false, transcription_job, NULL, BODY_TRANSCRIPTION,
      "OpenAI's transcription of a recording, by the speech model", "text", NULL, NULL},
     {"POST", "/v1/audio/translations", false, translation_job, NULL, BODY_TRANSLATION,
-     "the same in English, whatever is spoken", "text", NULL, NULL},
+     "OpenAI's translation of a recording to English, by the speech model", "text", NULL, NULL},
     {"POST", "/tokenize", false, NULL, tokenize_answer, BODY_TOKENIZE, "a text to its tokens", "tokens|count", NULL,
      NULL},
     {"POST", "/detokenize", false, NULL, detokenize_answer, BODY_DETOKENIZE, "tokens to their text", "content", NULL,

@@ -46,7 +46,7 @@
     X(presence_penalty, NULL, REAL, -100, 100, "0", 0, \
       "-100 to 100", "subtracted from the score of each token generated before") \
     X(frequency_penalty, NULL, REAL, -100, 100, "0", 0, \
-      "-100 to 100", "the same, once per occurrence") \
+      "-100 to 100", "subtracted once per time it was generated") \
     X(logit_bias, NULL, BIAS_MAP, -100, 100, "null", 0, \
       "an object of token ids and numbers from -100 to 100", "added to the scores, as in {\"15\": -5}") \
     X(sequence_bias, NULL, BIASES, -1e30, 1e30, "null", 0, \
