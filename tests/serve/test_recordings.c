@@ -326,7 +326,7 @@ static void long_ones_are_listed_counted_cancelled(void **state) {
     assert_true(metric(w.port, "mneme_num_transcriptions_waiting", "spelled") == 1);
     answer_text a = ask(w.port, ROUTE, &little, NOTHING);
     assert_non_null(strstr(bytes_text(&a.head), "Retry-After: 1"));
-    assert_refused(&a, 429, "queue_full", NULL, "as many recordings");
+    assert_refused(&a, 429, "queue_full", NULL, "too many recordings");
     /* Texts do not wait for recordings. */
     a = client_ask(w.port, "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":8,\"temperature\":0}");
     assert_int_equal(a.status, 200);
