@@ -120,7 +120,7 @@ static+quantized layers=0:f32,rest:4bit
 quantized+offloaded nbits=8
 sink+offloaded window_length=32,num_sink_tokens=2
 CASES
-  [ $n -ge 15 ] || problem "$n cases were run"
+  [ $n = 15 ] || problem "$n cases were run"
   for config in backend=quanto backend=hqq,nbits=1,axis_key=1 layers=0-1:bf16,rest:k4v2bit; do
     expect 0 run "$model" --ids 5,9,31,7 -n 20 --json --cache quantized --cache-config "$config"
     json 'len(j["sequences"][0]["ids"]) == 20 and j["cache"]["implementation"] == "quantized"'
