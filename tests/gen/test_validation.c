@@ -422,7 +422,8 @@ static void every_allocation_may_fail(void **state) {
 /* A field that only sampling uses is named when nothing is sampled, and not when something is; no other field is. */
 static void fields_of_sampling_need_it(void **state) {
     (void)state;
-    static const char *const of_sampling[] = {"temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"};
+    static const char *const of_sampling[] = {"temperature", "top_k",          "top_p",     "min_p",
+                                              "typical_p",   "epsilon_cutoff", "eta_cutoff"};
     const size_t n_of_sampling = sizeof of_sampling / sizeof *of_sampling;
     size_t n = 0;
     const mn_generation_field *field;

@@ -379,6 +379,51 @@ static void byte_level_vocabularies_of_gguf_are_read(void **state) {
     bytes_clear(&file);
 }
 
+/* A vocabulary of which two texts tell how a pre-tokenizer splits runs of digits and what it takes with letters,
+ * whether words of the vocabulary are taken whole, and whether text is composed. */
+static void put_letters(bytes *out, const char *pre) {
+    static const char *const tokens[] = {
+        "<|begin|>", "a", "1", "11", "-", "-a", "\xC4\xA0", "\xC4\xA0\x61", "\xC3\x83", "\xC2\xA1", "\xC3\x83\xC2\xA1"};
+    static const uint32_t types[] = {3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const char *const merges[] = {"1 1", "- a", "\xC3\x83 \xC2\xA1"};
+    gguf_head(out, 6);
+    put_key_text(out, "tokenizer.ggml.model", "gpt2");
+    put_key_text(out, "tokenizer.ggml.pre", pre);
+    put_texts(out, "tokenizer.ggml.tokens", tokens, sizeof tokens / sizeof *tokens);
+    put_types(out, types, sizeof types / sizeof *types);
+    put_texts(out, "tokenizer.ggml.merges", merges, sizeof merges / sizeof *merges);
+    put_key_int(out, "tokenizer.ggml.bos_token_id", 4, 0);
+}
+
+/* Names of pre-tokenizers, as llama.cpp's converter writes them, and the ids of "1111-a a" and of "a" with a combining
+ * accent. */
+static void every_pre_tokenizer_of_gguf_splits_as_its_pattern(void **state) {
+    (void)state;
+    static const struct {
+        const char *names[8], *ids, *accent;
+    } groups[] = {
+        {{"gpt-2", "phi-2", "mpt", "olmo", "jais"}, "3 3 4 1 6 1", "1"},
+        {{"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"}, "2 2 2 2 4 1 6 1", "1"},
+        {{"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"}, "0 3 2 2 5 7", "0 1"},
+        {{"dbrx", "smaug-bpe"}, "3 2 2 5 6 1", "1"},
+        {{"qwen2", "deepseek-r1-qwen"}, "2 2 2 2 5 6 1", "10"},
+        {{"stablelm2"}, "2 2 2 2 5 6 1", "1"},
+    };
+    bytes file = {0};
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        for (int i = 0; i < 8 && groups[g].names[i]; i++) {
+            put_letters(&file, groups[g].names[i]);
+            tokenizer *t = open_gguf(&file);
+            if (!t) fail_msg("%s: %s", groups[g].names[i], mn_last_error());
+            assert_token_ids(t, "1111-a a", TOKENIZER_ADD_SPECIAL, groups[g].ids);
+            assert_token_ids(t, "a\xCC\x81", TOKENIZER_ADD_SPECIAL, groups[g].accent);
+            assert_null(tokenizer_warning(t));
+            tokenizer_close(&t);
+        }
+    }
+    bytes_clear(&file);
+}
+
 static void put_llama(bytes *out, uint32_t type, bool prefix) {
     static const char *const tokens[] = {"<unk>", "<s>", "<0xC3>", "<0xA9>",          "\xE2\x96\x81",
                                          "a",     "b",   "ab",     "\xE2\x96\x81\x61"};
@@ -430,6 +475,7 @@ int main(void) {
         cmocka_unit_test(mutated_tokenizer_json_does_not_crash),
         cmocka_unit_test(sentencepiece_models_are_read_or_refused),
         cmocka_unit_test(byte_level_vocabularies_of_gguf_are_read),
+        cmocka_unit_test(every_pre_tokenizer_of_gguf_splits_as_its_pattern),
         cmocka_unit_test(vocabularies_with_scores_of_gguf_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
