@@ -166,6 +166,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const int zero = layout->zero;
     const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
 
+    fetch_outputs(job, row, panel, n_rows, n_panels);
     EACH_ROW(DECLARE)
 
     for (; sums < last; span += shape.span) {
