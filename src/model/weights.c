@@ -102,12 +102,20 @@ static mn_status plan_experts(planner *p, packed_layer *layer, weight_source (*f
     return MN_OK;
 }
 
+/* A pass multiplies the input of a branch's last matrix by the residual multiplier (scale_residual), so its bias has to
+ * be multiplied too. */
+static void scale_bias(const network *net, weight *w) {
+    for (int i = 0; w->bias && i < w->layout.n; i++) w->bias[i] *= (float)net->config.residual_multiplier;
+}
+
 static mn_status plan_layer(planner *p, packed_layer *layer, const weight_source *from) {
     for (int i = 0; i < N_LAYER_MATRICES; i++) {
         /* A router's rounding would change which experts are chosen. */
         bool is_exact = i == WEIGHT_ROUTER || i == WEIGHT_SHARED_ROUTER;
         MN_TRY(plan_matrix(p, &layer->matrices[i], &from[i], &from[i + N_LAYER_MATRICES], is_exact));
     }
+    scale_bias(p->net, &layer->matrices[WEIGHT_O]);
+    scale_bias(p->net, &layer->matrices[WEIGHT_DOWN]);
     for (int role = FIRST_LAYER_VECTOR; role < N_LAYER_WEIGHTS; role++) {
         float more = p->net->config.norm_adds_one && is_norm(role) ? 1 : 0;
         MN_TRY(copy_vector(&layer->vectors[role - FIRST_LAYER_VECTOR], &from[role], more));

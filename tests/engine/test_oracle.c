@@ -153,6 +153,25 @@ static void layers_with_different_windows_equal_the_oracle(void **state) {
     }
 }
 
+/* The multiplier of the residual branches is that of their biases too. */
+static void multiplied_branches_with_biases_equal_the_oracle(void **state) {
+    (void)state;
+    static const char config[] =
+        "{\"model_type\": \"granite\", \"vocab_size\": 320, \"hidden_size\": 96, \"intermediate_size\": 208, \"head_dim\": 16, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 3, \"rms_norm_eps\": 1e-06, "
+        "\"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"max_position_embeddings\": 512, \"tie_word_embeddings\": false, "
+        "\"attention_bias\": true, \"mlp_bias\": true, \"residual_multiplier\": 0.3, \"attention_multiplier\": 0.2, "
+        "\"embedding_multiplier\": 3.0, \"logits_scaling\": 2.0, \"eos_token_id\": 2}";
+    char folder[256];
+    copy_file("golden/llama-untied-bias/model.safetensors", "model.safetensors");
+    scratch_file("config.json", config, strlen(config));
+    snprintf(folder, sizeof folder, "%s", scratch_path(""));
+    folder[strlen(folder) - 1] = 0;
+    fixture w = open_fixture(folder);
+    for (int s = 0; s < N_STRATEGIES; s++) check(&w, folder, "auto", strategies[s], s == 2 ? 40 : -1);
+    close_fixture(&w);
+}
+
 static void every_model_type_is_there(void **state) {
     (void)state;
     families_need_every_type("families", &families[0], sizeof *families, N_FAMILIES);
@@ -166,6 +185,7 @@ int main(void) {
         cmocka_unit_test(embedded_model_equals_the_oracle),
         cmocka_unit_test(windows_wider_than_the_text_change_nothing),
         cmocka_unit_test(layers_with_different_windows_equal_the_oracle),
+        cmocka_unit_test(multiplied_branches_with_biases_equal_the_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
