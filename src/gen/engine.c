@@ -465,15 +465,18 @@ static bool has_room(const mn_engine *e, request *r) {
 /* Starts or resumes a waiting request. */
 static mn_status start(mn_engine *e, request *r) {
     if (!r->setup.session->cache) MN_TRY(session_open_cache(r->setup.session));
+    mn_status status = MN_OK;
     if (!r->has_started) {
         prefix_match match; /* looked for again: what was found may have been dropped */
         request_share_constraint(r, e->steps.requests, e->steps.n);
         MN_TRY(request_find_prefix(r, &match));
-        MN_TRY(request_begin_prefix(r, &match));
+        status = request_begin_prefix(r, &match);
     } else {
         request_resume_prefixes(r);
     }
-    return steps_add(&e->steps, r);
+    if (status == MN_OK) status = steps_add(&e->steps, r);
+    if (status != MN_OK && !r->has_started) request_leave_prefix(r);
+    return status;
 }
 
 /* Whether a running request will have computed more of the prompt than there is now. */

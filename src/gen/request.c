@@ -456,6 +456,7 @@ bool request_may_be_preempted(const request *r) {
 
 void request_preempt(request *r) {
     mn_session *first = r->setup.session, *s = first;
+    if (!r->has_started) request_leave_prefix(r);
     prefix_end(&r->announced);
     r->resumes = r->is_prefilled && !first->model->net.config.encoder;
     if (r->root && r->has_started) prefix_keep(r->root, first, r->owner->name); /* until the memory is needed */
@@ -510,6 +511,12 @@ mn_status request_begin_prefix(request *r, const prefix_match *match) {
     if (r->has_waited && match->entry && prefix_is_from_file(match->entry) && match->now > r->in_memory)
         r->file_tokens = (size_t)(match->now - r->in_memory);
     return prefix_announce(&r->announced, r->root, r->setup.session, r->setup.prompt, r->setup.n_prompt);
+}
+
+void request_leave_prefix(request *r) {
+    prefix_end(&r->announced);
+    r->file_tokens = 0;
+    if (r->root) session_empty(r->setup.session);
 }
 
 void request_resume_prefixes(request *r) {

@@ -96,6 +96,8 @@ void request_preempt(request *r);
 mn_status request_find_prefix(request *r, prefix_match *match);
 /* Begins with that, before anything of it is computed, and announces the prompt to others. */
 mn_status request_begin_prefix(request *r, const prefix_match *match);
+/* What that did is undone, before the request has begun to compute: it can be started again. */
+void request_leave_prefix(request *r);
 /* Bytes of full pages that it would share if it started now; they are evicted later than others. MN_E_NOMEM. */
 mn_status request_shared_bytes(request *r, size_t *shared);
 /* Gives a preempted request what is still kept of its tokens. */

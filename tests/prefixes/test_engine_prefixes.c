@@ -310,6 +310,40 @@ static void preempted_requests_keep_their_pages(void **state) {
     close_fixture(&w);
 }
 
+/* A request that was given a prefix is preempted in the same step, before it has computed anything, and starts anew:
+ * one of higher priority waited for a prompt in work, whose request had to make room for it. */
+static void a_request_is_preempted_before_it_begins(void **state) {
+    (void)state;
+    fixture w = open_fixture("golden/llama");
+    engine_cache cache = {.implementation = "dynamic", .page_tokens = PAGE, .prefill_chunk = PAGE};
+    text texts[2] = {{.n = 90}, {.n = 90}}, beginning = {.n = 40};
+    uint64_t seed = 8;
+    for (int i = 0; i < 2; i++) engine_ids(&seed, texts[i].ids, texts[i].n, (int32_t)w.vocab);
+    memcpy(beginning.ids, texts[1].ids, beginning.n * sizeof *beginning.ids);
+    mn_generation *wanted[] = {alone(&w, cache, &texts[0]), alone(&w, cache, &texts[1])};
+    mn_engine *engine = open_engine(&w, cache, 0, 1);
+    mn_generation *got = run(&w, engine, &beginning, NULL);
+    mn_generation_close(&got);
+    static const struct { int text, priority, n_preemptions; } requests[] = {{0, 0, 1}, {1, 1, 1}, {0, 2, 0}};
+    size_t running;
+    for (int i = 0; i < 3; i++) {
+        add_with(&w, engine, &texts[requests[i].text], (mn_request){.priority = requests[i].priority});
+        if (i == 0) assert_ok(mn_engine_step(engine, &running));
+    }
+    steps_to_end(engine);
+    for (int i = 2; i >= 0; i--) {
+        int id = -1;
+        assert_ok(mn_engine_take(engine, &id, &got));
+        assert_int_equal(id, 1 + i);
+        assert_int_equal(got->n_preemptions, requests[i].n_preemptions);
+        same(&w, got, wanted[requests[i].text], "preempted before it began");
+        mn_generation_close(&got);
+    }
+    for (int i = 0; i < 2; i++) mn_generation_close(&wanted[i]);
+    mn_engine_close(&engine);
+    close_fixture(&w);
+}
+
 /* Rows that are computed again after their pages were needed by another share what they have in common, as before: they
  * fit where they fitted. */
 static void rows_share_again_after_preemption(void **state) {
@@ -329,40 +363,58 @@ static void rows_share_again_after_preemption(void **state) {
     close_fixture(&w);
 }
 
-/* Every allocation may fail: the request fails or is right, and nothing is lost. */
+/* The k-th allocation fails from a request on: it ends without memory or is right, and nothing is lost. `beside`: so
+ * does one that runs already, and what cannot be started beside it waits for its end. Returns the number of
+ * allocations. */
+static int64_t run_with_failure(const fixture *w, engine_cache cache, int64_t k, bool beside,
+                                mn_generation *const *wanted) {
+    mn_engine *engine = open_engine(w, cache, 0, 0);
+    size_t running = 1;
+    for (int i = 0; i < 3; i++) {
+        mn_generation *got = run(w, engine, &w->texts[i], NULL);
+        mn_generation_close(&got);
+    }
+    if (beside) {
+        add(w, engine, &w->texts[2], NULL);
+        assert_ok(mn_engine_step(engine, &running));
+    }
+    const int last = add(w, engine, &w->texts[3], NULL);
+    const int64_t before = mem_count().allocations;
+    mem_fail_after(k);
+    while (running > 0) assert_ok(mn_engine_step(engine, &running));
+    mem_fail_after(0);
+    const int64_t n = mem_count().allocations - before;
+    for (int i = 0; i <= beside; i++) {
+        mn_generation *got = NULL;
+        int id = -1;
+        const mn_status status = mn_engine_take(engine, &id, &got);
+        assert_true(id == last || (beside && id == last - 1));
+        if (status == MN_OK)
+            same(w, got, wanted[id == last], "without memory");
+        else
+            assert_int_equal(status, MN_E_NOMEM);
+        mn_generation_close(&got);
+    }
+    mn_engine_close(&engine);
+    assert_int_equal(kv_pool_used(w->model->core->pool), 0);
+    return n;
+}
+
 static void every_allocation_may_fail(void **state) {
     (void)state;
     fixture w = open_fixture("golden/llama");
     engine_cache cache = {.implementation = "dynamic", .page_tokens = PAGE};
     make_texts(&w, 4);
-    mn_generation *wanted = alone(&w, cache, &w.texts[3]);
-    int64_t n_allocations = 1;
-    for (int64_t k = 1; k <= n_allocations; k++) {
-        mn_engine *engine = open_engine(&w, cache, 0, 0);
-        for (int i = 0; i < 3; i++) {
-            mn_generation *got = run(&w, engine, &w.texts[i], NULL);
-            mn_generation_close(&got);
+    mn_generation *wanted[] = {alone(&w, cache, &w.texts[2]), alone(&w, cache, &w.texts[3])};
+    for (int beside = 0; beside < 2; beside++) {
+        int64_t n_allocations = 1;
+        for (int64_t k = 1; k <= n_allocations; k++) {
+            const int64_t n = run_with_failure(&w, cache, k, beside, wanted);
+            if (n > n_allocations) n_allocations = n;
         }
-        add(&w, engine, &w.texts[3], NULL);
-        mn_generation *got = NULL;
-        size_t running = 1;
-        int id;
-        int64_t before = mem_count().allocations;
-        mem_fail_after(k);
-        while (running > 0) assert_ok(mn_engine_step(engine, &running));
-        mem_fail_after(0);
-        if (mem_count().allocations - before > n_allocations) n_allocations = mem_count().allocations - before;
-        mn_status status = mn_engine_take(engine, &id, &got);
-        if (status == MN_OK)
-            same(&w, got, wanted, "without memory");
-        else
-            assert_int_equal(status, MN_E_NOMEM);
-        mn_generation_close(&got);
-        mn_engine_close(&engine);
-        assert_int_equal(kv_pool_used(w.model->core->pool), 0);
+        assert_true(n_allocations > 10);
     }
-    assert_true(n_allocations > 10);
-    mn_generation_close(&wanted);
+    for (int i = 0; i < 2; i++) mn_generation_close(&wanted[i]);
     close_fixture(&w);
 }
 
@@ -375,6 +427,7 @@ int main(void) {
         cmocka_unit_test(kept_pages_make_room),
         cmocka_unit_test(shared_pages_count_once),
         cmocka_unit_test(preempted_requests_keep_their_pages),
+        cmocka_unit_test(a_request_is_preempted_before_it_begins),
         cmocka_unit_test(rows_share_again_after_preemption),
         cmocka_unit_test(every_allocation_may_fail),
     };
