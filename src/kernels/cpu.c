@@ -46,6 +46,14 @@ int cpu_has(cpu_level level) {
     }
 }
 
+int cpu_adds_beside_products(void) {
+#if defined(MN_X86_LEVELS)
+    return __builtin_cpu_is("amd");
+#else
+    return 0;
+#endif
+}
+
 cpu_level cpu_best(void) {
     cpu_level best = CPU_SCALAR;
     for (int level = 0; level < N_CPU_LEVELS; level++) {

@@ -25,6 +25,8 @@ typedef enum cpu_level {
 cpu_level cpu_best(void);
 /* Whether this build has that level and this machine can run it. */
 int cpu_has(cpu_level level);
+/* Whether additions of 512-bit integers have execution units besides those of products: on AMD's processors. */
+int cpu_adds_beside_products(void);
 const char *cpu_level_name(cpu_level level); /* "scalar", "avx2", "avx512", "avx512_dot", "neon" */
 
 /* "auto" or NULL: the best; else a level of this machine by name. MN_E_ARG lists the allowed names. */

@@ -291,10 +291,10 @@ static void bits_do_not_depend_on_the_division(void **state) {
                  {WEIGHT_INT, DTYPE_Q4_0, 288}, {WEIGHT_INT, DTYPE_Q4_1, 288},  {WEIGHT_INT, DTYPE_Q5_1, 288},
                  {WEIGHT_INT, DTYPE_Q6_K, 512}, {WEIGHT_INT, DTYPE_Q2_K, 512},  {WEIGHT_INT, DTYPE_Q3_K, 512},
                  {WEIGHT_INT, DTYPE_Q5_K, 512}, {WEIGHT_INT, DTYPE_IQ4_XS, 512}};
-    static const int rows[] = {1, 7, 13, 64};
+    static const int rows[] = {1, 7, 13, 64, 101};
     uint64_t seed = 14;
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             problem p = problem_make(&seed, kinds[kind].type, kinds[kind].form, rows[i], 171, kinds[kind].k);
             check_cuts(&p, &seed);
             problem_free(&p);
@@ -329,16 +329,16 @@ static void rounded_plain_weights(void **state) {
     problem_free(&p);
 }
 
-/* Every code at its limit, in both signs: no level may lose bits of a sum of products. */
+/* Every code at its limit, in both signs, one row and many: no level may lose bits of a sum of products. */
 static void check_extremes(dtype type, int fill, bool a8, int code) {
-    enum { N = 16, K = 256 };
+    enum { M = 32, N = 32, K = 256 };
     const dtype_info *info = &dtype_table[type];
     size_t row_bytes = (size_t)(K / info->block * info->bytes);
     uint8_t *stored = mem_alloc(N, row_bytes);
-    int8_t narrow[K];
-    int16_t wide[K];
-    act_group groups[K / 32];
-    float y[N], w[K];
+    int8_t narrow[M * K];
+    int16_t wide[M * K];
+    act_group groups[M * K / 32];
+    float y[M * N], w[K];
     assert_non_null(stored);
     /* All bytes alike: the scales too are then some finite number, 0xFFFF excepted. */
     uint64_t seed = 1;
@@ -352,12 +352,15 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
         if (type == DTYPE_Q8_0 && fill) memset(block, 0x7F, (size_t)info->bytes);
         memcpy(block + at, &d, sizeof d);
     }
-    for (int j = 0; j < K; j++) {
+    for (int j = 0; j < M * K; j++) {
         narrow[j] = (int8_t)code;
         wide[j] = (int16_t)code;
     }
-    for (int g = 0; g < K / 32; g++) {
-        groups[g] = (act_group){.scale = 1, .sum = {16 * code, 16 * code, 32 * code}};
+    const uint32_t half = 6 * (uint32_t)(code * code); /* without the first four */
+    for (int g = 0; g < M * K / 32; g++) {
+        groups[g] = (act_group){.scale = 1,
+                                .sum = {16 * code, 16 * code, 32 * code},
+                                .products = {(int32_t)half, (int32_t)half, (int32_t)(2 * half)}};
         for (int i = 0; i < 3; i++) groups[g].scaled_sum[i] = (float)groups[g].sum[i];
     }
     weight_layout layout;
@@ -365,23 +368,25 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
     guarded packed = guarded_make(weight_layout_bytes(&layout), 0),
             scratch = guarded_make(pack_scratch_bytes(&layout), 0);
     const stored_matrix from = {.type = type, .data = stored, .row_bytes = row_bytes};
-    weight_pack(packed.data, &layout, &from, 0, 1, scratch.data);
-    activations acts = {WEIGHT_INT, 1, K, a8 ? (const void *)narrow : wide, groups, a8};
+    weight_pack(packed.data, &layout, &from, 0, layout.n_panels, scratch.data);
+    activations acts = {WEIGHT_INT, M, K, a8 ? (const void *)narrow : wide, groups, a8};
     linear_job job = {
-        .layout = &layout, .weights = packed.data, .x = &acts, .row_end = 1, .panel_end = 1, .y = y, .y_stride = N};
+        .layout = &layout, .weights = packed.data, .x = &acts, .panel_end = layout.n_panels, .y = y, .y_stride = N};
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
         kernel_table_fill(&table, level);
-        table.linear_int(&job);
-        for (int output = 0; output < N; output++) {
-            double exact = 0, terms = 0;
-            info->to_f32(w, stored + (size_t)output * row_bytes, K);
-            for (int j = 0; j < K; j++) {
-                exact += (double)w[j] * code;
-                terms += fabs((double)w[j] * code);
+        for (job.row_end = 1; job.row_end <= M; job.row_end += M - 1) {
+            table.linear_int(&job);
+            for (int i = 0; i < job.row_end * N; i++) {
+                double exact = 0, terms = 0;
+                info->to_f32(w, stored + (size_t)(i % N) * row_bytes, K);
+                for (int j = 0; j < K; j++) {
+                    exact += (double)w[j] * code;
+                    terms += fabs((double)w[j] * code);
+                }
+                check_close(y[i], exact, terms, 64, "%s %s fill %d code %d row %d of %d", info->name,
+                            cpu_level_name(level), fill, code, i / N, job.row_end);
             }
-            check_close(y[output], exact, terms, 64, "%s %s fill %d code %d", info->name, cpu_level_name(level), fill,
-                        code);
         }
     }
     guarded_free(&packed);
@@ -409,7 +414,8 @@ static void check_quantized(const float *x, const void *codes, const act_group *
     for (int g = 0; g < k / 32; g++) {
         const act_group *group = &groups[g];
         float largest = 0, second = 0, scale;
-        int sum[2] = {0};
+        int sum[2] = {0}, before = 0;
+        int64_t products[2] = {0};
         for (int i = 0; i < 32; i++) {
             const float magnitude = fabsf(x[g * 32 + i]);
             second = fmaxf(second, fminf(largest, magnitude));
@@ -429,11 +435,17 @@ static void check_quantized(const float *x, const void *codes, const act_group *
             }
             if (code != expected) fail_msg("code %d of %g: %d, expected %d", i, x[i], code, expected);
             sum[i % 32 / 16] += code;
+            if (i % 2 && i % 16 >= 4) products[i % 32 / 16] += (int64_t)before * code;
+            before = code;
         }
         assert_int_equal(group->sum[0], sum[0]);
         assert_int_equal(group->sum[1], sum[1]);
         assert_int_equal(group->sum[2], sum[0] + sum[1]);
         for (int i = 0; i < 3; i++) assert_true(group->scaled_sum[i] == group->scale * (float)group->sum[i]);
+        const int64_t all = products[0] + products[1];
+        assert_true(a8 || (uint32_t)group->products[0] == (uint32_t)products[0]);
+        assert_true(a8 || (uint32_t)group->products[1] == (uint32_t)products[1]);
+        assert_true(a8 || (uint32_t)group->products[2] == (uint32_t)all);
     }
 }
 

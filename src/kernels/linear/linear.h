@@ -49,6 +49,7 @@ enum {
     PANEL = 16,
     ACT_GROUP = 32,
     ACT_SUM_GROUP = 16,
+    ACT_PLAIN = 4, /* inputs of each 16 whose products are not in act_group.products */
     ACT_LARGEST = 127 * 256,
     ACT_LARGEST_A8 = 127,
     ACT_OUTLIER =
@@ -74,13 +75,16 @@ typedef struct weight_layout {
     bool byte_scales;      /* scales and mins are products of an f16 and a byte */
 } weight_layout;
 
-/* What rows of integer codes have for each run of 32 inputs. The sums are of the codes of its halves, and of all. */
+/* What rows of integer codes have for each run of 32 inputs. Sums are over its halves, and over all. */
 typedef struct act_group {
     float scale; /* activation = scale * code */
     /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: no outlier. */
     int16_t place, upper;
     int32_t sum[3];
     float scaled_sum[3]; /* scale * sum */
+    /* Of codes of 16 bits: the sum of the products of inputs 2 i and 2 i + 1, except the first ACT_PLAIN inputs of a
+     * half, modulo 2^32. */
+    int32_t products[3];
 } act_group;
 
 /* Activations in the form that a weight form needs, in consecutive rows. x needs the alignment of its elements only. */

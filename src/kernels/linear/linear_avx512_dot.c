@@ -33,6 +33,7 @@ static void linear_bf16(const linear_job *job) {
  * keep arrays of integer accumulators in memory. A row r has sums i<r>a, i<r>b and chains f<r>a, f<r>b for two
  * panels. */
 #define EACH_ROW(M) M(0) M(1) M(2) M(3) M(4) M(5)
+enum { TILE_ROWS = 6 };
 
 /* The four bytes of a lane times four 8-bit codes; or two 16-bit numbers of a lane times two 16-bit codes. */
 INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
@@ -61,8 +62,10 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
 #define OUTLIER(r)                                                                                                     \
     if (n_rows > r && int_has_outlier(&sums[r * n_groups], group, begin)) {                                            \
         const act_group *act = &sums[r * n_groups];                                                                    \
-        i##r##a = add_outlier(i##r##a, w, act, group, bits, has_levels, levels);                                       \
-        if (n_panels == 2) i##r##b = add_outlier(i##r##b, w + next_panel, act, group, bits, has_levels, levels);       \
+        const int quad = act->place % group / 4;                                                                       \
+        i##r##a = add_outlier(i##r##a, quad_of(w, quad, bits, has_levels, levels), act);                               \
+        if (n_panels == 2)                                                                                             \
+            i##r##b = add_outlier(i##r##b, quad_of(w + next_panel, quad, bits, has_levels, levels), act);              \
     }
 #define SCALE(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
@@ -133,10 +136,8 @@ INLINE __m512i weights_of(const char *words, const int step, const int bits, con
     return has_levels ? level_pair_of(words, step, levels) : pair_of(words, step, bits);
 }
 
-/* Adds the upper part of the outlier times its weights. Few groups have one. */
-INLINE __m512i add_outlier(__m512i acc, const char *words, const act_group *act, const int group, const int bits,
-                           const bool has_levels, __m512i levels) {
-    const __m512i quad = quad_of(words, act->place % group / 4, bits, has_levels, levels);
+/* Adds the upper part of the outlier times its weights, which are in `quad`. Few groups have one. */
+INLINE __m512i add_outlier(__m512i acc, __m512i quad, const act_group *act) {
     const __m512i codes = act->place % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
     return _mm512_dpwssd_epi32(acc, codes, i_value(int_outlier_factor(act)));
 }
@@ -248,21 +249,47 @@ INT_TILES(int5g32x8, 5, false, 32, true)
 INT_TILES(int6g16x8, 6, false, 16, true)
 INT_TILES(int8g32x8, 8, false, 32, true)
 
+#include "kernels/linear/linear_block.inc"
+
+BLOCK_SET(int4g16, 4, false, 16)
+BLOCK_SET(int4g32, 4, false, 32)
+BLOCK_SET(levels, 4, true, 32)
+BLOCK_SET(int5g32, 5, false, 32)
+BLOCK_SET(int6g16, 6, false, 16)
+BLOCK_SET(int8g32, 8, false, 32)
+
+/* How codes of a layout are multiplied: by activations of 16 bits, of 8 bits, and by those of 16 bits of many rows. */
+typedef struct int_kind {
+    const tile_set *wide, *narrow;
+    const block_set *block;
+} int_kind;
+
+static const int_kind *int_kind_of(const weight_layout *layout) {
+    static const int_kind groups_of_16 = {&int4g16x16, &int4g16x8, &int4g16_block},
+                          with_levels = {&levels_x16, &levels_x8, &levels_block};
+    static const int_kind others[] = {[4] = {&int4g32x16, &int4g32x8, &int4g32_block},
+                                      [5] = {&int5g32x16, &int5g32x8, &int5g32_block},
+                                      [6] = {&int6g16x16, &int6g16x8, &int6g16_block},
+                                      [8] = {&int8g32x16, &int8g32x8, &int8g32_block}};
+    if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) return &groups_of_16;
+    return layout->levels ? &with_levels : &others[layout->bits];
+}
+
 static void linear_int(const linear_job *job) {
-    static const tile_set *const wide[] = {[4] = &int4g32x16, [5] = &int5g32x16, [6] = &int6g16x16, [8] = &int8g32x16};
-    static const tile_set *const narrow[] = {[4] = &int4g32x8, [5] = &int5g32x8, [6] = &int6g16x8, [8] = &int8g32x8};
-    const weight_layout *layout = job->layout;
-    const bool a8 = job->x->a8;
-    if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) {
-        drive(job, a8 ? &int4g16x8 : &int4g16x16);
-    } else if (layout->levels) {
-        drive(job, a8 ? &levels_x8 : &levels_x16);
-    } else {
-        drive(job, (a8 ? narrow : wide)[layout->bits]);
-    }
+    const int_kind *kind = int_kind_of(job->layout);
+    drive(job, job->x->a8 ? kind->narrow : kind->wide);
+}
+
+enum { BLOCK_FROM = 32 /* rows from which blocks are faster, however far the weights are */ };
+
+static void linear_int_blocks(const linear_job *job) {
+    linear_job rest = *job;
+    if (!job->x->a8 && job->row_end - job->row_begin >= BLOCK_FROM)
+        rest.panel_begin = drive_blocks(job, int_kind_of(job->layout)->block);
+    if (rest.panel_begin < rest.panel_end) linear_int(&rest);
 }
 
 void linear_avx512_dot_fill(kernel_table *table) {
     table->linear_bf16 = linear_bf16;
-    table->linear_int = linear_int;
+    table->linear_int = cpu_adds_beside_products() ? linear_int_blocks : linear_int;
 }

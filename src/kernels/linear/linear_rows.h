@@ -66,6 +66,14 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
             for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];
             continue;
         }
+        uint32_t products[2] = {0};
+        for (int i = ACT_PLAIN; i < ACT_SUM_GROUP; i += 2) {
+            products[0] += (uint32_t)(code[i] * code[i + 1]);
+            products[1] += (uint32_t)(code[ACT_SUM_GROUP + i] * code[ACT_SUM_GROUP + i + 1]);
+        }
+        groups->products[0] = (int32_t)products[0];
+        groups->products[1] = (int32_t)products[1];
+        groups->products[2] = (int32_t)(products[0] + products[1]);
         int16_t ordered[ACT_GROUP];
         for (int i = 0; i < ACT_GROUP; i += 4) {
             ordered[i] = (int16_t)code[i];
