@@ -94,6 +94,9 @@ static const kind kinds[] = {
     {"Q8_0, 8 bits", WEIGHT_INT, DTYPE_Q8_0, true},
     {"Q4_0, 8 bits", WEIGHT_INT, DTYPE_Q4_0, true},
     {"Q4_K, 8 bits", WEIGHT_INT, DTYPE_Q4_K, true},
+    {"Q5_K, 8 bits", WEIGHT_INT, DTYPE_Q5_K, true},
+    {"Q6_K, 8 bits", WEIGHT_INT, DTYPE_Q6_K, true},
+    {"IQ4_XS, 8 bits", WEIGHT_INT, DTYPE_IQ4_XS, true},
 };
 
 typedef struct task {

@@ -251,45 +251,50 @@ INT_TILES(int8g32x8, 8, false, 32, true)
 
 #include "kernels/linear/linear_block.inc"
 
-BLOCK_SET(int4g16, 4, false, 16)
-BLOCK_SET(int4g32, 4, false, 32)
-BLOCK_SET(levels, 4, true, 32)
-BLOCK_SET(int5g32, 5, false, 32)
-BLOCK_SET(int6g16, 6, false, 16)
-BLOCK_SET(int8g32, 8, false, 32)
+BLOCK_SET(int4g16, 4, false, 16, x16, false)
+BLOCK_SET(int4g32, 4, false, 32, x16, false)
+BLOCK_SET(levels_, 4, true, 32, x16, false)
+BLOCK_SET(int5g32, 5, false, 32, x16, false)
+BLOCK_SET(int6g16, 6, false, 16, x16, false)
+BLOCK_SET(int8g32, 8, false, 32, x16, false)
+BLOCK_SET(int5g32, 5, false, 32, x8, true)
+BLOCK_SET(int6g16, 6, false, 16, x8, true)
 
-/* How codes of a layout are multiplied: by activations of 16 bits, of 8 bits, and by those of 16 bits of many rows. */
+/* How codes of a layout are multiplied: few rows and many, by activations of 16 bits and of 8. */
 typedef struct int_kind {
-    const tile_set *wide, *narrow;
-    const block_set *block;
+    const tile_set *few, *few_a8;
+    const block_set *many, *many_a8; /* many_a8 NULL: as few; only codes of 5 and 6 bits are worth widening */
 } int_kind;
 
 static const int_kind *int_kind_of(const weight_layout *layout) {
-    static const int_kind groups_of_16 = {&int4g16x16, &int4g16x8, &int4g16_block},
-                          with_levels = {&levels_x16, &levels_x8, &levels_block};
-    static const int_kind others[] = {[4] = {&int4g32x16, &int4g32x8, &int4g32_block},
-                                      [5] = {&int5g32x16, &int5g32x8, &int5g32_block},
-                                      [6] = {&int6g16x16, &int6g16x8, &int6g16_block},
-                                      [8] = {&int8g32x16, &int8g32x8, &int8g32_block}};
+    static const int_kind groups_of_16 = {&int4g16x16, &int4g16x8, &int4g16x16_block, NULL},
+                          with_levels = {&levels_x16, &levels_x8, &levels_x16_block, NULL};
+    static const int_kind others[] = {[4] = {&int4g32x16, &int4g32x8, &int4g32x16_block, NULL},
+                                      [5] = {&int5g32x16, &int5g32x8, &int5g32x16_block, &int5g32x8_block},
+                                      [6] = {&int6g16x16, &int6g16x8, &int6g16x16_block, &int6g16x8_block},
+                                      [8] = {&int8g32x16, &int8g32x8, &int8g32x16_block, NULL}};
     if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) return &groups_of_16;
     return layout->levels ? &with_levels : &others[layout->bits];
 }
 
-static void linear_int(const linear_job *job) {
+/* With `sums`, many rows of 16-bit activations are multiplied as sums of neighbours. */
+static void run_int(const linear_job *job, bool sums) {
     const int_kind *kind = int_kind_of(job->layout);
-    drive(job, job->x->a8 ? kind->narrow : kind->wide);
+    const bool a8 = job->x->a8;
+    const block_set *many = a8 ? kind->many_a8 : sums ? kind->many : NULL;
+    linear_job rest = *job;
+    if (many && job->row_end - job->row_begin >= BLOCK_FROM) rest.panel_begin = drive_blocks(job, many);
+    if (rest.panel_begin < rest.panel_end) drive(&rest, a8 ? kind->few_a8 : kind->few);
 }
 
-enum { BLOCK_FROM = 32 /* rows from which blocks are faster, however far the weights are */ };
-
-static void linear_int_blocks(const linear_job *job) {
-    linear_job rest = *job;
-    if (!job->x->a8 && job->row_end - job->row_begin >= BLOCK_FROM)
-        rest.panel_begin = drive_blocks(job, int_kind_of(job->layout)->block);
-    if (rest.panel_begin < rest.panel_end) linear_int(&rest);
+static void linear_int(const linear_job *job) {
+    run_int(job, false);
+}
+static void linear_int_sums(const linear_job *job) {
+    run_int(job, true);
 }
 
 void linear_avx512_dot_fill(kernel_table *table) {
     table->linear_bf16 = linear_bf16;
-    table->linear_int = cpu_adds_beside_products() ? linear_int_blocks : linear_int;
+    table->linear_int = cpu_adds_beside_products() ? linear_int_sums : linear_int;
 }
