@@ -315,7 +315,7 @@ static void run_chunk(const linear_plan *plan, int chunk, int block, int thread)
                       .add = p->add};
     if (job.row_end > last_row) job.row_end = last_row;
     if (job.row_begin >= last_row) return; /* other parts have more */
-    if (plan->n_row_blocks == 1) job.next = chunk_place(plan, chunk + 1);
+    job.next = chunk_place(plan, chunk + 1);
     int column = begin * PANEL, width = end * PANEL - column;
     if (column + width > p->w->layout.n) width = p->w->layout.n - column;
     char *scratch = plan->c->scratch[thread];
