@@ -6,7 +6,8 @@
 #include "base/mem.h"
 
 enum {
-    ROW_BLOCK = 96,       /* rows of a linear task: a multiple of every kernel's tile */
+    ROW_BLOCK = 192,      /* most rows of a linear task: kernels prepare weights once for them */
+    LEAST_ROW_BLOCK = 48, /* where many threads need more tasks; multiples of every kernel's tile */
     TASK_PANELS = 4,      /* panels of a linear task when there are many rows */
     TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
     FINE_TASKS = 12,      /* the same for a single row and panels of FINE_BYTES or more */
@@ -179,6 +180,7 @@ typedef struct linear_plan {
     const linear_part *parts;
     int n_parts;
     activation act;   /* of parts with a second matrix */
+    int row_block;    /* rows of a task */
     int n_row_blocks; /* of the part with the most rows */
     int task_panels;
     int first_chunk[MAX_LINEAR_PARTS + 1]; /* chunks of panels before each part */
@@ -306,8 +308,8 @@ static void run_chunk(const linear_plan *plan, int chunk, int block, int thread)
     int begin = (chunk - plan->first_chunk[part]) * plan->task_panels, end = begin + plan->task_panels;
     if (end > p->w->layout.n_panels) end = p->w->layout.n_panels;
     int last_row = p->first_row + part_rows(plan->rows, p);
-    linear_job job = {.row_begin = p->first_row + block * ROW_BLOCK,
-                      .row_end = p->first_row + (block + 1) * ROW_BLOCK,
+    linear_job job = {.row_begin = p->first_row + block * plan->row_block,
+                      .row_end = p->first_row + (block + 1) * plan->row_block,
                       .panel_begin = begin,
                       .panel_end = end,
                       .y = part_origin(p),
@@ -363,7 +365,6 @@ static void run_linear(linear_plan *plan) {
         n_panels += plan->parts[i].w->layout.n_panels;
     }
     if (m == 0) return;
-    plan->n_row_blocks = (int)ceil_div(m, ROW_BLOCK);
     bool is_fine = m == 1 && plan->parts[0].w->layout.panel_bytes >= FINE_BYTES;
     int fine = n_panels / (plan->c->n_threads * (is_fine ? FINE_TASKS : TASKS_PER_THREAD));
     plan->task_panels = fine < 2 ? 1 : fine < TASK_PANELS ? 2 : TASK_PANELS; /* pairs fit the tiles */
@@ -372,10 +373,14 @@ static void run_linear(linear_plan *plan) {
         int chunks = (int)ceil_div(plan->parts[i].w->layout.n_panels, plan->task_panels);
         plan->first_chunk[i + 1] = plan->first_chunk[i] + chunks;
     }
+    const int n_chunks = plan->first_chunk[plan->n_parts], wanted = plan->c->n_threads * TASKS_PER_THREAD;
+    plan->row_block = ROW_BLOCK;
+    while (plan->row_block > LEAST_ROW_BLOCK && n_chunks * ceil_div(m, plan->row_block) < wanted) plan->row_block /= 2;
+    plan->n_row_blocks = (int)ceil_div(m, plan->row_block);
     if (plan->n_row_blocks == 1) {
         run_ranges(plan);
     } else {
-        thread_run(plan->c->pool, plan->first_chunk[plan->n_parts] * plan->n_row_blocks, block_task, plan);
+        thread_run(plan->c->pool, n_chunks * plan->n_row_blocks, block_task, plan);
     }
 }
 
