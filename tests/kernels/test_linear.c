@@ -302,6 +302,42 @@ static void bits_do_not_depend_on_the_division(void **state) {
     }
 }
 
+/* Rows that together exceed a second-level cache, in every form of activations: right, and with the bits of single
+ * rows.
+ */
+static void many_rows_of_many_inputs(void **state) {
+    (void)state;
+    static const struct {
+        dtype type;
+        int k;
+    } kinds[] = {{DTYPE_Q8_0, 3680}, {DTYPE_Q4_1, 3712}, {DTYPE_Q6_K, 3840}, {DTYPE_Q5_K, 3840}};
+    enum { M = 64, N = 83, STRIDE = N + 3 };
+    uint64_t seed = 18;
+    int n_a8 = 0;
+    for (int kind = 0; kind < 8; kind++) {
+        problem p = problem_make(&seed, kinds[kind / 2].type, WEIGHT_INT, M, N, kinds[kind / 2].k);
+        n_a8 += p.acts.a8;
+        check_levels(&p, (extras){0});
+        FOR_LEVELS(level, CPU_AVX2) {
+            kernel_table table;
+            kernel_table_fill(&table, level);
+            guarded whole = run(&p, level, (extras){0}), y = guarded_make(whole.bytes, SHIFT);
+            for (int row = 0; row < M; row += 9) {
+                linear_job job = job_of(&p, y.data, STRIDE, (extras){0});
+                job.row_begin = row;
+                job.row_end = row + 1;
+                table.linear_int(&job);
+                assert_memory_equal((float *)y.data + row * STRIDE, (float *)whole.data + row * STRIDE,
+                                    N * sizeof(float));
+            }
+            guarded_free(&whole);
+            guarded_free(&y);
+        }
+        problem_free(&p);
+    }
+    assert_in_range(n_a8, 1, 7);
+}
+
 /* float16, bfloat16 and float32 rows as 8-bit codes: each weight is off by at most half a code, and the scale by
  * 2^-11. */
 static void rounded_plain_weights(void **state) {
@@ -527,10 +563,15 @@ static void rows_become_bf16(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_and_level),  cmocka_unit_test(odd_sizes),
-        cmocka_unit_test(bias_and_add),          cmocka_unit_test(bits_do_not_depend_on_the_division),
-        cmocka_unit_test(rounded_plain_weights), cmocka_unit_test(extreme_codes_do_not_saturate),
-        cmocka_unit_test(rows_are_quantized),    cmocka_unit_test(rows_become_bf16),
+        cmocka_unit_test(every_type_and_level),
+        cmocka_unit_test(odd_sizes),
+        cmocka_unit_test(bias_and_add),
+        cmocka_unit_test(bits_do_not_depend_on_the_division),
+        cmocka_unit_test(many_rows_of_many_inputs),
+        cmocka_unit_test(rounded_plain_weights),
+        cmocka_unit_test(extreme_codes_do_not_saturate),
+        cmocka_unit_test(rows_are_quantized),
+        cmocka_unit_test(rows_become_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
