@@ -79,6 +79,7 @@ static inline int outlier_of(const run_sizes *sizes, float *second) {
 
 /* The sums of 32 codes and, of those in the order of act_place, the products. */
 static inline void sum_codes(act_group *group, __m512i codes, bool has_products) {
+    _Static_assert(ACT_PLAIN == 4, "the mask below leaves out one quad of each half");
     const __m512i sums = _mm512_madd_epi16(codes, _mm512_set1_epi16(1));
     /* The even inputs of a quad times the odd ones, once for each quad that is not multiplied plainly (ACT_PLAIN). */
     const __m512i products =
@@ -106,10 +107,7 @@ static inline void store_narrow(int8_t *out, act_group *group, __m512i codes, in
     if (outlier < 0) return;
     int16_t wide[ACT_GROUP];
     _mm512_storeu_si512(wide, codes);
-    const int code = wide[outlier], lower = ((code + ACT_UPPER / 2) & (ACT_UPPER - 1)) - ACT_UPPER / 2;
-    group->place = (int16_t)outlier;
-    group->upper = (int16_t)((code - lower) / ACT_UPPER);
-    out[outlier] = (int8_t)lower;
+    out[outlier] = (int8_t)rows_split(group, outlier, wide[outlier]);
 }
 
 static void quantize_row(void *codes, act_group *groups, const float *x, int k, bool a8) {

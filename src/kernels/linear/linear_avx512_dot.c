@@ -209,7 +209,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
         }
     }
 
-    float chains[6 * 2 * PANEL];
+    float chains[TILE_ROWS * 2 * PANEL];
     EACH_ROW(STORE)
     store_tile(job, row, panel, n_rows, n_panels, chains);
 }
@@ -234,7 +234,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     static const tile name##_narrow[] = {                                                                              \
         NULL, name##_1_1, name##_2_1, name##_3_1, name##_4_1, name##_5_1, name##_6_1};                                 \
     static const tile name##_wide[] = {NULL, NULL, NULL, name##_3_2, name##_4_2, name##_5_2, name##_6_2};              \
-    static const tile_set name = {6, 2, name##_narrow, name##_wide, 4};
+    static const tile_set name = {TILE_ROWS, 2, name##_narrow, name##_wide, 4};
 
 INT_TILES(int4g16x16, 4, false, 16, false)
 INT_TILES(int4g32x16, 4, false, 32, false)

@@ -34,6 +34,14 @@ static inline int rows_outlier(const float *x, float largest, float *second) {
     return n_largest == 1 && largest > ACT_OUTLIER * *second ? place : -1;
 }
 
+/* Notes the outlier of a run and the upper part of its code, and returns the lower one. */
+static inline int32_t rows_split(act_group *group, int place, int32_t code) {
+    const int32_t lower = ((code + ACT_UPPER / 2) & (ACT_UPPER - 1)) - ACT_UPPER / 2;
+    group->place = (int16_t)place;
+    group->upper = (int16_t)((code - lower) / ACT_UPPER);
+    return lower;
+}
+
 static inline void rows_quantize(void *codes, act_group *groups, const float *x, int k, bool a8) {
     int8_t *narrow = codes;
     int16_t *wide = codes;
@@ -56,12 +64,7 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
         }
         *groups = (act_group){.scale = scale, .sum = {first, last, first + last}};
         for (int i = 0; i < 3; i++) groups->scaled_sum[i] = scale * (float)groups->sum[i];
-        if (outlier >= 0) {
-            const int32_t lower = ((code[outlier] + ACT_UPPER / 2) & (ACT_UPPER - 1)) - ACT_UPPER / 2;
-            groups->place = (int16_t)outlier;
-            groups->upper = (int16_t)((code[outlier] - lower) / ACT_UPPER);
-            code[outlier] = lower;
-        }
+        if (outlier >= 0) code[outlier] = rows_split(groups, outlier, code[outlier]);
         if (a8) {
             for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];
             continue;
