@@ -54,6 +54,25 @@ int cpu_adds_beside_products(void) {
 #endif
 }
 
+#if defined(MN_X86_LEVELS)
+/* The family of an AMD processor, else 0. */
+static unsigned amd_family(void) {
+    unsigned a, b, c, d;
+    if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &a, &b, &c, &d)) return 0;
+    return (a >> 8 & 0xF) + (a >> 20 & 0xFF);
+}
+#endif
+
+/* Measured on Zen 4, where fetching is slower than none, and on Zen 5 (docs/notes/speed-history.md). */
+size_t cpu_fetch_ahead(void) {
+#if defined(MN_X86_LEVELS)
+    enum { ZEN5 = 0x1A };
+    return amd_family() >= ZEN5 ? 8192 : 0;
+#else
+    return 0;
+#endif
+}
+
 cpu_level cpu_best(void) {
     cpu_level best = CPU_SCALAR;
     for (int level = 0; level < N_CPU_LEVELS; level++) {

@@ -27,6 +27,9 @@ cpu_level cpu_best(void);
 int cpu_has(cpu_level level);
 /* Whether additions of 512-bit integers have execution units besides those of products: on AMD's processors. */
 int cpu_adds_beside_products(void);
+/* How many bytes ahead a single row, which reads each weight once, fetches weights into the first-level cache. 0: the
+ * processor's own prefetching is as fast. */
+size_t cpu_fetch_ahead(void);
 const char *cpu_level_name(cpu_level level); /* "scalar", "avx2", "avx512", "avx512_dot", "neon" */
 
 /* "auto" or NULL: the best; else a level of this machine by name. MN_E_ARG lists the allowed names. */

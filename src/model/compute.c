@@ -314,6 +314,7 @@ static void run_chunk(const linear_plan *plan, int chunk, int block, int thread)
                       .panel_end = end,
                       .y = part_origin(p),
                       .y_stride = p->stride,
+                      .fetch_ahead = plan->c->kernels.fetch_ahead,
                       .add = p->add};
     if (job.row_end > last_row) job.row_end = last_row;
     if (job.row_begin >= last_row) return; /* other parts have more */

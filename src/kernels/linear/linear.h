@@ -121,6 +121,7 @@ typedef struct linear_job {
     int row_begin, row_end; /* rows of x to compute */
     int panel_begin, panel_end;
     const void *next;   /* memory that is probably read after the last panel, prefetched; NULL: not known */
+    size_t fetch_ahead; /* bytes from the weights of a single row to what it prefetches; 0: as the kernel does */
     float *y;           /* f32, row r at y + r * y_stride; outputs of the panels, at most n */
     ptrdiff_t y_stride; /* floats */
     const float *bias;  /* [n] or NULL: added to the finished chain */

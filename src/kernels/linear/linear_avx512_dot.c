@@ -142,11 +142,19 @@ INLINE __m512i add_outlier(__m512i acc, __m512i quad, const act_group *act) {
     return _mm512_dpwssd_epi32(acc, codes, i_value(int_outlier_factor(act)));
 }
 
-/* A line of each panel, into the second-level cache. A single row reads as fast as the processor's own prefetcher does,
- * and is slower with this. */
+/* A line of each panel, into the second-level cache. */
 INLINE void fetch(const char *line, size_t next_panel, const int n_panels) {
     __builtin_prefetch(line, 0, 2);
     if (n_panels == 2) __builtin_prefetch(line + next_panel, 0, 2);
+}
+
+/* The line `ahead` bytes from one that a tile reads. A single row reads each line once, the first-level cache has it
+ * in time; 0: it reads as fast as the processor's own prefetching. */
+INLINE void fetch_line(const char *line, ptrdiff_t ahead, size_t next_panel, const int n_rows, const int n_panels) {
+    if (n_rows > 1)
+        fetch(line + ahead, next_panel, n_panels);
+    else if (ahead != 0)
+        __builtin_prefetch(line + ahead, 0, 3);
 }
 
 /* The scales or mins of a group at `at`; byte scales are multiplied by those of the super-block. */
@@ -165,7 +173,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const char *at = (const char *)job->x->x + (size_t)row * next_row, *span = panel_at(job, panel) + INT_FACTOR_BYTES;
     const act_group *sums = job->x->groups + (size_t)row * n_groups, *const last = sums + n_groups;
     const int zero = layout->zero;
-    const ptrdiff_t ahead = ahead_of(job, row, panel, n_panels);
+    const ptrdiff_t ahead = n_rows == 1 ? (ptrdiff_t)job->fetch_ahead : ahead_of(job, row, panel, n_panels);
 
     fetch_outputs(job, row, panel, n_rows, n_panels);
     EACH_ROW(DECLARE)
@@ -178,15 +186,15 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                      super_min_b = n_panels == 2 ? v_half(span + next_panel + PANEL * sizeof(f16)) : super_a;
         for (; w < end && sums < last; sums++) {
             /* A line of the factors, scales and mins with each run of 32; only those of Q2_K have one line more. */
-            if (n_rows > 1 && fetched < span + shape.codes) fetch(fetched + ahead, next_panel, n_panels);
+            if (fetched < span + shape.codes) fetch_line(fetched, ahead, next_panel, n_rows, n_panels);
             fetched += 64;
             UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {
                 const int which = act_sum_of(group, begin), n_steps = group / (a8 ? 4 : 2), lines = group * bits / 32;
                 EACH_ROW(START)
                 UNROLLED for (int step = 0; step < n_steps; step++, at += 4) {
                     const int line = step * lines / n_steps;
-                    if (n_rows > 1 && (step == 0 || line != (step - 1) * lines / n_steps))
-                        fetch(w + line * 64 + ahead, next_panel, n_panels);
+                    if (step == 0 || line != (step - 1) * lines / n_steps)
+                        fetch_line(w + line * 64, ahead, next_panel, n_rows, n_panels);
                     const __m512i wa = weights_of(w, step, bits, has_levels, a8, levels);
                     __m512i wb = wa;
                     if (n_panels == 2) wb = weights_of(w + next_panel, step, bits, has_levels, a8, levels);
