@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "bench_read.h"
 #include "bench_timer.h"
 #include "base/mem.h"
 #include "kernels/kernels.h"
@@ -66,11 +67,7 @@ static volatile uint64_t sink;
 
 static void read_block(const void *arguments) {
     const word_block *b = arguments;
-    uint64_t sums[8] = {0};
-    for (size_t i = 0; i + 8 <= b->n; i += 8) {
-        for (int lane = 0; lane < 8; lane++) sums[lane] ^= b->words[i + (size_t)lane];
-    }
-    sink = sums[0] ^ sums[1] ^ sums[2] ^ sums[3] ^ sums[4] ^ sums[5] ^ sums[6] ^ sums[7];
+    sink = read_words(b->words, b->n);
 }
 
 /* ---- the kernels ---- */

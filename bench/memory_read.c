@@ -8,10 +8,11 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "bench_read.h"
 #include "bench_timer.h"
 #include "base/thread.h"
 
-enum { PASSES = 5, LANES = 16 };
+enum { PASSES = 5 };
 
 typedef struct reading {
     const uint64_t *data;
@@ -22,13 +23,7 @@ typedef struct reading {
 static void read_task(void *arg, int task, int thread) {
     (void)thread;
     reading *r = arg;
-    const uint64_t *at = r->data + (size_t)task * r->per_task;
-    uint64_t sums[LANES] = {0}, total = 0;
-    for (size_t i = 0; i + LANES <= r->per_task; i += LANES) {
-        for (int j = 0; j < LANES; j++) sums[j] += at[i + (size_t)j];
-    }
-    for (int j = 0; j < LANES; j++) total += sums[j];
-    r->sums[task] = total;
+    r->sums[task] = read_words(r->data + (size_t)task * r->per_task, r->per_task);
 }
 
 static double seconds(void) {

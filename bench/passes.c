@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench_read.h"
 #include "bench_timer.h"
 #include "base/clock.h"
 #include "base/num.h"
@@ -64,12 +65,8 @@ static void read_part(void *arg, int task, int thread) {
     const reading *r = arg;
     const uint64_t *data =
         (const uint64_t *)(const void *)r->b->model->core->net.weights.arena + (size_t)task * r->part;
-    uint64_t lanes[32] = {0};
     (void)thread;
-    for (size_t i = 0; i + 32 <= r->part; i += 32) {
-        for (size_t j = 0; j < 32; j++) lanes[j] += data[i + j];
-    }
-    for (size_t j = 0; j < 32; j++) r->b->sums[task] += lanes[j];
+    r->b->sums[task] += read_words(data, r->part);
 }
 
 static int run_read(bench *b) {
