@@ -18,7 +18,7 @@ enum {
 };
 
 /* A macro, since GCC removes calls of a function that only prefetches. */
-#define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
+#define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 static inline vf v_zero(void) {
     return _mm512_setzero_ps();
 }
