@@ -115,7 +115,8 @@ static void fill_weights(char *weights, const weight_layout *layout) {
 static void bench(const kernel_table *table, const kind *what, int m, int n, int k, const char *place) {
     weight_layout layout;
     weight_layout_make(&layout, what->form, what->type, n, k);
-    size_t size = weight_layout_bytes(&layout), inputs = (size_t)m * (size_t)k; /* with space between rows */
+    /* Activations with space between rows, or in whole spans. */
+    size_t size = weight_layout_bytes(&layout), inputs = (size_t)m * (size_t)((k + ACT_SPAN - 1) / ACT_SPAN * ACT_SPAN);
     void *block;
     char *weights = allocate_weights(size, &block);
     void *x = mem_alloc(inputs + 64 * (size_t)m, sizeof(float));

@@ -51,9 +51,11 @@ static void convert_row(const row_job *job, int r) {
         if (k % 2) y[k] = 0;
     }
     if (job->forms & 1u << WEIGHT_INT) {
-        const size_t row_bytes = (size_t)k * (rows->a8 ? 1 : sizeof(int16_t));
-        kernels->quantize_row((char *)rows->codes + (size_t)r * row_bytes,
-                              rows->groups + (size_t)r * (size_t)(k / ACT_GROUP), x, k, rows->a8);
+        for (int begin = 0; begin < k; begin += ACT_SPAN) {
+            const size_t index = act_index(rows->m, r, begin), at = index * (rows->a8 ? 1 : sizeof(int16_t));
+            kernels->quantize_row((char *)rows->codes + at, rows->groups + index / ACT_GROUP, x + begin,
+                                  k - begin < ACT_SPAN ? k - begin : ACT_SPAN, rows->a8);
+        }
     }
 }
 

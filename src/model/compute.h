@@ -50,11 +50,11 @@ void compute_tasks(compute *c, int n_tasks, int64_t n_values, thread_task run, v
 /* Rows of activations in every form that some weight needs. */
 typedef struct act_rows {
     int m, k;
-    const float *f32;  /* [m][k] */
-    bf16 *rounded;     /* [m][act_bf16_stride(k)] */
-    void *codes;       /* int16 [m][k]; int8 with a8 */
-    act_group *groups; /* [m][k / 32] */
-    bool a8;           /* codes have 8 bits */
+    const float *f32; /* [m][k] */
+    bf16 *rounded;    /* [m][act_bf16_stride(k)] */
+    void *codes;      /* int16, int8 with a8; both are in spans, as activations has them */
+    act_group *groups;
+    bool a8; /* codes have 8 bits */
 } act_rows;
 
 typedef unsigned form_set; /* bit i: weight_form i is needed */

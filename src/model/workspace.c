@@ -33,7 +33,7 @@ static int token_buffers(network *net, token_buffer out[MOST_TOKEN_BUFFERS]) {
            kv = (size_t)(c->num_key_value_heads * c->head_dim), channels = (size_t)c->mamba_size,
            experts = (size_t)c->num_local_experts, half = largest((size_t)c->rotary_dim / 2, 1),
            local = c->rope_local_base_freq > 0 ? half : 0, widest = model_widest_input(c),
-           k = experts ? (size_t)c->num_experts_per_tok : 1;
+           spans = (widest + ACT_SPAN - 1) / ACT_SPAN, k = experts ? (size_t)c->num_experts_per_tok : 1;
     bool branches = experts || c->post_norms || c->parallel_residual;
     angle_set *global = &ws->angles[ANGLES_GLOBAL], *other = &ws->angles[ANGLES_LOCAL];
     const token_buffer buffers[] = {
@@ -61,8 +61,8 @@ static int token_buffers(network *net, token_buffer out[MOST_TOKEN_BUFFERS]) {
         {&other->slot_cos, local, sizeof(float)},
         {&other->slot_sin, local, sizeof(float)},
         {&ws->rows.rounded, k * act_bf16_stride((int)widest), sizeof(bf16)},
-        {&ws->rows.codes, k * widest, sizeof(int16_t)},
-        {&ws->rows.groups, k * (widest / ACT_GROUP + 1), sizeof(act_group)},
+        {&ws->rows.codes, k * spans * ACT_SPAN, sizeof(int16_t)},
+        {&ws->rows.groups, k * spans * ACT_SPAN_GROUPS, sizeof(act_group)},
     };
     memcpy(out, buffers, sizeof buffers);
     return (int)(sizeof buffers / sizeof *buffers);

@@ -28,7 +28,7 @@ static double act_at(const problem *p, int r, int j) {
     case WEIGHT_BF16: return f32_from_bf16(((const bf16 *)p->x.data)[(size_t)r * act_bf16_stride(k) + (size_t)j]);
     default: {
         static const int place[] = {0, 2, 1, 3};
-        const int at = r * k + j, wide_at = at / 4 * 4 + place[at % 4];
+        const int at = (j / 256 * p->m + r) * 256 + j % 256, wide_at = at / 4 * 4 + place[at % 4];
         const int code = p->acts.a8 ? ((const int8_t *)p->x.data)[at] : ((const int16_t *)p->x.data)[wide_at];
         const act_group *group = &((const act_group *)p->groups.data)[at / 32];
         return ((double)code + (p->acts.a8 && j % 32 == group->place ? 128 * group->upper : 0)) * group->scale;
@@ -44,8 +44,10 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     random_floats(seed, x, m * k);
     bool a8 = test_random(seed) % 2;
     const size_t unit[] = {sizeof(float), sizeof(bf16), a8 ? 1 : sizeof(int16_t)};
-    p->x = guarded_make((m ? (m - 1) * stride + even : 0) * unit[p->layout.form], SHIFT);
-    p->groups = guarded_make(m * k / ACT_GROUP * sizeof(act_group), SHIFT);
+    size_t values = m ? (m - 1) * stride + even : 0;
+    if (p->layout.form == WEIGHT_INT && m) values = ((k - 1) / 256 * m + m - 1) * 256 + (k - 1) % 256 + 1;
+    p->x = guarded_make(values * unit[p->layout.form], SHIFT);
+    p->groups = guarded_make(values / ACT_GROUP * sizeof(act_group), SHIFT);
     for (size_t r = 0; r < m; r++) {
         const float *row = x + r * k;
         if (p->layout.form == WEIGHT_F32) memcpy((float *)p->x.data + r * k, row, k * sizeof *row);
@@ -53,9 +55,10 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
             ref->bf16_row((bf16 *)p->x.data + r * stride, row, k);
             if (k % 2) ((bf16 *)p->x.data)[r * stride + k] = 0;
         }
-        if (p->layout.form == WEIGHT_INT) {
-            ref->quantize_row((char *)p->x.data + r * k * unit[WEIGHT_INT],
-                              (act_group *)p->groups.data + r * k / ACT_GROUP, row, (int)k, a8);
+        for (size_t j = 0; p->layout.form == WEIGHT_INT && j < k; j += 256) {
+            const size_t at = (j / 256 * m + r) * 256;
+            ref->quantize_row((char *)p->x.data + at * unit[WEIGHT_INT], (act_group *)p->groups.data + at / 32, row + j,
+                              (int)(k - j < 256 ? k - j : 256), a8);
         }
     }
     mem_free(x);

@@ -49,6 +49,8 @@ enum {
     PANEL = 16,
     ACT_GROUP = 32,
     ACT_SUM_GROUP = 16,
+    ACT_SPAN = 256, /* inputs of all rows that are beside each other */
+    ACT_SPAN_GROUPS = ACT_SPAN / ACT_GROUP,
     ACT_PLAIN = 4, /* inputs of each 16 whose products are not in act_group.products */
     ACT_LARGEST = 127 * 256,
     ACT_LARGEST_A8 = 127,
@@ -92,10 +94,17 @@ typedef struct activations {
     weight_form form;
     int m, k;      /* rows, inputs */
     const void *x; /* f32 [m][k]; bf16 [m][act_bf16_stride(k)], of which k rounded up to even are read, the pad zero;
-                      WEIGHT_INT: codes, int16 [m][k] with input i of a row at act_place(i), k a multiple of 32 */
-    const act_group *groups; /* WEIGHT_INT: [m][k / 32] */
-    bool a8;                 /* WEIGHT_INT: codes have 8 bits, x is int8 [m][k] in the order of the inputs */
+                      WEIGHT_INT: codes in spans, int16 [ceil(k / 256)][m][256], k a multiple of 32; input i of a span
+                      is at act_place(i) */
+    const act_group *groups; /* WEIGHT_INT: [ceil(k / 256)][m][8] */
+    bool a8;                 /* WEIGHT_INT: codes have 8 bits, x is int8 and has the order of the inputs */
 } activations;
+
+/* The index of the code of input i of a row of m, i a multiple of 32, and 32 times that of its group. Rows that a tile
+ * reads together are beside each other, where the processor's own prefetching follows them. */
+static inline size_t act_index(int m, int row, int i) {
+    return ((size_t)(i / ACT_SPAN) * (size_t)m + (size_t)row) * ACT_SPAN + (size_t)(i % ACT_SPAN);
+}
 
 /* Where a row of 16-bit codes has input i. Four inputs have the order 0, 2, 1, 3: each pair is multiplied by the even
  * or the odd bytes of a 32-bit lane of weights. */
@@ -131,12 +140,12 @@ typedef struct linear_job {
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the
  * kernel. y and bias need the alignment of floats only.
  *
- * quantize_row(codes, groups, x, k, a8): a row as activations has it; k a multiple of 32. For each 32 inputs scale
- * = max |x| / 32512, or 127 with a8, and code = x / scale rounded to nearest, ties to even. With a8 one input
- * of the 32 can be an outlier: if its magnitude is more than 3 times the next largest one, that / 127 is the scale, at
- * least max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111 scale and codes are 0. A NaN or infinity
- * makes the codes 0 and the scale NaN or infinite, so that it affects every output. bf16_row(y, x, n): bf16_from_f32 of
- * n values. */
+ * quantize_row(codes, groups, x, k, a8): k inputs of a row's span as activations has them; k a multiple of 32. For each
+ * 32 inputs scale = max |x| / 32512, or 127 with a8, and code = x / scale rounded to nearest, ties to even. With a8 one
+ * input of the 32 can be an outlier: if its magnitude is more than 3 times the next largest one, that / 127 is the
+ * scale, at least max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111 scale and codes are 0. A NaN or
+ * infinity makes the codes 0 and the scale NaN or infinite, so that it affects every output. bf16_row(y, x, n):
+ * bf16_from_f32 of n values. */
 
 /* ---- packing (pack.c) ---- */
 

@@ -48,7 +48,7 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
 #define START(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
         i##r##a = i_value(0);                                                                                          \
-        if (zero != 0) i##r##a = i_value(-zero * sums[r * n_groups].sum[which]);                                       \
+        if (zero != 0) i##r##a = i_value(-zero * sums[r * ACT_SPAN_GROUPS].sum[which]);                                \
         if (n_panels == 2) i##r##b = i##r##a;                                                                          \
         if (is_single) i##r##b = i_value(0);                                                                           \
     }
@@ -60,8 +60,8 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
         if (n_panels == 2 || second) i##r##b = dot(i##r##b, wb, input, a8);                                            \
     }
 #define OUTLIER(r)                                                                                                     \
-    if (n_rows > r && int_has_outlier(&sums[r * n_groups], group, begin)) {                                            \
-        const act_group *act = &sums[r * n_groups];                                                                    \
+    if (n_rows > r && int_has_outlier(&sums[r * ACT_SPAN_GROUPS], group, begin)) {                                     \
+        const act_group *act = &sums[r * ACT_SPAN_GROUPS];                                                             \
         const int quad = act->place % group / 4;                                                                       \
         i##r##a = add_outlier(i##r##a, quad_of(w, quad, bits, has_levels, levels), act);                               \
         if (n_panels == 2)                                                                                             \
@@ -69,13 +69,13 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
     }
 #define SCALE(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_broadcast(&sums[r * n_groups].scale);                                                   \
+        const __m512 input = v_broadcast(&sums[r * ACT_SPAN_GROUPS].scale);                                            \
         f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                               \
         if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                            \
     }
 #define MIN(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_broadcast(&sums[r * n_groups].scaled_sum[which]);                                       \
+        const __m512 input = v_broadcast(&sums[r * ACT_SPAN_GROUPS].scaled_sum[which]);                                \
         f##r##a = v_fma(ma, input, f##r##a);                                                                           \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                                        \
     }
@@ -166,53 +166,59 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                      const bool has_levels, const int group, const bool a8) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
-    const size_t k = (size_t)layout->k, next_panel = layout->panel_bytes, n_groups = k / ACT_GROUP;
-    const size_t input_bytes = a8 ? 1 : 2, next_row = k * input_bytes;
+    const size_t next_panel = layout->panel_bytes, input_bytes = a8 ? 1 : 2, next_row = ACT_SPAN * input_bytes;
     const bool byte_scales = layout->byte_scales, is_single = n_rows == 1 && n_panels == 1;
     const __m512i levels = has_levels ? i_table(layout->levels) : i_value(0);
-    const char *at = (const char *)job->x->x + (size_t)row * next_row, *span = panel_at(job, panel) + INT_FACTOR_BYTES;
-    const act_group *sums = job->x->groups + (size_t)row * n_groups, *const last = sums + n_groups;
+    const char *span = panel_at(job, panel) + INT_FACTOR_BYTES;
     const int zero = layout->zero;
     const ptrdiff_t ahead = n_rows == 1 ? (ptrdiff_t)job->fetch_ahead : ahead_of(job, row, panel, n_panels);
 
     fetch_outputs(job, row, panel, n_rows, n_panels);
     EACH_ROW(DECLARE)
 
-    for (; sums < last; span += shape.span) {
-        const char *w = span + shape.codes, *end = span + shape.span, *scales = span + shape.scales, *fetched = span;
-        /* Not numbers of super-blocks without byte scales, and then not used. */
-        const __m512 super_a = v_half(span), super_min_a = v_half(span + PANEL * sizeof(f16));
-        const __m512 super_b = n_panels == 2 ? v_half(span + next_panel) : super_a,
-                     super_min_b = n_panels == 2 ? v_half(span + next_panel + PANEL * sizeof(f16)) : super_a;
-        for (; w < end && sums < last; sums++) {
-            /* A line of the factors, scales and mins with each run of 32; only those of Q2_K have one line more. */
-            if (fetched < span + shape.codes) fetch_line(fetched, ahead, next_panel, n_rows, n_panels);
-            fetched += 64;
-            UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {
-                const int which = act_sum_of(group, begin), n_steps = group / (a8 ? 4 : 2), lines = group * bits / 32;
-                EACH_ROW(START)
-                UNROLLED for (int step = 0; step < n_steps; step++, at += 4) {
-                    const int line = step * lines / n_steps;
-                    if (step == 0 || line != (step - 1) * lines / n_steps)
-                        fetch_line(w + line * 64, ahead, next_panel, n_rows, n_panels);
-                    const __m512i wa = weights_of(w, step, bits, has_levels, a8, levels);
-                    __m512i wb = wa;
-                    if (n_panels == 2) wb = weights_of(w + next_panel, step, bits, has_levels, a8, levels);
-                    EACH_ROW(DOT)
+    for (int first = 0; first < layout->k; first += ACT_SPAN) {
+        const size_t index = act_index(job->x->m, row, first);
+        const char *at = (const char *)job->x->x + index * input_bytes;
+        const int inputs = layout->k - first < ACT_SPAN ? layout->k - first : ACT_SPAN;
+        const act_group *sums = job->x->groups + index / ACT_GROUP, *const last = sums + inputs / ACT_GROUP;
+        for (; sums < last; span += shape.span) {
+            const char *w = span + shape.codes, *end = span + shape.span, *scales = span + shape.scales,
+                       *fetched = span;
+            /* Not numbers of super-blocks without byte scales, and then not used. */
+            const __m512 super_a = v_half(span), super_min_a = v_half(span + PANEL * sizeof(f16));
+            const __m512 super_b = n_panels == 2 ? v_half(span + next_panel) : super_a,
+                         super_min_b = n_panels == 2 ? v_half(span + next_panel + PANEL * sizeof(f16)) : super_a;
+            for (; w < end && sums < last; sums++) {
+                /* A line of the factors, scales and mins with each run of 32; only those of Q2_K have one line more. */
+                if (fetched < span + shape.codes) fetch_line(fetched, ahead, next_panel, n_rows, n_panels);
+                fetched += 64;
+                UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {
+                    const int which = act_sum_of(group, begin), n_steps = group / (a8 ? 4 : 2),
+                              lines = group * bits / 32;
+                    EACH_ROW(START)
+                    UNROLLED for (int step = 0; step < n_steps; step++, at += 4) {
+                        const int line = step * lines / n_steps;
+                        if (step == 0 || line != (step - 1) * lines / n_steps)
+                            fetch_line(w + line * 64, ahead, next_panel, n_rows, n_panels);
+                        const __m512i wa = weights_of(w, step, bits, has_levels, a8, levels);
+                        __m512i wb = wa;
+                        if (n_panels == 2) wb = weights_of(w + next_panel, step, bits, has_levels, a8, levels);
+                        EACH_ROW(DOT)
+                    }
+                    if (is_single) i0a = i_add32(i0a, i0b);
+                    if (a8) { EACH_ROW(OUTLIER) }
+                    w += lines * 64;
+                    const __m512 da = scales_at(scales, super_a, byte_scales),
+                                 db = n_panels == 2 ? scales_at(scales + next_panel, super_b, byte_scales) : da;
+                    EACH_ROW(SCALE)
+                    if (layout->has_min) {
+                        const char *mins = scales + (shape.mins - shape.scales);
+                        const __m512 ma = scales_at(mins, super_min_a, byte_scales),
+                                     mb = n_panels == 2 ? scales_at(mins + next_panel, super_min_b, byte_scales) : ma;
+                        EACH_ROW(MIN)
+                    }
+                    scales += shape.group;
                 }
-                if (is_single) i0a = i_add32(i0a, i0b);
-                if (a8) { EACH_ROW(OUTLIER) }
-                w += lines * 64;
-                const __m512 da = scales_at(scales, super_a, byte_scales),
-                             db = n_panels == 2 ? scales_at(scales + next_panel, super_b, byte_scales) : da;
-                EACH_ROW(SCALE)
-                if (layout->has_min) {
-                    const char *mins = scales + (shape.mins - shape.scales);
-                    const __m512 ma = scales_at(mins, super_min_a, byte_scales),
-                                 mb = n_panels == 2 ? scales_at(mins + next_panel, super_min_b, byte_scales) : ma;
-                    EACH_ROW(MIN)
-                }
-                scales += shape.group;
             }
         }
     }

@@ -71,13 +71,13 @@ static int code_at(const uint8_t *codes, const weight_layout *layout, int lane, 
 
 /* The code of activation i of a row. */
 static int32_t act_code(const activations *x, int row, int i) {
-    const size_t first = (size_t)row * (size_t)x->k;
+    const size_t first = act_index(x->m, row, i - i % ACT_GROUP);
     if (x->a8) {
-        const act_group *group = &x->groups[(first + (size_t)i) / ACT_GROUP];
+        const act_group *group = &x->groups[first / ACT_GROUP];
         const int upper = i % ACT_GROUP == group->place ? group->upper * ACT_UPPER : 0;
-        return ((const int8_t *)x->x)[first + (size_t)i] + upper;
+        return ((const int8_t *)x->x)[first + (size_t)(i % ACT_GROUP)] + upper;
     }
-    return ((const int16_t *)x->x)[first + (size_t)act_place(i)];
+    return ((const int16_t *)x->x)[first + (size_t)act_place(i % ACT_GROUP)];
 }
 
 /* The scale or min of a group of a span. */
@@ -92,13 +92,12 @@ static void panel_int(const linear_job *job, int row, int panel) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
     const char *packed = panel_at(job, panel), *spans = packed + INT_FACTOR_BYTES;
-    const act_group *groups = job->x->groups + (size_t)row * (size_t)(layout->k / ACT_GROUP);
     float acc[PANEL] = {0};
     for (int begin = 0; begin < layout->k; begin += layout->group) {
         const char *span = spans + (size_t)(begin / shape.inputs) * shape.span;
         const int in_span = begin % shape.inputs, group = in_span / layout->group;
         const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(in_span / ACT_GROUP) * shape.block;
-        const act_group *act = &groups[begin / ACT_GROUP];
+        const act_group *act = &job->x->groups[act_index(job->x->m, row, begin) / ACT_GROUP];
         const int sum = act_sum_of(layout->group, begin);
         for (int lane = 0; lane < PANEL; lane++) {
             int32_t dot = -layout->zero * act->sum[sum];
