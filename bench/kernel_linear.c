@@ -132,7 +132,7 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
                       .x = &acts,
                       .row_end = m,
                       .panel_end = layout.n_panels,
-                      .fetch_ahead = table->fetch_ahead,
+                      .prefetch_bytes = table->prefetch_bytes,
                       .y = y,
                       .y_stride = n}};
     t.kernel = what->form == WEIGHT_F32    ? table->linear_f32

@@ -64,7 +64,7 @@ static unsigned amd_family(void) {
 #endif
 
 /* Measured on Zen 4, where fetching is slower than none, and on Zen 5 (docs/notes/speed-history.md). */
-size_t cpu_fetch_ahead(void) {
+size_t cpu_prefetch_bytes(void) {
 #if defined(MN_X86_LEVELS)
     enum { ZEN5 = 0x1A };
     return amd_family() >= ZEN5 ? 8192 : 0;

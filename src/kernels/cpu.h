@@ -29,7 +29,7 @@ int cpu_has(cpu_level level);
 int cpu_adds_beside_products(void);
 /* How many bytes ahead a single row, which reads each weight once, fetches weights into the first-level cache. 0: the
  * processor's own prefetching is as fast. */
-size_t cpu_fetch_ahead(void);
+size_t cpu_prefetch_bytes(void);
 const char *cpu_level_name(cpu_level level); /* "scalar", "avx2", "avx512", "avx512_dot", "neon" */
 
 /* "auto" or NULL: the best; else a level of this machine by name. MN_E_ARG lists the allowed names. */

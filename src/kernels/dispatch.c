@@ -40,7 +40,7 @@ enum { N_FILLS = sizeof fills / sizeof fills[0] };
 void kernel_table_fill(kernel_table *table, cpu_level level) {
     memset(table, 0, sizeof *table);
     table->level = level;
-    table->fetch_ahead = cpu_fetch_ahead();
+    table->prefetch_bytes = cpu_prefetch_bytes();
     for (int i = 0; i < N_FILLS; i++) {
         if (fills[i].level <= level) fills[i].fill(table);
     }

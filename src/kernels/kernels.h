@@ -17,7 +17,7 @@
 
 typedef struct kernel_table {
     cpu_level level;
-    size_t fetch_ahead; /* for linear_job */
+    size_t prefetch_bytes; /* for linear_job */
 #define KERNEL(name, arguments) void(*name) arguments;
 #include "kernels/kernels.inc"
 #undef KERNEL

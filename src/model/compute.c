@@ -316,7 +316,7 @@ static void run_chunk(const linear_plan *plan, int chunk, int block, int thread)
                       .panel_end = end,
                       .y = part_origin(p),
                       .y_stride = p->stride,
-                      .fetch_ahead = plan->c->kernels.fetch_ahead,
+                      .prefetch_bytes = plan->c->kernels.prefetch_bytes,
                       .add = p->add};
     if (job.row_end > last_row) job.row_end = last_row;
     if (job.row_begin >= last_row) return; /* other parts have more */

@@ -129,12 +129,12 @@ typedef struct linear_job {
     const activations *x;
     int row_begin, row_end; /* rows of x to compute */
     int panel_begin, panel_end;
-    const void *next;   /* memory that is probably read after the last panel, prefetched; NULL: not known */
-    size_t fetch_ahead; /* bytes from the weights of a single row to what it prefetches; 0: as the kernel does */
-    float *y;           /* f32, row r at y + r * y_stride; outputs of the panels, at most n */
-    ptrdiff_t y_stride; /* floats */
-    const float *bias;  /* [n] or NULL: added to the finished chain */
-    bool add;           /* y += result (after the bias) instead of y = result */
+    const void *next;      /* memory that is probably read after the last panel, prefetched; NULL: not known */
+    size_t prefetch_bytes; /* bytes from the weights of a single row to what it prefetches; 0: as the kernel does */
+    float *y;              /* f32, row r at y + r * y_stride; outputs of the panels, at most n */
+    ptrdiff_t y_stride;    /* floats */
+    const float *bias;     /* [n] or NULL: added to the finished chain */
+    bool add;              /* y += result (after the bias) instead of y = result */
 } linear_job;
 
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the

@@ -171,7 +171,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     const __m512i levels = has_levels ? i_table(layout->levels) : i_value(0);
     const char *span = panel_at(job, panel) + INT_FACTOR_BYTES;
     const int zero = layout->zero;
-    const ptrdiff_t ahead = n_rows == 1 ? (ptrdiff_t)job->fetch_ahead : ahead_of(job, row, panel, n_panels);
+    const ptrdiff_t ahead = n_rows == 1 ? (ptrdiff_t)job->prefetch_bytes : ahead_of(job, row, panel, n_panels);
 
     fetch_outputs(job, row, panel, n_rows, n_panels);
     EACH_ROW(DECLARE)
