@@ -2,8 +2,8 @@
  *
  *     make_bf16 gguf MODEL.gguf OUT.gguf     the same model, matrices rounded to bfloat16, vectors in float32
  *     make_bf16 folder MODEL.gguf FOLDER     config.json and model.safetensors in bfloat16 (type llama, default rope)
- *     make_bf16 random OUT.gguf [CONFIG.json]   random weights and an artificial vocabulary for a configuration of the
- *                                            type llama without rope scaling; without one, TinyLlama-1.1B's shape
+ *     make_bf16 random OUT.gguf [CONFIG.json]   random weights and an artificial vocabulary for a configuration of type
+ *                                            llama or mixtral, no rope scaling; without one, TinyLlama-1.1B's shape
  *     make_bf16 shape CONFIG.json FOLDER     config.json and random weights for it, of any model type; no tokenizer
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -102,7 +102,8 @@ static mn_status describe_entries(gguf_writer *w, const entry_list *list) {
     for (size_t i = 0; i < list->n; i++) {
         const entry *e = &list->items[i];
         size_t n;
-        uint64_t ne[2] = {(uint64_t)row_width(e), (uint64_t)row_count(e)};
+        uint64_t ne[3]; /* innermost first */
+        for (int d = 0; d < e->n_dims; d++) ne[d] = (uint64_t)e->shape[e->n_dims - 1 - d];
         MN_TRY(row_bytes(e, &n));
         gguf_writer_info(w, e->name, (uint32_t)e->n_dims, ne, (uint32_t)dtype_table[e->type].gguf_id, offset);
         offset += ((uint64_t)row_count(e) * n + alignment - 1) / alignment * alignment;
@@ -375,11 +376,14 @@ static mn_status random_gguf(const char *path, const model_config *c) {
         {"llama.rope.dimension_count", c->rotary_dim},
         {"llama.attention.head_count", c->num_attention_heads},
         {"llama.attention.head_count_kv", c->num_key_value_heads},
+        {"llama.expert_count", c->num_local_experts},
+        {"llama.expert_used_count", c->num_experts_per_tok},
     };
     gguf_writer_text(&w, "general.architecture", "llama");
     gguf_writer_text(&w, "general.name", "random weights");
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        gguf_writer_int(&w, sizes[i].key, GGUF_U32, sizes[i].value);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value > 0) gguf_writer_int(&w, sizes[i].key, GGUF_U32, sizes[i].value);
+    }
     gguf_writer_real(&w, "llama.attention.layer_norm_rms_epsilon", GGUF_F32, c->norm_eps);
     gguf_writer_real(&w, "llama.rope.freq_base", GGUF_F32, c->rope_theta);
     mn_status status = put_vocabulary(&w, (size_t)c->vocab_size);
@@ -417,8 +421,8 @@ static mn_status random_folder(const char *path, const char *folder) {
 static mn_status random_of_config(const char *path, const char *config_path) {
     model_config config = {0};
     mn_status status = read_config(&config, config_path);
-    if (status == MN_OK && config.model_type != MODEL_LLAMA)
-        status = status_fail(MN_E_ARG, "%s: model_type must be 'llama'", config_path);
+    if (status == MN_OK && config.model_type != MODEL_LLAMA && config.model_type != MODEL_MIXTRAL)
+        status = status_fail(MN_E_ARG, "%s: model_type must be 'llama' or 'mixtral'", config_path);
     if (status == MN_OK) status = random_gguf(path, &config);
     model_config_clear(&config);
     return status;
