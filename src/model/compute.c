@@ -9,6 +9,7 @@ enum {
     ROW_BLOCK = 192,      /* most rows of a linear task: kernels prepare weights once for them */
     LEAST_ROW_BLOCK = 48, /* where many threads need more tasks; multiples of every kernel's tile */
     TASK_PANELS = 4,      /* panels of a linear task when there are many rows */
+    WIDE_PANELS = 16,     /* where that leaves enough tasks: each reads the activations once, which no cache may hold */
     TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
     FINE_TASKS = 12,      /* the same for a single row and panels of FINE_BYTES or more */
     FINE_BYTES = 16 << 10,
@@ -258,7 +259,7 @@ static const void *chunk_place(const linear_plan *plan, int chunk) {
     return w->packed ? (const void *)((uintptr_t)w->packed + panels * w->layout.panel_bytes) : NULL;
 }
 
-enum { TASK_WIDTH = TASK_PANELS * PANEL /* outputs of a task in scratch */ };
+enum { TASK_WIDTH = WIDE_PANELS * PANEL /* most outputs of a task */ };
 
 /* The job with its outputs, from `column` on, in scratch: row r of them at r * TASK_WIDTH. */
 static linear_job into_scratch(const linear_job *job, float *scratch, int column) {
@@ -371,12 +372,14 @@ static void run_linear(linear_plan *plan) {
     bool is_fine = m == 1 && plan->parts[0].w->layout.panel_bytes >= FINE_BYTES;
     int fine = n_panels / (plan->c->n_threads * (is_fine ? FINE_TASKS : TASKS_PER_THREAD));
     plan->task_panels = fine < 2 ? 1 : fine < TASK_PANELS ? 2 : TASK_PANELS; /* pairs fit the tiles */
-    if (m > 16) plan->task_panels = TASK_PANELS;
+    const int wanted = plan->c->n_threads * TASKS_PER_THREAD;
+    if (m > 16)
+        plan->task_panels = n_panels / WIDE_PANELS * ceil_div(m, ROW_BLOCK) < wanted ? TASK_PANELS : WIDE_PANELS;
     for (int i = 0; i < plan->n_parts; i++) {
         int chunks = (int)ceil_div(plan->parts[i].w->layout.n_panels, plan->task_panels);
         plan->first_chunk[i + 1] = plan->first_chunk[i] + chunks;
     }
-    const int n_chunks = plan->first_chunk[plan->n_parts], wanted = plan->c->n_threads * TASKS_PER_THREAD;
+    const int n_chunks = plan->first_chunk[plan->n_parts];
     plan->row_block = ROW_BLOCK;
     while (plan->row_block > LEAST_ROW_BLOCK && n_chunks * ceil_div(m, plan->row_block) < wanted) plan->row_block /= 2;
     plan->n_row_blocks = (int)ceil_div(m, plan->row_block);

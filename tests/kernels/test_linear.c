@@ -314,7 +314,7 @@ static void many_rows_of_many_inputs(void **state) {
         dtype type;
         int k;
     } kinds[] = {{DTYPE_Q8_0, 3680}, {DTYPE_Q4_1, 3712}, {DTYPE_Q6_K, 3840}, {DTYPE_Q5_K, 3840}};
-    enum { M = 64, N = 83, STRIDE = N + 3 };
+    enum { M = 64, N = 299, STRIDE = N + 3 };
     uint64_t seed = 18;
     int n_a8 = 0;
     for (int kind = 0; kind < 8; kind++) {
