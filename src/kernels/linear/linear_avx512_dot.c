@@ -252,53 +252,49 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
 
 INT_TILES(int4g16x16, 4, false, 16, false)
 INT_TILES(int4g32x16, 4, false, 32, false)
-INT_TILES(levels_x16, 4, true, 32, false)
+INT_TILES(levelsg32x16, 4, true, 32, false)
 INT_TILES(int5g32x16, 5, false, 32, false)
 INT_TILES(int6g16x16, 6, false, 16, false)
 INT_TILES(int8g32x16, 8, false, 32, false)
 INT_TILES(int4g16x8, 4, false, 16, true)
 INT_TILES(int4g32x8, 4, false, 32, true)
-INT_TILES(levels_x8, 4, true, 32, true)
+INT_TILES(levelsg32x8, 4, true, 32, true)
 INT_TILES(int5g32x8, 5, false, 32, true)
 INT_TILES(int6g16x8, 6, false, 16, true)
 INT_TILES(int8g32x8, 8, false, 32, true)
 
 #include "kernels/linear/linear_block.inc"
 
-BLOCK_SET(int4g16, 4, false, 16, x16, false)
-BLOCK_SET(int4g32, 4, false, 32, x16, false)
-BLOCK_SET(levels_, 4, true, 32, x16, false)
-BLOCK_SET(int5g32, 5, false, 32, x16, false)
-BLOCK_SET(int6g16, 6, false, 16, x16, false)
-BLOCK_SET(int8g32, 8, false, 32, x16, false)
-BLOCK_SET(int5g32, 5, false, 32, x8, true)
-BLOCK_SET(int6g16, 6, false, 16, x8, true)
-
-/* How codes of a layout are multiplied: few rows and many, by activations of 16 bits and of 8. */
+/* How codes of a layout are multiplied by activations of 16 and of 8 bits: few rows and many. */
 typedef struct int_kind {
-    const tile_set *few, *few_a8;
-    const block_set *many, *many_a8; /* many_a8 NULL: as few; only codes of 5 and 6 bits are worth widening */
+    const tile_set *few[2];
+    const block_set *many[2]; /* those of 16 bits as sums of neighbours */
 } int_kind;
 
+#define INT_KIND(name, bits, has_levels, group)                                                                        \
+    BLOCK_SET(name, bits, has_levels, group, x16, false)                                                               \
+    BLOCK_SET(name, bits, has_levels, group, x8, true)                                                                 \
+    static const int_kind name = {{&name##x16, &name##x8}, {&name##x16_block, &name##x8_block}};
+
+INT_KIND(int4g16, 4, false, 16)
+INT_KIND(int4g32, 4, false, 32)
+INT_KIND(levelsg32, 4, true, 32)
+INT_KIND(int5g32, 5, false, 32)
+INT_KIND(int6g16, 6, false, 16)
+INT_KIND(int8g32, 8, false, 32)
+
 static const int_kind *int_kind_of(const weight_layout *layout) {
-    static const int_kind groups_of_16 = {&int4g16x16, &int4g16x8, &int4g16x16_block, NULL},
-                          with_levels = {&levels_x16, &levels_x8, &levels_x16_block, NULL};
-    static const int_kind others[] = {[4] = {&int4g32x16, &int4g32x8, &int4g32x16_block, NULL},
-                                      [5] = {&int5g32x16, &int5g32x8, &int5g32x16_block, &int5g32x8_block},
-                                      [6] = {&int6g16x16, &int6g16x8, &int6g16x16_block, &int6g16x8_block},
-                                      [8] = {&int8g32x16, &int8g32x8, &int8g32x16_block, NULL}};
-    if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) return &groups_of_16;
-    return layout->levels ? &with_levels : &others[layout->bits];
+    static const int_kind *const others[] = {[4] = &int4g32, [5] = &int5g32, [6] = &int6g16, [8] = &int8g32};
+    if (layout->bits == 4 && layout->group == ACT_SUM_GROUP) return &int4g16;
+    return layout->levels ? &levelsg32 : others[layout->bits];
 }
 
-/* With `sums`, many rows of 16-bit activations are multiplied as sums of neighbours. */
 static void run_int(const linear_job *job, bool sums) {
     const int_kind *kind = int_kind_of(job->layout);
     const bool a8 = job->x->a8;
-    const block_set *many = a8 ? kind->many_a8 : sums ? kind->many : NULL;
     linear_job rest = *job;
-    if (many && job->row_end - job->row_begin >= BLOCK_FROM) rest.panel_begin = drive_blocks(job, many);
-    if (rest.panel_begin < rest.panel_end) drive(&rest, a8 ? kind->few_a8 : kind->few);
+    if (blocks_pay(job, sums)) rest.panel_begin = drive_blocks(job, kind->many[a8]);
+    if (rest.panel_begin < rest.panel_end) drive(&rest, kind->few[a8]);
 }
 
 static void linear_int(const linear_job *job) {
