@@ -404,7 +404,7 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
         groups[g] = (act_group){.scale = 1,
                                 .sum = {16 * code, 16 * code, 32 * code},
                                 .products = {(int32_t)half, (int32_t)half, (int32_t)(2 * half)}};
-        for (int i = 0; i < 3; i++) groups[g].scaled_sum[i] = (float)groups[g].sum[i];
+        for (int i = 0; i < 3; i++) groups[g].min_factor[i] = (float)groups[g].sum[i];
     }
     weight_layout layout;
     weight_layout_make(&layout, WEIGHT_INT, type, N, K);
@@ -454,6 +454,8 @@ static void extreme_codes_do_not_saturate(void **state) {
 static void check_quantized(const float *x, const void *codes, const act_group *groups, int k, bool a8,
                             int *n_outliers) {
     static const int place[] = {0, 2, 1, 3};
+    float largest_of_all = 0;
+    for (int i = 0; i < k; i++) largest_of_all = fmaxf(largest_of_all, fabsf(x[i]));
     for (int g = 0; g < k / 32; g++) {
         const act_group *group = &groups[g];
         float largest = 0, second = 0, scale;
@@ -465,6 +467,7 @@ static void check_quantized(const float *x, const void *codes, const act_group *
             largest = fmaxf(largest, magnitude);
         }
         const bool is_outlier = a8 && largest >= 0x1p-111f && largest > 3 * second;
+        if (!a8) largest = largest_of_all;
         scale = is_outlier ? fmaxf(second / 127, largest / 16256) : largest / (a8 ? 127 : 32512);
         assert_true(group->scale == (largest < 0x1p-111f ? 0 : scale));
         if (!is_outlier) assert_int_equal(group->upper, 0);
@@ -484,7 +487,7 @@ static void check_quantized(const float *x, const void *codes, const act_group *
         assert_int_equal(group->sum[0], sum[0]);
         assert_int_equal(group->sum[1], sum[1]);
         assert_int_equal(group->sum[2], sum[0] + sum[1]);
-        for (int i = 0; i < 3; i++) assert_true(group->scaled_sum[i] == group->scale * (float)group->sum[i]);
+        for (int i = 0; i < 3; i++) assert_true(group->min_factor[i] == (a8 ? group->scale : 1) * (float)group->sum[i]);
         const int64_t all = products[0] + products[1];
         assert_true(a8 || (uint32_t)group->products[0] == (uint32_t)products[0]);
         assert_true(a8 || (uint32_t)group->products[1] == (uint32_t)products[1]);
@@ -492,10 +495,28 @@ static void check_quantized(const float *x, const void *codes, const act_group *
     }
 }
 
+/* Codes of two groups, of which the second has an infinity and the first perhaps a NaN, are 0; the scales are not
+ * finite, which affects every output, also those with mins. */
+static void check_not_finite(const kernel_table *table, const float *x, guarded *codes, guarded *groups, bool a8) {
+    const act_group *group = groups->data;
+    const bool has_nan = isnan(x[5]);
+    table->quantize_row(codes->data, groups->data, x, 64, a8);
+    for (int i = has_nan || !a8 ? 0 : 32; i < 64; i++)
+        assert_int_equal(a8 ? ((int8_t *)codes->data)[i] : ((int16_t *)codes->data)[i], 0);
+    assert_true(has_nan ? isnan(group[0].scale) : a8 || isinf(group[0].scale));
+    assert_true(has_nan && !a8 ? isnan(group[1].scale) : isinf(group[1].scale));
+    for (int g = has_nan || !a8 ? 0 : 1; g < 2; g++) {
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(group[g].sum[i], 0);
+            assert_true(a8 ? isnan(group[g].min_factor[i]) : group[g].min_factor[i] == 0);
+        }
+    }
+}
+
 /* kernels: quantize_row */
 static void rows_are_quantized(void **state) {
     (void)state;
-    enum { K = 320 };
+    enum { K = 256 };
     uint64_t seed = 16;
     guarded x = guarded_make(K * sizeof(float), SHIFT), wide = guarded_make(K * sizeof(int16_t), 2),
             narrow = guarded_make(K, 1), groups = guarded_make(K / 32 * sizeof(act_group), SHIFT);
@@ -516,7 +537,12 @@ static void rows_are_quantized(void **state) {
             values[160] = -11.0f;                          /* a negative extreme */
             for (int i = 193; i < 224; i++) values[i] = 0; /* one value */
             values[224] = round % 4 < 2 ? 1e6f : -1e6f;    /* more than 128 times the others */
-            bool a8 = round % 2;
+            const bool a8 = round % 2;
+            for (int i = 0; i < K && !a8; i++) { /* 16 bits have one scale: all of it, ties, denormals, one extreme */
+                if (round % 8 != 0 && i >= 96 && i < 128) values[i] *= 0x1p-120f;
+                if (round % 8 == 2 && i == 224) values[i] = 1;
+                if (round % 8 == 4) values[i] *= 0x1p-135f;
+            }
             void *codes = a8 ? narrow.data : wide.data;
             table.quantize_row(codes, groups.data, values, K, a8);
             check_quantized(values, codes, groups.data, K, a8, &n_outliers);
@@ -527,16 +553,10 @@ static void rows_are_quantized(void **state) {
         guarded_check(&groups, "groups");
         values[5] = NAN;
         values[40] = -INFINITY;
-        table.quantize_row(wide.data, groups.data, values, 64, false);
-        const act_group *group = groups.data;
-        assert_true(isnan(group[0].scale) && isinf(group[1].scale));
-        for (int i = 0; i < 64; i++) assert_int_equal(((int16_t *)wide.data)[i], 0);
-        for (int g = 0; g < 2; g++) {
-            for (int i = 0; i < 3; i++) {
-                assert_int_equal(group[g].sum[i], 0);
-                assert_true(isnan(group[g].scaled_sum[i])); /* 0 times it: outputs with mins are affected as well */
-            }
-        }
+        check_not_finite(&table, values, &wide, &groups, false);
+        check_not_finite(&table, values, &narrow, &groups, true);
+        values[5] = 1;
+        check_not_finite(&table, values, &wide, &groups, false);
     }
     guarded_free(&x);
     guarded_free(&wide);

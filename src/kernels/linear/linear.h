@@ -6,12 +6,15 @@
  *   WEIGHT_F32   panel [k][16] float32
  *   WEIGHT_BF16  panel [k/2][16][2] bf16 (k rounded up to even, the pad is zero); activations are rounded to bf16
  *   WEIGHT_INT   codes of 4, 5, 6 or 8 bits with a scale for each run of `group` inputs; activations are rounded to 16
- * bits, or 8, with one scale for each run of 32 inputs. All quantized file types become this: w = d * (code - zero)  or
- * w = d * code + min.
+ * bits with one scale for each span of 256 inputs, or to 8 with one for each 32. All quantized file types become this:
+ * w = d * (code - zero)  or  w = d * code + min.
  *
- * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int, for each group: acc
- * += (d * dot) * d_a, where dot is the exact integer sum of (code - zero) * activation, then, with mins, acc += min *
- * (d_a * sum of activations). So its bits do not depend on the number of rows or panels of a call.
+ * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int, for each group,
+ * where dot is the exact integer sum of (code - zero) * activation: acc += (d * dot) * d_a, then, with mins, acc += min
+ * * (d_a
+ * * sum of activations). Activations of 16 bits have a chain for each span, acc += d * dot, then acc += min * sum of
+ * activations; at its end total += acc * d_a. So the bits of an output do not depend on the number of rows or panels of
+ * a call.
  *
  * Bytes of a WEIGHT_INT panel: 16 float32 factors (powers of two, one an output), by which finished chains are
  * multiplied, then the spans. A span of 64 inputs (the last 32 may be padding) has the scales f16 [64 / group][16],
@@ -79,11 +82,11 @@ typedef struct weight_layout {
 
 /* What rows of integer codes have for each run of 32 inputs. Sums are over its halves, and over all. */
 typedef struct act_group {
-    float scale; /* activation = scale * code */
+    float scale; /* activation = scale * code; with codes of 16 bits, that of all groups of a span */
     /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: no outlier. */
     int16_t place, upper;
     int32_t sum[3];
-    float scaled_sum[3]; /* scale * sum */
+    float min_factor[3]; /* what mins are multiplied by: scale * sum; with codes of 16 bits, sum */
     /* Of codes of 16 bits: the sum of the products of inputs 2 i and 2 i + 1, except the first ACT_PLAIN inputs of a
      * half, modulo 2^32. */
     int32_t products[3];
@@ -140,12 +143,12 @@ typedef struct linear_job {
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the
  * kernel. y and bias need the alignment of floats only.
  *
- * quantize_row(codes, groups, x, k, a8): k inputs of a row's span as activations has them; k a multiple of 32. For each
- * 32 inputs scale = max |x| / 32512, or 127 with a8, and code = x / scale rounded to nearest, ties to even. With a8 one
- * input of the 32 can be an outlier: if its magnitude is more than 3 times the next largest one, that / 127 is the
- * scale, at least max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111 scale and codes are 0. A NaN or
- * infinity makes the codes 0 and the scale NaN or infinite, so that it affects every output. bf16_row(y, x, n):
- * bf16_from_f32 of n values. */
+ * quantize_row(codes, groups, x, k, a8): k inputs of a row's span as activations has them; k a multiple of 32, at most
+ * 256. scale = max |x| / 32512 of them all, or with a8 max |x| / 127 of each 32, and code = x / scale rounded to
+ * nearest, ties to even. With a8 one input of the 32 can be an outlier: if its magnitude is more than 3 times the next
+ * largest one, that / 127 is the scale, at least max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111
+ * scale and codes are 0. A NaN or infinity makes the codes 0 and the scale NaN or infinite, so that it affects every
+ * output. bf16_row(y, x, n): bf16_from_f32 of n values. */
 
 /* ---- packing (pack.c) ---- */
 

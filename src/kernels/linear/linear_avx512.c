@@ -47,43 +47,35 @@ DENSE_KERNEL(linear_bf16, 4)
 
 /* ---- rounding of rows: the bits of rows_quantize ---- */
 
-/* The magnitudes of a run of 32 and the largest of them, as integers, in whose order a NaN is larger than infinity. */
-typedef struct run_sizes {
-    __m512i low, high;
-    int32_t largest;
-} run_sizes;
+/* Magnitudes as integers, in whose order a NaN is larger than infinity. */
+static inline __m512i sizes_of(__m512 x) {
+    return i_and(_mm512_castps_si512(x), i_value(INT32_MAX));
+}
 
 static inline int32_t largest_of(__m512i low, __m512i high) {
     return _mm512_reduce_max_epi32(_mm512_max_epi32(low, high));
 }
 
-static inline run_sizes sizes_of(__m512 low, __m512 high) {
-    const __m512i magnitude = i_value(INT32_MAX);
-    run_sizes sizes = {i_and(_mm512_castps_si512(low), magnitude), i_and(_mm512_castps_si512(high), magnitude), 0};
-    sizes.largest = largest_of(sizes.low, sizes.high);
-    return sizes;
-}
-
-/* The input of the largest magnitude if it is an outlier (linear.h); -1: none. second: the next largest magnitude. */
-static inline int outlier_of(const run_sizes *sizes, float *second) {
-    const __m512i largest = i_value(sizes->largest);
-    const __mmask16 low = _mm512_cmpeq_epi32_mask(sizes->low, largest),
-                    high = _mm512_cmpeq_epi32_mask(sizes->high, largest);
-    const uint32_t places = (uint32_t)low | (uint32_t)high << LANES;
-    const int32_t next = largest_of(_mm512_maskz_mov_epi32((__mmask16)~low, sizes->low),
-                                    _mm512_maskz_mov_epi32((__mmask16)~high, sizes->high));
+/* The input of the largest magnitude of a run of 32 if it is an outlier (linear.h); -1: none. second: the next largest
+ * magnitude. */
+static inline int outlier_of(__m512i low, __m512i high, int32_t magnitude, float *second) {
+    const __m512i largest = i_value(magnitude);
+    const __mmask16 is_low = _mm512_cmpeq_epi32_mask(low, largest), is_high = _mm512_cmpeq_epi32_mask(high, largest);
+    const uint32_t places = (uint32_t)is_low | (uint32_t)is_high << LANES;
+    const int32_t next =
+        largest_of(_mm512_maskz_mov_epi32((__mmask16)~is_low, low), _mm512_maskz_mov_epi32((__mmask16)~is_high, high));
     *second = f32_from_bits((uint32_t)next);
     const bool is_one = (places & (places - 1)) == 0;
-    return is_one && f32_from_bits((uint32_t)sizes->largest) > ACT_OUTLIER * *second ? __builtin_ctz(places) : -1;
+    return is_one && f32_from_bits((uint32_t)magnitude) > ACT_OUTLIER * *second ? __builtin_ctz(places) : -1;
 }
 
 /* The sums of 32 codes and, of those in the order of act_place, the products. */
-static inline void sum_codes(act_group *group, __m512i codes, bool has_products) {
+static inline void sum_codes(act_group *group, __m512i codes, bool a8) {
     _Static_assert(ACT_PLAIN == 4, "the mask below leaves out one quad of each half");
     const __m512i sums = _mm512_madd_epi16(codes, _mm512_set1_epi16(1));
     /* The even inputs of a quad times the odd ones, once for each quad that is not multiplied plainly (ACT_PLAIN). */
     const __m512i products =
-        _mm512_maskz_madd_epi16(has_products ? 0x5454 : 0, codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));
+        _mm512_maskz_madd_epi16(a8 ? 0 : 0x5454, codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));
     __m512i both = i_add32(_mm512_unpacklo_epi32(sums, products), _mm512_unpackhi_epi32(sums, products));
     both = i_add32(both, _mm512_shuffle_epi32(both, _MM_PERM_BADC));
     both = i_add32(both, _mm512_shuffle_i32x4(both, both, 0xB1));
@@ -93,7 +85,7 @@ static inline void sum_codes(act_group *group, __m512i codes, bool has_products)
     *group = (act_group){.scale = group->scale,
                          .sum = {first[0], last[0], first[0] + last[0]},
                          .products = {first[1], last[1], (int32_t)((uint32_t)first[1] + (uint32_t)last[1])}};
-    for (int i = 0; i < 3; i++) group->scaled_sum[i] = group->scale * (float)group->sum[i];
+    for (int i = 0; i < 3; i++) group->min_factor[i] = (a8 ? group->scale : 1) * (float)group->sum[i];
 }
 
 /* Sixteen codes of each half as 16-bit numbers. */
@@ -110,30 +102,57 @@ static inline void store_narrow(int8_t *out, act_group *group, __m512i codes, in
     out[outlier] = (int8_t)rows_split(group, outlier, wide[outlier]);
 }
 
-static void quantize_row(void *codes, act_group *groups, const float *x, int k, bool a8) {
+/* Codes of 16 values; kept: 0 where there are none. */
+static inline __m512i codes_of(__m512 x, __m512 divisor, __mmask16 kept) {
+    return _mm512_maskz_cvtps_epi32(kept, _mm512_div_ps(x, divisor));
+}
+
+static bool has_codes(float largest) {
+    return largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
+}
+
+static void quantize_narrow(int8_t *codes, act_group *groups, const float *x, int k) {
     for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
         const __m512 low = v_load(x), high = v_load(x + LANES);
-        const run_sizes sizes = sizes_of(low, high);
-        const float largest = f32_from_bits((uint32_t)sizes.largest);
-        const bool ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
-        float second = 0, scale = largest < 0x1p-111f ? 0 : largest / (a8 ? ACT_LARGEST_A8 : ACT_LARGEST);
-        const int outlier = a8 && ordinary ? outlier_of(&sizes, &second) : -1;
+        const __m512i low_sizes = sizes_of(low), high_sizes = sizes_of(high);
+        const int32_t magnitude = largest_of(low_sizes, high_sizes);
+        const float largest = f32_from_bits((uint32_t)magnitude);
+        const bool ordinary = has_codes(largest);
+        float second = 0, scale = largest < 0x1p-111f ? 0 : largest / ACT_LARGEST_A8;
+        const int outlier = ordinary ? outlier_of(low_sizes, high_sizes, magnitude, &second) : -1;
         if (outlier >= 0) scale = fmaxf(second / ACT_LARGEST_A8, largest / ACT_LARGEST_OUTLIER);
         const __mmask16 kept = ordinary ? 0xFFFF : 0;
         const __m512 divisor = v_value(ordinary ? scale : 1);
-        const __m512i first = _mm512_maskz_cvtps_epi32(kept, _mm512_div_ps(low, divisor)),
-                      last = _mm512_maskz_cvtps_epi32(kept, _mm512_div_ps(high, divisor));
+        const __m512i all = join_halves(codes_of(low, divisor, kept), codes_of(high, divisor, kept));
         groups->scale = scale;
-        if (a8) {
-            const __m512i all = join_halves(first, last);
-            sum_codes(groups, all, false);
-            store_narrow((int8_t *)codes + begin, groups, all, outlier);
-        } else {
-            const __m512i all =
-                join_halves(_mm512_shuffle_epi32(first, _MM_PERM_DBCA), _mm512_shuffle_epi32(last, _MM_PERM_DBCA));
-            sum_codes(groups, all, true);
-            _mm512_storeu_si512((int16_t *)codes + begin, all);
-        }
+        sum_codes(groups, all, true);
+        store_narrow(codes + begin, groups, all, outlier);
+    }
+}
+
+static void quantize_wide(int16_t *codes, act_group *groups, const float *x, int k) {
+    __m512i magnitudes = i_value(0);
+    for (int i = 0; i < k; i += LANES) magnitudes = _mm512_max_epi32(magnitudes, sizes_of(v_load(x + i)));
+    const float largest = f32_from_bits((uint32_t)_mm512_reduce_max_epi32(magnitudes));
+    const float scale = largest < 0x1p-111f ? 0 : largest / ACT_LARGEST;
+    const __mmask16 kept = has_codes(largest) ? 0xFFFF : 0;
+    const __m512 divisor = v_value(kept ? scale : 1);
+    for (int begin = 0; begin < k; begin += ACT_GROUP, groups++) {
+        const __m512i first = codes_of(v_load(x + begin), divisor, kept),
+                      last = codes_of(v_load(x + begin + LANES), divisor, kept);
+        const __m512i all =
+            join_halves(_mm512_shuffle_epi32(first, _MM_PERM_DBCA), _mm512_shuffle_epi32(last, _MM_PERM_DBCA));
+        groups->scale = scale;
+        sum_codes(groups, all, false);
+        _mm512_storeu_si512(codes + begin, all);
+    }
+}
+
+static void quantize_row(void *codes, act_group *groups, const float *x, int k, bool a8) {
+    if (a8) {
+        quantize_narrow(codes, groups, x, k);
+    } else {
+        quantize_wide(codes, groups, x, k);
     }
 }
 

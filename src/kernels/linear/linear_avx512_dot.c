@@ -31,7 +31,7 @@ static void linear_bf16(const linear_job *job) {
 
 /* An integer tile has two sets of accumulators, exact sums of a group and float chains, in named variables: compilers
  * keep arrays of integer accumulators in memory. A row r has sums i<r>a, i<r>b and chains f<r>a, f<r>b for two
- * panels. */
+ * panels; with activations of 16 bits the chains are those of a span, and t<r>a, t<r>b their totals. */
 #define EACH_ROW(M) M(0) M(1) M(2) M(3) M(4) M(5)
 enum { TILE_ROWS = 6 };
 
@@ -40,16 +40,21 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
     return a8 ? _mm512_dpbusd_epi32(acc, codes, x) : _mm512_dpwssd_epi32(acc, codes, x);
 }
 
+/* Two vectors that the compiler then has in registers. GCC 12 keeps some sums of 16-bit activations in memory without
+ * it, which halves the speed of four rows of 8-bit codes. */
+#define IN_REGISTERS(a, b) __asm__("" : "+v"(a), "+v"(b))
+
 /* The steps of int_tile for a row; their names are its variables. A single row of a single panel has two sums, i0a and
  * i0b, since one product would wait for the one before it. */
 #define DECLARE(r)                                                                                                     \
-    __m512 f##r##a = v_zero(), f##r##b = v_zero();                                                                     \
+    __m512 f##r##a = v_zero(), f##r##b = v_zero(), t##r##a = v_zero(), t##r##b = v_zero();                             \
     __m512i i##r##a, i##r##b;
 #define START(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
         i##r##a = i_value(0);                                                                                          \
         if (zero != 0) i##r##a = i_value(-zero * sums[r * ACT_SPAN_GROUPS].sum[which]);                                \
         if (n_panels == 2) i##r##b = i##r##a;                                                                          \
+        if (n_panels == 2 && !a8) IN_REGISTERS(i##r##a, i##r##b);                                                      \
         if (is_single) i##r##b = i_value(0);                                                                           \
     }
 #define DOT(r)                                                                                                         \
@@ -68,21 +73,31 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
             i##r##b = add_outlier(i##r##b, quad_of(w + next_panel, quad, bits, has_levels, levels), act);              \
     }
 #define SCALE(r)                                                                                                       \
-    if (n_rows > r) {                                                                                                  \
+    if (n_rows > r && a8) {                                                                                            \
         const __m512 input = v_broadcast(&sums[r * ACT_SPAN_GROUPS].scale);                                            \
         f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                               \
         if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                            \
+    } else if (n_rows > r) {                                                                                           \
+        f##r##a = v_fma(da, i_to_float(i##r##a), f##r##a);                                                             \
+        if (n_panels == 2) f##r##b = v_fma(db, i_to_float(i##r##b), f##r##b);                                          \
     }
 #define MIN(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_broadcast(&sums[r * ACT_SPAN_GROUPS].scaled_sum[which]);                                \
+        const __m512 input = v_broadcast(&sums[r * ACT_SPAN_GROUPS].min_factor[which]);                                \
         f##r##a = v_fma(ma, input, f##r##a);                                                                           \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                                        \
     }
+#define TOTAL(r)                                                                                                       \
+    if (n_rows > r) {                                                                                                  \
+        const __m512 input = v_broadcast(&job->x->groups[index / ACT_GROUP + r * ACT_SPAN_GROUPS].scale);              \
+        t##r##a = v_fma(f##r##a, input, t##r##a);                                                                      \
+        if (n_panels == 2) t##r##b = v_fma(f##r##b, input, t##r##b);                                                   \
+        f##r##a = f##r##b = v_zero();                                                                                  \
+    }
 #define STORE(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
-        v_store(chains + r * n_panels * PANEL, f##r##a);                                                               \
-        if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, f##r##b);                                             \
+        v_store(chains + r * n_panels * PANEL, a8 ? f##r##a : t##r##a);                                                \
+        if (n_panels == 2) v_store(chains + (r * 2 + 1) * PANEL, a8 ? f##r##b : t##r##b);                              \
     }
 /* The levels of a pair of 4-bit codes in 16-bit parts. Those of both pairs of a quad are looked up at once: the second
  * time, the compiler finds the same expression. */
@@ -221,6 +236,7 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
                 }
             }
         }
+        if (!a8) { EACH_ROW(TOTAL) }
     }
 
     float chains[TILE_ROWS * 2 * PANEL];

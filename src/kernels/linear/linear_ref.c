@@ -88,27 +88,38 @@ static float scale_at(const weight_layout *layout, const char *span, bool is_min
     return f32_from_f16(((const f16 *)span)[(is_min ? PANEL : 0) + lane]) * (float)((const int8_t *)at)[lane];
 }
 
-static void panel_int(const linear_job *job, int row, int panel) {
+/* Adds the group that begins at an input to the chains. */
+static void add_group(const linear_job *job, const char *packed, int row, int begin, float *acc) {
     const weight_layout *layout = job->layout;
     const int_shape shape = int_shape_of(layout);
-    const char *packed = panel_at(job, panel), *spans = packed + INT_FACTOR_BYTES;
-    float acc[PANEL] = {0};
-    for (int begin = 0; begin < layout->k; begin += layout->group) {
-        const char *span = spans + (size_t)(begin / shape.inputs) * shape.span;
-        const int in_span = begin % shape.inputs, group = in_span / layout->group;
-        const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(in_span / ACT_GROUP) * shape.block;
-        const act_group *act = &job->x->groups[act_index(job->x->m, row, begin) / ACT_GROUP];
-        const int sum = act_sum_of(layout->group, begin);
-        for (int lane = 0; lane < PANEL; lane++) {
-            int32_t dot = -layout->zero * act->sum[sum];
-            for (int i = 0; i < layout->group; i++)
-                dot += code_at(codes, layout, lane, begin % ACT_GROUP + i) * act_code(job->x, row, begin + i);
-            acc[lane] += scale_at(layout, span, false, group, lane) * (float)dot * act->scale;
-            if (layout->has_min) acc[lane] += scale_at(layout, span, true, group, lane) * act->scaled_sum[sum];
-        }
+    const char *span = packed + INT_FACTOR_BYTES + (size_t)(begin / shape.inputs) * shape.span;
+    const int in_span = begin % shape.inputs, group = in_span / layout->group;
+    const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(in_span / ACT_GROUP) * shape.block;
+    const act_group *act = &job->x->groups[act_index(job->x->m, row, begin) / ACT_GROUP];
+    const int sum = act_sum_of(layout->group, begin);
+    for (int lane = 0; lane < PANEL; lane++) {
+        int32_t dot = -layout->zero * act->sum[sum];
+        for (int i = 0; i < layout->group; i++)
+            dot += code_at(codes, layout, lane, begin % ACT_GROUP + i) * act_code(job->x, row, begin + i);
+        const float value = scale_at(layout, span, false, group, lane) * (float)dot;
+        acc[lane] += job->x->a8 ? value * act->scale : value;
+        if (layout->has_min) acc[lane] += scale_at(layout, span, true, group, lane) * act->min_factor[sum];
     }
-    for (int lane = 0; lane < PANEL; lane++) acc[lane] *= ((const float *)packed)[lane];
-    finish(job, row, panel, acc);
+}
+
+static void panel_int(const linear_job *job, int row, int panel) {
+    const int k = job->layout->k;
+    const char *packed = panel_at(job, panel);
+    float total[PANEL] = {0};
+    for (int begin = 0, end = 0; begin < k; begin = end) {
+        float acc[PANEL] = {0}, *chains = job->x->a8 ? total : acc;
+        const float scale = job->x->groups[act_index(job->x->m, row, begin) / ACT_GROUP].scale;
+        end = k - begin < ACT_SPAN ? k : begin + ACT_SPAN;
+        for (int at = begin; at < end; at += job->layout->group) add_group(job, packed, row, at, chains);
+        for (int lane = 0; lane < PANEL && !job->x->a8; lane++) total[lane] += acc[lane] * scale;
+    }
+    for (int lane = 0; lane < PANEL; lane++) total[lane] *= ((const float *)packed)[lane];
+    finish(job, row, panel, total);
 }
 
 static void each_panel(const linear_job *job, void (*do_panel)(const linear_job *job, int row, int panel)) {

@@ -10,14 +10,14 @@ static inline void rows_bf16(bf16 *y, const float *x, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = bf16_from_f32(x[i]);
 }
 
-/* The bits of the largest magnitude; a NaN is larger than infinity. */
-static inline uint32_t rows_largest(const float *x) {
+/* The largest magnitude; a NaN is larger than infinity. */
+static inline float rows_largest(const float *x, int n) {
     int32_t largest = 0; /* signed, as the vector comparisons of every level are */
-    for (int i = 0; i < ACT_GROUP; i++) {
+    for (int i = 0; i < n; i++) {
         int32_t magnitude = (int32_t)(f32_bits(x[i]) & 0x7FFFFFFFu);
         largest = magnitude > largest ? magnitude : largest;
     }
-    return (uint32_t)largest;
+    return f32_from_bits((uint32_t)largest);
 }
 
 /* The input of the largest magnitude if it is an outlier (linear.h); -1: none. second: the next largest magnitude. */
@@ -46,8 +46,9 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
     int8_t *narrow = codes;
     int16_t *wide = codes;
     const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
+    float largest = rows_largest(x, k), second = 0;
     for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
-        float largest = f32_from_bits(rows_largest(x)), second = 0;
+        if (a8) largest = rows_largest(x, ACT_GROUP);
         int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
         const int outlier = a8 && ordinary ? rows_outlier(x, largest, &second) : -1;
         float scale = largest < 0x1p-111f ? 0 : largest / (a8 ? ACT_LARGEST_A8 : ACT_LARGEST);
@@ -63,7 +64,7 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
             last += code[ACT_SUM_GROUP + i];
         }
         *groups = (act_group){.scale = scale, .sum = {first, last, first + last}};
-        for (int i = 0; i < 3; i++) groups->scaled_sum[i] = scale * (float)groups->sum[i];
+        for (int i = 0; i < 3; i++) groups->min_factor[i] = (a8 ? scale : 1) * (float)groups->sum[i];
         if (outlier >= 0) code[outlier] = rows_split(groups, outlier, code[outlier]);
         if (a8) {
             for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];

@@ -265,7 +265,7 @@ static void read_blocks(int_row *row, const source *from, const weight_layout *l
 /* Scales of a plain row: the largest magnitude of each group becomes code 127. A NaN or infinity becomes the scale. */
 static void plain_scales(int_row *row, int k) {
     for (int g = 0; g < k / ACT_GROUP; g++) {
-        row->scales[g] = f32_from_bits(rows_largest(row->x + g * ACT_GROUP)) / 127.0f;
+        row->scales[g] = rows_largest(row->x + g * ACT_GROUP, ACT_GROUP) / 127.0f;
     }
 }
 
