@@ -112,12 +112,19 @@ for row in rows:
 PYTHON
 }
 
+# Sets `memory` to what weights and buffers take and so many KiB more, as a value of --memory.
+memory_beyond_buffers() {
+  expect 0 advise "$model" --context 64 --memory 1G --time 0 --json
+  memory=$(($(sed -E 's/.*"fixed_bytes":([0-9]+).*/\1/' "$work/out") / 1024 + $1))K
+}
+
 # The recommended cache holds the tokens where --memory-limit is that memory, and the exact one that does not fit fails.
 recommendation_fits() {
-  local memory=2352K flags
+  local memory flags
+  memory_beyond_buffers 700
   expect 0 advise "$model" --context 1000 --memory $memory --time 0 --json
   json 'not j["caches"][0]["fits"] and j["recommendation"]["cache_implementation"] != "dynamic"'
-  json '[r["fits"] for r in j["caches"]] == [j["fixed_bytes"] + r["cache_peak_bytes"] <= j["memory_bytes"] == 2352 << 10 for r in j["caches"]]'
+  json '[r["fits"] for r in j["caches"]] == [j["fixed_bytes"] + r["cache_peak_bytes"] <= j["memory_bytes"] == int(args[0][:-1]) << 10 for r in j["caches"]]' "$memory"
   [ $have_python = 1 ] || { uncounted=1; return; }
   flags=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["recommendation"]["flags"])' "$work/out")
   # shellcheck disable=SC2086
@@ -128,12 +135,13 @@ recommendation_fits() {
 # One token more than the largest context, or one KiB less than the named memory, is too much.
 limits_are_exact() {
   local largest memory
-  expect 0 advise "$model" --context 400 --memory 2M --time 0 --json
+  memory_beyond_buffers 396
+  expect 0 advise "$model" --context 400 --memory "$memory" --time 0 --json
   [ $have_python = 1 ] || { uncounted=1; return; }
   largest=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["caches"][0]["largest_context"])' "$work/out")
-  expect 0 advise "$model" --context "$largest" --memory 2M --time 0 --json
+  expect 0 advise "$model" --context "$largest" --memory "$memory" --time 0 --json
   json 'j["caches"][0]["fits"] and j["caches"][0]["largest_context"] == int(args[0])' "$largest"
-  expect 0 advise "$model" --context $((largest + 1)) --memory 2M --time 0 --json
+  expect 0 advise "$model" --context $((largest + 1)) --memory "$memory" --time 0 --json
   json 'not j["caches"][0]["fits"] and j["caches"][0]["largest_context"] == int(args[0])' "$largest"
   expect 4 advise "$model" --context 4000 --memory 1M
   err_is_sentence
