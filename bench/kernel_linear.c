@@ -121,8 +121,9 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
     char *weights = allocate_weights(size, &block);
     void *x = mem_alloc(inputs + 64 * (size_t)m, sizeof(float));
     float *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
+    void *scratch = mem_alloc(LINEAR_SCRATCH_BYTES, 1);
     act_group *groups = mem_alloc(inputs / ACT_GROUP + 1, sizeof *groups);
-    if (!x || !y || !groups) exit(1);
+    if (!x || !y || !scratch || !groups) exit(1);
     fill_weights(weights, &layout);
     memset(x, 0x35, (inputs + 64 * (size_t)m) * sizeof(float));
     for (size_t i = 0; i < inputs / ACT_GROUP; i++) groups[i].scale = 1e-3f;
@@ -134,7 +135,8 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
                       .panel_end = layout.n_panels,
                       .prefetch_bytes = table->prefetch_bytes,
                       .y = y,
-                      .y_stride = n}};
+                      .y_stride = n,
+                      .scratch = scratch}};
     t.kernel = what->form == WEIGHT_F32    ? table->linear_f32
                : what->form == WEIGHT_BF16 ? table->linear_bf16
                                            : table->linear_int;
@@ -146,6 +148,7 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
     mem_free(block);
     mem_free(x);
     mem_free(groups);
+    mem_free(scratch);
     mem_free(y);
 }
 

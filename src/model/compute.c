@@ -6,12 +6,13 @@
 #include "base/mem.h"
 
 enum {
-    ROW_BLOCK = 192,      /* most rows of a linear task: kernels prepare weights once for them */
-    LEAST_ROW_BLOCK = 48, /* where many threads need more tasks; multiples of every kernel's tile */
-    TASK_PANELS = 4,      /* panels of a linear task when there are many rows */
-    WIDE_PANELS = 16,     /* where that leaves enough tasks: each reads the activations once, which no cache may hold */
-    TASKS_PER_THREAD = 6, /* for few rows: finer tasks even out the threads */
-    FINE_TASKS = 12,      /* the same for a single row and panels of FINE_BYTES or more */
+    ROW_BLOCK = LINEAR_MOST_ROWS,     /* most rows of a linear task: kernels prepare weights once for them */
+    LEAST_ROW_BLOCK = 48,             /* where many threads need more tasks; multiples of every kernel's tile */
+    TASK_PANELS = 4,                  /* panels of a linear task when there are many rows */
+    WIDE_PANELS = LINEAR_MOST_PANELS, /* where that leaves enough tasks: each reads the activations once, which no cache
+                                         may hold */
+    TASKS_PER_THREAD = 6,             /* for few rows: finer tasks even out the threads */
+    FINE_TASKS = 12,                  /* the same for a single row and panels of FINE_BYTES or more */
     FINE_BYTES = 16 << 10,
     INLINE_VALUES = 8192, /* below this many values the caller does the work: starting a job costs more */
 };
@@ -223,7 +224,8 @@ static void run_form(const kernel_table *kernels, const linear_job *job) {
     if (job->layout->form == WEIGHT_INT) kernels->linear_int(job);
 }
 
-/* Runs the kernel of the weight's form over the rows and panels of `where`. */
+/* Runs the kernel of the weight's form over the rows and panels of `where`. scratch: the kernel's, then that of weights
+ * that are packed here. */
 static void run_kernel(const linear_plan *plan, const weight *w, const linear_job *where, char *scratch) {
     activations x = act_view(plan->rows, w->layout.form);
     linear_job job = *where;
@@ -231,6 +233,7 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
     job.weights = w->packed;
     job.bias = w->bias;
     job.x = &x;
+    job.scratch = scratch;
     if (w->packed) {
         run_form(&plan->c->kernels, &job);
         return;
@@ -238,9 +241,9 @@ static void run_kernel(const linear_plan *plan, const weight *w, const linear_jo
     const stored_matrix stored = weight_stored(&w->source);
     for (int panel = where->panel_begin; panel < where->panel_end; panel++) {
         /* The kernel addresses panels relative to the first of the matrix; only the current one exists. */
-        char *place = scratch + pack_scratch_bytes(&w->layout);
+        char *packing = scratch + LINEAR_SCRATCH_BYTES, *place = packing + pack_scratch_bytes(&w->layout);
         uintptr_t origin = (uintptr_t)place - (uintptr_t)panel * w->layout.panel_bytes;
-        weight_pack((void *)origin, &w->layout, &stored, panel, panel + 1, scratch);
+        weight_pack((void *)origin, &w->layout, &stored, panel, panel + 1, packing);
         job.weights = (const void *)origin;
         job.panel_begin = panel;
         job.panel_end = panel + 1;
@@ -412,7 +415,7 @@ void compute_gated(compute *c, const act_rows *rows, const linear_part *parts, i
 }
 
 size_t compute_scratch_bytes(int max_k, bool lazy) {
-    size_t n = (size_t)ROW_BLOCK * TASK_WIDTH * sizeof(float);
+    size_t n = (size_t)ROW_BLOCK * TASK_WIDTH * sizeof(float) + LINEAR_SCRATCH_BYTES;
     if (!lazy) return n;
     weight_layout layout;
     weight_layout_make(&layout, WEIGHT_F32, DTYPE_F32, PANEL, max_k);

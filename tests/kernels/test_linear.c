@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "support/blocks.h"
+#include "support/budget.h"
 #include "support/kernel_check.h"
 #include "tensor/block_codes.h"
 
@@ -17,6 +18,7 @@ typedef struct problem {
     int m;
     activations acts;
     guarded weights, x, groups; /* x: in the matrix's form */
+    guarded scratch;            /* of kernels */
     double *exact, *terms;      /* [m][n] */
 } problem;
 
@@ -118,6 +120,8 @@ static problem problem_of(uint64_t *seed, dtype type, weight_form form, int m, i
     const stored_matrix from = {.type = type, .data = stored, .row_bytes = row_bytes};
     weight_pack(p.weights.data, &p.layout, &from, 0, p.layout.n_panels, scratch.data);
     guarded_free(&scratch);
+    p.scratch = guarded_make(LINEAR_SCRATCH_BYTES, 0);
+    memset(p.scratch.data, 0xFF, LINEAR_SCRATCH_BYTES); /* not numbers */
     make_activations(&p, seed, &ref, a8);
     make_exact(&p, stored, row_bytes);
     mem_free(stored);
@@ -134,6 +138,8 @@ static void problem_free(problem *p) {
     guarded_free(&p->weights);
     guarded_free(&p->x);
     guarded_free(&p->groups);
+    guarded_check(&p->scratch, "scratch");
+    guarded_free(&p->scratch);
     mem_free(p->exact);
     mem_free(p->terms);
 }
@@ -167,10 +173,21 @@ static linear_job job_of(const problem *p, float *y, ptrdiff_t stride, extras ex
                         .y = y,
                         .y_stride = stride,
                         .bias = extra.bias,
-                        .add = extra.add};
+                        .add = extra.add,
+                        .scratch = p->scratch.data};
 }
 
-/* The whole product of a level into rows that are 3 floats longer than n; those must stay. */
+typedef struct call {
+    linear_kernel kernel;
+    linear_job job;
+} call;
+
+static void make_call(void *arg) {
+    const call *c = arg;
+    c->kernel(&c->job);
+}
+
+/* The whole product of a level, on a small stack, into rows that are 3 floats longer than n; those must stay. */
 static guarded run(const problem *p, cpu_level level, extras extra) {
     kernel_table table;
     kernel_table_fill(&table, level);
@@ -178,8 +195,8 @@ static guarded run(const problem *p, cpu_level level, extras extra) {
     guarded y = guarded_make((size_t)(p->m * stride) * sizeof(float), SHIFT);
     float *values = y.data;
     for (int i = 0; i < p->m * stride; i++) values[i] = (float)(i % 7);
-    linear_job job = job_of(p, values, stride, extra);
-    kernel_of(&table, p->layout.form)(&job);
+    call whole = {kernel_of(&table, p->layout.form), job_of(p, values, stride, extra)};
+    on_small_stack(make_call, &whole);
     guarded_check(&y, "y");
     for (int i = 0; i < p->m * stride; i++) {
         if (i % stride >= n && values[i] != (float)(i % 7)) fail_msg("y was written between rows, at %d", i);
@@ -412,9 +429,15 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
             scratch = guarded_make(pack_scratch_bytes(&layout), 0);
     const stored_matrix from = {.type = type, .data = stored, .row_bytes = row_bytes};
     weight_pack(packed.data, &layout, &from, 0, layout.n_panels, scratch.data);
+    guarded sums = guarded_make(LINEAR_SCRATCH_BYTES, 0);
     activations acts = {WEIGHT_INT, M, K, a8 ? (const void *)narrow : wide, groups, a8};
-    linear_job job = {
-        .layout = &layout, .weights = packed.data, .x = &acts, .panel_end = layout.n_panels, .y = y, .y_stride = N};
+    linear_job job = {.layout = &layout,
+                      .weights = packed.data,
+                      .x = &acts,
+                      .panel_end = layout.n_panels,
+                      .y = y,
+                      .y_stride = N,
+                      .scratch = sums.data};
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
         kernel_table_fill(&table, level);
@@ -434,6 +457,7 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
     }
     guarded_free(&packed);
     guarded_free(&scratch);
+    guarded_free(&sums);
     mem_free(stored);
 }
 

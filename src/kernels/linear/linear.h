@@ -60,7 +60,10 @@ enum {
     ACT_OUTLIER =
         3, /* an input whose magnitude is more than so many times the next largest of its group is an outlier */
     ACT_UPPER = 128, /* what the upper part of its code is multiplied by */
-    ACT_LARGEST_OUTLIER = 127 * ACT_UPPER
+    ACT_LARGEST_OUTLIER = 127 * ACT_UPPER,
+    LINEAR_MOST_ROWS = 192, /* that a kernel computes together, and panels */
+    LINEAR_MOST_PANELS = 16,
+    LINEAR_SCRATCH_BYTES = LINEAR_MOST_ROWS * LINEAR_MOST_PANELS * PANEL * 4
 };
 
 typedef enum weight_form { WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT } weight_form;
@@ -138,6 +141,7 @@ typedef struct linear_job {
     ptrdiff_t y_stride;    /* floats */
     const float *bias;     /* [n] or NULL: added to the finished chain */
     bool add;              /* y += result (after the bias) instead of y = result */
+    void *scratch;         /* WEIGHT_INT: LINEAR_SCRATCH_BYTES of any content, 64-byte aligned, of this job alone */
 } linear_job;
 
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the
