@@ -10,11 +10,10 @@
  * w = d * (code - zero)  or  w = d * code + min.
  *
  * An output is one chain in the order of k: float32: fma per input; bf16: per pair of inputs; int, for each group,
- * where dot is the exact integer sum of (code - zero) * activation: acc += (d * dot) * d_a, then, with mins, acc += min
- * * (d_a
- * * sum of activations). Activations of 16 bits have a chain for each span, acc += d * dot, then acc += min * sum of
- * activations; at its end total += acc * d_a. So the bits of an output do not depend on the number of rows or panels of
- * a call.
+ * where dot is the exact integer sum of (code - zero) * activation: acc += (d * dot) * d_a, then, with mins,
+ * acc += min * (d_a * sum of activations). Activations of 16 bits have a chain for each span, acc += d * dot, then
+ * acc += min * sum of activations; at its end total += acc * d_a. So the bits of an output do not depend on the number
+ * of rows or panels of a call.
  *
  * Bytes of a WEIGHT_INT panel: 16 float32 factors (powers of two, one an output), by which finished chains are
  * multiplied, then the spans. A span of 64 inputs (the last 32 may be padding) has the scales f16 [64 / group][16],

@@ -75,6 +75,9 @@ static inline vi i_choose(vi table, vi numbers) {
 static inline vi i_add16(vi a, vi b) {
     return _mm256_add_epi16(a, b);
 }
+static inline vi i_sub16(vi a, vi b) {
+    return _mm256_sub_epi16(a, b);
+}
 static inline vi i_add32(vi a, vi b) {
     return _mm256_add_epi32(a, b);
 }

@@ -12,6 +12,9 @@ static inline vf v_low(vf pairs) {
 static inline vf v_high(vf pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(-65536)));
 }
+static inline vi i_sub16(vi a, vi b) {
+    return _mm512_sub_epi16(a, b);
+}
 static inline vi i_add16(vi a, vi b) {
     return _mm512_add_epi16(a, b);
 }

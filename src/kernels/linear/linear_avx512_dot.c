@@ -157,12 +157,6 @@ INLINE __m512i add_outlier(__m512i acc, __m512i quad, const act_group *act) {
     return _mm512_dpwssd_epi32(acc, codes, i_value(int_outlier_factor(act)));
 }
 
-/* A line of each panel, into the second-level cache. */
-INLINE void fetch(const char *line, size_t next_panel, const int n_panels) {
-    __builtin_prefetch(line, 0, 2);
-    if (n_panels == 2) __builtin_prefetch(line + next_panel, 0, 2);
-}
-
 /* The line `ahead` bytes from one that a tile reads. A single row reads each line once, the first-level cache has it
  * in time; 0: it reads as fast as the processor's own prefetching. */
 INLINE void fetch_line(const char *line, ptrdiff_t ahead, size_t next_panel, const int n_rows, const int n_panels) {
@@ -279,7 +273,7 @@ INT_TILES(int5g32x8, 5, false, 32, true)
 INT_TILES(int6g16x8, 6, false, 16, true)
 INT_TILES(int8g32x8, 8, false, 32, true)
 
-#include "kernels/linear/linear_block.inc"
+#include "kernels/linear/linear_block_dot.inc"
 
 /* How codes of a layout are multiplied by activations of 16 and of 8 bits: few rows and many. */
 typedef struct int_kind {

@@ -77,6 +77,9 @@ static inline vi i_choose(vi table, vi numbers) {
 static inline vi i_add32(vi a, vi b) {
     return vaddq_s32(a, b);
 }
+static inline vi i_sub16(vi a, vi b) {
+    return vreinterpretq_s32_s16(vsubq_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+}
 static inline vi i_add16(vi a, vi b) {
     return vreinterpretq_s32_s16(vaddq_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
 }
