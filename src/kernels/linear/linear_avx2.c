@@ -46,6 +46,13 @@ static inline vf v_high(vf pairs) {
 static inline vi i_load(const char *p) {
     return _mm256_loadu_si256((const __m256i *)p);
 }
+static inline void i_store(void *p, vi x) {
+    _mm256_storeu_si256((__m256i *)p, x);
+}
+static inline vi i_widen(const int8_t *p) {
+    const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    return _mm256_cvtepi8_epi16(_mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)p), order));
+}
 static inline vi i_value(int32_t x) {
     return _mm256_set1_epi32(x);
 }

@@ -12,6 +12,14 @@ static inline vf v_low(vf pairs) {
 static inline vf v_high(vf pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(-65536)));
 }
+static inline void i_store(void *p, vi x) {
+    _mm512_storeu_si512(p, x);
+}
+static inline vi i_widen(const int8_t *p) {
+    const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_cvtepi8_epi16(_mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(order)));
+}
 static inline vi i_sub16(vi a, vi b) {
     return _mm512_sub_epi16(a, b);
 }

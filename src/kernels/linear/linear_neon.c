@@ -48,6 +48,13 @@ static inline vf v_high(vf pairs) {
 static inline vi i_load(const char *p) {
     return vreinterpretq_s32_u8(vld1q_u8((const uint8_t *)p));
 }
+static inline void i_store(void *p, vi x) {
+    vst1q_s32(p, x);
+}
+static inline vi i_widen(const int8_t *p) {
+    static const uint8_t order[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+    return vreinterpretq_s32_s16(vmovl_s8(vtbl1_s8(vld1_s8(p), vld1_s8((const int8_t *)order))));
+}
 static inline vi i_value(int32_t x) {
     return vdupq_n_s32(x);
 }
