@@ -327,6 +327,22 @@ static void bits_do_not_depend_on_the_division(void **state) {
     }
 }
 
+static void more_rows_than_are_computed_at_once(void **state) {
+    (void)state;
+    static const struct {
+        weight_form form;
+        dtype type;
+        int k;
+    } kinds[] = {{WEIGHT_F32, DTYPE_F32, 131}, {WEIGHT_BF16, DTYPE_BF16, 131}, {WEIGHT_INT, DTYPE_Q8_0, 96}};
+    uint64_t seed = 19;
+    for (int kind = 0; kind < 3; kind++) {
+        problem p = problem_make(&seed, kinds[kind].type, kinds[kind].form, LINEAR_MOST_ROWS + 11, 43, kinds[kind].k);
+        check_levels(&p, (extras){0});
+        check_cuts(&p, &seed);
+        problem_free(&p);
+    }
+}
+
 /* Rows that together exceed a second-level cache, in every form of activations: right, and with the bits of single
  * rows.
  */
@@ -618,6 +634,7 @@ int main(void) {
         cmocka_unit_test(odd_sizes),
         cmocka_unit_test(bias_and_add),
         cmocka_unit_test(bits_do_not_depend_on_the_division),
+        cmocka_unit_test(more_rows_than_are_computed_at_once),
         cmocka_unit_test(many_rows_of_many_inputs),
         cmocka_unit_test(rounded_plain_weights),
         cmocka_unit_test(extreme_codes_do_not_saturate),

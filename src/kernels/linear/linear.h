@@ -140,7 +140,7 @@ typedef struct linear_job {
     ptrdiff_t y_stride;    /* floats */
     const float *bias;     /* [n] or NULL: added to the finished chain */
     bool add;              /* y += result (after the bias) instead of y = result */
-    void *scratch;         /* WEIGHT_INT: LINEAR_SCRATCH_BYTES of any content, 64-byte aligned, of this job alone */
+    void *scratch;         /* LINEAR_SCRATCH_BYTES of any content, 64-byte aligned, of this job alone */
 } linear_job;
 
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the

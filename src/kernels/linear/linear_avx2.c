@@ -112,12 +112,20 @@ static inline vf i_to_float(vi a) {
 
 #include "kernels/linear/linear_drive.inc"
 #include "kernels/linear/linear_dense.inc"
+#include "kernels/linear/linear_dense_block.inc"
 #include "kernels/linear/linear_madd.inc"
 
 DENSE_TILES(linear_f32, 1, false)
 DENSE_KERNEL(linear_f32, 1)
 DENSE_TILES(linear_bf16, 1, true)
-DENSE_KERNEL(linear_bf16, 1)
+
+static void linear_bf16(const linear_job *job) {
+    static const tile_set set = {MOST_ROWS, 1, linear_bf16_1, linear_bf16_1, 2};
+    if (job->row_end - job->row_begin >= SPAN_FROM)
+        drive_spans(job);
+    else
+        drive(job, &set);
+}
 
 void linear_avx2_fill(kernel_table *table) {
     table->linear_f32 = linear_f32;
