@@ -82,6 +82,9 @@ static inline vi i_choose(vi table, vi numbers) {
 static inline vi i_add16(vi a, vi b) {
     return _mm256_add_epi16(a, b);
 }
+static inline vi i_sub8(vi a, vi b) {
+    return _mm256_sub_epi8(a, b);
+}
 static inline vi i_sub16(vi a, vi b) {
     return _mm256_sub_epi16(a, b);
 }

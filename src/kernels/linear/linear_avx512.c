@@ -20,6 +20,9 @@ static inline vi i_widen(const int8_t *p) {
     const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm512_cvtepi8_epi16(_mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(order)));
 }
+static inline vi i_sub8(vi a, vi b) {
+    return _mm512_sub_epi8(a, b);
+}
 static inline vi i_sub16(vi a, vi b) {
     return _mm512_sub_epi16(a, b);
 }

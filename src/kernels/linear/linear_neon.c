@@ -84,6 +84,9 @@ static inline vi i_choose(vi table, vi numbers) {
 static inline vi i_add32(vi a, vi b) {
     return vaddq_s32(a, b);
 }
+static inline vi i_sub8(vi a, vi b) {
+    return vreinterpretq_s32_s8(vsubq_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
+}
 static inline vi i_sub16(vi a, vi b) {
     return vreinterpretq_s32_s16(vsubq_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
 }
