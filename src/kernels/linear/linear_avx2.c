@@ -91,6 +91,9 @@ static inline vi i_sub16(vi a, vi b) {
 static inline vi i_add32(vi a, vi b) {
     return _mm256_add_epi32(a, b);
 }
+static inline vi i_right32(vi a, int bits) {
+    return _mm256_srai_epi32(a, bits);
+}
 static inline vi i_even(vi a) {
     return _mm256_and_si256(a, _mm256_set1_epi16(255));
 }

@@ -29,6 +29,9 @@ static inline vi i_sub16(vi a, vi b) {
 static inline vi i_add16(vi a, vi b) {
     return _mm512_add_epi16(a, b);
 }
+static inline vi i_right32(vi a, int bits) {
+    return _mm512_srai_epi32(a, (unsigned)bits);
+}
 static inline vi i_even(vi a) {
     return _mm512_and_si512(a, _mm512_set1_epi16(255));
 }

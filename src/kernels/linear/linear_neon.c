@@ -93,6 +93,9 @@ static inline vi i_sub16(vi a, vi b) {
 static inline vi i_add16(vi a, vi b) {
     return vreinterpretq_s32_s16(vaddq_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
 }
+static inline vi i_right32(vi a, int bits) {
+    return vshlq_s32(a, vdupq_n_s32(-bits));
+}
 static inline vi i_even(vi a) {
     return vandq_s32(a, vdupq_n_s32(0x00FF00FF));
 }
