@@ -122,12 +122,14 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
     void *x = mem_alloc(inputs + 64 * (size_t)m, sizeof(float));
     float *y = mem_alloc((size_t)m * (size_t)n, sizeof(float));
     void *scratch = mem_alloc(LINEAR_SCRATCH_BYTES, 1);
-    act_group *groups = mem_alloc(inputs / ACT_GROUP + 1, sizeof *groups);
-    if (!x || !y || !scratch || !groups) exit(1);
+    act_span *spans = mem_alloc(inputs / ACT_SPAN + 1, sizeof *spans);
+    if (!x || !y || !scratch || !spans) exit(1);
     fill_weights(weights, &layout);
     memset(x, 0x35, (inputs + 64 * (size_t)m) * sizeof(float));
-    for (size_t i = 0; i < inputs / ACT_GROUP; i++) groups[i].scale = 1e-3f;
-    activations acts = {.form = what->form, .m = m, .k = k, .x = x, .groups = groups, .a8 = what->a8};
+    for (size_t i = 0; i < inputs / ACT_SPAN; i++) {
+        for (int run = 0; run < ACT_SPAN_GROUPS; run++) spans[i].scale[run] = 1e-3f;
+    }
+    activations acts = {.form = what->form, .m = m, .k = k, .x = x, .spans = spans, .a8 = what->a8};
     task t = {.job = {.layout = &layout,
                       .weights = weights,
                       .x = &acts,
@@ -147,7 +149,7 @@ static void bench(const kernel_table *table, const kind *what, int m, int n, int
            operations / time.best * 1e-9, (double)size / time.median * 1e-9, (double)size / time.best * 1e-9);
     mem_free(block);
     mem_free(x);
-    mem_free(groups);
+    mem_free(spans);
     mem_free(scratch);
     mem_free(y);
 }

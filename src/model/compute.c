@@ -55,7 +55,7 @@ static void convert_row(const row_job *job, int r) {
     if (job->forms & 1u << WEIGHT_INT) {
         for (int begin = 0; begin < k; begin += ACT_SPAN) {
             const size_t index = act_index(rows->m, r, begin), at = index * (rows->a8 ? 1 : sizeof(int16_t));
-            kernels->quantize_row((char *)rows->codes + at, rows->groups + index / ACT_GROUP, x + begin,
+            kernels->quantize_row((char *)rows->codes + at, rows->spans + index / ACT_SPAN, x + begin,
                                   k - begin < ACT_SPAN ? k - begin : ACT_SPAN, rows->a8);
         }
     }
@@ -160,7 +160,7 @@ void compute_activate(compute *c, float *x, int m, int k, activation act) {
 /* ---- linear layers ---- */
 
 static activations act_view(const act_rows *rows, weight_form form) {
-    activations view = {.form = form, .m = rows->m, .k = rows->k, .groups = rows->groups, .a8 = rows->a8};
+    activations view = {.form = form, .m = rows->m, .k = rows->k, .spans = rows->spans, .a8 = rows->a8};
     view.x = form == WEIGHT_F32    ? (const void *)rows->f32
              : form == WEIGHT_BF16 ? (const void *)rows->rounded
                                    : (const void *)rows->codes;

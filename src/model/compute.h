@@ -53,7 +53,7 @@ typedef struct act_rows {
     const float *f32; /* [m][k] */
     bf16 *rounded;    /* [m][act_bf16_stride(k)] */
     void *codes;      /* int16, int8 with a8; both are in spans, as activations has them */
-    act_group *groups;
+    act_span *spans;
     bool a8; /* codes have 8 bits */
 } act_rows;
 

@@ -62,7 +62,7 @@ static int token_buffers(network *net, token_buffer out[MOST_TOKEN_BUFFERS]) {
         {&other->slot_sin, local, sizeof(float)},
         {&ws->rows.rounded, k * act_bf16_stride((int)widest), sizeof(bf16)},
         {&ws->rows.codes, k * spans * ACT_SPAN, sizeof(int16_t)},
-        {&ws->rows.groups, k * spans * ACT_SPAN_GROUPS, sizeof(act_group)},
+        {&ws->rows.spans, k * spans, sizeof(act_span)},
     };
     memcpy(out, buffers, sizeof buffers);
     return (int)(sizeof buffers / sizeof *buffers);

@@ -17,9 +17,9 @@ typedef struct problem {
     dtype type;
     int m;
     activations acts;
-    guarded weights, x, groups; /* x: in the matrix's form */
-    guarded scratch;            /* of kernels */
-    double *exact, *terms;      /* [m][n] */
+    guarded weights, x, spans; /* x: in the matrix's form */
+    guarded scratch;           /* of kernels */
+    double *exact, *terms;     /* [m][n] */
 } problem;
 
 /* The value of row r, input j after rounding. */
@@ -32,8 +32,10 @@ static double act_at(const problem *p, int r, int j) {
         static const int place[] = {0, 2, 1, 3};
         const int at = (j / 256 * p->m + r) * 256 + j % 256, wide_at = at / 4 * 4 + place[at % 4];
         const int code = p->acts.a8 ? ((const int8_t *)p->x.data)[at] : ((const int16_t *)p->x.data)[wide_at];
-        const act_group *group = &((const act_group *)p->groups.data)[at / 32];
-        return ((double)code + (p->acts.a8 && j % 32 == group->place ? 128 * group->upper : 0)) * group->scale;
+        const act_span *span = &((const act_span *)p->spans.data)[at / 256];
+        const int run = j % 256 / 32;
+        return ((double)code + (p->acts.a8 && j % 32 == span->place[run] ? 128 * span->upper[run] : 0)) *
+               span->scale[run];
     }
     }
 }
@@ -48,7 +50,7 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
     size_t values = m ? (m - 1) * stride + even : 0;
     if (p->layout.form == WEIGHT_INT && m) values = ((k - 1) / 256 * m + m - 1) * 256 + (k - 1) % 256 + 1;
     p->x = guarded_make(values * unit[p->layout.form], SHIFT);
-    p->groups = guarded_make(values / ACT_GROUP * sizeof(act_group), SHIFT);
+    p->spans = guarded_make((k + 255) / 256 * m * sizeof(act_span), SHIFT);
     for (size_t r = 0; r < m; r++) {
         const float *row = x + r * k;
         if (p->layout.form == WEIGHT_F32) memcpy((float *)p->x.data + r * k, row, k * sizeof *row);
@@ -58,12 +60,12 @@ static void make_activations(problem *p, uint64_t *seed, const kernel_table *ref
         }
         for (size_t j = 0; p->layout.form == WEIGHT_INT && j < k; j += 256) {
             const size_t at = (j / 256 * m + r) * 256;
-            ref->quantize_row((char *)p->x.data + at * unit[WEIGHT_INT], (act_group *)p->groups.data + at / 32, row + j,
+            ref->quantize_row((char *)p->x.data + at * unit[WEIGHT_INT], (act_span *)p->spans.data + at / 256, row + j,
                               (int)(k - j < 256 ? k - j : 256), a8);
         }
     }
     mem_free(x);
-    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->groups.data, a8};
+    p->acts = (activations){p->layout.form, p->m, (int)k, p->x.data, p->spans.data, a8};
 }
 
 /* Magnitudes of scale * code and min that a stored weight is made of: what rounding errors are in proportion to. */
@@ -137,7 +139,7 @@ static problem problem_make(uint64_t *seed, dtype type, weight_form form, int m,
 static void problem_free(problem *p) {
     guarded_free(&p->weights);
     guarded_free(&p->x);
-    guarded_free(&p->groups);
+    guarded_free(&p->spans);
     guarded_check(&p->scratch, "scratch");
     guarded_free(&p->scratch);
     mem_free(p->exact);
@@ -413,7 +415,7 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
     uint8_t *stored = mem_alloc(N, row_bytes);
     int8_t narrow[M * K];
     int16_t wide[M * K];
-    act_group groups[M * K / 32];
+    act_span spans[M];
     float y[M * N], w[K];
     assert_non_null(stored);
     /* All bytes alike: the scales too are then some finite number, 0xFFFF excepted. */
@@ -432,12 +434,23 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
         narrow[j] = (int8_t)code;
         wide[j] = (int16_t)code;
     }
-    const uint32_t half = 6 * (uint32_t)(code * code); /* without the first four */
-    for (int g = 0; g < M * K / 32; g++) {
-        groups[g] = (act_group){.scale = 1,
-                                .sum = {16 * code, 16 * code, 32 * code},
-                                .products = {(int32_t)half, (int32_t)half, (int32_t)(2 * half)}};
-        for (int i = 0; i < 3; i++) groups[g].min_factor[i] = (float)groups[g].sum[i];
+    const int32_t sum = 16 * code;                     /* of half a run */
+    const uint32_t half = 6 * (uint32_t)(code * code); /* of its products without the first four */
+    for (int i = 0; i < M * 16; i++) {
+        act_span *span = &spans[i / 16];
+        const int place = i % 16;
+        span->half_sum[place] = sum;
+        span->half_min_factor[place] = (float)sum;
+        span->scale[place / 2] = 1;
+        span->sum[place / 2] = 2 * sum;
+        span->min_factor[place / 2] = (float)(2 * sum);
+        if (a8) {
+            span->upper[place / 2] = 0;
+            span->outliers = 0;
+        } else {
+            span->half_products[place] = (int32_t)half;
+            span->products[place / 2] = (int32_t)(2 * half);
+        }
     }
     weight_layout layout;
     weight_layout_make(&layout, WEIGHT_INT, type, N, K);
@@ -446,7 +459,7 @@ static void check_extremes(dtype type, int fill, bool a8, int code) {
     const stored_matrix from = {.type = type, .data = stored, .row_bytes = row_bytes};
     weight_pack(packed.data, &layout, &from, 0, layout.n_panels, scratch.data);
     guarded sums = guarded_make(LINEAR_SCRATCH_BYTES, 0);
-    activations acts = {WEIGHT_INT, M, K, a8 ? (const void *)narrow : wide, groups, a8};
+    activations acts = {WEIGHT_INT, M, K, a8 ? (const void *)narrow : wide, spans, a8};
     linear_job job = {.layout = &layout,
                       .weights = packed.data,
                       .x = &acts,
@@ -491,13 +504,11 @@ static void extreme_codes_do_not_saturate(void **state) {
 }
 
 /* n_outliers: adds the groups that have an outlier. */
-static void check_quantized(const float *x, const void *codes, const act_group *groups, int k, bool a8,
-                            int *n_outliers) {
+static void check_quantized(const float *x, const void *codes, const act_span *span, int k, bool a8, int *n_outliers) {
     static const int place[] = {0, 2, 1, 3};
     float largest_of_all = 0;
     for (int i = 0; i < k; i++) largest_of_all = fmaxf(largest_of_all, fabsf(x[i]));
     for (int g = 0; g < k / 32; g++) {
-        const act_group *group = &groups[g];
         float largest = 0, second = 0, scale;
         int sum[2] = {0}, before = 0;
         int64_t products[2] = {0};
@@ -509,47 +520,49 @@ static void check_quantized(const float *x, const void *codes, const act_group *
         const bool is_outlier = a8 && largest >= 0x1p-111f && largest > 3 * second;
         if (!a8) largest = largest_of_all;
         scale = is_outlier ? fmaxf(second / 127, largest / 16256) : largest / (a8 ? 127 : 32512);
-        assert_true(group->scale == (largest < 0x1p-111f ? 0 : scale));
-        if (!is_outlier) assert_int_equal(group->upper, 0);
+        assert_true(span->scale[g] == (largest < 0x1p-111f ? 0 : scale));
+        if (a8 && !is_outlier) assert_int_equal(span->upper[g], 0);
+        if (a8) assert_int_equal(span->outliers >> g & 1, span->upper[g] != 0);
         *n_outliers += is_outlier;
         for (int i = g * 32; i < g * 32 + 32; i++) {
-            int expected = group->scale > 0 ? (int)rintf(x[i] / group->scale) : 0;
+            int expected = span->scale[g] > 0 ? (int)rintf(x[i] / span->scale[g]) : 0;
             int code = a8 ? ((const int8_t *)codes)[i] : ((const int16_t *)codes)[i / 4 * 4 + place[i % 4]];
             if (is_outlier && fabsf(x[i]) == largest) {
-                assert_int_equal(group->place, i % 32);
-                code += 128 * group->upper;
+                assert_int_equal(span->place[g], i % 32);
+                code += 128 * span->upper[g];
             }
             if (code != expected) fail_msg("code %d of %g: %d, expected %d", i, x[i], code, expected);
             sum[i % 32 / 16] += code;
             if (i % 2 && i % 16 >= 4) products[i % 32 / 16] += (int64_t)before * code;
             before = code;
         }
-        assert_int_equal(group->sum[0], sum[0]);
-        assert_int_equal(group->sum[1], sum[1]);
-        assert_int_equal(group->sum[2], sum[0] + sum[1]);
-        for (int i = 0; i < 3; i++) assert_true(group->min_factor[i] == (a8 ? group->scale : 1) * (float)group->sum[i]);
-        const int64_t all = products[0] + products[1];
-        assert_true(a8 || (uint32_t)group->products[0] == (uint32_t)products[0]);
-        assert_true(a8 || (uint32_t)group->products[1] == (uint32_t)products[1]);
-        assert_true(a8 || (uint32_t)group->products[2] == (uint32_t)all);
+        const float factor = a8 ? span->scale[g] : 1;
+        for (int half = 0; half < 2; half++) {
+            assert_int_equal(span->half_sum[2 * g + half], sum[half]);
+            assert_true(span->half_min_factor[2 * g + half] == factor * (float)sum[half]);
+            assert_true(a8 || (uint32_t)span->half_products[2 * g + half] == (uint32_t)products[half]);
+        }
+        assert_int_equal(span->sum[g], sum[0] + sum[1]);
+        assert_true(span->min_factor[g] == factor * (float)(sum[0] + sum[1]));
+        assert_true(a8 || (uint32_t)span->products[g] == (uint32_t)(products[0] + products[1]));
     }
 }
 
 /* Codes of two groups, of which the second has an infinity and the first perhaps a NaN, are 0; the scales are not
  * finite, which affects every output, also those with mins. */
-static void check_not_finite(const kernel_table *table, const float *x, guarded *codes, guarded *groups, bool a8) {
-    const act_group *group = groups->data;
+static void check_not_finite(const kernel_table *table, const float *x, guarded *codes, guarded *spans, bool a8) {
+    const act_span *span = spans->data;
     const bool has_nan = isnan(x[5]);
-    table->quantize_row(codes->data, groups->data, x, 64, a8);
+    table->quantize_row(codes->data, spans->data, x, 64, a8);
     for (int i = has_nan || !a8 ? 0 : 32; i < 64; i++)
         assert_int_equal(a8 ? ((int8_t *)codes->data)[i] : ((int16_t *)codes->data)[i], 0);
-    assert_true(has_nan ? isnan(group[0].scale) : a8 || isinf(group[0].scale));
-    assert_true(has_nan && !a8 ? isnan(group[1].scale) : isinf(group[1].scale));
-    for (int g = has_nan || !a8 ? 0 : 1; g < 2; g++) {
-        for (int i = 0; i < 3; i++) {
-            assert_int_equal(group[g].sum[i], 0);
-            assert_true(a8 ? isnan(group[g].min_factor[i]) : group[g].min_factor[i] == 0);
-        }
+    assert_true(has_nan ? isnan(span->scale[0]) : a8 || isinf(span->scale[0]));
+    assert_true(has_nan && !a8 ? isnan(span->scale[1]) : isinf(span->scale[1]));
+    for (int i = has_nan || !a8 ? 0 : 2; i < 4; i++) {
+        const float factors[] = {span->half_min_factor[i], span->min_factor[i / 2]};
+        assert_int_equal(span->half_sum[i], 0);
+        assert_int_equal(span->sum[i / 2], 0);
+        for (int j = 0; j < 2; j++) assert_true(a8 ? isnan(factors[j]) : factors[j] == 0);
     }
 }
 
@@ -559,7 +572,7 @@ static void rows_are_quantized(void **state) {
     enum { K = 256 };
     uint64_t seed = 16;
     guarded x = guarded_make(K * sizeof(float), SHIFT), wide = guarded_make(K * sizeof(int16_t), 2),
-            narrow = guarded_make(K, 1), groups = guarded_make(K / 32 * sizeof(act_group), SHIFT);
+            narrow = guarded_make(K, 1), spans = guarded_make(sizeof(act_span), SHIFT);
     float *values = x.data;
     FOR_LEVELS(level, CPU_SCALAR) {
         kernel_table table;
@@ -584,24 +597,24 @@ static void rows_are_quantized(void **state) {
                 if (round % 8 == 4) values[i] *= 0x1p-135f;
             }
             void *codes = a8 ? narrow.data : wide.data;
-            table.quantize_row(codes, groups.data, values, K, a8);
-            check_quantized(values, codes, groups.data, K, a8, &n_outliers);
+            table.quantize_row(codes, spans.data, values, K, a8);
+            check_quantized(values, codes, spans.data, K, a8, &n_outliers);
         }
         assert_true(n_outliers > 25); /* of 250 groups */
         guarded_check(&wide, "16-bit codes");
         guarded_check(&narrow, "8-bit codes");
-        guarded_check(&groups, "groups");
+        guarded_check(&spans, "spans");
         values[5] = NAN;
         values[40] = -INFINITY;
-        check_not_finite(&table, values, &wide, &groups, false);
-        check_not_finite(&table, values, &narrow, &groups, true);
+        check_not_finite(&table, values, &wide, &spans, false);
+        check_not_finite(&table, values, &narrow, &spans, true);
         values[5] = 1;
-        check_not_finite(&table, values, &wide, &groups, false);
+        check_not_finite(&table, values, &wide, &spans, false);
     }
     guarded_free(&x);
     guarded_free(&wide);
     guarded_free(&narrow);
-    guarded_free(&groups);
+    guarded_free(&spans);
 }
 
 /* kernels: bf16_row */

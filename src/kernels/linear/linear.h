@@ -53,7 +53,7 @@ enum {
     ACT_SUM_GROUP = 16,
     ACT_SPAN = 256, /* inputs of all rows that are beside each other */
     ACT_SPAN_GROUPS = ACT_SPAN / ACT_GROUP,
-    ACT_PLAIN = 4, /* inputs of each 16 whose products are not in act_group.products */
+    ACT_PLAIN = 4, /* inputs of each 16 whose products are not in act_span.products */
     ACT_LARGEST = 127 * 256,
     ACT_LARGEST_A8 = 127,
     ACT_OUTLIER =
@@ -82,17 +82,26 @@ typedef struct weight_layout {
     bool byte_scales;      /* scales and mins are products of an f16 and a byte */
 } weight_layout;
 
-/* What rows of integer codes have for each run of 32 inputs. Sums are over its halves, and over all. */
-typedef struct act_group {
-    float scale; /* activation = scale * code; with codes of 16 bits, that of all groups of a span */
-    /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: no outlier. */
-    int16_t place, upper;
-    int32_t sum[3];
-    float min_factor[3]; /* what mins are multiplied by: scale * sum; with codes of 16 bits, sum */
-    /* Of codes of 16 bits: the sum of the products of inputs 2 i and 2 i + 1, except the first ACT_PLAIN inputs of a
-     * half, modulo 2^32. */
-    int32_t products[3];
-} act_group;
+/* What a span of integer codes of a row has for each of its runs of 32 inputs, and for their halves. Each is an array
+ * of its own, since a kernel reads few of them. */
+typedef struct act_span {
+    float scale[ACT_SPAN_GROUPS]; /* activation = scale * code; all are equal with codes of 16 bits */
+    /* What mins are multiplied by: scale * sum; with codes of 16 bits, sum. */
+    float min_factor[ACT_SPAN_GROUPS], half_min_factor[2 * ACT_SPAN_GROUPS];
+    int32_t sum[ACT_SPAN_GROUPS], half_sum[2 * ACT_SPAN_GROUPS];
+    union {
+        /* Of codes of 16 bits: the sum of the products of inputs 2 i and 2 i + 1, except the first ACT_PLAIN inputs of
+         * a half, modulo 2^32. */
+        struct {
+            int32_t products[ACT_SPAN_GROUPS], half_products[2 * ACT_SPAN_GROUPS];
+        };
+        /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: no outlier. */
+        struct {
+            int16_t place[ACT_SPAN_GROUPS], upper[ACT_SPAN_GROUPS];
+            uint32_t outliers; /* bit i: run i has one */
+        };
+    };
+} act_span;
 
 /* Activations in the form that a weight form needs, in consecutive rows. x needs the alignment of its elements only. */
 typedef struct activations {
@@ -101,12 +110,12 @@ typedef struct activations {
     const void *x; /* f32 [m][k]; bf16 [m][act_bf16_stride(k)], of which k rounded up to even are read, the pad zero;
                       WEIGHT_INT: codes in spans, int16 [ceil(k / 256)][m][256], k a multiple of 32; input i of a span
                       is at act_place(i) */
-    const act_group *groups; /* WEIGHT_INT: [ceil(k / 256)][m][8] */
-    bool a8;                 /* WEIGHT_INT: codes have 8 bits, x is int8 and has the order of the inputs */
+    const act_span *spans; /* WEIGHT_INT: [ceil(k / 256)][m] */
+    bool a8;               /* WEIGHT_INT: codes have 8 bits, x is int8 and has the order of the inputs */
 } activations;
 
-/* The index of the code of input i of a row of m, i a multiple of 32, and 32 times that of its group. Rows that a tile
- * reads together are beside each other, where the processor's own prefetching follows them. */
+/* The index of the code of input i of a row of m, i a multiple of 32. Rows that a tile reads together are beside each
+ * other, where the processor's own prefetching follows them. */
 static inline size_t act_index(int m, int row, int i) {
     return ((size_t)(i / ACT_SPAN) * (size_t)m + (size_t)row) * ACT_SPAN + (size_t)(i % ACT_SPAN);
 }
@@ -117,9 +126,20 @@ static inline int act_place(int i) {
     return (i & ~3) | (i & 1) << 1 | (i >> 1 & 1);
 }
 
-/* Which sum of an act_group is that of a weight group, which begins at input `begin`. */
-static inline int act_sum_of(int group, int begin) {
-    return group == ACT_GROUP ? 2 : begin % ACT_GROUP / ACT_SUM_GROUP;
+/* The span of a row that has input i. */
+static inline const act_span *act_span_at(const activations *x, int row, int i) {
+    return &x->spans[(size_t)(i / ACT_SPAN) * (size_t)x->m + (size_t)row];
+}
+
+/* What the weight groups of a span, of so many inputs, are added with, in their order. */
+static inline const int32_t *act_sums(const act_span *span, int group) {
+    return group == ACT_GROUP ? span->sum : span->half_sum;
+}
+static inline const float *act_min_factors(const act_span *span, int group) {
+    return group == ACT_GROUP ? span->min_factor : span->half_min_factor;
+}
+static inline const int32_t *act_products(const act_span *span, int group) {
+    return group == ACT_GROUP ? span->products : span->half_products;
 }
 
 /* Elements from one bf16 row to the next: an odd number of cache lines, so that the same column of many rows, which a
@@ -146,7 +166,7 @@ typedef struct linear_job {
 /* linear_f32, linear_bf16, linear_int: y of the job's rows and panels; layout and activations have the form of the
  * kernel. y and bias need the alignment of floats only.
  *
- * quantize_row(codes, groups, x, k, a8): k inputs of a row's span as activations has them; k a multiple of 32, at most
+ * quantize_row(codes, span, x, k, a8): k inputs of a row's span as activations has them; k a multiple of 32, at most
  * 256. scale = max |x| / 32512 of them all, or with a8 max |x| / 127 of each 32, and code = x / scale rounded to
  * nearest, ties to even. With a8 one input of the 32 can be an outlier: if its magnitude is more than 3 times the next
  * largest one, that / 127 is the scale, at least max |x| / 16256, and its code has 15 bits. Below max |x| = 2^-111

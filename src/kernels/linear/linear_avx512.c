@@ -87,7 +87,7 @@ static inline int outlier_of(__m512i low, __m512i high, int32_t magnitude, float
 }
 
 /* The sums of 32 codes and, of those in the order of act_place, the products. */
-static inline void sum_codes(act_group *group, __m512i codes, bool a8) {
+static inline void sum_codes(act_span *span, int run, __m512i codes, bool a8) {
     _Static_assert(ACT_PLAIN == 4, "the mask below leaves out one quad of each half");
     const __m512i sums = _mm512_madd_epi16(codes, _mm512_set1_epi16(1));
     /* The even inputs of a quad times the odd ones, once for each quad that is not multiplied plainly (ACT_PLAIN). */
@@ -99,10 +99,8 @@ static inline void sum_codes(act_group *group, __m512i codes, bool a8) {
     int32_t values[LANES]; /* a half has the sum and the product of a half */
     _mm512_storeu_si512(values, both);
     const int32_t *first = values, *last = values + LANES / 2;
-    *group = (act_group){.scale = group->scale,
-                         .sum = {first[0], last[0], first[0] + last[0]},
-                         .products = {first[1], last[1], (int32_t)((uint32_t)first[1] + (uint32_t)last[1])}};
-    for (int i = 0; i < 3; i++) group->min_factor[i] = (a8 ? group->scale : 1) * (float)group->sum[i];
+    rows_add(span, run, first[0], last[0], a8);
+    if (!a8) rows_multiply(span, run, (uint32_t)first[1], (uint32_t)last[1]);
 }
 
 /* Sixteen codes of each half as 16-bit numbers. */
@@ -111,12 +109,13 @@ static inline __m512i join_halves(__m512i low, __m512i high) {
 }
 
 /* Codes of 8 bits, from those of 16; the outlier is split. */
-static inline void store_narrow(int8_t *out, act_group *group, __m512i codes, int outlier) {
+static inline void store_narrow(int8_t *out, act_span *span, int run, __m512i codes, int outlier) {
     _mm256_storeu_si256((__m256i *)(void *)out, _mm512_cvtepi16_epi8(codes));
+    span->place[run] = span->upper[run] = 0;
     if (outlier < 0) return;
     int16_t wide[ACT_GROUP];
     _mm512_storeu_si512(wide, codes);
-    out[outlier] = (int8_t)rows_split(group, outlier, wide[outlier]);
+    out[outlier] = (int8_t)rows_split(span, run, outlier, wide[outlier]);
 }
 
 /* Codes of 16 values; kept: 0 where there are none. */
@@ -128,8 +127,9 @@ static bool has_codes(float largest) {
     return largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
 }
 
-static void quantize_narrow(int8_t *codes, act_group *groups, const float *x, int k) {
-    for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
+static void quantize_narrow(int8_t *codes, act_span *span, const float *x, int k) {
+    span->outliers = 0;
+    for (int begin = 0, run = 0; begin < k; begin += ACT_GROUP, run++, x += ACT_GROUP) {
         const __m512 low = v_load(x), high = v_load(x + LANES);
         const __m512i low_sizes = sizes_of(low), high_sizes = sizes_of(high);
         const int32_t magnitude = largest_of(low_sizes, high_sizes);
@@ -141,35 +141,35 @@ static void quantize_narrow(int8_t *codes, act_group *groups, const float *x, in
         const __mmask16 kept = ordinary ? 0xFFFF : 0;
         const __m512 divisor = v_value(ordinary ? scale : 1);
         const __m512i all = join_halves(codes_of(low, divisor, kept), codes_of(high, divisor, kept));
-        groups->scale = scale;
-        sum_codes(groups, all, true);
-        store_narrow(codes + begin, groups, all, outlier);
+        span->scale[run] = scale;
+        sum_codes(span, run, all, true);
+        store_narrow(codes + begin, span, run, all, outlier);
     }
 }
 
-static void quantize_wide(int16_t *codes, act_group *groups, const float *x, int k) {
+static void quantize_wide(int16_t *codes, act_span *span, const float *x, int k) {
     __m512i magnitudes = i_value(0);
     for (int i = 0; i < k; i += LANES) magnitudes = _mm512_max_epi32(magnitudes, sizes_of(v_load(x + i)));
     const float largest = f32_from_bits((uint32_t)_mm512_reduce_max_epi32(magnitudes));
     const float scale = largest < 0x1p-111f ? 0 : largest / ACT_LARGEST;
     const __mmask16 kept = has_codes(largest) ? 0xFFFF : 0;
     const __m512 divisor = v_value(kept ? scale : 1);
-    for (int begin = 0; begin < k; begin += ACT_GROUP, groups++) {
+    for (int begin = 0, run = 0; begin < k; begin += ACT_GROUP, run++) {
         const __m512i first = codes_of(v_load(x + begin), divisor, kept),
                       last = codes_of(v_load(x + begin + LANES), divisor, kept);
         const __m512i all =
             join_halves(_mm512_shuffle_epi32(first, _MM_PERM_DBCA), _mm512_shuffle_epi32(last, _MM_PERM_DBCA));
-        groups->scale = scale;
-        sum_codes(groups, all, false);
+        span->scale[run] = scale;
+        sum_codes(span, run, all, false);
         _mm512_storeu_si512(codes + begin, all);
     }
 }
 
-static void quantize_row(void *codes, act_group *groups, const float *x, int k, bool a8) {
+static void quantize_row(void *codes, act_span *span, const float *x, int k, bool a8) {
     if (a8) {
-        quantize_narrow(codes, groups, x, k);
+        quantize_narrow(codes, span, x, k);
     } else {
-        quantize_wide(codes, groups, x, k);
+        quantize_wide(codes, span, x, k);
     }
 }
 

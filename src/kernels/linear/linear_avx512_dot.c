@@ -52,7 +52,7 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
 #define START(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
         i##r##a = i_value(0);                                                                                          \
-        if (zero != 0) i##r##a = i_value(-zero * sums[r * ACT_SPAN_GROUPS].sum[which]);                                \
+        if (zero != 0) i##r##a = i_value(-zero * act_sums(&acts[r], group)[g]);                                        \
         if (n_panels == 2) i##r##b = i##r##a;                                                                          \
         if (n_panels == 2 && !a8) IN_REGISTERS(i##r##a, i##r##b);                                                      \
         if (is_single) i##r##b = i_value(0);                                                                           \
@@ -65,16 +65,16 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
         if (n_panels == 2 || second) i##r##b = dot(i##r##b, wb, input, a8);                                            \
     }
 #define OUTLIER(r)                                                                                                     \
-    if (n_rows > r && int_has_outlier(&sums[r * ACT_SPAN_GROUPS], group, begin)) {                                     \
-        const act_group *act = &sums[r * ACT_SPAN_GROUPS];                                                             \
-        const int quad = act->place % group / 4;                                                                       \
-        i##r##a = add_outlier(i##r##a, quad_of(w, quad, bits, has_levels, levels), act);                               \
+    if (n_rows > r && int_has_outlier(&acts[r], run, group, begin)) {                                                  \
+        const int32_t factor = int_outlier_factor(&acts[r], run);                                                      \
+        const int place = acts[r].place[run], quad = place % group / 4;                                                \
+        i##r##a = add_outlier(i##r##a, quad_of(w, quad, bits, has_levels, levels), place, factor);                     \
         if (n_panels == 2)                                                                                             \
-            i##r##b = add_outlier(i##r##b, quad_of(w + next_panel, quad, bits, has_levels, levels), act);              \
+            i##r##b = add_outlier(i##r##b, quad_of(w + next_panel, quad, bits, has_levels, levels), place, factor);    \
     }
 #define SCALE(r)                                                                                                       \
     if (n_rows > r && a8) {                                                                                            \
-        const __m512 input = v_broadcast(&sums[r * ACT_SPAN_GROUPS].scale);                                            \
+        const __m512 input = v_broadcast(&acts[r].scale[run]);                                                         \
         f##r##a = v_fma(v_mul(da, i_to_float(i##r##a)), input, f##r##a);                                               \
         if (n_panels == 2) f##r##b = v_fma(v_mul(db, i_to_float(i##r##b)), input, f##r##b);                            \
     } else if (n_rows > r) {                                                                                           \
@@ -83,13 +83,13 @@ INLINE __m512i dot(__m512i acc, __m512i codes, __m512i x, const bool a8) {
     }
 #define MIN(r)                                                                                                         \
     if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_broadcast(&sums[r * ACT_SPAN_GROUPS].min_factor[which]);                                \
+        const __m512 input = v_broadcast(act_min_factors(&acts[r], group) + g);                                        \
         f##r##a = v_fma(ma, input, f##r##a);                                                                           \
         if (n_panels == 2) f##r##b = v_fma(mb, input, f##r##b);                                                        \
     }
 #define TOTAL(r)                                                                                                       \
     if (n_rows > r) {                                                                                                  \
-        const __m512 input = v_broadcast(&job->x->groups[index / ACT_GROUP + r * ACT_SPAN_GROUPS].scale);              \
+        const __m512 input = v_broadcast(&acts[r].scale[0]);                                                           \
         t##r##a = v_fma(f##r##a, input, t##r##a);                                                                      \
         if (n_panels == 2) t##r##b = v_fma(f##r##b, input, t##r##b);                                                   \
         f##r##a = f##r##b = v_zero();                                                                                  \
@@ -152,9 +152,9 @@ INLINE __m512i weights_of(const char *words, const int step, const int bits, con
 }
 
 /* Adds the upper part of the outlier times its weights, which are in `quad`. Few groups have one. */
-INLINE __m512i add_outlier(__m512i acc, __m512i quad, const act_group *act) {
-    const __m512i codes = act->place % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
-    return _mm512_dpwssd_epi32(acc, codes, i_value(int_outlier_factor(act)));
+INLINE __m512i add_outlier(__m512i acc, __m512i quad, int place, int32_t factor) {
+    const __m512i codes = place % 2 ? i_shift16(quad, -8) : i_and(quad, _mm512_set1_epi16(255));
+    return _mm512_dpwssd_epi32(acc, codes, i_value(factor));
 }
 
 /* The line `ahead` bytes from one that a tile reads. A single row reads each line once, the first-level cache has it
@@ -186,23 +186,22 @@ INLINE void int_tile(const linear_job *job, int row, int panel, const int n_rows
     EACH_ROW(DECLARE)
 
     for (int first = 0; first < layout->k; first += ACT_SPAN) {
-        const size_t index = act_index(job->x->m, row, first);
-        const char *at = (const char *)job->x->x + index * input_bytes;
-        const int inputs = layout->k - first < ACT_SPAN ? layout->k - first : ACT_SPAN;
-        const act_group *sums = job->x->groups + index / ACT_GROUP, *const last = sums + inputs / ACT_GROUP;
-        for (; sums < last; span += shape.span) {
+        const char *at = (const char *)job->x->x + act_index(job->x->m, row, first) * input_bytes;
+        const act_span *acts = act_span_at(job->x, row, first);
+        const int left = layout->k - first, n_runs = (left < ACT_SPAN ? left : ACT_SPAN) / ACT_GROUP;
+        for (int run = 0; run < n_runs; span += shape.span) {
             const char *w = span + shape.codes, *end = span + shape.span, *scales = span + shape.scales,
                        *fetched = span;
             /* Not numbers of super-blocks without byte scales, and then not used. */
             const __m512 super_a = v_half(span), super_min_a = v_half(span + PANEL * sizeof(f16));
             const __m512 super_b = n_panels == 2 ? v_half(span + next_panel) : super_a,
                          super_min_b = n_panels == 2 ? v_half(span + next_panel + PANEL * sizeof(f16)) : super_a;
-            for (; w < end && sums < last; sums++) {
+            for (; w < end && run < n_runs; run++) {
                 /* A line of the factors, scales and mins with each run of 32; only those of Q2_K have one line more. */
                 if (fetched < span + shape.codes) fetch_line(fetched, ahead, next_panel, n_rows, n_panels);
                 fetched += 64;
                 UNROLLED for (int begin = 0; begin < ACT_GROUP; begin += group) {
-                    const int which = act_sum_of(group, begin), n_steps = group / (a8 ? 4 : 2),
+                    const int g = run * (ACT_GROUP / group) + begin / group, n_steps = group / (a8 ? 4 : 2),
                               lines = group * bits / 32;
                     EACH_ROW(START)
                     UNROLLED for (int step = 0; step < n_steps; step++, at += 4) {

@@ -31,14 +31,15 @@ static inline int_shape int_shape_of(const weight_layout *layout) {
     return shape;
 }
 
-/* Whether a weight group, which begins at input `begin`, has the outlier of the run. */
-static inline bool int_has_outlier(const act_group *act, int group, int begin) {
-    return act->upper && (group == ACT_GROUP || act->place / ACT_SUM_GROUP == begin % ACT_GROUP / ACT_SUM_GROUP);
+/* Whether a weight group has the outlier of a run; begin: its first input in the run. */
+static inline bool int_has_outlier(const act_span *span, int run, int group, int begin) {
+    return span->upper[run] && (group == ACT_GROUP || span->place[run] / ACT_SUM_GROUP == begin / ACT_SUM_GROUP);
 }
 
-/* The upper part of its code as factors of the two even, or odd, bytes of a lane that has its quad. */
-static inline int32_t int_outlier_factor(const act_group *act) {
-    return (int32_t)((uint32_t)(uint16_t)(act->upper * ACT_UPPER) << (act->place % 4 / 2 * 16));
+/* The upper part of the code of a run's outlier as factors of the two even, or odd, bytes of a lane that has its quad.
+ */
+static inline int32_t int_outlier_factor(const act_span *span, int run) {
+    return (int32_t)((uint32_t)(uint16_t)(span->upper[run] * ACT_UPPER) << (span->place[run] % 4 / 2 * 16));
 }
 
 #endif

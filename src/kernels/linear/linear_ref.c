@@ -73,9 +73,9 @@ static int code_at(const uint8_t *codes, const weight_layout *layout, int lane, 
 static int32_t act_code(const activations *x, int row, int i) {
     const size_t first = act_index(x->m, row, i - i % ACT_GROUP);
     if (x->a8) {
-        const act_group *group = &x->groups[first / ACT_GROUP];
-        const int upper = i % ACT_GROUP == group->place ? group->upper * ACT_UPPER : 0;
-        return ((const int8_t *)x->x)[first + (size_t)(i % ACT_GROUP)] + upper;
+        const act_span *span = act_span_at(x, row, i);
+        const int run = i % ACT_SPAN / ACT_GROUP, upper = i % ACT_GROUP == span->place[run] ? span->upper[run] : 0;
+        return ((const int8_t *)x->x)[first + (size_t)(i % ACT_GROUP)] + upper * ACT_UPPER;
     }
     return ((const int16_t *)x->x)[first + (size_t)act_place(i % ACT_GROUP)];
 }
@@ -95,15 +95,16 @@ static void add_group(const linear_job *job, const char *packed, int row, int be
     const char *span = packed + INT_FACTOR_BYTES + (size_t)(begin / shape.inputs) * shape.span;
     const int in_span = begin % shape.inputs, group = in_span / layout->group;
     const uint8_t *codes = (const uint8_t *)span + shape.codes + (size_t)(in_span / ACT_GROUP) * shape.block;
-    const act_group *act = &job->x->groups[act_index(job->x->m, row, begin) / ACT_GROUP];
-    const int sum = act_sum_of(layout->group, begin);
+    const act_span *act = act_span_at(job->x, row, begin);
+    const int number = begin % ACT_SPAN / layout->group; /* in the span of activations */
     for (int lane = 0; lane < PANEL; lane++) {
-        int32_t dot = -layout->zero * act->sum[sum];
+        int32_t dot = -layout->zero * act_sums(act, layout->group)[number];
         for (int i = 0; i < layout->group; i++)
             dot += code_at(codes, layout, lane, begin % ACT_GROUP + i) * act_code(job->x, row, begin + i);
         const float value = scale_at(layout, span, false, group, lane) * (float)dot;
-        acc[lane] += job->x->a8 ? value * act->scale : value;
-        if (layout->has_min) acc[lane] += scale_at(layout, span, true, group, lane) * act->min_factor[sum];
+        acc[lane] += job->x->a8 ? value * act->scale[begin % ACT_SPAN / ACT_GROUP] : value;
+        if (layout->has_min)
+            acc[lane] += scale_at(layout, span, true, group, lane) * act_min_factors(act, layout->group)[number];
     }
 }
 
@@ -113,7 +114,7 @@ static void panel_int(const linear_job *job, int row, int panel) {
     float total[PANEL] = {0};
     for (int begin = 0, end = 0; begin < k; begin = end) {
         float acc[PANEL] = {0}, *chains = job->x->a8 ? total : acc;
-        const float scale = job->x->groups[act_index(job->x->m, row, begin) / ACT_GROUP].scale;
+        const float scale = act_span_at(job->x, row, begin)->scale[0];
         end = k - begin < ACT_SPAN ? k : begin + ACT_SPAN;
         for (int at = begin; at < end; at += job->layout->group) add_group(job, packed, row, at, chains);
         for (int lane = 0; lane < PANEL && !job->x->a8; lane++) total[lane] += acc[lane] * scale;

@@ -35,19 +35,39 @@ static inline int rows_outlier(const float *x, float largest, float *second) {
 }
 
 /* Notes the outlier of a run and the upper part of its code, and returns the lower one. */
-static inline int32_t rows_split(act_group *group, int place, int32_t code) {
+static inline int32_t rows_split(act_span *span, int run, int place, int32_t code) {
     const int32_t lower = ((code + ACT_UPPER / 2) & (ACT_UPPER - 1)) - ACT_UPPER / 2;
-    group->place = (int16_t)place;
-    group->upper = (int16_t)((code - lower) / ACT_UPPER);
+    span->place[run] = (int16_t)place;
+    span->upper[run] = (int16_t)((code - lower) / ACT_UPPER);
+    span->outliers |= (uint32_t)(lower != code) << run;
     return lower;
 }
 
-static inline void rows_quantize(void *codes, act_group *groups, const float *x, int k, bool a8) {
+/* Notes the sums of a run's codes, from those of its halves. */
+static inline void rows_add(act_span *span, int run, int32_t first, int32_t last, bool a8) {
+    const float scale = a8 ? span->scale[run] : 1;
+    span->half_sum[2 * run] = first;
+    span->half_sum[2 * run + 1] = last;
+    span->sum[run] = first + last;
+    span->half_min_factor[2 * run] = scale * (float)first;
+    span->half_min_factor[2 * run + 1] = scale * (float)last;
+    span->min_factor[run] = scale * (float)(first + last);
+}
+
+/* Notes the products of a run's codes, from those of its halves. */
+static inline void rows_multiply(act_span *span, int run, uint32_t first, uint32_t last) {
+    span->half_products[2 * run] = (int32_t)first;
+    span->half_products[2 * run + 1] = (int32_t)last;
+    span->products[run] = (int32_t)(first + last);
+}
+
+static inline void rows_quantize(void *codes, act_span *span, const float *x, int k, bool a8) {
     int8_t *narrow = codes;
     int16_t *wide = codes;
     const float round = 0x1.8p23f; /* x + round has the nearest integer, ties to even, in its low bits */
-    float largest = rows_largest(x, k), second = 0;
-    for (int begin = 0; begin < k; begin += ACT_GROUP, groups++, x += ACT_GROUP) {
+    float largest = a8 ? 0 : rows_largest(x, k), second = 0;
+    if (a8) span->outliers = 0;
+    for (int begin = 0, run = 0; begin < k; begin += ACT_GROUP, run++, x += ACT_GROUP) {
         if (a8) largest = rows_largest(x, ACT_GROUP);
         int ordinary = largest >= 0x1p-111f && largest <= 0x1.fffffep127f;
         const int outlier = a8 && ordinary ? rows_outlier(x, largest, &second) : -1;
@@ -63,10 +83,11 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
             first += code[i];
             last += code[ACT_SUM_GROUP + i];
         }
-        *groups = (act_group){.scale = scale, .sum = {first, last, first + last}};
-        for (int i = 0; i < 3; i++) groups->min_factor[i] = (a8 ? scale : 1) * (float)groups->sum[i];
-        if (outlier >= 0) code[outlier] = rows_split(groups, outlier, code[outlier]);
+        span->scale[run] = scale;
+        rows_add(span, run, first, last, a8);
         if (a8) {
+            span->place[run] = span->upper[run] = 0;
+            if (outlier >= 0) code[outlier] = rows_split(span, run, outlier, code[outlier]);
             for (int i = 0; i < ACT_GROUP; i++) narrow[begin + i] = (int8_t)code[i];
             continue;
         }
@@ -75,9 +96,7 @@ static inline void rows_quantize(void *codes, act_group *groups, const float *x,
             products[0] += (uint32_t)(code[i] * code[i + 1]);
             products[1] += (uint32_t)(code[ACT_SUM_GROUP + i] * code[ACT_SUM_GROUP + i + 1]);
         }
-        groups->products[0] = (int32_t)products[0];
-        groups->products[1] = (int32_t)products[1];
-        groups->products[2] = (int32_t)(products[0] + products[1]);
+        rows_multiply(span, run, products[0], products[1]);
         int16_t ordered[ACT_GROUP];
         for (int i = 0; i < ACT_GROUP; i += 4) {
             ordered[i] = (int16_t)code[i];
