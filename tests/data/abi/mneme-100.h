@@ -514,8 +514,8 @@ MN_API mn_status mn_session_read(const mn_session *session, int layer, bool keys
  * held; in a preallocated cache its capacity, max_cache_len or the layer's window. */
 MN_API mn_status mn_session_kv_shape(const mn_session *session, int layer, int64_t shape[4]);
 
-/* Makes a running step or generation of this session end with MN_E_CANCELLED; may be called from any thread or a signal
- * handler. */
+/* Makes a running step or generation of this session end with MN_E_CANCELLED, or the next one if none is running; may
+ * be called from any thread or a signal handler. */
 MN_API void mn_session_cancel(mn_session *session);
 
 /* ---- generation ---- */
