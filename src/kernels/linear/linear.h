@@ -95,7 +95,8 @@ typedef struct act_span {
         struct {
             int32_t products[ACT_SPAN_GROUPS], half_products[2 * ACT_SPAN_GROUPS];
         };
-        /* Of codes of 8 bits: that of input `place` of the run is the stored one + ACT_UPPER * upper. 0: no outlier. */
+        /* Of codes of 8 bits, and read for these alone: the code of input `place` of the run is the stored one +
+         * ACT_UPPER * upper. 0: no outlier. */
         struct {
             int16_t place[ACT_SPAN_GROUPS], upper[ACT_SPAN_GROUPS];
             uint32_t outliers; /* bit i: run i has one */

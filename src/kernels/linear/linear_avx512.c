@@ -99,8 +99,8 @@ static inline void sum_codes(act_span *span, int run, __m512i codes, bool a8) {
     int32_t values[LANES]; /* a half has the sum and the product of a half */
     _mm512_storeu_si512(values, both);
     const int32_t *first = values, *last = values + LANES / 2;
-    rows_add(span, run, first[0], last[0], a8);
-    if (!a8) rows_multiply(span, run, (uint32_t)first[1], (uint32_t)last[1]);
+    rows_note_sums(span, run, first[0], last[0], a8);
+    if (!a8) rows_note_products(span, run, (uint32_t)first[1], (uint32_t)last[1]);
 }
 
 /* Sixteen codes of each half as 16-bit numbers. */

@@ -44,7 +44,7 @@ static inline int32_t rows_split(act_span *span, int run, int place, int32_t cod
 }
 
 /* Notes the sums of a run's codes, from those of its halves. */
-static inline void rows_add(act_span *span, int run, int32_t first, int32_t last, bool a8) {
+static inline void rows_note_sums(act_span *span, int run, int32_t first, int32_t last, bool a8) {
     const float scale = a8 ? span->scale[run] : 1;
     span->half_sum[2 * run] = first;
     span->half_sum[2 * run + 1] = last;
@@ -55,7 +55,7 @@ static inline void rows_add(act_span *span, int run, int32_t first, int32_t last
 }
 
 /* Notes the products of a run's codes, from those of its halves. */
-static inline void rows_multiply(act_span *span, int run, uint32_t first, uint32_t last) {
+static inline void rows_note_products(act_span *span, int run, uint32_t first, uint32_t last) {
     span->half_products[2 * run] = (int32_t)first;
     span->half_products[2 * run + 1] = (int32_t)last;
     span->products[run] = (int32_t)(first + last);
@@ -84,7 +84,7 @@ static inline void rows_quantize(void *codes, act_span *span, const float *x, in
             last += code[ACT_SUM_GROUP + i];
         }
         span->scale[run] = scale;
-        rows_add(span, run, first, last, a8);
+        rows_note_sums(span, run, first, last, a8);
         if (a8) {
             span->place[run] = span->upper[run] = 0;
             if (outlier >= 0) code[outlier] = rows_split(span, run, outlier, code[outlier]);
@@ -96,7 +96,7 @@ static inline void rows_quantize(void *codes, act_span *span, const float *x, in
             products[0] += (uint32_t)(code[i] * code[i + 1]);
             products[1] += (uint32_t)(code[ACT_SUM_GROUP + i] * code[ACT_SUM_GROUP + i + 1]);
         }
-        rows_multiply(span, run, products[0], products[1]);
+        rows_note_products(span, run, products[0], products[1]);
         int16_t ordered[ACT_GROUP];
         for (int i = 0; i < ACT_GROUP; i += 4) {
             ordered[i] = (int16_t)code[i];
