@@ -506,7 +506,7 @@ static void every_allocation_may_fail(void **state) {
     static const char *const settings[] = {
         "{\"num_beams\": 3, \"num_return_sequences\": 2, \"max_new_tokens\": 9, \"eos_token_id\": [100, 101, 102, 103, 104]}",
         "{\"num_beams\": 4, \"num_beam_groups\": 2, \"diversity_penalty\": 0.5, \"max_new_tokens\": 7}",
-        "{\"num_beams\": 3, \"force_words_ids\": [[7, 9], [44]], \"max_new_tokens\": 7}"};
+        "{\"num_beams\": 3, \"force_words_ids\": [[7, 9], [[44], [45, 46]]], \"max_new_tokens\": 7}"};
     changing w = changing_open("golden/llama", 1);
     mn_generate_options how;
     mn_generate_options_init(&how, sizeof how);

@@ -334,7 +334,8 @@ static void expect(const mn_generation_config *c, const int32_t *ids, size_t n_i
     }
     for (size_t i = 0; i < c->eos_token_id.n; i++) {
         size_t end = (size_t)c->eos_token_id.ids[i];
-        bool is_early = (int64_t)n_ids < c->min_length || (int64_t)(n_ids - n_prompt) < c->min_new_tokens;
+        bool is_early =
+            c->min_new_tokens > 0 ? (int64_t)(n_ids - n_prompt) < c->min_new_tokens : (int64_t)n_ids < c->min_length;
         if (is_early && end < n) s[end] = -INFINITY;
     }
     if (c->do_sample) expect_warpers(c, s, n);
@@ -513,6 +514,23 @@ static void penalties_of_generated_tokens_exclude_the_prompt(void **state) {
     processor_setup setup = {.config = config, .vocab = 5, .prompt = ids, .n_prompt = 3};
     assert_ok(run(&setup, &(processor_step){.ids = ids, .n = 7}, scores));
     check_scores(scores, wanted, 5, "penalties");
+    mn_generation_config_close(&config);
+}
+
+/* As in Transformers, which warns that min_new_tokens takes precedence. */
+static void min_new_tokens_takes_precedence_over_min_length(void **state) {
+    (void)state;
+    mn_generation_config *config = open_config();
+    int32_t ids[] = {3, 1, 1};
+    set(config, "min_length", "9");
+    set(config, "min_new_tokens", "2");
+    set(config, "eos_token_id", "2");
+    processor_setup setup = {.config = config, .vocab = 4, .prompt = ids, .n_prompt = 1};
+    for (size_t n = 2; n <= 3; n++) {
+        float scores[] = {1, 1, 1, 1}, wanted[] = {1, 1, n == 2 ? NONE : 1, 1};
+        assert_ok(run(&setup, &(processor_step){.ids = ids, .n = n}, scores));
+        check_scores(scores, wanted, 4, "min_new_tokens");
+    }
     mn_generation_config_close(&config);
 }
 
@@ -842,6 +860,7 @@ int main(void) {
         cmocka_unit_test(processors_equal_their_definitions_in_double_precision),
         cmocka_unit_test(settings_change_the_scores_of_a_small_vocabulary),
         cmocka_unit_test(penalties_of_generated_tokens_exclude_the_prompt),
+        cmocka_unit_test(min_new_tokens_takes_precedence_over_min_length),
         cmocka_unit_test(ids_outside_the_vocabulary_are_refused),
         cmocka_unit_test(removing_every_token_is_an_error),
         cmocka_unit_test(non_finite_scores_are_handled),

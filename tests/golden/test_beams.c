@@ -35,16 +35,17 @@ static bool is_end(const json *ends, int32_t id) {
     return !ends && id == 2;
 }
 
-/* The golden rows are padded after an end token; ours end with it. Group beam search of Transformers always writes the
- * first of several end tokens; ours writes the one that was chosen. */
+/* The golden rows are padded after an end token; ours end with it. Groups of beams and beams with phrases of
+ * Transformers always write the first of several end tokens; ours write the one that was chosen. */
 static void check_ids(const mn_sequence *sequence, const json *wanted, const json *args, const char *name) {
     const json *ends = json_get(args, "eos_token_id"), *groups = json_get(args, "num_beam_groups");
+    bool writes_first = groups || json_get(args, "force_words_ids");
     int64_t first = ends && ends->n ? ends->items[0].integer : 2;
     size_t n = sequence->n_ids;
     assert_true(n <= wanted->n);
     for (size_t i = 0; i < n; i++) {
         if (sequence->ids[i] == wanted->items[i].integer) continue;
-        if (groups && i == n - 1 && is_end(ends, sequence->ids[i]) && wanted->items[i].integer == first) continue;
+        if (writes_first && i == n - 1 && is_end(ends, sequence->ids[i]) && wanted->items[i].integer == first) continue;
         fail_msg("%s, text %d: token %zu is %d, golden %d", name, sequence->index, i, sequence->ids[i],
                  (int)wanted->items[i].integer);
     }
@@ -219,13 +220,25 @@ static void modes_equal_golden(void **state) {
     mn_model_close(&model);
 }
 
+static void phrases_equal_golden(void **state) {
+    (void)state;
+    mn_model *model = engine_model("golden/llama", "f32", "auto", engine_threads());
+    json_doc *doc = open_json(data_path("golden/decoding/phrases.json"));
+    const json *cases = json_get(json_root(doc), "cases");
+    assert_int_equal(cases->n, 8);
+    for (size_t i = 0; i < cases->n; i++) check_case(model, "llama", &cases->items[i], NULL, 1u << i % N_CACHES);
+    json_close(&doc);
+    mn_model_close(&model);
+}
+
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_BEAMS + 1];
+    struct CMUnitTest tests[N_GOLDEN_BEAMS + 2];
     for (int i = 0; i < N_GOLDEN_BEAMS; i++) {
         tests[i] = (struct CMUnitTest){.name = golden_families[i],
                                        .test_func = families_equal_golden,
                                        .initial_state = (void *)(uintptr_t)&golden_families[i]};
     }
     tests[N_GOLDEN_BEAMS] = (struct CMUnitTest)cmocka_unit_test(modes_equal_golden);
+    tests[N_GOLDEN_BEAMS + 1] = (struct CMUnitTest)cmocka_unit_test(phrases_equal_golden);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

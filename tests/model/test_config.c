@@ -531,6 +531,8 @@ static const struct {
     {"mamba", ",\"conv_kernel\":0", MN_E_FORMAT, "conv_kernel is 0, allowed: a whole number from 2 to 64"},
     {"mamba", ",\"state_size\":0", MN_E_FORMAT, "state_size is 0, allowed: a whole number from 1 to 256"},
     {"mamba", ",\"state_size\":1000", MN_E_FORMAT, "state_size is 1000, allowed: a whole number from 1 to 256"},
+    {"mamba", ",\"hidden_act\":\"gelu\"", MN_E_UNSUPPORTED, "hidden_act is \"gelu\", allowed: silu"},
+    {"jamba", ",\"hidden_act\":\"relu\"", MN_E_UNSUPPORTED, "hidden_act is \"relu\", allowed: silu"},
     {"mamba", ",\"time_step_rank\":\"x\"", MN_E_FORMAT, "time_step_rank is \"x\""},
     {"mamba", ",\"time_step_rank\":0", MN_E_FORMAT, "time_step_rank is 0"},
     {"mamba", ",\"expand\":0", MN_E_FORMAT, "expand is 0"},

@@ -18,7 +18,7 @@
     X(max_length, NULL, INT, 1, 1e9, "null", -1, \
       "1 to 1000000000", "prompt and new tokens together at most") \
     X(min_length, NULL, INT, 0, 1e9, "0", 0, \
-      "0 to 1000000000", "prompt and new tokens together at least") \
+      "0 to 1000000000", "prompt and new tokens together at least; min_new_tokens takes precedence") \
     X(max_time, NULL, REAL, 0, 1e9, "null", 0, \
       "0 to 1e9", "stop after this many seconds") \
     X(do_sample, NULL, BOOL, 0, 1, "false", 0, \
@@ -57,8 +57,8 @@
       "0 (off) to 1000000000", "no sequence of this many tokens that occurs in the prompt") \
     X(bad_words_ids, NULL, ID_LISTS, 0, 2147483647, "null", 0, \
       "lists of one token id or more", "sequences that must not appear") \
-    X(force_words_ids, NULL, ID_LISTS, 0, 2147483647, "null", 0, \
-      "lists of one token id or more, not nested deeper", "sequences that must appear") \
+    X(force_words_ids, NULL, PHRASES, 0, 2147483647, "null", 0, \
+      "lists of one token id or more, or lists of such lists, of which one must appear", "sequences that must appear") \
     X(suppress_tokens, NULL, IDS, 0, 2147483647, "null", 0, \
       "token ids", "tokens that are never chosen") \
     X(begin_suppress_tokens, NULL, IDS, 0, 2147483647, "null", 0, \

@@ -30,7 +30,7 @@ struct mn_generation_config {
     int64_t num_beams, num_beam_groups, num_return_sequences;
     double diversity_penalty, length_penalty;
     int64_t early_stopping; /* early_stop */
-    id_lists force_words_ids;
+    phrase_list force_words_ids;
     double penalty_alpha; /* above 0 with top_k above 1: contrastive search */
     layer_choice dola_layers;
     int64_t prompt_lookup_num_tokens; /* -1: off */

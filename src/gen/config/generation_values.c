@@ -285,13 +285,18 @@ static void put_ids(bytes *out, const void *place, const field_row *row) {
     bytes_append_text(out, "]");
 }
 
-/* A list of one id or more. */
-static bool is_sequence(const field_row *row, const json *value) {
+/* A list of one or more that pass. */
+static bool is_list_of(bool (*passes)(const field_row *row, const json *value), const field_row *row,
+                       const json *value) {
     if (value->kind != JSON_ARRAY || value->n == 0) return false;
     for (size_t i = 0; i < value->n; i++) {
-        if (!is_id(row, &value->items[i])) return false;
+        if (!passes(row, &value->items[i])) return false;
     }
     return true;
+}
+
+static bool is_sequence(const field_row *row, const json *value) {
+    return is_list_of(is_id, row, value);
 }
 
 static void clear_id_lists(void *place, const field_row *row) {
@@ -301,20 +306,22 @@ static void clear_id_lists(void *place, const field_row *row) {
     *all = (id_lists){0};
 }
 
+/* out: empty. */
+static mn_status copy_id_lists(id_lists *out, const field_row *row, const json *items, size_t n) {
+    out->lists = mem_alloc(n, sizeof *out->lists);
+    for (; out->lists && out->n < n; out->n++) {
+        if (copy_ids(&out->lists[out->n], items[out->n].items, items[out->n].n) != MN_OK) break;
+    }
+    if (out->lists && out->n == n) return MN_OK;
+    clear_id_lists(out, row);
+    return MN_E_NOMEM;
+}
+
 static mn_status set_id_lists(void *place, const field_row *row, const json *value, const char *what) {
-    if (value->kind != JSON_ARRAY) return wrong_value(row, value, what);
-    for (size_t i = 0; i < value->n; i++) {
-        if (!is_sequence(row, &value->items[i])) return wrong_value(row, value, what);
-    }
-    id_lists made = {mem_alloc(value->n, sizeof *made.lists), 0};
-    if (!made.lists) return MN_E_NOMEM;
-    for (; made.n < value->n; made.n++) {
-        const json *ids = &value->items[made.n];
-        if (copy_ids(&made.lists[made.n], ids->items, ids->n) != MN_OK) {
-            clear_id_lists(&made, row);
-            return MN_E_NOMEM;
-        }
-    }
+    id_lists made = {0};
+    if (value->kind != JSON_ARRAY || (value->n > 0 && !is_list_of(is_sequence, row, value)))
+        return wrong_value(row, value, what);
+    MN_TRY(copy_id_lists(&made, row, value->items, value->n));
     clear_id_lists(place, row);
     *(id_lists *)place = made;
     return MN_OK;
@@ -326,6 +333,52 @@ static void put_id_lists(bytes *out, const void *place, const field_row *row) {
     for (size_t i = 0; i < all->n; i++) {
         if (i) bytes_append_text(out, ",");
         put_ids(out, &all->lists[i], row);
+    }
+    bytes_append_text(out, "]");
+}
+
+/* ---- phrases ---- */
+
+static void clear_phrases(void *place, const field_row *row) {
+    phrase_list *all = place;
+    for (size_t i = 0; i < all->n; i++) clear_id_lists(&all->items[i].forms, row);
+    mem_free(all->items);
+    *all = (phrase_list){0};
+}
+
+static bool is_phrase(const field_row *row, const json *value) {
+    return is_sequence(row, value) || is_list_of(is_sequence, row, value);
+}
+
+static mn_status set_phrases(void *place, const field_row *row, const json *value, const char *what) {
+    if (value->kind != JSON_ARRAY || (value->n > 0 && !is_list_of(is_phrase, row, value)))
+        return wrong_value(row, value, what);
+    phrase_list made = {mem_alloc(value->n, sizeof *made.items), 0};
+    if (!made.items) return MN_E_NOMEM;
+    for (; made.n < value->n; made.n++) {
+        const json *item = &value->items[made.n];
+        phrase *it = &made.items[made.n];
+        it->is_choice = !is_sequence(row, item);
+        if (copy_id_lists(&it->forms, row, it->is_choice ? item->items : item, it->is_choice ? item->n : 1) != MN_OK) {
+            clear_phrases(&made, row);
+            return MN_E_NOMEM;
+        }
+    }
+    clear_phrases(place, row);
+    *(phrase_list *)place = made;
+    return MN_OK;
+}
+
+static void put_phrases(bytes *out, const void *place, const field_row *row) {
+    const phrase_list *all = place;
+    bytes_append_text(out, "[");
+    for (size_t i = 0; i < all->n; i++) {
+        const phrase *it = &all->items[i];
+        if (i) bytes_append_text(out, ",");
+        if (it->is_choice)
+            put_id_lists(out, &it->forms, row);
+        else
+            put_ids(out, &it->forms.lists[0], row);
     }
     bytes_append_text(out, "]");
 }
@@ -561,6 +614,7 @@ static const struct {
     [FIELD_IDS] = {set_ids, clear_ids, put_ids},
     [FIELD_TEXTS] = {set_texts, clear_texts, put_texts},
     [FIELD_ID_LISTS] = {set_id_lists, clear_id_lists, put_id_lists},
+    [FIELD_PHRASES] = {set_phrases, clear_phrases, put_phrases},
     [FIELD_BIASES] = {set_biases, clear_biases, put_biases},
     [FIELD_BIAS_MAP] = {set_bias_map, clear_biases, put_bias_map},
     [FIELD_DECAY] = {set_decay, clear_decay, put_decay},

@@ -16,6 +16,17 @@ typedef struct id_lists {
     size_t n;
 } id_lists;
 
+/* What a text must contain: one of the forms. */
+typedef struct phrase {
+    id_lists forms; /* one or more */
+    bool is_choice; /* written as a list of forms, not as the form */
+} phrase;
+
+typedef struct phrase_list {
+    phrase *items; /* owned */
+    size_t n;
+} phrase_list;
+
 typedef struct text_list {
     char **texts; /* owned, zero-terminated */
     size_t n;
@@ -73,6 +84,7 @@ typedef enum field_kind {
     FIELD_IDS,       /* id_list */
     FIELD_TEXTS,     /* text_list */
     FIELD_ID_LISTS,  /* id_lists */
+    FIELD_PHRASES,   /* phrase_list */
     FIELD_BIASES,    /* id_biases, written as [[ids, bias], ...] */
     FIELD_BIAS_MAP,  /* id_biases of one id each, written as {"id": bias, ...} */
     FIELD_DECAY,     /* length_decay, written as [start, factor] */
@@ -92,6 +104,7 @@ typedef enum field_kind {
 #define FIELD_NAME_IDS       "integers"
 #define FIELD_NAME_TEXTS     "strings"
 #define FIELD_NAME_ID_LISTS  "lists of integers"
+#define FIELD_NAME_PHRASES   "lists of integers"
 #define FIELD_NAME_BIASES    "biases"
 #define FIELD_NAME_BIAS_MAP  "object"
 #define FIELD_NAME_DECAY     "pair"

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gen/config/validation.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/options.h"
 #include "gen/config/cache_request.h"
 
@@ -91,8 +93,35 @@ static mn_status check_groups(const mn_generation_config *c) {
     return MN_OK;
 }
 
+static int by_ids(const void *a, const void *b) {
+    const id_list *x = *(const id_list *const *)a, *y = *(const id_list *const *)b;
+    for (size_t i = 0; i < x->n && i < y->n; i++) {
+        if (x->ids[i] != y->ids[i]) return x->ids[i] < y->ids[i] ? -1 : 1;
+    }
+    return (x->n > y->n) - (x->n < y->n);
+}
+
+/* A form that begins with another one would never be met to its end; Transformers refuses it as well. */
+static mn_status check_forms(const id_lists *forms, size_t i_phrase) {
+    const id_list **sorted = mem_alloc(forms->n, sizeof *sorted);
+    if (!sorted) return MN_E_NOMEM;
+    for (size_t i = 0; i < forms->n; i++) sorted[i] = &forms->lists[i];
+    qsort(sorted, forms->n, sizeof *sorted, by_ids);
+    size_t i = 1; /* what begins with a form stands directly behind it */
+    while (i < forms->n && (sorted[i - 1]->n > sorted[i]->n ||
+                            memcmp(sorted[i - 1]->ids, sorted[i]->ids, sorted[i - 1]->n * sizeof(int32_t)) != 0))
+        i++;
+    size_t longer = i < forms->n ? (size_t)(sorted[i] - forms->lists) : 0,
+           shorter = i < forms->n ? (size_t)(sorted[i - 1] - forms->lists) : 0;
+    mem_free(sorted);
+    if (i >= forms->n) return MN_OK;
+    MN_FAIL(MN_E_ARG, "force_words_ids: form %zu of phrase %zu begins with form %zu; leave one of the two out", longer,
+            i_phrase, shorter);
+}
+
 static mn_status check_forced_words(const mn_generation_config *c) {
     if (c->force_words_ids.n == 0) return MN_OK;
+    for (size_t i = 0; i < c->force_words_ids.n; i++) MN_TRY(check_forms(&c->force_words_ids.items[i].forms, i));
     if (c->num_beams == 1) MN_FAIL(MN_E_ARG, "force_words_ids needs beams: num_beams is 1, allowed: 2 or more");
     if (c->do_sample) MN_FAIL(MN_E_ARG, "do_sample is true, but beams with force_words_ids are not sampled");
     if (c->num_beam_groups > 1)
@@ -175,6 +204,9 @@ static bool has_no_end(const situation *s) {
 static bool has_new_tokens(const situation *s) {
     return s->config->max_new_tokens >= 0;
 }
+static bool has_fewest_new(const situation *s) {
+    return s->config->min_new_tokens > 0;
+}
 static bool ends_before(const situation *s) {
     return s->config->max_new_tokens >= 0 && s->config->min_new_tokens > s->config->max_new_tokens;
 }
@@ -211,6 +243,7 @@ static const struct {
     {"num_assistant_tokens_schedule", has_no_draft, no_draft, NULL},
     {"assistant_confidence_threshold", has_no_draft, no_draft, NULL},
     {"min_length", has_no_end, no_end, "eos_token_id"},
+    {"min_length", has_fewest_new, "min_new_tokens counts", "min_new_tokens"},
     {"min_length", ends_before_length, "max_length ends the text before", "max_length"},
     {"min_new_tokens", has_no_end, no_end, "eos_token_id"},
     {"min_new_tokens", ends_before, "max_new_tokens ends the text before", "max_new_tokens"},

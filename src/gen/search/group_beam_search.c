@@ -41,20 +41,25 @@ typedef struct group_search {
     int32_t *forced; /* scratch */
 } group_search;
 
-static mn_status open_phrases(group_search *s, const id_lists *required) {
-    size_t vocab = s->beams.vocab;
-    for (size_t i = 0; i < required->n; i++) {
-        for (size_t k = 0; k < required->lists[i].n; k++) {
-            int32_t id = required->lists[i].ids[k];
-            if (id < 0 || (size_t)id >= vocab)
-                MN_FAIL(MN_E_ARG, "force_words_ids: phrase %zu holds token %d, allowed: 0 to %zu", i, id, vocab - 1);
+static mn_status check_forms(const phrase *it, size_t i_phrase, size_t vocab) {
+    for (size_t i = 0; i < it->forms.n; i++) {
+        const id_list *form = &it->forms.lists[i];
+        for (size_t k = 0; k < form->n; k++) {
+            if (form->ids[k] < 0 || (size_t)form->ids[k] >= vocab)
+                MN_FAIL(MN_E_ARG, "force_words_ids: phrase %zu holds token %d, allowed: 0 to %zu", i_phrase,
+                        form->ids[k], vocab - 1);
         }
     }
+    return MN_OK;
+}
+
+static mn_status open_phrases(group_search *s, const phrase_list *required) {
+    for (size_t i = 0; i < required->n; i++) MN_TRY(check_forms(&required->items[i], i, s->beams.vocab));
     s->is_constrained = true;
-    s->banked = mem_alloc(s->size * (1 + required->n), sizeof *s->banked);
-    s->forced = mem_alloc(required->n, sizeof *s->forced);
-    if (!s->banked || !s->forced) return MN_E_NOMEM;
-    return phrases_open(&s->phrases, required);
+    MN_TRY(phrases_open(&s->phrases, required));
+    s->banked = mem_alloc(s->size * (1 + s->phrases.n_forms), sizeof *s->banked);
+    s->forced = mem_alloc(s->phrases.n_forms, sizeof *s->forced);
+    return s->banked && s->forced ? MN_OK : MN_E_NOMEM;
 }
 
 static mn_status open(void **state, const search_setup *setup) {

@@ -1,4 +1,4 @@
-/* Phrases that a text must contain: its progress in them, and the tokens that continue them.
+/* Phrases that a text must contain, each in one of its forms: its progress in them, and the tokens that continue them.
  *
  * After Transformers' constrained beam search (Anderson et al. 2017, "Guided open vocabulary image captioning with
  * constrained beam search"; Hu et al. 2019 for the banks): one phrase is current at a time, a token that does not
@@ -10,15 +10,17 @@
 #include "gen/config/generation_config.h"
 
 typedef struct phrases {
-    const id_lists *required;
-    size_t longest;
+    const phrase_list *required;
+    size_t longest, n_forms; /* of all phrases */
     /* State of the text that was read last. */
     size_t *pending; /* [n_pending] phrases not started, in the order in which they are tried */
     size_t n_pending, n_done;
     size_t current, n_met; /* the current phrase, and how many of its tokens the text has; 0: none is current */
+    size_t form;           /* of the current phrase: one that begins with these tokens */
 } phrases;
 
-mn_status phrases_open(phrases *c, const id_lists *required);
+/* No form of a phrase begins with another one of it. */
+mn_status phrases_open(phrases *c, const phrase_list *required);
 void phrases_close(phrases *c);
 
 /* Reads a text from its beginning, the prompt included, as Transformers does. */
@@ -33,7 +35,7 @@ static inline bool phrases_are_met(const phrases *c) {
  * missing in the current one. */
 size_t phrases_bank(const phrases *c);
 
-/* Tokens that continue phrases, some perhaps several times; [required->n] at most. */
+/* Tokens that continue phrases, some perhaps several times; [n_forms] at most. */
 size_t phrases_list(const phrases *c, int32_t *ids);
 
 #endif

@@ -190,6 +190,10 @@ static mn_status read_scores(model_config *config, const json *root, const char 
 }
 
 static mn_status read_mamba(model_config *config, const json *root, const char *what) {
+    const json *act = member(root, "hidden_act");
+    if (config->hidden_act != ACTIVATION_SILU) /* mixers have no other function */
+        MN_FAIL(MN_E_UNSUPPORTED, "%s: hidden_act is \"%s\", allowed: silu", what,
+                config_show(act->string, act->n).text);
     const char *rank = key_of(config, "time_step_rank");
     const json *value = member(root, rank);
     int64_t expand = 2;
