@@ -115,6 +115,25 @@ static void contradictory_settings_are_refused(void **state) {
     }
 }
 
+static void forced_phrases_have_1024_forms_at_most(void **state) {
+    (void)state;
+    bytes text = {0};
+    bytes_append_text(&text, "{\"num_beams\": 2, \"force_words_ids\": [[7]");
+    for (int i = 1; i < 1024; i++) bytes_printf(&text, i < 512 ? ", [%d]" : i == 512 ? ", [[%d]" : ", [%d]", i);
+    for (int more = 0; more < 2; more++) {
+        bytes settings = {0};
+        bytes_printf(&settings, "%.*s%s]]}", (int)text.n, text.data, more ? ", [1024]" : "");
+        mn_generation_config *config = config_of(settings.data);
+        mn_generate_options options = with_assistant(false);
+        mn_status status = validation_check(config, &options);
+        assert_int_equal(status, more ? MN_E_ARG : MN_OK);
+        if (more) assert_non_null(strstr(mn_last_error(), "force_words_ids has 1025 forms, allowed: at most 1024"));
+        mn_generation_config_close(&config);
+        bytes_clear(&settings);
+    }
+    bytes_clear(&text);
+}
+
 static void settings_without_effect_are_reported(void **state) {
     (void)state;
     static const struct {
@@ -461,6 +480,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_select_the_mode),
         cmocka_unit_test(contradictory_settings_are_refused),
+        cmocka_unit_test(forced_phrases_have_1024_forms_at_most),
         cmocka_unit_test(settings_without_effect_are_reported),
         cmocka_unit_test(fields_of_sampling_need_it),
         cmocka_unit_test(fields_of_a_checkpoint_are_one_line),

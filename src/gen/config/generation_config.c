@@ -58,7 +58,8 @@
     X(bad_words_ids, NULL, ID_LISTS, 0, 2147483647, "null", 0, \
       "lists of one token id or more", "sequences that must not appear") \
     X(force_words_ids, NULL, PHRASES, 0, 2147483647, "null", 0, \
-      "lists of one token id or more, or lists of such lists, of which one must appear", "sequences that must appear") \
+      "lists of one token id or more, or lists of such lists, of which one must appear; 1024 of them at most", \
+      "sequences that must appear") \
     X(suppress_tokens, NULL, IDS, 0, 2147483647, "null", 0, \
       "token ids", "tokens that are never chosen") \
     X(begin_suppress_tokens, NULL, IDS, 0, 2147483647, "null", 0, \

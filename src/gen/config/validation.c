@@ -93,6 +93,8 @@ static mn_status check_groups(const mn_generation_config *c) {
     return MN_OK;
 }
 
+enum { MOST_FORMS = 1024 }; /* of all phrases: each is tried with each beam in every step */
+
 static int by_ids(const void *a, const void *b) {
     const id_list *x = *(const id_list *const *)a, *y = *(const id_list *const *)b;
     for (size_t i = 0; i < x->n && i < y->n; i++) {
@@ -121,6 +123,10 @@ static mn_status check_forms(const id_lists *forms, size_t i_phrase) {
 
 static mn_status check_forced_words(const mn_generation_config *c) {
     if (c->force_words_ids.n == 0) return MN_OK;
+    size_t n_forms = 0;
+    for (size_t i = 0; i < c->force_words_ids.n; i++) n_forms += c->force_words_ids.items[i].forms.n;
+    if (n_forms > MOST_FORMS)
+        MN_FAIL(MN_E_ARG, "force_words_ids has %zu forms, allowed: at most %d", n_forms, MOST_FORMS);
     for (size_t i = 0; i < c->force_words_ids.n; i++) MN_TRY(check_forms(&c->force_words_ids.items[i].forms, i));
     if (c->num_beams == 1) MN_FAIL(MN_E_ARG, "force_words_ids needs beams: num_beams is 1, allowed: 2 or more");
     if (c->do_sample) MN_FAIL(MN_E_ARG, "do_sample is true, but beams with force_words_ids are not sampled");
