@@ -38,7 +38,7 @@ static bool takes(machine *m, const char *text, size_t n) {
     return m->r.states[state].accepts;
 }
 
-/* Character class escapes differ between the engines: \d and \w are ASCII here. */
+/* Engines differ: \d and \w are ASCII here, "{," and "&&" plain text. */
 static void oracle_pattern(bytes *out, const char *pattern) {
     bool in_class = false;
     bytes_append_text(out, "\\A(?:");
@@ -47,20 +47,16 @@ static void oracle_pattern(bytes *out, const char *pattern) {
         if (pattern[i] == '\\') {
             char c = pattern[i + 1];
             set = c == 'd' ? "0-9" : c == 'w' ? "A-Za-z0-9_" : c == 'D' ? "^0-9" : c == 'W' ? "^A-Za-z0-9_" : NULL;
-            if (c == 'u') { /* PCRE2 has no such escape */
-                bytes_printf(out, "\\x{%.4s}", pattern + i + 2);
-                i += 5;
-            } else if (set) {
+            if (set)
                 bytes_printf(out, in_class ? "%s" : "[%s]", set);
-                i++;
-            } else {
+            else
                 bytes_append(out, pattern + i, 2);
-                i++;
-            }
+            i++;
             continue;
         }
         if (pattern[i] == '[') in_class = true;
         if (pattern[i] == ']') in_class = false;
+        if (pattern[i] == '&' || (pattern[i] == '{' && pattern[i + 1] == ',')) bytes_append_text(out, "\\");
         bytes_append(out, pattern + i, 1);
     }
     bytes_append_text(out, ")\\z");

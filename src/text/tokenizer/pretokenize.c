@@ -233,14 +233,19 @@ static mn_status run_regex(const run *r, size_t i, const char *text, size_t n, b
     if (!r->state->regex) MN_TRY(regex_state_open(&r->state->regex, r->state->n_text));
     splitter s = {.r = r, .step = i, .text = text, .at_start = at_start};
     size_t previous = 0, from = 0;
+    bool has_match = false;
     while (from <= n) {
         bool found;
         size_t start = 0, end = 0;
         MN_TRY(regex_find(step->pattern, r->state->regex, text, n, from, &found, &start, &end));
         if (!found) break;
-        if (start > previous) MN_TRY(splitter_put(&s, previous, start, step->invert));
-        if (end > start) MN_TRY(splitter_put(&s, start, end, !step->invert));
-        previous = end;
+        /* An empty match separates what is beside it; none counts where the last match ended. */
+        if (end > start || !has_match || start > previous) {
+            if (start > previous) MN_TRY(splitter_put(&s, previous, start, step->invert));
+            MN_TRY(splitter_put(&s, start, end, !step->invert));
+            previous = end;
+            has_match = true;
+        }
         from = end > start ? end : end < n ? end + utf8_length((unsigned char)text[end]) : n + 1;
     }
     if (previous < n) MN_TRY(splitter_put(&s, previous, n, step->invert));

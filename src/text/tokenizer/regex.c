@@ -8,6 +8,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "text/tokenizer/regex_dialect.h"
+
 enum {
     MAX_PATTERN = 1 << 12,
     MAX_NEST = 24,       /* groups inside each other: twice as many fit a stack of 64 KiB */
@@ -19,8 +21,6 @@ enum {
     QUICK_CODE = 1024, /* and the largest size of its compiled pattern */
     SHOWN = 80
 };
-
-#define WHITE_SPACE "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 
 /* PCRE2 counts backtracks, but not the bytes that it scans, and reports neither. So each pattern has two forms. The
  * metered form has a callout before every item, which counts the work, and takes twice the time. Most words are found
@@ -53,43 +53,17 @@ static void give(void *block, void *tag) {
     mem_free(block);
 }
 
-/* Rewrites \s and \S outside of brackets, and \s inside. */
-static void rewrite(const char *pattern, size_t n, bytes *out) {
-    bool in_class = false;
-    size_t class_start = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = pattern[i], next = i + 1 < n ? pattern[i + 1] : 0;
-        if (c == '\\' && next == 's') {
-            bytes_append_text(out, in_class ? WHITE_SPACE : "[" WHITE_SPACE "]");
-            i++;
-        } else if (c == '\\' && next == 'S' && !in_class) {
-            bytes_append_text(out, "[^" WHITE_SPACE "]");
-            i++;
-        } else if (c == '\\' && i + 1 < n) {
-            bytes_append(out, pattern + i, 2);
-            i++;
-        } else {
-            bool first = in_class && (i == class_start + 1 || (i == class_start + 2 && pattern[i - 1] == '^'));
-            if (!in_class && c == '[') {
-                in_class = true;
-                class_start = i;
-            } else if (in_class && c == ']' && !first) {
-                in_class = false;
-            }
-            bytes_append(out, &c, 1);
-        }
-    }
-}
-
 static mn_status compile(pcre2_code **out, uint32_t more_options, const bytes *text, const char *source,
                          pcre2_general_context *general, const char *what) {
     pcre2_compile_context *context = pcre2_compile_context_create(general);
     if (!context) return mem_no_memory();
     pcre2_set_parens_nest_limit(context, MAX_NEST);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code = 0;
     PCRE2_SIZE at = 0;
     *out = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->n,
-                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | more_options, &code, &at, context);
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | more_options, &code, &at,
+                         context);
     pcre2_compile_context_free(context);
     if (*out) return MN_OK;
     if (code == PCRE2_ERROR_HEAP_FAILED) return mem_no_memory();
@@ -114,7 +88,7 @@ static mn_status compile_both(regex *r, const bytes *text, pcre2_general_context
     return MN_OK;
 }
 
-static mn_status open_rewritten(regex **out, const bytes *text, const char *shown, size_t n_shown, const char *what) {
+static mn_status open_translated(regex **out, const bytes *text, const char *shown, size_t n_shown, const char *what) {
     *out = NULL;
     MN_TRY(bytes_status(text));
     regex *r = mem_alloc(1, sizeof *r);
@@ -135,8 +109,8 @@ mn_status regex_open(regex **out, const char *pattern, size_t n, const char *wha
     if (n > MAX_PATTERN)
         MN_FAIL(MN_E_FORMAT, "%s: a regular expression of %zu bytes, at most %d are allowed", what, n, MAX_PATTERN);
     bytes text = {0};
-    rewrite(pattern, n, &text);
-    mn_status status = open_rewritten(out, &text, pattern, n, what);
+    mn_status status = regex_translate(&text, pattern, n, what);
+    if (status == MN_OK) status = open_translated(out, &text, pattern, n, what);
     bytes_clear(&text);
     return status;
 }
@@ -156,7 +130,7 @@ mn_status regex_open_literal(regex **out, const char *text, size_t n, const char
             bytes_append(&escaped, &text[i], 1);
         }
     }
-    mn_status status = open_rewritten(out, &escaped, text, n, what);
+    mn_status status = open_translated(out, &escaped, text, n, what);
     bytes_clear(&escaped);
     return status;
 }

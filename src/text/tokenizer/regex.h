@@ -1,8 +1,7 @@
 /* Regular expressions over UTF-8 by PCRE2: the general path of splitting and replacing.
  *
- * Patterns are written for Oniguruma or Rust; \s and \S are rewritten to the White_Space property, which PCRE2 reads a
- * little wider. The work of all searches together is limited in proportion to the text, so a catastrophic pattern ends
- * with an error.
+ * Patterns are written for Oniguruma, whose syntax is translated (regex_dialect.h). The work of all searches together
+ * is limited in proportion to the text, so a catastrophic pattern ends with an error.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef MN_TEXT_TOKENIZER_REGEX_H
 #define MN_TEXT_TOKENIZER_REGEX_H
@@ -12,7 +11,7 @@
 typedef struct regex regex; /* immutable: may be used by several threads, each with its own state */
 typedef struct regex_state regex_state;
 
-/* MN_E_FORMAT (with `what`) for a pattern that is none. */
+/* MN_E_FORMAT (with `what`) for a pattern that is none, MN_E_UNSUPPORTED for one that is not read here. */
 mn_status regex_open(regex **out, const char *pattern, size_t n, const char *what);
 /* Matches exactly `text`. */
 mn_status regex_open_literal(regex **out, const char *text, size_t n, const char *what);
