@@ -240,6 +240,21 @@ static void absent_fields_take_the_defaults_of_their_type(void **state) {
     assert_ok(load_text(&c, "{\"model_type\":\"phi3\"," MINIMAL "}"));
     assert_true(c.norm_eps == 1e-5);
     model_config_clear(&c);
+    static const struct {
+        const char *more;
+        bool has_bias;
+    } experts[] = {{"", true}, {",\"qkv_bias\":true", true}, {",\"qkv_bias\":false", false}};
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"qwen2_moe\",\"moe_intermediate_size\":8,"
+                 "\"shared_expert_intermediate_size\":8%s," MINIMAL "}",
+                 experts[i].more);
+        assert_ok(load_text(&c, text));
+        assert_int_equal(c.attention_bias.q && c.attention_bias.k && c.attention_bias.v, experts[i].has_bias);
+        assert_false(c.attention_bias.o);
+        model_config_clear(&c);
+    }
     /* Keys of other families are ignored. */
     assert_ok(load_text(&c, "{\"model_type\":\"qwen2\",\"attention_bias\":true,\"mlp_bias\":true," MINIMAL "}"));
     assert_true(c.attention_bias.q && !c.attention_bias.o && !c.mlp_bias);

@@ -45,7 +45,6 @@ static const char *const unread[] = {
     "num_logits_to_keep",
     "output_router_logits",
     "pretraining_tp",
-    "qkv_bias",
     "reorder_and_upcast_attn",
     "rescale_prenorm_residual",
     "resid_pdrop",

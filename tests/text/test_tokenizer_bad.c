@@ -229,7 +229,9 @@ static void put_sentencepiece(bytes *out, bool plain) {
               -2, 1);
     put_piece(out, "ba", -3, 1);
     put_piece(out, "[X]", 0, 4);
-    put_piece(out, "xy", -4, 1);                         /* its letters are not pieces */
+    put_piece(out, "xy", -4, 1); /* its letters are not pieces */
+    put_piece(out, "\xE2\x96\x81\xE2\x96\x81", 0, 4);
+    put_piece(out, "b a", 0, 4);                         /* is not met: spaces are marks */
     bytes_append(out, "\x12\x02\x18\x02", 4);            /* trainer: BPE */
     if (plain) bytes_append(out, "\x1A\x02\x20\x00", 4); /* normalizer: extra spaces stay */
 }
@@ -242,19 +244,36 @@ static void sentencepiece_models_are_read_or_refused(void **state) {
     assert_ok(tokenizer_new(&t, NULL));
     assert_ok(tokenizer_read_bytes(t, model.data, model.n, "model"));
     assert_ok(tokenizer_finish(t, "model"));
-    static const char text[] = "abab[X]xyx";
-    static const int32_t expected[] = {7, 6, 9, 10, 0}; /* no bytes for x: unknown */
-    token_list ids = {0};
-    assert_ok(tokenizer_encode(t, text, sizeof text - 1, 0, &ids));
-    assert_int_equal(ids.n, 5);
-    assert_memory_equal(ids.ids, expected, sizeof expected);
-    token_list_clear(&ids);
+    static const struct {
+        const char *text;
+        int32_t ids[8];
+        size_t n;
+    } encoded[] = {
+        {"abab[X]xyx", {7, 6, 9, 10, 0}, 5}, /* no bytes for x: unknown */
+        {"[X]ab", {3, 9, 6}, 3},             /* user-defined pieces stand behind the mark of the text */
+        {"a   b a", {3, 4, 11, 3, 5, 3, 4}, 7},
+    };
+    for (size_t i = 0; i < sizeof encoded / sizeof *encoded; i++) {
+        token_list ids = {0};
+        assert_ok(tokenizer_encode(t, encoded[i].text, strlen(encoded[i].text), 0, &ids));
+        assert_int_equal(ids.n, encoded[i].n);
+        assert_memory_equal(ids.ids, encoded[i].ids, ids.n * sizeof *ids.ids);
+        token_list_clear(&ids);
+    }
+    bytes decoded = {0};
+    assert_ok(tokenizer_decode(t, (const int32_t[]){3, 4, 11, 9}, 4, 0, &decoded));
+    assert_string_equal(bytes_text(&decoded), "a  [X]");
+    bytes_clear(&decoded);
     tokenizer_close(&t);
     mutate(model.data, model.n, 100);
     model.n = 0;
     put_sentencepiece(&model, false);
     assert_ok(tokenizer_new(&t, NULL));
     assert_fails(MN_E_UNSUPPORTED, "removes extra spaces: yes", tokenizer_read_bytes(t, model.data, model.n, "model"));
+    tokenizer_close(&t);
+    bytes_append(&model, "\x12\x03\xC0\x01\x01", 5); /* trainer: treat_whitespace_as_suffix */
+    assert_ok(tokenizer_new(&t, NULL));
+    assert_fails(MN_E_UNSUPPORTED, "spaces belong to the ends", tokenizer_read_bytes(t, model.data, model.n, "model"));
     tokenizer_close(&t);
     assert_ok(tokenizer_new(&t, NULL));
     assert_fails(MN_E_FORMAT, "cut off or damaged", tokenizer_read_bytes(t, model.data, 31, "model"));

@@ -114,8 +114,8 @@ static mn_status read_switches(model_config *config, const json *root, const cha
     MN_TRY(json_bool(what, root, "tie_word_embeddings", &config->tie_word_embeddings));
     if (info->reads_mlp_bias) MN_TRY(json_bool(what, root, "mlp_bias", &config->mlp_bias));
     if (info->reads_qkv_bias) {
-        bool bias = false;
-        MN_TRY(json_bool(what, root, "use_qkv_bias", &bias));
+        bool bias = config->attention_bias.q;
+        MN_TRY(json_bool(what, root, key_of(config, "use_qkv_bias"), &bias));
         config->attention_bias.q = config->attention_bias.k = config->attention_bias.v = bias;
     }
     config->permuted_rows = info->permuted;

@@ -10,7 +10,7 @@
 static const char *const read_keys[] = {
     "model_type", "text_config", "architectures", "dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings",
     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "hidden_act", "hidden_activation", "activation_function", "attention_bias", "mlp_bias",
-    "use_qkv_bias", "use_bias", "use_conv_bias", "use_parallel_residual", "n_embd", "n_inner", "n_layer", "n_head", "n_positions", "d_model",
+    "use_qkv_bias", "qkv_bias", "use_bias", "use_conv_bias", "use_parallel_residual", "n_embd", "n_inner", "n_layer", "n_head", "n_positions", "d_model",
     "decoder_layers", "decoder_ffn_dim", "decoder_attention_heads", "encoder_layers", "encoder_ffn_dim", "encoder_attention_heads",
     "max_source_positions", "max_target_positions", "scale_embedding", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "num_experts",
     "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "time_step_rank", "expand", "mamba_d_conv", "mamba_d_state",
@@ -30,7 +30,7 @@ static const char *const idle_keys[] = {
     "num_logits_to_keep", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "reorder_and_upcast_attn",
     "rescale_prenorm_residual", "residual_in_fp32", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
     "summary_use_proj", "time_step_floor", "time_step_init_scheme", "time_step_max", "time_step_min", "time_step_scale", "use_mamba_kernels",
-    "use_mambapy", "use_weighted_layer_sum", "qkv_bias", "cache_implementation", "n_ctx", "task_specific_params", "id2label", "label2id",
+    "use_mambapy", "use_weighted_layer_sum", "cache_implementation", "n_ctx", "task_specific_params", "id2label", "label2id",
     "num_labels", "problem_type", "finetuning_task", "output_attentions", "output_hidden_states", "output_scores", "return_dict",
     "return_dict_in_generate", "torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads", "chunk_size_feed_forward", "is_decoder",
     "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "tokenizer_class", "prefix", "sep_token_id", "max_length",

@@ -50,12 +50,12 @@ typedef struct model_type_info {
     const config_key *keys;    /* ends with field NULL; NULL: none */
     bool gguf_permuted;        /* GGUF: rows of q and k are stored for interleaved rotation */
     bool permuted;             /* Hugging Face's files: likewise */
-    bool qkv_bias;             /* q, k and v always have a bias */
+    bool qkv_bias;             /* q, k and v have a bias, always or by default */
     bool all_biases;           /* every matrix of attention and MLP has one */
     bool reads_attention_bias; /* attention_bias switches the bias of all four */
     bool reads_mlp_bias;
     bool no_key_bias;    /* except the keys' matrix */
-    bool reads_qkv_bias; /* use_qkv_bias gives q, k and v one */
+    bool reads_qkv_bias; /* use_qkv_bias switches that of q, k and v */
     bool qk_norm, qk_norm_wide, head_bias, layer_norm, post_norms, parallel_residual, plain_mlp, cross_attention;
     bool norm_adds_one;    /* config.json; GGUF files hold 1 + weight */
     bool ties;             /* tie_word_embeddings when it is not given */

@@ -21,6 +21,7 @@ static const config_key gpt_neox_keys[] = {
 static const config_key moe_keys[] = {
     {"num_local_experts", "num_experts"},
     {"intermediate_size", "moe_intermediate_size"},
+    {"use_qkv_bias", "qkv_bias"},
     {NULL, NULL},
 };
 
@@ -111,6 +112,7 @@ const model_type_info model_types[N_MODEL_TYPES] = {
                          .fields = DENSE | FIELDS_EXPERTS | FIELDS_SHARED_EXPERT,
                          .keys = moe_keys,
                          .qkv_bias = true,
+                         .reads_qkv_bias = true,
                          .window = WINDOW_UPPER_LAYERS,
                          .sliding_window = 4096,
                          .num_local_experts = 60,

@@ -53,6 +53,7 @@ struct tokenizer {
 
     added_set added;            /* matched in the text as it is */
     added_set added_normalized; /* matched in the normalized text */
+    added_set user_defined;     /* of SentencePiece: matched in words, where spaces are U+2581 */
     id_row before, after;       /* put around a text */
 
     int32_t roles[N_TOKEN_ROLES];

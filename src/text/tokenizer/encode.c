@@ -55,6 +55,7 @@ void tokenizer_close(tokenizer **out) {
     detokenizer_clear(&t->decoder);
     added_set_clear(&t->added);
     added_set_clear(&t->added_normalized);
+    added_set_clear(&t->user_defined);
     for (size_t i = 0; i < t->n_templates; i++) {
         mem_free(t->templates[i].name);
         mem_free(t->templates[i].text);
@@ -406,8 +407,8 @@ static mn_status encode_word(encoder *e, const char *word, size_t n) {
     return MN_OK;
 }
 
-static mn_status word_sink(void *arg, const char *word, size_t n) {
-    encoder *e = arg;
+static mn_status encode_spelled(encoder *e, const char *word, size_t n, bool at_start) {
+    (void)at_start;
     if (!e->t->cut_at_marks) return encode_word(e, word, n);
     size_t start = 0;
     while (start < n) {
@@ -432,6 +433,12 @@ static mn_status encode_between(encoder *e, const added_set *set, const char *te
         MN_TRY(put_ids(e->out, &(uint32_t){(uint32_t)match.id}, 1));
         floor = match.end;
     }
+}
+
+static mn_status word_sink(void *arg, const char *word, size_t n) {
+    encoder *e = arg;
+    if (e->t->user_defined.n == 0) return encode_spelled(e, word, n, false);
+    return encode_between(e, &e->t->user_defined, word, n, false, encode_spelled);
 }
 
 static mn_status encode_plain(encoder *e, const char *text, size_t n, bool at_start) {

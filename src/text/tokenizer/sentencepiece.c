@@ -75,7 +75,7 @@ typedef struct model {
     float *scores; /* by id */
     size_t capacity, n;
     uint64_t model_type;
-    bool add_prefix, strip_spaces, escape_spaces, has_charsmap;
+    bool add_prefix, strip_spaces, escape_spaces, has_charsmap, marks_ends;
     int64_t roles[4]; /* unk, bos, eos, pad */
 } model;
 
@@ -101,10 +101,10 @@ static mn_status read_piece(model *m, field message) {
     MN_TRY(vocab_put(&m->t->pieces, (int64_t)m->n, piece_text, text.n, plain ? 0 : PIECE_OUTSIDE, m->what));
     if (type == TYPE_UNKNOWN) m->t->unknown = (int32_t)m->n;
     if (type == TYPE_BYTE) m->t->byte_fallback = true;
-    bool special = type == TYPE_CONTROL || type == TYPE_UNKNOWN;
-    if ((special || type == TYPE_USER_DEFINED) && text.n) {
-        MN_TRY(tokenizer_put_added(m->t, (int64_t)m->n, piece_text, text.n, special ? ADDED_SPECIAL : 0, m->what));
-    }
+    if ((type == TYPE_CONTROL || type == TYPE_UNKNOWN) && text.n)
+        MN_TRY(tokenizer_put_added(m->t, (int64_t)m->n, piece_text, text.n, ADDED_SPECIAL, m->what));
+    if (type == TYPE_USER_DEFINED && text.n)
+        MN_TRY(added_set_put(&m->t->user_defined, piece_text, text.n, (int32_t)m->n, 0, m->what));
     m->n++;
     return MN_OK;
 }
@@ -116,6 +116,7 @@ static mn_status read_trainer(model *m, field message) {
         MN_TRY(read_field(&w, &f));
         if (f.is_slice) continue;
         if (f.number == 3) m->model_type = f.value;
+        if (f.number == 24) m->marks_ends = f.value; /* treat_whitespace_as_suffix */
         if (f.number >= 40 && f.number <= 43) m->roles[f.number - 40] = (int32_t)(uint32_t)f.value;
     }
     return MN_OK;
@@ -147,6 +148,8 @@ static mn_status read_messages(model *m, const uint8_t *data, size_t n) {
     if (m->model_type != 2)
         MN_FAIL(MN_E_UNSUPPORTED, "%s: the SentencePiece model type is %" PRIu64 ", allowed: 2 (BPE)", m->what,
                 m->model_type);
+    if (m->marks_ends)
+        MN_FAIL(MN_E_UNSUPPORTED, "%s: spaces belong to the ends of words, allowed: to their beginnings", m->what);
     if (m->has_charsmap || m->strip_spaces || !m->escape_spaces) {
         MN_FAIL(
             MN_E_UNSUPPORTED,
