@@ -177,7 +177,10 @@ static void split_behaviours_equal_tokenizers(void **test_state) {
         {"b", SPLIT_REMOVED, false, "abbbcb", "a|c|"},
         {"b", SPLIT_REMOVED, true, "abbbcb", "b|b|b|b|"},
         {"x*", SPLIT_ISOLATED, false, "abxxc", "a|b|xx|c|"},
-        {"\\w+|[^\\w\\s]+", SPLIT_REMOVED, true, "a.b ,c_d e", "a|.|b|,|c_d|e|"},
+        {"a*", SPLIT_MERGED_WITH_NEXT, false, "abc aab", "ab|c| |aab|"}, /* no empty match behind another match */
+        {"\\b", SPLIT_CONTIGUOUS, false, "abc aab", "abc| |aab|"},
+        {PATTERN_WHITESPACE, SPLIT_REMOVED, true, "a.b ,c_d e", "a|.|b|,|c_d|e|"},
+        {PATTERN_WHITESPACE, SPLIT_REMOVED, true, "a\u200Db\u00B2x e\u0301!", "a\u200Db|\u00B2|x|e\u0301|!|"},
     };
     unicode_table *classes;
     assert_ok(unicode_table_open(&classes));

@@ -210,7 +210,7 @@ static bool has_no_end(const situation *s) {
 static bool has_new_tokens(const situation *s) {
     return s->config->max_new_tokens >= 0;
 }
-static bool has_fewest_new(const situation *s) {
+static bool has_min_new_tokens(const situation *s) {
     return s->config->min_new_tokens > 0;
 }
 static bool ends_before(const situation *s) {
@@ -249,7 +249,7 @@ static const struct {
     {"num_assistant_tokens_schedule", has_no_draft, no_draft, NULL},
     {"assistant_confidence_threshold", has_no_draft, no_draft, NULL},
     {"min_length", has_no_end, no_end, "eos_token_id"},
-    {"min_length", has_fewest_new, "min_new_tokens counts", "min_new_tokens"},
+    {"min_length", has_min_new_tokens, "min_new_tokens counts", "min_new_tokens"},
     {"min_length", ends_before_length, "max_length ends the text before", "max_length"},
     {"min_new_tokens", has_no_end, no_end, "eos_token_id"},
     {"min_new_tokens", ends_before, "max_new_tokens ends the text before", "max_new_tokens"},

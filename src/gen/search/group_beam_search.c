@@ -41,7 +41,7 @@ typedef struct group_search {
     int32_t *forced; /* scratch */
 } group_search;
 
-static mn_status check_forms(const phrase *it, size_t i_phrase, size_t vocab) {
+static mn_status check_tokens(const phrase *it, size_t i_phrase, size_t vocab) {
     for (size_t i = 0; i < it->forms.n; i++) {
         const id_list *form = &it->forms.lists[i];
         for (size_t k = 0; k < form->n; k++) {
@@ -54,7 +54,7 @@ static mn_status check_forms(const phrase *it, size_t i_phrase, size_t vocab) {
 }
 
 static mn_status open_phrases(group_search *s, const phrase_list *required) {
-    for (size_t i = 0; i < required->n; i++) MN_TRY(check_forms(&required->items[i], i, s->beams.vocab));
+    for (size_t i = 0; i < required->n; i++) MN_TRY(check_tokens(&required->items[i], i, s->beams.vocab));
     s->is_constrained = true;
     MN_TRY(phrases_open(&s->phrases, required));
     s->banked = mem_alloc(s->size * (1 + s->phrases.n_forms), sizeof *s->banked);

@@ -35,7 +35,7 @@ static bool continues(const phrase *it, size_t i, size_t form, size_t n_met) {
     return a->n > n_met && memcmp(a->ids, b->ids, n_met * sizeof *a->ids) == 0;
 }
 
-/* One more token of a phrase, if it is one; the phrase is then the current one. */
+/* Whether the token is the next one of a phrase, which then becomes the current one. */
 static bool meet(phrases *c, size_t which, int32_t id) {
     const phrase *it = &c->required->items[which];
     size_t form = c->n_met ? c->form : 0, i = 0;

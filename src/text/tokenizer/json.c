@@ -264,8 +264,8 @@ static mn_status pre_metaspace(reader *r, const json *node) {
 }
 
 static mn_status pre_whitespace(reader *r, const json *node) {
-    (void)node; /* Rust's \w has the joiners as well */
-    return add_pre_regex(r, "[\\w\\x{200C}\\x{200D}]+|[^\\w\\s\\x{200C}\\x{200D}]+", SPLIT_REMOVED, true);
+    (void)node;
+    return add_pre_regex(r, PATTERN_WHITESPACE, SPLIT_REMOVED, true);
 }
 
 static mn_status pre_whitespace_split(reader *r, const json *node) {
